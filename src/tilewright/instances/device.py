@@ -1,4 +1,4 @@
-"""The public methods of a device GEMM's instance, and its kernels by their names in a code object."""
+"""The public methods of a device GEMM's instance, and its kernels named by their symbols."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class DeviceGemm(Template):
         stride_b: int = PACKED,
         stride_c: int = PACKED,
     ) -> GemmProblem:
-        """A problem whose matrices have the instance's layouts.
+        """Return a problem whose matrices have the instance's layouts.
 
         Args:
             m: rows of A and C.
             n: columns of B and C.
             k: columns of A and rows of B.
-            stride_a: elements from one row of A to the next, or from one column, where A is column-major; -1:
-                as many as a row, or a column, has.
-            stride_b: the same of B.
-            stride_c: the same of C.
+            stride_a: elements from one row of A to the next, or from one column if A is column-major; -1: the
+                length of a row or column.
+            stride_b: the same for B.
+            stride_c: the same for C.
 
         Raises:
-            LaunchError: an extent below 1.
+            LaunchError: an extent is below 1.
         """
         return GemmProblem(
             packed(m, k, self.a_layout, stride_a),
@@ -56,41 +56,47 @@ class DeviceGemm(Template):
 
     @launches
     def check(self, problem: GemmProblem | Sequence[int] | None = None, arch: str = "") -> Checks:
-        """Whether the instance can be at all, and whether it computes a problem; every check with its reason.
+        """Check the instance, and whether it can compute a problem.
 
         Args:
-            problem: extents ``(m, n, k)``, with the strides of `problem` or without, or a `GemmProblem`;
-                None: of the instance alone.
-            arch: the architecture, such as ``"gfx1151"``; default: what all have.
+            problem: extents ``(m, n, k)``, with or without the strides of `problem`, or a `GemmProblem`;
+                None: only the instance is checked.
+            arch: the architecture, such as ``"gfx1151"``; default: the limits of all architectures.
 
         Returns:
-            A row for each check, with what is there, what is legal, and the nearest legal choice.
+            A row for each rule, with the value, the legal values, and the nearest legal choice.
 
         Raises:
-            LaunchError: what is no problem.
+            LaunchError: the problem has another form.
         """
         rows = list(rules_of_instances(self, arch))
         if problem is not None:
-            rows += rules_of_problems(self, self._problem(problem))
+            if not isinstance(problem, GemmProblem):
+                if len(problem) not in (3, 6):
+                    raise LaunchError(
+                        f"check(problem={shown(problem)}): {len(problem)} integers; nearest legal choice: "
+                        "(m, n, k), or (m, n, k, stride_a, stride_b, stride_c)"
+                    )
+                problem = self.problem(*problem)
+            rows += rules_of_problems(self, problem)
         return Checks(self.type_string, rows)
 
     @launches
     def schedule(self, arch: str, b_memory: DType | str | None = None) -> Schedule:
-        """The schedule that computes the instance's tiles here, as near as the machine permits.
+        """Return the schedule of the instance's tiles, as close to the instance as the architecture permits.
 
-        The tile, the depth of a step, the waves, what is on its way while a step is multiplied, the way past
-        shared memory and the order of the tiles are the instance's; `notes` has what is another.  Where the
-        architecture has the instance's instructions, these multiply, waves take turns at their repeats, K1
-        neighbours stay together, with the extra row, and extents that are not padded must be whole tiles.
+        The tile, the depth of a step, the waves, the prefetched steps, operands that skip shared memory and
+        the order of tiles are the instance's; `notes` lists the differences.  If the architecture has the
+        instance's instructions, the schedule uses them, interleaves the repeats of waves, and keeps K1
+        neighbours together, with the extra row; extents that are not padded must then be whole tiles.
 
         Args:
             arch: an architecture, such as ``"gfx1151"``, or a target, such as ``"cpu"``.
-            b_memory: the dtype of B in memory, if it is widened on its way to shared memory, such as
-                ``"f8e4m3"``.
+            b_memory: the dtype of B in memory, if it is widened before shared memory, such as ``"f8e4m3"``.
 
         Raises:
-            LegalityError: the instance itself is not legal; lists every reason.
-            LaunchError: no such architecture.
+            LegalityError: the instance is not legal; lists all reasons.
+            LaunchError: the architecture is unknown.
         """
         place = place_of(arch)
         self.check(arch=arch if arch in machines() else "").require()
@@ -98,38 +104,28 @@ class DeviceGemm(Template):
 
     @launches
     def notes(self, arch: str) -> tuple[str, ...]:
-        """What of the instance is not as it says under its `schedule`, each beginning with the field.
+        """Return the differences between the instance and its `schedule`, each beginning with the field.
 
         Args:
-            arch: as `schedule` takes it.
+            arch: an argument of `schedule`.
         """
         return tuple(notes_of(self, place_of(arch)))
 
-    def _problem(self, given: GemmProblem | Sequence[int]) -> GemmProblem:
-        if isinstance(given, GemmProblem):
-            return given
-        if len(given) not in (3, 6):
-            raise LaunchError(
-                f"check(problem={shown(given)}): {len(given)} integers; nearest legal choice: (m, n, k), or "
-                "(m, n, k, stride_a, stride_b, stride_c)"
-            )
-        return self.problem(*given)
 
-
-# ---------------------------------------------------------------- kernels by their names in a code object
+# ---------------------------------------------------------------- kernels named by their symbols
 
 
 def bound_to(
     instance: DeviceGemm, kernel: Kernel, arch: str, b_memory: DType | str | None = None, **constants: Any
 ) -> Bound:
-    """A dataflow kernel under the schedule of an instance, named by its symbol.
+    """Bind a dataflow kernel to the schedule of an instance, with the instance's symbol as its name.
 
     Args:
         instance: the instance.
-        kernel: what is computed.
-        arch: the architecture, as `schedule` of the instance takes it.
-        b_memory: likewise.
-        constants: of the kernel.
+        kernel: the kernel.
+        arch: an argument of `DeviceGemm.schedule`.
+        b_memory: an argument of `DeviceGemm.schedule`.
+        constants: constants of the kernel.
     """
     program = copy.copy(kernel.program)
     program.name = instance.symbol

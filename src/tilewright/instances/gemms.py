@@ -1,4 +1,4 @@
-"""Device GEMMs by matrix instructions: XDL with waves of 64 threads, WMMA with waves of 32, and traits."""
+"""Device GEMMs of matrix instructions: XDL with waves of 64 threads, WMMA with waves of 32, and traits."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ DEPTHS: dict[str, dict[int, int]] = {
     "f8e4m3": {32: 16, 16: 32},
     "f8e5m2": {32: 16, 16: 32},
 }
-"""How deep an instruction is, by the dtype of its operands and its extent along M and N."""
+"""Depth K of an instruction, by the dtype of its operands and its extent along M and N."""
 
 SUMS = {"i8": "i32", "f64": "f64"}
-"""In what products are added, where that is not f32."""
+"""Dtypes of sums other than f32."""
 
 
 @launches
@@ -38,41 +38,41 @@ class DeviceGemmXdl(DeviceGemm):
     """``C = c_op(a_op(A) @ b_op(B))`` by XDL: an instance of ``DeviceGemm_Xdl_CShuffle``.
 
     Every parameter of the template is a field of the same name in small letters: ``MPerBlock`` is
-    ``m_per_block``.  Those of the transfers of A, of B and of the result are together in a value each.
+    ``m_per_block``.  The parameters of each transfer, and of the store of the result, are one value.
 
     Args:
         a_dtype: element type of A (M, K); all by name, or as `tw.f16`.
         b_dtype: element type of B (K, N).
-        acc_dtype: in which products are added.
-        c_shuffle_dtype: in which the result goes through shared memory.
+        acc_dtype: dtype of sums.
+        c_shuffle_dtype: dtype of the result in shared memory.
         c_dtype: element type of C (M, N).
         block_size: threads of a block.
         m_per_block: rows of C that a block computes.
         n_per_block: columns of C that it computes.
-        k_per_block: how deep its steps along K are.
-        ak1: neighbours along K that stay together in shared memory, of A.
-        bk1: the same of B.
+        k_per_block: depth of a step along K.
+        ak1: neighbours along K of A that stay together in shared memory.
+        bk1: the same for B.
         m_per_xdl: rows of an instruction.
         n_per_xdl: columns of an instruction.
         m_xdl_per_wave: instructions of a wave along M.
         n_xdl_per_wave: instructions of a wave along N.
-        a_block_transfer: how tiles of A are copied.
-        b_block_transfer: how tiles of B are copied.
-        c_shuffle: how the result is taken out.
-        a_layout: ``"row"`` or ``"column"``: of which A's memory is made.
-        b_layout: the same of B.
-        c_layout: the same of C.
-        a_element_op: what is done to elements of A as they are copied, by name.
-        b_element_op: to those of B.
-        c_element_op: to those of the result.
-        gemm_specialization: which of M, N and K are padded: ``"Default"`` none, ``"MNKPadding"`` all.
-        num_prefetch: steps that are on their way into registers while one is multiplied.
+        a_block_transfer: the copy of tiles of A.
+        b_block_transfer: the copy of tiles of B.
+        c_shuffle: the store of the result.
+        a_layout: ``"row"`` or ``"column"``: the contiguous dimension of A.
+        b_layout: the same for B.
+        c_layout: the same for C.
+        a_element_op: the name of the function of each element of A.
+        b_element_op: the same for B.
+        c_element_op: the same for the result.
+        gemm_specialization: the padded ones of M, N and K: ``"Default"`` none, ``"MNKPadding"`` all.
+        num_prefetch: steps that are loaded into registers while another one is multiplied.
         loop_scheduler: ``"Default"`` or ``"Interwave"``.
         pipeline_version: ``"v1"`` or ``"v2"``.
 
     Raises:
-        LaunchError: a field of another kind, such as an order that is none.
-        DTypeError: an unknown dtype.
+        LaunchError: a field of another type, or an illegal order.
+        DTypeError: a dtype is unknown.
 
     Example:
         >>> import tilewright as tw
@@ -101,6 +101,8 @@ class DeviceGemmXdl(DeviceGemm):
 
     matrix = "xdl"
     wave_size = 64
+    repeat_fields = ("m_xdl_per_wave", "n_xdl_per_wave")
+    k1_fields = ("ak1", "bk1")
     products: ClassVar[Products] = {
         (name, name, SUMS.get(name, "f32")): tuple((size, size) for size in sizes)
         for name, sizes in DEPTHS.items()
@@ -115,7 +117,7 @@ class DeviceGemmXdl(DeviceGemm):
 
     @property
     def type_string(self) -> str:
-        """What the program that the instance is taken from prints of it."""
+        """The text that the instance's own program prints."""
         shuffle = self.c_shuffle
         numbers = (
             *(self.block_size, *self.tile, self.ak1, self.bk1, self.m_per_xdl, self.n_per_xdl),
@@ -130,36 +132,16 @@ class DeviceGemmXdl(DeviceGemm):
 
     @property
     def instruction(self) -> tuple[int, int, int]:
-        """Extents (m, n, k) of one matrix instruction; depth 0 where there is none."""
+        """Extents (m, n, k) of one matrix instruction; depth 0 if it does not exist."""
         depth = DEPTHS.get(self.dtypes[0].name, {}).get(self.m_per_xdl, 0)
         return self.m_per_xdl, self.n_per_xdl, depth
-
-    @property
-    def repeats(self) -> tuple[int, int]:
-        """Instructions of each wave along M and N for one step along K."""
-        return self.m_xdl_per_wave, self.n_xdl_per_wave
-
-    @property
-    def k1s(self) -> tuple[int, int]:
-        """Neighbours along K that stay together in shared memory, of A and of B."""
-        return self.ak1, self.bk1
-
-    @property
-    def may_skip_lds(self) -> tuple[bool, bool]:
-        """Whether A and B may go past shared memory: they may not."""
-        return False, False
-
-    @property
-    def enable_lds(self) -> tuple[bool, bool]:
-        """Whether A and B go through shared memory: they always do."""
-        return True, True
 
 
 # ---------------------------------------------------------------- WMMA
 
 
 WIDEST_BYTES = 16
-"""Of one access of a thread."""
+"""Bytes of a thread's widest access."""
 
 SIZES = ((16, 16),)
 
@@ -170,42 +152,42 @@ class DeviceGemmWmma(DeviceGemm):
     """``C = c_op(a_op(A) @ b_op(B))`` by WMMA: an instance of ``DeviceGemmWmma_CShuffle``.
 
     Every parameter of the template is a field of the same name in small letters: ``MPerBlock`` is
-    ``m_per_block``.  Those of the transfers of A, of B and of the result are together in a value each.
+    ``m_per_block``.  The parameters of each transfer, and of the store of the result, are one value.
 
     Args:
         a_dtype: element type of A (M, K); all by name, or as `tw.f16`.
         b_dtype: element type of B (K, N).
-        acc_dtype: in which products are added.
-        c_shuffle_dtype: in which the result goes through shared memory.
+        acc_dtype: dtype of sums.
+        c_shuffle_dtype: dtype of the result in shared memory.
         c_dtype: element type of C (M, N).
         block_size: threads of a block.
         m_per_block: rows of C that a block computes.
         n_per_block: columns of C that it computes.
-        k_per_block: how deep its steps along K are.
+        k_per_block: depth of a step along K.
         k1: neighbours along K that stay together in shared memory.
         m_per_wmma: rows of an instruction.
         n_per_wmma: columns of an instruction.
         m_repeat: instructions of a wave along M.
         n_repeat: instructions of a wave along N.
-        a_block_transfer: how tiles of A are copied.
-        b_block_transfer: how tiles of B are copied.
-        c_shuffle: how the result is taken out.
-        a_layout: ``"row"`` or ``"column"``: of which A's memory is made.
-        b_layout: the same of B.
-        c_layout: the same of C.
-        a_element_op: what is done to elements of A as they are copied, by name.
-        b_element_op: to those of B.
-        c_element_op: to those of the result.
-        gemm_specialization: which of M, N and K are padded: ``"Default"`` none, ``"MNKPadding"`` all.
-        num_prefetch: steps that are on their way into registers while one is multiplied.
+        a_block_transfer: the copy of tiles of A.
+        b_block_transfer: the copy of tiles of B.
+        c_shuffle: the store of the result.
+        a_layout: ``"row"`` or ``"column"``: the contiguous dimension of A.
+        b_layout: the same for B.
+        c_layout: the same for C.
+        a_element_op: the name of the function of each element of A.
+        b_element_op: the same for B.
+        c_element_op: the same for the result.
+        gemm_specialization: the padded ones of M, N and K: ``"Default"`` none, ``"MNKPadding"`` all.
+        num_prefetch: steps that are loaded into registers while another one is multiplied.
         loop_scheduler: ``"Default"`` or ``"Interwave"``.
         pipeline_version: ``"v1"`` or ``"v2"``.
-        a_enable_lds: whether A goes through shared memory; None: as the rule says, see `enable_lds`.
-        b_enable_lds: the same of B.
+        a_enable_lds: whether A goes through shared memory; None: by the rule of `enable_lds`.
+        b_enable_lds: the same for B.
 
     Raises:
-        LaunchError: a field of another kind, such as an order that is none.
-        DTypeError: an unknown dtype.
+        LaunchError: a field of another type, or an illegal order.
+        DTypeError: a dtype is unknown.
 
     Example:
         >>> import tilewright as tw
@@ -244,6 +226,8 @@ class DeviceGemmWmma(DeviceGemm):
 
     matrix = "wmma"
     wave_size = 32
+    repeat_fields = ("m_repeat", "n_repeat")
+    k1_fields = ("k1", "k1")
     products: ClassVar[Products] = dict.fromkeys(
         (("f16", "f16", "f32"), ("f16", "f16", "f16"), ("bf16", "bf16", "f32"), ("i8", "i8", "i32")), SIZES
     )
@@ -258,7 +242,7 @@ class DeviceGemmWmma(DeviceGemm):
 
     @property
     def type_string(self) -> str:
-        """What the program that the instance is taken from prints of it."""
+        """The text that the instance's own program prints."""
         numbers = (
             *(self.block_size, *self.tile, self.k1, self.m_per_wmma, self.n_per_wmma),
             *(self.m_repeat, self.n_repeat),
@@ -272,26 +256,16 @@ class DeviceGemmWmma(DeviceGemm):
 
     @property
     def instruction(self) -> tuple[int, int, int]:
-        """Extents (m, n, k) of one matrix instruction; with 16 neighbours along K two are taken as one."""
+        """Extents (m, n, k) of one matrix instruction; two instructions count as one if k1 is 16."""
         return self.m_per_wmma, self.n_per_wmma, 32 if self.k1 == 16 else 16
-
-    @property
-    def repeats(self) -> tuple[int, int]:
-        """Instructions of each wave along M and N for one step along K."""
-        return self.m_repeat, self.n_repeat
-
-    @property
-    def k1s(self) -> tuple[int, int]:
-        """Neighbours along K that stay together in shared memory, of A and of B."""
-        return self.k1, self.k1
 
     @property
     def may_skip_lds(self) -> tuple[bool, bool]:
         """Whether A and B may go straight to registers.
 
-        A may where no two waves need the same rows, so that nothing is read twice, where it is row-major, and
-        where a thread reads 16 bytes at once or has one repeat alone; B likewise, column-major.  With more
-        than one step on its way neither may.
+        A may if it is row-major, no two waves need the same rows, and a thread reads 16 bytes at once or has
+        one repeat. B may under the same conditions, column-major.  With more than one prefetched step neither
+        may.
         """
         (waves_m, waves_n), (a, b) = (
             self.waves,
@@ -305,7 +279,7 @@ class DeviceGemmWmma(DeviceGemm):
 
     @property
     def enable_lds(self) -> tuple[bool, bool]:
-        """Whether A and B go through shared memory: as the fields say, else unless they may skip it."""
+        """Whether A and B go through shared memory: by the fields, else unless they may skip it."""
         a, b = (
             not may_skip if said is None else said
             for may_skip, said in zip(self.may_skip_lds, (self.a_enable_lds, self.b_enable_lds), strict=True)
@@ -314,13 +288,11 @@ class DeviceGemmWmma(DeviceGemm):
 
 
 # ----------------------------------------------------------------
-# Traits of Composable Kernel's wrapper, as tilings.
-#
-# Its block GEMM names its instructions by them.
+# Traits of Composable Kernel's wrapper, which name the instructions of its block GEMM.
 
 
 WAVE = 64
-"""Lanes that execute an instruction."""
+"""Lanes of an instruction."""
 
 GEMM_TRAITS = tuple(
     f"{side}x{side}Xdl_{m}x{n}XdlPerWave_{k1}K1"
@@ -334,21 +306,21 @@ that a lane holds."""
 
 @launches
 def tiled_mma(traits: str, dtype: DType | str, tile: tuple[int, int]) -> TiledMma:
-    """The tiled MMA for the traits of Composable Kernel's wrapper block GEMM, over the waves of a tile.
+    """Return the tiled MMA for traits of Composable Kernel's wrapper block GEMM, over the waves of a tile.
 
     A lane holds ``K1`` neighbours along K, or as many as its deepest instruction takes.
 
     Args:
-        traits: such as ``"32x32Xdl_4x2XdlPerWave_8K1"``: instructions of 32 x 32 or 16 x 16, of which each
-            wave has 4 x 2, 2 x 4 or 2 x 2, and of whose operands a lane holds 4, 8 or 16 neighbours along K.
-        dtype: of A and B.
+        traits: such as ``"32x32Xdl_4x2XdlPerWave_8K1"``: instructions of 32 x 32 or 16 x 16; 4 x 2, 2 x 4 or
+            2 x 2 instructions per wave; 4, 8 or 16 neighbours along K per lane.
+        dtype: dtype of A and B.
         tile: rows and columns of a block's tile of C.
 
     Returns:
-        What `tw.mma` and `tw.accumulator` take, for gfx942.
+        The argument of `tw.mma` and `tw.accumulator`, for gfx942.
 
     Raises:
-        LaunchError: no such traits, no instruction for the dtype, or a tile that whole waves do not make.
+        LaunchError: the traits are unknown, no instruction has the dtype, or the tile is not of whole waves.
 
     Example:
         >>> import tilewright as tw
@@ -360,7 +332,7 @@ def tiled_mma(traits: str, dtype: DType | str, tile: tuple[int, int]) -> TiledMm
         known = f"{', '.join(GEMM_TRAITS)}{close_to(traits, GEMM_TRAITS)}"
         raise LaunchError(f"tiled_mma(traits={shown(traits)}): no such traits; choose one of {known}")
     side, _, m, n, k1 = map(int, re.findall(r"\d+", traits)[:5])
-    atom = _atom(traits, dtype, side, k1)
+    atom = _trait_atom(traits, dtype, side, k1)
     units = side * m, side * n
     if any(extent % unit or extent < unit for extent, unit in zip(tile, units, strict=True)):
         near = tuple(max(round(extent / unit), 1) * unit for extent, unit in zip(tile, units, strict=True))
@@ -371,8 +343,8 @@ def tiled_mma(traits: str, dtype: DType | str, tile: tuple[int, int]) -> TiledMm
     return TiledMma(atom, (tile[0] // units[0], tile[1] // units[1]), (m, n))
 
 
-def _atom(traits: str, kind: DType | str, side: int, k1: int) -> MmaAtom:
-    """The instruction of so many rows whose lanes hold K1 neighbours, or the most below."""
+def _trait_atom(traits: str, kind: DType | str, side: int, k1: int) -> MmaAtom:
+    """Return the deepest instruction of ``side`` rows whose lanes hold up to K1 neighbours."""
     wanted, beside = dtype(kind), WAVE // side
     arch = HIP.architecture(HIP.arch)
     known = [atom for atom in MATRIX_CORES.values() if atom.instruction == MFMA and atom.a_dtype == wanted]

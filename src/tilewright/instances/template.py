@@ -1,4 +1,4 @@
-"""The template of a device GEMM: its parameters, and what follows from them."""
+"""The template of a device GEMM: its parameters, and figures that follow from them."""
 
 from __future__ import annotations
 
@@ -27,21 +27,23 @@ from tilewright.instances.words import (
 from tilewright.layout.layout import Layout
 
 Products: TypeAlias = Mapping[tuple[str, str, str], tuple[tuple[int, int], ...]]
-"""For the dtypes of A, of B and of the sums the extents (m, n) of the instructions that there are."""
+"""The extents (m, n) of instructions, by the dtypes of A, of B and of the sums."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Template(ABC):
-    """``C = c_op(a_op(A) @ b_op(B))``: one tuned kernel, by what all kinds of instruction have.
+    """``C = c_op(a_op(A) @ b_op(B))``: one tuned kernel, with the fields of all kinds of instructions.
 
-    The kinds of instruction add what their templates call otherwise; their docstrings tell of all fields.
+    Subclasses add fields with other names in their templates, and describe all fields.
     """
 
     matrix: ClassVar[str]
-    """What the matrix instructions are called: ``"wmma"`` or ``"xdl"``."""
+    """Name of the matrix instructions: ``"wmma"`` or ``"xdl"``."""
     wave_size: ClassVar[int]
-    """Threads of a wave, which execute an instruction together."""
+    """Threads of a wave."""
     products: ClassVar[Products]
+    repeat_fields: ClassVar[tuple[str, str]]
+    k1_fields: ClassVar[tuple[str, str]]
 
     a_dtype: DType | str
     b_dtype: DType | str
@@ -80,17 +82,15 @@ class Template(ABC):
 
     @property
     def symbol(self) -> str:
-        """What a kernel of the instance is called in a code object: its template, padding and numbers."""
+        """Name of the kernel in a code object: its template, padding and numbers."""
         template, _, rest = self.type_string.partition("<")
         numbers = re.findall(r"\d+", rest.partition(">")[0])
         return "_".join((template, self.gemm_specialization, *numbers))
 
-    # ------------------------------------------------------------ what a kind of instruction says
-
     @property
     @abstractmethod
     def type_string(self) -> str:
-        """What the program that the instance is taken from prints of it."""
+        """The text that the instance's own program prints."""
 
     @property
     @abstractmethod
@@ -98,26 +98,26 @@ class Template(ABC):
         """Extents (m, n, k) of one matrix instruction."""
 
     @property
-    @abstractmethod
     def repeats(self) -> tuple[int, int]:
         """Instructions of each wave along M and N for one step along K."""
+        m, n = (getattr(self, name) for name in self.repeat_fields)
+        return m, n
 
     @property
-    @abstractmethod
     def k1s(self) -> tuple[int, int]:
         """Neighbours along K that stay together in shared memory, of A and of B."""
+        a, b = (getattr(self, name) for name in self.k1_fields)
+        return a, b
 
     @property
-    @abstractmethod
     def may_skip_lds(self) -> tuple[bool, bool]:
-        """Whether A and B may go past shared memory, straight to registers."""
+        """Whether A and B may go straight to registers, without shared memory."""
+        return False, False
 
     @property
-    @abstractmethod
     def enable_lds(self) -> tuple[bool, bool]:
         """Whether A and B go through shared memory; else straight to the registers that multiply."""
-
-    # ------------------------------------------------------------ what follows
+        return True, True
 
     @property
     def dtypes(self) -> tuple[DType, DType]:
@@ -126,12 +126,12 @@ class Template(ABC):
 
     @property
     def transfers(self) -> tuple[BlockTransfer, BlockTransfer]:
-        """How tiles of A and of B are copied."""
+        """The copies of A and of B."""
         return self.a_block_transfer, self.b_block_transfer
 
     @property
     def tile(self) -> tuple[int, int, int]:
-        """Extents (M, N, K) of what a block computes at once, and how deep its steps are."""
+        """Extents (M, N) of a block's tile, and the depth K of its steps."""
         return self.m_per_block, self.n_per_block, self.k_per_block
 
     @property
@@ -147,22 +147,21 @@ class Template(ABC):
 
     @property
     def tiles(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """What a block copies of A for one step, as (K0, M, K1), and of B, as (K0, N, K1)."""
+        """The tiles of one step, of A as (K0, M, K1) and of B as (K0, N, K1)."""
         a, b = self.k1s
         return (self.k_per_block // a, self.m_per_block, a), (self.k_per_block // b, self.n_per_block, b)
 
     @property
     def thread_slices(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """What each thread copies of these."""
+        """The slices of `tiles` that each thread copies."""
         a, b = (transfer.slice_of(tile) for transfer, tile in zip(self.transfers, self.tiles, strict=True))
         return a, b
 
     @cached_property
     def lds(self) -> tuple[Layout | None, Layout | None]:
-        """How the tiles lie in shared memory, in elements; None of one that does not go through it.
+        """Layouts of the tiles in shared memory, in elements; None for an operand that skips it.
 
-        K1 elements are neighbours, then come the rows, and between two K0 lies one row more if the transfer
-        has ``lds_extra``.
+        K1 elements are neighbours, then come the rows. With ``lds_extra`` each K0 has an extra row.
         """
         made: list[Layout | None] = []
         for enabled, tile, transfer in zip(self.enable_lds, self.tiles, self.transfers, strict=True):
@@ -173,7 +172,7 @@ class Template(ABC):
 
     @property
     def lds_elems(self) -> tuple[int, int]:
-        """Elements of shared memory that A and B take, in multiples that keep K1 elements aligned."""
+        """Elements of A and B in shared memory, in multiples that keep K1 elements aligned."""
         unit = lcm(*self.k1s)
         elems = []
         for enabled, (k0, rows, k1), transfer in zip(
@@ -193,18 +192,18 @@ class Template(ABC):
 
     @property
     def lds_bytes(self) -> int:
-        """Bytes of shared memory of a block: of A and B, or of the result if that takes more."""
+        """Bytes of shared memory of a block: those of A and B, or of the result if they are more."""
         operands = sum(elems * kind.bytes for elems, kind in zip(self.lds_elems, self.dtypes, strict=True))
         rows, columns = self.c_shuffle_tile
         return max(rows * columns * dtype(self.c_shuffle_dtype).bytes, operands)
 
     @property
     def accumulators(self) -> int:
-        """Sums that each thread holds."""
+        """Sums of each thread."""
         return self.m_per_block * self.n_per_block // self.block_size
 
     def padded(self, m: int, n: int, k: int) -> tuple[int, int, int]:
-        """The extents that the kernel works on: those that the specialization pads, up to whole tiles."""
+        """Round up the extents that the specialization pads to whole tiles."""
         dims = padded_dims(self.gemm_specialization)
         made = [
             -(-extent // unit) * unit if dim in dims else extent
@@ -213,6 +212,6 @@ class Template(ABC):
         return made[0], made[1], made[2]
 
     def contiguous(self, side: str) -> str:
-        """Along which of M, N and K a matrix is contiguous."""
+        """Return the letter of M, N and K along which a matrix is contiguous."""
         layout = {"A": self.a_layout, "B": self.b_layout, "C": self.c_layout}[side]
         return {"A": "MK", "B": "KN", "C": "MN"}[side][0 if layout == COLUMN else 1]

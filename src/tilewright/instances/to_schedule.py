@@ -1,4 +1,4 @@
-"""An instance as a schedule of this library with the same tiles, and how the two differ."""
+"""Translates an instance to a schedule with the same tiles, and lists the differences."""
 
 from __future__ import annotations
 
@@ -17,36 +17,31 @@ from tilewright.targets.matrix_cores import MATRIX_CORES
 from tilewright.targets.target import HIP, TARGETS, Target
 
 BAND = 8
-"""Rows of tiles that blocks take column by column, in the order that the template's grid has."""
+"""Rows of tiles in a band, whose blocks run column by column as in the template's grid."""
 
 WARP, ATOM_ROWS = 32, 16
-"""Threads of a warp, and rows of its widest instruction here."""
+"""Threads of a warp, and rows of its widest instruction."""
 
 INSTRUCTIONS = {"wmma": "wmma", "xdl": "mfma"}
-"""What the instructions that instances name are called here."""
+"""Our names of the matrix instructions of instances."""
 
 ACCESS_BYTES = 16
-"""Of a thread's widest access."""
+"""Bytes of a thread's widest access."""
 
 
 @dataclass(frozen=True)
 class InstanceMachine:
-    """Where a schedule runs.
-
-    Args:
-        target: the target.
-        arch: its machine.
-    """
+    """A target and its architecture."""
 
     target: Target
     arch: Arch
 
 
 def place_of(name: str) -> InstanceMachine:
-    """The target and the machine of an architecture, or of a target that runs on any machine.
+    """Return the target and the architecture of a name, which may also be that of a target.
 
     Raises:
-        LaunchError: no such architecture.
+        LaunchError: the name is unknown.
 
     Example:
         >>> place_of("sm_80").target.name, place_of("cpu").target.name
@@ -65,12 +60,12 @@ def place_of(name: str) -> InstanceMachine:
 
 
 def schedule_of(instance: Template, place: InstanceMachine, b_memory: DType | None = None) -> Schedule:
-    """The schedule that computes an instance's tiles, with its steps, its waves and its way out.
+    """Return the schedule with an instance's tiles, steps, waves and epilogue.
 
     Args:
         instance: the instance.
-        place: where it runs.
-        b_memory: the dtype of B in memory, where it is another than that which is multiplied.
+        place: the target and its architecture.
+        b_memory: the dtype of B in memory, if it is widened before the multiply.
     """
     atom, warps = atom_of(instance, place), warps_of(instance, place)
     prefetched = instance.num_prefetch == 1
@@ -86,7 +81,7 @@ def schedule_of(instance: Template, place: InstanceMachine, b_memory: DType | No
         epilogue="staged",
         bypass=past,
     )
-    if not is_own(instance, place):
+    if own_atom(instance, place) is None:
         return made
     a, b = instance.dtypes
     sides = [_placed(instance, side, kind) for side, kind in enumerate((a, b_memory or b))]
@@ -104,11 +99,11 @@ def schedule_of(instance: Template, place: InstanceMachine, b_memory: DType | No
 
 
 def _placed(instance: Template, side: int, kind: DType) -> tuple[tuple[int, int], int, str]:
-    """Of an operand the threads that it is dealt to, its extra rows, and its letter if it is turned around.
+    """Return the grid of threads that copies an operand, its extra rows, and its letter if it is transposed.
 
-    Along K threads lie side by side, each with 16 bytes, so that what they write at once is in other banks by
-    the extra row.  What is contiguous along its rows they read in 16 bytes along these, and write along K; it
-    has no extra row, for then the pass that swizzles finds a better way.
+    Neighbouring threads copy 16 bytes each along K, and the extra row spreads their writes over the banks.
+    An operand that is contiguous along its rows is read along them, 16 bytes at once, and written along K.
+    It has no extra row: the swizzle of a pass is better.
     """
     k0, rows, k1 = instance.tiles[side]
     depth, each, read = k0 * k1, rows * k0 * k1 // instance.threads, ACCESS_BYTES // kind.bytes
@@ -122,13 +117,8 @@ def _placed(instance: Template, side: int, kind: DType) -> tuple[tuple[int, int]
     return (rows // along_rows, depth * along_rows // each), 0, "ab"[side]
 
 
-def is_own(instance: Template, place: InstanceMachine) -> bool:
-    """Whether the machine has the waves that an instance is made for, and its instruction."""
-    return own_atom(instance, place) is not None
-
-
 def own_atom(instance: Template, place: InstanceMachine) -> MmaAtom | None:
-    """The instruction of an instance, as deep as a lane reads at once, where the machine has it."""
+    """Return the deepest instruction of an instance that divides its steps, if the architecture has one."""
     (m, n, _), kind, sums = instance.instruction, instance.dtypes[0], _sums(instance)
     fitting = (
         atom
@@ -142,7 +132,7 @@ def own_atom(instance: Template, place: InstanceMachine) -> MmaAtom | None:
 
 
 def warps_of(instance: Template, place: InstanceMachine) -> tuple[int, int]:
-    """Warps along M and N: a wave of 64 threads is two of 32, side by side along its longer side."""
+    """Return the warps along M and N: a wave of 64 threads is two warps of 32 along its longer side."""
     (m, n), each = instance.waves, max(instance.wave_size // _lanes(place), 1)
     rows, columns = instance.m_per_block // m, instance.n_per_block // n
     along_m = rows >= columns and rows % (each * ATOM_ROWS) == 0
@@ -150,12 +140,12 @@ def warps_of(instance: Template, place: InstanceMachine) -> tuple[int, int]:
 
 
 def _lanes(place: InstanceMachine) -> int:
-    """Threads of a warp of the machine; of one without warps those that others have."""
+    """Return the threads of a warp; `WARP` for a target without warps."""
     return place.arch.lanes if place.target.warps else WARP
 
 
 def atom_of(instance: Template, place: InstanceMachine) -> MmaAtom:
-    """The instruction that multiplies these dtypes with all of their bits, else a multiply-add."""
+    """Return the instruction for the instance's dtypes with all of their bits, else a multiply-add."""
     if (own := own_atom(instance, place)) is not None:
         return own
     kind, sums = instance.dtypes[0], _sums(instance)
@@ -173,13 +163,13 @@ def atom_of(instance: Template, place: InstanceMachine) -> MmaAtom:
 
 
 def _sums(instance: Template) -> DType:
-    """In what products are added here: f32 of narrow floats, whatever the instance says."""
+    """Return the dtype of sums: f32 for narrow floats, also if the instance has another one."""
     kind, acc = instance.dtypes[0], dtype(instance.acc_dtype)
     return kind.computed if kind.is_float else acc
 
 
 # ----------------------------------------------------------------
-# Differences between instance and schedule, in words.
+# Notes: differences between an instance and its schedule, in words.
 
 
 ACTIVATIONS = {
@@ -191,44 +181,54 @@ ACTIVATIONS = {
     "Sigmoid": "sigmoid",
     "TanH": "tanh",
 }
-"""What `tw.matmul` calls the element operations of a result that it knows."""
+"""Activations of `tw.matmul` for element operations of the result."""
 
 
 def notes_of(instance: Template, place: InstanceMachine) -> Iterator[str]:
-    """What of an instance is not as it says under `schedule_of`, each beginning with the field."""
-    own = is_own(instance, place)
-    yield from _of_instruction(instance, place)
-    if not own:
-        yield from _of_threads(instance, place)
-    yield from _of_own_transfers(instance, place) if own else _of_transfers(instance)
-    yield from _of_result(instance)
-    yield from _of_pipeline(instance)
-    yield from _of_own_problem(instance, place) if own else _of_problem(instance)
-
-
-def _of_instruction(instance: Template, place: InstanceMachine) -> Iterator[str]:
-    atom, matrix = atom_of(instance, place), instance.matrix
+    """Yield the differences between an instance and `schedule_of`, each beginning with the field."""
+    own, schedule = own_atom(instance, place), schedule_of(instance, place)
+    atom, matrix, specialization = schedule.atom, instance.matrix, instance.gemm_specialization
     size = " x ".join(map(str, instance.instruction))
     if atom.shape != instance.instruction:
         yield f"m_per_{matrix}, n_per_{matrix}: {size} by {matrix.upper()} is multiplied by {atom}"
-    if instance.k_per_block % atom.shape[2]:
-        depth = schedule_of(instance, place).block_k
-        yield f"k_per_block: steps are {depth} deep, not {instance.k_per_block}: {atom} is {atom.shape[2]}"
+    if (given := instance.k_per_block) % atom.shape[2]:
+        depth = schedule.block_k
+        yield f"k_per_block: steps are {depth} deep, not {given}: {atom} is {atom.shape[2]}"
     acc = dtype(instance.acc_dtype)
     if acc != atom.c_dtype:
         yield f"acc_dtype: sums are in {atom.c_dtype}, not in {acc}"
-
-
-def _of_threads(instance: Template, place: InstanceMachine) -> Iterator[str]:
-    (m, n), (rows, columns) = warps_of(instance, place), instance.waves
-    size = instance.wave_size
-    warps = "" if size == WARP else f" of {size} threads are {m} x {n} warps of {WARP}, which"
-    yield (
-        f"block_size: {rows} x {columns} waves{warps} take neighbouring rows and columns each, "
-        f"{instance.m_per_block // m} x {instance.n_per_block // n}; their repeats are not interleaved"
-    )
-    if not place.target.warps and place.target.machine_code:
-        yield f"block_size: a block of {instance.block_size} threads runs on one thread of {place.arch.name}"
+    if own is None:
+        (m, n), (rows, columns) = warps_of(instance, place), instance.waves
+        wave = instance.wave_size
+        warps = "" if wave == WARP else f" of {wave} threads are {m} x {n} warps of {WARP}, which"
+        yield (
+            f"block_size: {rows} x {columns} waves{warps} take neighbouring rows and columns each, "
+            f"{instance.m_per_block // m} x {instance.n_per_block // n}; their repeats are not interleaved"
+        )
+        if not place.target.warps and place.target.machine_code:
+            block = instance.block_size
+            yield f"block_size: a block of {block} threads runs on one thread of {place.arch.name}"
+    yield from _of_transfers(instance) if own is None else _of_own_transfers(instance, schedule)
+    yield from _of_result(instance)
+    if (count := instance.num_prefetch) > 1:
+        yield (
+            f"num_prefetch: {count} steps are on their way into shared memory of {count + 1} stages, "
+            "not into registers; any number of steps is taken"
+        )
+    if instance.pipeline_version != "v1":
+        yield f"pipeline_version: {instance.pipeline_version} is computed as v1; any number of steps is taken"
+    if instance.loop_scheduler != "Default":
+        yield f"loop_scheduler: {instance.loop_scheduler} is not carried over; the machine schedules warps"
+    if own is None:
+        yield (
+            f"gemm_specialization: beyond {specialization}, M, N and K may be ragged, and strides any; what "
+            "lies outside of an array is neither read nor written"
+        )
+    elif schedule.whole != "mnk":
+        yield (
+            f"gemm_specialization: {specialization} asks K for whole vectors; here what is ragged is read as "
+            "wide as its rows begin"
+        )
 
 
 def _of_transfers(instance: Template) -> Iterator[str]:
@@ -251,9 +251,8 @@ def _of_transfers(instance: Template) -> Iterator[str]:
         )
 
 
-def _of_own_transfers(instance: Template, place: InstanceMachine) -> Iterator[str]:
-    """Where threads read what, which follows from banks and from what is contiguous."""
-    schedule = schedule_of(instance, place)
+def _of_own_transfers(instance: Template, schedule: Schedule) -> Iterator[str]:
+    """Yield differences in the threads of copies, which follow from banks and the contiguous dimension."""
     for at, (transfer, (rows, along_k)) in enumerate(zip(instance.transfers, schedule.dealt, strict=True)):
         name, matrix = f"{'ab'[at]}_block_transfer", "AB"[at]
         if not instance.enable_lds[at]:
@@ -272,15 +271,6 @@ def _of_own_transfers(instance: Template, place: InstanceMachine) -> Iterator[st
                 f"{name}.thread_cluster_lengths: {lengths}, not {transfer.thread_cluster_lengths}: what "
                 "eight threads write at once lies in other banks"
             )
-
-
-def _of_own_problem(instance: Template, place: InstanceMachine) -> Iterator[str]:
-    whole = schedule_of(instance, place).whole
-    if whole != "mnk":
-        yield (
-            f"gemm_specialization: {instance.gemm_specialization} asks K for whole vectors; here what is "
-            "ragged is read as wide as its rows begin"
-        )
 
 
 def _of_result(instance: Template) -> Iterator[str]:
@@ -302,22 +292,3 @@ def _of_result(instance: Template) -> Iterator[str]:
             f'tw.matmul(activation="{known}") does' if known else "a dataflow kernel says it in its body"
         )
         yield f"{side}_element_op: {op} is no part of a schedule; {instead}"
-
-
-def _of_pipeline(instance: Template) -> Iterator[str]:
-    if instance.num_prefetch > 1:
-        yield (
-            f"num_prefetch: {instance.num_prefetch} steps are on their way into shared memory of "
-            f"{instance.num_prefetch + 1} stages, not into registers; any number of steps is taken"
-        )
-    if instance.pipeline_version != "v1":
-        yield f"pipeline_version: {instance.pipeline_version} is computed as v1; any number of steps is taken"
-    if instance.loop_scheduler != "Default":
-        yield f"loop_scheduler: {instance.loop_scheduler} is not carried over; the machine schedules warps"
-
-
-def _of_problem(instance: Template) -> Iterator[str]:
-    yield (
-        f"gemm_specialization: beyond {instance.gemm_specialization}, M, N and K may be ragged, and strides "
-        "any; what lies outside of an array is neither read nor written"
-    )

@@ -1,4 +1,4 @@
-"""How the threads of a block bring tiles of A and B into shared memory, and take the result out."""
+"""The copies of a block: tiles of A and B to shared memory, and the result to memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.instances.words import DimOrder, VectorDim
 
 
 def spelled(value: Any) -> str:
-    """The fields of a value that are not at their defaults, as an author writes them."""
+    """Return the Python expression of a value, without fields that have their defaults."""
     said = [
         f"{field.name}={getattr(value, field.name)!r}"
         for field in fields(value)
@@ -22,7 +22,7 @@ def spelled(value: Any) -> str:
 
 
 def plain_integers(value: Any) -> None:
-    """Make integers of NumPy's, and tuples of lists, of the fields of a new frozen dataclass."""
+    """Convert NumPy's integers to integers, and lists to tuples, in the fields of a new frozen dataclass."""
     for field in fields(value):
         given = getattr(value, field.name)
         if is_whole(given):
@@ -34,23 +34,23 @@ def plain_integers(value: Any) -> None:
 @launches
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BlockTransfer:
-    """How a block copies a tile of A as (K0, M, K1), or of B as (K0, N, K1), with ``K = K0 * K1``.
+    """The copy of a tile of A as (K0, M, K1), or of B as (K0, N, K1), with ``K = K0 * K1``.
 
-    Each thread copies a slice of the tile, ``(K0, M, K1) / thread_cluster_lengths``, and dimensions are
-    numbered in this order: 0 is K0, 1 is M or N, 2 is K1.
+    Each thread copies a slice of the tile, ``(K0, M, K1) / thread_cluster_lengths``. Dimension 0 is K0, 1 is
+    M or N, and 2 is K1.
 
     Args:
         thread_cluster_lengths: threads along K0, along M or N, and along K1.
         thread_cluster_arrange_order: the order in which threads are numbered, the slowest dimension first.
         src_access_order: the order in which a thread reads its slice, the slowest dimension first.
-        src_vector_dim: the dimension along which it reads vectors: 2 where K is contiguous, else 1.
+        src_vector_dim: the dimension along which it reads vectors: 2 if K is contiguous, else 1.
         src_scalar_per_vector: elements that it reads at once.
         dst_scalar_per_vector_k1: elements that it writes to shared memory at once, along K1.
-        lds_extra: whether each K0 of the tile in shared memory has one row of K1 elements more than the tile,
-            which brings neighbouring K0 to other banks.
+        lds_extra: whether each K0 of the tile in shared memory has an extra row of K1 elements, so that
+            neighbouring K0 lie in different banks.
 
     Raises:
-        LaunchError: lengths that are no positive integers, or an order that is none.
+        LaunchError: a length is no positive integer, or an order is not legal.
 
     Example:
         >>> import tilewright as tw
@@ -79,11 +79,11 @@ class BlockTransfer:
 
     @property
     def threads(self) -> int:
-        """How many threads copy."""
+        """Number of threads that copy."""
         return prod(self.thread_cluster_lengths)
 
     def slice_of(self, tile: tuple[int, int, int]) -> tuple[int, int, int]:
-        """What each thread copies of a tile (K0, M or N, K1), rounded up to what covers the tile."""
+        """Return the slice of a tile (K0, M or N, K1) that each thread copies, rounded up."""
         k0, rows, k1 = (
             -(-extent // count) for extent, count in zip(tile, self.thread_cluster_lengths, strict=True)
         )
@@ -93,7 +93,7 @@ class BlockTransfer:
 @launches
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CShuffle:
-    """How a block stores its result: some repeats at a time, through shared memory, in wide vectors.
+    """The store of a block's result: some repeats at a time, through shared memory, in wide vectors.
 
     Args:
         m_repeat_per_shuffle: repeats along M of each wave that go through shared memory at once.
@@ -102,7 +102,7 @@ class CShuffle:
         scalar_per_vector: elements along N that a thread stores at once.
 
     Raises:
-        LaunchError: what is no positive integer.
+        LaunchError: a field is no positive integer.
 
     Example:
         >>> import tilewright as tw
@@ -127,5 +127,5 @@ class CShuffle:
 
     @property
     def threads(self) -> int:
-        """How many threads store."""
+        """Number of threads that store."""
         return prod(self.cluster_lengths)

@@ -1,4 +1,4 @@
-"""Legal values of an instance's fields, its architectures, and the answers of a check."""
+"""Legal values of an instance's fields, its architectures, and the rows of a check."""
 
 from __future__ import annotations
 
@@ -14,27 +14,23 @@ from tilewright.targets.target import HIP
 
 ROW, COLUMN = "row", "column"
 LAYOUTS = (ROW, COLUMN)
-"""How a matrix lies in memory: its rows are contiguous, or its columns."""
+"""The layout of a matrix: its rows are contiguous, or its columns."""
 
 GEMM_SPECIALIZATIONS = (
     *("Default", "MPadding", "NPadding", "KPadding"),
     *("MNPadding", "MKPadding", "NKPadding", "MNKPadding"),
 )
-"""Which extents of the problem are padded to multiples of the block's tile."""
+"""The extents of the problem that are padded to multiples of the block's tile."""
 
 LOOP_SCHEDULERS = ("Default", "Interwave")
 PIPELINE_VERSIONS = ("v1", "v2")
 
 PASS_THROUGH = "PassThrough"
-"""The element operation that changes nothing."""
+"""The element operation without effect."""
 
 
 def _is_order(value: Any) -> bool:
     return is_sequence(value) and all(map(is_whole, value)) and sorted(value) == [0, 1, 2]
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and value.isidentifier()
 
 
 MatrixLayout: TypeAlias = str
@@ -48,13 +44,18 @@ legal("MatrixLayout", *one_of(LAYOUTS))
 legal("GemmSpecialization", *one_of(GEMM_SPECIALIZATIONS))
 legal("LoopScheduler", *one_of(LOOP_SCHEDULERS))
 legal("PipelineVersion", *one_of(PIPELINE_VERSIONS))
-legal("ElementOp", 'a name such as "PassThrough"', "names", _is_name)
+legal(
+    "ElementOp",
+    'a name such as "PassThrough"',
+    "names",
+    lambda value: isinstance(value, str) and value.isidentifier(),
+)
 legal("VectorDim", "0, 1 or 2", "dimensions", lambda value: is_whole(value) and 0 <= value <= 2)
 legal("DimOrder", "0, 1 and 2 in any order", "orders of 0, 1 and 2", _is_order)
 
 
 def padded_dims(specialization: str) -> str:
-    """Which of M, N and K a specialization pads.
+    """Return the letters of M, N and K that a specialization pads.
 
     Example:
         >>> padded_dims("MNKPadding"), padded_dims("KPadding"), padded_dims("Default")
@@ -64,7 +65,7 @@ def padded_dims(specialization: str) -> str:
 
 
 def padding(dims: str) -> str:
-    """The specialization that pads these of M, N and K.
+    """Return the specialization that pads some of M, N and K.
 
     Example:
         >>> padding("KM"), padding("")
@@ -79,24 +80,19 @@ def padding(dims: str) -> str:
 
 
 LDS_BYTES = 64 * 1024
-"""Bytes of shared memory of a block, if no architecture says otherwise."""
+"""Bytes of shared memory of a block without an architecture."""
 
 FEATURES = {"wmma": "wmma", "xdl": "mfma"}
-"""The feature of architectures that have the matrix instructions of an instance."""
+"""The feature of architectures with the matrix instructions of an instance."""
 
 
 def machines() -> Mapping[str, Arch]:
-    """Every architecture of AMD's by its name, as `DeviceGemm.schedule` knows them."""
+    """Return AMD's architectures by name."""
     return HIP.architectures
 
 
-def of_matrix(matrix: str) -> tuple[str, ...]:
-    """The architectures that have the matrix instructions of an instance, ``"wmma"`` or ``"xdl"``."""
-    return tuple(name for name, arch in machines().items() if FEATURES[matrix] in arch.features)
-
-
 # ----------------------------------------------------------------
-# Answers of a check: value, limit, and a legal choice.
+# Rows of a check: value, limit, and a legal choice.
 
 
 @launches.made("check(problem) of an instance gives them")
@@ -105,12 +101,11 @@ class Check:
     """One rule of an instance, with the value found, the legal value and the nearest legal choice.
 
     Args:
-        name: what is asked, in the words of the template, e.g. ``"vector load of A"``.
-        ok: whether it is legal.
-        value: what is there.
-        limit: what would be legal.
-        nearest: the nearest legal choice, as a field of the instance or an extent of the problem; empty where
-            it is legal as it is.
+        name: the rule, in the words of the template, e.g. ``"vector load of A"``.
+        ok: whether the value is legal.
+        value: the value.
+        limit: the legal values.
+        nearest: the nearest legal choice, a field of the instance or an extent of the problem, or "".
 
     Example:
         >>> print(Check("BlockSize", False, "128", "2 x 4 waves of 32 threads: 256", "block_size=256"))
@@ -128,13 +123,18 @@ class Check:
         return said + (f"; nearest legal choice: {self.nearest}" if self.nearest else "")
 
 
+def checked(name: str, ok: bool, value: object, limit: str, nearest: str) -> Check:
+    """Return the row of a rule; the nearest legal choice is left out if the value is legal."""
+    return Check(name, ok, str(value), limit, "" if ok else nearest)
+
+
 @launches.made("check(problem) of an instance gives them")
 class Checks:
-    """All answers of a check, in order; prints as a table.
+    """All rows of a check, in order; prints as a table.
 
     Args:
-        subject: what was checked.
-        rows: the answers.
+        subject: the instance that was checked.
+        rows: the rows.
 
     Example:
         >>> checks = Checks("an instance", [Check("NumPrefetch", True, "1", "1 or 2")])
@@ -149,19 +149,19 @@ class Checks:
 
     @property
     def ok(self) -> bool:
-        """Whether everything is legal."""
+        """Whether all values are legal."""
         return not self.failed
 
     @property
     def failed(self) -> tuple[Check, ...]:
-        """What is not legal."""
+        """The rows with illegal values."""
         return tuple(row for row in self.rows if not row.ok)
 
     def require(self) -> None:
-        """Refuse what is not legal.
+        """Refuse illegal values.
 
         Raises:
-            LegalityError: lists everything that is not.
+            LegalityError: lists all illegal values.
         """
         if self.failed:
             found = [
@@ -184,19 +184,16 @@ class Checks:
 
     def __str__(self) -> str:
         cells = [
-            ("ok" if row.ok else "NO", row.name, row.value, f"legal: {row.limit}", _choice(row))
+            (*("ok" if row.ok else "NO", row.name, row.value, f"legal: {row.limit}"), row.nearest)
             for row in self.rows
         ]
         widths = [max(len(row[at]) for row in cells) for at in range(4)]
         lines = [
-            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]])
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+            + (f"  -> {row[4]}" if row[4] else "")
             for row in cells
         ]
         return "\n".join(line.rstrip() for line in lines)
 
     def __repr__(self) -> str:
         return f"<{len(self.rows)} checks of {self.subject}: {len(self.failed) or 'none'} failed>"
-
-
-def _choice(row: Check) -> str:
-    return f"-> {row.nearest}" if row.nearest else ""
