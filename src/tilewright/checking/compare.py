@@ -1,7 +1,7 @@
 """Comparison of an array with a product: it accepts every correct kernel and notices one lost k.
 
-**Reference.**  Products are exact and sums are in f64 (for f64 inputs: exact slices added in twice the
-precision); one rounding to the output's dtype.  Integers compare exactly.
+**Reference.**  Products are exact, and sums are in f64 (for f64 inputs: exact slices added in twice the
+precision), rounded once to the output's dtype.  Integers are compared exactly.
 
 **Bound, element by element.**  A sum of ``steps`` roundings, each at most ``u`` times the partial sum at that
 moment, is off by about ``u * sqrt(steps) * P / sqrt(3)`` if the roundings are independent, where ``P`` bounds
@@ -9,21 +9,21 @@ the partial sums.  We take ``P = max over prefixes of |partial sum| + sqrt(sum (
 stands for other orders of summation.  The bound allows `SPREAD` times ``u * sqrt(steps) * P``, seven standard
 deviations, which no correct element of any matrix reaches.  Three terms are added:
 
-- a matrix unit aligns the products of one step to the largest and cuts off what sticks out below, always
-  towards zero, so these errors add up: ``2**-sum_bits`` times ``(k_step + 6) * steps * P``, or the sum of
-  that over the periods of a promoted sum.  Where it keeps far fewer bits than f32, that would let anything
-  pass; then the errors of products add up as far as their signs agree, and otherwise as independent ones do,
-  and each step cuts the running sum: see `cut_off`;
-- where all products of an element are equal, the roundings repeat: ``u * steps * P``;
+- a matrix unit aligns the products of one step to the largest one and truncates lower bits towards zero, so
+  that these errors add up: ``2**-sum_bits`` times ``(k_step + 6) * steps * P``, or its sum over the periods
+  of a promoted sum.  If it keeps far fewer bits than f32, this term would accept anything; then errors of
+  products add up as far as their signs agree, and otherwise as independent errors do, and each step
+  truncates the running sum: see `cut_off`;
+- if all products of an element are equal, the roundings repeat: ``u * steps * P``;
 - the output's rounding, ``u_out * |c|``, and the smallest number of either dtype.
 
 The classical bound ``K * u * sum |a b|`` is hundreds of times larger and lets a whole lost tile pass.
 
-**Lost terms.**  What a lost k leaves behind is not noise but the outer product of a column of A and a row of
-B; a lost tile leaves the sum of its columns' and rows' products.  The residual is projected onto the patterns
-of each k and of each run of 2, 4, ... 256 of them; a projection that is close to minus one (lost) or plus one
-(added twice) and lies `OUTLIER` deviations off all others of its length means a wrong result, even where
-every element is within its bound.
+**Lost terms.**  The residual of a lost k is no noise but the outer product of a column of A and a row of B; a
+lost tile leaves the sum of the products of its columns and rows.  The residual is projected onto the patterns
+of each k and of each run of 2, 4, ... 256 of them. A result is wrong, even if every element is within its
+bound, if a projection is close to minus one (lost) or plus one (added twice) and lies `OUTLIER` deviations
+off all others of its length.
 """
 
 from __future__ import annotations
@@ -66,26 +66,26 @@ legal("Array", "a NumPy array of a dtype that kernels know", "NumPy arrays of su
 
 
 SPREAD = 4.0
-"""How many ``u * sqrt(steps) * P`` an element may be off; one standard deviation is at most 0.58 of them."""
+"""Largest error in units of ``u * sqrt(steps) * P``; one standard deviation is at most 0.58 of them."""
 
 OUTLIER = 8.0
-"""How many deviations a projection must lie off the others; of 10^5 normal deviates none exceeds 5."""
+"""Distance of a lost term's projection from the others, in deviations; of 10^5 normal ones none exceeds 5."""
 
 _CHUNKS, _PANEL, _SAMPLE = 64, 1 << 22, 512
 
 
 @dataclass(frozen=True)
 class Accumulation:
-    """How a kernel adds up its products.
+    """The order and precision in which a kernel adds up its products.
 
     Args:
         acc: dtype of the accumulator.
-        k_step: products that one step adds before it rounds.
-        sum_bits: bits that a step keeps of its addends, below the leading one of the largest; None: a step
-            rounds once, and cuts nothing off.
-        precision: fraction bits to which inputs are rounded first (tf32: 10); None: none are lost.
-        rounding: how they are rounded, one of `ROUNDINGS` of atoms.
-        period: products after which the sum is added to another one in ``acc``, and begins anew; None: never.
+        k_step: number of products that one step adds before it rounds.
+        sum_bits: number of bits that a step keeps of its addends, below the leading bit of the largest one;
+            None: a step rounds once, and truncates nothing.
+        precision: fraction bits of rounded inputs (tf32: 10); None: inputs are exact.
+        rounding: the rounding of inputs, one of `ROUNDINGS` of atoms.
+        period: number of products after which the sum is added to another one in ``acc``; None: never.
 
     Example:
         >>> from tilewright.targets.atoms import MMA_TF32
@@ -102,17 +102,17 @@ class Accumulation:
 
     @staticmethod
     def of(atom: MmaAtom, period: int | None = None) -> Accumulation:
-        """The accumulation of an MMA atom, as its record states it.
+        """Return the accumulation of an MMA atom.
 
         Args:
             atom: the atom.
-            period: products after which the kernel adds its sum to another one in f32; None: never.
+            period: number of products after which the kernel adds its sum to another one in f32; None: never.
         """
         return Accumulation(atom.c_dtype, atom.step, atom.sum_bits, atom.precision, atom.rounding, period)
 
     @staticmethod
     def default(element: DType) -> Accumulation:
-        """One multiply-add at a time, in f32, f64 or i32."""
+        """Return the accumulation of single multiply-adds, in f32, f64 or i32."""
         return Accumulation(f64 if element == f64 else f32 if element.is_float else i32)
 
 
@@ -160,6 +160,9 @@ class GemmComparison:
         return f"correct: worst {where}{blind}"
 
 
+NO_ELEMENTS = GemmComparison(True, (0, 0), 0.0, 0.0, 0.0, 0.0, "", 1.0)
+
+
 @launches
 def compare_gemm(a: Array, b: Array, c: Array, how: Accumulation | None = None) -> GemmComparison:
     """Compare ``c`` with ``a @ b``, element by element, under a derived bound.
@@ -187,23 +190,39 @@ def compare_gemm(a: Array, b: Array, c: Array, how: Accumulation | None = None) 
     element = dtype((a if dtype(a.dtype).is_float else b).dtype)
     how = how or Accumulation.default(element)
     if c.size == 0:
-        return GemmComparison(True, (0, 0), 0.0, 0.0, 0.0, 0.0, "", 1.0)
-    if not element.is_float:
-        return _compare_integers(a, b, c, how)
-    return _compare_floats(inputs(a, how), inputs(b, how), c, how)
+        return NO_ELEMENTS
+    if element.is_float:
+        return _compare_floats(inputs(a, how), inputs(b, how), c, how)
+    # Integers are compared exactly, modulo the accumulator's width, as sums wrap around.
+    narrow = max(a.dtype.itemsize, b.dtype.itemsize) <= 2 and a.shape[1] < 1 << 20
+    exact: Any = np.float64 if narrow else np.int64
+    wide = (a.astype(exact) @ b.astype(exact)).astype(np.int64).astype(how.acc.numpy)
+    reference = convert(wide, how.acc, dtype(c.dtype))
+    differ = np.asarray(c != reference)
+    row, column = (int(i) for i in np.unravel_index(int(np.argmax(differ)), c.shape))
+    value, expected = float(c[row, column]), float(reference[row, column])
+    reason = f"{int(differ.sum())} of {c.size} elements differ" if differ.any() else ""
+    return GemmComparison(not reason, (row, column), value, expected, abs(value - expected), 0.0, reason, 1.0)
 
 
 @np.errstate(all="ignore")
 def _compare_floats(a: Array, b: Array, c: Array, how: Accumulation) -> GemmComparison:
-    panel = max(1, _PANEL // c.shape[1])
+    panel, out = max(1, _PANEL // c.shape[1]), dtype(c.dtype)
+    largest = float(_finfo(out).max)
     sampled = np.linspace(0, len(c) - 1, min(len(c), _SAMPLE)).astype(int)
     worst: tuple[float, tuple[int, int], tuple[float, ...]] | None = None
     wrong, finite, samples = 0, True, []
     for start in range(0, len(c), panel):
         rows = slice(start, start + panel)
-        high, low, bound = gemm_bound(a[rows], b, how, dtype(c.dtype))
+        high, low, bound = gemm_bound(a[rows], b, how, out)
         given = c[rows].astype(np.float64)
-        ratio, error = _excess(given, high, low, bound, dtype(c.dtype))
+        rounded = convert(high, f64, out).astype(np.float64)
+        # An infinity of the right sign is right if the reference may exceed the largest number.
+        same = (given == rounded) | (np.isnan(given) & np.isnan(rounded))
+        same |= np.isinf(given) & (np.sign(given) == np.sign(high)) & (np.abs(high) + bound >= largest)
+        is_exempt = same & ~(np.isfinite(rounded) & np.isfinite(given))
+        error = np.where(is_exempt, 0.0, np.abs((given - high) - low))
+        ratio = np.where(np.isfinite(error), error / bound, np.inf)
         wrong += int((ratio > 1).sum())
         finite &= bool(np.isfinite(high).all() and np.isfinite(given).all())
         m, n = (int(i) for i in np.unravel_index(int(np.argmax(ratio)), ratio.shape))
@@ -221,18 +240,6 @@ def _compare_floats(a: Array, b: Array, c: Array, how: Accumulation) -> GemmComp
         reason, resolved = lost_terms(a[sampled], b, residual, product, bound)
     value, reference, off, limit = worst[2]
     return GemmComparison(not reason, worst[1], value, reference, off, limit, reason, resolved)
-
-
-def _excess(given: Array, high: Array, low: Array, bound: Array, out: DType) -> tuple[Array, Array]:
-    """Return the error relative to the bound, and the error; infinite for a wrong NaN or infinity."""
-    error = np.abs((given - high) - low)
-    rounded = convert(high, f64, out).astype(np.float64)
-    # Beyond the largest number, an infinity of the right sign is as good as the reference.
-    same = (given == rounded) | (np.isnan(given) & np.isnan(rounded))
-    nearly = np.abs(high) + bound >= float(_finfo(out).max)
-    same |= np.isinf(given) & (np.sign(given) == np.sign(high)) & nearly
-    error = np.where(same & ~(np.isfinite(rounded) & np.isfinite(given)), 0.0, error)
-    return np.where(np.isfinite(error), error / bound, np.inf), error
 
 
 def gemm_bound(
@@ -278,19 +285,19 @@ def gemm_bound(
 
 
 def cut_off(a: Array, b: Array, how: Accumulation, magnitude: Array) -> Array:
-    """Return how much the steps of a matrix unit can cut off from each element of the product.
+    """Return the largest truncation error of each element of a product by the steps of a matrix unit.
 
     With ``u = 2**-sum_bits * P``, ``P`` the largest partial sum of a period: a product loses up to ``u``
     towards zero, and the running sum up to ``2 * u`` in each step.  If steps keep fewer bits than f32, errors
     of products add up as far as the signs of the products agree, and otherwise as independent errors do.  If
-    they keep more, all errors add up; a step may add its products in two groups, as sm_80 does, each of which
-    cuts the accumulator off (``u``) and truncates the sum to 23 fraction bits (``2 * u``).
+    they keep more, all errors add up. A step may add its products in two groups, as on sm_80; each group
+    truncates the accumulator (``u``), and the sum to 23 fraction bits (``2 * u``).
 
     Args:
         a: (M, K) in f64.
         b: (K, N) in f64.
         how: how the kernel adds up.
-        magnitude: bounds the partial sums over all of K.
+        magnitude: bound of the partial sums over all of K.
     """
     assert how.sum_bits is not None
     unit, depth = 2.0**-how.sum_bits, a.shape[1]
@@ -325,9 +332,9 @@ def inputs(values: Array, how: Accumulation) -> Array:
 
 
 def _double_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """``a @ b`` of f64 matrices in twice the precision, as high and low part.
+    """Return ``a @ b`` of f64 matrices in twice the precision, as high and low part.
 
-    Each matrix is cut into slices of so few bits that products of slices add up without rounding.
+    Each matrix is cut into slices with few enough bits that products of slices add up without rounding.
 
     Source: Ozaki, Ogita, Oishi, Rump, "Error-free transformations of matrix multiplication", 2012.
     """
@@ -346,12 +353,12 @@ def _double_product(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _slices(values: Array, axis: int, bits: int, count: int = 4) -> list[Array]:
-    """Slices of ``bits`` bits, relative to the largest element along ``axis``; their sum is the whole."""
+    """Cut an array into slices of ``bits`` bits, relative to the largest element along ``axis``."""
     rest = values.copy()
     found = []
     for _ in range(count - 1):
         largest = np.abs(rest).max(axis=axis, keepdims=True, initial=0.0)
-        # Adding and taking away a large power of two leaves the leading bits.
+        # Adding and subtracting a large power of two leaves the leading bits.
         unit = np.exp2(np.ceil(np.log2(np.where(largest > 0, largest, 1.0))) + 53 - bits)
         lead = (rest + unit) - unit
         found.append(lead)
@@ -402,7 +409,7 @@ def lost_terms(a: Array, b: Array, residual: Array, product: Array, bound: Array
 
 
 def _windows(values: Array, width: int) -> Array:
-    """Sums of ``width`` neighbours, from every start."""
+    """Return the sums of ``width`` neighbours, from every start."""
     if width == 1:
         return values
     total = np.concatenate([[0.0], np.cumsum(values)])
@@ -410,18 +417,5 @@ def _windows(values: Array, width: int) -> Array:
 
 
 def _centred(values: Array, axis: int) -> Array:
-    """Without the mean along ``axis``, unless there are too few values to tell it from the rest."""
+    """Subtract the mean along ``axis``, if there are at least four values."""
     return values - values.mean(axis=axis, keepdims=True) if values.shape[axis] >= 4 else values
-
-
-def _compare_integers(a: Array, b: Array, c: Array, how: Accumulation) -> GemmComparison:
-    """Exact, modulo the accumulator's width, as wrapping sums are."""
-    narrow = max(a.dtype.itemsize, b.dtype.itemsize) <= 2 and a.shape[1] < 1 << 20
-    exact: Any = np.float64 if narrow else np.int64
-    wide = (a.astype(exact) @ b.astype(exact)).astype(np.int64).astype(how.acc.numpy)
-    reference = convert(wide, how.acc, dtype(c.dtype))
-    differ = np.asarray(c != reference)
-    row, column = (int(i) for i in np.unravel_index(int(np.argmax(differ)), c.shape))
-    value, expected = float(c[row, column]), float(reference[row, column])
-    reason = f"{int(differ.sum())} of {c.size} elements differ" if differ.any() else ""
-    return GemmComparison(not reason, (row, column), value, expected, abs(value - expected), 0.0, reason, 1.0)

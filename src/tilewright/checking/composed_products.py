@@ -28,6 +28,7 @@ import numpy as np
 
 from tilewright.calls import launches
 from tilewright.checking.compare import (
+    NO_ELEMENTS,
     SPREAD,
     Accumulation,
     Array,
@@ -101,18 +102,10 @@ def compare_halves(a: Array, b: Array, c: Array, how: Accumulation, halves: int 
     if a.ndim != 2 or b.ndim != 2 or c.shape != (a.shape[0], b.shape[1]) or a.shape[1] != b.shape[0]:
         raise LaunchError(f"compare_halves: a {a.shape} @ b {b.shape} and c {c.shape} do not fit")
     if c.size == 0:
-        return GemmComparison(True, (0, 0), 0.0, 0.0, 0.0, 0.0, "", 1.0)
+        return NO_ELEMENTS
     product = a.astype(np.float64) @ b.astype(np.float64)
-    bound = halves_bound(a, b, how, halves)
-    residual = c.astype(np.float64) - product
-    with np.errstate(all="ignore"):
-        ratio = np.where(np.isfinite(residual), np.abs(residual) / bound, np.inf)
-    wrong, (m, n) = int((ratio > 1).sum()), np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-    reason, resolved = f"{wrong} of {c.size} elements are beyond their bound" * (wrong > 0), 0.0
-    if not wrong:
-        reason, resolved = lost_terms(a, b, residual, product, bound)
-    numbers = (float(c[m, n]), float(product[m, n]), float(abs(residual[m, n])), float(bound[m, n]))
-    return GemmComparison(not reason, (int(m), int(n)), *numbers, reason, resolved)
+    given, bound = c.astype(np.float64), halves_bound(a, b, how, halves)
+    return _compared((a, b), "elements", given - product, product, bound, given)
 
 
 # ---------------------------------------------------------------- complex products
@@ -134,15 +127,15 @@ def compare_complex(
     """Compare ``d`` with ``alpha * a @ b + beta * c``.
 
     Args:
-        a: (M, K) of complex numbers, or a pair of real arrays; conjugated, where that is what is multiplied.
+        a: (M, K) of complex numbers, or a pair of real arrays; already conjugated, if the kernel conjugates.
         b: (K, N), likewise.
         d: (M, N), likewise: the result of the kernel.
-        c: (M, N), what was added, as it was before; None: nothing.
+        c: (M, N), the addend before the launch, or None.
         alpha: a number, not 0.
         beta: a number.
         how: how the kernel adds up; default: one multiply-add at a time.
         method: the number of real products of the kernel, ``"4m"`` or ``"3m"``.
-        halves: how many halves of 11 bits it multiplies of each number of f32; 0: it multiplies the numbers.
+        halves: number of halves of 11 bits that it multiplies of each f32; 0: it multiplies the numbers.
 
     Raises:
         LaunchError: the shapes do not fit.
@@ -163,7 +156,7 @@ def compare_complex(
     how = how or Accumulation.default(dtype(a_re.dtype))
     kind = dtype(given[0].dtype)
     if given[0].size == 0:
-        return GemmComparison(True, (0, 0), 0.0, 0.0, 0.0, 0.0, "", 1.0)
+        return NO_ELEMENTS
     a_re, a_im, b_re, b_im = (inputs(part, how) for part in (a_re, a_im, b_re, b_im))
     pairs = (
         (_alternating(a_re, -a_im, 1), _alternating(b_re, b_im, 0)),
@@ -181,7 +174,12 @@ def compare_complex(
         made = [(high, low, bound) for (high, low, _), bound in zip(made, bounds, strict=True)]
     product = [np.asarray(high, np.longdouble) + low for high, low, _ in made]
     added = [np.zeros_like(one) for one in product] if c is None else list(planes(c))
-    epilogue = _epilogue_bound(product, added, (alpha, beta), number, kind, is_plain=alpha == 1 and c is None)
+    # The roundings of two products and two sums of two, in both parts, and of the result, divided by alpha.
+    sizes = [np.abs(re) + np.abs(im) for re, im in (product, added)]
+    steps = 0.0 if alpha == 1 and c is None else 6 * number.unit_roundoff
+    smallest = 2.0**-24 if kind.name == "f16" else float(np.finfo(number.numpy).tiny)
+    whole = abs(alpha) * sizes[0] + abs(beta) * sizes[1]
+    epilogue = (2 * (steps + kind.unit_roundoff) * whole + 4 * smallest) / abs(alpha)
     total = _complex(*given) - beta * _complex(*added)
     found = total / np.clongdouble(alpha)
     outcomes = []
@@ -189,7 +187,8 @@ def compare_complex(
         bound = np.asarray(made[at][2] + epilogue, np.float64)
         residual = np.asarray(part - product[at], np.float64)
         high = np.asarray(product[at], np.float64)
-        outcomes.append(_compared(pairs[at], ("real", "imaginary")[at], residual, high, bound))
+        what = f"{('real', 'imaginary')[at]} parts"
+        outcomes.append(_compared(pairs[at], what, residual, high, bound, high + residual))
     return min(outcomes, key=lambda one: one.ok)
 
 
@@ -211,38 +210,26 @@ def _of_three(
 
 
 def _compared(
-    pair: tuple[Array, Array], which: str, residual: Array, product: Array, bound: Array
+    pair: tuple[Array, Array], what: str, residual: Array, product: Array, bound: Array, given: Array
 ) -> GemmComparison:
-    """Compare one of both parts."""
+    """Compare a real array with the product of a pair.
+
+    Args:
+        pair: the operands.
+        what: a word for the elements.
+        residual: the array minus the product.
+        product: the reference.
+        bound: the largest errors of a correct kernel.
+        given: the array.
+    """
     with np.errstate(all="ignore"):
         ratio = np.where(np.isfinite(residual), np.abs(residual) / bound, np.inf)
     wrong, (m, n) = int((ratio > 1).sum()), np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-    reason, resolved = f"{wrong} of {ratio.size} {which} parts are beyond their bound" * (wrong > 0), 0.0
+    reason, resolved = f"{wrong} of {ratio.size} {what} are beyond their bound" * (wrong > 0), 0.0
     if not wrong:
         reason, resolved = lost_terms(*pair, residual, product, bound)
-    expected, off, limit = (float(x[m, n]) for x in (product, residual, bound))
-    at = (int(m), int(n))
-    return GemmComparison(not reason, at, expected + off, expected, abs(off), limit, reason, resolved)
-
-
-def _epilogue_bound(
-    product: list[Array],
-    added: list[Array],
-    factors: tuple[complex, complex],
-    number: DType,
-    kind: DType,
-    *,
-    is_plain: bool,
-) -> Array | float:
-    """Return the largest error of ``alpha * sums + beta * c``, rounded, divided by ``alpha``."""
-    sizes = [np.abs(product[0]) + np.abs(product[1]), np.abs(added[0]) + np.abs(added[1])]
-    whole = abs(factors[0]) * sizes[0] + abs(factors[1]) * sizes[1]
-    # Two products, and two sums of two, of numbers that were rounded themselves; both parts.
-    steps = 0.0 if is_plain else 6 * number.unit_roundoff
-    smallest = float(np.finfo(np.float32).tiny if number == f32 else np.finfo(np.float64).tiny)
-    narrow = 2.0**-24 if kind.name == "f16" else smallest
-    bound: Array = (2 * (steps + kind.unit_roundoff) * whole + 4 * narrow) / abs(factors[0])
-    return bound
+    value, expected, off, limit = (float(x[m, n]) for x in (given, product, residual, bound))
+    return GemmComparison(not reason, (int(m), int(n)), value, expected, abs(off), limit, reason, resolved)
 
 
 def planes(given: Any) -> tuple[Array, Array]:

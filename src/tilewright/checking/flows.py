@@ -1,11 +1,11 @@
-"""Comparison of stored arrays with a flow, under a bound for each element that the graph carries.
+"""Comparison of stored arrays with a flow, under a bound for each element from the graph.
 
-Every value has a centre, which `dataflow.evaluate` computes, and a radius: how far off a correct kernel may
-be.  That of a product is the bound of `checking.compare`.  That of a function is how far its value moves
-where its arguments are as far off as they may be, between the ends and in the middle, plus the function's own
-error and rounding; where a comparison may fall either way, a choice may give either value.  Rounding does not
-decrease, so that what is stored lies between the rounded ends.  Where nothing is rounded (integers, choices,
-conversions of exact values) the radius is 0, and the stored elements are equal to the bit.
+Every value has a centre, which `dataflow.evaluate` computes, and a radius, the largest error of a correct
+kernel.  The radius of a product is the bound of `checking.compare`.  The radius of a function is the largest
+change of its value when its arguments move to the ends of their intervals, plus the function's own error and
+rounding; if a comparison is uncertain, a choice may give either value.  Rounding is monotonic, so that stored
+elements lie between the rounded ends.  Without rounding (integers, choices, conversions of exact values) the
+radius is 0, and stored elements must be equal to the bit.
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ def compare_flow(
     """Compare the arrays that a kernel stored with its flow.
 
     Args:
-        flow: what the kernel computes.
+        flow: the flow of the kernel.
         stored: the arrays that it stored, by parameter.
-        arrays: those that it was given, by parameter, as they were before; those that are only stored may be
-            left out if the others tell their extents.
-        numbers: the numbers and integers that were passed, by parameter.
+        arrays: its arguments before the launch, by parameter; arrays that are only stored may be left out if
+            other arrays have their extents.
+        numbers: the numbers and integers of the call, by parameter.
         how: how the kernel adds up products; default: one multiply-add at a time.
-        halves: into how many halves operands of f32 were split before they were multiplied; 0: none were.
+        halves: number of halves into which f32 operands were split before the multiply; 0: they were not.
 
     Raises:
         LaunchError: arrays or numbers do not fit the flow.
@@ -191,20 +191,18 @@ class _Bounded(Evaluation):
         """Return the centre of a value, and store its radius."""
         if isinstance(node, Sum):
             pairs = zip(given, (node.a, node.b), strict=False)
-            given = [*(self._as_multiplied(values, one) for values, one in pairs), *given[2:]]
+            rounded = []
+            for values, one in pairs:  # to the fraction bits that the atom multiplies
+                if self.how is not None and self.how.precision is not None and one.dtype != f64:
+                    fraction = keep_fraction(values.astype(np.float32), self.how.precision, self.how.rounding)
+                    values = fraction.astype(values.dtype)
+                rounded.append(values)
+            given = [*rounded, *given[2:]]
         centre = super().computed(node, given)
         radii = [self.radius[id(one)] for one in node.arguments]
         with np.errstate(all="ignore"):
             self.radius[id(node)] = self._radius(node, given, radii, centre)
         return centre
-
-    def _as_multiplied(self, values: Array, node: Node) -> Array:
-        """Return an operand with the fraction bits that the atom multiplies."""
-        if self.how is None or self.how.precision is None or node.dtype == f64:
-            return values
-        return keep_fraction(values.astype(np.float32), self.how.precision, self.how.rounding).astype(
-            values.dtype
-        )
 
     def _radius(self, node: Node, given: Sequence[Array], radii: Sequence[Array], centre: Array) -> Array:
         match node:
@@ -215,7 +213,11 @@ class _Bounded(Evaluation):
                 ends = _ends(given[0], radii[0])[1:]
                 return _farthest([wide.converted(function, end, source, node.dtype) for end in ends], centre)
             case Map(function="select"):
-                return self._choice(node, given, radii)
+                condition, one, other = self.aligned(node.given, given)
+                unsure, far, farther = self.aligned(node.given, radii)
+                either = np.abs(np.asarray(one - other, np.longdouble)) + np.maximum(far, farther)
+                chosen = np.where(unsure > 0, either, np.where(condition, far, farther))
+                return chosen.astype(np.float64)
             case Map(function="add" | "sub") if len(terms := added_up(node)) > 1:
                 found = self.aligned(terms, [self.radius[id(one)] for one in terms])
                 apart = self._function(node, given, radii, centre)
@@ -235,15 +237,13 @@ class _Bounded(Evaluation):
                 return np.asarray(radius.max(axis=len(self.batches) + node.axis, initial=0))
         return np.zeros(centre.shape)
 
-    def _choice(self, node: Map, given: Sequence[Array], radii: Sequence[Array]) -> Array:
-        condition, one, other = self.aligned(node.given, given)
-        unsure, far, farther = self.aligned(node.given, radii)
-        either = np.abs(np.asarray(one - other, np.longdouble)) + np.maximum(far, farther)
-        return np.where(unsure > 0, either, np.where(condition, far, farther)).astype(np.float64)
-
     def _function(self, node: Map, given: Sequence[Array], radii: Sequence[Array], centre: Array) -> Array:
         given, radii = self.aligned(node.given, given), self.aligned(node.given, radii)
-        if not any(radius.any() for radius in radii) and _keeps_bits(node):
+        is_exact = node.function in EXACT or node.function in COMPARISON
+        # Whether a function of exact values has the same bits on every target and in the evaluator.
+        keeps_bits = is_exact or not node.dtype.is_float
+        keeps_bits |= wide.is_narrow(node.dtype) and FUNCTIONS[node.function].ulp == 0
+        if keeps_bits and not any(radius.any() for radius in radii):
             return np.zeros(centre.shape)
         if node.given[0].dtype.kind == "bool":
             return np.broadcast_to(np.max(np.broadcast_arrays(*radii), axis=0), centre.shape)
@@ -254,13 +254,13 @@ class _Bounded(Evaluation):
         )
         exact, *others = (np.asarray(row.meaning(*np.broadcast_arrays(*corner))) for corner in corners)
         moved = _farthest(others, exact)
-        if node.function in COMPARISON or node.function in EXACT:
+        if is_exact:
             return moved
         own = 2 * (row.ulp + 1) * node.dtype.unit_roundoff
         size = np.maximum(np.abs(given[0]), np.abs(centre)) if row.of_operand else np.abs(centre)
         least = np.asarray(wide.smallest(node.dtype))
         if node.dtype.is_float and node.dtype.component.bits <= 32 and row.ulp:
-            # What is computed may have the argument, or 1, as another factor.
+            # An intermediate result may be flushed, and then multiplied by the argument, or by 1.
             least = np.maximum(least, FLUSHED * (1 + np.abs(given[0])))
         return np.asarray(moved + own * (size + moved) + least, np.float64)
 
@@ -309,13 +309,6 @@ def added_up(node: Node) -> list[Sum]:
         return []
     left, right = (added_up(one) for one in node.given)
     return [*left, *right] if left and right else []
-
-
-def _keeps_bits(node: Map) -> bool:
-    """Return whether a function of exact values has the same bits on every target and in the evaluator."""
-    if not node.dtype.is_float or node.function in EXACT or node.function in COMPARISON:
-        return True
-    return wide.is_narrow(node.dtype) and FUNCTIONS[node.function].ulp == 0
 
 
 def _ends(value: Array, radius: Array) -> list[Array]:

@@ -22,14 +22,14 @@ def softmax_attention(
 ) -> npt.NDArray[np.float64]:
     """``softmax(scale q kᵀ) v`` over the last two dimensions, in float64.
 
-    Infinities and NaNs are numbers like any others here: a row with a score of +inf or NaN is NaN.
+    Infinities and NaNs are allowed: a row with a score of +inf or NaN is NaN.
 
     Args:
         q: queries (..., M, D).
         k: keys (..., N, D).
         v: values (..., N, D).
-        scale: of the scores.
-        shift: query i sees the keys up to i + shift; None: each sees all.  One that sees none gives zeros.
+        scale: factor of the scores.
+        shift: query i sees the keys up to i + shift; None: each sees all.  A query without keys gives zeros.
 
     Raises:
         LaunchError: the shapes do not fit.
@@ -44,16 +44,12 @@ def softmax_attention(
         or (v.shape[:-1] != k.shape[:-1])
     ):
         raise LaunchError(f"softmax_attention: q {q.shape}, k {k.shape} and v {v.shape} do not fit")
-    return _averages(q, k, v, scale, shift)
-
-
-@np.errstate(all="ignore")
-def _averages(q: Array, k: Array, v: Array, scale: float, shift: int | None) -> npt.NDArray[np.float64]:
-    values, scores = v.astype(np.float64), _scores(q, k, scale, shift)
-    largest = scores.max(axis=-1, keepdims=True, initial=-np.inf)
-    weights = np.exp(scores - np.where(np.isinf(largest), 0, largest))
-    total: Array = weights.sum(axis=-1, keepdims=True)
-    made: npt.NDArray[np.float64] = weights @ values / np.maximum(total, np.finfo(float).tiny)
+    with np.errstate(all="ignore"):
+        values, scores = v.astype(np.float64), _scores(q, k, scale, shift)
+        largest = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+        weights = np.exp(scores - np.where(np.isinf(largest), 0, largest))
+        total: Array = weights.sum(axis=-1, keepdims=True)
+        made: npt.NDArray[np.float64] = weights @ values / np.maximum(total, np.finfo(float).tiny)
     return made
 
 
@@ -65,17 +61,17 @@ def attention_room(
 
     With ``u`` the unit roundoff of f32 and ``w`` that of the arrays' dtype:
 
-    - a score is a sum of D exact products: off by at most ``(D + 1) 2u sum |q k|`` (matrix units cut off what
-      sticks out, hence twice); see `_moved` for what that makes of the weights;
-    - `exp2` and its argument add a relative error of the weight, ``4u + 3u |argument|``, where an argument of
-      more than 40 belongs to a weight that does not matter;
+    - a score is a sum of D exact products: off by at most ``(D + 1) 2u sum |q k|`` (twice, as matrix units
+      truncate); see `_moved` for its effect on the weights;
+    - `exp2` and its argument add a relative error of the weight, ``4u + 3u |argument|``; the weight of an
+      argument of more than 40 is negligible;
     - a weight is rounded to the arrays' dtype before it is multiplied: ``w``;
     - both sums have at most N terms and are scaled once for each tile of keys: ``(2 N) u`` together;
-    - an average of values that are off by a relative ``e`` is off by ``2 e`` times the average of
-      ``|values|``; the sum of the weights takes no ``w``, in whose place its reciprocal may be rounded;
+    - if values have a relative error ``e``, their average has an error of ``2 e`` times the average of
+      ``|values|``; the sum of the weights adds no ``w``, but its reciprocal may be rounded;
     - the result is rounded to the dtype: ``w |o|``.
 
-    With ``exact`` scores are not off: f32 holds every partial sum of every score.
+    With ``exact`` scores have no error: f32 holds every partial sum of every score.
     """
     element, u = dtype(q.dtype), f32.unit_roundoff
     w, keys = element.unit_roundoff, k.shape[-2]
@@ -83,17 +79,17 @@ def attention_room(
     wide = v.astype(np.float64)
     averages = softmax_attention(q, k, np.abs(wide), scale, shift)
     wanted = softmax_attention(q, k, wide, scale, shift)
-    made: Array = 2 * off * averages + w * np.abs(wanted) + _smallest(element.numpy)
+    made: Array = 2 * off * averages + w * np.abs(wanted) + _smallest(element)
     return made if exact else made + _moved(q, k, np.abs(wide), averages, scale, shift)
 
 
 def _moved(q: Array, k: Array, sizes: Array, averages: Array, scale: float, shift: int | None) -> Array:
     """Return the change of averages of values when every score changes by up to ``d``, which is `score_room`.
 
-    A weight p grows or shrinks by a factor between ``exp(-2d)`` and ``exp(2d)``: averages move by at most
-    ``(exp(2d) - 1) sum p |v|``, which is ``2d sum p |v|`` for small d.  Large scores have a d beyond 1, but
-    keys whose scores are far below the largest still weigh nothing: a weight moves by at most ``m = min(1,
-    p (exp(2d) - 1))``, that of the largest score by the sum of the others' m, and averages by the sum of
+    A weight p changes by a factor between ``exp(-2d)`` and ``exp(2d)``: averages move by at most
+    ``(exp(2d) - 1) sum p |v|``, which is ``2d sum p |v|`` for small d.  For large scores d may exceed 1, but
+    keys with scores far below the largest one still have no weight: a weight moves by at most ``m = min(1,
+    p (exp(2d) - 1))``, the weight of the largest score by the sum of the other m, and averages by the sum of
     ``m (|v| + |v of the largest|)`` over the other keys.
     """
     room = score_room(q, k, scale)
@@ -134,8 +130,8 @@ def score_room(q: Array, k: Array, scale: float) -> Array:
     return made
 
 
-def _smallest(element: object) -> float:
-    return float(ml_dtypes.finfo(element).smallest_subnormal)  # type: ignore[no-untyped-call]
+def _smallest(element: DType) -> float:
+    return float(ml_dtypes.finfo(element.numpy).smallest_subnormal)  # type: ignore[no-untyped-call]
 
 
 # ---------------------------------------------------------------- two chained products
@@ -176,23 +172,23 @@ ACTIVATIONS: dict[str | None, Activation] = {
 """The activations of `tw.gemm_chain`, by name."""
 
 
-class Chained(NamedTuple):
-    """The reference of ``activation(a @ b) @ c``, and the largest error of each element."""
+class Bounded(NamedTuple):
+    """A reference, and the largest error of each element of a correct result."""
 
     wanted: Doubles
     room: Doubles
 
 
-def chained(a: Array, b: Array, c: Array, activation: str | None) -> Chained:
+def chained(a: Array, b: Array, c: Array, activation: str | None) -> Bounded:
     """Return ``activation(a @ b) @ c`` of arrays of one dtype, as `tw.gemm_chain` documents it.
 
-    Each element of the first product is rounded to the dtype on its own, so that these errors add up as noise
-    does, and at most as all of them.
+    The roundings of the elements of the first product are independent, so that their errors add up as noise
+    does, and at most to their sum.
     """
     element, given = dtype(a.dtype), ACTIVATIONS[activation]
     wide_a, wide_b, wide_c = (x.astype(np.float64) for x in (a, b, c))
     u, w = f32.unit_roundoff, element.unit_roundoff
-    tiny = float(ml_dtypes.finfo(element.numpy).smallest_subnormal)  # type: ignore[no-untyped-call]
+    tiny = _smallest(element)
     sums, sizes = wide_a @ wide_b, np.abs(wide_a) @ np.abs(wide_b)
     h, depth, terms = given.meaning(sums), a.shape[-1], c.shape[-2]
     off = given.steepest * 2 * (depth + 1) * u * sizes + given.error * np.maximum(np.abs(h), np.abs(sums))
@@ -200,7 +196,7 @@ def chained(a: Array, b: Array, c: Array, activation: str | None) -> Chained:
     noise = np.minimum(rounded @ size, SPREAD * np.sqrt((rounded * rounded) @ (size * size)))
     added = 2 * (terms + 1) * u * ((np.abs(h) + off + rounded) @ size)
     wanted = h @ wide_c
-    return Chained(wanted, off @ size + noise + added + w * np.abs(wanted) + tiny)
+    return Bounded(wanted, off @ size + noise + added + w * np.abs(wanted) + tiny)
 
 
 # ---------------------------------------------------------------- gated products
@@ -214,13 +210,13 @@ def gated(
     out: DType,
     scaling: Mapping[str, Any] | None = None,
     unit: float = 0.0,
-) -> Chained:
-    """``activation(a @ b) * (a @ c)`` with scales and biases, and how far off each element may be.
+) -> Bounded:
+    """Return ``activation(a @ b) * (a @ c)`` with scales and biases, and the largest error of each element.
 
     Args:
         a: (..., M, K).
         b: (..., K, N).
-        c: of the shape of ``b``.
+        c: an array of the shape of ``b``.
         activation: the function of the first product.
         out: dtype of the result, which saturates if it has 8 bits.
         scaling: scales and biases, by the names of the arguments; an array has an element for each row or
@@ -252,13 +248,12 @@ def gated(
         low, high = limits(out)
         wanted = np.clip(wanted, low, high)
     if not out.is_float:
-        return Chained(wanted, room + 0.5)
-    tiny = float(ml_dtypes.finfo(out.numpy).smallest_subnormal)  # type: ignore[no-untyped-call]
-    return Chained(wanted, room + out.unit_roundoff * (np.abs(wanted) + room) + tiny)
+        return Bounded(wanted, room + 0.5)
+    return Bounded(wanted, room + out.unit_roundoff * (np.abs(wanted) + room) + _smallest(out))
 
 
-def worst_of(found: Array, exact: Chained) -> float:
-    """The largest error of a result, as a share of what it may be; infinite where a number is none."""
+def worst_of(found: Array, exact: Bounded) -> float:
+    """Return the largest error of a result, divided by its bound; infinite for a wrong NaN."""
     most = limits(dtype(found.dtype))[1]
     off = np.abs(found.astype(np.float64) - exact.wanted) / exact.room
     overflows = np.isinf(found.astype(np.float64)) & (np.abs(exact.wanted) + exact.room >= most)
@@ -273,14 +268,7 @@ EXPONENTIALS = 2.0**-18
 """Errors of exponentials and of the logarithm in f32, in addition to those of their sums."""
 
 
-class Reduced(NamedTuple):
-    """The reference of a reduction, and the largest error of each number."""
-
-    wanted: Doubles
-    room: Doubles
-
-
-def reductions(elements: Doubles, near: Doubles, axis: int, unit: float) -> dict[str, Reduced]:
+def reductions(elements: Doubles, near: Doubles, axis: int, unit: float) -> dict[str, Bounded]:
     """Return the reductions of `tw.reduced_matmul`, by name.
 
     Args:
@@ -297,4 +285,4 @@ def reductions(elements: Doubles, near: Doubles, axis: int, unit: float) -> dict
         "min": (elements.min(axis), near.max(axis)),
         "logsumexp": (logarithm, 2 * near.max(axis) + steps + EXPONENTIALS),
     }
-    return {name: Reduced(exact, room + unit * np.abs(exact)) for name, (exact, room) in wanted.items()}
+    return {name: Bounded(exact, room + unit * np.abs(exact)) for name, (exact, room) in wanted.items()}

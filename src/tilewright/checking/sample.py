@@ -16,12 +16,12 @@ from tilewright.errors import DTypeError, LaunchError, ToolchainError
 Array = npt.NDArray[Any]
 
 INITS = ("random", "integers", "elevation")
-"""What `operands` can fill matrices with."""
+"""The contents of matrices that `operands` can make."""
 
-# Every dtype holds them, and sums stay exact.
 _LARGEST = 4
-# Units in which elevations of a few hundred metres suit a dtype: products and sums stay in its range.
+"""Largest integer of ``"integers"``: every dtype holds it, and sums stay exact."""
 _KILOMETRES = ("f16", "bf16", "f8e4m3", "f8e5m2")
+"""Dtypes whose range needs elevations in kilometres, so that products and sums do not overflow."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Operands:
     Args:
         a: A.
         b: B.
-        about: what they hold, in words.
+        about: their contents, in words.
     """
 
     a: Array
@@ -44,7 +44,7 @@ class Operands:
         return (self.a.shape[0], self.b.shape[1], self.a.shape[1])
 
     def stored(self, layout: str) -> Operands:
-        """The same matrices, stored as two letters say: ``"n"`` row by row, ``"t"`` column by column."""
+        """Return the same matrices in other layouts: ``"n"`` row by row, ``"t"`` column by column."""
         return replace(self, a=laid_out(self.a, layout[0]), b=laid_out(self.b, layout[1]))
 
 
@@ -57,7 +57,7 @@ def operands(
     seed: int = 0,
     layout: str | None = None,
 ) -> Operands:
-    """Operands ``a (M, K)`` and ``b (K, N)``, filled with the numbers that ``init`` names.
+    """Make operands ``a (M, K)`` and ``b (K, N)``, filled with the numbers that ``init`` names.
 
     Args:
         init: ``"random"``: normal numbers of mean 0 and deviation 1 (for integers of deviation 20);
@@ -66,14 +66,14 @@ def operands(
             of its profiles.
         dtype: element type.
         shape: extents (M, N, K); None for ``"elevation"``, which has its own.
-        seed: of the random numbers.
+        seed: seed of the random numbers.
         layout: how A and B are stored, a letter for each: ``"n"`` row after row, ``"t"`` column after column;
             default: row after row, and the transposed elevations column after column.
 
     Raises:
-        LaunchError: an unknown ``init``, or extents where there are none to choose, or none where there are.
-        DTypeError: a dtype that the numbers do not suit.
-        ToolchainError: the package that ships the measurements is not installed.
+        LaunchError: ``init`` is unknown, or the extents are missing, or given for the elevations.
+        DTypeError: the dtype cannot hold the numbers.
+        ToolchainError: the package with the measurements is not installed.
 
     Example:
         >>> from tilewright.dtypes import f16
@@ -106,22 +106,30 @@ def operands(
 
 
 def elevation(dtype: DType) -> Operands:
-    """``a``: 344 profiles of 403 heights each; ``b = a.T``: a view of the same memory.
+    """Return 344 profiles of 403 heights as ``a``, and ``b = a.T``, a view of the same memory.
 
-    The landscape is the Jacksboro fault, a digital elevation model that matplotlib ships as sample data.
-    Heights are in metres; in kilometres for 16- and 8-bit floats and in decametres for 8-bit integers, whose
-    range metres would leave.
+    The landscape is the Jacksboro fault, a digital elevation model among matplotlib's sample data.  Heights
+    are in metres; in kilometres for 16- and 8-bit floats, and in decametres for 8-bit integers, as metres
+    would exceed their range.
 
     Args:
         dtype: element type.
 
     Raises:
-        DTypeError: a dtype that holds neither.
+        DTypeError: the dtype holds no real numbers.
         ToolchainError: matplotlib is not installed.
     """
     if dtype.components > 1 or dtype.kind == "bool":
         raise DTypeError(f"elevations are real numbers; no {dtype}")
-    metres = _read_elevation()
+    try:
+        import matplotlib.cbook
+    except ImportError:
+        raise ToolchainError(
+            "the elevations ship with matplotlib; install it with `pip install 'tilewright[plot]'`"
+        ) from None
+    path = matplotlib.cbook.get_sample_data("jacksboro_fault_dem.npz", asfileobj=False)
+    with np.load(path) as archive:
+        metres: npt.NDArray[np.float64] = np.asarray(archive["elevation"], np.float64)
     if dtype.name in _KILOMETRES:
         heights, unit = (metres / 1000).astype(dtype.numpy), "kilometres"
     elif dtype.bits == 8:
@@ -134,11 +142,11 @@ def elevation(dtype: DType) -> Operands:
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
-    """Normal numbers of mean 0 and deviation 1; integers of deviation 20; as truth values, whether positive.
+    """Return normal numbers of mean 0 and deviation 1; integers of deviation 20; for booleans, their signs.
 
     Args:
-        rng: where they come from.
-        shape: of the array.
+        rng: the random generator.
+        shape: shape of the array.
         dtype: element type.
 
     Example:
@@ -159,7 +167,7 @@ def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Ar
 
 
 def laid_out(array: Array, letter: str) -> Array:
-    """The same matrix, stored row after row (``"n"``) or column after column (``"t"``).
+    """Return the same matrix, stored row after row (``"n"``) or column after column (``"t"``).
 
     Example:
         >>> laid_out(np.zeros((2, 3)), "t").strides
@@ -171,15 +179,3 @@ def laid_out(array: Array, letter: str) -> Array:
 def _integers(rng: np.random.Generator, shape: tuple[int, int], dtype: DType) -> Array:
     low = 0 if dtype.kind in ("uint", "bool") else -_LARGEST
     return rng.integers(low, _LARGEST + 1, shape).astype(dtype.numpy)
-
-
-def _read_elevation() -> npt.NDArray[np.float64]:
-    try:
-        import matplotlib.cbook
-    except ImportError:
-        raise ToolchainError(
-            "the elevations ship with matplotlib; install it with `pip install 'tilewright[plot]'`"
-        ) from None
-    path = matplotlib.cbook.get_sample_data("jacksboro_fault_dem.npz", asfileobj=False)
-    with np.load(path) as archive:
-        return np.asarray(archive["elevation"], np.float64)
