@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from tilewright.dtypes import f32
 from tilewright.ir.ops import Copy, Mma
 from tilewright.ir.types import Memory, Value
+from tilewright.passes.expand_mma import depth_of
 from tilewright.symbolic.expr import add, expand, mul, negate
 from tilewright.symbolic.nodes import FALSE, Int, Sym
 from tilewright.symbolic.rebuilding import slope, substitute
@@ -29,7 +30,6 @@ from tilewright.targets.cpu.micro_kernels import (
     vectors_at_once,
 )
 from tilewright.targets.cpu.multiply import Multiply
-from tilewright.targets.cpu.sequential import depth_of
 from tilewright.targets.statements import Code, Declare, call, code, joined, named
 
 # ----------------------------------------------------------------
