@@ -43,15 +43,15 @@ def main():
         tw.matmul(A, B, out=C, precision=grade, target=target)
         off = np.abs(device_get(C) - exact)
         assert (off <= room(a, b, grade)).all(), f"{grade}: an element is off by {off.max()}"
-        said = (
+        text = (
             f"{grade:5}: all {m} x {n} are right; the largest error is {(off / sizes).max():.1e} of its sum"
         )
         if target != "reference":
             ms = do_bench(
                 lambda C=C, grade=grade: tw.matmul(A, B, out=C, precision=grade, target=target), target
             )
-            said += f"; {ms:.3f} ms, {2e-9 * m * n * k / ms:.3f} TFlops"
-        print(f"matmul<{target}, f32>, {said}")
+            text += f"; {ms:.3f} ms, {2e-9 * m * n * k / ms:.3f} TFlops"
+        print(f"matmul<{target}, f32>, {text}")
 
 
 if __name__ == "__main__":

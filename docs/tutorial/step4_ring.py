@@ -69,8 +69,8 @@ MEASURED = bind((128, 128, 32), (2, 2), 4)
 def ordering(bound):
     """Return the operations that order a kernel's memory accesses, in program order."""
     text = tw.ir.print_kernel(bound.trace(*[tw.like("bf16", (512, 512))] * 3, target="cuda", arch="sm_80"))
-    said = [line.strip() for line in text.splitlines()]
-    return [line for line in said if line.startswith(("async_commit", "async_wait", "barrier"))]
+    lines = [line.strip() for line in text.splitlines()]
+    return [line for line in lines if line.startswith(("async_commit", "async_wait", "barrier"))]
 
 
 def main():
