@@ -1,4 +1,4 @@
-"""Kernels as algebra: what they compute of integers modulo a prime, where the order of sums means nothing."""
+"""Kernels run on integers modulo a prime, where sums are exact and their order does not matter."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tilewright.targets.target import REFERENCE
 
 @dataclass(frozen=True)
 class AlgebraComparison:
-    """Whether two kernels are the same polynomial of their arrays.
+    """The result of comparing two kernels as polynomials of their arrays.
 
     Args:
-        wrong: elements that differ, or that one of them has not written.
-        size: of how many.
-        name: of the first array with such an element.
-        index: the first such element's place in it.
+        wrong: number of elements that differ, or that one kernel did not write.
+        size: number of elements compared.
+        name: the first array with a wrong element.
+        index: the index of that element.
     """
 
     wrong: int
@@ -44,7 +44,7 @@ class AlgebraComparison:
         """Raise if an element differs.
 
         Raises:
-            WrongResultError: it does; the message names the first one.
+            WrongResultError: an element differs; the message names the first.
         """
         if not self.ok:
             raise WrongResultError(str(self))
@@ -70,30 +70,30 @@ def residues(
     """Run a kernel on random integers modulo ``2**61 - 1`` instead of floats, and return its results.
 
     The kernel runs on the reference, operation by operation, as it is scheduled.  Sums, products and
-    quotients are those of the integers modulo the prime, so that neither rounding nor the order of sums
-    changes anything; conversions between floats keep a number as it is; functions that are no polynomials are
-    some function of their argument.  Two kernels that compute the same polynomials give the same residues;
-    where a term is missing, doubled or taken from elsewhere, they differ but for a chance of about one in
-    ``2**60``.
+    quotients are taken modulo the prime, so neither rounding nor the order of sums changes a result.
+    Conversions between floats keep a number as it is.  A function that is not a polynomial becomes an
+    arbitrary function of its argument.  Two kernels that compute the same polynomials give the same residues.
+    If a term is missing, doubled or taken from elsewhere, the residues differ, with a chance of about one in
+    ``2**60`` to miss it.
 
     Args:
-        kernel: a kernel, or what `Kernel.bind` has made of it.
-        arguments: as for a launch; arrays of floats and `tw.like` values are specimens, whose contents mean
-            nothing: their residues follow from the parameter's name, the shape and ``seed``.  Arrays of
-            integers are taken as they are.
-        seed: of the residues.
-        given: residues by parameter, where they are not to be random: arrays of ``numpy.uint64``.
-        exponentials: whether ``exp(a + b)`` is to be ``exp(a) * exp(b)``, as averages weighted by
-            exponentials need it, those of `tw.attention`.  Floats are then pairs of integers modulo two
-            primes of 32 and 31 bits, one to compute with and one for exponents; a difference is missed with a
-            chance of one in ``2**32`` for each element that would be wrong.
-        target: whose warps and limits the kernel is traced for, as `check` has it.
+        kernel: a kernel, or the result of `Kernel.bind`.
+        arguments: as for a launch.  Arrays of floats and `tw.like` values are specimens: their contents do
+            not matter, and their residues follow from the parameter's name, the shape and ``seed``.  Arrays
+            of integers keep their values.
+        seed: seed of the residues.
+        given: residues by parameter instead of random ones: arrays of ``numpy.uint64``.
+        exponentials: whether ``exp(a + b)`` equals ``exp(a) * exp(b)``.  Averages weighted by exponentials
+            need this, as in `tw.attention`.  Each float is then a pair of integers modulo two primes of 32
+            and 31 bits: one for values and one for exponents.  A wrong element is missed with a chance of one
+            in ``2**32``.
+        target: the target whose warps and limits the kernel is traced for, as in `check`.
         arch: the target's architecture, e.g. ``"sm_90a"``.
         named: arguments and constants by name.
 
     Returns:
-        The arrays that the kernel writes, by parameter, of 64-bit integers; what is ``2**61 - 1`` or more has
-        not been written.  With ``exponentials`` they are modulo 4294967087.
+        The arrays that the kernel writes, by parameter, of 64-bit integers.  An element of ``2**61 - 1`` or
+        more was not written.  With ``exponentials`` the integers are modulo 4294967087.
 
     Raises:
         LaunchError: the arguments do not fit the kernel.
@@ -116,7 +116,12 @@ def residues(
         >>> bool((one == other).all()), one.dtype.name, one.shape
         (True, 'uint64', (70, 50))
     """
-    bound, rest = _bound(kernel, named)
+    if isinstance(kernel, Bound):
+        bound, rest = kernel, named
+    elif isinstance(kernel, Kernel):
+        bound, rest = kernel._split(named)
+    else:
+        raise LaunchError(f"{shown(kernel)} is no kernel; give what @tw.kernel has made, or its .bind(…)")
     filled = tuple(with_arrays(in_order(bound.program, arguments, rest)))
     written_for = arch_named(target, arch)
     prepared = cast("PreparedReference", bound._prepare(filled, REFERENCE.name, written_for))
@@ -139,22 +144,22 @@ def compare_algebra(
 
     Args:
         one: a kernel.
-        other: another one, which takes the same arguments.
-        arguments: as for `residues`, and for both of them.
-        seed: of the residues.
-        given: residues by parameter, as `residues` has it.
-        exponentials: likewise.
-        target: whose warps and limits both are traced for.
+        other: another kernel, which takes the same arguments.
+        arguments: the arguments of both, as for `residues`.
+        seed: seed of the residues.
+        given: residues by parameter, as for `residues`.
+        exponentials: as for `residues`.
+        target: the target whose warps and limits both are traced for.
         arch: the target's architecture.
         named: arguments and constants by name.
 
     Returns:
-        How many elements differ, and which is the first; ``raise_if_wrong()`` makes that an error.
+        The number of elements that differ, and the first of them; ``raise_if_wrong()`` makes that an error.
 
     Raises:
-        LaunchError: the arguments do not fit, or the kernels write other arrays.
+        LaunchError: the arguments do not fit, or the kernels write different arrays.
         DTypeError: as `residues`.
-        LegalityError: likewise.
+        LegalityError: as `residues`.
 
     Example:
         >>> import tilewright as tw
@@ -182,42 +187,27 @@ def compare_algebra(
         "arch": arch,
         **named,
     }
-    found = [residues(kernel, *arguments, **words) for kernel in (one, other)]
-    return compared(*found)
+    return compared(residues(one, *arguments, **words), residues(other, *arguments, **words))
 
 
 def compared(one: dict[str, HostArray], other: dict[str, HostArray]) -> AlgebraComparison:
-    """Compare what `residues` has given.
+    """Compare two results of `residues`.
 
     Raises:
-        LaunchError: arrays of other names or shapes.
+        LaunchError: the arrays have different names or shapes.
     """
     shapes = [{name: array.shape for name, array in found.items()} for found in (one, other)]
     if shapes[0] != shapes[1]:
         raise LaunchError(
             f"one kernel writes {shapes[0]} and the other {shapes[1]}; give two that write the same"
         )
-    differ = {name: (one[name] != other[name]) | _unwritten(one[name]) for name in one}
+    differ: dict[str, HostArray] = {}
+    for name, array in one.items():
+        unwritten = array >= PRIME if array.dtype == np.uint64 else False
+        differ[name] = (array != other[name]) | unwritten
     size = sum(array.size for array in differ.values())
     for name, wrong in differ.items():
         if wrong.any():
             index = tuple(int(i) for i in np.argwhere(wrong)[0])
             return AlgebraComparison(sum(int(w.sum()) for w in differ.values()), size, name, index)
     return AlgebraComparison(0, size)
-
-
-def _unwritten(array: HostArray) -> HostArray:
-    return array >= PRIME if array.dtype == np.uint64 else np.zeros(array.shape, bool)
-
-
-def _bound(kernel: Any, named: dict[str, Any]) -> tuple[Bound, dict[str, Any]]:
-    """A kernel with its constants, and what of the names are arguments.
-
-    Raises:
-        LaunchError: no kernel.
-    """
-    if isinstance(kernel, Bound):
-        return kernel, named
-    if isinstance(kernel, Kernel):
-        return kernel._split(named)
-    raise LaunchError(f"{shown(kernel)} is no kernel; give what @tw.kernel has made, or its .bind(…)")

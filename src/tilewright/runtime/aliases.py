@@ -1,9 +1,9 @@
-"""Arrays of a launch that share memory: where a dataflow kernel is right all the same, and where not.
+"""Arrays of a launch that share memory, and which of them a dataflow kernel allows.
 
-A tile of the result is stored while others are being computed.  What is stored must therefore share no memory
-with what others still read: with the operands of a product, with what is taken along rows or columns alone,
-with another result.  An array that is read above the product may be the result itself, element for element:
-whoever stores an element has read it before, and nobody else reads it.
+A kernel stores one tile of a result while it computes other tiles. A result must therefore share no memory
+with the operands of a product, with an array that is indexed along rows or columns alone, or with another
+result. An array that is read element by element above the product may be the result itself: the thread that
+stores an element has read it before, and no other thread reads it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.dataflow.nodes import ArrayPart, Flow, Span, Store, walk
+from tilewright.dataflow.nodes import ArrayPart, Flow, Span, walk
 from tilewright.runtime.arrays import ArrayInfo, overlap, sharing
 
 
@@ -20,9 +20,9 @@ class AliasPair:
     """Two arrays of a launch that must not share memory.
 
     Args:
-        stored: the place among the arrays of the one that is stored.
-        other: of the one that is read, or stored too.
-        in_place: whether they may begin at one address, for then they are one array, element for element.
+        stored: position of the stored array among the arrays.
+        other: position of the array that is read, or also stored.
+        in_place: whether both may begin at one address; they are then one array, element for element.
     """
 
     stored: int
@@ -31,11 +31,11 @@ class AliasPair:
 
 
 def pairs_of(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> tuple[AliasPair, ...]:
-    """Which arrays of a kernel must not share memory.
+    """Return the pairs of arrays that must not share memory.
 
     Args:
-        flow: what it computes; None of an explicit kernel, whose author answers for it.
-        arrays: what its arrays are, by parameter, in order.
+        flow: the dataflow kernel; None for an explicit kernel, whose author is responsible.
+        arrays: its arrays, by parameter, in order.
     """
     if flow is None:
         return ()
@@ -50,8 +50,14 @@ def pairs_of(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> tuple[AliasP
     for at, store in enumerate(flow.stores):
         own = arrays[store.operand.name]
         for name in (name for name in read if name not in stored):
-            in_place = all(
-                id(part) not in multiplied and _is_one(flow, (store, own), (part, arrays[name]))
+            # At one address, each element is read where it is stored, and nowhere else.
+            other = arrays[name]
+            in_place = not store.operand.transforms and all(
+                id(part) not in multiplied
+                and not part.operand.transforms
+                and own.dtype == other.dtype
+                and {*flow.tiles} == {*store.at} == {*part.at}
+                and _steps(store.at, own) == _steps(part.at, other)
                 for part in read[name]
             )
             made.append(AliasPair(places[store.operand.name], places[name], in_place))
@@ -59,24 +65,14 @@ def pairs_of(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> tuple[AliasP
     return tuple(made)
 
 
-def _is_one(flow: Flow, one: tuple[Store, ArrayInfo], other: tuple[ArrayPart, ArrayInfo]) -> bool:
-    """Whether arrays at one address are read element for element where they are stored, by nobody else."""
-    (store, stored), (part, read) = one, other
-    if store.operand.transforms or part.operand.transforms or stored.dtype != read.dtype:
-        return False
-    if not {*flow.tiles} == {*store.at} == {*part.at}:
-        return False
-    return _steps(store.at, stored) == _steps(part.at, read)
-
-
 def _steps(at: Sequence[Span], info: ArrayInfo) -> dict[Span, tuple[int, int]]:
-    """Extent and stride along each span that is stepped along."""
+    """Return extent and stride of each span whose extent is not 1."""
     found = zip(at, info.shape, info.strides, strict=True)
     return {span: (extent, stride) for span, extent, stride in found if extent != 1}
 
 
 def is_same(one: ArrayInfo, other: ArrayInfo) -> bool:
-    """Whether two arrays are one, element for element; strides of dimensions of extent 1 count for nothing.
+    """Return whether two arrays are the same elements; strides of dimensions of extent 1 do not matter.
 
     Example:
         >>> import numpy as np
@@ -92,14 +88,14 @@ def is_same(one: ArrayInfo, other: ArrayInfo) -> bool:
 
 
 def check_apart(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> None:
-    """Refuse results that share memory with what is read elsewhere, or with each other.
+    """Refuse results that share memory with an array that is read elsewhere, or with each other.
 
     Args:
-        flow: what the kernel computes; of an explicit kernel None, and nothing is refused.
-        arrays: what its arrays are, by parameter, in order.
+        flow: the dataflow kernel; nothing is refused for an explicit kernel (None).
+        arrays: its arrays, by parameter, in order.
 
     Raises:
-        LaunchError: they do, or interleave in too intricate a way to tell.
+        LaunchError: two arrays share memory, or interleave in a way that is too intricate to tell.
     """
     if flow is None:
         return

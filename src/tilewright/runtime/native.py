@@ -1,7 +1,7 @@
-"""C++ compilers: finding one, naming it for the cache, and turning text into shared libraries.
+"""C++ compilers: finding one, naming it for the cache, and compiling text into shared libraries.
 
-The text is freestanding: no headers and no C++ library, so that any compiler will do and nothing is built on
-first use.  A system compiler is preferred; without one, the compiler in the `ziglang` package serves.
+The text is freestanding. It uses no headers and no C++ library, so any compiler will do, and nothing is built
+on first use. We prefer a compiler of the system, then the one in the `ziglang` package.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ SYSTEM_COMPILERS = ("c++", "g++", "clang++")
 """Compilers looked for on PATH, in this order."""
 
 LANGUAGE = ("-std=c++17", "-fno-exceptions", "-fno-rtti", "-fwrapv", "-fno-strict-aliasing")
-# No errno and no floating-point traps: neither changes a result, and loops with branches vectorise.
-# Contraction is off, so that every operation rounds once; micro-kernels call fma by its name.
+# Without errno and floating-point traps, loops with branches vectorise; results do not change.
+# Without contraction, every operation rounds once; micro-kernels call fma explicitly.
 ARITHMETIC = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 LINKING = ("-shared", "-nostdlib")
 OUTPUT = ("-fPIC", "-fvisibility=hidden", "-fno-stack-protector", "-fno-asynchronous-unwind-tables")
@@ -45,9 +45,10 @@ NATIVE = "-march=native"
 WIDE_VECTORS = "-mprefer-vector-width=512"
 
 _EXCERPTS = 3
+_TEXT = "the generated text"
 
 _POOLS: dict[tuple[Toolchain, Triple | None], bytes] = {}
-"""The object files of what the worker threads run, linked to every kernel: one for each way to compile."""
+"""Object files of the code that worker threads run, by compiler and machine. Every kernel links one."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Toolchain:
 
     @property
     def identity(self) -> str:
-        """What the generated code depends on: compiler, version, flags and processor; no paths."""
+        """Everything that machine code depends on besides the text: compiler, flags, processor; no paths."""
         return f"{self.name} {self.version} {' '.join((*flags(), *LINKING))} {host_features()}"
 
     def __str__(self) -> str:
@@ -77,11 +78,11 @@ class Toolchain:
 
 @dataclass(frozen=True)
 class Triple:
-    """A machine to compile for other than this one; only clang and zig can.
+    """Another machine to compile for; needs clang or zig.
 
     Args:
         name: e.g. ``"aarch64-linux-gnu"``.
-        cpu: e.g. ``"x86-64-v3"``; empty for the least of its kind.
+        cpu: e.g. ``"x86-64-v3"``; empty for the baseline.
     """
 
     name: str
@@ -93,10 +94,10 @@ class Triple:
 
 @lru_cache(maxsize=1)
 def processor_flags() -> frozenset[str]:
-    """The instruction-set extensions of this processor, as the kernel lists them; empty if it does not."""
+    """Return the instruction-set extensions of this processor that Linux lists; empty if unknown."""
     try:
         listed = Path("/proc/cpuinfo").read_text(errors="replace")
-    except (FileNotFoundError, PermissionError):  # other errors pass, and must not be remembered
+    except (FileNotFoundError, PermissionError):  # other errors propagate: the result is cached
         return frozenset()
     found = re.search(r"^(?:flags|Features)\s*:(.*)$", listed, re.MULTILINE)
     return frozenset(found[1].split()) if found else frozenset()
@@ -104,13 +105,13 @@ def processor_flags() -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def host_features() -> str:
-    """The processor as part of a cache key: machine and a digest of its extensions."""
+    """Return the processor for a cache key: machine and a digest of its extensions."""
     listed = " ".join(sorted(processor_flags())) or platform.processor()
     return f"{platform.machine()}-{hashlib.sha256(listed.encode()).hexdigest()[:16]}"
 
 
 def host_arch() -> str:
-    """The name of the widest architecture of the CPU target that this processor implements."""
+    """Return the widest architecture of the CPU target that this processor implements."""
     machine, has = platform.machine().lower(), processor_flags()
     if machine in ("aarch64", "arm64"):
         return "aarch64"
@@ -122,44 +123,61 @@ def host_arch() -> str:
 
 
 def flags(triple: Triple | None = None) -> tuple[str, ...]:
-    """The compiler's flags, for this processor or for another machine."""
+    """Return the compiler's flags for this processor or another machine."""
     if triple is None:
-        wide = (WIDE_VECTORS,) if host_arch() == "x86-64-v4" else ()
-        return (*LANGUAGE, *ARITHMETIC, *OUTPUT, NATIVE, *wide)
-    cpu = (f"-march={triple.cpu}",) if triple.cpu else ()
-    wide = (WIDE_VECTORS,) if triple.cpu == "x86-64-v4" else ()
-    return (*LANGUAGE, *ARITHMETIC, *OUTPUT, f"--target={triple.name}", *cpu, *wide)
+        cpu, machine = host_arch(), [NATIVE]
+    else:
+        cpu, machine = (
+            triple.cpu,
+            [f"--target={triple.name}", *([f"-march={triple.cpu}"] if triple.cpu else [])],
+        )
+    wide = [WIDE_VECTORS] if cpu == "x86-64-v4" else []
+    return (*LANGUAGE, *ARITHMETIC, *OUTPUT, *machine, *wide)
 
 
 # ---------------------------------------------------------------- finding compilers
 
 
 def find_toolchains(path: str | None = None) -> tuple[Toolchain, ...]:
-    """Every C++ compiler found: those on ``path`` (default: PATH), then the `ziglang` package."""
+    """Return every C++ compiler: those on ``path`` (default: PATH), then the `ziglang` package."""
     found: dict[str, Toolchain] = {}
     for command in SYSTEM_COMPILERS:
-        if (where := find_program(command, path)) and (made := _probe(where)):
-            found.setdefault(made.name, made)
-    if zig := _zig():
-        found.setdefault(zig.name, zig)
+        if where := find_program(command, path):
+            try:
+                asked = run_tool([where, "--version"], timeout=60)
+            except (OSError, subprocess.TimeoutExpired) as problem:
+                if isinstance(problem, OSError) and is_shortage(problem):
+                    raise  # a later call may succeed, and the result is remembered
+                continue
+            first = asked.stdout.partition("\n")[0]
+            if asked.returncode != 0 or not first:
+                continue
+            if "clang" in first:
+                version = re.search(r"version (\S+)", first)
+                found.setdefault("clang", Toolchain("clang", version[1] if version else first, (where,)))
+            elif "Free Software Foundation" in asked.stdout:
+                found.setdefault("gcc", Toolchain("gcc", first.rpartition(") ")[2] or first, (where,)))
+    if zig := ziglang():
+        # Not its driver ``zig c++``: that builds a C++ library for more than a minute, and needs a cache.
+        found["zig"] = Toolchain("zig", zig[1], (zig[0], "clang"), (zig[0], "ld.lld"))
     return tuple(found.values())
 
 
 @lru_cache(maxsize=1)
 def find_toolchain() -> Toolchain:
-    """The C++ compiler to use.
+    """Return the C++ compiler to use.
 
     Raises:
-        ToolchainError: there is none; says what to install.
+        ToolchainError: no compiler was found; says what to install.
     """
     return choose(find_toolchains())
 
 
 def choose(found: Sequence[Toolchain]) -> Toolchain:
-    """The first of the compilers found.
+    """Return the first compiler.
 
     Raises:
-        ToolchainError: there is none; says what to install.
+        ToolchainError: the list is empty; says what to install.
     """
     if not found:
         raise ToolchainError(
@@ -170,7 +188,7 @@ def choose(found: Sequence[Toolchain]) -> Toolchain:
 
 
 def toolchain_id() -> str:
-    """What compiled code depends on besides its text, for the cache key.
+    """Return everything that compiled code depends on besides its text, for the cache key.
 
     Raises:
         ToolchainError: no compiler was found.
@@ -178,42 +196,15 @@ def toolchain_id() -> str:
     return find_toolchain().identity
 
 
-def _probe(where: str) -> Toolchain | None:
-    try:
-        asked = _ask([where, "--version"], timeout=60)
-    except (OSError, subprocess.TimeoutExpired) as problem:
-        if isinstance(problem, OSError) and is_shortage(problem):
-            raise  # it may work later: what is found is remembered
-        return None
-    if asked.returncode != 0 or not asked.stdout:
-        return None
-    first = asked.stdout.splitlines()[0]
-    if "clang" in first:
-        version = re.search(r"version (\S+)", first)
-        return Toolchain("clang", version[1] if version else first, (where,))
-    if "Free Software Foundation" in asked.stdout:
-        return Toolchain("gcc", first.rpartition(") ")[2] or first, (where,))
-    return None
-
-
-def _zig() -> Toolchain | None:
-    """The compiler and the linker inside the `ziglang` package.
-
-    Its driver is not used: that builds a C++ library for more than a minute on first use, and needs a cache.
-    """
-    found = ziglang()
-    return found and Toolchain("zig", found[1], (found[0], "clang"), (found[0], "ld.lld"))
-
-
 def ziglang() -> tuple[str, str] | None:
-    """The program inside the `ziglang` package and the package's version; None without the package.
+    """Return the program inside the `ziglang` package and the package's version; None without the package.
 
-    Any folder of that name on Python's path can be imported.  Without metadata it is not the package.
+    Python imports any folder of that name on its path. A folder without metadata is not the package.
     """
     try:
         spec = importlib.util.find_spec("ziglang")
         version = importlib.metadata.version("ziglang")
-    except (ImportError, ValueError):  # a module may stand in its place, without a specification
+    except (ImportError, ValueError):  # a module of that name may have no specification
         return None
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         for name in ("zig", "zig.exe"):
@@ -223,13 +214,13 @@ def ziglang() -> tuple[str, str] | None:
 
 
 def find_program(name: str, path: str | None = None) -> str | None:
-    """The absolute path of a program; None if it is in no folder.
+    """Return the absolute path of a program; None if no folder has it.
 
-    Commands run in temporary folders, where a relative path means something else.
+    Commands run in temporary folders, so a relative path would not do.
 
     Args:
         name: the program.
-        path: folders, as PATH has them; default: PATH.
+        path: folders, written like PATH; default: PATH.
     """
     found = shutil.which(name, path=path)
     return found and os.path.abspath(found)
@@ -251,85 +242,89 @@ def compile_library(source: str, toolchain: Toolchain | None = None, triple: Tri
 
     Raises:
         CompileError: the compiler refused the text; carries its log and the offending lines.
-        ToolchainError: there is no compiler, it could not be run, or what it left is no whole library.
+        ToolchainError: there is no compiler, it could not be run, or it left a damaged library.
     """
     try:
         chosen = toolchain or find_toolchain()
+        compiler = [*chosen.compiler, "-x", "c++", *flags(triple)]
         with tempfile.TemporaryDirectory(prefix="tilewright-", ignore_cleanup_errors=True) as folder:
             pool, known = Path(folder, "pool.o"), _POOLS.get((chosen, triple))
             if known is None:
                 Path(folder, "pool.cpp").write_text(POOL_SOURCE, encoding="utf-8")
-                _run([*_compiling(chosen, triple), "-c", "pool.cpp", "-o", "pool.o"], folder, POOL_SOURCE)
+                run_compiler([*compiler, "-c", "pool.cpp", "-o", "pool.o"], folder, _TEXT, POOL_SOURCE)
             else:
                 pool.write_bytes(known)
             Path(folder, "kernel.cpp").write_text(source, encoding="utf-8")
-            for command in _commands(chosen, triple):
-                _run(command, folder, source)
-            made = _made(Path(folder, "kernel.so"), chosen)
+            if chosen.linker:
+                commands = [
+                    [*compiler, "-c", "kernel.cpp", "-o", "kernel.o"],
+                    [*chosen.linker, "-shared", "kernel.o", "pool.o", "-o", "kernel.so"],
+                ]
+            else:
+                late = ["-Wl,-undefined,dynamic_lookup"] if platform.system() == "Darwin" else []
+                linked = ["kernel.cpp", "-x", "none", "pool.o", "-o", "kernel.so"]
+                commands = [[*compiler, *LINKING, *late, *linked]]
+            for command in commands:
+                run_compiler(command, folder, _TEXT, source)
+            library = Path(folder, "kernel.so")
+            data = library.read_bytes() if library.exists() else b""
+            if (fault := damage(data)) is not None:
+                raise ToolchainError(
+                    f"{chosen} reported no error, but the library that it left cannot be used: {fault}; "
+                    f"is the disk full? nearest: {MORE_ROOM}"
+                )
             if known is None and pool.exists():
-                _POOLS[chosen, triple] = pool.read_bytes()  # whole, for the library is
-            return made
+                _POOLS[chosen, triple] = pool.read_bytes()  # the library is whole, so this file is too
+            return data
     except OSError as problem:
         reason = f"{problem.strerror or problem}"
         raise ToolchainError(f"cannot compile a kernel: {reason}; {way_out(problem)}") from problem
 
 
-def _made(path: Path, toolchain: Toolchain) -> bytes:
-    """The library that a compiler left, if it is whole.
+def run_compiler(
+    command: list[str], folder: str, what: str, source: str, seconds: float | None = None
+) -> None:
+    """Run a compiler, an assembler or a linker in a folder.
+
+    Args:
+        command: the program and its arguments.
+        folder: the folder with its files.
+        what: what messages call the source.
+        source: the source, for excerpts.
+        seconds: time limit; default: none.
 
     Raises:
-        ToolchainError: it is not.
+        CompileError: it refused the source; carries its log and the offending lines.
+        ToolchainError: it could not be run, crashed, had no room, or exceeded the limit.
     """
-    data = path.read_bytes() if path.exists() else b""
-    if (problem := damage(data)) is not None:
-        raise ToolchainError(
-            f"{toolchain} reported no error, but the library that it left cannot be used: {problem}; "
-            f"is the disk full? nearest: {MORE_ROOM}"
-        )
-    return data
-
-
-def _compiling(toolchain: Toolchain, triple: Triple | None) -> list[str]:
-    return [*toolchain.compiler, "-x", "c++", *flags(triple)]
-
-
-def _commands(toolchain: Toolchain, triple: Triple | None) -> list[list[str]]:
-    """The commands that make kernel.so of kernel.cpp and pool.o."""
-    compiler = _compiling(toolchain, triple)
-    if toolchain.linker:
-        compiled = [*compiler, "-c", "kernel.cpp", "-o", "kernel.o"]
-        return [compiled, [*toolchain.linker, "-shared", "kernel.o", "pool.o", "-o", "kernel.so"]]
-    late = ("-Wl,-undefined,dynamic_lookup",) if platform.system() == "Darwin" else ()
-    return [[*compiler, *LINKING, *late, "kernel.cpp", "-x", "none", "pool.o", "-o", "kernel.so"]]
-
-
-def _run(command: list[str], folder: str, source: str) -> None:
     name = os.path.basename(command[0])
     try:
-        made = _ask(command, cwd=folder)
+        made = run_tool(command, cwd=folder, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise ToolchainError(f"{name} did not compile {what} in {seconds:g} s") from None
     except OSError as error:
         more = f"; {way_out(error)}" if is_shortage(error) else ""
         raise ToolchainError(f"cannot run {name}: {error.strerror}{more}") from error
     if made.returncode != 0:
-        if ended := crash(made.returncode, made.stderr, "a kernel"):
+        if ended := crash(made.returncode, made.stderr, what):
             raise ToolchainError(f"{name} {ended}")
         log = made.stderr or made.stdout or f"no output; exit status {made.returncode}"
         if os.strerror(errno.ENOSPC) in log:
             raise ToolchainError(f"{name} had no room for its files; nearest: {MORE_ROOM}")
-        raise CompileError(f"{name} refused the generated text{_excerpts(log, source)}", log, source)
+        raise CompileError(f"{name} refused {what}{excerpts(log, source)}", log, source)
 
 
-def _ask(command: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run a compiler; what it says may be in any encoding."""
+def run_tool(command: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program and capture its output, which may be in any encoding."""
     return subprocess.run(
         command, capture_output=True, check=False, encoding="utf-8", errors="replace", **more
     )
 
 
-def _excerpts(log: str, source: str) -> str:
-    """The first lines that the compiler complains about, each with its number."""
+def excerpts(log: str, source: str) -> str:
+    """Return the first lines that a compiler complains about, each with its number."""
     lines = source.splitlines()
-    numbers = [int(n) for n in re.findall(r"kernel\.cpp:(\d+):\d+: (?:fatal )?error", log)]
+    numbers = [int(n) for n in re.findall(r"kernel\.(?:cpp|hip|s):(\d+):\d+: (?:fatal )?error", log)]
     shown = [n for n in dict.fromkeys(numbers) if 0 < n <= len(lines)][:_EXCERPTS]
     return "".join(f"\n{n:6} | {lines[n - 1]}" for n in shown)
 
@@ -342,18 +337,18 @@ _CRASHES = re.compile(
     r"|unable to execute command|PLEASE (?:submit a bug report|ATTACH)).*$",
     re.MULTILINE,
 )
-"""Lines that gcc and clang write when the compiler fails, not the text."""
+"""Lines that gcc and clang write when the compiler itself fails."""
 
 
 def crash(status: int, log: str, what: str) -> str:
-    """Return how a compiler crashed, and the way out; empty if it ended by itself.
+    """Return how a compiler crashed and what to do; empty if it did not crash.
 
-    A driver that starts the compiler as a program of its own reports the signal in its log alone.
+    A driver runs the compiler as a separate program, and reports its signal only in the log.
 
     Args:
-        status: the exit status; the negative number of a signal if one ended the program.
-        log: what it wrote.
-        what: what it compiled.
+        status: the exit status; negative for a signal.
+        log: the compiler's output.
+        what: what messages call the source.
 
     Example:
         >>> print(crash(1, "g++: fatal error: Killed signal terminated program cc1plus", "x"))
@@ -374,16 +369,12 @@ def crash(status: int, log: str, what: str) -> str:
         return f"failed by itself while it compiled {what} ({said}); nearest: another or newer compiler"
     told = f"was ended by signal {number} ({names.get(number, '')}) while it compiled {what}"
     if number in (signal.SIGSEGV, getattr(signal, "SIGBUS", 0)):
-        return f"{told}; {_stack()}nearest: allow a larger stack (`ulimit -s 8192`), or another compiler"
+        stack = ""
+        if sys.platform != "win32":
+            most = resource.getrlimit(resource.RLIMIT_STACK)[0]
+            stack = "" if most == resource.RLIM_INFINITY else f"its stack may have {most >> 10} KiB; "
+        return f"{told}; {stack}nearest: allow a larger stack (`ulimit -s 8192`), or another compiler"
     return f"{told}; nearest: free some memory, or a smaller tile"
-
-
-def _stack() -> str:
-    """The limit of a stack, if there is one."""
-    if sys.platform == "win32":
-        return ""
-    most = resource.getrlimit(resource.RLIMIT_STACK)[0]
-    return "" if most == resource.RLIM_INFINITY else f"its stack may have {most >> 10} KiB; "
 
 
 # ---------------------------------------------------------------- the processor's name
@@ -391,7 +382,7 @@ def _stack() -> str:
 
 @functools.cache
 def processor_name() -> str:
-    """The CPU's name as the system lists it."""
+    """Return the CPU's name."""
     try:
         listed = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:

@@ -1,4 +1,4 @@
-"""NVIDIA's tools: NVRTC, which compiles CUDA text without GPU, driver or headers, and the disassembler."""
+"""NVRTC, which compiles CUDA text without a GPU, a driver or headers, and NVIDIA's disassembler."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tilewright.errors import CompileError, ToolchainError
 from tilewright.namespaces import import_whole
 
 FLAGS = ("--std=c++17", "--fmad=false", "--ptxas-options=-v", "--no-cache")
-"""Options of every compilation: no fast math, no contraction; what rounds once is written ``fmaf``.
+"""Options of every compilation: no fast math, no contraction; fused operations call ``fmaf``.
 
-NVRTC's own cache, which it has where there is a driver, is left out: what it returns comes without the
-assembler's warnings and figures, and `runtime.cache` keeps the code already.
+We switch off NVRTC's own cache: its results come without the assembler's warnings and figures, and
+`runtime.cache` keeps the code already.
 """
 
 FATAL = ("C7508", "C7510", "C7511", "C7517")
-"""What the assembler warns of in wrong or slow code: ignored setmaxnreg, wgmma that wait for the last."""
+"""Assembler warnings of wrong or slow code: an ignored setmaxnreg, or wgmma that wait for each other."""
 
 SERIALIZED = "wgmma.mma_async instructions are serialized"
-"""What it says of a function in which multiplications wait for each other.
+"""Assembler warning (C7514, C7515, C7520 of NVRTC 13.0) of wgmma that wait for each other.
 
-One version says so of a text of which another one does not (C7514, C7515, C7520 of NVRTC 13.0): results are
-the same, so that it is told with the registers, and not refused."""
+Versions disagree on which texts get it. Results are right, so we report it with the registers, as no error.
+"""
 
 RESOURCES = {
     "registers": r"Used (\d+) registers",
@@ -37,7 +37,7 @@ RESOURCES = {
     "spill_store_bytes": r"(\d+) bytes spill stores",
     "spill_load_bytes": r"(\d+) bytes spill loads",
 }
-"""What the assembler's log says that a thread takes."""
+"""Patterns of the assembler's log for the resources of a thread."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Binary:
 
     Args:
         cubin: the ELF image.
-        log: what the compiler said.
+        log: the compiler's output.
         resources: ``registers``, ``stack_bytes``, ``spill_store_bytes``, ``spill_load_bytes`` per thread.
     """
 
@@ -85,13 +85,13 @@ def version() -> tuple[int, int]:
 
 
 def toolchain_id() -> str:
-    """What an artifact depends on besides the text and the architecture: version, options, what is kept."""
+    """Return everything that an artifact depends on besides text and architecture, for the cache key."""
     major, minor = version()
     return f"nvrtc {major}.{minor} {' '.join((*FLAGS, *FATAL, *RESOURCES))}"
 
 
 LINES = "-lineinfo"
-"""Makes the compiler keep from which line of the text each instruction comes; it writes the same ones."""
+"""Adds the line of the text to each instruction; the instructions stay the same."""
 
 
 def compile_text(text: str, arch: str, name: str = "kernel", *, lines: bool = False) -> Binary:
@@ -101,10 +101,10 @@ def compile_text(text: str, arch: str, name: str = "kernel", *, lines: bool = Fa
         text: the source, without includes.
         arch: e.g. ``"sm_90a"``.
         name: what messages call the source.
-        lines: whether to keep from which line of the text each instruction comes.
+        lines: whether the code keeps the line of the text for each instruction.
 
     Raises:
-        CompileError: the compiler refused the text, or warned of something in `FATAL`.
+        CompileError: the compiler refused the text, or gave a warning in `FATAL`.
         ToolchainError: NVRTC is not installed.
     """
     version()
@@ -145,7 +145,7 @@ def _text(nvrtc: Any, program: Any, what: str) -> str:
 
 
 def _excerpts(log: str, text: str) -> str:
-    """The log, each message followed by the source line that it names."""
+    """Return the log with the source line after each message that names one."""
     lines = text.split("\n")
     out = []
     for message in log.split("\n"):
@@ -168,23 +168,23 @@ def _resources(log: str) -> dict[str, int]:
 PROGRAM = "nvdisasm"
 
 PACKAGE = "nvidia-cuda-nvdisasm"
-"""What brings it from PyPI."""
+"""The package on PyPI that has it."""
 
 WHEELS = {"nvidia": "*/bin", "triton": "backends/nvidia/bin"}
-"""Packages that bring it, and where it lies in them."""
+"""Packages that have it, and its path in them."""
 
 TOOLKIT = "/usr/local/cuda/bin"
-"""Where CUDA's toolkit is as a rule, which need not be on PATH."""
+"""The usual folder of CUDA's toolkit, which may not be on PATH."""
 
 
 def find_nvdisasm(path: str | None = None) -> str:
-    """Where the disassembler is: on PATH, in a package of PyPI, or where CUDA's toolkit is as a rule.
+    """Return the path of the disassembler: on PATH, in a package of PyPI, or in CUDA's toolkit.
 
     Args:
-        path: where it is looked for first; default: PATH.
+        path: folders to search first; default: PATH.
 
     Raises:
-        ToolchainError: it is nowhere; says what to install.
+        ToolchainError: not found; says what to install.
     """
     if found := shutil.which(PROGRAM, path=path):
         return found
@@ -202,13 +202,13 @@ def find_nvdisasm(path: str | None = None) -> str:
 
 
 def version_of(program: str) -> str:
-    """The version that a disassembler says it has.
+    """Return the version that a disassembler reports.
 
     Args:
         program: the disassembler.
 
     Raises:
-        ToolchainError: it cannot be run, or says none.
+        ToolchainError: it cannot be run, or reports no version.
     """
     said = _run([program, "--version"])
     if (found := re.search(r"release [\d.]+, V([\d.]+)", said)) is None:
@@ -217,15 +217,15 @@ def version_of(program: str) -> str:
 
 
 def disassemble(cubin: bytes, program: str, *, lines: bool = False) -> str:
-    """The listing of a cubin's machine code.
+    """Return the listing of a cubin's machine code.
 
     Args:
-        cubin: as NVRTC made it.
+        cubin: the machine code.
         program: the disassembler.
-        lines: whether it says from which line of the text each instruction comes.
+        lines: whether the listing gives the line of the text for each instruction.
 
     Raises:
-        ToolchainError: it failed; quotes what it said.
+        ToolchainError: the program failed; quotes its output.
     """
     with tempfile.TemporaryDirectory(prefix="tilewright-", ignore_cleanup_errors=True) as folder:
         where = Path(folder, "kernel.cubin")
@@ -234,10 +234,10 @@ def disassemble(cubin: bytes, program: str, *, lines: bool = False) -> str:
 
 
 def _run(command: list[str]) -> str:
-    """What a program says.
+    """Return the output of a program.
 
     Raises:
-        ToolchainError: it cannot be run, or failed; quotes what it said.
+        ToolchainError: it cannot be run, or failed; quotes its output.
     """
     try:
         done = subprocess.run(command, capture_output=True, check=False, encoding="utf-8", errors="replace")
