@@ -249,6 +249,6 @@ class Tracer:
 
 def test_a_jax_tracer_is_refused() -> None:
     traced = type("JVPTracer", (Tracer,), {"__module__": "jax._src.interpreters.ad"})()
-    with pytest.raises(LaunchError, match=r"a JAX tracer stands for arrays .* outside of jax.jit"):
+    with pytest.raises(LaunchError, match=r"a JAX tracer stands for an array .* outside of jax.jit"):
         describe(traced)
     assert "jax" not in sys.modules

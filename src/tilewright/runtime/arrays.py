@@ -1,6 +1,6 @@
-"""The caller's arrays: how each is read, where it lies, and new ones like it.
+"""The caller's arrays: reading their metadata, and making new arrays like them.
 
-No framework is imported.  `frameworks.py` has the readers of NumPy, PyTorch, CuPy and DLPack; the reader of
+No framework is imported. `frameworks.py` has the readers of NumPy, PyTorch, CuPy and DLPack. The reader of
 the CUDA array interface is here, because it asks the driver.
 """
 
@@ -10,7 +10,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter, methodcaller
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 from tilewright.dtypes import IN_TORCH, DType
 from tilewright.errors import LaunchError, shown
 from tilewright.lang.specs import TensorSpec
-from tilewright.runtime import frameworks, packed_arrays
+from tilewright.runtime import frameworks
 from tilewright.runtime.drivers import driver_of
 from tilewright.runtime.frameworks import (
     ArrayInfo,
@@ -32,8 +32,9 @@ from tilewright.runtime.frameworks import (
     located,
     none,
     numpy_element,
+    reader_by_description,
 )
-from tilewright.runtime.packed_arrays import Packed, in_bytes
+from tilewright.runtime.packed_arrays import Packed, in_bytes, seen_as
 from tilewright.runtime.specimens import Specimen
 from tilewright.targets.target import AMD_GPU, GPU
 
@@ -71,10 +72,15 @@ def _describe_cuda(array: Any, stream: int) -> ArrayInfo:
         strides = _integers(face, "strides")
         if len(strides) != len(shape):
             raise _malformed("strides", strides, f"one for each of the {len(shape)} dimensions")
-    pointer, readonly = _data(face)
-    element = _interface_element(array, face)
-    device = _device(pointer)
-    return finish(pointer, shape, strides, element, device, readonly, array, element.bytes)
+    try:
+        address, readonly = face["data"]
+        pointer = operator.index(address or 0)
+        if not 0 <= pointer < 2**64:
+            raise ValueError
+    except (KeyError, TypeError, ValueError):
+        raise _malformed("data", face.get("data"), "an address, and whether it may only be read") from None
+    element, device = _interface_element(array, face), _device(pointer)
+    return finish(pointer, shape, strides, element, device, bool(readonly), array, element.bytes)
 
 
 def _face(array: Any) -> Mapping[str, Any]:
@@ -97,24 +103,12 @@ def _integers(face: Mapping[str, Any], name: str) -> tuple[int, ...]:
         raise _malformed(name, given, "a tuple of integers") from None
 
 
-def _data(face: Mapping[str, Any]) -> tuple[int, bool]:
-    """The address, and whether it may only be read."""
-    try:
-        address, readonly = face["data"]
-        pointer = operator.index(address or 0)
-        if not 0 <= pointer < 2**64:
-            raise ValueError
-    except (KeyError, TypeError, ValueError):
-        raise _malformed("data", face.get("data"), "an address, and whether it may only be read") from None
-    return pointer, bool(readonly)
-
-
 def _interface_element(array: Any, face: Mapping[str, Any]) -> DType:
-    """The element type: extension types look like raw bytes in "typestr", and are the array's own dtype."""
+    """Return the element type: the array's own dtype for extension types, which "typestr" calls raw bytes."""
     text = face.get("typestr")
     own = getattr(array, "dtype", None)
     if isinstance(own, np.dtype) and text == own.str:
-        return numpy_element(own)  # NumPy itself does not know the "<f1" that ml_dtypes' float8_e5m2 says
+        return numpy_element(own)  # NumPy does not know "<f1", the text of ml_dtypes' float8_e5m2
     try:
         said = np.dtype(text)
     except (TypeError, ValueError):
@@ -130,10 +124,6 @@ def _interface_element(array: Any, face: Mapping[str, Any]) -> DType:
 
 def _malformed(name: str, value: object, wanted: str) -> LaunchError:
     return LaunchError(f"__cuda_array_interface__[{name!r}] is {value!r}; it must be {wanted}")
-
-
-def _locate_cuda(array: Any, stream: int) -> tuple[Hashable, int]:
-    return located(_describe_cuda(array, stream))
 
 
 def _watch_cuda(array: Any) -> tuple[Callable[[], object], ...]:
@@ -155,14 +145,14 @@ def _cuda_stream(array: Any, index: int) -> Callable[[], int | None]:
 
 
 def _device(pointer: int) -> Device:
-    """The device that a pointer belongs to, which the interface does not say."""
+    """Return the device that a pointer belongs to."""
     index = _ordinal(pointer)
     amd = driver_of(AMD_GPU).device_of(pointer) if index is None else None
     return (GPU, index or 0) if amd is None else (AMD_GPU, amd)
 
 
 def _ordinal(pointer: int) -> int | None:
-    """The number of the NVIDIA GPU that a pointer belongs to; None if CUDA does not know."""
+    """Return the index of the NVIDIA GPU that a pointer belongs to; None if CUDA does not know."""
     try:
         from cuda.bindings import driver
 
@@ -173,7 +163,9 @@ def _ordinal(pointer: int) -> int | None:
     return int(index) if int(status) == 0 else None
 
 
-CUDA_ARRAYS = ArrayReader(_describe_cuda, _locate_cuda, _watch_cuda, _cuda_stream, one_stream=False)
+CUDA_ARRAYS = replace(
+    reader_by_description(_describe_cuda, _cuda_stream), watch=_watch_cuda, one_stream=False
+)
 
 
 def _locate_own(array: Any, stream: int) -> tuple[Hashable, int]:
@@ -183,34 +175,34 @@ def _locate_own(array: Any, stream: int) -> tuple[Hashable, int]:
 
 
 DEVICE_ARRAYS = ArrayReader(_describe_cuda, _locate_own, _watch_cuda, lambda array, index: none)
-"""How the library's own arrays in the memory of a GPU are read, whose place needs no question to a driver."""
+"""The reader of the library's own arrays on GPUs. It knows their device without asking the driver."""
 
 
 # ---------------------------------------------------------------- one array of the caller
 
 
 _WORK = 1 << 16
-"""How many candidates `overlap` tries, in at most some milliseconds."""
+"""Candidates that `overlap` tries, which takes some milliseconds."""
 
 _FAMILIES: dict[type, ArrayReader] = {}
 LOCATORS: dict[type, Callable[[Any, int], tuple[Hashable, int]]] = {}
-"""`locate` for each type of array seen so far, for those who count every call; others take `locate_new`."""
+"""`locate` of each type of array seen so far, for hot paths; `locate_new` serves other types."""
 
 
 def describe(
     array: Any, name: str = "", stream: int = 0, located: tuple[Hashable, int] | None = None
 ) -> ArrayInfo:
-    """Where an array lies and what it looks like; nothing is copied.
+    """Return the metadata of an array; nothing is copied.
 
     Args:
         array: a NumPy array, a PyTorch tensor, a CuPy array, or anything with `__dlpack__` or
             `__cuda_array_interface__`.
         name: what messages call it.
         stream: the handle of the CUDA stream that will use it; a DLPack producer orders its work before.
-        located: the key and the address that `locate` gave for it; saves reading them again.
+        located: the result of `locate` for this array, which saves reading it again.
 
     Raises:
-        LaunchError: it is no array, or one that no kernel can take.
+        LaunchError: it is no array, or no kernel can take it.
 
     Example:
         >>> describe(np.zeros((4, 6), np.float16)[:, ::2])
@@ -228,10 +220,10 @@ def describe(
 
 
 def described(kernel: str, name: str, argument: Any) -> ArrayInfo:
-    """What a kernel's argument for an array is.
+    """Return the metadata of a kernel's array argument.
 
     Raises:
-        LaunchError: it is no array; of a number says how a parameter is declared as one.
+        LaunchError: it is no array. For a number, the message says how to declare a parameter as one.
     """
     if isinstance(argument, Specimen):
         return argument.info
@@ -246,13 +238,13 @@ def described(kernel: str, name: str, argument: Any) -> ArrayInfo:
 
 
 def exact_key(array: Any) -> Hashable:
-    """Everything about an array that a prepared launch depends on, except where it lies: hashable, cheap.
+    """Return a hashable key of everything that a prepared launch depends on, except the address.
 
-    Two arrays with one key have equal dtypes, extents, strides, devices and addresses modulo 16, and may both
-    be written or not.
+    Arrays with one key have equal dtypes, extents, strides, devices, addresses modulo 16, and write
+    permission.
 
     Raises:
-        LaunchError: it is no array, or one that no kernel can take.
+        LaunchError: it is no array, or no kernel can take it.
 
     Example:
         >>> a = np.zeros((64, 64), np.float32)
@@ -263,7 +255,7 @@ def exact_key(array: Any) -> Hashable:
 
 
 def locate(array: Any, stream: int = 0) -> tuple[Hashable, int]:
-    """An array's `exact_key` and its address, for less than both cost alone."""
+    """Return an array's `exact_key` and its address."""
     return LOCATORS.get(type(array), locate_new)(array, stream)
 
 
@@ -273,9 +265,9 @@ def locate_new(array: Any, stream: int = 0) -> tuple[Hashable, int]:
 
 
 def elements(info: ArrayInfo) -> np.ndarray[Any, np.dtype[np.void]]:
-    """The same memory as a NumPy array of opaque elements, or bytes of packed ones.
+    """Return the memory as a NumPy array of opaque elements, or of bytes for packed elements.
 
-    Only that of the host may be looked into.
+    Only host memory may be read through it.
     """
     return np.asarray(_Memory(in_bytes(info)))
 
@@ -295,12 +287,12 @@ class _Memory:
 
 
 def sharing(what: str, why: str, written: str) -> LaunchError:
-    """The error of arrays that `overlap`.
+    """Return the error for two arrays that `overlap`.
 
     Args:
-        what: the two.
-        why: they must not.
-        written: the one that is written.
+        what: the two arrays.
+        why: the reason that they must not overlap.
+        written: the array that is written.
 
     Example:
         >>> str(sharing("out and a", "a is overwritten", "out"))
@@ -312,7 +304,7 @@ def sharing(what: str, why: str, written: str) -> LaunchError:
 
 
 def overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
-    """Whether two arrays have memory in common; arrays that are too intricate to tell count as if they had.
+    """Return whether two arrays share memory; True if they are too intricate to tell.
 
     Example:
         >>> x = np.zeros((8, 8), np.float32)
@@ -330,7 +322,7 @@ def overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
 
 
 def reach(info: ArrayInfo) -> tuple[int, int]:
-    """Bytes from the address of an array to its lowest element, and to behind its highest.
+    """Return the bytes from an array's address to its lowest element and to the end of its highest.
 
     Example:
         >>> x = np.zeros((4, 6), np.float32)
@@ -345,7 +337,7 @@ def reach(info: ArrayInfo) -> tuple[int, int]:
 
 
 def watch(array: Any) -> tuple[Callable[[], object], ...]:
-    """Cheap functions whose answers change when this array is moved or resized.
+    """Return cheap functions whose results change when this array is moved or resized.
 
     Example:
         >>> a = np.zeros(6)
@@ -358,22 +350,21 @@ def watch(array: Any) -> tuple[Callable[[], object], ...]:
 
 
 def stream_reader(array: Any, index: int) -> tuple[Callable[[], int | None], bool]:
-    """A function that asks for the handle of the stream that the array's framework is using now.
-
-    It gives None where the framework has no streams.
+    """Return a function that reads the current stream of the array's framework.
 
     Returns:
-        The function, and whether it serves all arrays of the same type on device ``index``.
+        The function, which returns a handle, or None for a framework without streams; and whether it serves
+        all arrays of the same type on device ``index``.
     """
     family = _family(array)
     return family.stream(array, index), family.one_stream
 
 
 def current_stream(device: Device, arrays: Iterable[Any]) -> int:
-    """The handle of the CUDA stream that the arrays' framework is using now; 0, the legacy default, if none.
+    """Return the handle of the current CUDA stream of the arrays' framework, or 0, the legacy default.
 
     Args:
-        device: where the kernel will run.
+        device: the device that the kernel will run on.
         arrays: the first array whose framework has a current stream decides.
     """
     if isinstance(device, str):
@@ -386,7 +377,7 @@ def current_stream(device: Device, arrays: Iterable[Any]) -> int:
 
 
 def stream_handle(stream: Any) -> int:
-    """The handle of a stream given as a number, or as an object of PyTorch, CuPy or cuda.core.
+    """Return the handle of a stream, given as a number or as an object of PyTorch, CuPy or cuda.core.
 
     Raises:
         LaunchError: it is no stream.
@@ -410,20 +401,45 @@ def stream_handle(stream: Any) -> int:
 
 
 def _family(array: Any) -> ArrayReader:
-    cls = type(array)
-    found = _FAMILIES.get(cls)
+    """Return the reader for an array's type."""
+    found = _FAMILIES.get(type(array))
     if found is None:
-        found = _FAMILIES[cls] = _classify(array)
-        LOCATORS[cls] = found.locate
+        found = _FAMILIES[type(array)] = _classify(array)
+        LOCATORS[type(array)] = found.locate
     return found
 
 
+def _wrapper_reader(
+    describe: Callable[[Any, int], ArrayInfo], locate: Callable[[Any, int], tuple[Hashable, int]]
+) -> ArrayReader:
+    """Return a reader of objects that hold an array of any framework."""
+    return ArrayReader(
+        describe,
+        locate,
+        lambda given: _family(given.array).watch(given.array),
+        lambda given, index: _family(given.array).stream(given.array, index),
+        one_stream=False,
+    )
+
+
+def _locate_packed(given: Packed, stream: int) -> tuple[Hashable, int]:
+    key, pointer = _family(given.array).locate(given.array, stream)
+    return (given.dtype, given.axis, key), pointer
+
+
+PACKED_ARRAYS = _wrapper_reader(
+    lambda given, stream: seen_as(describe(given.array, "", stream), given.dtype, given.axis), _locate_packed
+)
+STRIDED_ARRAYS = _wrapper_reader(lambda given, stream: given.info, lambda given, stream: located(given.info))
+
+
 def _classify(array: Any) -> ArrayReader:
+    """Return the reader for an array of a new type."""
     cls = type(array)
     if isinstance(array, Packed):
-        return packed_arrays.family(lambda given, stream: describe(given, "", stream), _family)
+        return PACKED_ARRAYS
     if isinstance(array, Strided):
-        return frameworks.strided_family(_family)
+        return STRIDED_ARRAYS
     if isinstance(array, TensorSpec):
         raise LaunchError(f"{array} is a class of arrays, without memory; nearest: an array, or compile")
     if isinstance(array, Specimen):
@@ -441,7 +457,7 @@ def _classify(array: Any) -> ArrayReader:
         return DEVICE_ARRAYS
     if base_of(cls, "jax", "Tracer"):
         raise LaunchError(
-            "a JAX tracer stands for arrays that are not there while a function is being transformed; "
+            "a JAX tracer stands for an array while JAX transforms a function, and has no memory; "
             "nearest legal choice: a call outside of jax.jit, jax.grad and jax.vmap"
         )
     if hasattr(cls, "__dlpack__"):
@@ -455,16 +471,16 @@ def _classify(array: Any) -> ArrayReader:
 
 
 _LARGE_BYTES = 64 << 20
-"""Bytes from which an array may not fit into memory."""
+"""Size from which we check that an array fits into memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """Makes uninitialised arrays of one shape, row by row.
+    """Functions that make uninitialised row-major arrays of one shape, and read their addresses.
 
     Args:
-        make: makes one.
-        address: of one that was made.
+        make: makes an array.
+        address: returns the address of an array that `make` made.
     """
 
     make: Callable[[], Any]
@@ -472,7 +488,7 @@ class Fresh:
 
 
 def fresh(like: Any, shape: tuple[int, ...], dtype: DType) -> Fresh:
-    """What makes arrays of a shape in the framework and on the device of another array.
+    """Return functions that make arrays of a shape, in the framework and on the device of another array.
 
     Args:
         like: the other array.
@@ -480,8 +496,7 @@ def fresh(like: Any, shape: tuple[int, ...], dtype: DType) -> Fresh:
         dtype: element type.
 
     Raises:
-        LaunchError: the framework makes no arrays that can be written, or none of the dtype, or there is not
-            enough memory for one.
+        LaunchError: the framework makes no writable arrays, or none of the dtype, or memory is too small.
 
     Example:
         >>> from tilewright.dtypes import f16
@@ -490,7 +505,15 @@ def fresh(like: Any, shape: tuple[int, ...], dtype: DType) -> Fresh:
         ((4, 2), dtype('float16'))
     """
     if isinstance(like, np.ndarray):
-        _require_memory(shape, dtype)
+        if (size := math.prod(shape) * dtype.bytes) >= _LARGE_BYTES:  # a broadcast operand allows any extent
+            try:
+                np.empty(shape, dtype.numpy)  # the system maps pages only when they are touched
+            except (MemoryError, ValueError):
+                raise LaunchError(
+                    f"the result, {' x '.join(map(str, shape))} of {dtype}, takes {size / (1 << 30):.1f} "
+                    "GiB, and there is not that much memory; nearest: fewer rows at once, or out= that is "
+                    "mapped to a file (np.memmap)"
+                ) from None
         return Fresh(partial(np.empty, shape, dtype.numpy), _located)
     library: Any = sys.modules.get(type(like).__module__.partition(".")[0])
     name = getattr(library, "__name__", "")
@@ -499,7 +522,7 @@ def fresh(like: Any, shape: tuple[int, ...], dtype: DType) -> Fresh:
         if element is None:
             raise LaunchError(f"PyTorch has no tensors of {dtype}; pass out=, or another out_dtype=")
         strides = tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
-        # Of all that makes a tensor this looks at its arguments in the shortest time.
+        # The fastest way to make a tensor.
         none = library.empty(0, dtype=element, device=like.device)
         return Fresh(partial(none.new_empty_strided, shape, strides), methodcaller("data_ptr"))
     if name == "tilewright":
@@ -508,24 +531,6 @@ def fresh(like: Any, shape: tuple[int, ...], dtype: DType) -> Fresh:
     if name == "cupy":
         return Fresh(partial(library.empty, shape, dtype.numpy), attrgetter("data.ptr"))
     raise LaunchError(f"cannot make an output for {type(like).__name__}; pass out=")
-
-
-def _require_memory(shape: tuple[int, ...], dtype: DType) -> None:
-    """Refuse an array of NumPy that does not fit into memory.  A broadcast operand can ask for any extent.
-
-    Raises:
-        LaunchError: the system does not give that much memory.
-    """
-    if math.prod(shape) * dtype.bytes < _LARGE_BYTES:
-        return
-    try:
-        np.empty(shape, dtype.numpy)  # pages that nobody touches take no memory
-    except (MemoryError, ValueError):
-        size = math.prod(shape) * dtype.bytes / (1 << 30)
-        raise LaunchError(
-            f"the result, {' x '.join(map(str, shape))} of {dtype}, takes {size:.1f} GiB, and there is not "
-            "that much memory; nearest: fewer rows at once, or out= that is mapped to a file (np.memmap)"
-        ) from None
 
 
 def _located(array: Any) -> int:

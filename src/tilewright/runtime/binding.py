@@ -1,4 +1,4 @@
-"""The caller's arguments as one launch: sizes, grid, lengths of workspaces, and the buffer of arguments."""
+"""Binding a kernel to the caller's arguments: sizes, grid, workspaces, and numbers in the argument buffer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import operator
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
 
 MOST_ELEMENTS = 2**31 - 1
-"""Of memory that the launcher provides."""
+"""Limit for the elements of one workspace."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Binding:
 
     @property
     def blocks(self) -> int:
-        """Blocks in all."""
+        """Number of blocks."""
         return math.prod(self.grid)
 
 
@@ -83,19 +82,24 @@ def bind(kernel: Kernel, arrays: Mapping[str, ArrayInfo], indices: Mapping[str, 
     grid = tuple(int(evaluate(axis.extent, env)) for axis in kernel.grid) or (1,)
     if min(grid) < 0:
         raise LaunchError(f"kernel {kernel.name}: a grid of {grid} blocks; every extent must be 0 or more")
-    _check_cluster(kernel, grid)
+    for member in kernel.cluster:
+        if grid[member.axis] % member.extent:
+            raise LaunchError(
+                f"kernel {kernel.name}: {grid[member.axis]} blocks along axis {member.axis} are no multiple "
+                f"of the cluster's {member.extent}"
+            )
     lengths = {space.value.name: int(evaluate(space.elems, env)) for space in kernel.workspaces}
     for name, length in lengths.items():
         if length > MOST_ELEMENTS:
             raise LaunchError(
-                f"kernel {kernel.name}: {length} elements of memory for {name}, whose places have 32 bits; "
-                f"nearest legal choice: {MOST_ELEMENTS}, by fewer blocks or parts that keep their own"
+                f"kernel {kernel.name}: {length} elements of memory for {name}, whose indices have 32 bits; "
+                f"nearest legal choice: {MOST_ELEMENTS}, by fewer blocks or fewer parts"
             )
     return Binding({param.sym.name: env[param.sym] for param in kernel.sizes}, grid, lengths)
 
 
 def _extents(kernel: Kernel, arrays: Mapping[str, ArrayInfo]) -> dict[Sym, int]:
-    """The value of each dimension; all arrays that share its name must agree."""
+    """Return the value of each dimension; arrays that share its name must agree."""
     env: dict[Sym, int] = {}
     where: dict[Sym, str] = {}
     for tensor in kernel.tensors:
@@ -115,7 +119,7 @@ def _extents(kernel: Kernel, arrays: Mapping[str, ArrayInfo]) -> dict[Sym, int]:
 
 
 def _transposed(param: Value, array: ArrayInfo, others: Mapping[Sym, int]) -> str:
-    """What to pass instead of a matrix whose transpose would fit; empty if it would not."""
+    """Return advice to pass the transpose of a matrix; empty if the transpose would not fit."""
     dims = param.tensor.shape
     if len(dims) != 2 or not all(
         isinstance(dim, Sym) and others.get(dim, extent) == extent
@@ -126,15 +130,15 @@ def _transposed(param: Value, array: ArrayInfo, others: Mapping[Sym, int]) -> st
 
 
 def integer(kernel: str, name: str, value: Any) -> int:
-    """A caller's integer, as Python's own.
+    """Convert a caller's integer to a Python int.
 
     Args:
         kernel: the kernel's name.
-        name: the parameter's.
-        value: what the caller gave.
+        name: the parameter's name.
+        value: the caller's value.
 
     Raises:
-        LaunchError: it is no integer, or one that 32 bits do not hold.
+        LaunchError: it is no integer, or does not fit 32 bits.
 
     Example:
         >>> integer("k", "steps", 2.5)
@@ -155,24 +159,15 @@ def integer(kernel: str, name: str, value: Any) -> int:
     return number
 
 
-def _check_cluster(kernel: Kernel, grid: Sequence[int]) -> None:
-    for member in kernel.cluster:
-        if grid[member.axis] % member.extent:
-            raise LaunchError(
-                f"kernel {kernel.name}: {grid[member.axis]} blocks along axis {member.axis} are no multiple "
-                f"of the cluster's {member.extent}"
-            )
-
-
 def check_no_stream(stream: Any, target: str) -> None:
-    """Check that no stream is given to a target that has none.
+    """Check that no stream is given to a target without streams.
 
     Args:
-        stream: what the caller gave.
-        target: its name, as errors have it.
+        stream: the caller's value.
+        target: the target's name.
 
     Raises:
-        LaunchError: one was given.
+        LaunchError: a stream was given.
     """
     if stream is not None:
         raise LaunchError(
@@ -182,15 +177,15 @@ def check_no_stream(stream: Any, target: str) -> None:
 
 
 def check_output(writer: str, name: str, info: ArrayInfo) -> None:
-    """Check that an array can be written: each element once, to memory of its own.
+    """Check that an array can be written: it is writable, and no two elements share memory.
 
     Args:
-        writer: who writes it, as errors name it, e.g. ``"kernel gemm"``.
-        name: what the writer calls the array.
+        writer: what messages call the writer, e.g. ``"kernel gemm"``.
+        name: the writer's name for the array.
         info: the array.
 
     Raises:
-        LaunchError: it is read-only, or its elements lie over each other.
+        LaunchError: it is read-only, or its elements share memory.
     """
     if info.readonly:
         raise LaunchError(f"{writer} writes {name}, which is read-only; pass a writable array")
@@ -213,14 +208,14 @@ def check_output(writer: str, name: str, info: ArrayInfo) -> None:
 
 
 SMALLEST = 2.0**-149
-"""The least positive number of f32: smaller ones may be rounded to 0."""
+"""The least positive number of f32; smaller ones may be rounded to 0."""
 
-_FLOATS = {64: "d", 32: "f", 16: "H", 8: "B"}  # of those narrower than f32, the bits
+_FLOATS = {64: "d", 32: "f", 16: "H", 8: "B"}  # narrower than f32: the bits
 _INTEGERS = {64: "q", 32: "i", 16: "h", 8: "b"}
 
 
 def _code(kind: DType) -> str:
-    """How `struct` writes a number of a dtype."""
+    """Return the `struct` code of a dtype."""
     if kind.kind == "bool":
         return "?"
     code = (_FLOATS if kind.is_float else _INTEGERS)[kind.bits]
@@ -229,13 +224,13 @@ def _code(kind: DType) -> str:
 
 @dataclass(frozen=True)
 class NumberSlot:
-    """Where one of the author's numbers goes in the buffer.
+    """The place of one of the author's numbers in the argument buffer.
 
     Args:
-        position: its position among the author's arguments.
-        name: its name.
-        dtype: its dtype.
-        offset: bytes from the start of the buffer.
+        position: position among the author's arguments.
+        name: the parameter's name.
+        dtype: the parameter's dtype.
+        offset: offset in the buffer, in bytes.
     """
 
     position: int
@@ -244,51 +239,48 @@ class NumberSlot:
     offset: int
 
     def write(self, buffer: Any, arguments: Sequence[Any]) -> None:
-        """Write the caller's value, as the dtype stores it.
+        """Write the caller's value in the dtype.
 
         Raises:
-            LaunchError: it is no number, or one that the dtype does not hold.
+            LaunchError: it is no number, or the dtype does not hold it.
         """
         stored = number(self.name, self.dtype, arguments[self.position]).tobytes()
         struct.pack_into(f"{len(stored)}s", buffer, self.offset, stored)
 
 
 class NumberWriter:
-    """Writes one number into one buffer, and not again when the same value comes next."""
+    """Writes one number into one buffer, and skips a repeated value."""
 
     def __init__(self, number: NumberSlot) -> None:
         self._number = number
         self._position = number.position
         self._last: object = None
         code = _code(number.dtype)
-        # Packed natively, a number beyond f32 would be infinite and no error.
-        self._pack = struct.Struct(f"={code}").pack_into if code in ("f", "d") else None
+        # Native packing would turn a number beyond f32 into infinity without an error.
+        self._write_float = struct.Struct(f"={code}").pack_into if code in ("f", "d") else None
 
     def write(self, buffer: Any, arguments: Sequence[Any]) -> None:
         """Write the caller's value, as `NumberSlot.write` does."""
         value = arguments[self._position]
-        # Other kinds of numbers may change without becoming another object.
+        # Objects of other types may change their value.
         if value is self._last and type(value) in (int, float):
             return
-        if not self._is_packed(buffer, value):
-            self._number.write(buffer, arguments)
+        if self._write_float is not None and type(value) is float:
+            try:
+                self._write_float(buffer, self._number.offset, value)
+                if abs(value) >= SMALLEST or not value or value != value:
+                    self._last = value
+                    return
+            except OverflowError:  # `NumberSlot.write` refuses it
+                pass
+        self._number.write(buffer, arguments)
         self._last = value
-
-    def _is_packed(self, buffer: Any, value: object) -> bool:
-        """Whether the value was written the short way, as a float of the kernel's own width is rounded."""
-        if self._pack is None or type(value) is not float:
-            return False
-        try:
-            self._pack(buffer, self._number.offset, value)
-        except OverflowError:  # which `number` refuses
-            return False
-        return abs(value) >= SMALLEST or not value or value != value
 
 
 def number(name: str, dtype: DType, value: Any) -> np.ndarray[Any, np.dtype[Any]]:
-    """A caller's number as a dtype holds it: rounded if it is a float, else a whole number in range.
+    """Convert a caller's number to a dtype: a float is rounded, an integer must be in range.
 
-    A number that would be rounded to infinity or to 0 is refused; infinities, zeros and NaN are held.
+    A number that would be rounded to infinity or to 0 is refused; infinities, zeros and NaN are kept.
 
     Raises:
         LaunchError: the dtype does not hold it; names the argument.
@@ -313,7 +305,7 @@ def _plain(name: str, dtype: DType, value: Any) -> float | int:
         try:
             if hasattr(type(value), "__float__") or hasattr(type(value), "__index__"):
                 return float(value)
-        except OverflowError:  # of an integer
+        except OverflowError:  # an integer beyond f64
             most = math.copysign(limits(dtype)[1], 1 if value > 0 else -1)
             text = f"{name}={shown(value)} must be a number, which {dtype} holds"
             raise LaunchError(f"{text}; nearest legal choice: {most}") from None
@@ -330,41 +322,13 @@ def _plain(name: str, dtype: DType, value: Any) -> float | int:
     return whole
 
 
-@dataclass(frozen=True)
-class Packing:
-    """A `struct` format with native alignment, and the byte offset of every argument.
-
-    Example:
-        >>> Packing(("P", "P", "i", "q")).offsets, Packing(("P", "P", "i", "q")).format
-        ((0, 8, 16, 24), '@PPiq')
-    """
-
-    codes: tuple[str, ...]
-
-    @cached_property
-    def format(self) -> str:
-        """The `struct` format string."""
-        return "@" + "".join(self.codes)
-
-    @cached_property
-    def offsets(self) -> tuple[int, ...]:
-        """Byte offset of each argument."""
-        found, at = [], 0
-        for code in self.codes:
-            at = -(-at // struct.calcsize(code)) * struct.calcsize(code)
-            found.append(at)
-            at += struct.calcsize(code)
-        return tuple(found)
-
-
-def packing(kernel: Kernel) -> Packing:
-    """The packing of a kernel's parameters."""
-    codes = []
-    for param in passed_params(kernel):
-        if isinstance(param, SizeParam):
-            codes.append("q" if param.bits == 64 else "i")
-        elif isinstance(param, ScalarParam):
-            codes.append(_code(param.value.dtype))
-        else:
-            codes.append("P")
-    return Packing(tuple(codes))
+def argument_codes(kernel: Kernel) -> tuple[str, ...]:
+    """Return the `struct` code of each parameter that a launch passes."""
+    return tuple(
+        ("q" if param.bits == 64 else "i")
+        if isinstance(param, SizeParam)
+        else _code(param.value.dtype)
+        if isinstance(param, ScalarParam)
+        else "P"
+        for param in passed_params(kernel)
+    )

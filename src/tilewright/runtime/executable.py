@@ -1,4 +1,4 @@
-"""Executables and prepared launches: what every backend gives back."""
+"""Executables and prepared launches, the results of every backend, and the layout of the argument buffer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,20 @@ from typing import Any, ClassVar, Protocol
 from tilewright.calls import launches
 from tilewright.dataflow.nodes import Flow
 from tilewright.errors import Violation
-from tilewright.ir.kernel import Kernel, ScalarParam, TensorParam, passed_params
+from tilewright.ir.kernel import (
+    Kernel,
+    Param,
+    ScalarParam,
+    SizeParam,
+    TensorParam,
+    Workspace,
+    passed_params,
+)
 from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Parameter
 from tilewright.passes.pipeline import Pass
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.binding import Binding, NumberSlot, Packing, packing
+from tilewright.runtime.binding import Binding, NumberSlot, argument_codes
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.rules import EmittedText
 
@@ -32,16 +40,16 @@ class Executable:
         target: the target that runs it: ``"reference"``, ``"cpu"``, ``"cuda"`` or ``"hip"``.
         arch: the architecture it was compiled for.
         kernel: the traced kernel.
-        listing: the generated text; None where the target executes the kernel itself.
-        path: the compiled artifact; None likewise.
+        listing: the generated text; None if the target interprets the kernel.
+        path: the compiled artifact; None if the target interprets the kernel.
         cached: whether the artifact came from the cache.
         seconds: time to lower, emit and compile or load it.
-        resources: what the compiler reported, e.g. registers and spills per thread.
-        handle: the backend's own loaded form.
-        assembly: the compiler's listing of the machine code, where it was asked for one; else empty.
-        launches: what was prepared to launch it, as far as somebody still holds it.
-        schedule: how it computes what a dataflow kernel says; None of an explicit kernel.
-        flow: what that is; None likewise.
+        resources: figures that the compiler reported, e.g. registers and spills per thread.
+        handle: the loaded code; its type depends on the backend.
+        assembly: the compiler's listing of the machine code; empty for most targets.
+        launches: the prepared launches that are still alive.
+        schedule: the schedule of a dataflow kernel; None for an explicit kernel.
+        flow: the graph of a dataflow kernel; None for an explicit kernel.
     """
 
     target: str
@@ -70,7 +78,7 @@ class Executable:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Choices that were made while the kernel was traced, and by the target."""
+        """Choices made by the trace and by the target."""
         return self.kernel.notes if self.listing is None else self.listing.notes
 
     def __repr__(self) -> str:
@@ -84,7 +92,7 @@ class Prepared(Protocol):
     """Set by every launch; cleared when `seen` is set for it."""
 
     seen: int
-    """When a launch was noticed last, as a number of `tilewright.runtime.recent.clock`; 0: never."""
+    """Time at which a launch was last noticed, in ticks of `tilewright.runtime.recent.clock`; 0: never."""
 
     may_be_inlined: ClassVar[bool]
     """Whether `tilewright.runtime.shortcuts` may run it, if it is short."""
@@ -94,7 +102,7 @@ class Prepared(Protocol):
         """What is launched."""
 
     def inline(self) -> Any:
-        """What code without Python needs to launch it; None if that cannot be, or is not worth it."""
+        """Return the `InlineLaunch` that starts it without Python; None if impossible or not worth it."""
 
     def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
         """Launch on these arguments; ``pointers`` holds the address of each array, in order."""
@@ -109,20 +117,20 @@ class Backend(Protocol):
         """The architecture of this machine."""
 
     def processors(self) -> int:
-        """How many blocks this machine runs side by side, counting one for each processor; 0 without one."""
+        """Return how many blocks this machine runs in parallel, one per processor; 0 without a device."""
 
     def device_name(self) -> str:
-        """What this machine is called, of which tables of measured schedules are kept; empty for none."""
+        """Return the machine's name in tables of measured schedules; empty if it has none."""
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """The target's passes, in their order; none where it executes the kernel as it was traced."""
+        """The target's passes, in their order; none if it interprets the traced kernel."""
 
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
-        """The target's own rules that a kernel breaks."""
+        """Return the target's own rules that a kernel breaks."""
 
     def listing(self, kernel: Kernel, arch: str | None) -> EmittedText | None:
-        """Lower and emit, without a compiler; None where the target executes the kernel itself."""
+        """Lower and emit, without a compiler; None if the target interprets the kernel."""
 
     def compile(self, kernel: Kernel, arch: str | None) -> Executable:
         """Lower, emit, and compile or find in the cache."""
@@ -134,7 +142,7 @@ class Backend(Protocol):
         parameters: Sequence[Parameter],
         arrays: Mapping[str, ArrayInfo],
     ) -> Prepared:
-        """A launch for arguments of this exact shape."""
+        """Prepare a launch for arguments of this exact shape."""
 
 
 MAP_BYTES, MAP_ALIGN = 128, 64
@@ -143,26 +151,30 @@ MAP_BYTES, MAP_ALIGN = 128, 64
 
 @dataclass(frozen=True)
 class ArgumentLayout:
-    """Where each of the author's arguments goes in the packed buffer.
+    """The layout of the argument buffer of a lowered kernel: C struct alignment, in launch order.
 
     Args:
-        packing: codes and offsets of all parameters.
-        tensors: for each array that is passed by address, its position among the arrays and its offset.
-        maps: for each tensor map, the position of its array among the arrays, and its offset.
-        size: bytes of the buffer.
+        params: the parameters that are passed.
+        codes: their `struct` codes.
+        offsets: their offsets in bytes.
+        tensors: position among the arrays, and offset, of each array that is passed by address.
         numbers: the author's numbers.
+        maps: position among the arrays, and offset, of the array of each tensor map.
+        size: bytes of the buffer.
     """
 
-    packing: Packing
+    params: tuple[Param, ...]
+    codes: tuple[str, ...]
+    offsets: tuple[int, ...]
     tensors: tuple[tuple[int, int], ...]
     numbers: tuple[NumberSlot, ...]
     maps: tuple[tuple[int, int], ...]
     size: int
 
     def address_writer(self, buffer: Any, arrays: int) -> Callable[..., None]:
-        """A function that takes the addresses of all arrays and writes those that are passed."""
+        """Return a function that takes the addresses of all arrays and writes those that are passed."""
         if self.tensors == tuple((at, 8 * at) for at in range(arrays)):
-            # All arrays come first in the buffer when no number stands between them: one pack writes them.
+            # If no number stands between the arrays, one call of `struct` writes all addresses.
             return partial(struct.Struct("@" + "P" * arrays).pack_into, buffer, 0)
 
         def write(*addresses: int) -> None:
@@ -171,19 +183,35 @@ class ArgumentLayout:
 
         return write
 
+    def write_sizes(self, buffer: Any, binding: Binding) -> list[tuple[Workspace, int, int]]:
+        """Write the sizes of a launch; return each workspace with its offset and its bytes."""
+        found = []
+        for param, code, offset in zip(self.params, self.codes, self.offsets, strict=True):
+            if isinstance(param, SizeParam):
+                struct.pack_into("@" + code, buffer, offset, binding.sizes[param.sym.name])
+            elif isinstance(param, Workspace):
+                size = binding.workspaces[param.value.name] * param.value.dtype.bytes
+                found.append((param, offset, size))
+        return found
+
 
 def argument_layout(kernel: Kernel, parameters: Sequence[Parameter]) -> ArgumentLayout:
-    """The layout of a lowered kernel's arguments."""
-    packed = packing(kernel)
+    """Return the layout of a lowered kernel's arguments."""
+    params, codes = passed_params(kernel), argument_codes(kernel)
     position = {parameter.name: at for at, parameter in enumerate(parameters)}
     arrays = [parameter.name for parameter in parameters if parameter.kind == "tensor"]
-    tensors, numbers = [], []
-    for param, offset in zip(passed_params(kernel), packed.offsets, strict=True):
+    offsets, tensors, numbers, end = [], [], [], 0
+    for param, code in zip(params, codes, strict=True):
+        size = struct.calcsize(code)
+        offset = -(-end // size) * size
+        offsets.append(offset)
+        end = offset + size
         if isinstance(param, TensorParam):
             tensors.append((arrays.index(param.value.name), offset))
         elif isinstance(param, ScalarParam):
             name = param.value.name
             numbers.append(NumberSlot(position[name], name, param.value.dtype, offset))
-    end = -(-struct.calcsize(packed.format) // MAP_ALIGN) * MAP_ALIGN
+    end = -(-end // MAP_ALIGN) * MAP_ALIGN
     maps = tuple((arrays.index(m.tensor), end + MAP_BYTES * i) for i, m in enumerate(kernel.tensor_maps))
-    return ArgumentLayout(packed, tuple(tensors), tuple(numbers), maps, end + MAP_BYTES * len(maps))
+    size = end + MAP_BYTES * len(maps)
+    return ArgumentLayout(params, codes, tuple(offsets), tuple(tensors), tuple(numbers), maps, size)

@@ -1,6 +1,6 @@
-"""Readers of the arrays of each framework, none of which is imported.
+"""Readers of the arrays of each framework. No framework is imported.
 
-NumPy, PyTorch and CuPy arrays are read through their own attributes, which is fastest. Everything else is
+NumPy, PyTorch and CuPy arrays are read through their own attributes, which is fastest. All other arrays are
 read through DLPack (`dlpack.py`) or the CUDA array interface (`arrays.py`).
 """
 
@@ -22,11 +22,11 @@ from tilewright.runtime import dlpack
 from tilewright.targets.target import AMD_GPU, GPU, HOST
 
 Device: TypeAlias = str | tuple[str, int]
-"""`HOST`, or what the frameworks call a kind of device, with the device's number."""
+"""`HOST`, or the frameworks' name of a kind of device and the device's index."""
 
 
 def memory_of(device: Device) -> str:
-    """`HOST`, or the kind of device in whose memory an array lies."""
+    """Return `HOST`, or the kind of device."""
     return device if isinstance(device, str) else device[0]
 
 
@@ -37,11 +37,11 @@ class ArrayInfo:
     Args:
         pointer: the address of the first element.
         shape: extents.
-        strides: strides in elements; 0 repeats, a negative one steps towards lower addresses.
+        strides: strides in elements; 0 repeats an element, negative strides step towards lower addresses.
         dtype: the element type.
         device: where it lies: ``"cpu"``, ``("cuda", index)`` or ``("rocm", index)``.
-        readonly: whether it may not be written.
-        owner: what keeps the memory alive.
+        readonly: whether writing is forbidden.
+        owner: an object that keeps the memory alive.
     """
 
     pointer: int
@@ -55,15 +55,15 @@ class ArrayInfo:
 
 @dataclass(frozen=True, slots=True)
 class ArrayReader:
-    """How the arrays of one framework are read.
+    """The functions that read the arrays of one framework.
 
     Args:
-        describe: everything about an array.
-        locate: a key of what does not change when the array lies elsewhere, and its address.
-        watch: for an array, cheap functions whose answers change when it is moved or resized.
-        stream: for an array and a device's index, a function that asks for the framework's current stream.
+        describe: returns everything about an array.
+        locate: returns a key of everything except the address, and the address.
+        watch: for an array, returns cheap functions whose results change when it is moved or resized.
+        stream: for an array and a device index, returns a function that reads the framework's current stream.
         one_stream: whether that function serves all arrays of a type on that device.
-        complete: for an array, its key and its address, everything about it; None: `describe` reads it again.
+        complete: makes the description from an array, its key and its address; None: `describe` reads again.
     """
 
     describe: Callable[[Any, int], ArrayInfo]
@@ -84,7 +84,7 @@ def finish(
     owner: object,
     unit: int = 1,
 ) -> ArrayInfo:
-    """Check what every framework's arrays must keep; `strides` count `unit` bytes, or elements if 1."""
+    """Check the rules for arrays of every framework; a stride counts ``unit`` bytes, or elements if 1."""
     extents = tuple(map(int, shape))
     if min(extents, default=0) < 0:
         raise LaunchError(f"shape {extents} has a negative extent")
@@ -98,7 +98,19 @@ def finish(
     if strides is None:
         steps = tuple(math.prod(extents[dim + 1 :]) for dim in range(len(extents)))
     else:
-        steps = _in_elements(extents, strides, unit, 0 in extents)
+        found = []
+        for dim, (extent, stride) in enumerate(zip(extents, strides, strict=True)):
+            step, rest = divmod(stride, unit)
+            if step < 0 or rest:
+                if extent <= 1 or 0 in extents:
+                    step = 0  # never taken
+                elif rest:
+                    raise LaunchError(
+                        f"stride {stride} bytes of dimension {dim} is no multiple of the {unit} bytes of an "
+                        f"element; {_CONTIGUOUS}"
+                    )
+            found.append(int(step))
+        steps = tuple(found)
     return ArrayInfo(pointer, extents, steps, element, device, readonly, owner)
 
 
@@ -108,24 +120,8 @@ _CONTIGUOUS = (
 )
 
 
-def _in_elements(shape: tuple[int, ...], strides: Sequence[int], unit: int, empty: bool) -> tuple[int, ...]:
-    steps = []
-    for dim, (extent, stride) in enumerate(zip(shape, strides, strict=True)):
-        step, rest = divmod(stride, unit)
-        if step < 0 or rest:
-            if extent <= 1 or empty:
-                step = 0  # never taken
-            elif rest:
-                raise LaunchError(
-                    f"stride {stride} bytes of dimension {dim} is no multiple of the {unit} bytes of an "
-                    f"element; {_CONTIGUOUS}"
-                )
-        steps.append(int(step))
-    return tuple(steps)
-
-
 def none() -> None:
-    """What has no streams."""
+    """Answer for the current stream of a framework without streams."""
     return
 
 
@@ -134,13 +130,34 @@ def _no_stream(array: Any, index: int) -> Callable[[], int | None]:
 
 
 def located(info: ArrayInfo) -> tuple[Hashable, int]:
-    """The key and the address of an array that has been described."""
+    """Return the key and the address from a description."""
     key = (info.shape, info.strides, info.dtype, info.pointer & 15, info.device, info.readonly)
     return key, info.pointer
 
 
+def reader_by_description(
+    describe: Callable[[Any, int], ArrayInfo], stream: Callable[[Any, int], Callable[[], int | None]]
+) -> ArrayReader:
+    """Return a reader that describes the array again for every question."""
+
+    def locate(array: Any, stream: int) -> tuple[Hashable, int]:
+        return located(describe(array, stream))
+
+    return ArrayReader(describe, locate, lambda array: (lambda: locate(array, 0),), stream)
+
+
+def _reader_of_subclass(base: ArrayReader, plain: Callable[[Any], Any]) -> ArrayReader:
+    """Return a reader that ignores what a subclass overrides; ``plain`` makes a view for ``base``."""
+    return ArrayReader(
+        lambda array, stream: replace(base.describe(plain(array), stream), owner=array),
+        lambda array, stream: base.locate(plain(array), stream),
+        lambda array: (lambda: base.locate(plain(array), 0),),
+        base.stream,
+    )
+
+
 class AsBase:
-    """An array as its framework's own class reads it, whatever attributes a subclass overrides."""
+    """A view of an array through its framework's own class; attributes of a subclass are ignored."""
 
     def __init__(self, array: Any, base: type) -> None:
         self._array = array
@@ -151,7 +168,7 @@ class AsBase:
 
 
 def base_of(cls: type, framework: str, name: str) -> type | None:
-    """The class of a framework that a class is, or is derived from."""
+    """Return the class of a framework that a class is or derives from."""
     for base in cls.__mro__:
         if (base.__module__.partition(".")[0], base.__name__) == (framework, name):
             return base
@@ -162,7 +179,7 @@ def base_of(cls: type, framework: str, name: str) -> type | None:
 
 _BY_NUMPY = {element.numpy: element for element in ALL.values() if not element.is_packed}
 _ONE_IN_A_BYTE = {element.numbers: element for element in ALL.values() if element.is_packed}
-"""What NumPy holds one of in a byte, and kernels several."""
+"""Sub-byte elements as NumPy stores them: one per byte. Kernels pack several in a byte."""
 
 
 class _ArrayStruct(ctypes.Structure):
@@ -188,7 +205,7 @@ _DATA = _ArrayStruct.data.offset
 
 
 def numpy_element(given: Any) -> DType:
-    """The element type of a NumPy dtype.
+    """Return the element type of a NumPy dtype.
 
     Raises:
         LaunchError: no kernel takes it.
@@ -238,44 +255,19 @@ def _watch_numpy(array: Any) -> tuple[Callable[[], object], ...]:
 
 
 NUMPY = ArrayReader(_describe_numpy, _locate_numpy, _watch_numpy, _no_stream, complete=_complete_numpy)
-
-
-def _plain(array: Any) -> np.ndarray[Any, np.dtype[Any]]:
-    """The array without what a subclass says of it: attributes may be overridden, memory may not."""
-    return np.ndarray.view(array, np.ndarray)
-
-
-def _describe_numpy_subclass(array: Any, stream: int) -> ArrayInfo:
-    return replace(_describe_numpy(_plain(array), stream), owner=array)
-
-
-def _locate_numpy_subclass(array: Any, stream: int) -> tuple[Hashable, int]:
-    return _locate_numpy(_plain(array), stream)
-
-
-def _watch_numpy_subclass(array: Any) -> tuple[Callable[[], object], ...]:
-    return (lambda: _locate_numpy(_plain(array), 0),)
-
-
-NUMPY_SUBCLASS = ArrayReader(
-    _describe_numpy_subclass, _locate_numpy_subclass, _watch_numpy_subclass, _no_stream
-)
+NUMPY_SUBCLASS = _reader_of_subclass(NUMPY, lambda array: np.ndarray.view(array, np.ndarray))
 
 
 # CuPy.
 
 
-def _cupy_memory() -> str:
-    """Which vendor's GPUs CuPy was built for."""
-    try:
-        return AMD_GPU if sys.modules["cupy"].cuda.runtime.is_hip else GPU
-    except (AttributeError, KeyError):
-        return GPU
-
-
 def _describe_cupy(array: Any, stream: int) -> ArrayInfo:
     element, memory = numpy_element(array.dtype), array.data
-    device: Device = (_cupy_memory(), memory.device_id)
+    try:
+        vendor = AMD_GPU if sys.modules["cupy"].cuda.runtime.is_hip else GPU
+    except (AttributeError, KeyError):
+        vendor = GPU
+    device: Device = (vendor, memory.device_id)
     return finish(memory.ptr, array.shape, array.strides, element, device, False, array, element.bytes)
 
 
@@ -285,26 +277,22 @@ def _locate_cupy(array: Any, stream: int) -> tuple[Hashable, int]:
     return (array.shape, array.strides, array.dtype, pointer & 15, ("cupy", memory.device_id)), pointer
 
 
-def _watch_cupy(array: Any) -> tuple[Callable[[], object], ...]:
-    return lambda: array.data.ptr, lambda: array.shape
-
-
 def _cupy_stream(array: Any, index: int) -> Callable[[], int | None]:
     current = sys.modules["cupy"].cuda.get_current_stream
     return lambda: int(current().ptr)
 
 
-CUPY = ArrayReader(_describe_cupy, _locate_cupy, _watch_cupy, _cupy_stream)
+CUPY = ArrayReader(
+    _describe_cupy,
+    _locate_cupy,
+    lambda array: (lambda: array.data.ptr, lambda: array.shape),
+    _cupy_stream,
+)
 
 
 def cupy_subclass(base: type) -> ArrayReader:
-    """How arrays are read whose class is derived from CuPy's: by what CuPy's own says."""
-    return ArrayReader(
-        lambda array, stream: replace(_describe_cupy(AsBase(array, base), stream), owner=array),
-        lambda array, stream: _locate_cupy(AsBase(array, base), stream),
-        lambda array: _watch_cupy(AsBase(array, base)),
-        _cupy_stream,
-    )
+    """Return the reader of a subclass of CuPy's array."""
+    return _reader_of_subclass(CUPY, lambda array: AsBase(array, base))
 
 
 # DLPack.
@@ -318,7 +306,7 @@ _MEMORIES = {
     **dict.fromkeys((dlpack.CUDA, dlpack.CUDA_MANAGED), GPU),
     dlpack.ROCM: AMD_GPU,
 }
-"""Where an array lies, by the type of its device."""
+"""The memory of each DLPack device type."""
 
 
 def _describe_dlpack(array: Any, stream: int) -> ArrayInfo:
@@ -340,15 +328,7 @@ def _describe_dlpack(array: Any, stream: int) -> ArrayInfo:
     return finish(found.pointer, found.shape, found.strides, element, device, readonly, (array, found))
 
 
-def _locate_dlpack(array: Any, stream: int) -> tuple[Hashable, int]:
-    return located(_describe_dlpack(array, stream))
-
-
-def _watch_dlpack(array: Any) -> tuple[Callable[[], object], ...]:
-    return (lambda: _locate_dlpack(array, 0),)
-
-
-DLPACK = ArrayReader(_describe_dlpack, _locate_dlpack, _watch_dlpack, _no_stream)
+DLPACK = reader_by_description(_describe_dlpack, _no_stream)
 
 
 # ---------------------------------------------------------------- arrays seen with other extents and strides
@@ -356,34 +336,15 @@ DLPACK = ArrayReader(_describe_dlpack, _locate_dlpack, _watch_dlpack, _no_stream
 
 @dataclass(frozen=True, eq=False)
 class Strided:
-    """What stands for an array in calls of kernels, seen with other extents and strides.
+    """An array viewed with other extents and strides, for calls of kernels.
 
     Args:
         array: the array, of any framework.
-        info: what it is seen as; it begins where the array begins.
+        info: the view; it begins at the array's address.
     """
 
     array: Any
     info: ArrayInfo
-
-
-def strided_family(of: Callable[[Any], ArrayReader]) -> ArrayReader:
-    """How they are read: as they say, and on the stream that their arrays' framework uses.
-
-    Args:
-        of: the family of any array.
-    """
-
-    def locate(given: Strided, stream: int) -> tuple[Hashable, int]:
-        return located(given.info)
-
-    return ArrayReader(
-        lambda given, stream: given.info,
-        locate,
-        lambda given: of(given.array).watch(given.array),
-        lambda given, index: of(given.array).stream(given.array, index),
-        one_stream=False,
-    )
 
 
 # ---------------------------------------------------------------- PyTorch
@@ -392,19 +353,8 @@ def strided_family(of: Callable[[Any], ArrayReader]) -> ArrayReader:
 _BY_TORCH: dict[object, DType] = {}
 
 
-def _torch_element(given: object) -> DType:
-    found = _BY_TORCH.get(given)
-    if found is None:
-        name = str(given).removeprefix("torch.")
-        try:
-            found = _BY_TORCH[given] = dtype(name)
-        except DTypeError:
-            raise unsupported(given) from None
-    return found
-
-
 def _records_gradient(tensor: Any) -> bool:
-    """Whether PyTorch records what is computed from a tensor, for its gradient."""
+    """Return whether PyTorch records operations on a tensor for its gradient."""
     return bool(tensor.requires_grad and sys.modules["torch"].is_grad_enabled())
 
 
@@ -414,14 +364,6 @@ def _refuse_gradient(tensor: Any) -> None:
             "the tensor requires a gradient, which the result of a kernel would not have; nearest legal "
             "choice: tensor.detach(), or a call under torch.no_grad()"
         )
-
-
-def _gpus() -> str:
-    """Which vendor's GPUs are meant by the device that PyTorch calls CUDA: it is built for one of them."""
-    try:
-        return AMD_GPU if sys.modules["torch"].version.hip else GPU
-    except AttributeError:
-        return GPU
 
 
 def _describe_torch(tensor: Any, stream: int) -> ArrayInfo:
@@ -435,11 +377,19 @@ def _describe_torch(tensor: Any, stream: int) -> ArrayInfo:
     where = tensor.device
     if where.type not in (HOST, GPU):
         raise LaunchError(f"the tensor lies on {where}; nearest: tensor.cpu() or tensor.cuda()")
-    device: Device = HOST if where.type == HOST else (_gpus(), where.index)
-    element = _torch_element(tensor.dtype)
+    device: Device = HOST
+    if where.type == GPU:  # PyTorch calls GPUs of both vendors CUDA; a build serves one vendor
+        is_amd = getattr(getattr(sys.modules["torch"], "version", None), "hip", None)
+        device = (AMD_GPU if is_amd else GPU, where.index)
+    element = _BY_TORCH.get(tensor.dtype)
+    if element is None:
+        try:
+            element = _BY_TORCH[tensor.dtype] = dtype(str(tensor.dtype).removeprefix("torch."))
+        except DTypeError:
+            raise unsupported(tensor.dtype) from None
     try:
         pointer = tensor.data_ptr()
-    except RuntimeError as problem:  # a tensor that stands for another while it is being transformed
+    except RuntimeError as problem:  # a placeholder while PyTorch transforms a function
         raise LaunchError(f"the tensor has no memory: {problem}") from problem
     return finish(pointer, tensor.shape, tensor.stride(), element, device, False, tensor)
 
@@ -458,7 +408,7 @@ def _locate_torch(tensor: Any, stream: int) -> tuple[Hashable, int]:
 
 
 def _watch_torch(tensor: Any) -> tuple[Callable[[], object], ...]:
-    # Where no gradient is required, that it is not costs less to ask than whether one is recorded.
+    # Reading `requires_grad` costs less than asking whether a gradient is recorded.
     look = functools.partial(_records_gradient, tensor) if tensor.requires_grad else None
     return tensor.data_ptr, tensor.size, look or functools.partial(getattr, tensor, "requires_grad")
 
@@ -479,17 +429,9 @@ def _torch_base(tensor: Any) -> AsBase:
 
 
 def _describe_torch_subclass(tensor: Any, stream: int) -> ArrayInfo:
-    # A subclass may also answer in the place of PyTorch's own methods.
+    # A subclass may also override PyTorch's own functions.
     with sys.modules["torch"]._C.DisableTorchFunctionSubclass():
         return replace(_describe_torch(_torch_base(tensor), stream), owner=tensor)
-
-
-def _locate_torch_subclass(tensor: Any, stream: int) -> tuple[Hashable, int]:
-    return located(_describe_torch_subclass(tensor, stream))
-
-
-def _watch_torch_subclass(tensor: Any) -> tuple[Callable[[], object], ...]:
-    return (lambda: _locate_torch_subclass(tensor, 0),)
 
 
 def _torch_subclass_stream(tensor: Any, index: int) -> Callable[[], int | None]:
@@ -497,6 +439,4 @@ def _torch_subclass_stream(tensor: Any, index: int) -> Callable[[], int | None]:
         return _torch_stream(_torch_base(tensor), index)
 
 
-TORCH_SUBCLASS = ArrayReader(
-    _describe_torch_subclass, _locate_torch_subclass, _watch_torch_subclass, _torch_subclass_stream
-)
+TORCH_SUBCLASS = reader_by_description(_describe_torch_subclass, _torch_subclass_stream)

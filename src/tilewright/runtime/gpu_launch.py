@@ -1,13 +1,12 @@
 """Launching on a GPU of any vendor: tensor maps, loaded machine code, launches of one exact shape.
 
-A vendor's differences are in a subclass of `PreparedGpu`: how to make a launch for the driver, how many
-blocks a device holds at once, and the arguments that follow addresses and numbers.
+A subclass of `PreparedGpu` holds the differences of a vendor: how to make a launch for the driver, and how
+many blocks are resident at once.
 """
 
 from __future__ import annotations
 
 import ctypes
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
@@ -17,7 +16,7 @@ import numpy as np
 
 from tilewright.errors import LaunchError, Violation
 from tilewright.ir.deadlocks import first_wait
-from tilewright.ir.kernel import Kernel, SizeParam, TensorMap, Workspace, passed_params
+from tilewright.ir.kernel import Kernel, TensorMap
 from tilewright.lang.program import Parameter
 from tilewright.passes.pipeline import Pass
 from tilewright.runtime.arrays import ArrayInfo, stream_handle, stream_reader
@@ -31,24 +30,24 @@ from tilewright.runtime.recent import Recent
 from tilewright.targets.rules import EmittedText
 
 # ----------------------------------------------------------------
-# Tensor maps of TMA, encoded by the driver once for every address.
+# Tensor maps of TMA. The driver encodes one for each address.
 
 
 KEPT = 64
-"""How many addresses are remembered for one map; the least recently used is forgotten first."""
+"""Encoded addresses that we keep for one map; the least recently used is dropped first."""
 
 NOTHING_BYTES = 128
-"""Of memory in the place of an array without elements; a bulk store writes 16 bytes at least."""
+"""Bytes of memory that stand for an array without elements; a bulk store writes at least 16."""
 
 _FORMATS = {"f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64", "i32": "INT32"}
 
 
 class TensorMaps:
-    """The maps of one array shape and one box, by address.
+    """The tensor maps of one array shape and one box, by address.
 
     Args:
-        tensor_map: what the kernel asks for.
-        info: an array of the shape and strides that the maps are for.
+        tensor_map: the map that the kernel asks for.
+        info: an array with the shape and strides of the maps.
     """
 
     def __init__(self, tensor_map: TensorMap, info: ArrayInfo) -> None:
@@ -59,7 +58,7 @@ class TensorMaps:
 
     @cached_property
     def _nothing(self) -> DeviceMemory:
-        """Zeros in the place of an array without elements."""
+        """Zeros that stand for an array without elements."""
         made = DeviceMemory(NOTHING_BYTES, self._index)
         zeros = np.zeros(NOTHING_BYTES, np.uint8)
         with CUDA_DRIVER.any_capture():
@@ -67,38 +66,35 @@ class TensorMaps:
         return made
 
     def at(self, address: int) -> bytes:
-        """The map of the array at an address."""
+        """Return the map of the array at an address."""
         found = self._encoded.get(address)
         if found is None:
-            found = self._encode(address)
+            shape, strides, start = self._shape, self._strides, address
+            if 0 in shape:
+                # A map needs at least one element. A sum over nothing still loads one tile: it finds zeros
+                # here, and stores go to this memory only.
+                steps = 16 // self._map.dtype.bytes
+                strides = tuple(1 if dim == self._map.order[-1] else steps for dim in range(len(shape)))
+                shape, start = (1,) * len(shape), self._nothing.address
+            found = encoded(self._map, shape, strides, start, self._index)
             self._encoded.keep(address, found)
         return found
-
-    def _encode(self, address: int) -> bytes:
-        shape, strides, order = self._shape, self._strides, self._map.order
-        if 0 in shape:
-            # A map has one element at least. What is reduced over nothing is computed, as of one tile of
-            # none: copies of it find zeros here, and stores go nowhere else.
-            steps = 16 // self._map.dtype.bytes
-            strides = tuple(1 if dim == order[-1] else steps for dim in range(len(shape)))
-            shape, address = (1,) * len(shape), self._nothing.address
-        return encoded(self._map, shape, strides, address, self._index)
 
 
 def encoded(
     tensor_map: TensorMap, shape: Sequence[int], strides: Sequence[int], address: int, index: int
 ) -> bytes:
-    """The map of an array that has elements.
+    """Encode the tensor map of an array that has elements.
 
     Args:
-        tensor_map: what the kernel asks for.
-        shape: of the array.
-        strides: of the array, in elements.
-        address: where it begins.
+        tensor_map: the map that the kernel asks for.
+        shape: the array's extents.
+        strides: the array's strides in elements.
+        address: the array's address.
         index: the device.
 
     Raises:
-        LaunchError: a dtype that TMA does not move.
+        LaunchError: TMA does not move this dtype.
     """
     driver = CUDA_DRIVER.bindings()
     size, rank = tensor_map.dtype.bytes, len(shape)
@@ -106,7 +102,7 @@ def encoded(
     if kind is None:
         raise LaunchError(f"TMA moves no {tensor_map.dtype}")
     order = tensor_map.order
-    # TMA counts dimensions from the innermost, whose stride is 1 and not named.
+    # TMA counts dimensions from the innermost, whose stride is 1 and not passed.
     inwards = [*reversed(order)]
     extents = [driver.cuuint64_t(shape[dim]) for dim in inwards]
     steps_bytes = [driver.cuuint64_t(strides[dim] * size) for dim in inwards[1:]]
@@ -122,7 +118,7 @@ def encoded(
 
 @lru_cache(maxsize=16)
 def _choices(kind: str, *, is_swizzled: bool) -> tuple[Any, ...]:
-    """What is the same for all maps of a type: the type, how boxes lie, and what lies outside of arrays."""
+    """Return the driver's constants for a dtype: type, interleave, swizzle, L2 promotion, fill."""
     driver = CUDA_DRIVER.bindings()
     names = (
         ("DataType", f"DATA_TYPE_{kind}"),
@@ -140,21 +136,21 @@ def _choices(kind: str, *, is_swizzled: bool) -> tuple[Any, ...]:
 
 
 MOST_STARTS = 64
-"""For how many streams a launch keeps its call of the driver."""
+"""Streams for which a launch keeps the prepared call of the driver."""
 
 Start = Callable[[], tuple[Any]]
-"""The driver's call with all its arguments in place; returns the status."""
+"""The driver's call with all arguments bound; returns the status."""
 
 Special = Callable[[Any, Any, tuple[int, ...], Any, int], Start]
-"""Makes the call of a launch that is not plain.
+"""Makes the driver's call of a launch with attributes.
 
-Its arguments: the driver's bindings, the kernel, the extents of the grid and of a block with the shared
-bytes, the stream, and the address of the arguments' addresses.
+Its arguments: the driver's bindings; the kernel; the extents of the grid and of a block, and the shared
+bytes; the stream; the address of the array of argument pointers.
 """
 
 
 class FixedLaunch:
-    """Argument values are written into one buffer, then the driver is called.
+    """A launch of the driver whose arguments lie in one buffer.
 
     Args:
         driver: the driver.
@@ -163,7 +159,7 @@ class FixedLaunch:
         threads: threads per block.
         offsets: byte offset of each argument in the buffer.
         size: bytes of the buffer.
-        special: makes the driver's call; default: the plain launch.
+        special: makes the driver's call; default: a plain launch.
 
     Raises:
         LaunchError: more blocks than a GPU launches.
@@ -181,34 +177,32 @@ class FixedLaunch:
     ) -> None:
         self._driver, self._special = driver, special
         self._index = function.index
-        # Where there is one device, it is current as a rule: asking would cost as much as trying.
+        # A single device is nearly always current. Asking would cost as much as trying.
         self._alone = driver.device_count() <= 1
         self.buffer = ctypes.create_string_buffer(max(size, 1))
         start = ctypes.addressof(self.buffer)
         self._pointers = (ctypes.c_void_p * max(len(offsets), 1))(*(start + offset for offset in offsets))
         self._arguments = ctypes.addressof(self._pointers)
-        for blocks, most, axis in zip(grid, self._limits(threads), "xyz", strict=False):
+        symbols = driver.symbols
+        most_x, *others = symbols.target.architecture(driver.device(self._index).arch).grid
+        if symbols.threads_along_x:
+            most_x = min(most_x, symbols.threads_along_x // threads)
+        for blocks, most, axis in zip(grid, (most_x, *others), "xyz", strict=False):
             if blocks > most:
                 raise LaunchError(f"{blocks} blocks along grid axis {axis}; a GPU launches at most {most}")
         x, y, z = (*grid, 1, 1)[:3]
         self._shape = (x, y, z, threads, 1, 1, function.shared_bytes)
         self._handle = function.handle
-        self._success = driver.constant(driver.symbols.success)
+        self._success = driver.constant(symbols.success)
         self._starts: dict[int, Start] = {}
         renew_after_fork(self)
 
-    def _limits(self, threads: int) -> Sequence[int]:
-        """The most blocks along x, y, z."""
-        symbols = self._driver.symbols
-        x, *others = symbols.target.architecture(self._driver.device(self._index).arch).grid
-        return (min(x, symbols.threads_along_x // threads) if symbols.threads_along_x else x, *others)
-
     def renew(self) -> None:
-        """In a forked child: the next launch asks for the driver, which says that it cannot be used."""
+        """Forget the driver's calls in a forked child; the next launch raises the driver's error."""
         self._starts.clear()
 
     def run(self, stream: int) -> None:
-        """Launch with what the buffer holds; the driver copies it before the call returns."""
+        """Launch with the buffer's contents; the driver copies them before the call returns."""
         start = self._starts.get(stream) or self.start_on(stream)
         if self._alone:
             (status,) = start()
@@ -220,7 +214,7 @@ class FixedLaunch:
                 raise self._driver.failure("the launch", status)
 
     def start_on(self, stream: int) -> Start:
-        """The driver's call for a stream with all arguments in place, remembered."""
+        """Make and keep the driver's call for a stream."""
         if len(self._starts) >= MOST_STARTS:
             self._starts.clear()
         bindings, symbols = self._driver.bindings(), self._driver.symbols
@@ -238,10 +232,10 @@ class FixedLaunch:
 
 
 class GpuBackend:
-    """What is asked of the GPUs of this machine, of any vendor's.
+    """The part of a backend that GPUs of all vendors share.
 
-    A subclass says whose driver it is, the architecture that is compiled for where there is no GPU, and the
-    room that lowers to its target.
+    A subclass gives the driver, the default architecture for machines without a GPU, and the package that
+    lowers to its target.
     """
 
     driver: ClassVar[Driver]
@@ -255,7 +249,7 @@ class GpuBackend:
         return found
 
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
-        """The target's own rules that a kernel breaks."""
+        """Return the target's own rules that a kernel breaks."""
         found: list[Violation] = self.lowering.violations(kernel, arch or self.arch_name())
         return found
 
@@ -266,35 +260,31 @@ class GpuBackend:
 
     @staticmethod
     def device_of(arrays: Mapping[str, ArrayInfo]) -> int:
-        """The number of the device that all arrays lie on."""
+        """Return the index of the device that all arrays lie on."""
         (index,) = {info.device[1] for info in arrays.values() if not isinstance(info.device, str)}
         return index
 
     def arch_name(self) -> str:
-        """The architecture of device 0, or the default one where there is no GPU."""
+        """Return the architecture of device 0, or the default one without a GPU."""
         return self.driver.device(0).arch if self.driver.device_count() else self.default_arch
 
     def processors(self) -> int:
-        """How many blocks run side by side."""
+        """Return the number of multiprocessors of device 0; 0 without a GPU."""
         return self.driver.device(0).multiprocessors if self.driver.device_count() else 0
 
     def device_name(self) -> str:
-        """The name of device 0."""
+        """Return the name of device 0; empty without a GPU."""
         return self.driver.device(0).name if self.driver.device_count() else ""
-
-
-ResidentBlocks = Callable[[LoadedFunction, Kernel], int]
-"""How many blocks of a kernel a device holds at once."""
 
 
 class Loaded:
     """The machine code of a kernel, loaded once on each device that launches it.
 
     Args:
-        driver: which loads it.
-        image: gives the machine code, when a device loads it.
-        entry: the kernel's name in it.
-        shared_bytes: of shared memory that a launch says.
+        driver: the driver that loads it.
+        image: returns the machine code; called when a device loads it.
+        entry: the kernel's name in the machine code.
+        shared_bytes: dynamic shared memory of a launch.
     """
 
     def __init__(self, driver: Driver, image: Callable[[], bytes], entry: str, shared_bytes: int) -> None:
@@ -303,7 +293,7 @@ class Loaded:
         self._functions: dict[int, LoadedFunction] = {}
 
     def on(self, index: int) -> LoadedFunction:
-        """The kernel on a device."""
+        """Return the kernel, loaded on a device."""
         if index not in self._functions:
             made = self._driver.load(self.image(), self._entry, index, self._shared_bytes)
             self._functions[index] = made
@@ -311,14 +301,13 @@ class Loaded:
 
 
 _in_graphs: set[object] = set()
-"""What was launched while a graph was captured: the graph may launch it again at any time."""
+"""Launches that a graph captured. They stay alive, because the graph may launch them at any time."""
 
 
 class PreparedGpu(ABC):
-    """Launches of one exact shape, each from a packed argument buffer of its own.
+    """Launches of one exact shape, each with its own argument buffer.
 
-    A buffer is taken for a launch and given back after it, so there are as many as there were launches at the
-    same time: on other threads, or in a signal handler.
+    A launch takes a buffer and gives it back, so launches on other threads or in a signal handler use others.
     """
 
     may_be_inlined: ClassVar[bool] = False
@@ -337,7 +326,7 @@ class PreparedGpu(ABC):
         self.executable = executable
         self.recent, self.seen = True, 0
         self._index = index
-        # The first array's framework says which stream is current.
+        # The first array's framework gives the current stream.
         self._first_array = next(at for at, parameter in enumerate(parameters) if parameter.kind == "tensor")
         self._reader: tuple[type | None, Any] = (None, None)
         self._empty = binding.blocks == 0
@@ -348,13 +337,11 @@ class PreparedGpu(ABC):
             for (at, offset), tensor_map in zip(layout.maps, kernel.tensor_maps, strict=True)
         )
         function = executable.handle.on(index)
-        together = _waits_for_all(kernel, binding, function, self.resident_blocks)
-        offsets = (*layout.packing.offsets, *(offset for _, offset in layout.maps))
+        together = self._waits_for_all(kernel, binding, function)
+        offsets = (*layout.offsets, *(offset for _, offset in layout.maps))
         launch = partial(self.launch_of, function, kernel, binding.grid, offsets, layout.size, together)
-        self._pack = partial(
-            _GpuBuffer, launch, kernel, binding, layout, maps, len(arrays), index, self.driver
-        )
-        self._first = self._pack()
+        self._new_buffer = partial(_GpuBuffer, launch, binding, layout, maps, len(arrays), index, self.driver)
+        self._first = self._new_buffer()
         self._idle = [self._first]
         executable.launches.add(self)
 
@@ -372,34 +359,34 @@ class PreparedGpu(ABC):
         captured = handle not in LEGACY_STREAM and self.driver.is_capturing(handle)
         if captured:
             _in_graphs.add(self)
-        packed = self._first
-        if pointers is packed.written and not packed.more:
-            # The same ones come again only from a prepared launch, and then no call writes other ones.
-            packed.run(handle)
+        buffer = self._first
+        if pointers is buffer.written and not buffer.more:
+            # Only a prepared launch passes the same object again, and then no other call writes the buffer.
+            buffer.run(handle)
             return
         try:
-            packed = self._idle.pop()
+            buffer = self._idle.pop()
         except IndexError:
-            packed = self._pack()
-        if pointers is not packed.written:
-            packed.write_arrays(pointers)
-        if packed.more:
-            packed.write_more(arguments, handle, captured)
-        packed.run(handle)
+            buffer = self._new_buffer()
+        if pointers is not buffer.written:
+            buffer.write_arrays(pointers)
+        if buffer.more:
+            buffer.write_more(arguments, handle, captured)
+        buffer.run(handle)
         if captured:
-            _in_graphs.add(packed)  # its workspaces are the graph's own
+            _in_graphs.add(buffer)  # its workspaces belong to the graph
         else:
-            self._idle.append(packed)
+            self._idle.append(buffer)
 
     def inline(self) -> None:  # noqa: B027 - the answer of every GPU
-        """It is not launched without Python."""
+        """Return None: a GPU launch always goes through Python."""
 
     def driver_call(self, stream: int) -> Callable[[], object]:
-        """The driver's call alone, on the arguments of the last launch: what a launch costs at the least."""
+        """Return the driver's call on the arguments of the last launch, for measuring the least cost."""
         return self._first.launch.start_on(stream)
 
     def _find_reader(self, array: Any) -> Callable[[], int | None]:
-        """How the array's framework tells its current stream; remembered if it serves all of the type."""
+        """Return a function that reads the current stream; kept if it serves all arrays of the type."""
         current, shared = stream_reader(array, self._index)
         if shared:
             self._reader = (type(array), current)
@@ -415,42 +402,40 @@ class PreparedGpu(ABC):
         size: int,
         together: bool,
     ) -> FixedLaunch:
-        """A launch of the driver, with a buffer of its own; ``together``: all blocks are resident at once."""
+        """Make a launch with its own buffer; ``together``: all blocks must be resident at once."""
 
     @staticmethod
     @abstractmethod
     def resident_blocks(function: LoadedFunction, kernel: Kernel) -> int:
-        """How many blocks of a kernel the device holds at once."""
+        """Return how many blocks of a kernel the device holds at once."""
 
+    def _waits_for_all(self, kernel: Kernel, binding: Binding, function: LoadedFunction) -> bool:
+        """Return whether blocks wait for later blocks, so that all must be resident at once.
 
-def _waits_for_all(kernel: Kernel, binding: Binding, function: LoadedFunction, most: ResidentBlocks) -> bool:
-    """Whether blocks wait for others of higher numbers: all of them must be resident at once on the device.
-
-    Raises:
-        LaunchError: it does not hold so many; they would wait for ever.
-    """
-    sizes = {param.sym: binding.sizes[param.sym.name] for param in kernel.sizes}
-    wait = first_wait(kernel, sizes)
-    if wait is None:
-        return False
-    resident = most(function, kernel)
-    if binding.blocks > resident:
-        where = "" if wait.location is None else f"\n{wait.location.excerpt()}"
-        raise LaunchError(
-            f"kernel {kernel.name}: its {binding.blocks} blocks wait for each other, and device "
-            f"{function.index} holds {resident} of them at once; nearest legal choice: {resident} blocks, "
-            f"each of which does the work of several{where}"
-        )
-    return True
+        Raises:
+            LaunchError: the device holds fewer blocks; they would wait for ever.
+        """
+        sizes = {param.sym: binding.sizes[param.sym.name] for param in kernel.sizes}
+        wait = first_wait(kernel, sizes)
+        if wait is None:
+            return False
+        resident = self.resident_blocks(function, kernel)
+        if binding.blocks > resident:
+            where = "" if wait.location is None else f"\n{wait.location.excerpt()}"
+            raise LaunchError(
+                f"kernel {kernel.name}: its {binding.blocks} blocks wait for each other, and device "
+                f"{function.index} holds {resident} of them at once; nearest legal choice: {resident} blocks, "
+                f"each of which does the work of several{where}"
+            )
+        return True
 
 
 class _GpuBuffer:
-    """An argument buffer in which only addresses and numbers change, and the workspaces that it names."""
+    """An argument buffer with its workspaces; only addresses and numbers change between launches."""
 
     def __init__(
         self,
         launch: Callable[[], FixedLaunch],
-        kernel: Kernel,
         binding: Binding,
         layout: ArgumentLayout,
         maps: Sequence[tuple[int, int, TensorMaps]],
@@ -465,16 +450,10 @@ class _GpuBuffer:
         self._bytes = memoryview(buffer).cast("B")
         self._write_addresses = layout.address_writer(buffer, arrays)
         self._maps = maps
-        workspaces = []
-        for param, code, offset in zip(
-            passed_params(kernel), layout.packing.codes, layout.packing.offsets, strict=True
-        ):
-            if isinstance(param, SizeParam):
-                struct.pack_into("@" + code, buffer, offset, binding.sizes[param.sym.name])
-            elif isinstance(param, Workspace):
-                size = binding.workspaces[param.value.name] * param.value.dtype.bytes
-                clears = Clears.LAUNCH if param.zeroed else Clears.ONCE if param.resets else Clears.NEVER
-                workspaces.append((offset, size, clears))
+        workspaces = [
+            (at, size, Clears.LAUNCH if param.zeroed else Clears.ONCE if param.resets else Clears.NEVER)
+            for param, at, size in layout.write_sizes(buffer, binding)
+        ]
         self._workspaces = Workspaces(workspaces, index, driver) if workspaces else None
         self._numbers = tuple(NumberWriter(number) for number in layout.numbers)
         self.more = bool(self._numbers or workspaces)
@@ -487,7 +466,7 @@ class _GpuBuffer:
         self.written = pointers
 
     def write_more(self, arguments: Sequence[Any], stream: int, captured: bool) -> None:
-        """Write what not every kernel has: numbers and the addresses of workspaces."""
+        """Write numbers and the addresses of workspaces."""
         for number in self._numbers:
             number.write(self.launch.buffer, arguments)
         if self._workspaces is not None:

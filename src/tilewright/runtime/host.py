@@ -1,4 +1,4 @@
-"""The CPU backend: compiles C++ text with the machine's compiler, runs blocks on threads."""
+"""The CPU backend: compiles C++ text with the machine's compiler and runs blocks on threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from tilewright.errors import LaunchError, Violation
-from tilewright.ir.kernel import Kernel, SizeParam, Workspace
+from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Parameter
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import Binding, NumberWriter, check_no_stream
@@ -33,19 +33,19 @@ class CpuBackend:
     passes = cpu.PASSES
 
     def arch_name(self) -> str:
-        """The machine's own architecture."""
+        """Return the machine's architecture."""
         return host_arch()
 
     def processors(self) -> int:
-        """How many blocks run side by side."""
+        """Return how many blocks run in parallel."""
         return int(settings().threads)
 
     def device_name(self) -> str:
-        """The processor's name."""
+        """Return the processor's name."""
         return processor_name()
 
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
-        """The target's own rules that a kernel breaks."""
+        """Return the target's own rules that a kernel breaks."""
         return cpu.violations(kernel, arch or self.arch_name())
 
     def listing(self, kernel: Kernel, arch: str | None) -> EmittedText:
@@ -62,7 +62,7 @@ class CpuBackend:
 
         def build() -> bytes:
             data = compile_library(listing.text)
-            Library(data, kernel.name).function(listing.entry)  # before anybody else can find it
+            Library(data, kernel.name).function(listing.entry)  # fails before the artifact is published
             return data
 
         entry = Cache.default().get_or_build(address, ".so", build, meta)
@@ -79,7 +79,7 @@ class CpuBackend:
         parameters: Sequence[Parameter],
         arrays: Mapping[str, ArrayInfo],
     ) -> PreparedCpu:
-        """A launch for arguments of this exact shape."""
+        """Prepare a launch for arguments of this exact shape."""
         for name, info in arrays.items():
             if info.device != HOST:
                 raise LaunchError(
@@ -89,10 +89,9 @@ class CpuBackend:
 
 
 class PreparedCpu:
-    """Launches of one exact shape, each from a packed argument buffer of its own.
+    """Launches of one exact shape, each with its own argument buffer.
 
-    A buffer is taken for a launch and given back after it, so there are as many as there were launches at the
-    same time: on other threads, or in a signal handler.
+    A launch takes a buffer and gives it back, so launches on other threads or in a signal handler use others.
     """
 
     may_be_inlined: ClassVar[bool] = True
@@ -101,18 +100,17 @@ class PreparedCpu:
         assert executable.listing is not None
         self.executable = executable
         self.seen = 0
-        self._used = bytearray(b"\1")  # which launches without Python set too
+        self._used = bytearray(b"\1")  # compiled code sets it too
         self._binding = binding
         self._launcher: Launcher = executable.handle[1]
         self._layout = argument_layout(executable.listing.kernel, parameters)
         self._arrays = sum(parameter.kind == "tensor" for parameter in parameters)
         self._blocks = binding.blocks
-        self._idle = [self._pack()]
+        self._idle = [self._new_buffer()]
         executable.launches.add(self)
 
-    def _pack(self) -> _HostBuffer:
-        assert self.executable.listing is not None
-        return _HostBuffer(self.executable.listing.kernel, self._binding, self._layout, self._arrays)
+    def _new_buffer(self) -> _HostBuffer:
+        return _HostBuffer(self._binding, self._layout, self._arrays)
 
     @property
     def recent(self) -> bool:
@@ -124,27 +122,27 @@ class PreparedCpu:
         self._used[0] = value
 
     def inline(self) -> InlineLaunch | None:
-        """What code without Python needs to run it, with an argument buffer of its own.
+        """Return the launch for code without Python, with its own argument buffer.
 
-        None if it takes longer than what stays on the caller's thread, or needs more than addresses.
+        None if the launch is too long for the caller's thread, or needs more than addresses.
         """
         offsets = dict(self._layout.tensors)
         if not self._launcher.is_short(self._blocks) or len(offsets) < self._arrays:
             return None
-        packed = self._pack()
-        if packed.more or waits(self.executable.kernel):
+        buffer = self._new_buffer()
+        if buffer.more or waits(self.executable.kernel):
             return None
         scratch = Scratch(self._launcher.scratch_bytes)
         used = (ctypes.c_char * 1).from_buffer(self._used)
         return InlineLaunch(
             self,
             self._launcher.address,
-            packed.address,
+            buffer.address,
             scratch.address,
             self._blocks,
             ctypes.addressof(used),
             tuple(offsets[at] for at in range(self._arrays)),
-            (packed, scratch, used),
+            (buffer, scratch, used),
         )
 
     def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
@@ -152,25 +150,25 @@ class PreparedCpu:
         check_no_stream(stream, CPU.name)
         self._used[0] = 1
         try:
-            packed = self._idle.pop()
+            buffer = self._idle.pop()
         except IndexError:
-            packed = self._pack()
-        if pointers is not packed.written:  # a prepared launch brings the same ones again
-            packed.write_addresses(*pointers)
-            packed.written = pointers
-        if packed.more:
-            packed.write_more(arguments)
-        stuck = self._launcher.launch(packed.address, self._blocks)
+            buffer = self._new_buffer()
+        if pointers is not buffer.written:  # a prepared launch passes the same object again
+            buffer.write_addresses(*pointers)
+            buffer.written = pointers
+        if buffer.more:
+            buffer.write_more(arguments)
+        stuck = self._launcher.launch(buffer.address, self._blocks)
         if stuck:
             assert self.executable.listing is not None
             raise LaunchError(cpu.why_stuck(self.executable.listing.kernel, stuck))
-        self._idle.append(packed)
+        self._idle.append(buffer)
 
 
 class _HostBuffer:
-    """An argument buffer in which only addresses and numbers change, and the workspaces that it names."""
+    """An argument buffer with its workspaces; only addresses and numbers change between launches."""
 
-    def __init__(self, kernel: Kernel, binding: Binding, layout: ArgumentLayout, arrays: int) -> None:
+    def __init__(self, binding: Binding, layout: ArgumentLayout, arrays: int) -> None:
         self._buffer = ctypes.create_string_buffer(max(layout.size, 1))
         self.address = ctypes.addressof(self._buffer)
         self.write_addresses = layout.address_writer(self._buffer, arrays)
@@ -178,20 +176,14 @@ class _HostBuffer:
         self._numbers = tuple(NumberWriter(number) for number in layout.numbers)
         self._zeroed: list[Scratch] = []
         self._workspaces: list[Scratch] = []
-        for param, code, offset in zip(
-            kernel.params, layout.packing.codes, layout.packing.offsets, strict=True
-        ):
-            if isinstance(param, SizeParam):
-                struct.pack_into("@" + code, self._buffer, offset, binding.sizes[param.sym.name])
-            elif isinstance(param, Workspace):
-                size = binding.workspaces[param.value.name] * param.value.dtype.bytes
-                memory = Scratch(max(size, 1))
-                (self._zeroed if param.zeroed else self._workspaces).append(memory)
-                struct.pack_into("@P", self._buffer, offset, memory.address)
+        for param, offset, size in layout.write_sizes(self._buffer, binding):
+            memory = Scratch(max(size, 1))
+            (self._zeroed if param.zeroed else self._workspaces).append(memory)
+            struct.pack_into("@P", self._buffer, offset, memory.address)
         self.more = bool(self._numbers or self._zeroed)
 
     def write_more(self, arguments: Sequence[Any]) -> None:
-        """Write what not every kernel has: numbers, and the zeros that a workspace starts with."""
+        """Write the numbers, and clear the workspaces that start with zeros."""
         for number in self._numbers:
             number.write(self._buffer, arguments)
         for memory in self._zeroed:

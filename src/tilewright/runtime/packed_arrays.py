@@ -1,9 +1,8 @@
-"""Arrays of elements narrower than a byte: each byte holds several, the first in its lowest bits."""
+"""Arrays of elements narrower than a byte. Each byte holds several, the first in its lowest bits."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,18 +10,18 @@ from tilewright.calls import launches
 from tilewright.dtypes import DType, u8
 from tilewright.errors import LaunchError
 from tilewright.packing import narrow, packed_dim
-from tilewright.runtime.frameworks import ArrayInfo, ArrayReader
+from tilewright.runtime.frameworks import ArrayInfo
 
 
 @launches
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """An array of bytes that a kernel sees as an array of narrower elements; made by `packed`.
+    """An array of bytes that a kernel takes as an array of narrower elements; made by `packed`.
 
     Args:
         array: the bytes: an array of u8, of any framework.
         dtype: the element type.
-        axis: the dimension along which elements share bytes; None: as the strides say.
+        axis: the dimension along which elements share bytes; None: the contiguous dimension.
     """
 
     array: Any
@@ -39,22 +38,22 @@ class Packed:
 def packed(array: Any, element: DType | str, axis: int | None = None) -> Packed:
     """View the bytes of an array as 4-bit elements, two in each byte, the first in the low half.
 
-    The dimension along which elements share bytes has twice the extent that it has in bytes.  Nothing is
-    copied.  Kernels move such elements, and convert them as they are loaded into a
-    fragment of a wider type or stored from one.
+    The dimension along which elements share bytes has twice its extent in bytes.  Nothing is copied.  Kernels
+    move packed elements, and convert them when they load them into a fragment of a wider type, or store them
+    from one.
 
     Args:
         array: an array of u8 of any framework, contiguous along a dimension.
         element: `i4` or `f4e2m1`.
-        axis: the dimension along which elements share bytes; default: that of stride 1.  If several have
-            stride 1, all but one have one byte: the fastest is then the last that has one byte, as in the
-            result of `pack` and its transpose, and of a single byte the last.
+        axis: the dimension along which elements share bytes; default: the dimension of stride 1.  If several
+            have stride 1, all but one of them have one byte; the last with one byte counts then, as in the
+            result of `pack` and its transpose.
 
     Returns:
-        What stands for the array in calls of kernels.
+        A view to pass to kernels.
 
     Raises:
-        DTypeError: an element type that fills bytes.
+        DTypeError: the element type has 8 bits or more.
 
     Example:
         >>> import numpy as np
@@ -75,46 +74,22 @@ def packed(array: Any, element: DType | str, axis: int | None = None) -> Packed:
     return Packed(array, narrow(element), axis)
 
 
-def family(describe: Callable[[Any, int], ArrayInfo], of: Callable[[Any], ArrayReader]) -> ArrayReader:
-    """How packed arrays are read: as their bytes are, by the framework that these are of.
-
-    Args:
-        describe: of any array.
-        of: the family of any array.
-    """
-
-    def described(given: Packed, stream: int) -> ArrayInfo:
-        return seen_as(describe(given.array, stream), given.dtype, given.axis)
-
-    def located(given: Packed, stream: int) -> tuple[Hashable, int]:
-        key, pointer = of(given.array).locate(given.array, stream)
-        return (given.dtype, given.axis, key), pointer
-
-    return ArrayReader(
-        described,
-        located,
-        lambda given: of(given.array).watch(given.array),
-        lambda given, index: of(given.array).stream(given.array, index),
-        one_stream=False,
-    )
-
-
 def seen_as(found: ArrayInfo, kind: DType, axis: int | None = None) -> ArrayInfo:
-    """What is known of an array of bytes, as one of narrower elements.
+    """Return the metadata of an array of bytes, viewed as narrower elements.
 
     Args:
         found: the bytes.
         kind: the element type.
-        axis: the dimension along which elements share bytes; None: as the strides say.
+        axis: the dimension along which elements share bytes; None: the contiguous dimension.
 
     Raises:
-        LaunchError: it is no array of u8, or contiguous along no dimension, or not along the axis.
+        LaunchError: it is no array of u8, or not contiguous along the axis.
     """
     if found.dtype != u8:
         raise LaunchError(
             f"an array of {found.dtype} for packed {kind}; nearest legal choice: its bytes, as an array of u8"
         )
-    if 0 in found.shape:  # strides of what holds nothing say nothing
+    if 0 in found.shape:  # the strides of an empty array mean nothing
         found = replace(found, strides=row_major(found.shape))
     dim = packed_dim(found.strides, found.shape, in_bytes=True)
     if dim is None:
@@ -137,17 +112,17 @@ def seen_as(found: ArrayInfo, kind: DType, axis: int | None = None) -> ArrayInfo
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of an array whose last dimension is the fastest."""
+    """Return the strides of a row-major array."""
     return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 def in_bytes(info: ArrayInfo) -> ArrayInfo:
-    """What is known of an array, as one of bytes if its elements are packed."""
+    """Return the metadata of an array; of its bytes if its elements are packed."""
     if not info.dtype.is_packed:
         return info
     each, dim = info.dtype.per_byte, packed_dim(info.strides, info.shape)
     shape = tuple(n // each if d == dim else n for d, n in enumerate(info.shape))
-    # One element is stepped along by nothing: that of another dimension must not look like the fastest.
+    # The stride of a dimension with one element is never taken; it must not look like the packed dimension.
     steps = [
         max(step, 2 * each) if n == 1 else step for n, step in zip(info.shape, info.strides, strict=True)
     ]

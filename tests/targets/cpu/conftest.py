@@ -14,7 +14,7 @@ from tilewright.ir import verify
 from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam, TensorParam
 from tilewright.runtime import native
 from tilewright.runtime.arrays import describe
-from tilewright.runtime.binding import bind, packing
+from tilewright.runtime.binding import argument_codes, bind
 from tilewright.runtime.libraries import Library
 from tilewright.targets import cpu
 from tilewright.targets.rules import EmittedText
@@ -65,13 +65,14 @@ class Machine:
                 size = bound.workspaces[param.value.name] * param.value.dtype.bytes
                 workspaces.append(np.full(size, 0 if param.zeroed else POISON, np.uint8))
                 values.append(workspaces[-1].ctypes.data)
-        packed = ctypes.create_string_buffer(struct.pack(packing(listing.kernel).format, *values) or b"\0")
+        form = "@" + "".join(argument_codes(listing.kernel))
+        arguments = ctypes.create_string_buffer(struct.pack(form, *values) or b"\0")
         scratch = np.full(listing.shared_bytes + 2 * GUARD_BYTES + 64, POISON, np.uint8)
         start = scratch.ctypes.data + GUARD_BYTES
         start += -start % 64
         counter = ctypes.c_longlong()
         function = self.library(listing.text, toolchain or native.find_toolchain()).function(listing.entry)
-        function(ctypes.addressof(packed), ctypes.addressof(counter), start, bound.blocks)
+        function(ctypes.addressof(arguments), ctypes.addressof(counter), start, bound.blocks)
         before = start - scratch.ctypes.data
         after = before + listing.shared_bytes
         assert (scratch[:before] == POISON).all(), "written before the scratch memory"
