@@ -424,8 +424,8 @@ class PreparedGpu(ABC):
             where = "" if wait.location is None else f"\n{wait.location.excerpt()}"
             raise LaunchError(
                 f"kernel {kernel.name}: its {binding.blocks} blocks wait for each other, and device "
-                f"{function.index} holds {resident} of them at once; nearest legal choice: {resident} blocks, "
-                f"each of which does the work of several{where}"
+                f"{function.index} holds {resident} of them at once; nearest legal choice: {resident} "
+                f"blocks, each of which does the work of several{where}"
             )
         return True
 
