@@ -1,7 +1,7 @@
-"""Compiled artifacts on disk, addressed by what they were made from.
+"""A cache of compiled artifacts on disk, addressed by everything that they depend on.
 
-A per-key lock file lets one process build while the others wait; where locks do not work, an artifact may be
-built more than once, and is whole all the same (see `entries`).
+A lock file per key lets one process build while the others wait. Without working locks, several processes may
+build an artifact, but every reader still finds a whole one (see `entries`).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _shared: dict[tuple[Path, int], Cache] = {}
 
 
 def key(parts: Mapping[str, str] | Sequence[str]) -> str:
-    """The address of what is made from `parts`: a sha256 in hexadecimal.
+    """Return the address of an artifact that depends on `parts`: a sha256 in hexadecimal.
 
-    Every part counts with its length, so two different splits of one text never meet; the parts of a mapping
-    count with their names, in any order.
+    The hash includes the length of every part, so two splits of one text differ. For a mapping it includes
+    the names, in sorted order.
 
     Args:
         parts: everything that the artifact depends on: the generated text, the toolchain with its options,
@@ -74,14 +74,14 @@ def key(parts: Mapping[str, str] | Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a cache holds, and what this process had from it.
+    """Figures of a cache.
 
     Args:
         root: its directory.
-        entries: artifacts in it.
-        bytes: their size, with their records.
-        capacity_bytes: the size above which the least recently used ones go.
-        hits: artifacts that were there when this process asked.
+        entries: number of artifacts.
+        bytes: size of artifacts and records.
+        capacity_bytes: the size above which the least recently used artifacts are removed.
+        hits: artifacts that this process found.
         builds: artifacts that this process built.
     """
 
@@ -96,14 +96,14 @@ class Stats:
 class Cache:
     """A directory of artifacts, shared by any number of processes of one user.
 
-    A directory that other users may write, or may have written, is not used: what lies there is code, and
-    would run.  This process then keeps its artifacts in a directory of its own, as where it may not write.
+    Artifacts are code that will run, so a directory that other users may write is not used.  This process
+    then keeps its artifacts in a directory of its own, as it does if it cannot write the cache.
 
     Args:
         root: the directory; made when first needed.
         capacity_bytes: the size above which the least recently used artifacts are removed.
-        grace_seconds: an artifact that any process used so recently is never removed; neither is one whose
-            `CacheEntry` is still alive in this process.
+        grace_seconds: artifacts used within this time, by any process, are never removed; neither are those
+            with a live `CacheEntry` in this process.
 
     Example:
         >>> with tempfile.TemporaryDirectory() as directory:
@@ -129,13 +129,13 @@ class Cache:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """In a forked child: the lock is free, also if another thread of the parent held it."""
-        # A signal handler may use the cache while its thread counts.
+        """Replace the lock in a forked child: another thread of the parent may have held it."""
+        # Reentrant, because a signal handler may use the cache.
         self._counting = threading.RLock()
 
     @classmethod
     def default(cls) -> Cache:
-        """The cache that the environment asks for, one object in this process for equal settings."""
+        """Return the cache that the environment asks for; one object per process and setting."""
         found = settings()
         root = found.cache_dir or user_cache_path("tilewright", appauthor=False)
         return _shared.setdefault((root, found.cache_bytes), cls(root, found.cache_bytes))
@@ -143,29 +143,35 @@ class Cache:
     def get_or_build(
         self, key: str, suffix: str, build: Callable[[], bytes], meta: Mapping[str, object]
     ) -> CacheEntry:
-        """The artifact of `key`, built if it is not there, is damaged, or has other meta data.
+        """Return the artifact of `key`; build it if it is missing or damaged, or has other metadata.
 
         Args:
             key: the address, from `key()`.
-            suffix: how the file's name ends, e.g. ``".cubin"``.
+            suffix: the ending of the file name, e.g. ``".cubin"``.
             build: makes the artifact; called at most once, and by one process at a time for a key.
-            meta: what to remember about it, in JSON's types; written after `build` ran, which may change it.
-                An artifact that is there must say the same names, each with a value of the same type.
+            meta: metadata in JSON's types; written after `build` ran, which may change it.  The metadata of
+                an artifact that is found must have the same names, with values of the same types.
 
         Returns:
-            The entry; its path stays while the entry is alive in this process.
+            The entry; its file stays while the entry is alive in this process.
 
         Raises:
-            ValueError: `key` or `suffix` cannot be part of a file's name.
+            ValueError: `key` or `suffix` cannot be part of a file name.
         """
         name = entries.file_name(key, suffix)
-        home = self._find_home()
+        home: Path | None = self._home
+        if home is self.root and (reason := self.distrust()) is not None:
+            try:
+                home = self._move_out(reason)
+            except OSError:
+                self._warn(reason, "in memory")
+                home = None
         entry = self._find(name, home, meta)
         if entry is None:
             with contextlib.nullcontext() if home is None else entries.locked(entries.place(home, name)):
                 entry = self._find(name, home, meta)
                 if entry is None:
-                    entry = self._keep(home, name, build(), meta)
+                    entry = self._publish(home, name, build(), meta)
         with self._counting:
             self._hits += entry.hit
             self._alive.add(entry)
@@ -175,9 +181,9 @@ class Cache:
         return entry
 
     def clear(self) -> int:
-        """Remove every artifact; returns how many there were. Nothing else under the root is touched.
+        """Remove every artifact and return their number. Nothing else under the root is touched.
 
-        What this or another process has loaded goes on to work.
+        Loaded code keeps working, in this and in other processes.
         """
         found, litter = self._scan()
         for entry in found:
@@ -187,34 +193,24 @@ class Cache:
         return len(found)
 
     def stats(self) -> Stats:
-        """How much the cache holds, and what this process had from it."""
+        """Return the figures of the cache."""
         found, _ = self._scan()
         size = sum(entry.size for entry in found)
         return Stats(self._home, len(found), size, self.capacity_bytes, self._hits, self._builds)
 
     def distrust(self) -> str | None:
-        """Why the root is not used; None if nobody else can have put code there."""
+        """Return why the root is not used; None if no other user can have put code there."""
         return distrust(self.root.absolute())
 
     @property
     def _home(self) -> Path:
-        """Where this process writes: the root, or its own directory once the root was refused."""
+        """The directory that this process writes: the root, or its own once the root was refused."""
         if self._private is not None and self._private[1] == os.getpid():
             return self._private[0]
         return self.root
 
-    def _find_home(self) -> Path | None:
-        """Where this process may write; None if nowhere, so that artifacts stay in memory."""
-        if self._home is not self.root or (reason := self.distrust()) is None:
-            return self._home
-        try:
-            return self._move_out(reason)
-        except OSError:
-            self._warn(reason, "in memory")
-            return None
-
     def _scan(self) -> tuple[list[entries.ListedEntry], list[tuple[Path, float]]]:
-        """What lies where this process writes; nothing of a root that it does not use."""
+        """List the directory that this process writes; nothing of a root that it does not use."""
         unused = self._home is self.root and self.distrust() is not None
         return ([], []) if unused else entries.scan(self._home)
 
@@ -226,32 +222,28 @@ class Cache:
         fits = (entry for entry in found if entry is not None and _has_form(entry.meta, meta))
         return next(fits, None) or self._unwritten.get(name)
 
-    def _keep(self, home: Path | None, name: str, data: bytes, meta: Mapping[str, object]) -> CacheEntry:
+    def _publish(self, home: Path | None, name: str, data: bytes, meta: Mapping[str, object]) -> CacheEntry:
+        """Write an entry to the directory, else to one of this process's own, else keep it in memory."""
         problem: OSError | None = None
         while home is not None:
             try:
                 return entries.publish(entries.place(home, name), data, meta)
             except OSError as raised:
                 problem = problem or raised
-                home = self._next_home(home, raised)
+                own, home = home != self.root, None
+                if not own:
+                    with contextlib.suppress(OSError):
+                        home = self._move_out(str(raised.strerror or raised))
         entry = entries.unwritten(entries.place(self.root, name), data, meta)
         self._unwritten.keep(name, entry)
         if problem is not None:
             self._warn(str(problem.strerror or problem), "in memory")
         return entry
 
-    def _next_home(self, home: Path, problem: OSError) -> Path | None:
-        """Where to write what the root refused; None if there is no other place."""
-        if home != self.root:
-            return None
-        with contextlib.suppress(OSError):
-            return self._move_out(str(problem.strerror or problem))
-        return None
-
     def _move_out(self, reason: str) -> Path:
         home, process = Path(tempfile.mkdtemp(prefix="tilewright-")), os.getpid()
         self._private, self._held_bytes = (home, process), None
-        # A forked child ends through here too, and must leave its parent's directory alone.
+        # A forked child runs this too, and must leave its parent's directory alone.
         atexit.register(lambda: shutil.rmtree(home, ignore_errors=True) if os.getpid() == process else None)
         self._warn(reason, "until it ends")
         return home
@@ -272,7 +264,7 @@ class Cache:
         warnings.warn(message, RuntimeWarning, stacklevel=level)
 
     def _make_room(self, added: int) -> None:
-        """Remove what was used longest ago, once the directory holds more than it may."""
+        """Remove the least recently used artifacts if the directory exceeds its capacity."""
         self._added_bytes += added
         if self._held_bytes is None or self._added_bytes * 16 > self.capacity_bytes:
             # Other processes add too: count again.
@@ -296,7 +288,7 @@ class Cache:
 
 
 def _has_form(found: object, wanted: object) -> bool:
-    """Whether meta data that was read have the names and types of those that are wanted."""
+    """Return whether metadata that was read has the names and types of the wanted metadata."""
     if isinstance(wanted, Mapping):
         return isinstance(found, Mapping) and all(
             name in found and _has_form(found[name], value) for name, value in wanted.items()
@@ -305,7 +297,7 @@ def _has_form(found: object, wanted: object) -> bool:
 
 
 def _sweep(litter: list[tuple[Path, float]]) -> None:
-    """Remove what ended processes left; what is young may belong to one that runs."""
+    """Remove files that ended processes left; young files may belong to a running one."""
     for path, changed in litter:
         if changed < time.time() - _LITTER_SECONDS:
             entries.unlink(path)

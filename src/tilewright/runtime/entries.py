@@ -1,9 +1,9 @@
-"""The cache's files: how an artifact and its record are written, checked, listed and removed.
+"""The cache's files: writing, checking, listing and removing an artifact and its record.
 
-An entry is two files: the artifact, `<key><suffix>`, and its record, `<key><suffix>.json`, which holds the
-artifact's sha256, the caller's meta data and a sha256 of the record itself.  Both appear by renaming a
-finished file, the record last; so a reader finds a whole entry or none, on network file systems too.  Files
-and directories that other users may have written count as missing: the digests tell damage, not malice.
+An entry is two files: the artifact, `<key><suffix>`, and its record, `<key><suffix>.json`. The record holds
+the artifact's sha256, the caller's metadata and a sha256 of the record itself. Both appear by renaming a
+finished file, the record last. So a reader finds a whole entry or none, on network file systems too. Files
+and directories that other users may have written count as missing: the digests detect damage, not malice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tilewright.runtime.environment import renew_after_fork
 from tilewright.runtime.trust import (
@@ -50,9 +49,9 @@ class CacheEntry:
 
     Args:
         path: the artifact on disk.
-        meta: what the builder said about it.
-        hit: whether it was there already.
-        data: its bytes, checked against their sha256.
+        meta: the builder's metadata.
+        hit: whether it was found.
+        data: the artifact's bytes, checked against their sha256.
     """
 
     path: Path
@@ -63,7 +62,7 @@ class CacheEntry:
 
 @dataclass(frozen=True, slots=True)
 class ListedEntry:
-    """An entry as a directory shows it: the artifact, the bytes of both files, the time of its last use."""
+    """An entry as a directory lists it: the artifact, the bytes of both files, the time of its last use."""
 
     artifact: Path
     size: int
@@ -71,10 +70,10 @@ class ListedEntry:
 
 
 def file_name(key: str, suffix: str) -> str:
-    """The artifact's file name.
+    """Return the artifact's file name.
 
     Raises:
-        ValueError: `key` or `suffix` cannot be part of a file's name.
+        ValueError: `key` or `suffix` cannot be part of a file name.
     """
     if not _KEY.fullmatch(key):
         raise ValueError(f"cache key {key!r} is not a hexadecimal digest; make it with cache.key()")
@@ -84,12 +83,12 @@ def file_name(key: str, suffix: str) -> str:
 
 
 def place(root: Path, name: str) -> Path:
-    """Where the artifact lies: in one of 256 directories."""
+    """Return the artifact's path, in one of 256 directories."""
     return root / "artifacts" / name[:2] / name
 
 
 def load(artifact: Path) -> CacheEntry | None:
-    """The entry, if it is whole and nobody else's: its record, its name and its artifact agree."""
+    """Return the entry; None if record, name and artifact disagree, or another user may have written them."""
     record = f"{artifact}{_RECORD}"
     try:
         if not all(map(is_own_directory, (artifact.parents[1], artifact.parent))):
@@ -101,7 +100,12 @@ def load(artifact: Path) -> CacheEntry | None:
     text, _, check = found.partition(b"\n")
     if not data or check != _digest(text) + b"\n":
         return None
-    facts = _facts(text)
+    try:
+        facts = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(facts, dict):
+        return None
     expected = (_FORMAT, artifact.name, _digest(data).decode())
     if (facts.get("format"), facts.get("name"), facts.get("sha256")) != expected:
         return None
@@ -113,21 +117,12 @@ def load(artifact: Path) -> CacheEntry | None:
     return CacheEntry(artifact, facts["meta"], hit=True, data=data)
 
 
-def _facts(text: bytes) -> dict[str, Any]:
-    """What a record says; nothing if it is no JSON, or no object."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def publish(artifact: Path, data: bytes, meta: Mapping[str, object]) -> CacheEntry:
-    """Write an entry, over a damaged one too.
+    """Write an entry; replace a damaged one.
 
     Raises:
         OSError: the directory cannot be written.
-        ValueError: there is nothing to write.
+        ValueError: the artifact is empty.
     """
     if not data:
         raise ValueError(f"the build of {artifact.name} gave an empty artifact")
@@ -140,14 +135,14 @@ def publish(artifact: Path, data: bytes, meta: Mapping[str, object]) -> CacheEnt
 
 
 class _Builders:
-    """Which thread of this process has which artifact locked."""
+    """The artifacts that threads of this process have locked."""
 
     def __init__(self) -> None:
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """A forked child has locked nothing."""
+        """Start without locks in a forked child."""
         self.at: set[tuple[int, str]] = set()
 
 
@@ -155,15 +150,16 @@ _builders = _Builders()
 
 
 def unwritten(artifact: Path, data: bytes, meta: Mapping[str, object]) -> CacheEntry:
-    """An entry that no directory takes: it lives as long as somebody holds it."""
+    """Return an entry in memory, if no directory can be written."""
     return CacheEntry(artifact, json.loads(json.dumps(dict(meta))), hit=False, data=data)
 
 
 @contextlib.contextmanager
 def locked(artifact: Path) -> Iterator[None]:
-    """One process at a time for an artifact, where locks work; publishing is atomic in any case.
+    """Let one process at a time build an artifact, if locks work; publishing is atomic in any case.
 
-    A signal handler that wants what its own thread is building does not wait for it, and builds it too.
+    A signal handler does not wait for an artifact that its own thread is building. It builds the artifact
+    too.
     """
     builder = (threading.get_ident(), str(artifact))
     if builder in _builders.at:
@@ -181,16 +177,21 @@ def locked(artifact: Path) -> Iterator[None]:
 
 
 def scan(root: Path) -> tuple[list[ListedEntry], list[tuple[Path, float]]]:
-    """Every entry; and the files that belong to none, with the times of their last change.
+    """Return every entry, and stray files with the times of their last change.
 
-    Nothing is listed of directories that others may write, or that lie behind a link.
+    Directories that other users may write, and links, are skipped.
     """
     entries: list[ListedEntry] = []
     litter: list[tuple[Path, float]] = []
     for directory in sorted(root.glob("artifacts/[0-9a-f][0-9a-f]")):
         if not all(map(is_own_directory, (directory.parent, directory))):
             continue
-        files = {name: state for name, state in _list(directory) if _OURS.match(name)}
+        files: dict[str, os.stat_result] = {}
+        with contextlib.suppress(OSError), os.scandir(directory) as found:
+            for item in found:
+                if _OURS.match(item.name):
+                    with contextlib.suppress(OSError):  # removed since
+                        files[item.name] = item.stat(follow_symlinks=False)
         for name, state in files.items():
             stem, ending = os.path.splitext(name)
             if ending == _RECORD and stem in files:
@@ -202,13 +203,13 @@ def scan(root: Path) -> tuple[list[ListedEntry], list[tuple[Path, float]]]:
 
 
 def remove(artifact: Path) -> None:
-    """Remove an entry: the record first, so that a reader finds no entry rather than half of one."""
+    """Remove an entry; the record goes first, so no reader finds half an entry."""
     unlink(Path(f"{artifact}{_RECORD}"))
     unlink(artifact)
 
 
 def unlink(path: Path) -> None:
-    """Remove a file that another process may have removed, or may hold open."""
+    """Remove a file, unless another process has removed it or holds it open."""
     with contextlib.suppress(OSError):
         path.unlink()
 
@@ -217,24 +218,17 @@ def _digest(data: bytes) -> bytes:
     return hashlib.sha256(data).hexdigest().encode()
 
 
-def _list(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
-    with contextlib.suppress(OSError), os.scandir(directory) as found:
-        for item in found:
-            with contextlib.suppress(OSError):  # gone since
-                yield item.name, item.stat(follow_symlinks=False)
-
-
 def _make_directory(directory: Path) -> None:
-    """Like `mkdir -p`, but nobody else may write in what is new, and the cache's root is the user's alone.
+    """Make a directory and its parents. Other users may not write in it, nor read the cache's root.
 
     Raises:
-        OSError: the directory cannot be made, or others may write in it.
+        OSError: the directory cannot be made, or other users may write in it.
     """
     make_directories(directory.parents[1], 0o700)
     for inner in (directory.parent, directory):
         make_directories(inner)
         state = os.lstat(inner)
         if stat.S_ISDIR(state.st_mode) and owned(state) and not private(state):
-            os.chmod(inner, 0o755)  # made under an umask that lets a group write
+            os.chmod(inner, 0o755)  # made with a umask that lets a group write
         if not is_own_directory(inner):
             raise PermissionError(errno.EACCES, "other users may write it", str(inner))

@@ -1,12 +1,12 @@
-"""The process around us: its environment variables, which only this file reads, and its forks.
+"""Environment variables, which only this file reads, and hooks for forked children.
 
 | variable | meaning | default |
 |---|---|---|
-| `TILEWRIGHT_CACHE_DIR` | where compiled artifacts are kept | the user's cache directory |
-| `TILEWRIGHT_CACHE_BYTES` | the most bytes that the cache keeps | `1GiB` |
+| `TILEWRIGHT_CACHE_DIR` | directory of compiled artifacts | the user's cache directory |
+| `TILEWRIGHT_CACHE_BYTES` | most bytes that the cache keeps | `1GiB` |
 | `TILEWRIGHT_THREADS` | threads of the CPU target | the processors this process may use |
 | `TILEWRIGHT_TRACEBACK` | `full` shows the frames of the package in tracebacks of its errors | `short` |
-| `ROCM_PATH` | where ROCm is installed; its compiler and runtime come before others | `/opt/rocm` |
+| `ROCM_PATH` | folder of ROCm, whose compiler and runtime come before others | `/opt/rocm` |
 
 An empty variable counts as unset.
 """
@@ -31,7 +31,7 @@ TRACEBACK = "TILEWRIGHT_TRACEBACK"
 ROCM_PATH = "ROCM_PATH"
 
 ROCM = Path("/opt/rocm")
-"""Where ROCm is installed as a rule."""
+"""The usual folder of ROCm."""
 
 _DEFAULT_CACHE_BYTES = 1 << 30
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -40,7 +40,7 @@ _MOST_THREADS = 4096
 
 
 class SettingError(TilewrightError, ValueError):
-    """An environment variable has a value that means nothing; names it, the value and a legal example."""
+    """An illegal value of an environment variable; names the variable, the value and a legal example."""
 
     def __init__(self, variable: str, value: str, problem: str, example: str) -> None:
         self.variable = variable
@@ -50,13 +50,13 @@ class SettingError(TilewrightError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the environment says.
+    """The settings in the environment.
 
     Args:
         cache_dir: an absolute directory for compiled artifacts; None for the user's cache directory.
-        cache_bytes: the size that the artifacts may take on disk, in bytes.
-        threads: how many threads the CPU target runs.
-        full_tracebacks: whether errors show the frames of the package too.
+        cache_bytes: the most bytes that artifacts take on disk.
+        threads: threads of the CPU target.
+        full_tracebacks: whether errors show the frames of the package.
     """
 
     cache_dir: Path | None
@@ -66,28 +66,55 @@ class Settings:
 
 
 def settings(variables: Mapping[str, str] = os.environ) -> Settings:
-    """What the environment says now; nothing is remembered between calls.
+    """Read the settings; nothing is remembered between calls.
 
     Args:
-        variables: where to look; the process's environment unless given.
+        variables: the variables; default: the process's environment.
 
     Raises:
-        SettingError: a variable has a value that means nothing.
+        SettingError: a variable has an illegal value.
 
     Example:
         >>> settings({"TILEWRIGHT_CACHE_BYTES": "256MiB", "TILEWRIGHT_THREADS": "8"})
         Settings(cache_dir=None, cache_bytes=268435456, threads=8, full_tracebacks=False)
     """
-    return Settings(
-        _cache_dir(variables), _cache_bytes(variables), _threads(variables), wants_full_tracebacks(variables)
-    )
+
+    def text_of(variable: str) -> str:
+        return variables.get(variable, "").strip()
+
+    folder: Path | None = None
+    if text := text_of(CACHE_DIR):
+        try:
+            folder = Path(text).expanduser().absolute()
+        except (OSError, RuntimeError) as problem:
+            raise SettingError(CACHE_DIR, text, f"no such home directory ({problem})", "~/kernels") from None
+        if _exists(CACHE_DIR, text, folder, "~/kernels") and not folder.is_dir():
+            raise SettingError(CACHE_DIR, text, "this is a file, not a directory", "~/kernels")
+
+    size = _DEFAULT_CACHE_BYTES
+    if text := text_of(CACHE_BYTES):
+        found = _BYTES.fullmatch(text)
+        if found is None:
+            raise SettingError(CACHE_BYTES, text, "not a number of bytes, of at most 20 digits", "512MiB")
+        size = int(found[1]) * _UNITS[found[2].upper()]
+
+    if text := text_of(THREADS):
+        if not (text.isascii() and text.isdigit()):
+            raise SettingError(THREADS, text, "not a whole number of threads", "8")
+        digits = text.lstrip("0")
+        if len(digits) > len(str(_MOST_THREADS)) or not 1 <= int(digits or "0") <= _MOST_THREADS:
+            raise SettingError(THREADS, text, f"threads are 1 to {_MOST_THREADS}", "8")
+        threads = int(digits)
+    else:
+        threads = usable_processors()
+    return Settings(folder, size, threads, wants_full_tracebacks(variables))
 
 
 def wants_full_tracebacks(variables: Mapping[str, str] = os.environ) -> bool:
-    """Whether errors show the frames of the package too.
+    """Return whether errors show the frames of the package.
 
     Raises:
-        SettingError: the variable has a value that means nothing.
+        SettingError: the variable has an illegal value.
     """
     text = variables.get(TRACEBACK, "").strip()
     if text not in ("", "short", "full"):
@@ -96,13 +123,13 @@ def wants_full_tracebacks(variables: Mapping[str, str] = os.environ) -> bool:
 
 
 def rocm_folder(variables: Mapping[str, str] = os.environ) -> Path:
-    """Where ROCm is installed, if it is.
+    """Return the folder of ROCm, which need not exist.
 
     Args:
-        variables: where to look; the process's environment unless given.
+        variables: the variables; default: the process's environment.
 
     Raises:
-        SettingError: the system takes the variable's value for no path.
+        SettingError: the variable's value is no path.
 
     Example:
         >>> rocm_folder({}).as_posix(), rocm_folder({"ROCM_PATH": "/usr/rocm-7"}).as_posix()
@@ -116,30 +143,17 @@ def rocm_folder(variables: Mapping[str, str] = os.environ) -> Path:
 
 
 def usable_processors() -> int:
-    """How many processors this process may use: its affinity mask where the system has one."""
+    """Return how many processors this process may use, from its affinity mask if the system has one."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _cache_dir(variables: Mapping[str, str]) -> Path | None:
-    text = variables.get(CACHE_DIR, "").strip()
-    if not text:
-        return None
-    try:
-        path = Path(text).expanduser().absolute()
-    except (OSError, RuntimeError) as problem:
-        raise SettingError(CACHE_DIR, text, f"no such home directory ({problem})", "~/kernels") from None
-    if _exists(CACHE_DIR, text, path, "~/kernels") and not path.is_dir():
-        raise SettingError(CACHE_DIR, text, "this is a file, not a directory", "~/kernels")
-    return path
-
-
 def _exists(variable: str, text: str, path: Path, example: str) -> bool:
-    """Whether something has the path that a variable says.
+    """Return whether the path in a variable exists.
 
     Raises:
-        SettingError: the system takes it for no path.
+        SettingError: the system cannot use it as a path.
     """
     try:
         return path.exists()
@@ -148,30 +162,8 @@ def _exists(variable: str, text: str, path: Path, example: str) -> bool:
         raise SettingError(variable, text, f"no path that this system can use ({reason})", example) from None
 
 
-def _cache_bytes(variables: Mapping[str, str]) -> int:
-    text = variables.get(CACHE_BYTES, "").strip()
-    if not text:
-        return _DEFAULT_CACHE_BYTES
-    found = _BYTES.fullmatch(text)
-    if found is None:
-        raise SettingError(CACHE_BYTES, text, "not a number of bytes, of at most 20 digits", "512MiB")
-    return int(found[1]) * _UNITS[found[2].upper()]
-
-
-def _threads(variables: Mapping[str, str]) -> int:
-    text = variables.get(THREADS, "").strip()
-    if not text:
-        return usable_processors()
-    if not (text.isascii() and text.isdigit()):
-        raise SettingError(THREADS, text, "not a whole number of threads", "8")
-    digits = text.lstrip("0")
-    if len(digits) > len(str(_MOST_THREADS)) or not 1 <= int(digits or "0") <= _MOST_THREADS:
-        raise SettingError(THREADS, text, f"threads are 1 to {_MOST_THREADS}", "8")
-    return int(digits)
-
-
 def _shows_all() -> bool:
-    """What errors ask while they are shown.  A wrong value is refused where settings are read, not here."""
+    """Return whether tracebacks show all frames; an illegal value raises only where settings are read."""
     try:
         return wants_full_tracebacks()
     except SettingError:
@@ -183,16 +175,16 @@ tracebacks.WANTS_ALL[:] = [_shows_all]
 
 # ---------------------------------------------------------------- forks
 #
-# A child begins with a copy of its parent's memory and one thread, the one that forked. A lock that another
-# thread held stays locked for ever, the workers of the parent's pool do not exist, and the CUDA driver
-# refuses to work. An object with such state has a method ``renew``, which runs first in the child.
+# A child has a copy of its parent's memory, and only the thread that forked. Locks that other threads held
+# stay locked for ever, the workers of the parent's pool are missing, and the CUDA driver refuses to work.
+# Objects with state like this have a method ``renew``, which runs first in the child.
 
 
 class Renewed(Protocol):
-    """Something that begins anew in a forked child."""
+    """An object that replaces its state in a forked child."""
 
     def renew(self) -> None:
-        """Replace what only the parent may use; no other thread exists meanwhile."""
+        """Replace state that only the parent may use; no other thread exists meanwhile."""
 
 
 Owner = TypeVar("Owner", bound=Renewed)
@@ -201,7 +193,7 @@ _owners: weakref.WeakSet[Renewed] = weakref.WeakSet()
 
 
 def renew_after_fork(owner: Owner) -> Owner:
-    """Have ``owner.renew()`` called in every forked child while something else keeps the owner alive."""
+    """Call ``owner.renew()`` in every forked child, as long as the owner lives."""
     _owners.add(owner)
     return owner
 

@@ -1,13 +1,14 @@
 """Kernels: from the author's function to a launch on the caller's arrays, and the decorator `tw.kernel`.
 
-A call looks up one dictionary with the exact metadata of its arguments.  On a miss we describe the
-arguments, trace their class, check legality, lower, and compile or find in the cache.  The prepared launch
-is kept for the next call.
+A call looks up a prepared launch by the exact metadata of its arguments. On a miss we describe the arguments,
+trace their class, check legality, lower, and compile or load from the cache. We keep the prepared launch for
+the next call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from operator import is_
 from typing import Any, overload
 from weakref import ref
@@ -50,7 +51,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.tracebacks import trim
 
 MOST_BOUND = 256
-"""For how many sets of constants a kernel remembers what it was bound to."""
+"""Sets of constants for which a kernel keeps its `Bound`."""
 
 
 @launches
@@ -105,7 +106,7 @@ class Kernel(KernelChecks):
         try:
             key = tuple(map(exactly, values))
             found = self._bound.get(key)
-        except Exception:  # noqa: BLE001 what a stranger's hash raises
+        except Exception:  # noqa: BLE001 a user's `__hash__` may raise anything
             bad = max(given, key=lambda name: not is_hashable(given[name]))
             raise LaunchError(
                 f"kernel {self.name}: constant {bad}={shown(given[bad])} is not hashable; use a tuple"
@@ -137,7 +138,7 @@ class Kernel(KernelChecks):
         return bound.trace(*arguments, target=target, arch=arch, **given)
 
     def flow(self, *arguments: Any, **named: Any) -> Flow:
-        """What a dataflow kernel computes; see `Bound.flow`.  ``named`` are arguments and constants."""
+        """The graph of a dataflow kernel; see `Bound.flow`.  ``named`` are arguments and constants."""
         bound, given = self._split(named)
         return bound.flow(*arguments, **given)
 
@@ -149,12 +150,12 @@ class Kernel(KernelChecks):
         return bound.compile(*arguments, target=target, arch=arch, **given)
 
     def _split(self, named: Mapping[str, Any]) -> tuple[Bound, dict[str, Any]]:
-        """The kernel bound to the constants among some named values, and the arguments among them."""
+        """Split named values into the kernel bound to its constants, and the arguments."""
         constants = {name: value for name, value in named.items() if name not in self._names}
         return self.bind(**constants), {name: named[name] for name in named if name in self._names}
 
     def __reduce__(self) -> str:
-        """Pickle by name, as functions do; a copy is the same object."""
+        """Pickle by name, as functions are; a copy is the same object."""
         return self.__qualname__
 
     def __repr__(self) -> str:
@@ -177,7 +178,7 @@ class Bound(BoundChecks, BoundFlow):
         kernel: Kernel | None = None,
     ) -> None:
         self.program = program
-        self._kernel = None if kernel is None else ref(kernel)  # which holds this object
+        self._kernel = None if kernel is None else ref(kernel)  # weak: the kernel holds this object
         self.constants = dict(constants)
         self.schedule = schedule
         self._plans: Plans[Plan] = Plans()
@@ -195,24 +196,24 @@ class Bound(BoundChecks, BoundFlow):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by the kernel's name, its constants and its schedule."""
-        kernel = self._kernel and self._kernel()
+        kernel = None if self._kernel is None else self._kernel()
         if kernel is None:
             raise TypeError(
                 f"{self!r} was not made by Kernel.bind of a kernel that is still there, and cannot be pickled"
             )
         constants = self.constants if self.schedule is None else {**self.constants, "schedule": self.schedule}
-        return _bound_again, (kernel, constants)
+        return partial(kernel.bind, **constants), ()
 
     def __copy__(self) -> Bound:
-        """The same object, as a copy of a function is."""
+        """Return the same object, as for a function."""
         return self
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Bound:
-        """The same object."""
+        """Return the same object."""
         return self
 
     def forget(self, executable: Executable | None = None) -> None:
-        """Let go of an executable, or of all, with the launches of it; what is wanted again is made again."""
+        """Drop an executable and its launches, or all of them; later calls make them again."""
         self._builds.forget(executable)
         self._plans.forget(executable)
         self._last = (None, None, [])
@@ -230,8 +231,8 @@ class Bound(BoundChecks, BoundFlow):
             named: arguments by the names of the parameters.
 
         Returns:
-            The executable that ran; its ``target`` says where.  A process keeps those loaded that were
-            launched last; others are loaded again when they are launched again.
+            The executable that ran; its ``target`` says where.  A process keeps the most recently launched
+            executables loaded, and loads others again when they are launched again.
 
         Raises:
             LaunchError: the arguments do not fit the kernel.
@@ -250,18 +251,18 @@ class Bound(BoundChecks, BoundFlow):
     def planned(
         self, arguments: tuple[Any, ...], target: str | None, arrays: Mapping[str, ArrayInfo] | None = None
     ) -> tuple[Plan, list[int]]:
-        """What launches on arguments of this exact shape, and the addresses of the arrays.
+        """Return the launch for arguments of this exact shape, and the addresses of the arrays.
 
         Args:
             arguments: in the order of the author's parameters.
             target: as for a launch.
-            arrays: what the arrays among them are, by parameter, from whoever has looked already.
+            arrays: the metadata of the arrays, by parameter, if the caller has read it already.
 
         Raises:
             LaunchError: the arguments do not fit the kernel.
             LegalityError: the kernel breaks rules for these arguments; lists all of them.
         """
-        # The metadata of every array is the key; a launch needs only their addresses besides.
+        # The key is the metadata of every array; besides it, a launch needs only the addresses.
         key: list[Any] = [target]
         tensors = arguments
         if not self._only_tensors:
@@ -276,18 +277,21 @@ class Bound(BoundChecks, BoundFlow):
                 key.append(exact)
                 pointers.append(pointer)
             last_key, plan, last_pointers = self._last
-            if key != last_key:  # less than a look-up, which compares too, after computing a hash
+            if key != last_key:  # cheaper than a look-up, which also computes a hash
                 plan = self._plans.find(tuple(key))
             elif pointers == last_pointers or not plan.pairs:
                 return plan, pointers
-        except (LaunchError, TypeError, ValueError):  # no array: it says which
+        except (LaunchError, TypeError, ValueError):  # not an array: `_prepare` says which argument
             self._prepare(arguments, target)
             raise
-        if plan is None:
-            plan = self._plan_and_keep(key, arguments, target, arrays)
-        elif not plan.apart(pointers):
+        if plan is None or not plan.apart(pointers):
             found = arrays_of(self.program, arguments) if arrays is None else arrays
-            check_apart(plan.prepared.executable.flow, found)
+            if plan is not None:
+                check_apart(plan.prepared.executable.flow, found)
+            else:
+                prepared = self._prepare(arguments, target, arrays=found)
+                plan = Plan.of(prepared, found.values(), pairs_of(prepared.executable.flow, found))
+                self._plans.keep(tuple(key), plan)
         self._last = (key, plan, pointers)
         return plan, pointers
 
@@ -296,11 +300,11 @@ class Bound(BoundChecks, BoundFlow):
         return value if known else integer(self.program.name, parameter.name, value)
 
     def prepare(self, *arguments: Any, target: str | None = None) -> PreparedLaunch:
-        """A launch for these very arrays: all is checked now, and calling it only starts the kernel.
+        """Prepare a launch for these arrays: everything is checked now, and a call only starts the kernel.
 
         Args:
             arguments: as for a launch.
-            target: likewise.
+            target: as for a launch.
 
         Returns:
             A `PreparedLaunch`; it keeps the arrays alive.
@@ -326,29 +330,15 @@ class Bound(BoundChecks, BoundFlow):
         prepared = self._prepare(arguments, target)
         return PreparedLaunch(self.program.name, prepared, self.program.parameters, arguments)
 
-    def _plan_and_keep(
-        self,
-        key: list[Any],
-        arguments: tuple[Any, ...],
-        target: str | None,
-        arrays: Mapping[str, ArrayInfo] | None,
-    ) -> Plan:
-        found = arrays_of(self.program, arguments) if arrays is None else arrays
-        prepared = self._prepare(arguments, target, arrays=found)
-        plan = Plan.of(prepared, found.values(), pairs_of(prepared.executable.flow, found))
-        self._plans.keep(tuple(key), plan)
-        return plan
-
     def trace(
         self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
     ) -> IrKernel:
-        """The traced kernel, for arguments as `compile` takes them.
+        """Trace the kernel for arguments as `compile` takes them.
 
         Args:
             arguments: as for `compile`.
-            target: the target that it is traced for: how many threads a warp has, and what a block may use.
-                Default: the machine that the reference is, whose warps have 32 threads unless an atom is
-                executed by others.
+            target: the target, which sets the size of a warp and the limits of a block.  Default: the
+                reference, whose warps have 32 threads unless an MMA atom needs another size.
             arch: the target's architecture; default: that of this machine.
             named: as for `compile`.
 
@@ -364,18 +354,18 @@ class Bound(BoundChecks, BoundFlow):
     def compile(
         self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
     ) -> Executable:
-        """The compiled kernel, for the class of some arrays; nothing is launched, and no GPU is needed.
+        """Compile the kernel for the class of some arrays; nothing is launched, and no GPU is needed.
 
         Args:
             arguments: arrays, wherever they lie; `tw.like` or `tw.TensorSpec` values, which take no memory.
-                Numbers count for nothing, and may be left out where arguments are given by name.
+                Numbers do not matter, and may be left out if arguments are given by name.
             target: ``"reference"``, ``"cpu"`` or ``"cuda"``; default: where the arrays lie.
             arch: the architecture, e.g. ``"sm_90a"``; default: that of this machine.
-            named: likewise, by the names of the kernel's parameters.
+            named: arguments by the names of the kernel's parameters.
 
         Returns:
-            The executable: ``source`` is its text, ``ir`` the traced kernel, ``resources`` what the compiler
-            reports (registers, spills, bytes of shared memory), ``notes`` the choices that the target made.
+            The executable: ``source`` is its text, ``ir`` the traced kernel, ``resources`` the compiler's
+            figures (registers, spills, bytes of shared memory), ``notes`` the choices that the target made.
 
         Raises:
             LaunchError: the arguments do not fit the kernel, or only specimens were given and no target.
@@ -400,7 +390,7 @@ class Bound(BoundChecks, BoundFlow):
         numbers = {p.name: self._integer(p, argument) for p, argument in pairs if p.kind == "index"}
         for one, argument in zip(parameters, arguments, strict=True):
             if one.kind == "scalar":
-                number(one.name, one.dtype, argument)  # refused before anything is compiled
+                number(one.name, one.dtype, argument)  # an illegal number is refused before compilation
         backend = serving(self.program, arguments, found, target)
         specs = {name: spec_of(info, name) for name, info in found.items()}
         self._builds.keep_up()
@@ -412,17 +402,12 @@ class Bound(BoundChecks, BoundFlow):
 
         executable = self._builds.executable(specs, backend, None, check, written_for, shapes)
         kernel = executable.kernel
-        check_apart(executable.flow, found)  # if it was known, nothing else has looked
+        check_apart(executable.flow, found)  # a known executable skips `check`
         for name in kernel.written_params:
             check_output(f"kernel {kernel.name}", name, found[name])
         # A target may derive sizes of its own.
         launched = kernel if executable.listing is None else executable.listing.kernel
         return backend.prepare(executable, bind(launched, found, numbers), parameters, found)
-
-
-def _bound_again(kernel: Kernel, constants: dict[str, Any]) -> Bound:
-    """What a pickled `Bound` becomes."""
-    return kernel.bind(**constants)
 
 
 # ---------------------------------------------------------------- the decorator
@@ -436,21 +421,21 @@ def kernel(*, sync: str = ..., **declared: Any) -> Callable[[Callable[..., None]
 def kernel(function: Callable[..., None] | None = None, /, *, sync: str = EXPLICIT, **declared: Any) -> Any:
     """Make a kernel from a Python function that describes it.
 
-    The function runs once for every class of arrays.  Beside its parameters it may read global variables,
-    variables of an enclosing function and attributes of modules; so may the functions that it calls.  Their
-    values count as compile-time constants.  They are compared whenever the kernel meets arrays of a new
-    shape, and if one has changed, all is compiled anew; until then launches use the old values, and prepared
-    launches always do.  Not compared are attributes of arbitrary objects, arrays of more than 1 MiB, and
-    what the function itself changes.  A value that is meant to change is better a constant, or a number.
+    The function runs once for every class of arrays.  It may read global variables, variables of an enclosing
+    function and attributes of modules; so may the functions that it calls.  Their values count as
+    compile-time constants.  They are compared whenever the kernel meets arrays of a new shape, and if one has
+    changed, everything is compiled again.  Until then launches use the old values, and prepared launches
+    always do.  Attributes of arbitrary objects, arrays of more than 1 MiB, and values that the function
+    itself changes are not compared.  Make a value that changes a constant or a number of the kernel.
 
     Args:
         function: takes tensors, numbers and integers positionally, compile-time constants by keyword only.
             Numbers, integers and constants may have defaults.
         sync: ``"explicit"``: the author writes `barrier`, `async_commit` and `async_wait` where they are
-            needed.  ``"auto"``: they are placed when the kernel is traced, from what its operations read and
-            write: as few as serve, which `tilewright inspect` lists with the accesses that need them.  A
-            `barrier` of the author's stays.  For kernels without roles, transaction barriers, multiplies in
-            the background, clusters and signals; others are refused at their line.
+            needed.  ``"auto"``: the trace places as few as possible, from the accesses of the operations, and
+            `tilewright inspect` lists each with the accesses that need it.  A `barrier` of the author's
+            stays. Kernels with roles, transaction barriers, asynchronous multiplies, clusters or signals are
+            refused at that line.
         declared: for each positional parameter the names of its dimensions (``A="M K"``; equal names must
             have equal extents), a dtype for a number (``alpha=tw.f32``), or ``int`` for an integer.
 
@@ -469,8 +454,8 @@ def kernel(function: Callable[..., None] | None = None, /, *, sync: str = EXPLIC
         >>> scale(x, 0.5, tile=64, target="reference").target, x.tolist()
         ('reference', [0.5, 1.0, 1.5])
 
-        One tile in shared memory serves turn after turn: threads read what others wrote, and overwrite what
-        others have read.  Two barriers are placed:
+        Each iteration reuses one tile in shared memory: threads read elements that other threads wrote, and
+        overwrite elements that other threads have read.  Two barriers are placed:
 
         >>> @tw.kernel(X="M N", Y="N M", sync="auto")
         ... def transpose(X, Y):

@@ -1,8 +1,8 @@
-"""Loading compiled code: from the very bytes that were verified, and unloading it when nobody holds it.
+"""Loading compiled code from verified bytes, and unloading it when its last user is gone.
 
-A file that is opened again by its path may be another one by then, and one on a file system mounted
-``noexec`` cannot be loaded at all.  So the bytes go into a file in memory without a name (``memfd_create``),
-or, where there is none, into a private file that lives only while it is being loaded.
+A file that is opened again by its path may have been replaced, and a file system mounted ``noexec`` cannot
+load code. So the bytes go into an unnamed file in memory (``memfd_create``), or else into a private file that
+exists only while it is loaded.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Library:
     """A loaded shared library; it is unloaded when the object is collected.
 
     Args:
-        data: the library's bytes, which `tilewright.runtime.native.compile_library` made.
+        data: the library's bytes, from `tilewright.runtime.native.compile_library`.
         name: what messages call it.
 
     Raises:
-        ToolchainError: it is incomplete, or the system does not load it.
+        ToolchainError: the bytes are incomplete, or the system does not load them.
     """
 
     def __init__(self, data: bytes, name: str = "of a kernel") -> None:
@@ -54,7 +54,7 @@ class Library:
         weakref.finalize(self, _ctypes.dlclose, self._library._handle).atexit = False
 
     def function(self, name: str) -> ctypes._NamedFuncPointer:
-        """A function of the library; addresses are passed as integers, everything else by its C type.
+        """Return a function of the library, which takes addresses as integers.
 
         Raises:
             ToolchainError: the library has no such function.
@@ -65,7 +65,7 @@ class Library:
         return found
 
     def address(self, name: str) -> int:
-        """The address of a function."""
+        """Return the address of a function."""
         return ctypes.cast(self._find(name), ctypes.c_void_p).value or 0
 
     def _find(self, name: str) -> ctypes._NamedFuncPointer:
@@ -76,9 +76,9 @@ class Library:
 
 
 def damage(data: bytes) -> str | None:
-    """What is wrong with the bytes of a shared library; None if all parts that its headers name are there.
+    """Return what is wrong with the bytes of a shared library; None if all parts in its headers are present.
 
-    The system maps a library without looking at its length: what is missing at the end is a bus error later.
+    The system maps a library without checking its length; missing bytes would be a bus error later.
 
     Example:
         >>> damage(b"")
@@ -92,30 +92,25 @@ def damage(data: bytes) -> str | None:
         return f"its {len(data)} bytes end within the header"
     if data[4:6] != b"\x02\x01":
         return "it is no 64-bit little-endian ELF file"
-    needed = _elf_bytes(data)
-    return f"it has {len(data)} of {needed} bytes" if needed > len(data) else None
-
-
-def _elf_bytes(data: bytes) -> int:
-    """How long an ELF file is, by its own tables of segments and sections."""
+    # The length of the file, from its tables of segments and sections.
     segments, sections = struct.unpack_from("<QQ", data, 32)
     segment_size, count, section_size, section_count = struct.unpack_from("<4H", data, 54)
     end = max(segments + segment_size * count, sections + section_size * section_count)
-    if end > len(data):
-        return int(end)
-    for at in range(segments, segments + segment_size * count, segment_size or 1):
-        offset, _, _, size = struct.unpack_from("<4Q", data, at + 8)
-        end = max(end, offset + size)
-    return int(end)
+    if end <= len(data):
+        for at in range(segments, segments + segment_size * count, segment_size or 1):
+            offset, _, _, size = struct.unpack_from("<4Q", data, at + 8)
+            end = max(end, offset + size)
+    return f"it has {len(data)} of {end} bytes" if end > len(data) else None
 
 
 def _load(data: bytes, name: str) -> ctypes.CDLL:
-    attempts: list[Callable[[bytes], ctypes.CDLL]] = [_from_memory]
-    attempts += [partial(_from_private_file, folder) for folder in _FOLDERS]
+    """Load a library from a file in memory, else from a private file in one of some folders."""
+    attempts: list[Callable[[], ctypes.CDLL]] = [partial(_from_memory, data)]
+    attempts += [partial(_from_folder, data, folder) for folder in _FOLDERS]
     problems = []
     for attempt in attempts:
         try:
-            return attempt(data)
+            return attempt()
         except OSError as problem:
             problems.append(problem)
     reasons = "; ".join(dict.fromkeys(str(problem) for problem in problems))
@@ -131,18 +126,14 @@ def _from_memory(data: bytes) -> ctypes.CDLL:
     descriptor = create("tilewright")
     try:
         _write(descriptor, data)
-        return ctypes.CDLL(_spelled_anew(descriptor))
+        # The loader takes equal paths for one library, so each path to a descriptor is spelled differently.
+        steps = "".join("/." if bit == "1" else "/" for bit in f"{next(_numbers):b}0")
+        return ctypes.CDLL(f"/proc/self/fd{steps}/{descriptor}")
     finally:
         os.close(descriptor)
 
 
-def _spelled_anew(descriptor: int) -> str:
-    """A path to a descriptor that was never used before: the loader takes equal paths for one library."""
-    steps = "".join("/." if bit == "1" else "/" for bit in f"{next(_numbers):b}0")
-    return f"/proc/self/fd{steps}/{descriptor}"
-
-
-def _from_private_file(folder: str | None, data: bytes) -> ctypes.CDLL:
+def _from_folder(data: bytes, folder: str | None) -> ctypes.CDLL:
     descriptor, path = tempfile.mkstemp(suffix=".so", prefix="tilewright-", dir=folder)
     try:
         try:

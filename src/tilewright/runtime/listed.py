@@ -1,4 +1,4 @@
-"""Lists of the caller's arrays: what the arrays of one list share, where each lies, and their tensor maps.
+"""Lists of the caller's arrays: their common class, their addresses, and their tensor maps.
 
 A kernel takes a list as one buffer and a table. The buffer begins at the lowest element of any array. The
 table has each array's offset in the buffer, its strides and its extents. No kernel touches the bytes between
@@ -29,13 +29,13 @@ from tilewright.runtime.specialise import MAX_EXTENT
 
 ALIGN_BYTES = 16
 DIVISOR = 16
-"""Of strides it is known up to here what divides them."""
+"""The largest power of 2 whose divisibility of strides a class records."""
 
 Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class ListShape:
-    """All about the arrays of a list but where they lie: of that only their addresses modulo 16.
+    """The metadata of the arrays of a list, except their addresses; only addresses modulo 16 count.
 
     Args:
         infos: arrays of one dtype, rank and device.
@@ -46,10 +46,10 @@ class ListShape:
         self.dtype = self.infos[0].dtype
         reaches = np.asarray([reach(info) for info in self.infos], np.int64)
         self.low, self.high = reaches[:, 0], reaches[:, 1]
-        """Bytes from each array's address to its lowest element, and to behind its highest."""
+        """Bytes from each array's address to its lowest element and to the end of its highest."""
         self.there = self.low < self.high
-        """Which arrays have elements."""
-        # What is not stepped along has any stride; 0 keeps what is known of the others.
+        """Mask of the arrays that have elements."""
+        # The stride of a dimension with one element may be anything; 0 is divisible by everything.
         self.steps: Integers = np.asarray(
             [
                 [
@@ -63,12 +63,19 @@ class ListShape:
 
     @cached_property
     def spec(self) -> TensorSpec:
-        """The class of all of them, as of an array with a leading dimension."""
+        """The common class of the arrays, with a leading dimension for the list."""
         found = [info for info, there in zip(self.infos, self.there, strict=True) if there]
         dims = range(len(self.infos[0].shape))
-        unit = next((dim for dim in reversed(dims) if all(_is_unit(info, dim) for info in found)), None)
+        unit = next(
+            (
+                dim
+                for dim in reversed(dims)
+                if all(1 in (info.strides[dim], info.shape[dim]) for info in found)
+            ),
+            None,
+        )
         steps = [1 if dim == unit else gcd(DIVISOR, *map(int, self.steps[:, dim])) for dim in dims]
-        # The buffer begins where one of them has its lowest element.
+        # The buffer begins at the lowest element of one of them.
         begins = [info.pointer + low for info in found for low in (0, reach(info)[0])]
         return TensorSpec(
             dtype=self.dtype,
@@ -82,10 +89,6 @@ class ListShape:
         )
 
 
-def _is_unit(info: ArrayInfo, dim: int) -> bool:
-    return info.strides[dim] == 1 or info.shape[dim] == 1
-
-
 @dataclass(frozen=True)
 class ArrayList:
     """The arrays of a list.
@@ -93,11 +96,11 @@ class ArrayList:
     Args:
         name: what messages call it.
         arrays: the arrays, of any framework.
-        shape: what they are.
-        pointers: the address of each.
-        base: of the buffer that they are parts of.
-        length: elements of the buffer, as the kernel is told.
-        owner: what keeps a buffer of our own alive.
+        shape: their metadata.
+        pointers: their addresses.
+        base: the address of the buffer.
+        length: elements of the buffer, as passed to the kernel.
+        owner: an object that keeps a buffer of our own alive.
     """
 
     name: str
@@ -110,14 +113,14 @@ class ArrayList:
 
     @staticmethod
     def of(name: str, arrays: Sequence[Any], shape: ListShape, pointers: Sequence[int]) -> ArrayList:
-        """A list in the caller's memory; its buffer begins with the lowest element of all."""
+        """Make a list in the caller's memory; its buffer begins with the lowest element of all arrays."""
         known = np.asarray(pointers, np.int64)
         begins = (known + shape.low)[shape.there]
         return ArrayList(name, arrays, shape, known, int(begins.min()) if begins.size else ALIGN_BYTES)
 
     @property
     def buffer(self) -> Strided:
-        """What the kernel takes for all of them."""
+        """The array that the kernel takes for the whole list."""
         first = self.shape.infos[0]
         readonly = any(one.readonly for one in self.shape.infos)
         info = replace(first, pointer=self.base, shape=(self.length,), strides=(1,), readonly=readonly)
@@ -125,29 +128,29 @@ class ArrayList:
 
     @property
     def starts(self) -> Integers:
-        """Of each array where it begins, in elements.
+        """The offset of each array in the buffer, in elements.
 
         Raises:
-            LaunchError: an array that begins between two elements of another one.
+            LaunchError: an array begins between two elements of the buffer.
         """
         size = self.shape.dtype.bytes
         found, rest = np.divmod(np.where(self.shape.there, self.pointers - self.base, 0), size)
         if rest.any():
             at = int(rest.argmax())
             raise LaunchError(
-                f"{self.name}[{at}] lies {rest[at]} bytes behind a multiple of {size} bytes from the others; "
+                f"{self.name}[{at}] lies {rest[at]} bytes past a multiple of {size} bytes from the others; "
                 f"nearest legal choice: arrays that begin at multiples of {size} bytes"
             )
         return found
 
     @property
     def infos(self) -> list[ArrayInfo]:
-        """What the arrays are, and where they lie."""
+        """The metadata of the arrays, with their addresses."""
         pairs = zip(self.shape.infos, self.pointers.tolist(), strict=True)
         return [replace(info, pointer=pointer) for info, pointer in pairs]
 
     def together(self) -> ArrayList:
-        """Copies in one buffer that holds nothing else, with the same strides and as well aligned."""
+        """Copy the arrays into one new buffer, with the same strides and alignment."""
         size, place, places = self.shape.dtype.bytes, 0, []
         for pointer, low, high in zip(self.pointers, self.shape.low, self.shape.high, strict=True):
             place += int(pointer + low - place) % ALIGN_BYTES
@@ -169,20 +172,20 @@ class ArrayList:
         return ArrayList(self.name, copies, self.shape, pointers, base, length, memory)
 
     def take(self, copies: ArrayList) -> None:
-        """Copy what `together` made back to where it came from."""
+        """Copy the result of `together` back to these arrays."""
         for info, copy in zip(self.infos, copies.arrays, strict=True):
             elements(info)[...] = elements(describe(copy))
 
 
 def check_apart(lists: Mapping[str, ArrayList], written: str) -> None:
-    """Refuse arrays that are written and share memory with any other one.
+    """Refuse written arrays that share memory with another array.
 
     Args:
-        lists: by name.
-        written: which of them is written; others are read alone.
+        lists: the lists by name.
+        written: the list that is written; the others are only read.
 
     Raises:
-        LaunchError: names two of them.
+        LaunchError: two arrays share memory; names both.
     """
     own = _ranges(lists[written])
     own = own[:, np.argsort(own[0], kind="stable")]
@@ -193,21 +196,12 @@ def check_apart(lists: Mapping[str, ArrayList], written: str) -> None:
         if name == written or not own.size:
             continue
         low, high = _ranges(list_)
-        # The last of those written that begins before it ends: it ends behind all others that do.
+        # The last written array that begins before this one ends also ends last.
         before = np.searchsorted(own[0], high) - 1
         apart = not bool(((before >= 0) & (own[1, before] > low)).any())
-    if not apart:
-        _look_closer(lists, written)
-
-
-def _ranges(list_: ArrayList) -> Integers:
-    """Where the arrays begin and end that have elements."""
-    shape = list_.shape
-    return np.stack((list_.pointers + shape.low, list_.pointers + shape.high))[:, shape.there]
-
-
-def _look_closer(lists: Mapping[str, ArrayList], written: str) -> None:
-    """Arrays that interleave may be apart all the same."""
+    if apart:
+        return
+    # Arrays that interleave may still be apart.
     results = lists[written].infos
     for at, one in enumerate(results):
         for name, list_ in lists.items():
@@ -217,28 +211,34 @@ def _look_closer(lists: Mapping[str, ArrayList], written: str) -> None:
                     raise sharing(f"{written}[{at}] and {name}[{other}]", why, f"{written}[{at}]")
 
 
+def _ranges(list_: ArrayList) -> Integers:
+    """Return begin and end addresses of the arrays that have elements."""
+    shape = list_.shape
+    return np.stack((list_.pointers + shape.low, list_.pointers + shape.high))[:, shape.there]
+
+
 # ----------------------------------------------------------------
-# Tensor maps, encoded when a list first has its addresses, and kept.
+# Tensor maps. We encode them when a list first has these addresses, and keep them.
 
 
 ENCODED = "tilewright.runtime.gpu_launch:encoded"
-"""What encodes a map; loaded when the first is encoded."""
+"""The function that encodes a map; imported at the first use."""
 
 UNIT_BYTES = BULK.unit_bytes
-"""What strides are multiples of."""
+"""Strides are multiples of this."""
 
 KEPT = 16
-"""For how many sets of addresses the maps of a list are remembered, together."""
+"""Sets of addresses for which the maps of a list are kept."""
 
 KEPT_MAPS = 4096
-"""How many maps are remembered one by one."""
+"""Single maps that are kept."""
 
 
 class ListMaps:
-    """The maps of arrays of these extents and strides, wherever they lie.
+    """The tensor maps of lists with the same metadata, at any addresses.
 
     Args:
-        shape: what the arrays of the list are.
+        shape: the metadata of the list.
     """
 
     def __init__(self, shape: ListShape) -> None:
@@ -249,43 +249,35 @@ class ListMaps:
         self._kept: Recent[tuple[TensorMap, bool, bytes], Integers] = Recent(KEPT)
 
     def of(self, list_: ArrayList, form: TensorMap, *, encoded: bool) -> Integers:
-        """The maps, as rows of integers; zeros for arrays without elements, which nobody copies.
+        """Return the maps as rows of integers; zeros for arrays without elements.
 
         Args:
-            list_: where the arrays lie.
-            form: what the kernel asks of each map.
-            encoded: whether a driver encodes them; in plain numbers, which name places in a buffer, if not.
+            list_: the arrays.
+            form: the map that the kernel asks for.
+            encoded: whether a driver encodes the maps; otherwise they hold plain numbers and buffer offsets.
         """
         places = list_.pointers if encoded else list_.starts
         key = (form, encoded, places.tobytes())
         found = self._kept.get(key)
         if found is None:
-            found = self._made(places, form, encoded)
+            infos, per_unit = self._shape.infos, UNIT_BYTES // self._shape.dtype.bytes
+            found = np.zeros((len(infos), MAP_WORDS), np.int64)
+            for at in np.flatnonzero(self._shape.there):
+                shape, steps, place = infos[at].shape, self._steps[at].tolist(), int(places[at])
+                if not encoded:
+                    found[at] = in_plain_numbers(place, shape, steps, form.box)
+                    continue
+                # A dimension with one element gets the stride of whole rows, which drivers accept.
+                whole = -(-shape[self._unit] // per_unit) * per_unit
+                strides = tuple(
+                    step if extent > 1 or dim == self._unit else whole
+                    for dim, (extent, step) in enumerate(zip(shape, steps, strict=True))
+                )
+                device = infos[at].device
+                assert not isinstance(device, str), "drivers encode maps of arrays on their devices"
+                found[at] = np.frombuffer(_encoded(form, shape, strides, place, device[1]), np.int64)
             self._kept.keep(key, found)
         return found
-
-    def _made(self, places: Integers, form: TensorMap, encoded: bool) -> Integers:
-        infos, there = self._shape.infos, self._shape.there
-        made = np.zeros((len(infos), MAP_WORDS), np.int64)
-        for at in np.flatnonzero(there):
-            shape, steps, place = infos[at].shape, self._steps[at].tolist(), int(places[at])
-            if not encoded:
-                made[at] = in_plain_numbers(place, shape, steps, form.box)
-                continue
-            device = infos[at].device
-            assert not isinstance(device, str), "drivers encode maps of what lies on their devices"
-            words = _encoded(form, shape, self._stepped(shape, steps), place, device[1])
-            made[at] = np.frombuffer(words, np.int64)
-        return made
-
-    def _stepped(self, shape: tuple[int, ...], steps: list[int]) -> tuple[int, ...]:
-        """The strides as drivers take them: what is not stepped along has that of whole rows."""
-        per_unit = UNIT_BYTES // self._shape.dtype.bytes
-        whole = -(-shape[self._unit] // per_unit) * per_unit
-        return tuple(
-            step if extent > 1 or dim == self._unit else whole
-            for dim, (extent, step) in enumerate(zip(shape, steps, strict=True))
-        )
 
 
 _MAPS: Recent[Any, bytes] = Recent(KEPT_MAPS)
@@ -294,7 +286,7 @@ _MAPS: Recent[Any, bytes] = Recent(KEPT_MAPS)
 def _encoded(
     form: TensorMap, shape: tuple[int, ...], strides: tuple[int, ...], address: int, index: int
 ) -> bytes:
-    """The map of one array, whichever list it is of: some stay where they are while others vary."""
+    """Return the map of one array. Maps are shared by lists: some arrays stay while others vary."""
     key = (form, shape, strides, address, index)
     found = _MAPS.get(key)
     if found is None:

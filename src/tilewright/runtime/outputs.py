@@ -1,4 +1,4 @@
-"""Files that a user names to be written: whole or not at all, and through what is there."""
+"""Writing the files that a user names: whole or not at all, and through links and devices."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class OutputError(TilewrightError, OSError):
 
 
 def check_output(path: Path) -> None:
-    """Find out before the work whether its result can be written; nothing is opened.
+    """Check that a file can be written, before the work that makes it; nothing is opened.
 
     Raises:
-        OutputError: it is a directory, read-only or a disk, or its folder is missing or may not be written.
+        OutputError: it is a directory, a disk, a socket or read-only, or its folder is missing or read-only.
     """
     with _told(path):
         found = _found(path)
@@ -36,7 +36,7 @@ def check_output(path: Path) -> None:
                 raise OutputError(path, "it is a directory")
             if stat.S_ISBLK(found.st_mode) or stat.S_ISSOCK(found.st_mode):
                 raise OutputError(path, f"it is a {'disk' if stat.S_ISBLK(found.st_mode) else 'socket'}")
-            # The superuser may write a read-only file; nobody means to by giving its name here.
+            # The superuser could write a read-only file, but giving its name here does not mean that.
             if not found.st_mode & ANYBODY or not os.access(path, os.W_OK):
                 raise OutputError(path, "it is read-only")
             return
@@ -49,26 +49,33 @@ def check_output(path: Path) -> None:
 
 @contextlib.contextmanager
 def output(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, whose bytes get the name when all of them are there.
+    """Open a file for writing; it gets its name when it is complete.
 
-    An ordinary file is replaced in one step and keeps its mode; behind a symbolic link, the file that it
-    means.  Anything else that may be written is written through, at the end, and stays what it is: a device,
-    a pipe, a file with several names or of another user, the standard output itself.
+    An ordinary file, or the target of a symbolic link, is replaced in one step and keeps its mode.  A device,
+    a pipe, a file with several names or of another user, and the standard output stay what they are, and are
+    written at the end.
 
     Raises:
-        OutputError: it cannot be written; what was there stays as it was, if it can be replaced.
+        OutputError: it cannot be written.  An ordinary file then stays as it was.
     """
     check_output(path)
     with _told(path):
         found = _found(path)
         place = Path(os.path.realpath(path))
-        if found is None or _replaceable(place, found):
+        if found is None or (
+            # Nobody notices a new file in its place.
+            stat.S_ISREG(found.st_mode)
+            and found.st_nlink == 1
+            and (not hasattr(os, "geteuid") or found.st_uid == os.geteuid())
+            and not is_standard_output(place)
+            and os.access(place.parent, os.W_OK | os.X_OK)
+        ):
             with _replacing(place, found) as file:
                 yield file
             return
         content = io.BytesIO()
         yield content
-        if is_standard_output(path):  # opened once more, a file would be written from its beginning
+        if is_standard_output(path):  # opening the file again would overwrite its beginning
             sys.stdout.flush()
             handle = os.dup(1)
         else:
@@ -79,10 +86,10 @@ def output(path: Path) -> Iterator[BinaryIO]:
 
 
 def is_standard_output(path: Path) -> bool:
-    """Whether what is written to a path goes where the standard output goes: into a file or a pipe."""
+    """Return whether a path is the file or pipe that the standard output goes to."""
     try:
         found = os.stat(path)
-        # A device, such as a terminal or /dev/null, keeps nothing that could be mixed up.
+        # A terminal or /dev/null keeps no content that could be mixed up.
         return not stat.S_ISCHR(found.st_mode) and os.path.samestat(found, os.fstat(1))
     except OSError:
         return False
@@ -90,7 +97,7 @@ def is_standard_output(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """Say what the system refuses as an error about the path."""
+    """Turn an error of the system into an error about the path."""
     try:
         yield
     except OutputError:
@@ -100,24 +107,23 @@ def _told(path: Path) -> Iterator[None]:
 
 
 def _found(path: Path) -> os.stat_result | None:
-    """What is there, behind symbolic links; None if nothing."""
+    """Return the state of a path after symbolic links; None if it does not exist."""
     try:
         return os.stat(path)
     except FileNotFoundError:
         return None
 
 
-def _replaceable(place: Path, found: os.stat_result) -> bool:
-    """Whether a new file may take the place of what is there without anybody noticing another difference."""
-    own = found.st_uid == os.geteuid() if hasattr(os, "geteuid") else True
-    alone = stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and own
-    return alone and not is_standard_output(place) and os.access(place.parent, os.W_OK | os.X_OK)
-
-
 @contextlib.contextmanager
 def _replacing(place: Path, found: os.stat_result | None) -> Iterator[BinaryIO]:
-    # The system gives a new file its mode.  The umask can only be read by changing it for all threads.
-    handle, made = _new_file(place.parent, 0o666 if found is None else 0o600)
+    """Write a new file with a random name, and rename it to the place."""
+    # The system applies the umask, which can only be read by changing it for all threads.
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    while True:
+        made = place.parent / f".tilewright-{os.urandom(8).hex()}"
+        with contextlib.suppress(FileExistsError):
+            handle = os.open(made, flags, 0o666 if found is None else 0o600)
+            break
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -127,12 +133,3 @@ def _replacing(place: Path, found: os.stat_result | None) -> Iterator[BinaryIO]:
     except BaseException:
         made.unlink(missing_ok=True)
         raise
-
-
-def _new_file(folder: Path, mode: int) -> tuple[int, Path]:
-    """Create a file of a random name; its mode is the one given without the bits of the umask."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    while True:
-        path = folder / f".tilewright-{os.urandom(8).hex()}"
-        with contextlib.suppress(FileExistsError):
-            return os.open(path, flags, mode), path

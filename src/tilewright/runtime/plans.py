@@ -1,4 +1,4 @@
-"""Launches that are kept for later calls of the same metadata, and how far their arrays reach."""
+"""Launches that are kept for later calls with the same metadata."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Plan:
     Args:
         prepared: the launch.
         reaches: bytes from each array's address to its lowest element and to the end of its highest.
-        pairs: the arrays that must not share memory.
+        pairs: pairs of arrays that must not share memory.
     """
 
     prepared: Prepared
@@ -42,7 +42,7 @@ class Plan:
 
     @staticmethod
     def of(prepared: Prepared, arrays: Iterable[ArrayInfo], pairs: tuple[AliasPair, ...] = ()) -> Plan:
-        """The plan of a launch on arrays like these."""
+        """Make the plan of a launch on arrays like these."""
         return Plan(prepared, tuple(reach(info) for info in arrays), pairs)
 
     @property
@@ -51,9 +51,9 @@ class Plan:
         return (self.prepared,)
 
     def apart(self, pointers: Sequence[int]) -> bool:
-        """Whether all arrays that must not share memory lie clear of each other, at these addresses.
+        """Return whether the address ranges of arrays that must not share memory are disjoint.
 
-        Arrays that interleave may be apart all the same, which takes longer to find out.
+        False is no proof of sharing: arrays that interleave may still be apart.
         """
         for pair in self.pairs:
             stored, other = pointers[pair.stored], pointers[pair.other]
@@ -69,13 +69,15 @@ class Plans(Generic[KeptType]):
     """Launches by the metadata that they were made for; safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._plans: Recent[Hashable, KeptType] = Recent(KEPT, _used)
+        self._plans: Recent[Hashable, KeptType] = Recent(
+            KEPT, lambda kept: max(map(last_launch, kept.prepared_launches))
+        )
         self.find: Callable[[Hashable], KeptType | None] = self._plans.find
         self.keep = self._plans.keep
         remembers(self)
 
     def forget(self, executable: Executable | None = None) -> None:
-        """Let go of the records that launch an executable, or of all."""
+        """Drop the records that launch an executable, or all records."""
         self._plans.forget(
             lambda kept: (
                 executable is None or any(one.executable is executable for one in kept.prepared_launches)
@@ -84,7 +86,3 @@ class Plans(Generic[KeptType]):
 
     def __len__(self) -> int:
         return len(self._plans)
-
-
-def _used(kept: Kept) -> int:
-    return max(map(last_launch, kept.prepared_launches))

@@ -1,4 +1,4 @@
-"""A launch for one set of arrays: everything is checked and bound once, calls only start it again."""
+"""A launch for one set of arrays: everything is checked and bound once, and a call only starts the kernel."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tilewright.tracebacks import trim
 class PreparedLaunch:
     """A kernel bound to arrays; calling it launches on them again.  Made by `Bound.prepare`.
 
-    It keeps the arrays alive.  Each call checks that every array still lies at the address and has the
-    extents that it had, and raises otherwise.  What it does not look at again: strides and dtypes changed in
-    place, a NumPy array made read-only, and memory that was given back and taken again at the same address.
-    Calls from several threads run at the same time, each with workspaces of its own; so do launches on
-    different streams.  A call that writes what another one reads must be ordered by the caller.
+    It keeps the arrays alive.  Each call checks that every array still has its address and its extents, and
+    raises otherwise.  It does not check strides and dtypes changed in place, a NumPy array made read-only, or
+    memory that was freed and allocated again at the same address.  Calls from several threads may run at the
+    same time, each with its own workspaces; so may launches on different streams.  The caller must order a
+    call that writes an array that another call reads.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class PreparedLaunch:
 
     @property
     def executable(self) -> Executable:
-        """What is launched."""
+        """The executable that is launched."""
         return self._executable
 
     def __call__(self, *, stream: Any = None, **numbers: Any) -> Executable:
@@ -51,19 +51,26 @@ class PreparedLaunch:
 
         Args:
             stream: the CUDA stream; default: the current stream of the arrays' framework, at each call.
-            numbers: values for numbers of the kernel, by name, for this call alone; others keep the value
-                that they were prepared with.
+            numbers: values for numbers of the kernel, by name, for this call only; other numbers keep the
+                value that they were prepared with.
 
         Returns:
             The executable that ran.
 
         Raises:
-            LaunchError: an array was moved or resized, a tensor requires a gradient now, or a name is not
-                that of a number.
+            LaunchError: an array was moved or resized, a tensor requires a gradient now, or a name is no
+                number of the kernel.
         """
         try:
             if [look() for look in self._looks] != self._seen:
-                self._look_again()
+                now = [locate(array) for array in self._arrays.values()]  # refuses tensors with a gradient
+                if now != self._located:
+                    pairs = zip(self._arrays, now, self._located, strict=True)
+                    moved = [name for name, (_, pointer), (_, before) in pairs if pointer != before]
+                    what = f"{' and '.join(moved)} moved" if moved else "an array was resized"
+                    raise LaunchError(
+                        f"kernel {self._kernel}: {what} since the launch was prepared; prepare it again"
+                    )
             self._launch(self._with(numbers) if numbers else self._arguments, self._pointers, stream)
         except TilewrightError as error:
             trim(error)
@@ -71,6 +78,7 @@ class PreparedLaunch:
         return self._executable
 
     def _with(self, numbers: dict[str, Any]) -> Sequence[Any]:
+        """Return the arguments with some numbers replaced."""
         given = list(self._arguments)
         for name, value in numbers.items():
             if name not in self._scalars:
@@ -81,17 +89,6 @@ class PreparedLaunch:
                 )
             given[self._scalars[name]] = value
         return given
-
-    def _look_again(self) -> None:
-        """Refuse arrays that were moved or resized, or that may not be read any more."""
-        now = [locate(array) for array in self._arrays.values()]
-        if now != self._located:
-            pairs = zip(self._arrays, now, self._located, strict=True)
-            moved = [name for name, (_, pointer), (_, before) in pairs if pointer != before]
-            what = f"{' and '.join(moved)} moved" if moved else "an array was resized"
-            raise LaunchError(
-                f"kernel {self._kernel}: {what} since the launch was prepared; prepare it again"
-            )
 
     def __repr__(self) -> str:
         return f"<prepared launch of {self._kernel} for {self._executable.target} {self._executable.arch}>"

@@ -13,7 +13,7 @@ import inspect
 import os
 import struct
 import weakref
-from collections.abc import Hashable, Iterable, Iterator, Set
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,10 +26,10 @@ import numpy as np
 
 
 def exact(value: Any) -> Hashable:
-    """A key that two constants share only if no kernel can tell them apart.
+    """Return a key that two constants share only if no kernel can tell them apart.
 
-    Python's ``==`` does not do: ``2 == 2.0``, ``1 == True`` and ``0.0 == -0.0``, also inside of tuples and of
-    dataclasses, while a NaN differs from itself.
+    Python's ``==`` will not do: ``2 == 2.0``, ``1 == True`` and ``0.0 == -0.0``, also inside tuples and
+    dataclasses, and a NaN differs from itself.
 
     Raises:
         TypeError: the value, or something in it, is not hashable.
@@ -41,7 +41,7 @@ def exact(value: Any) -> Hashable:
     """
     kind = type(value)
     if kind in _PLAIN or kind.__module__.startswith("tilewright.") or isinstance(value, enum.Enum):
-        # Equal values of one of these types are one; the library's own hold nothing but integers and names.
+        # Equal values of these types are the same; the library's own types hold only integers and names.
         return kind, value
     if kind is float:
         return kind, struct.pack("d", value)
@@ -52,12 +52,12 @@ def exact(value: Any) -> Hashable:
         return kind, value
     try:
         return kind, *_parts(value)
-    except TypeError:  # hashable, though something in it is not
+    except TypeError:  # hashable, but a part of it is not
         return kind, Same(value)
 
 
 def has_own_equality(kind: type) -> bool:
-    """Whether values of a type are equal by more than being the same object."""
+    """Return whether a type defines `__eq__`."""
     return any("__eq__" in cls.__dict__ for cls in kind.__mro__ if cls is not object)
 
 
@@ -65,7 +65,7 @@ _PLAIN = frozenset((int, bool, str, bytes, type(None), type, MethodType))
 
 
 class Same:
-    """Equal to another one of the very same object only."""
+    """A key that equals another only for the same object."""
 
     def __init__(self, value: object) -> None:
         self._value = value
@@ -78,7 +78,7 @@ class Same:
 
 
 def _parts(value: Any) -> Iterator[Hashable]:
-    """What a value of any other type is made of: its number, its items, its attributes."""
+    """Return keys of the parts of a value: its number, its items, its attributes."""
     if is_dataclass(value) and not isinstance(value, type):
         yield tuple(exact(getattr(value, field.name)) for field in fields(value))
     if isinstance(value, np.generic):
@@ -98,7 +98,7 @@ def _parts(value: Any) -> Iterator[Hashable]:
     elif isinstance(value, slice):
         yield exact(value.start), exact(value.stop), exact(value.step)
     elif not is_dataclass(value) and not any(True for _ in _attributes(value)):
-        yield repr(value)  # of types written in C, such as decimal.Decimal
+        yield repr(value)  # types written in C, e.g. decimal.Decimal
     yield from ((name, exact(part)) for name, part in _attributes(value))
 
 
@@ -126,10 +126,10 @@ _INSTALLED = (
 
 
 class Reads:
-    """The values that some functions, and the functions that these name, read from around them.
+    """The outside values that some functions read, and that the functions which they call read.
 
     Args:
-        functions: Python functions; those of the library itself read nothing that changes.
+        functions: Python functions; functions of this library are skipped.
     """
 
     def __init__(self, functions: Iterable[object]) -> None:
@@ -140,7 +140,7 @@ class Reads:
         self._ignored: set[str] = set()
 
     def changed(self) -> tuple[str, ...]:
-        """Names whose values differ from those of the last call; none at the first."""
+        """Return names whose values have changed since the last call; none at the first call."""
         if not self._functions:
             return ()
         now, before = self._now(), self._seen
@@ -148,7 +148,7 @@ class Reads:
         return () if before is None else self._different(before, now)
 
     def settle(self) -> None:
-        """After a trace: what the trace itself has changed is not compared any more."""
+        """Ignore from now on the values that a trace has just changed itself."""
         if self._functions and self._seen is not None:
             self._ignored.update(self._different(self._seen, self._now()))
 
@@ -171,14 +171,12 @@ class Reads:
             done.add(function)
             for name, value in _values(function):
                 found[f"{len(done)}. {name}"] = _state(value, _DEEPEST)
-                if isinstance(value, FunctionType) and _is_authors(value, self._home):
+                # Functions of the kernel's authors; not the library's, nor those of installed packages.
+                if isinstance(value, FunctionType) and (
+                    _package(value) in self._home or not value.__code__.co_filename.startswith(_INSTALLED)
+                ):
                     todo.append(value)
         return found
-
-
-def _is_authors(function: FunctionType, home: Set[str]) -> bool:
-    """Whether a function is of those who wrote the kernel: not the library's, nor of an installed package."""
-    return _package(function) in home or not function.__code__.co_filename.startswith(_INSTALLED)
 
 
 def _package(function: FunctionType) -> str:
@@ -186,7 +184,7 @@ def _package(function: FunctionType) -> str:
 
 
 def _values(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function reads, by names that say where."""
+    """Return the outside values that a function reads, each with a name that says where."""
     where = f"{function.__module__}.{function.__qualname__}"
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     for root, name, attributes in _paths(function.__code__):
@@ -195,7 +193,7 @@ def _values(function: FunctionType) -> Iterator[tuple[str, Any]]:
         else:
             value = function.__globals__.get(name, _MISSING)
         if isinstance(value, ModuleType) and f"{value.__name__}.".startswith("tilewright."):
-            continue  # the library itself, whose names are loaded when they are asked for
+            continue  # the library itself, which loads names on demand
         path = f"{where}: {name}"
         for attribute in attributes:
             inner = _attribute(value, attribute)
@@ -210,7 +208,7 @@ def _values(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 @lru_cache(maxsize=1024)
 def _paths(code: CodeType) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
-    """The variables around a function that it reads, each with the attributes that it takes of them."""
+    """Return the outside variables that a function reads, each with the chain of attributes that it reads."""
     found: dict[tuple[str, str, tuple[str, ...]], None] = {}
     instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "EXTENDED_ARG")]
     for at, instruction in enumerate(instructions):
@@ -224,7 +222,7 @@ def _paths(code: CodeType) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
             attributes.append(str(following.argval))
         found[root, str(instruction.argval), tuple(attributes)] = None
     for constant in code.co_consts:
-        if isinstance(constant, CodeType):  # functions and comprehensions inside; their cells are ours
+        if isinstance(constant, CodeType):  # inner functions and comprehensions; their cells are ours
             found.update(dict.fromkeys(_paths(constant)))
     return tuple(found)
 
@@ -237,7 +235,7 @@ def _cell(cell: Any) -> Any:
 
 
 def _attribute(value: Any, name: str) -> Any:
-    """An attribute that can be read without running anybody's code."""
+    """Return an attribute that can be read without running user code."""
     if isinstance(value, ModuleType):
         return vars(value).get(name, _MISSING)
     found = inspect.getattr_static(value, name, _MISSING)
@@ -245,7 +243,7 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 def _state(value: Any, deepest: int) -> Hashable:
-    """A key that changes when the value does, as far as a trace can tell."""
+    """Return a key that changes with the value, as far as a trace can tell."""
     if isinstance(value, list | tuple | set | frozenset | dict) and len(value) > _LONGEST:
         return _itself(value)
     if isinstance(value, np.ndarray) and value.nbytes <= _LARGEST_BYTES:
@@ -271,7 +269,7 @@ def _state(value: Any, deepest: int) -> Hashable:
 
 
 def _itself(value: Any) -> Hashable:
-    """An object as itself; it is not kept alive, where it can be referred to weakly."""
+    """Return a key of the object's identity; weak if the type allows it."""
     try:
         return _Weak(value)
     except TypeError:
@@ -279,7 +277,7 @@ def _itself(value: Any) -> Hashable:
 
 
 class _Weak:
-    """Equal to another one of the very same object, which must still be there."""
+    """A key that equals another only for the same object, while that is alive."""
 
     def __init__(self, value: object) -> None:
         self._value = weakref.ref(value)

@@ -15,23 +15,23 @@ Kept = TypeVar("Kept")
 _STEPS = 16
 
 clock = itertools.count(1)
-"""Counts uses, of whatever is kept anywhere: each gets the next number."""
+"""Counts uses of all kept values; each use gets the next number."""
 
 
 class Recent(Generic[Key, Kept]):
-    """A dictionary of bounded size, whose least recently used values make room for others.
+    """A dictionary of bounded size that drops the least recently used values.
 
-    A look-up with `get` is a use.  One with `find` costs no more than a look-up in a dictionary: then the
-    values say themselves when they were used, and are asked each time a sixteenth of the bound was kept.
-    As many are let go at once, so that keeping a value costs the same however many there are.
+    A look-up with `get` counts as a use.  A look-up with `find` costs as much as one in a dictionary; the
+    values then know themselves when they were used, and are asked each time a sixteenth of the bound was
+    kept. A sixteenth is dropped at once, so the cost of keeping a value does not grow with the bound.
 
     No method waits for a lock: threads, signal handlers and forked children may call any of them at any time.
     Threads that keep values at the same moment may each exceed the bound by one, until the next is kept.
 
     Args:
-        most: how many values are kept.
-        used: when a value was used last, as a number of `clock`.
-        dropped: called with every value that made room.
+        most: most values that are kept.
+        used: returns when a value was used last, in ticks of `clock`.
+        dropped: called with every value that is dropped for room.
 
     Example:
         >>> kept = Recent(2)
@@ -53,53 +53,44 @@ class Recent(Generic[Key, Kept]):
         self._step = max(most // _STEPS, 1)
         self._kept = itertools.count(1)
         self._values: dict[Key, Kept] = {}
-        self._uses: dict[Key, int] = {}  # when each value was used last
+        self._uses: dict[Key, int] = {}  # last use of each value
         self.find: Callable[[Key], Kept | None] = self._values.get
-        """`get` without noting the use, for values that know themselves whether they were used."""
+        """`get` without counting a use, for values that know when they were used."""
 
     def get(self, key: Key) -> Kept | None:
-        """The value of a key, which is used now; None if there is none."""
+        """Return the value of a key, or None; counts as a use."""
         found = self._values.get(key)
         if found is not None:
             self._uses[key] = next(clock)
         return found
 
     def keep(self, key: Key, value: Kept) -> None:
-        """Set a key's value, and let others go if there are too many."""
-        self._values[key] = value
-        self._uses[key] = next(clock)
-        count = next(self._kept)
-        if len(self._values) > self.most:
-            self._ask()
-            self._make_room(key)
-        elif count % self._step == 0:
-            self._ask()
-
-    def _ask(self) -> None:
-        """Note when values were used last."""
-        if self._used is not None:
-            for key, value in list(self._values.items()):
-                self._uses[key] = max(self._uses.get(key, 0), self._used(value))
-
-    def _make_room(self, newest: Key) -> None:
+        """Set a key's value, and drop others if there are too many."""
         uses = self._uses
-        others = sorted(
-            (key for key in list(self._values) if key != newest), key=lambda key: uses.get(key, 0)
-        )
-        for key in others[: len(self._values) - self.most + self._step - 1]:
-            value = self._values.pop(key, None)
-            if value is not None:
-                self._dropped(value)
-        self._uses = {key: uses.get(key, 0) for key in list(self._values)}
+        self._values[key] = value
+        uses[key] = next(clock)
+        count = next(self._kept)
+        is_full = len(self._values) > self.most
+        if self._used is not None and (is_full or count % self._step == 0):
+            for one, kept in list(self._values.items()):
+                uses[one] = max(uses.get(one, 0), self._used(kept))
+        if not is_full:
+            return
+        others = sorted((one for one in list(self._values) if one != key), key=lambda one: uses.get(one, 0))
+        for one in others[: len(self._values) - self.most + self._step - 1]:
+            dropped = self._values.pop(one, None)
+            if dropped is not None:
+                self._dropped(dropped)
+        self._uses = {one: uses.get(one, 0) for one in list(self._values)}
 
     def forget(self, unwanted: Callable[[Kept], bool] = lambda value: True) -> None:
-        """Let go of the values that ``unwanted`` says, or of all."""
+        """Drop the values for which ``unwanted`` is true, or all."""
         for key, value in list(self._values.items()):
             if unwanted(value):
                 self.drop(key)
 
     def drop(self, key: Key) -> None:
-        """Let go of one key's value, if there is one."""
+        """Drop the value of a key, if there is one."""
         self._values.pop(key, None)
         self._uses.pop(key, None)
 
@@ -112,20 +103,20 @@ class Recent(Generic[Key, Kept]):
 
 # ---------------------------------------------------------------- compiled code
 #
-# Bound kernels and plans remember launches, which hold their executables, which hold the machine code. When
-# there are too many executables, everybody forgets the least recently launched one. A launch that the caller
-# holds still works: code is unloaded when its last holder is gone.
+# Bound kernels and plans keep launches, which hold executables, which hold machine code. When there are too
+# many executables, all holders drop the least recently launched one. A launch that the caller holds still
+# works: code is unloaded when its last holder is gone.
 
 
 MOST_EXECUTABLES = 256
-"""How many executables are remembered in one process, over all kernels, constants and classes of arrays."""
+"""Executables that one process keeps, over all kernels, constants and classes of arrays."""
 
 
 class Rememberer(Protocol):
-    """Whoever keeps executables, or launches of them, for later calls."""
+    """An object that keeps executables, or launches of them, for later calls."""
 
     def forget(self, executable: Executable) -> None:
-        """Let go of an executable and of everything that holds it."""
+        """Drop an executable and everything that holds it."""
 
 
 _rememberers: weakref.WeakSet[Rememberer] = weakref.WeakSet()
@@ -133,25 +124,25 @@ _numbers = itertools.count()
 
 
 def remembers(who: Rememberer) -> None:
-    """Have ``who`` told what to forget, as long as it lives."""
+    """Register an object whose `forget` is called for dropped executables, as long as it lives."""
     _rememberers.add(who)
 
 
 def enter(executable: Executable) -> None:
-    """Count an executable that is remembered from now on; one that was not used for long may go for it."""
+    """Count a new executable; the least recently used one may be dropped for it."""
     _entered.forget(lambda known: known() is None)
     _entered.keep(next(_numbers), weakref.ref(executable))
 
 
 def last_launch(launch: Prepared) -> int:
-    """When it was launched last, as far as anybody has asked: several ask, so the answer is kept."""
+    """Return when a launch was last noticed. Several callers ask, so the answer is kept in the launch."""
     if launch.recent:
         launch.recent, launch.seen = False, next(clock)
     return launch.seen
 
 
 def last_use(executable: Executable) -> int:
-    """When any launch of it was launched last."""
+    """Return when any launch of an executable was last noticed."""
     return max(map(last_launch, list(executable.launches)), default=0)
 
 
