@@ -1,4 +1,4 @@
-"""The backends, and which one serves a call."""
+"""The backend of each target, and the choice of a backend for a call."""
 
 from __future__ import annotations
 
@@ -7,26 +7,14 @@ from functools import cache
 from typing import Any
 
 from tilewright.arch import REFERENCE, Arch
-from tilewright.errors import LaunchError, Violation
-from tilewright.ir.kernel import Kernel
+from tilewright.errors import LaunchError
 from tilewright.namespaces import import_whole
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.drivers import driver_for
 from tilewright.runtime.executable import Backend, Executable, Prepared
 from tilewright.runtime.frameworks import memory_of
-from tilewright.targets.target import (
-    CPU,
-    CUDA,
-    HIP,
-    HOST,
-    TARGETS,
-    TargetParts,
-    serving,
-    target_named,
-)
-from tilewright.targets.target import (
-    REFERENCE as EXECUTED,
-)
+from tilewright.targets.target import CPU, CUDA, HIP, HOST, TARGETS, TargetParts, serving, target_named
+from tilewright.targets.target import REFERENCE as INTERPRETED
 
 
 def _reference() -> type[Backend]:
@@ -54,13 +42,13 @@ def _hip() -> type[Backend]:
 
 
 BACKENDS: TargetParts[type[Backend]] = TargetParts(
-    {EXECUTED.name: _reference, CPU.name: _cpu, CUDA.name: _cuda, HIP.name: _hip}
+    {INTERPRETED.name: _reference, CPU.name: _cpu, CUDA.name: _cuda, HIP.name: _hip}
 )
 """The backend of each target."""
 
 
 def backend_named(name: Any) -> Backend:
-    """The backend of a target.
+    """Return the backend of a target.
 
     Raises:
         LaunchError: no such target; lists the names.
@@ -69,7 +57,7 @@ def backend_named(name: Any) -> Backend:
 
 
 def arch_of(backend: Backend, arch: str | None) -> Arch:
-    """The architecture of a name that a backend compiles for; without a name that of this machine.
+    """Return a backend's architecture by name; default: that of this machine.
 
     Raises:
         LaunchError: no such architecture.
@@ -78,7 +66,7 @@ def arch_of(backend: Backend, arch: str | None) -> Arch:
 
 
 def arch_named(target: str | None, arch: str | None) -> Arch:
-    """A target's architecture; without a target the machine that the reference is.
+    """Return a target's architecture; without a target, that of the reference.
 
     Raises:
         LaunchError: no such target or architecture, or an architecture without a target.
@@ -86,53 +74,40 @@ def arch_named(target: str | None, arch: str | None) -> Arch:
     if target is not None:
         return arch_of(backend_named(target), arch)
     if arch is not None:
-        raise LaunchError(
-            f"arch={arch!r} without a target; nearest legal choice: target={_owner(arch)!r} beside it"
-        )
+        # The target that has the architecture; CUDA for an unknown name.
+        owners = (one.name for one in TARGETS.values() if arch in one.architectures)
+        wanted = next(owners, CUDA.name)
+        raise LaunchError(f"arch={arch!r} without a target; nearest legal choice: add target={wanted!r}")
     return REFERENCE
 
 
 def processors_of(target: str | None, arch: Arch) -> int:
-    """How many processors this machine has, if it is of an architecture of the target; else 0."""
+    """Return the number of this machine's processors, or 0 if it has another architecture."""
     if target is None:
         return 0
     backend = backend_named(target)
     return backend.processors() if arch.name == backend.arch_name() else 0
 
 
-def broken_rules(kernel: Kernel, target: str | None, arch: str | None) -> tuple[str, tuple[Violation, ...]]:
-    """A target's name with its architecture, and its rules that a kernel breaks; nothing without a target."""
-    if target is None:
-        return "", ()
-    backend = backend_named(target)
-    chosen = arch or backend.arch_name()
-    return f"{target} {chosen}", tuple(backend.violations(kernel, chosen))
-
-
-def _owner(arch: str) -> str:
-    """The target that has an architecture; if none has it, one that has several."""
-    return next((target.name for target in TARGETS.values() if arch in target.architectures), CUDA.name)
-
-
 @cache
 def _made(name: str) -> Backend:
-    # It registers fork hooks.  A fork that waits for an import runs only half of the hooks that this import
-    # registers, and they complain; so the package is imported by itself, and the wait for it is short.
+    # filelock registers fork hooks. A fork that waits for an import runs only some of the hooks that the
+    # import registers, and they complain. Imported by itself, the package makes that wait short.
     import_whole("filelock")
     return BACKENDS[name]()
 
 
 def backend_for(kernel: str, arrays: Sequence[tuple[str, ArrayInfo]], target: str | None) -> Backend:
-    """The backend that serves arrays: the one asked for, else by where the arrays lie.
+    """Return the backend of a target; by default, the one that serves the memory of the arrays.
 
     Args:
-        kernel: what messages call it.
-        arrays: their names and what they are.
-        target: the one asked for.
+        kernel: the kernel's name in messages.
+        arrays: names and metadata.
+        target: the wanted target, or None.
 
     Raises:
-        LaunchError: arrays on different devices, a target that cannot reach them, or one that can launch
-            nothing on this machine.
+        LaunchError: the arrays lie on different devices, or the target cannot reach them, or it cannot launch
+            on this machine.
     """
     devices = {info.device for _, info in arrays}
     if len(devices) > 1:

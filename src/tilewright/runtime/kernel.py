@@ -21,12 +21,7 @@ from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.runtime.aliases import check_apart, pairs_of
 from tilewright.runtime.arrays import LOCATORS, ArrayInfo, locate_new
-from tilewright.runtime.backends import (
-    Executable,
-    Prepared,
-    arch_named,
-    processors_of,
-)
+from tilewright.runtime.backends import Executable, Prepared
 from tilewright.runtime.binding import bind, check_output, integer, number
 from tilewright.runtime.checks import BoundChecks, KernelChecks
 from tilewright.runtime.plans import Plan, Plans
@@ -345,11 +340,7 @@ class Bound(BoundChecks, BoundFlow):
         Raises:
             LaunchError: the arguments do not fit the kernel, or no such target or architecture.
         """
-        given = in_order(self.program, arguments, named)
-        specs, machine = specs_of(self.program, given), arch_named(target, arch)
-        self._builds.keep_up()
-        processors = processors_of(target, machine)
-        return self._builds.trace(specs, machine, shapes_of(self.program, given), processors)
+        return self._builds.trace(*self._problem(arguments, named, target, arch))
 
     def compile(
         self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any

@@ -1,24 +1,25 @@
-"""The reference backend: runs a kernel on host arrays under the hazard checker, at one size or at many."""
+"""The reference backend: interprets a kernel on host arrays under the hazard checker, at one size or many."""
 
 from __future__ import annotations
 
+import math
 import time
 import zlib
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from tilewright.argument_checks import is_integer, is_sequence
-from tilewright.errors import LaunchError, LegalityError, TilewrightError, Violation, shown
+from tilewright.errors import LaunchError, LegalityError, Violation, shown
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Parameter, Program, dim_names
-from tilewright.runtime.arrays import ArrayInfo, describe, described, elements
+from tilewright.runtime.arrays import ArrayInfo, describe, elements
 from tilewright.runtime.binding import Binding, check_no_stream, integer, number
-from tilewright.runtime.check_arguments import WORK, Blocks, asked_blocks, check_lanes
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.specimens import Specimen, like
+from tilewright.runtime.specimens import like
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.memory import overlapping
 from tilewright.targets.reference.report import Report, Sizes, SizesReport, extents
@@ -29,36 +30,111 @@ from tilewright.targets.reference.trial_sizes import deciding_integers, trial_si
 from tilewright.targets.target import HOST, REFERENCE
 
 # ----------------------------------------------------------------
+# Arguments of `check`: lanes and blocks.
+
+
+LANES = (32, 64)
+"""Warp sizes of GPUs."""
+
+WORK = 6_000_000
+"""Element accesses, some seconds of work, above which `check` runs only a sample of the blocks."""
+
+
+def check_lanes(kernel: Kernel, lanes: object) -> None:
+    """Refuse a warp size that no machine has.
+
+    Raises:
+        LaunchError: it is neither 32, nor 64, nor the size that the kernel's MMA atoms need.
+    """
+    legal = sorted({*LANES, kernel.lanes})
+    asked = int(lanes) if is_integer(lanes) else None  # type: ignore[call-overload]
+    if lanes is None or asked in legal:
+        return
+    near = kernel.lanes if asked is None else min(legal, key=lambda n: abs(n - asked))
+    raise LaunchError(
+        f"kernel {kernel.name}: lanes={shown(lanes)}; warps have {' or '.join(map(str, legal))} threads; "
+        f"nearest legal choice: lanes={near}"
+    )
+
+
+def asked_blocks(kernel: Kernel, grid: Sequence[int], blocks: Any) -> list[tuple[int, ...]] | None:
+    """Return the indices of the blocks to run; None for the default and for all blocks.
+
+    Args:
+        kernel: the kernel.
+        grid: blocks along each axis.
+        blocks: ``"all"``, a number of blocks, a sequence of indices, or None.
+
+    Raises:
+        LaunchError: an index outside the grid, or fewer than one block.
+    """
+    if blocks is None or isinstance(blocks, str):
+        return None
+    found: list[tuple[int, ...]] = []
+    if is_integer(blocks):
+        total = math.prod(grid)
+        for number in np.linspace(0, total - 1, min(max(int(blocks), 0), total)).round():
+            rest, at = int(number), []
+            for extent in grid:
+                rest, here = divmod(rest, extent)
+                at.append(here)
+            found.append(tuple(at))
+    else:
+        for block in blocks if is_sequence(blocks) else ():
+            index = tuple(block) if is_sequence(block) else (block,)
+            inside = all(is_integer(i) and 0 <= i < extent for i, extent in zip(index, grid, strict=False))
+            if len(index) != len(grid) or not inside:
+                found = []
+                break
+            found.append(tuple(map(int, index)))
+    if not found:
+        last = tuple(extent - 1 for extent in grid)
+        raise LaunchError(
+            f"kernel {kernel.name}: blocks={shown(blocks)} names no blocks of the grid {tuple(grid)}; "
+            f'nearest legal choice: "all", a number of them, or indices such as [{last}]'
+        )
+    return found
+
+
+# ----------------------------------------------------------------
 # `check_sizes`: sizes to try, arrays for them, and one report.
 
 
 GRAINS = (1, 8, 16, 64)
-"""Of what ragged extents are multiples: the first that the kernel takes."""
+"""Divisors of ragged extents; the first that the kernel accepts is used."""
 
 ODD = 97
-"""An extent that nothing divides: a kernel traced for it counts the iterations of ragged tiles too."""
+"""A prime extent. A kernel traced for it counts the iterations of ragged tiles too."""
 
 
 OUTSIDE = (Kind.OUT_OF_BOUNDS, Kind.DIVISION, Kind.RANGE)
-"""What a run shows of an integer that a kernel is not written for."""
+"""Findings that a kernel gives for an integer argument that it is not written for."""
 
 
 def check_sizes(
     program: Program,
     trace: Callable[..., Kernel],
     given: Sequence[Any],
+    infos: Mapping[str, ArrayInfo],
     check: Callable[[Sequence[Any], Collection[str]], Report],
     sizes: Any,
     seconds: float,
     resident: int | None,
 ) -> SizesReport:
-    """One report of a kernel at many sizes; see `tilewright.runtime.kernel.Bound.check_sizes`."""
-    infos = _infos(program, given)
-    kernel = _traced(trace, program, given, infos)
+    """Check a kernel at many sizes and make one report; see `tilewright.runtime.kernel.Bound.check_sizes`."""
+    kernel: Kernel | None = None  # traced for the least divisible extents that it accepts
+    for grain in GRAINS[:-1]:
+        with suppress(LegalityError):
+            kernel = trace(*_arguments(program, given, infos, {}, ODD * grain))
+            break
+    if kernel is None:
+        kernel = trace(*_arguments(program, given, infos, {}, ODD * GRAINS[-1]))
     pairs = [(p.name, a) for p, a in zip(program.parameters, given, strict=True) if p.kind == "index"]
     numbers = {name: integer(program.name, name, argument) for name, argument in pairs}
     known = dict(numbers)
-    known |= _extents(kernel, infos)
+    for value in kernel.tensors:
+        shape = infos[value.name].shape
+        known |= {str(extent): size for extent, size in zip(value.tensor.shape, shape, strict=True)}
     asked = _asked(program.name, kernel, sizes)
     reports: dict[Sizes, Report] = {}
     reasons: dict[Sizes, str] = {}
@@ -66,27 +142,33 @@ def check_sizes(
     left_out: list[Sizes] = []
     broken: LegalityError | None = None
     end = time.monotonic() + seconds
+    fixed = {*asked, *numbers}
     for trial in trial_sizes(kernel, known, asked, resident or RESIDENT):
         if time.monotonic() > end:
             left_out.append(tuple(trial.sizes.items()))
             continue
         changed = [name for name, value in numbers.items() if trial.sizes.get(name, value) != value]
         for grain in GRAINS:
-            fixed = {*asked, *numbers}
-            key = tuple((name, _rounded(name, size, grain, fixed)) for name, size in trial.sizes.items())
+            key = tuple(
+                (name, size if name in fixed else size - size % grain) for name, size in trial.sizes.items()
+            )
             if key in reports or key in refused:
                 break
             try:
-                # With another integer than the one that was given, less of the arrays may be written.
+                # With another integer argument, the kernel may write less of the arrays.
                 partial = kernel.written_params if changed else ()
                 report = check(_arguments(program, given, infos, dict(key), 0), partial)
             except (LegalityError, LaunchError) as error:
-                broken = error if isinstance(error, LegalityError) else broken
-                refused.setdefault(key, _why(error))
+                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+                if isinstance(error, LegalityError):
+                    broken, lines = error, [" ".join(lines[:2])]
+                refused.setdefault(key, lines[0])
                 continue
             meant = [name for name in changed if name not in asked]
-            if meant and (outside := _outside(report)):
-                refused[key] = f"{', '.join(meant)} may not be meant to have this value: {outside}"
+            outside = next((one for one in report.findings if meant and one.kind in OUTSIDE), None)
+            if outside is not None:
+                why = str(outside).splitlines()[0]
+                refused[key] = f"{', '.join(meant)} may not be meant to have this value: {why}"
             else:
                 reports[key], reasons[key] = report, trial.why
             break
@@ -95,46 +177,14 @@ def check_sizes(
     return SizesReport(program.name, tuple(reports.items()), tuple(refused.items()), tuple(left_out), reasons)
 
 
-def _outside(report: Report) -> str:
-    """Why an integer that nobody gave is none that a kernel takes; empty if it may be."""
-    found = next((finding for finding in report.findings if finding.kind in OUTSIDE), None)
-    return "" if found is None else str(found).splitlines()[0]
-
-
-def _traced(
-    trace: Callable[..., Kernel], program: Program, given: Sequence[Any], infos: Mapping[str, ArrayInfo]
-) -> Kernel:
-    """The kernel for the least divisible extents that it takes."""
-    for grain in GRAINS[:-1]:
-        try:
-            return trace(*_arguments(program, given, infos, {}, ODD * grain))
-        except LegalityError:
-            continue
-    return trace(*_arguments(program, given, infos, {}, ODD * GRAINS[-1]))
-
-
-def _infos(program: Program, given: Sequence[Any]) -> dict[str, ArrayInfo]:
-    return {
-        p.name: argument.info if isinstance(argument, Specimen) else described(program.name, p.name, argument)
-        for p, argument in zip(program.parameters, given, strict=True)
-        if p.kind == "tensor"
-    }
-
-
-def _extents(kernel: Kernel, infos: Mapping[str, ArrayInfo]) -> dict[str, int]:
-    """The extents that the specimens have, by name."""
-    return {
-        str(extent): size
-        for value in kernel.tensors
-        for extent, size in zip(value.tensor.shape, infos[value.name].shape, strict=True)
-    }
-
-
 def _asked(name: str, kernel: Kernel, sizes: Any) -> dict[str, list[int]]:
-    """The extents and integers that the caller wants tried, by name."""
+    """Return the extents and integers that the caller wants tried, by name."""
     known = [sym.name for sym in (*extents(kernel), *deciding_integers(kernel))]
-    found = {}
-    for dim, wanted in [] if sizes is None else _items(sizes):
+    found: dict[str, list[int]] = {}
+    if sizes is None:
+        return found
+    wants: Any = sizes.items() if isinstance(sizes, Mapping) else [(sizes, ())]
+    for dim, wanted in wants:
         values = list(wanted) if is_sequence(wanted) else [wanted]
         if dim not in known or not values or not all(is_integer(v) and v >= 0 for v in values):
             raise LaunchError(
@@ -145,19 +195,6 @@ def _asked(name: str, kernel: Kernel, sizes: Any) -> dict[str, list[int]]:
     return found
 
 
-def _items(sizes: Any) -> list[tuple[Any, Any]]:
-    return list(sizes.items()) if isinstance(sizes, Mapping) else [(sizes, ())]
-
-
-def _rounded(name: str, size: int, grain: int, fixed: Container[str]) -> int:
-    return size if name in fixed else size - size % grain
-
-
-def _why(error: TilewrightError) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:2]) if isinstance(error, LegalityError) else lines[0]
-
-
 def _arguments(
     program: Program,
     given: Sequence[Any],
@@ -165,7 +202,7 @@ def _arguments(
     sizes: Mapping[str, int],
     default: int,
 ) -> list[Any]:
-    """The arguments with specimens of other extents, which lie in memory in the same order."""
+    """Return the arguments with specimens of other extents, and the same order of dimensions in memory."""
     made = []
     for parameter, argument in zip(program.parameters, given, strict=True):
         if parameter.kind != "tensor":
@@ -174,10 +211,9 @@ def _arguments(
         info = infos[parameter.name]
         names = dim_names(parameter, len(info.shape), program.name)
         shape = [sizes.get(name, default or extent) for name, extent in zip(names, info.shape, strict=True)]
-        strides = [0] * len(shape)
-        packed = 1
+        strides, step = [0] * len(shape), 1
         for dim in sorted(range(len(shape)), key=lambda d: (info.strides[d], -d)):
-            strides[dim], packed = packed, packed * max(shape[dim], 1)
+            strides[dim], step = step, step * max(shape[dim], 1)
         made.append(like(info.dtype, shape, strides=strides))
     return made
 
@@ -189,32 +225,32 @@ HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 class ReferenceBackend:
-    """Executes the traced kernel itself, operation by operation."""
+    """Interprets the traced kernel, operation by operation."""
 
     name = REFERENCE.name
     passes = ()
 
     def arch_name(self) -> str:
-        """There is one."""
+        """Return the only architecture."""
         return next(iter(REFERENCE.architectures))
 
     def processors(self) -> int:
-        """How many blocks run side by side."""
+        """Return 1: blocks run one after another."""
         return 1
 
     def device_name(self) -> str:
-        """None: what is executed operation by operation has no speed that a table could tell of."""
+        """Return no name: no schedules are measured for an interpreter."""
         return ""
 
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
-        """None of its own."""
+        """Return nothing: the target has no rules of its own."""
         return []
 
     def listing(self, kernel: Kernel, arch: str | None) -> None:
-        """There is none."""
+        """Return None: no text is generated."""
 
     def compile(self, kernel: Kernel, arch: str | None) -> Executable:
-        """Nothing to compile."""
+        """Return an executable; nothing is compiled."""
         return Executable(self.name, self.arch_name(), kernel)
 
     check_sizes = staticmethod(check_sizes)
@@ -226,13 +262,13 @@ class ReferenceBackend:
         parameters: Sequence[Parameter],
         arrays: Mapping[str, ArrayInfo],
     ) -> PreparedReference:
-        """A launch for arguments of this exact shape."""
+        """Prepare a launch for arguments of this exact shape."""
         return PreparedReference(executable, binding, tuple(parameters))
 
 
 @dataclass(eq=False)
 class PreparedReference:
-    """Runs the kernel and raises what the checker finds."""
+    """Launches of one exact shape; findings of the checker are errors."""
 
     may_be_inlined: ClassVar[bool] = False
 
@@ -249,7 +285,7 @@ class PreparedReference:
         """Run on these arguments, in place.
 
         Raises:
-            LaunchError: a stream, which this target has not.
+            LaunchError: a stream was given.
             HazardError: the checker found hazards.
         """
         check_no_stream(stream, REFERENCE.name)
@@ -257,7 +293,7 @@ class PreparedReference:
         self.run(arguments).raise_if_any()
 
     def inline(self) -> None:
-        """It is not launched without Python."""
+        """Return None: a launch always goes through Python."""
 
     def run(self, arguments: Sequence[Any]) -> Report:
         """Run on these arguments, and report."""
@@ -271,14 +307,14 @@ class PreparedReference:
         lanes: int | None = None,
         outputs: str | Sequence[str] = (),
         partial: str | Sequence[str] = (),
-        blocks: Blocks | None = None,
+        blocks: Any = None,
         resident: int | None = None,
     ) -> Report:
         """Run on copies of the arrays, and report; see `tilewright.runtime.kernel.Bound.check`.
 
         Raises:
-            LaunchError: ``outputs`` or ``partial`` name what the kernel does not write; blocks that the grid
-                does not have, or lanes that no warp has.
+            LaunchError: ``outputs`` or ``partial`` name an array that the kernel does not write; blocks
+                outside the grid, or a warp size that no machine has.
         """
         kernel = self.executable.kernel
         check_lanes(kernel, lanes)
@@ -300,7 +336,7 @@ class PreparedReference:
     def residues(
         self, arguments: Sequence[Any], seed: int, given: Mapping[str, Any], ring: Ring
     ) -> dict[str, HostArray]:
-        """What the kernel writes if floats are those of a ring; see `runtime.algebra`."""
+        """Return the written arrays, computed with the numbers of a ring; see `runtime.algebra`."""
         kernel = self.executable.kernel
         arrays, numbers = self._unpacked(arguments)
         held = drawn(kernel, arrays, seed, given, ring)
@@ -310,7 +346,7 @@ class PreparedReference:
         return {name: ring.told(held[name]) if name in floats else held[name] for name in written}
 
     def _unpacked(self, arguments: Sequence[Any]) -> tuple[dict[str, HostArray], dict[str, Any]]:
-        """The arrays and the numbers among the arguments, by name."""
+        """Return the arrays and the numbers among the arguments, by name."""
         arrays, numbers = {}, {}
         for parameter, argument in zip(self.parameters, arguments, strict=True):
             if parameter.kind == "tensor":
@@ -321,7 +357,7 @@ class PreparedReference:
 
 
 def _written(what: str, names: str | Sequence[str], kernel: Kernel) -> frozenset[str]:
-    """Names of arrays, all of which a kernel writes."""
+    """Check that a kernel writes the named arrays, and return the names."""
     given = (names,) if isinstance(names, str) else tuple(names)
     for name in given:
         if name not in kernel.written_params:
@@ -334,11 +370,11 @@ def _written(what: str, names: str | Sequence[str], kernel: Kernel) -> frozenset
 
 
 ALIGNMENT = 128
-"""Copies begin at the same multiple of so many bytes as the arrays that they are of."""
+"""A copy has the same address as its array, modulo this many bytes."""
 
 
 def copied(arrays: Sequence[HostArray]) -> list[HostArray]:
-    """Copies with the same strides, which share memory where the arrays do."""
+    """Copy arrays with their strides; copies share memory where the arrays do."""
     made = list(arrays)
     bounds = [np.lib.array_utils.byte_bounds(array) if array.size else (0, 0) for array in arrays]
     for group in overlapping(bounds):
@@ -354,7 +390,7 @@ def copied(arrays: Sequence[HostArray]) -> list[HostArray]:
 
 
 def host_array(info: ArrayInfo) -> HostArray:
-    """A NumPy view of an array in host memory.
+    """Return a NumPy view of an array in host memory.
 
     Raises:
         LaunchError: the array lies on a GPU.
@@ -373,17 +409,17 @@ def drawn(
     given: Mapping[str, Any],
     ring: Ring = MODULO_PRIME,
 ) -> dict[str, HostArray]:
-    """Random residues in place of floats, with the strides that the arrays have; integers as they are.
+    """Return arrays of random residues in place of floats, with the same strides; integers are copied.
 
     Args:
-        kernel: whose arguments they are; what it writes alone holds no residues.
-        arrays: by name; one memory under two names stays one.
-        seed: of the residues, which depend on the names and shapes besides.
-        given: residues, by name, which are not random.
-        ring: what they are residues of.
+        kernel: the kernel; arrays that it only writes hold no residues.
+        arrays: its arrays by name; two names for one memory stay so.
+        seed: seed of the residues, which also depend on names and shapes.
+        given: residues by name, instead of random ones.
+        ring: the ring of the residues.
 
     Raises:
-        LaunchError: residues are given for what is no array of floats of this shape.
+        LaunchError: given residues have no array of floats, another shape, or values beyond the prime.
     """
     kinds = {value.name: value.dtype for value in kernel.tensors}
     read = {value.buffer.name for op in kernel.walk() for value in op.read if value.is_tensor}
@@ -397,11 +433,24 @@ def drawn(
         place = array.__array_interface__["data"][0], array.strides, array.shape, array.dtype
         if place not in places:
             storage = numbers.storage(kinds[name])
-            places[place] = held = _strided_as(array, storage)
+            # Memory with the same strides in elements.
+            steps = [stride // array.itemsize for stride in array.strides]
+            spans = [(extent - 1) * step for extent, step in zip(array.shape, steps, strict=True)]
+            memory = np.zeros(1 + sum(map(abs, spans)) if array.size else 1, storage)
+            start = sum(-span for span in spans if span < 0) * storage.itemsize
+            strides = tuple(step * storage.itemsize for step in steps)
+            held = np.ndarray(array.shape, storage, memory, start, strides)
+            places[place] = held
             if not kinds[name].is_float:
                 held[...] = array
             elif name in given:
-                held[...] = ring.word(_residues_of(name, given[name], array.shape))
+                own = np.asarray(given[name])
+                if own.shape != array.shape or own.dtype != np.uint64 or (own >= PRIME).any():
+                    raise LaunchError(
+                        f"residues of {name} are {own.dtype} of shape {own.shape}; they must be uint64 of "
+                        f"shape {array.shape}, each less than 2**61 - 1"
+                    )
+                held[...] = ring.word(own)
             elif name in read or name not in kernel.written_params:
                 rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
                 held[...] = ring.word(rng.integers(0, PRIME, array.shape, np.uint64))
@@ -409,28 +458,3 @@ def drawn(
                 held[...] = numbers.poison(kinds[name], ())
         made[name] = places[place]
     return made
-
-
-def _residues_of(name: str, given: Any, shape: tuple[int, ...]) -> HostArray:
-    """The residues that a caller gives.
-
-    Raises:
-        LaunchError: another shape, or no integers from 0 to the prime.
-    """
-    array = np.asarray(given)
-    if array.shape != shape or array.dtype != np.uint64 or (array >= PRIME).any():
-        raise LaunchError(
-            f"residues of {name} are {array.dtype} of shape {array.shape}; they must be uint64 of shape "
-            f"{shape}, each less than 2**61 - 1"
-        )
-    return array
-
-
-def _strided_as(array: HostArray, storage: np.dtype[Any]) -> HostArray:
-    """Memory for as many elements, with the same strides in elements."""
-    steps = [stride // array.itemsize for stride in array.strides]
-    spans = [(extent - 1) * step for extent, step in zip(array.shape, steps, strict=True)]
-    start = sum(-span for span in spans if span < 0)
-    memory = np.zeros(1 + sum(map(abs, spans)) if array.size else 1, storage)
-    strides = tuple(step * storage.itemsize for step in steps)
-    return np.ndarray(array.shape, storage, memory, start * storage.itemsize, strides)

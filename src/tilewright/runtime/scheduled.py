@@ -1,4 +1,4 @@
-"""Dataflow kernels at run time: which explicit program serves a class of arrays."""
+"""Dataflow kernels at run time: the choice of an explicit program for a class of arrays."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import chosen
 
 EXPANDED = "tilewright.schedule.expand:Expanded"
-"""What expands dataflow kernels; it is loaded when the first of them is."""
+"""The class that expands dataflow kernels; imported at the first use."""
 
 TABLES = "tilewright.runtime.tables:table_for"
-"""What finds the table of measured schedules of a machine; loaded when the first schedule is chosen."""
+"""The function that finds a machine's table of measured schedules; imported at the first use."""
 
 MOST_FLOWS = 256
-"""Of how many classes of arrays the recorded flow is remembered."""
+"""Classes of arrays for which the recorded flow is kept."""
 
 
 @dataclass(frozen=True)
 class Explicit:
-    """An explicit program, for a class of arrays.
+    """An explicit program for a class of arrays.
 
     Args:
-        program: the author's, or the one that a schedule made of it.
-        specs: the class that it is traced for; it may be wider than the one that was asked about.
-        constants: of the program.
-        schedule: the schedule; None of a program that is explicit by itself.
-        traced: what it recorded, where it was traced to find out.
-        flow: what a dataflow kernel computes; None of a program that is explicit by itself.
+        program: the author's program, or the program that a schedule made of it.
+        specs: the class that it is traced for, which may be wider than the wanted class.
+        constants: the program's constants.
+        schedule: the schedule of a dataflow kernel; None for an explicit kernel.
+        traced: the traced kernel, if the choice needed a trace.
+        flow: the graph of a dataflow kernel; None for an explicit kernel.
     """
 
     program: Program
@@ -51,12 +51,12 @@ class Explicit:
 
 
 class Scheduled:
-    """What a program is under its schedules; of one that is explicit by itself, the program.
+    """A program with its flows and expanded programs; an explicit program has neither.
 
     Args:
-        program: the author's.
+        program: the author's program.
         constants: its constants.
-        schedule: the one that the caller wants; None: one is chosen; or how K is to be split by it.
+        schedule: the caller's schedule, or a rule for splitting K in the chosen one; None: one is chosen.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Scheduled:
         self._programs: Recent[Any, Any] = Recent(MOST_FLOWS)
 
     def forget(self) -> None:
-        """Let go of everything that was recorded."""
+        """Drop everything that was recorded."""
         self._is_explicit = False
         self._flows.forget()
         self._programs.forget()
@@ -78,7 +78,7 @@ class Scheduled:
     def forget_class(
         self, schedule: Schedule | None, arch: Arch, specs: Iterable[tuple[str, TensorSpec]]
     ) -> None:
-        """Let go of the flow of a class of arrays, and of its program under one schedule."""
+        """Drop the flow of a class of arrays, and its program under one schedule."""
         self._flows.drop((arch.name, *specs))
         self._programs.drop((schedule, *specs))
 
@@ -89,17 +89,17 @@ class Scheduled:
         shapes: Mapping[str, tuple[int, ...]],
         processors: int,
     ) -> Explicit:
-        """The explicit program for a class of arrays.
+        """Return the explicit program for a class of arrays.
 
         Args:
             specs: the class of each array.
             arch: the architecture.
             shapes: extents of the arrays.
-            processors: of this machine; 0: those of the architecture's best known product.
+            processors: processors of this machine; 0: those of the architecture's best known product.
 
         Raises:
-            LaunchError: a schedule for a program that is explicit by itself.
-            ScheduleError: a schedule that is not legal for the class and the architecture.
+            LaunchError: a schedule was given for an explicit kernel.
+            ScheduleError: the schedule is not legal for the class and the architecture.
         """
         classes = {name: coarse(spec, arch) for name, spec in specs.items()}
         made = self._recorded(specs, classes, arch)
@@ -120,10 +120,9 @@ class Scheduled:
         shapes: Mapping[str, tuple[int, ...]],
         processors: int,
     ) -> Question | None:
-        """The problem that a schedule is chosen for, of the arguments of `explicit`; None if it is explicit.
+        """Return the problem that a schedule is chosen for; None for an explicit kernel.
 
-        Raises:
-            LaunchError: as `explicit`.
+        The arguments and errors are those of `explicit`.
         """
         classes = {name: coarse(spec, arch) for name, spec in specs.items()}
         made = self._recorded(specs, classes, arch)
@@ -137,13 +136,13 @@ class Scheduled:
         shapes: Mapping[str, tuple[int, ...]],
         processors: int,
     ) -> Question:
-        extents, count = extents_of(form, shapes), processors or _processors(arch)
-        return Question(form, specs, extents, arch, count, self._splitting)
+        known = 1 if arch.rates is None else arch.rates.boards[0].multiprocessors
+        return Question(form, specs, extents_of(form, shapes), arch, processors or known, self._splitting)
 
     def _recorded(
         self, specs: Mapping[str, TensorSpec], classes: Mapping[str, TensorSpec], arch: Arch
     ) -> tuple[Flow, Form] | Kernel | None:
-        """The flow for a class of arrays, and its form; of an explicit program what it recorded, once."""
+        """Return the flow for a class of arrays, and its form; for an explicit program its first trace."""
         if self._is_explicit:
             return None
         key = (arch.name, *classes.items())
@@ -151,18 +150,23 @@ class Scheduled:
         if known is None:
             made = self._program.run(specs, self._constants, arch)
             if isinstance(made, Kernel):
-                self._refuse_schedule()
+                if self._schedule is not None:
+                    raise LaunchError(
+                        f"kernel {self._program.name}: schedule= is for kernels that say in tiles what is "
+                        "computed; this one says how; nearest legal choice: tw.tiles and tw.steps in its "
+                        "body, or no schedule"
+                    )
                 self._is_explicit = True
                 return made
-            if classes != specs:  # what Python decided is right for all arrays of the wider class
+            if classes != specs:  # Python's decisions must hold for all arrays of the wider class
                 made = self._program.run(classes, self._constants, arch)
-            assert isinstance(made, Flow), "what records a flow records one for every class"
+            assert isinstance(made, Flow), "a dataflow kernel is one for every class"
             known = (made, form_of(made))
             self._flows.keep(key, known)
         return known
 
     def _expanded(self, flow: Flow, schedule: Schedule, specs: Mapping[str, TensorSpec]) -> Any:
-        """An `Expanded` program."""
+        """Return the `Expanded` program of a flow under a schedule."""
         key = (schedule, *specs.items())
         found = self._programs.get(key)
         if found is None:
@@ -170,21 +174,14 @@ class Scheduled:
             self._programs.keep(key, found)
         return found
 
-    def _refuse_schedule(self) -> None:
-        if self._schedule is not None:
-            raise LaunchError(
-                f"kernel {self._program.name}: schedule= is for kernels that say in tiles what is computed; "
-                "this one says how; nearest legal choice: tw.tiles and tw.steps in its body, or no schedule"
-            )
-
 
 def without_schedule(
     program: Program, constants: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Schedule | Splitting | None]:
-    """The constants that a caller gives, and the schedule among them, which is none of the program's.
+    """Split the caller's constants into those of the program, and the schedule.
 
     Raises:
-        LaunchError: something else than a schedule.
+        LaunchError: the schedule is none.
     """
     if "schedule" not in constants or "schedule" in program.constants:
         return constants, None
@@ -195,8 +192,3 @@ def without_schedule(
             "tw.Schedule(...), or None, for which one is chosen"
         )
     return {name: value for name, value in constants.items() if name != "schedule"}, given
-
-
-def _processors(arch: Arch) -> int:
-    """Those of the product that is known of an architecture."""
-    return arch.rates.boards[0].multiprocessors if arch.rates is not None else 1

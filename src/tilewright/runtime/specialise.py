@@ -1,4 +1,4 @@
-"""Specialisation: the class of the caller's arrays, and what a bound kernel has made for each class."""
+"""Specialisation: the class of the caller's arrays, and the traces and executables of each class."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _STRIDE_DIVISOR = 16
 _ALIGN_BYTES = 16
 
 KINDS = ("float", "int", "uint", "bool")
-"""The kinds of dtypes that kernels compute with."""
+"""Kinds of dtypes that kernels compute with."""
 
 
 def spec_of(info: ArrayInfo, name: str = "array") -> TensorSpec:
-    """The class that an array belongs to.
+    """Return the class of an array.
 
     Args:
         info: the array.
@@ -53,13 +53,24 @@ def spec_of(info: ArrayInfo, name: str = "array") -> TensorSpec:
         >>> spec_of(describe(np.empty((130, 96), np.float16))).stride_divisors
         (16, 1)
     """
-    _check_extents(info, name)
+    for dim, extent in enumerate(info.shape):
+        if extent > MAX_EXTENT:
+            raise LaunchError(f"{name}: extent {extent} of dimension {dim} must be at most {MAX_EXTENT}")
     if info.dtype.kind not in KINDS:
         raise DTypeError(
             f"{name} is {info.dtype}, with which kernels do not compute; nearest legal choice: its bytes, "
             f"{name}.view(np.uint8)"
         )
-    unit, empty = _unit_dim(info), 0 in info.shape
+    empty = 0 in info.shape
+    # The contiguous dimension: the last of stride 1 and extent above 1, else the last of stride 1. The
+    # strides of an empty array mean nothing; it counts as row-major.
+    units = [dim for dim, stride in enumerate(info.strides) if stride == 1]
+    likely = [dim for dim in units if info.shape[dim] > 1] or units
+    unit = len(info.shape) - 1 if empty else likely[-1] if likely else None
+    # The largest number in the addressing of an array: an offset, or a stride, which may be never taken.
+    steps = [abs(stride) for stride in info.strides]
+    pairs = zip(info.shape, steps, strict=True)
+    farthest = max((0 if empty else sum((extent - 1) * step for extent, step in pairs), *steps))
     return TensorSpec(
         dtype=info.dtype,
         rank=len(info.shape),
@@ -70,16 +81,16 @@ def spec_of(info: ArrayInfo, name: str = "array") -> TensorSpec:
             for dim, stride in enumerate(info.strides)
         ),
         align=math.gcd(0 if empty else info.pointer, _ALIGN_BYTES),
-        wide=_reach(info) > MAX_EXTENT,
+        wide=farthest > MAX_EXTENT,
         signed=not empty and min(info.strides, default=0) < 0,
     )
 
 
 def specs_of(program: Program, arguments: Sequence[Any]) -> dict[str, TensorSpec]:
-    """The classes of the arrays among the arguments of a kernel, by the names of its parameters.
+    """Return the classes of the arrays among a kernel's arguments, by parameter.
 
     Raises:
-        LaunchError: too many or too few arguments, or one that is no array.
+        LaunchError: too many or too few arguments, or an argument that is no array.
     """
     check_count(program, arguments)
     return {
@@ -92,21 +103,21 @@ def specs_of(program: Program, arguments: Sequence[Any]) -> dict[str, TensorSpec
 
 
 def shapes_of(program: Program, arguments: Sequence[Any]) -> dict[str, tuple[int, ...]]:
-    """Extents of the arrays among the arguments; a `TensorSpec` has none."""
+    """Return the extents of the arrays among the arguments; a `TensorSpec` has none."""
     found = arrays_of(program, arguments, classes=True)
     return {name: info.shape for name, info in found.items()}
 
 
 def arrays_of(program: Program, arguments: Sequence[Any], *, classes: bool = False) -> dict[str, ArrayInfo]:
-    """What the arrays among the arguments of a kernel are, by parameter.
+    """Return the metadata of the arrays among a kernel's arguments, by parameter.
 
     Args:
         program: the kernel.
-        arguments: in the order of its parameters.
-        classes: whether a `TensorSpec` may stand for an array, and is left out; a launch has need of arrays.
+        arguments: the arguments in the order of its parameters.
+        classes: whether to accept and skip a `TensorSpec`; a launch needs arrays.
 
     Raises:
-        LaunchError: too many or too few arguments, or one that is no array.
+        LaunchError: too many or too few arguments, or an argument that is no array.
     """
     check_count(program, arguments)
     return {
@@ -119,10 +130,10 @@ def arrays_of(program: Program, arguments: Sequence[Any], *, classes: bool = Fal
 def serving(
     program: Program, arguments: Sequence[Any], arrays: Mapping[str, ArrayInfo], target: str | None
 ) -> Backend:
-    """The backend that serves the arrays among the arguments; specimens lie nowhere.
+    """Return the backend that serves the arrays among the arguments; specimens do not count.
 
     Raises:
-        LaunchError: arrays on different devices, or a target that cannot reach them.
+        LaunchError: the arrays lie on different devices, or the target cannot reach them.
     """
     pairs = zip(program.parameters, arguments, strict=True)
     nowhere = {p.name for p, argument in pairs if isinstance(argument, Specimen)}
@@ -131,10 +142,10 @@ def serving(
 
 
 def compiling(program: Program, arguments: Sequence[Any], target: str | None) -> Backend:
-    """The backend that compiles for arrays, or for what stands for them.
+    """Return the backend that compiles for arrays, specimens or classes.
 
     Raises:
-        LaunchError: only specimens or classes of arrays, and no target.
+        LaunchError: there are no arrays, and no target was given.
     """
     if target is not None:
         return backend_named(target)
@@ -144,48 +155,22 @@ def compiling(program: Program, arguments: Sequence[Any], target: str | None) ->
     return serving(program, arguments, arrays_of(program, arguments, classes=True), None)
 
 
-def _check_extents(info: ArrayInfo, name: str) -> None:
-    for dim, extent in enumerate(info.shape):
-        if extent > MAX_EXTENT:
-            raise LaunchError(f"{name}: extent {extent} of dimension {dim} must be at most {MAX_EXTENT}")
-
-
-def _unit_dim(info: ArrayInfo) -> int | None:
-    """The last dimension of stride 1 that is stepped along; the last of stride 1 if none is.
-
-    An array without elements has no strides worth the name: it counts as packed, the last dimension fastest.
-    """
-    if 0 in info.shape:
-        return len(info.shape) - 1
-    units = [dim for dim, stride in enumerate(info.strides) if stride == 1]
-    stepped = [dim for dim in units if info.shape[dim] > 1]
-    found = stepped or units
-    return found[-1] if found else None
-
-
-def _reach(info: ArrayInfo) -> int:
-    """The largest number that addressing the array takes: a part of an offset, or a stride, taken or not."""
-    steps = [abs(stride) for stride in info.strides]
-    pairs = zip(info.shape, steps, strict=True)
-    return max((0 if 0 in info.shape else sum((extent - 1) * step for extent, step in pairs), *steps))
-
-
 # ---------------------------------------------------------------- traces and executables of a bound kernel
 
 
 MOST_CLASSES = 256
-"""For how many classes of arrays one bound kernel remembers traces and executables."""
+"""Classes of arrays for which one bound kernel keeps traces and executables."""
 
 
 class Forgetful(Protocol):
-    """Who remembers what was made of a program."""
+    """An object that keeps traces or executables of a program."""
 
     def forget(self) -> None:
-        """Let go of all."""
+        """Drop everything."""
 
 
 class Surroundings:
-    """What a program reads from around it, and who remembers what was made of it, whatever the constants."""
+    """The outside values that a program reads, and the bound kernels that depend on them."""
 
     def __init__(self, program: Program) -> None:
         self.reads = Reads([program.function])
@@ -193,13 +178,13 @@ class Surroundings:
 
 
 class Builds:
-    """Traces and executables of a program with its constants fixed; made when asked for, kept while used.
+    """Traces and executables of a program with fixed constants, made on demand and kept while used.
 
     Args:
         program: the author's function.
         constants: its constants.
-        around: what the function reads beside its parameters.
-        schedule: how a dataflow kernel is computed; None: a good one is chosen for each problem.
+        around: the outside values that the function reads.
+        schedule: the schedule of a dataflow kernel; None: one is chosen for each problem.
     """
 
     def __init__(
@@ -218,15 +203,15 @@ class Builds:
         self.around = around
 
     def keep_up(self) -> None:
-        """Begin anew, here and for all other constants, if a value that is read around the kernel changed."""
+        """Drop everything, also for other constants, if an outside value of the kernel changed."""
         if self.around.reads.changed() or self._own.changed():
             for user in list(self.around.users):
                 user.forget()
 
     def forget(self, executable: Executable | None) -> None:
-        """Let go of one executable and of what it was made of, or of everything.
+        """Drop one executable with its trace, flow and expanded program, or everything.
 
-        The bound of executables in the process bounds all traces, flows and expanded programs with it.
+        So the bound on executables in the process also bounds traces, flows and programs.
         """
         if executable is None:
             self._executables.forget()
@@ -247,13 +232,13 @@ class Builds:
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         processors: int = 0,
     ) -> Kernel:
-        """The traced kernel for a class of arrays and an architecture.
+        """Return the traced kernel for a class of arrays and an architecture.
 
         Args:
             specs: the class of each array.
             arch: the architecture.
-            shapes: extents of the arrays, for which a dataflow kernel's schedule is chosen.
-            processors: how many the machine has, if it is this one.
+            shapes: extents of the arrays, from which a dataflow kernel's schedule is chosen.
+            processors: processors of this machine, if it has this architecture.
         """
         return self._traced(self._explicit(specs, arch, shapes or {}, processors), arch)
 
@@ -264,7 +249,7 @@ class Builds:
         shapes: Mapping[str, tuple[int, ...]],
         processors: int,
     ) -> Schedule | None:
-        """The schedule for a class of arrays, of the arguments of `trace`; None of an explicit program."""
+        """Return the schedule for a class of arrays, as for `trace`; None for an explicit kernel."""
         return self._explicit(specs, arch, shapes, processors).schedule
 
     def question(
@@ -274,7 +259,7 @@ class Builds:
         shapes: Mapping[str, tuple[int, ...]],
         processors: int,
     ) -> Question | None:
-        """The problem that a schedule is chosen for, of the arguments of `trace`; None if it is explicit."""
+        """Return the problem that a schedule is chosen for, as for `trace`; None for an explicit kernel."""
         return self._scheduled.question(specs, arch, shapes, processors)
 
     def _explicit(
@@ -284,7 +269,7 @@ class Builds:
         shapes: Mapping[str, tuple[int, ...]],
         processors: int,
     ) -> Explicit:
-        """The explicit program that serves a class of arrays: the author's own, or what a schedule made."""
+        """Return the explicit program for a class of arrays: the author's, or one made by a schedule."""
         found = self._scheduled.explicit(specs, arch, shapes, processors)
         if found.traced is not None:
             self._settle()
@@ -313,15 +298,15 @@ class Builds:
         written_for: Arch | None = None,
         shapes: Mapping[str, tuple[int, ...]] | None = None,
     ) -> Executable:
-        """The kernel for the class of some arrays; ``check`` may refuse it before it is compiled.
+        """Return the compiled kernel for a class of arrays.
 
         Args:
             specs: the class of each array.
-            backend: what compiles it.
+            backend: the backend that compiles it.
             arch: the architecture's name; default: that of this machine.
-            check: may refuse the kernel, and what it computes, before it is compiled.
-            written_for: the architecture that it is traced for; default: the one that it is compiled for.
-            shapes: extents of the arrays, for which a dataflow kernel's schedule is chosen.
+            check: called with the kernel and its flow before compilation; may refuse them.
+            written_for: the architecture to trace for; default: the architecture to compile for.
+            shapes: extents of the arrays, from which a dataflow kernel's schedule is chosen.
         """
         traced_for = written_for or arch_of(backend, arch)
         made = self._explicit(specs, traced_for, shapes or {}, processors_of(backend.name, traced_for))
@@ -351,21 +336,21 @@ def _compile(backend: Backend, kernel: Kernel, arch: str | None) -> Executable:
 
 
 class BoundFlow:
-    """What a bound kernel has of dataflow."""
+    """The dataflow methods of a bound kernel."""
 
     program: Program
     constants: Mapping[str, Any]
     _builds: Builds
 
     def flow(self, *arguments: Any, **named: Any) -> Flow:
-        """What a dataflow kernel computes, whatever its schedule, for arguments as `compile` takes them.
+        """Return the graph of a dataflow kernel, which no schedule changes, for arguments as for `compile`.
 
         Args:
             arguments: as for `compile`.
-            named: likewise.
+            named: as for `compile`.
 
         Raises:
-            LaunchError: the arguments do not fit the kernel, or it is explicit: it says how.
+            LaunchError: the arguments do not fit the kernel, or the kernel is explicit.
 
         Example:
             >>> import numpy as np
@@ -397,21 +382,21 @@ class BoundFlow:
     def schedule_for(
         self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
     ) -> Schedule | None:
-        """The schedule that a dataflow kernel runs under, for arguments as `compile` takes them.
+        """Return the schedule that a dataflow kernel runs under, for arguments as for `compile`.
 
         Args:
             arguments: as for `compile`.
-            target: the target; default: the machine that the reference is.
+            target: the target; default: the reference.
             arch: the target's architecture; default: that of this machine.
             named: as for `compile`.
 
         Returns:
-            The one that it is bound to, else the one that is chosen; with another engine where bulk copies
-            cannot carry an array.  None of an explicit kernel.
+            The schedule that the kernel is bound to, else the chosen one; with another copy engine for arrays
+            that bulk copies cannot move.  None for an explicit kernel.
 
         Raises:
             LaunchError: the arguments do not fit the kernel, or no such target or architecture.
-            ScheduleError: a schedule that is not legal for them.
+            ScheduleError: the bound schedule is not legal for them.
 
         Example:
             >>> import numpy as np
@@ -430,29 +415,26 @@ class BoundFlow:
             >>> gemm(a, b, c, target="cpu").schedule == gemm.bind().schedule_for(a, b, c, target="cpu")
             True
         """
-        given, machine, processors = self._machine(arguments, named, target, arch)
-        specs, shapes = specs_of(self.program, given), shapes_of(self.program, given)
-        return self._builds.schedule(specs, machine, shapes, processors)
+        return self._builds.schedule(*self._problem(arguments, named, target, arch))
 
     def question(
         self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
     ) -> Question | None:
-        """The problem that `schedule_for` chooses a schedule for, with the same arguments.
+        """Return the problem that `schedule_for` chooses a schedule for, with the same arguments.
 
         Returns:
-            The problem, for `tilewright.schedule.choice`; None of an explicit kernel.
+            The problem, for `tilewright.schedule.choice`; None for an explicit kernel.
 
         Raises:
             LaunchError: the arguments do not fit the kernel, or no such target or architecture.
         """
-        given, machine, processors = self._machine(arguments, named, target, arch)
-        specs, shapes = specs_of(self.program, given), shapes_of(self.program, given)
-        return self._builds.question(specs, machine, shapes, processors)
+        return self._builds.question(*self._problem(arguments, named, target, arch))
 
-    def _machine(
+    def _problem(
         self, arguments: tuple[Any, ...], named: Mapping[str, Any], target: str | None, arch: str | None
-    ) -> tuple[Sequence[Any], Arch, int]:
-        """The arguments in order, the architecture, and how many of its processors there are."""
-        machine = arch_named(target, arch)
+    ) -> tuple[dict[str, TensorSpec], Arch, dict[str, tuple[int, ...]], int]:
+        """Return classes, architecture, extents and processors, as `Builds.trace` takes them."""
+        machine, given = arch_named(target, arch), in_order(self.program, arguments, named)
+        specs = specs_of(self.program, given)
         self._builds.keep_up()
-        return in_order(self.program, arguments, named), machine, processors_of(target, machine)
+        return specs, machine, shapes_of(self.program, given), processors_of(target, machine)

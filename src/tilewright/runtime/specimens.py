@@ -1,4 +1,4 @@
-"""Arrays that are not there: what a kernel is compiled, traced or checked for when nobody has the array."""
+"""Specimens: descriptions of arrays without memory, for compiling, tracing and checking kernels."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from tilewright.runtime.packed_arrays import Packed, in_bytes, packed
 from tilewright.targets.target import HOST
 
 Order: TypeAlias = Literal["C", "F"]
-legal("Order", "'C', the last dimension fastest, or 'F', the first", "orders", lambda value: _is_order(value))
-
-
-def _is_order(value: object) -> bool:
-    return isinstance(value, str) and value in get_args(Order)
+legal(
+    "Order",
+    "'C', the last dimension fastest, or 'F', the first",
+    "orders",
+    lambda value: isinstance(value, str) and value in get_args(Order),
+)
 
 
 @launches
@@ -47,12 +48,12 @@ class Specimen:
 
     @property
     def info(self) -> ArrayInfo:
-        """Its metadata, as those of an array."""
+        """Its metadata, as for an array."""
         return ArrayInfo(self.align, self.shape, self.strides, self.dtype, HOST, False, None)
 
     @launches
     def filled(self, rng: np.random.Generator) -> np.ndarray[Any, np.dtype[Any]] | Packed:
-        """An array in host memory like this, of random whole numbers that every dtype holds."""
+        """Make such an array in host memory, with random whole numbers that every dtype holds."""
         if self.dtype.is_packed:
             seen = in_bytes(self.info)
             held = replace(self, dtype=seen.dtype, shape=seen.shape, strides=seen.strides)
@@ -84,21 +85,22 @@ def like(
 ) -> Specimen:
     """Describe an array by dtype and shape, for `compile`, `trace` and `check`; allocates no memory.
 
-    A kernel is compiled for a class of arrays: dtype, the dimension of stride 1, what divides extents and
-    strides, alignment.  The class of a specimen is that of an array with its dtype, extents and strides.
+    A kernel is compiled for a class of arrays: dtype, contiguous dimension, divisors of extents and strides,
+    alignment.  A specimen has the class of an array with its dtype, extents and strides.
 
     Args:
-        element: the dtype: its name, or what `tw.dtype` takes.
+        element: the dtype: its name, or anything that `tw.dtype` accepts.
         shape: extents, one by one or as a tuple.
-        strides: strides in elements; default: the array is packed.
-        order: how a packed array lies: ``"C"``, the last dimension fastest, or ``"F"``, the first.
-        align: bytes that divide the address of the first element; allocations have 16 and more.
+        strides: strides in elements; default: the array has no gaps.
+        order: order of dimensions without ``strides``: ``"C"``, the last dimension fastest, or ``"F"``, the
+            first.
+        align: bytes that divide the address of the first element; allocations have 16 or more.
 
     Returns:
         A `Specimen`.
 
     Raises:
-        LaunchError: extents, strides or alignment that no array has; elements of 4 bits that fill no bytes.
+        LaunchError: extents, strides or alignment that no array has; packed elements that fill no bytes.
         DTypeError: no such dtype.
 
     Example:
@@ -143,28 +145,23 @@ def like(
             f"nearest legal choice: {max(bytes_ // least, 1) * least}"
         )
     if kind.is_packed and 0 not in extents:
-        _check_packed(kind, extents, steps)
+        each, dim = kind.per_byte, packed_dim(steps, extents)
+        if dim is None:
+            raise LaunchError(
+                f"strides {steps} of {kind}: neighbours share bytes along a dimension of stride 1; nearest "
+                "legal choice: strides=None, and order='C' or 'F'"
+            )
+        if rest := extents[dim] % each:
+            raise LaunchError(
+                f"extent {extents[dim]} of dimension {dim} for {kind}, of which {each} share a byte; nearest "
+                f"legal choice: {extents[dim] - rest + each}"
+            )
+        for step in (step for step in steps if step != 1 and step % each):
+            nearest = step + each - step % each
+            raise LaunchError(
+                f"stride {step} of {kind} begins within a byte; nearest legal choice: {nearest}"
+            )
     return Specimen(kind, extents, steps, bytes_)
-
-
-def _check_packed(kind: DType, extents: tuple[int, ...], strides: tuple[int, ...]) -> None:
-    """Elements that share bytes fill these along one dimension."""
-    each, dim = kind.per_byte, packed_dim(strides, extents)
-    if dim is None:
-        raise LaunchError(
-            f"strides {strides} of {kind}: neighbours share bytes along a dimension of stride 1; nearest "
-            "legal choice: strides=None, and order='C' or 'F'"
-        )
-    if extents[dim] % each:
-        nearest = extents[dim] - extents[dim] % each + each
-        raise LaunchError(
-            f"extent {extents[dim]} of dimension {dim} for {kind}, of which {each} share a byte; nearest "
-            f"legal choice: {nearest}"
-        )
-    for step in (step for step in strides if step != 1 and step % each):
-        raise LaunchError(
-            f"stride {step} of {kind} begins within a byte; nearest legal choice: {step + each - step % each}"
-        )
 
 
 def _counts(what: str, given: Any) -> tuple[int, ...]:
@@ -181,10 +178,10 @@ def _counts(what: str, given: Any) -> tuple[int, ...]:
 
 
 def check_count(program: Program, given: Sequence[Any]) -> None:
-    """As many arguments as a kernel has parameters.
+    """Check the number of a kernel's arguments.
 
     Raises:
-        LaunchError: more or fewer; names the parameters.
+        LaunchError: too many or too few; names the parameters.
     """
     names = [parameter.name for parameter in program.parameters]
     if len(given) != len(names):
@@ -198,17 +195,16 @@ def check_count(program: Program, given: Sequence[Any]) -> None:
 def in_order(
     program: Program, given: Sequence[Any], named: Mapping[str, Any], *, numbers: bool = False
 ) -> Sequence[Any]:
-    """The arguments of a kernel in the order of its parameters.
+    """Return the arguments of a kernel in the order of its parameters.
 
     Args:
         program: the kernel.
         given: arguments by position.
         named: arguments by name.
-        numbers: whether there must be numbers too; if not, those that are left out and have no default are
-            None.
+        numbers: whether numbers are required; otherwise a missing number without a default is None.
 
     Raises:
-        LaunchError: an argument twice, one that the kernel does not take, or no array for a parameter.
+        LaunchError: an argument is given twice, unknown, or missing.
     """
     if not named and len(given) >= len(program.parameters):
         return given
@@ -234,6 +230,6 @@ def in_order(
 
 
 def with_arrays(arguments: Sequence[Any]) -> Sequence[Any]:
-    """The arguments with an array of random numbers for each specimen."""
+    """Return the arguments with an array of random numbers for each specimen."""
     rng = np.random.default_rng(0)
     return tuple(a.filled(rng) if isinstance(a, Specimen) else a for a in arguments)

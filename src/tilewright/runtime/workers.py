@@ -1,15 +1,15 @@
 """Running a compiled kernel's blocks on several threads.
 
-A kernel's entry draws block numbers from a counter until none are left:
+A kernel's entry takes block numbers from a counter until none are left:
 
     extern "C" void NAME(const void* arguments, long long* board, void* scratch, long long blocks);
 
-so any number of threads may run it at once.  The counter is the first number on the board; the others are for
-blocks that wait for each other: which wait cannot end, how many threads are inside, how many of them wait.
-The threads belong to Python; each spends its life in one call of ``tilewright_serve``
-(`tilewright.runtime.workers`), which is compiled into every library and holds no lock of the interpreter.
-It polls for some microseconds after a launch and then sleeps.  The caller works too and never waits for a
-thread that has not begun, so a slow wake-up costs nothing.
+Any number of threads may run it at once. The counter is the first number on the board. The other numbers
+serve blocks that wait for each other: the wait that cannot end, the threads inside, and those of them that
+wait. The threads belong to Python. Each spends its life in one call of ``tilewright_serve``, which is
+compiled into every library and does not hold the interpreter's lock. It polls for some microseconds after a
+launch and then sleeps. The caller works too, and never waits for a thread that has not begun, so a slow
+wake-up costs nothing.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from tilewright.runtime.environment import renew_after_fork, settings, usable_pr
 from tilewright.runtime.libraries import Library
 
 INLINE_NS = 25_000
-"""A launch that takes less time than this on one thread stays on the caller's."""
+"""A launch that takes less time than this on one thread stays on the caller's thread."""
 
 _HUGE = 2 << 20
-# Python's default would be memory that a forked child goes on sharing with its parent.
+# By default, Python would share the memory with forked children.
 _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 _POOL_BYTES, _SEAT_BYTES = 1024, 512
 
 
 class Scratch:
-    """Zeroed memory of this process alone, at a 64-byte boundary; large memory in huge pages, if they exist.
+    """Zeroed private memory at a 64-byte boundary; large memory uses huge pages if the system has them.
 
     Raises:
         LaunchError: there is not that much memory.
@@ -72,11 +72,11 @@ class Pool:
     """
 
     def __init__(self, library: Library, threads: int) -> None:
-        self._library = library  # the threads run its code: it must stay loaded
+        self._library = library  # stays loaded while the threads run its code
         cpus: Sequence[int] = ()
         if threads == usable_processors() and hasattr(os, "sched_setaffinity"):
             cpus = sorted(os.sched_getaffinity(0))
-        # A bound worker for every processor: the one on the caller's own stays out of a launch.
+        # One bound worker per processor; the worker on the caller's processor stays out of a launch.
         bound = list(cpus) or [-1] * (threads - 1)
         self.workers = len(bound)
         self._memory = Scratch(_POOL_BYTES + _SEAT_BYTES * self.workers)
@@ -97,7 +97,7 @@ class Pool:
             try:
                 thread.start()
             except RuntimeError:
-                break  # the system gives no more threads; a launch waits for none that has not begun
+                break  # no more threads; a launch never waits for a thread that has not begun
             self._threads.append(thread)
         self.threads = min(threads, len(self._threads) + 1)
 
@@ -106,7 +106,7 @@ class Pool:
 
         Args:
             entry: address of the kernel's function.
-            arguments: address of the packed arguments.
+            arguments: address of the argument buffer.
             blocks: number of blocks.
             scratch_bytes: scratch memory that each thread needs.
 
@@ -120,7 +120,7 @@ class Pool:
         return int(self._run(self._pool, entry, arguments, self._addresses, blocks))
 
     def close(self) -> None:
-        """Send the threads home."""
+        """End the threads."""
         self._library.function("tilewright_close")(self._pool)
         for thread in self._threads:
             thread.join(1.0)
@@ -128,30 +128,25 @@ class Pool:
 
 def _serve(serve: ctypes._NamedFuncPointer, pool: ctypes.c_void_p, worker: int, cpu: int) -> None:
     if cpu >= 0:
-        with contextlib.suppress(OSError):  # the processor was taken from us; run anywhere
+        with contextlib.suppress(OSError):  # the processor is no longer ours; run anywhere
             os.sched_setaffinity(0, {cpu})  # of this thread
     serve(pool, worker)
 
 
 class _Bench:
-    """What one launch on its caller's thread works with: a board and scratch memory."""
+    """The board and the scratch memory of one launch on its caller's thread."""
 
     def __init__(self) -> None:
         self.board = (ctypes.c_longlong * 4)()
         self.board_address = ctypes.addressof(self.board)
         self.scratch = Scratch(1)
 
-    def make_room(self, size_bytes: int) -> None:
-        """Have so much scratch memory at least."""
-        if self.scratch.size_bytes < size_bytes:
-            self.scratch = Scratch(size_bytes)
-
 
 class _Shared:
-    """The pool of this process, and the benches of launches that run without it.
+    """The pool of this process, and the benches for launches without the pool.
 
-    A bench is taken for a launch and given back after it, so that a signal handler that launches in between
-    gets another one; nobody waits for anybody.
+    A launch takes a bench and gives it back, so a signal handler that launches in between gets another one.
+    No launch waits for another.
     """
 
     def __init__(self) -> None:
@@ -159,23 +154,23 @@ class _Shared:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the pool: a forked child has none of its threads, and makes its own when it needs one."""
+        """Forget the pool in a forked child, which does not have its threads."""
         self.pool: Pool | None = None
-        self.threads = 0  # 0 until the environment was asked
+        self.threads = 0  # 0: not read from the environment yet
         self.benches: list[_Bench] = []
         self.taken: dict[str, object] = {}
         self._opening = threading.Lock()
 
     def take(self, library: Library, launch: object) -> Pool | None:
-        """The pool for one launch, which ``taken`` names; None if there is no pool, or it is busy."""
+        """Take the pool for one launch; None if there is no pool, or it is busy."""
         if self.threads == 1:
             return None
         pool = self.pool or self._open(library)
         return pool if pool is not None and self.taken.setdefault("by", launch) is launch else None
 
     def _open(self, library: Library) -> Pool | None:
-        """The pool, made now; None if it has one thread, or if somebody else is making it."""
-        # While the interpreter ends, a new thread never begins, and `Thread.start` waits for it for ever.
+        """Make the pool; None if it has one thread, or another thread is making it."""
+        # A thread started while the interpreter ends never begins, and `Thread.start` waits for ever.
         if sys.is_finalizing() or not self._opening.acquire(blocking=False):
             return None
         try:
@@ -189,7 +184,7 @@ class _Shared:
             self._opening.release()
 
     def close(self) -> None:
-        """Send the threads home at the interpreter's end; later launches run on their callers' threads."""
+        """End the threads when the interpreter ends; later launches run on their callers' threads."""
         self.threads = 1
         pool, self.pool = self.pool, None
         if pool is not None:
@@ -217,14 +212,14 @@ class Launcher:
         self._block_ns = float("inf")
 
     def is_short(self, blocks: int) -> bool:
-        """Whether so many blocks stay on the caller's thread, by what the last launch took."""
+        """Return whether this many blocks stay on the caller's thread, by the time of the last launch."""
         return blocks * self._block_ns <= INLINE_NS
 
     def launch(self, arguments: int, blocks: int) -> int:
         """Run all blocks and return when they are done; any number of threads may call it at once.
 
         Args:
-            arguments: address of the arguments, packed by `tilewright.runtime.binding`.
+            arguments: address of the argument buffer.
             blocks: number of blocks of the grid.
 
         Returns:
@@ -232,45 +227,35 @@ class Launcher:
         """
         if blocks < 1:
             return 0
+        shared = _shared
         if blocks > 1 and blocks * self._block_ns > INLINE_NS:
-            stuck = self._run_on_pool(arguments, blocks)
-            if stuck is not None:
-                return stuck
-        start = time.perf_counter_ns()
-        stuck = self._run_here(_shared.benches, arguments, blocks)
-        self._block_ns = (time.perf_counter_ns() - start) / blocks
-        return stuck
-
-    def _run_on_pool(self, arguments: int, blocks: int) -> int | None:
-        """Run all blocks on the pool; None if it is not free."""
-        shared, launch = _shared, object()
-        taken = shared.taken
-        try:
-            pool = shared.take(self._library, launch)
-            if pool is None:
-                return None
-            start = time.perf_counter_ns()
-            stuck = pool.run(self.address, arguments, blocks, self.scratch_bytes)
-            self._block_ns = (time.perf_counter_ns() - start) * min(pool.threads, blocks) / blocks
-            return stuck
-        finally:
-            # Nothing is called here: Ctrl-C could come in between, and the pool would stay taken for ever.
+            launch, taken = object(), shared.taken
             try:
-                if taken["by"] is launch:
-                    del taken["by"]
-            except KeyError:
-                pass
-
-    def _run_here(self, benches: list[_Bench], arguments: int, blocks: int) -> int:
+                pool = shared.take(self._library, launch)
+                if pool is not None:
+                    start = time.perf_counter_ns()
+                    stuck = pool.run(self.address, arguments, blocks, self.scratch_bytes)
+                    took = (time.perf_counter_ns() - start) * min(pool.threads, blocks)
+                    self._block_ns = took / blocks
+                    return stuck
+            finally:
+                # No calls here: Ctrl-C between two calls would leave the pool taken for ever.
+                try:
+                    if taken["by"] is launch:
+                        del taken["by"]
+                except KeyError:
+                    pass
+        start = time.perf_counter_ns()
         try:
-            bench = benches.pop()
+            bench = shared.benches.pop()
         except IndexError:
             bench = _Bench()
         if bench.scratch.size_bytes < self.scratch_bytes:
-            bench.make_room(self.scratch_bytes)
+            bench.scratch = Scratch(self.scratch_bytes)
         bench.board[:] = [0, 0, 0, 0]
         self._function(arguments, bench.board_address, bench.scratch.address, blocks)
-        benches.append(bench)
+        shared.benches.append(bench)
+        self._block_ns = (time.perf_counter_ns() - start) / blocks
         return int(bench.board[1])
 
 
@@ -434,4 +419,4 @@ TILEWRIGHT_EXPORT long long tilewright_run(tilewright::Pool* pool, tilewright::E
   return pool->board[1];
 }
 """
-"""Freestanding C++; the functions it declares come from the C library that the interpreter already uses."""
+"""Freestanding C++. The functions that it declares come from the interpreter's own C library."""
