@@ -1,69 +1,64 @@
-"""The CUDA backend: compiles CUDA text with NVRTC, launches on the caller's stream."""
+"""The CUDA backend: compiles CUDA text with NVRTC and launches on the caller's stream."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from tilewright.errors import LaunchError, LegalityError
+from tilewright.errors import LegalityError
 from tilewright.ir.kernel import Kernel
-from tilewright.lang.program import Parameter
 from tilewright.runtime import nvrtc
-from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.binding import Binding
 from tilewright.runtime.cache import Cache, key
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.driver import Driver, LoadedFunction
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.gpu_launch import FixedLaunch, GpuBackend, Loaded, PreparedGpu, Special, Start
+from tilewright.runtime.gpu_launch import GpuBackend, Loaded, PreparedGpu, Special, Start
 from tilewright.targets import cuda
 from tilewright.targets.target import CUDA
 
 # ----------------------------------------------------------------
-# Launch attributes, which follow from a kernel's operations.
+# Launch attributes. They follow from a kernel's operations.
 
 
 def launch_attributes(kernel: Kernel, bindings: Any, *, together: bool = False) -> list[Any]:
-    """The driver's launch attributes of a kernel; no user chooses them.
+    """Return the driver's launch attributes of a kernel.
 
     Args:
         kernel: the kernel.
         bindings: the module with the driver's classes, `cuda.bindings.driver`.
-        together: whether blocks wait for blocks of higher numbers.
+        together: whether blocks wait for later blocks.
 
     Returns:
-        Clusters: their extents.  A kernel with `prior_grid_wait`: leave to begin before the grid before it in
-        the stream has ended (programmatic stream serialization).  Blocks that wait for each other: all of
-        them are resident at once, or none begins (cooperative launch); they begin when the grid before them
-        has ended.  Empty for all others, which a plain launch starts.
+        The extents of clusters; for a kernel with `prior_grid_wait`, programmatic stream serialization, which
+        lets it begin before the previous grid in the stream has ended; for blocks that wait for each other, a
+        cooperative launch, which makes all of them resident at once after the previous grid.  Empty for a
+        plain launch.
 
     Source: CUDA Driver API, `CUlaunchAttributeID`.
     """
-    found = []
+    found: list[Any] = []
+
+    def add(name: str) -> Any:
+        made = bindings.CUlaunchAttribute()
+        made.id = getattr(bindings.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
+        found.append(made)
+        return made.value
+
     if kernel.cluster:
-        found.append(attribute := _attribute(bindings, "CLUSTER_DIMENSION"))
-        dims = attribute.value.clusterDim
+        dims = add("CLUSTER_DIMENSION").clusterDim
         dims.x, dims.y, dims.z = _cluster_extents(kernel)
     if kernel.waits_for_prior_grid and not together:
-        found.append(attribute := _attribute(bindings, "PROGRAMMATIC_STREAM_SERIALIZATION"))
-        attribute.value.programmaticStreamSerializationAllowed = 1
+        add("PROGRAMMATIC_STREAM_SERIALIZATION").programmaticStreamSerializationAllowed = 1
     if together:
-        found.append(attribute := _attribute(bindings, "COOPERATIVE"))
-        attribute.value.cooperative = 1
+        add("COOPERATIVE").cooperative = 1
     return found
 
 
-def _attribute(bindings: Any, name: str) -> Any:
-    made = bindings.CUlaunchAttribute()
-    made.id = getattr(bindings.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
-    return made
-
-
 def _cluster_extents(kernel: Kernel) -> list[int]:
-    """Blocks of a cluster along x, y, z."""
+    """Return the blocks of a cluster along x, y, z."""
     extents = [1, 1, 1]
     for member in kernel.cluster:
         extents[member.axis] = member.extent
@@ -71,7 +66,7 @@ def _cluster_extents(kernel: Kernel) -> list[int]:
 
 
 def with_attributes(attributes: Sequence[Any]) -> Special | None:
-    """A launch with attributes; None if there are none, for a plain one.
+    """Return the driver's call of a launch with attributes; None for a plain launch.
 
     Args:
         attributes: from `launch_attributes`.
@@ -88,7 +83,7 @@ def with_attributes(attributes: Sequence[Any]) -> Special | None:
 
 
 def _launch_config(bindings: Any, shape: Sequence[int], attributes: Sequence[Any]) -> Any:
-    """The driver's record of a launch: extents of the grid and of a block, shared bytes, attributes."""
+    """Return the driver's record of a launch: extents of grid and block, shared bytes, attributes."""
     config = bindings.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = shape[:3]
     config.blockDimX, config.blockDimY, config.blockDimZ = shape[3:6]
@@ -97,31 +92,44 @@ def _launch_config(bindings: Any, shape: Sequence[int], attributes: Sequence[Any
     return config
 
 
-def resident_blocks(function: LoadedFunction, kernel: Kernel) -> int:
-    """How many blocks of a kernel a device holds at once, in whole clusters.
+class PreparedCuda(PreparedGpu):
+    """Launches of one exact shape on an NVIDIA GPU."""
 
-    Source: CUDA Driver API, "Occupancy".
-    """
-    if not kernel.cluster:
-        return CUDA_DRIVER.resident_blocks(function, kernel.threads)
-    bindings, extents = CUDA_DRIVER.bindings(), _cluster_extents(kernel)
-    with CUDA_DRIVER.current(function.index):
-        shape = (*extents, kernel.threads, 1, 1, function.shared_bytes)
-        config = _launch_config(bindings, shape, launch_attributes(kernel, bindings))
-        clusters = CUDA_DRIVER.call("cuOccupancyMaxActiveClusters", function.handle, config)
-    return int(clusters) * math.prod(extents)
+    driver: ClassVar[Driver] = CUDA_DRIVER
+
+    @staticmethod
+    def special_of(kernel: Kernel, together: bool) -> Special | None:
+        """Return the call of a launch with the attributes of the kernel; None for a plain launch."""
+        return with_attributes(launch_attributes(kernel, CUDA_DRIVER.bindings(), together=together))
+
+    @staticmethod
+    def resident_blocks(function: LoadedFunction, kernel: Kernel) -> int:
+        """Return how many blocks of a kernel the device holds at once, in whole clusters.
+
+        Source: CUDA Driver API, "Occupancy".
+        """
+        if not kernel.cluster:
+            return CUDA_DRIVER.resident_blocks(function, kernel.threads)
+        bindings, extents = CUDA_DRIVER.bindings(), _cluster_extents(kernel)
+        with CUDA_DRIVER.current(function.index):
+            shape = (*extents, kernel.threads, 1, 1, function.shared_bytes)
+            config = _launch_config(bindings, shape, launch_attributes(kernel, bindings))
+            clusters = CUDA_DRIVER.call("cuOccupancyMaxActiveClusters", function.handle, config)
+        return int(clusters) * math.prod(extents)
 
 
 # ---------------------------------------------------------------- the backend
 
 
 class CudaBackend(GpuBackend):
-    """Compiles for the GPU of this machine, or, without one, for the architecture asked for."""
+    """Compiles for the GPU of this machine, or for any architecture without one."""
 
     name = CUDA.name
     driver: ClassVar[Driver] = CUDA_DRIVER
     default_arch = CUDA.arch
     lowering: ClassVar[Any] = cuda
+    prepared: ClassVar[type[PreparedGpu]] = PreparedCuda
+    variant: ClassVar[str] = "a"
 
     def compile(self, kernel: Kernel, arch: str | None) -> Executable:
         """Lower, emit, and compile or find in the cache."""
@@ -129,7 +137,7 @@ class CudaBackend(GpuBackend):
         chosen = arch or self.arch_name()
         listing = self.listing(kernel, chosen)
         meta: dict[str, Any] = {"kernel": kernel.name, "target": self.name, "arch": chosen}
-        meta["resources"] = {"registers": 0}  # its form; the build says how many
+        meta["resources"] = {"registers": 0}  # the build replaces the number
 
         def build() -> bytes:
             binary = nvrtc.compile_text(listing.text, chosen, kernel.name)
@@ -154,53 +162,15 @@ class CudaBackend(GpuBackend):
             Loaded(CUDA_DRIVER, lambda: entry.data, listing.entry, listing.shared_bytes),
         )
 
-    def prepare(
-        self,
-        executable: Executable,
-        binding: Binding,
-        parameters: Sequence[Parameter],
-        arrays: Mapping[str, ArrayInfo],
-    ) -> PreparedCuda:
-        """A launch for arguments of this exact shape."""
-        index = self.device_of(arrays)
-        wanted = CUDA_DRIVER.device(index).arch
-        if executable.arch.rstrip("a") != wanted.rstrip("a"):
-            raise LaunchError(f"compiled for {executable.arch}, but device {index} is {wanted}")
-        return PreparedCuda(executable, binding, parameters, arrays, index)
-
-
-class PreparedCuda(PreparedGpu):
-    """Launches of one exact shape on an NVIDIA GPU."""
-
-    driver: ClassVar[Driver] = CUDA_DRIVER
-
-    @staticmethod
-    def launch_of(
-        function: LoadedFunction,
-        kernel: Kernel,
-        grid: Sequence[int],
-        offsets: Sequence[int],
-        size: int,
-        together: bool,
-    ) -> FixedLaunch:
-        """A launch with the attributes that follow from the kernel's operations."""
-        special = with_attributes(launch_attributes(kernel, CUDA_DRIVER.bindings(), together=together))
-        return FixedLaunch(CUDA_DRIVER, function, grid, kernel.threads, offsets, size, special)
-
-    @staticmethod
-    def resident_blocks(function: LoadedFunction, kernel: Kernel) -> int:
-        """How many blocks of a kernel the device holds at once."""
-        return resident_blocks(function, kernel)
-
 
 def cubin(executable: Executable) -> bytes:
-    """The machine code of an executable, as NVRTC made it."""
+    """Return the machine code of an executable."""
     found: bytes = executable.handle.image()
     return found
 
 
 def cubin_with_lines(executable: Executable) -> bytes:
-    """The same, from which a disassembler tells of what lines of the text it was made.
+    """Return the machine code with the line of the text for each instruction.
 
     Args:
         executable: compiled for the target.

@@ -234,13 +234,15 @@ class FixedLaunch:
 class GpuBackend:
     """The part of a backend that GPUs of all vendors share.
 
-    A subclass gives the driver, the default architecture for machines without a GPU, and the package that
-    lowers to its target.
+    A subclass gives the driver, the default architecture for machines without a GPU, the package that lowers
+    to its target, the class of its launches, and a suffix of architectures that a launch ignores.
     """
 
     driver: ClassVar[Driver]
     default_arch: ClassVar[str]
     lowering: ClassVar[Any]
+    prepared: ClassVar[type[PreparedGpu]]
+    variant: ClassVar[str] = ""
 
     @property
     def passes(self) -> tuple[Pass, ...]:
@@ -258,11 +260,23 @@ class GpuBackend:
         made: EmittedText = self.lowering.emit(kernel, arch or self.arch_name())
         return made
 
-    @staticmethod
-    def device_of(arrays: Mapping[str, ArrayInfo]) -> int:
-        """Return the index of the device that all arrays lie on."""
+    def prepare(
+        self,
+        executable: Executable,
+        binding: Binding,
+        parameters: Sequence[Parameter],
+        arrays: Mapping[str, ArrayInfo],
+    ) -> PreparedGpu:
+        """Prepare a launch for arguments of this exact shape.
+
+        Raises:
+            LaunchError: the executable is for another architecture than the device.
+        """
         (index,) = {info.device[1] for info in arrays.values() if not isinstance(info.device, str)}
-        return index
+        wanted, variant = self.driver.device(index).arch, self.variant
+        if executable.arch.removesuffix(variant) != wanted.removesuffix(variant):
+            raise LaunchError(f"compiled for {executable.arch}, but device {index} is {wanted}")
+        return self.prepared(executable, binding, parameters, arrays, index)
 
     def arch_name(self) -> str:
         """Return the architecture of device 0, or the default one without a GPU."""
@@ -339,7 +353,10 @@ class PreparedGpu(ABC):
         function = executable.handle.on(index)
         together = self._waits_for_all(kernel, binding, function)
         offsets = (*layout.offsets, *(offset for _, offset in layout.maps))
-        launch = partial(self.launch_of, function, kernel, binding.grid, offsets, layout.size, together)
+        special = self.special_of(kernel, together)
+        launch = partial(
+            FixedLaunch, self.driver, function, binding.grid, kernel.threads, offsets, layout.size, special
+        )
         self._new_buffer = partial(_GpuBuffer, launch, binding, layout, maps, len(arrays), index, self.driver)
         self._first = self._new_buffer()
         self._idle = [self._first]
@@ -394,15 +411,8 @@ class PreparedGpu(ABC):
 
     @staticmethod
     @abstractmethod
-    def launch_of(
-        function: LoadedFunction,
-        kernel: Kernel,
-        grid: Sequence[int],
-        offsets: Sequence[int],
-        size: int,
-        together: bool,
-    ) -> FixedLaunch:
-        """Make a launch with its own buffer; ``together``: all blocks must be resident at once."""
+    def special_of(kernel: Kernel, together: bool) -> Special | None:
+        """Return the call of a launch with attributes; ``together``: all blocks are resident at once."""
 
     @staticmethod
     @abstractmethod

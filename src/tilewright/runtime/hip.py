@@ -1,4 +1,4 @@
-"""The HIP backend: compiles HIP text to listings for AMD GPUs, and launches code objects made of them."""
+"""The HIP backend: compiles HIP text to listings for AMD GPUs, and launches their code objects."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from tilewright.amdgcn.text import read_metadata
 from tilewright.arch import Arch
 from tilewright.errors import LaunchError, ToolchainError
 from tilewright.ir.kernel import Kernel
-from tilewright.lang.program import Parameter
 from tilewright.runtime import amdgcn
-from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.binding import Binding
-from tilewright.runtime.cache import Cache, key
+from tilewright.runtime.cache import Cache, CacheEntry, key
 from tilewright.runtime.driver import Driver, LoadedFunction
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.gpu_launch import FixedLaunch, GpuBackend, Loaded, PreparedGpu, Start
+from tilewright.runtime.gpu_launch import GpuBackend, Loaded, PreparedGpu, Special, Start
 from tilewright.runtime.hip_driver import HIP_DRIVER
 from tilewright.targets import hip
 from tilewright.targets.amd import warps_per_simd
@@ -39,38 +36,38 @@ METADATA = {
     "stack_bytes": "private_segment_fixed_size",
     "shared_bytes": "group_segment_fixed_size",
 }
-"""What the metadata says of a thread, or of a block, by the name under which it is reported.
+"""Fields of the metadata by the names under which we report them.
 
-``registers`` counts vector registers of a thread, with matrix cores of CDNA those of accumulation among them;
-``scalar_registers`` those that all threads of a warp have in common.
+``registers`` counts the vector registers of a thread; on CDNA they include the accumulation registers of
+matrix cores. ``scalar_registers`` are shared by the threads of a warp.
 """
 
 _THREADS = ".max_flat_workgroup_size"
 
 
 def resources_of(assembly: str, arch: Arch) -> dict[str, int]:
-    """What a kernel takes, of the names in `METADATA`, and ``warps_per_simd`` with that.
+    """Return the resources of the only kernel in a listing: the names in `METADATA`, and ``warps_per_simd``.
 
     Args:
         assembly: the compiler's listing, with its metadata.
         arch: the architecture that it was compiled for.
 
     Raises:
-        ToolchainError: the listing says nothing of the registers that the kernel takes.
+        ToolchainError: the listing has no metadata of one kernel.
     """
     records = read_metadata(assembly).values()
     return resources_in(next(iter(records)).fields if len(records) == 1 else {}, arch)
 
 
 def resources_in(said: Mapping[str, str], arch: Arch) -> dict[str, int]:
-    """The same from what the metadata says of one kernel.
+    """Return the resources of one kernel from its metadata.
 
     Args:
-        said: its fields, which begin with a point.
+        said: the fields, whose names begin with a point.
         arch: the architecture that the kernel was compiled for.
 
     Raises:
-        ToolchainError: they say nothing of the registers that it takes.
+        ToolchainError: the fields do not give its registers.
     """
     found = {name: int(said[f".{called}"]) for name, called in METADATA.items() if f".{called}" in said}
     if "registers" not in found or _THREADS not in said:
@@ -83,59 +80,11 @@ def resources_in(said: Mapping[str, str], arch: Arch) -> dict[str, int]:
 
 
 def threads_in(said: Mapping[str, str]) -> int:
-    """The most threads of a block, from what the metadata says of one kernel."""
+    """Return the most threads of a block, from the metadata of one kernel."""
     return int(said[_THREADS])
 
 
 # ---------------------------------------------------------------- the backend
-
-
-class HipBackend(GpuBackend):
-    """Compiles for the GPU of this machine, or, without one, for the architecture asked for."""
-
-    name = HIP.name
-    driver: ClassVar[Driver] = HIP_DRIVER
-    default_arch = HIP.arch
-    lowering: ClassVar[Any] = hip
-
-    def compile(self, kernel: Kernel, arch: str | None) -> Executable:
-        """Lower, emit, and compile to a listing or find it in the cache."""
-        start = time.perf_counter()
-        chosen = arch or self.arch_name()
-        listing = self.listing(kernel, chosen)
-        toolchain = amdgcn.find_toolchain(chosen)
-        meta: dict[str, object] = {"kernel": kernel.name, "target": self.name, "arch": chosen}
-
-        def build() -> bytes:
-            return amdgcn.compile_text(listing.text, chosen, kernel.name, toolchain).encode()
-
-        address = key([listing.code, toolchain.identity, self.name, chosen])
-        entry = Cache.default().get_or_build(address, ".s", build, meta)
-        assembly = entry.data.decode()
-        resources = resources_of(assembly, HIP.architecture(chosen))
-        seconds = time.perf_counter() - start
-        # Shared memory is declared in the text, so that a launch adds none.
-        loaded = Loaded(HIP_DRIVER, lambda: _code_object(assembly, chosen, kernel.name), listing.entry, 0)
-        return Executable(
-            self.name, chosen, kernel, listing, entry.path, entry.hit, seconds, resources, loaded, assembly
-        )
-
-    def prepare(
-        self,
-        executable: Executable,
-        binding: Binding,
-        parameters: Sequence[Parameter],
-        arrays: Mapping[str, ArrayInfo],
-    ) -> PreparedHip:
-        """A launch for arguments of this exact shape.
-
-        Raises:
-            LaunchError: the device is of another architecture than the executable.
-        """
-        index = self.device_of(arrays)
-        if executable.arch != (wanted := HIP_DRIVER.device(index).arch):
-            raise LaunchError(f"compiled for {executable.arch}, but device {index} is {wanted}")
-        return PreparedHip(executable, binding, parameters, arrays, index)
 
 
 class PreparedHip(PreparedGpu):
@@ -144,32 +93,61 @@ class PreparedHip(PreparedGpu):
     driver: ClassVar[Driver] = HIP_DRIVER
 
     @staticmethod
-    def launch_of(
-        function: LoadedFunction,
-        kernel: Kernel,
-        grid: Sequence[int],
-        offsets: Sequence[int],
-        size: int,
-        together: bool,
-    ) -> FixedLaunch:
-        """A launch, cooperative where blocks wait for each other."""
-        return FixedLaunch(
-            HIP_DRIVER, function, grid, kernel.threads, offsets, size, _cooperative if together else None
-        )
+    def special_of(kernel: Kernel, together: bool) -> Special | None:
+        """Return the call of a cooperative launch if blocks wait for each other; None for a plain launch."""
+
+        def cooperative(
+            bindings: Any, handle: Any, shape: tuple[int, ...], stream: Any, arguments: int
+        ) -> Start:
+            return partial(bindings.hipModuleLaunchCooperativeKernel, handle, *shape, stream, arguments)
+
+        return cooperative if together else None
 
     @staticmethod
     def resident_blocks(function: LoadedFunction, kernel: Kernel) -> int:
-        """How many blocks of a kernel the device holds at once."""
+        """Return how many blocks of a kernel the device holds at once."""
         return HIP_DRIVER.resident_blocks(function, kernel.threads)
 
 
-def _cooperative(bindings: Any, handle: Any, shape: tuple[int, ...], stream: Any, arguments: int) -> Start:
-    """A launch whose blocks are all resident at once."""
-    return partial(bindings.hipModuleLaunchCooperativeKernel, handle, *shape, stream, arguments)
+class HipBackend(GpuBackend):
+    """Compiles for the GPU of this machine, or for any architecture without one."""
+
+    name = HIP.name
+    driver: ClassVar[Driver] = HIP_DRIVER
+    default_arch = HIP.arch
+    lowering: ClassVar[Any] = hip
+    prepared: ClassVar[type[PreparedGpu]] = PreparedHip
+
+    def compile(self, kernel: Kernel, arch: str | None) -> Executable:
+        """Lower, emit, and compile to a listing or find it in the cache."""
+        start = time.perf_counter()
+        chosen = arch or self.arch_name()
+        listing = self.listing(kernel, chosen)
+        entry = _listing([listing.code], listing.text, kernel.name, chosen)
+        assembly = entry.data.decode()
+        resources = resources_of(assembly, HIP.architecture(chosen))
+        seconds = time.perf_counter() - start
+        # The text declares shared memory, so a launch adds none.
+        loaded = Loaded(HIP_DRIVER, lambda: _code_object(assembly, chosen, kernel.name), listing.entry, 0)
+        return Executable(
+            self.name, chosen, kernel, listing, entry.path, entry.hit, seconds, resources, loaded, assembly
+        )
+
+
+def _listing(parts: Sequence[str], text: str, name: str, arch: str, *, lines: bool = False) -> CacheEntry:
+    """Compile HIP text to a listing, or find it in the cache; ``parts`` stand for the text in its key."""
+    toolchain = amdgcn.find_toolchain(arch)
+    address = key([parts[0], toolchain.identity, HIP.name, arch, *parts[1:]])
+    meta: dict[str, object] = {"kernel": name, "target": HIP.name, "arch": arch}
+
+    def build() -> bytes:
+        return amdgcn.compile_text(text, arch, name, toolchain, lines=lines).encode()
+
+    return Cache.default().get_or_build(address, ".s", build, meta)
 
 
 def code_object(executable: Executable) -> bytes:
-    """The code object that an AMD GPU loads, assembled from an executable's listing.
+    """Return the code object that an AMD GPU loads, assembled from an executable's listing.
 
     Args:
         executable: compiled for the target.
@@ -193,31 +171,23 @@ def _code_object(assembly: str, arch: str, name: str) -> bytes:
 
 
 def listing_with_lines(executable: Executable) -> str:
-    """The listing of an executable, in which the compiler says of what lines of the text it was made.
+    """Return the listing of an executable, with the line of the text for each instruction.
 
     Args:
         executable: compiled for the target.
     """
-    assert executable.arch is not None
-    toolchain, text = amdgcn.find_toolchain(executable.arch), executable.source
-    name = executable.kernel.name
-    address = key([text, toolchain.identity, HIP.name, executable.arch, amdgcn.LINES])
-    meta: dict[str, Any] = {"kernel": name, "target": HIP.name, "arch": executable.arch}
-
-    def build() -> bytes:
-        return amdgcn.compile_text(text, executable.arch, name, toolchain, lines=True).encode()
-
-    return Cache.default().get_or_build(address, ".s", build, meta).data.decode()
+    text, name = executable.source, executable.kernel.name
+    return _listing([text, amdgcn.LINES], text, name, executable.arch, lines=True).data.decode()
 
 
 # ---------------------------------------------------------------- several kernels in one code object
 
 
 def listing_together(executables: Sequence[Executable]) -> str:
-    """The listing of several kernels, which one code object is assembled from; each keeps its name.
+    """Return one listing of several kernels, from which one code object is assembled.
 
     Args:
-        executables: compiled for one architecture of AMD's, under names of their own.
+        executables: compiled for one architecture of AMD's, with different names.
 
     Raises:
         LaunchError: two have the same name, or they are for several architectures.
@@ -230,13 +200,7 @@ def listing_together(executables: Sequence[Executable]) -> str:
             f"kernels {', '.join(names)} for {', '.join(archs)} in one code object; nearest legal choice: "
             "kernels of different names, for one architecture"
         )
-    # Pieces that several kernels need have one name in each text: a namespace keeps them apart.
+    # The texts define shared functions under equal names; namespaces keep them apart.
     parts = [f"namespace part_{at} {{\n{made.source}}}\n" for at, made in enumerate(executables)]
-    text, toolchain = "\n".join(parts), amdgcn.find_toolchain(archs[0])
-    meta: dict[str, object] = {"kernel": " ".join(names), "target": HIP.name, "arch": archs[0]}
-
-    def build() -> bytes:
-        return amdgcn.compile_text(text, archs[0], names[0], toolchain).encode()
-
-    address = key([text, toolchain.identity, HIP.name, archs[0]])
-    return Cache.default().get_or_build(address, ".s", build, meta).data.decode()
+    text = "\n".join(parts)
+    return _listing([text], text, " ".join(names), archs[0]).data.decode()
