@@ -208,7 +208,6 @@ def test_what_is_renewed_is_not_kept_alive() -> None:
 def test_a_forked_child_is_told_that_the_driver_cannot_be_used(
     gpu: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = CUDA_DRIVER._start
     monkeypatch.setattr(CUDA_DRIVER, "bindings", DRIVER)
     x = OnGpu(np.ones(200, np.float32))
     bound, again = scale.bind(), scale.bind().prepare(x, 2.0)
@@ -218,7 +217,7 @@ def test_a_forked_child_is_told_that_the_driver_cannot_be_used(
     fresh = OnGpu(np.ones(7, np.float32))
 
     def refused() -> bool:
-        for call in (lambda: bound(x, 2.0), again, lambda: bound(fresh, 3.0), real):
+        for call in (lambda: bound(x, 2.0), again, lambda: bound(fresh, 3.0), DRIVER):
             with pytest.raises(tw.LaunchError, match=r"forked.*nearest: .*get_context\('spawn'\)"):
                 call()
         return len(gpu.launched) == launched

@@ -1,4 +1,4 @@
-"""ROCm's C libraries by ctypes: finding and calling one, and compiling with libamd_comgr."""
+"""ROCm's C libraries through ctypes: finding and calling a library, and compiling with libamd_comgr."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tilewright.runtime.environment import ROCM, rocm_folder
 
 # ---------------------------------------------------------------- libraries of ROCm
 #
-# A library that this process has already loaded comes first: two copies of one runtime do not know each
-# other's memory. ROCm's folder comes next, then the search of the loader.
+# We prefer a library that this process has already loaded, because two copies of one runtime do not share
+# memory. ROCm's folder comes next, then the loader's own search.
 
 
 MAPPED = Path("/proc/self/maps")
-"""Where Linux lists the files that a process has loaded."""
+"""Linux's list of the files that a process has loaded."""
 
 _KINDS = {
     "i": ctypes.c_int,
@@ -35,16 +35,16 @@ _KINDS = {
 
 
 class SharedObject:
-    """A C library whose functions return a status; each is an attribute, called as `_Function` says.
+    """A C library whose functions return a status. Each function is an attribute, a `_Function`.
 
     Args:
         name: e.g. ``"libamdhip64.so"``.
-        versions: of its interface, the newest first.
-        signatures: the arguments of each function, in words of `_KINDS`.
-        rocm: where ROCm is installed; default: as the environment says, then where it lies as a rule.
+        versions: versions of its interface, the newest first.
+        signatures: the arguments of each function, in the type codes of `_KINDS`.
+        rocm: the folder of ROCm; default: from the environment, then the usual folder.
 
     Raises:
-        ToolchainError: there is none, or it cannot be loaded; says where it was looked for.
+        ToolchainError: the library is not found or cannot be loaded; lists the places that were searched.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class SharedObject:
         )
 
     def has(self, function: str) -> bool:
-        """Whether this version of the library has a function."""
+        """Return whether this version of the library has a function."""
         return hasattr(self.library, function)
 
     def __getattr__(self, name: str) -> _Function:
-        """A function, with what its signature says; kept as an attribute.
+        """Return a function with its signature, and keep it as an attribute.
 
         Raises:
-            ToolchainError: this version of the library has none of that name.
+            ToolchainError: this version of the library does not have it.
         """
         signature = self.__dict__.get("_signatures", {}).get(name)
         if signature is None:
@@ -87,7 +87,7 @@ class SharedObject:
 
 
 class _Function:
-    """One function: called with the arguments that are given, it returns its status, then its results."""
+    """A C function. A call takes the inputs, and returns the status and the outputs."""
 
     def __init__(self, raw: Any, signature: str) -> None:
         self.raw = raw
@@ -98,8 +98,7 @@ class _Function:
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
         given = iter(arguments)
-        passed: list[Any] = []
-        results: list[Any] = []
+        passed, results = list[Any](), list[Any]()
         for how, kind in self._kinds:
             value: Any = kind(next(given)) if how == "&" else kind() if how else next(given)
             passed.append(ctypes.byref(value) if how else value)
@@ -110,29 +109,24 @@ class _Function:
 
 
 def _candidates(name: str, versions: tuple[int, ...], folders: list[Path]) -> Iterator[str]:
-    """What to load, the preferred one first."""
+    """Return the paths and names to try, the preferred one first."""
     named = (name, *(f"{name}.{version}" for version in versions))
-    yield from _loaded(name)
+    try:
+        lines = MAPPED.read_text(errors="replace").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    loaded = dict.fromkeys(line.split(maxsplit=5)[5] for line in lines if "/" in line)
+    yield from (path for path in loaded if Path(path).name.partition(".so")[0] + ".so" == name)
     for folder in folders:
         yield from (str(folder / "lib" / one) for one in named if (folder / "lib" / one).is_file())
     yield from reversed(named)
 
 
-def _loaded(name: str) -> Iterator[str]:
-    """The paths from which this process has loaded a library of a name."""
-    try:
-        lines = MAPPED.read_text(errors="replace").splitlines()
-    except OSError:  # not Linux
-        return
-    paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in lines if "/" in line)
-    yield from (path for path in paths if Path(path).name.partition(".so")[0] + ".so" == name)
-
-
 # ---------------------------------------------------------------- libamd_comgr
 #
-# hiprtc compiles with this library, but returns only a code object. The library takes the steps one by one,
-# so we get the listing first: text to bitcode, bitcode to listing, listing to object file, object file to
-# code object.
+# hiprtc compiles with this library, but returns only a code object. The library offers the single steps, so
+# we get the listing first: text to bitcode, bitcode to listing, listing to object file, object file to code
+# object.
 #
 # Source: AMD, "Code Object Manager API", `amd_comgr.h` of versions 2 and 3.
 
@@ -159,7 +153,7 @@ SIGNATURES = {
     "amd_comgr_action_data_count": "U i *z",
     "amd_comgr_action_data_get_data": "U i z *U",
 }
-"""Every function that is called, in the words of `tilewright.runtime.comgr`."""
+"""Signatures of the functions that we call."""
 
 _SOURCE, _LOG, _BITCODE, _OBJECT, _CODE_OBJECT = 1, 5, 6, 7, 8
 _TO_BITCODE, _TO_LISTING, _TO_OBJECT, _TO_CODE_OBJECT, _HIP = range(5)
@@ -167,19 +161,19 @@ _NUMBERS = {2: (2, 7, 10, 9, 4), 3: (2, 5, 8, 7, 3)}
 """The numbers of four actions and of the language, by the library's version."""
 
 _one_at_a_time = threading.Lock()
-"""LLVM's options are the process's."""
+"""LLVM keeps its options in global state of the process."""
 
 
 class RefusedError(Exception):
-    """The library refused what it was given; says why in its own words."""
+    """The library refused a text; quotes its log."""
 
 
 @lru_cache(maxsize=1)
 def library() -> SharedObject:
-    """The library, loaded.
+    """Load the library.
 
     Raises:
-        ToolchainError: it is not there, or of a version that is not known.
+        ToolchainError: it is missing, or its version is unknown.
     """
     found = SharedObject(LIBRARY, VERSIONS, SIGNATURES)
     major, minor = found.amd_comgr_get_version()[1:]
@@ -189,22 +183,22 @@ def library() -> SharedObject:
 
 
 def version() -> str:
-    """The library's version."""
+    """Return the library's version."""
     major, minor = library().amd_comgr_get_version()[1:]
     return f"{major}.{minor}"
 
 
 def listing(text: str, arch: str, options: Sequence[str]) -> str:
-    """The listing of HIP text.
+    """Compile HIP text to a listing.
 
     Args:
         text: the source, without includes.
         arch: e.g. ``"gfx942"``.
-        options: of the compiler.
+        options: options of the compiler.
 
     Raises:
         RefusedError: the library refused the text.
-        ToolchainError: it is not there.
+        ToolchainError: the library is missing.
     """
     with _one_at_a_time:
         bitcode = _act(_TO_BITCODE, (_SOURCE, "kernel.hip", text.encode()), _BITCODE, arch, options)
@@ -213,16 +207,16 @@ def listing(text: str, arch: str, options: Sequence[str]) -> str:
 
 
 def code_object(assembly: str, arch: str, options: Sequence[str]) -> bytes:
-    """The code object of a listing.
+    """Assemble and link a listing into a code object.
 
     Args:
         assembly: the listing.
         arch: the architecture that it was compiled for.
-        options: of the assembler.
+        options: options of the assembler.
 
     Raises:
         RefusedError: the library refused the listing.
-        ToolchainError: it is not there.
+        ToolchainError: the library is missing.
     """
     given = _SOURCE, "kernel.s", assembly.encode()
     with _one_at_a_time:
@@ -231,7 +225,7 @@ def code_object(assembly: str, arch: str, options: Sequence[str]) -> bytes:
 
 
 def _call(name: str, *arguments: object) -> int:
-    """Call a function; gives back its last result, a handle or a number."""
+    """Call a function and return its last output, a handle or a number."""
     status, *values = getattr(library(), f"amd_comgr_{name}")(*arguments)
     if status:
         raise ToolchainError(f"{LIBRARY}: {name} failed with status {status}")
@@ -239,7 +233,7 @@ def _call(name: str, *arguments: object) -> int:
 
 
 def _act(action: int, given: tuple[int, str, bytes], wanted: int, arch: str, options: Sequence[str]) -> bytes:
-    """One step: what it makes of what it is given."""
+    """Do one step: make content of one kind from a file of another."""
     numbers = _NUMBERS[int(version().partition(".")[0])]
     with _made("data_set") as before, _made("data_set") as after, _made("action_info") as info:
         _call("action_info_set_isa_name", info, f"amdgcn-amd-amdhsa--{arch}".encode())
@@ -265,7 +259,7 @@ def _act(action: int, given: tuple[int, str, bytes], wanted: int, arch: str, opt
 
 @contextmanager
 def _made(kind: str) -> Iterator[int]:
-    """Something of the library's, given back afterwards."""
+    """Create an object of the library, and destroy it afterwards."""
     handle = _call(f"create_{kind}")
     try:
         yield handle
@@ -274,7 +268,7 @@ def _made(kind: str) -> Iterator[int]:
 
 
 def _first(made: int, kind: int) -> bytes:
-    """The first content of a kind in a set; empty if there is none."""
+    """Return the first content of a kind in a set; empty if the set has none."""
     if not _call("action_data_count", made, kind):
         return b""
     data = _call("action_data_get_data", made, kind, 0)

@@ -1,4 +1,4 @@
-"""The CUDA driver, through `cuda.bindings`: its symbols, and what is known of an NVIDIA GPU."""
+"""The CUDA driver, through `cuda.bindings`: its symbols, and the description of an NVIDIA GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.targets.target import CPU, CUDA
 
 
 def _load(forked: bool) -> Any:
-    """The driver's bindings, initialised."""
+    """Load and initialise the driver's bindings."""
     try:
         import_whole("cuda.bindings.driver")
         from cuda.bindings import driver as bindings
@@ -43,10 +43,10 @@ class CudaDevice:
 
     Args:
         index: its number.
-        name: as the driver reports it.
+        name: the driver's name for it.
         capability: compute capability, e.g. ``(9, 0)``.
         multiprocessors: number of streaming multiprocessors.
-        shared_bytes: shared memory that one block may have.
+        shared_bytes: most shared memory of one block.
         l2_bytes: size of the L2 cache.
     """
 
@@ -62,13 +62,13 @@ class CudaDevice:
         """The architecture to compile for.
 
         Raises:
-            LaunchError: there is none for this GPU.
+            LaunchError: no known architecture fits this GPU.
         """
         return of_capability(*self.capability).name
 
 
 def _describe(driver: Driver, index: int = 0) -> CudaDevice:
-    """What is known of a GPU.
+    """Return the description of a GPU.
 
     Raises:
         ToolchainError: no driver.

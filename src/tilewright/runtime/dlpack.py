@@ -1,4 +1,4 @@
-"""DLPack, from the consumer's side: a capsule's tensor, and its owner's deleter called when we let go.
+"""DLPack from the consumer's side: the tensor in a capsule, and its owner's deleter.
 
 Source: DLPack 1.x, `dlpack.h` and the Python specification.
 """
@@ -61,13 +61,13 @@ class _Versioned(ctypes.Structure):
 
 
 class Imported:
-    """A tensor out of a capsule; its producer's deleter runs when this object goes.
+    """A tensor from a capsule; its producer's deleter runs when this object is collected.
 
     Args:
-        capsule: what `__dlpack__` returned; used up by this.
+        capsule: the result of `__dlpack__`; it cannot be used again.
 
     Raises:
-        LaunchError: the capsule is none of DLPack's, is used up, or has a version from the future.
+        LaunchError: it is no DLPack capsule, is used up, or has a newer major version.
 
     Example:
         >>> import numpy as np
@@ -85,7 +85,7 @@ class Imported:
         managed: Any = (_Versioned if name == _VERSIONED_NAME else _Managed).from_address(address)
         _set_name(capsule, _USED_VERSIONED_NAME if name == _VERSIONED_NAME else _USED_NAME)
         self._address, self._deleter = address, managed.deleter
-        # Nothing but the deleter may be read of a version from the future.
+        # Only the deleter of a newer version may be read.
         if name == _VERSIONED_NAME and managed.major > _VERSION:
             raise LaunchError(f"DLPack {managed.major}.{managed.minor} is not known; {_VERSION}.x is")
         tensor: _Tensor = managed.tensor
@@ -97,7 +97,7 @@ class Imported:
         self.bits: int = tensor.bits
         self.lanes: int = tensor.lanes
         self.device: tuple[int, int] = (tensor.device_type, tensor.device_id)
-        # What is written into a copy is lost, so a copy counts as read-only.
+        # Writes into a copy are lost, so a copy counts as read-only.
         self.readonly = name == _VERSIONED_NAME and bool(managed.flags & (_READ_ONLY | _COPIED))
 
     def __del__(self, _deleter: Any = _Deleter) -> None:  # the module's names may be gone by then
@@ -106,16 +106,8 @@ class Imported:
             _deleter(self._deleter)(address)
 
 
-def _order(kind: int, stream: int) -> dict[str, int]:
-    """What a producer on a GPU is told of the stream that will use its array."""
-    if kind == ROCM:
-        return {"stream": stream}
-    # Of CUDA, DLPack calls the legacy default stream 1, because 0 could be either default stream.
-    return {"stream": stream or 1} if kind in (CUDA, CUDA_MANAGED) else {}
-
-
 def export(array: Any, stream: int) -> Imported:
-    """Ask an array for its tensor, ordered before what follows on `stream` if it lies on a GPU.
+    """Ask an array for its tensor; on a GPU, the producer orders its work before later work on `stream`.
 
     Args:
         array: anything with `__dlpack__` and `__dlpack_device__`.
@@ -126,7 +118,11 @@ def export(array: Any, stream: int) -> Imported:
     """
     try:
         kind, _ = array.__dlpack_device__()
-        order = _order(kind, stream)
+        order: dict[str, int] = {}
+        if kind == ROCM:
+            order["stream"] = stream
+        elif kind in (CUDA, CUDA_MANAGED):  # DLPack calls CUDA's legacy default stream 1; 0 is ambiguous
+            order["stream"] = stream or 1
         try:
             capsule = array.__dlpack__(max_version=(_VERSION, 0), **order)
         except TypeError:

@@ -1,7 +1,7 @@
-"""One driver for the GPUs of every vendor: devices, machine code, memory, streams, over a record of symbols.
+"""One driver for the GPUs of every vendor: devices, machine code, memory and streams.
 
-A vendor is a `Symbols`: the names of its functions and constants, and the few steps that only it has.
-`tilewright.runtime.cuda` and `tilewright.runtime.hip_driver` each hold one, and the `Driver` made of it.
+A vendor is a `Symbols`: the names of its functions and constants, and the few steps that differ.
+`tilewright.runtime.cuda` and `tilewright.runtime.hip_driver` each hold a `Symbols` and its `Driver`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from tilewright.errors import LaunchError, ToolchainError
 from tilewright.runtime.environment import renew_after_fork
 from tilewright.targets.target import Target
 
-# ---------------------------------------------------------------- machine code that nobody holds
+# ---------------------------------------------------------------- unused machine code
 #
-# A driver may unload it only after the device has finished: launches may still run it. We cannot wait for the
-# device while a thread captures a graph, because that would spoil the graph.
+# A driver may unload code only after the device has finished, because launches may still run it. We cannot
+# wait for the device while a thread captures a graph: that would make the graph invalid.
 
 
 MOST_UNWANTED = 256
-"""Pieces of such code; when a device has more, the next that it loads waits for it."""
+"""Unused modules of a device; if there are more, the next load waits for the device and unloads them."""
 
 _Entry = tuple[int, Any, object]
-"""A device, the handle of machine code, and what tells it from other code that has that handle later."""
+"""A device, the handle of a module, and an object that identifies it if the handle is used again."""
 
 
 class UnwantedCode:
-    """The machine code that nobody holds any more, of one driver."""
+    """The unused machine code of one driver."""
 
     def __init__(self, most: int = MOST_UNWANTED) -> None:
         self.most = most
@@ -41,27 +41,27 @@ class UnwantedCode:
         return len(self._entries)
 
     def append(self, index: int, handle: Any) -> None:
-        """Nobody holds the code of a device any more."""
-        self._entries.append((index, handle, object()))  # the driver may give a handle to other code later
+        """Add unused code of a device."""
+        self._entries.append((index, handle, object()))  # the driver may use a handle again
 
     def _of(self, index: int) -> list[_Entry]:
         return [entry for entry in list(self._entries) if entry[0] == index]
 
     def make_room(self, index: int, synchronize: Callable[[int], object]) -> None:
-        """Wait for a device of which there is much; that unloads it."""
+        """Wait for a device with much unused code, which unloads it."""
         if len(self._of(index)) > self.most:
-            with contextlib.suppress(LaunchError):  # of a kernel that failed
+            with contextlib.suppress(LaunchError):  # a kernel failed
                 synchronize(index)
 
     def unload_after(self, index: int, wait: Callable[[], object], unload: Callable[[Any], object]) -> None:
-        """Wait for all launches on a device, and unload what nobody held before.
+        """Wait for all launches on a device, then unload the code that was unused before.
 
         Args:
             index: the device, which is current.
             wait: returns when its launches have ended.
-            unload: how the driver lets go of a handle.
+            unload: unloads a handle.
         """
-        # What is let go while it waits was perhaps launched in the meantime.
+        # Code that becomes unused during the wait may still be running.
         unwanted = self._of(index)
         wait()
         for entry in unwanted:
@@ -74,21 +74,21 @@ class UnwantedCode:
 
 
 UNTIMED = 2
-"""The flag of an event that keeps no time, in every driver."""
+"""The flag of an event without timing, in every driver."""
 
 LEGACY_STREAM: tuple[int, ...] = (0, 1)
-"""The handles of the default stream that all threads share: it is never destroyed, nor captured."""
+"""Handles of the default stream that all threads share. It is never destroyed or captured."""
 
 STATIC_SHARED_BYTES = 48 * 1024
-"""Shared memory of a block that every driver gives without being asked for more."""
+"""Shared memory of a block that needs no attribute in any driver."""
 
 
 class DeviceInfo(Protocol):
-    """What is known of a GPU."""
+    """The description of a GPU."""
 
     @property
     def name(self) -> str:
-        """As the driver reports it."""
+        """The driver's name for it."""
 
     @property
     def arch(self) -> str:
@@ -96,41 +96,41 @@ class DeviceInfo(Protocol):
 
     @property
     def multiprocessors(self) -> int:
-        """How many there are."""
+        """Number of multiprocessors."""
 
     @property
     def l2_bytes(self) -> int:
-        """Size of its second-level cache."""
+        """Size of the L2 cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Symbols:
     """A vendor's driver as data.
 
-    A function is given by its name among the bindings; it returns a status and its results.  Functions of one
-    meaning take the same arguments in every driver.  A constant is a number, or a dotted name there.
+    A function is named by an attribute of the bindings, and returns a status and its results.  Functions with
+    one meaning take the same arguments in every driver.  A constant is a number, or a dotted name in the
+    bindings.
 
     Args:
         vendor: the first word of an error.
-        library: what an error calls the driver.
+        library: the driver's name in errors.
         target: the target whose kernels it launches.
-        load: starts the driver and returns its bindings, an object that has the functions as attributes;
-            given whether this process is a fork of another.  Raises `ToolchainError`.
-        has: whether bindings have a function; versions differ.
-        explain: the name and the meaning of a status, from the bindings and the status.
-        spell_version: spells the number that the driver gives as its version.
-        describe: a device by its number.
-        absent: the error of a launch where there is no device, with ``{}`` for the reason; empty: an error
-            about the arrays' memory is enough.
-        stream: a stream as launches take it, from the bindings and a handle.
-        threads_along_x: most threads of a grid along x; 0: its blocks alone are limited.
-        reads_images: whether a loaded module reads its machine code where the caller put it.
-        success: the status of a call that succeeded.
+        load: starts the driver and returns its bindings; takes whether this process is a fork.  Raises
+            `ToolchainError`.
+        has: returns whether the bindings have a function; versions differ.
+        explain: returns name and meaning of a status, from the bindings and the status.
+        spell_version: converts the driver's version number to text.
+        describe: returns a device by its index.
+        absent: the error of a launch without a device, with ``{}`` for the reason; empty: the error about the
+            arrays' memory is enough.
+        stream: converts a handle to a stream as launches take it, from the bindings and the handle.
+        threads_along_x: most threads of a grid along x; 0: only blocks are limited.
+        reads_images: whether a loaded module reads its machine code from the caller's memory.
+        success: the status of a successful call.
         relaxed: the capture mode in which memory may be allocated.
         not_capturing: the status of a stream that is not captured.
-        ordinal: the attribute of a pointer that is the number of its device.
-        most_shared: the attribute of a function that allows more shared memory; needed where launches say how
-            much they use.
+        ordinal: the pointer attribute for the index of its device.
+        most_shared: the function attribute that allows more shared memory; needed for dynamic shared memory.
         version: the version as a number.
         count: how many devices there are.
         retain: the context of a device, from its handle; empty: a device is made current by its number.
@@ -221,13 +221,13 @@ class Symbols:
 
 
 class Started:
-    """A driver's bindings, once it was started in this process."""
+    """A driver's bindings in this process; None before the driver is started."""
 
     bindings: Any = None
     forked = inherited = False
 
     def renew(self) -> None:
-        """In a forked child, which cannot use a driver that its parent started."""
+        """Forget the bindings in a forked child, which cannot use a driver that its parent started."""
         self.forked, self.inherited = True, self.inherited or self.bindings is not None
         self.bindings = None
 
@@ -248,26 +248,25 @@ class Driver:
         self._constants: dict[str, Any] = {}
 
     def bindings(self) -> Any:
-        """The driver's functions, started.
+        """Return the driver's functions; start the driver at the first call.
 
         Raises:
             ToolchainError: the bindings or the driver are missing.
             LaunchError: the driver was started by a process that forked this one.
         """
-        if self._process.bindings is None:
-            self._process.bindings = self._start()
-        return self._process.bindings
-
-    def _start(self) -> Any:
-        if self._process.inherited:
-            raise LaunchError(
-                f"{self.symbols.library} was started by the process that forked this one, and a forked child "
-                "cannot use it; nearest: start the child with multiprocessing.get_context('spawn')"
-            )
-        return self.symbols.load(self._process.forked)
+        process = self._process
+        if process.bindings is None:
+            if process.inherited:
+                raise LaunchError(
+                    f"{self.symbols.library} was started by the process that forked this one, and a forked "
+                    "child cannot use it; nearest: start the child with "
+                    "multiprocessing.get_context('spawn')"
+                )
+            process.bindings = self.symbols.load(process.forked)
+        return process.bindings
 
     def constant(self, name: int | str) -> Any:
-        """A constant of the driver: a number as it is, or what a dotted name means."""
+        """Return a constant of the driver, given as a number or a dotted name."""
         if isinstance(name, int):
             return name
         if name not in self._constants:
@@ -279,20 +278,20 @@ class Driver:
 
     @cached_property
     def success(self) -> Any:
-        """The status of a function that succeeded."""
+        """The status of a successful call."""
         return self.constant(self.symbols.success)
 
     @cached_property
     def not_capturing(self) -> Any:
-        """The state of a stream whose launches go into no graph."""
+        """The state of a stream that is not captured."""
         return self.constant(self.symbols.not_capturing)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a function of the driver and give back its value.
+        """Call a function of the driver and return its results.
 
         Raises:
             LaunchError: the driver reports an error; names the function and the error.
-            ToolchainError: there is no driver, or it has no such function.
+            ToolchainError: the driver is missing, or has no such function.
         """
         arguments += self.symbols.more.get(name, ())
         status, *values = getattr(self.bindings(), name)(*arguments)
@@ -301,12 +300,12 @@ class Driver:
         return values[0] if len(values) == 1 else tuple(values)
 
     def failure(self, what: str, status: Any) -> LaunchError:
-        """The error for a status of the driver: its name, and what the driver says about it."""
+        """Return the error for a status of the driver, with the driver's explanation."""
         said = self.symbols.explain(self.bindings(), status)
         return LaunchError(f"{self.symbols.vendor}: {what} failed with {said}")
 
     def version(self) -> str:
-        """The version that the driver implements, e.g. ``"13.0"``.
+        """Return the version that the driver implements, e.g. ``"13.0"``.
 
         Raises:
             ToolchainError: no driver.
@@ -314,14 +313,14 @@ class Driver:
         return self.symbols.spell_version(int(self.call(self.symbols.version)))
 
     def device_count(self) -> int:
-        """Number of GPUs that the driver reaches; 0 without a driver."""
+        """Return the number of GPUs; 0 without a driver."""
         try:
             return int(self.call(self.symbols.count))
         except (ToolchainError, LaunchError):
             return 0
 
     def missing(self) -> str:
-        """Why a launch finds no device; empty if there is one, or if `Symbols.absent` is empty."""
+        """Return why a launch finds no device; empty if it finds one, or if `Symbols.absent` is empty."""
         if not self.symbols.absent:
             return ""
         try:
@@ -333,7 +332,7 @@ class Driver:
         return self.symbols.absent.format(reason)
 
     def device_of(self, pointer: int) -> int | None:
-        """The number of the GPU in whose memory an address lies; None if the driver does not know."""
+        """Return the index of the GPU that owns an address; None if the driver does not know."""
         try:
             ask = getattr(self.bindings(), self.symbols.pointer_attribute)
             status, index = ask(self.constant(self.symbols.ordinal), pointer)
@@ -344,17 +343,17 @@ class Driver:
     # ------------------------------------------------------------ the current device
 
     def _context(self, index: int) -> Any:
-        """The context to make current for a device: its primary one, which frameworks use, or its number."""
+        """Return the primary context of a device, which frameworks use too; without contexts, its index."""
         if not self.symbols.retain:
             return index
         return self.call(self.symbols.retain, self.call(self.symbols.handle, index))
 
     def activate(self, index: int) -> Any | None:
-        """Make a device current in this thread, if it is not.
+        """Make a device current in this thread.
 
         Returns:
-            The context to give back to `restore` afterwards; None if there is nothing to restore.  Where no
-            context was current, that of device 0 stays: without one, the CUDA runtime takes device 0 too.
+            The context to pass to `restore` afterwards; None if there is nothing to restore.  If no context
+            was current, that of device 0 stays, because the CUDA runtime would choose device 0 too.
         """
         wanted = self.context(index)
         status, now = getattr(self.bindings(), self.symbols.get_current)()
@@ -364,32 +363,34 @@ class Driver:
         return now if int(now) or index else None
 
     def restore(self, before: Any | None) -> None:
-        """Make current again what `activate` found."""
+        """Make the context from `activate` current again."""
         if before is not None:
             self.call(self.symbols.set_current, before)
 
     def current(self, index: int) -> Current:
-        """While it is entered, a device is current in this thread; then what was before."""
+        """Return a context manager that makes a device current in this thread."""
         return Current(self, index)
 
     def any_capture(self) -> AnyCapture:
-        """While it is entered, this thread may allocate and free memory though a graph is being captured."""
+        """Return a context manager that lets this thread allocate and free memory during a graph capture."""
         return AnyCapture(self)
 
     def synchronize(self, index: int = 0) -> None:
-        """Wait for everything on a device, and unload what nobody holds.
+        """Wait for all work on a device, and unload unused code.
 
         Raises:
             LaunchError: a kernel failed.
         """
         with self.current(index):
             wait = partial(self.call, self.symbols.wait_device)
-            self.unwanted.unload_after(index, wait, self._unload)
+            unload = getattr(self.bindings(), self.symbols.unload_module)
+            # The status of an unload is ignored: nobody could act on it.
+            self.unwanted.unload_after(index, wait, lambda module: unload(module.handle))
 
     # ------------------------------------------------------------ streams and events
 
     def is_capturing(self, stream: int) -> bool:
-        """Whether launches on a stream go into a graph, which launches them later; never on stream 0."""
+        """Return whether a stream is captured into a graph; the default stream never is."""
         if stream in LEGACY_STREAM:
             return False
         symbols = self.symbols
@@ -398,60 +399,54 @@ class Driver:
         return bool(is_known and state != self.not_capturing)
 
     def stream_number(self, stream: int) -> int:
-        """A number that no other stream has, not even one that has its handle later.
+        """Return the driver's unique number of a stream, which a later stream with its handle does not get.
 
-        ROCm's runtimes before 7.1 number no streams.  There the handle stands for the number, which another
-        stream may have after this one was destroyed.
+        ROCm before 7.1 does not number streams.  The handle is returned there, and a stream that is created
+        after this one was destroyed may get it.
         """
         name = self.symbols.stream_number
         return int(self.call(name, stream)) if self.symbols.has(self.bindings(), name) else stream
 
     def has_passed(self, event: Any) -> bool:
-        """Whether an event has come to pass."""
+        """Return whether an event has completed."""
         status, *_ = getattr(self.bindings(), self.symbols.query_event)(event)
         return bool(status == self.success)
 
     # ------------------------------------------------------------ machine code and memory
 
     def load(self, image: bytes, entry: str, index: int, shared_bytes: int) -> LoadedFunction:
-        """A kernel loaded on a device; see `LoadedFunction`."""
+        """Load a kernel on a device; see `LoadedFunction`."""
         return LoadedFunction(self, image, entry, index, shared_bytes)
 
     def resident_blocks(self, function: LoadedFunction, threads: int) -> int:
-        """How many blocks of a kernel a device holds at once."""
+        """Return how many blocks of a kernel a device holds at once."""
         with self.current(function.index):
             each = self.call(self.symbols.resident, function.handle, threads, function.shared_bytes)
         return int(each) * self.device(function.index).multiprocessors
 
     def give_back(self, owner: object, index: int, name: str, handle: Any) -> None:
-        """Have the driver take something of a device back when its owner is collected.
+        """Free a resource of a device when its owner is collected.
 
-        Not at the interpreter's end, when the driver may be gone before the owner is.
+        The interpreter's end does not free it, because the driver may be gone before the owner.
         """
-        weakref.finalize(owner, self._take, index, name, handle).atexit = False
 
-    def _take(self, index: int, name: str, handle: Any) -> None:
-        if self._process.bindings is None:  # a forked child, to which nothing belongs
-            return
-        if isinstance(handle, _Module):
-            self.unwanted.append(index, handle)
-            return
-        with self.current(index), self.any_capture():
-            self._quietly(name, handle)
+        def free() -> None:
+            if self._process.bindings is None:  # a forked child owns nothing
+                return
+            if isinstance(handle, _Module):
+                self.unwanted.append(index, handle)
+                return
+            with self.current(index), self.any_capture():
+                getattr(self.bindings(), name)(handle)  # the status is ignored: nobody could act on it
 
-    def _unload(self, module: _Module) -> None:
-        self._quietly(self.symbols.unload_module, module.handle)
-
-    def _quietly(self, name: str, handle: Any) -> None:
-        """Call a function of the driver, and ignore its status: an error would help nobody."""
-        getattr(self.bindings(), name)(handle)
+        weakref.finalize(owner, free).atexit = False
 
 
 class Current:
-    """While it is entered, a device is current in this thread; then what was before.
+    """A context manager that makes a device current in this thread.
 
     Args:
-        driver: of the device.
+        driver: the device's driver.
         index: the device.
     """
 
@@ -469,10 +464,10 @@ class Current:
 
 
 class AnyCapture:
-    """While it is entered, this thread may allocate and free memory though a graph is being captured.
+    """A context manager that lets this thread allocate and free memory during a graph capture.
 
     Args:
-        driver: of whose streams.
+        driver: the driver.
     """
 
     __slots__ = ("_before", "_driver")
@@ -490,7 +485,7 @@ class AnyCapture:
 
 @dataclass(frozen=True, eq=False)
 class _Module:
-    """A loaded module, with its machine code if the driver reads that while the module is loaded."""
+    """A loaded module; keeps its machine code alive if the driver reads it from there."""
 
     handle: Any
     image: bytes
@@ -500,9 +495,9 @@ class LoadedFunction:
     """A kernel loaded on one device.
 
     Args:
-        driver: of the device.
-        image: its machine code.
-        entry: its name.
+        driver: the device's driver.
+        image: the machine code.
+        entry: the kernel's name.
         index: the device.
         shared_bytes: dynamic shared memory per block.
     """
@@ -514,7 +509,7 @@ class LoadedFunction:
         with driver.current(index):
             driver.unwanted.make_room(index, driver.synchronize)
             module = _Module(driver.call(symbols.load_module, image), image if symbols.reads_images else b"")
-            # Every launch prepared with the code holds this object.
+            # Every prepared launch of the code holds this object.
             driver.give_back(self, index, symbols.unload_module, module)
             self.handle = driver.call(symbols.find_function, module.handle, entry.encode())
             if shared_bytes > STATIC_SHARED_BYTES:

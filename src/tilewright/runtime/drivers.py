@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.targets.target import CUDA, HIP, TARGETS, TargetParts, target_named
 
-if TYPE_CHECKING:  # a driver is loaded when it is asked for
+if TYPE_CHECKING:  # a driver is loaded on demand
     from tilewright.runtime.driver import Driver
 
 
@@ -28,7 +28,7 @@ DRIVERS: TargetParts[Driver] = TargetParts({CUDA.name: _cuda, HIP.name: _hip})
 
 
 def driver_for(target: str) -> Driver | None:
-    """The driver of a target; None if its kernels run on the host.
+    """Return the driver of a target; None if its kernels run on the host.
 
     Raises:
         LaunchError: no such target; lists the names.
@@ -38,22 +38,22 @@ def driver_for(target: str) -> Driver | None:
 
 @cache
 def driver_of(memory: str) -> Driver:
-    """The driver of the GPUs that arrays lie in.
+    """Return the driver of the GPUs that hold arrays.
 
     Args:
-        memory: what frameworks call such a device.
+        memory: the frameworks' name for the kind of device.
     """
     return next(DRIVERS[name] for name in DRIVERS if TARGETS[name].memory == memory)
 
 
 def synchronize(target: str) -> None:
-    """Return when all kernels of a target on device 0 have ended; on the host a launch returns no earlier."""
+    """Wait for all kernels of a target on device 0; on the host, a launch has already waited."""
     driver = driver_for(target)
     if driver is not None:
         driver.synchronize()
 
 
 def has_device(target: str) -> bool:
-    """Whether this machine has a device for a target's kernels; the host is one."""
+    """Return whether this machine has a device for a target's kernels; the host counts."""
     driver = driver_for(target)
     return driver is None or driver.device_count() > 0

@@ -1,4 +1,4 @@
-"""Our own memory on GPUs: workspaces of kernels, scratch of operations, tables of a launch, arrays."""
+"""Our own memory on GPUs: workspaces of kernels, scratch of operations, uploaded tables, arrays."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tilewright.runtime.frameworks import Device
 
 
 class DeviceMemory:
-    """Device memory of our own, freed when no longer used.
+    """A piece of device memory, freed when the object is collected.
 
     Args:
-        size_bytes: how much.
+        size_bytes: its size.
         index: the device.
-        driver: of whose GPUs it is one.
+        driver: the device's driver.
     """
 
     def __init__(self, size_bytes: int, index: int, driver: Driver = CUDA_DRIVER) -> None:
@@ -71,16 +71,16 @@ class DeviceMemory:
 
 
 MOST_SETS = 16
-"""For how many streams a launch keeps workspaces; the oldest are freed first, for which the driver waits."""
+"""Streams for which a launch keeps workspaces; the oldest are freed first, and the driver waits for them."""
 
 _GRAPH = "graph"
-"""Stands for the graph that is being captured."""
+"""The key of the graph that is being captured."""
 _PER_THREAD = 2
-"""The handle of the default stream that each thread has for itself."""
+"""The handle of the per-thread default stream."""
 
 
 class _Own(threading.local):
-    """What stands for a thread's own stream; a thread's number may be that of one that has ended."""
+    """The key of a thread's own stream; a thread identifier may be used again."""
 
     def __init__(self) -> None:
         self.key = object()
@@ -104,7 +104,7 @@ class Workspaces:
         wanted: for each workspace the offset of its address in the argument buffer, its bytes, and when it
             is cleared.
         index: the device.
-        driver: of whose GPUs it is one.
+        driver: the device's driver.
     """
 
     def __init__(self, wanted: Sequence[tuple[int, int, Clears]], index: int, driver: Driver) -> None:
@@ -114,27 +114,26 @@ class Workspaces:
         self._written: list[DeviceMemory] | None = None
 
     def prepare(self, buffer: Any, stream: int, captured: bool = False) -> None:
-        """Write the addresses of the stream's set, and clear what must hold zeros, in order with it.
+        """Write the addresses of the stream's workspaces, and clear those that must hold zeros, in order.
 
-        A launch that goes into a graph has a set of its own; nor may a stream be asked its number meanwhile.
+        A launch that is captured into a graph has its own workspaces; a captured stream has no number to ask
+        for.
         """
         with self._driver.current(self._index):
-            self._prepare(buffer, stream, _GRAPH if captured else stream_key(stream, self._driver))
-
-    def _prepare(self, buffer: Any, stream: int, key: Hashable) -> None:
-        found = self._sets.get(key)
-        if found is None:
-            if len(self._sets) >= MOST_SETS:
-                del self._sets[next(iter(self._sets))]
-            found = [DeviceMemory(size, self._index, self._driver) for _, size, _ in self._wanted]
-            self._clear(found, stream, Clears.ONCE)
-            self._sets[key] = found
-        written, self._written = self._written, None  # of an error in between nothing is remembered
-        if found is not written:
-            for memory, (offset, _, _) in zip(found, self._wanted, strict=True):
-                struct.pack_into("@P", buffer, offset, memory.address)
-        self._clear(found, stream, Clears.LAUNCH)
-        self._written = found
+            key = _GRAPH if captured else stream_key(stream, self._driver)
+            found = self._sets.get(key)
+            if found is None:
+                if len(self._sets) >= MOST_SETS:
+                    del self._sets[next(iter(self._sets))]
+                found = [DeviceMemory(size, self._index, self._driver) for _, size, _ in self._wanted]
+                self._clear(found, stream, Clears.ONCE)
+                self._sets[key] = found
+            written, self._written = self._written, None  # an error below must leave None
+            if found is not written:
+                for memory, (offset, _, _) in zip(found, self._wanted, strict=True):
+                    struct.pack_into("@P", buffer, offset, memory.address)
+            self._clear(found, stream, Clears.LAUNCH)
+            self._written = found
 
     def _clear(self, found: Sequence[DeviceMemory], stream: int, when: Clears) -> None:
         for memory, (_, _, clears) in zip(found, self._wanted, strict=True):
@@ -143,37 +142,37 @@ class Workspaces:
 
 
 def stream_key(stream: int, driver: Driver) -> Hashable:
-    """What a stream shares with no other, not even with one that has its handle later."""
+    """Return a key of a stream. A later stream that reuses the handle gets another key."""
     if stream in LEGACY_STREAM:
         return stream
     return _own.key if stream == _PER_THREAD else ("created", driver.stream_number(stream))
 
 
 # ----------------------------------------------------------------
-# Scratch, which one kernel of an operation writes and the next one reads.
+# Scratch memory, which one kernel of an operation writes and the next one reads.
 #
-# On a GPU the memory is kept for the next operation on the same stream, whose kernels come after those of
-# this one. Memory that a graph uses is never used again. On the host it is new memory.
+# On a GPU we keep the memory for the next operation on the same stream, whose kernels run after those of this
+# one. Memory in a graph is never used again. On the host every operation allocates.
 
 
 UNIT_BYTES = 1 << 21
-"""Of what is kept, a multiple, so that operations of about the same size share it."""
+"""Granularity of scratch memory, so that operations of about the same size share it."""
 
 MOST_STREAMS = 16
-"""For how many streams memory is kept; that of the oldest is freed first."""
+"""Streams for which scratch memory is kept; that of the oldest is freed first."""
 
 ALIGNMENT = 256
-"""Bytes; of every address."""
+"""Alignment of scratch memory in bytes."""
 
 
 class _ScratchOfProcess:
-    """What is kept in this process; a forked child has nothing on any device."""
+    """The scratch memory of this process; a forked child owns none."""
 
     def __init__(self) -> None:
         self.renew()
 
     def renew(self) -> None:
-        """None yet."""
+        """Start without memory."""
         self.idle: dict[Hashable, list[DeviceMemory]] = {}
         self.in_graphs: list[DeviceMemory] = []
 
@@ -183,15 +182,12 @@ _process = renew_after_fork(_ScratchOfProcess())
 
 @contextmanager
 def scratch(size_bytes: int, device: Device, stream: int) -> Iterator[int]:
-    """Memory for kernels that are launched on a stream within the with block, one behind the other.
+    """Yield the address of memory for kernels that are launched on a stream inside the ``with`` block.
 
     Args:
-        size_bytes: how much.
-        device: where the arrays lie.
-        stream: the handle of the stream; of the host it counts for nothing.
-
-    Yields:
-        Its address.
+        size_bytes: the size.
+        device: the device of the arrays.
+        stream: the handle of the stream; ignored on the host.
     """
     if isinstance(device, str):
         held = np.empty(size_bytes + ALIGNMENT, np.uint8)
@@ -203,19 +199,19 @@ def scratch(size_bytes: int, device: Device, stream: int) -> Iterator[int]:
         _process.in_graphs.append(memory)
         yield memory.address
         return
-    if stream in LEGACY_STREAM:  # of which there is one
+    if stream in LEGACY_STREAM:  # the common case needs no current device
         key: Hashable = (device, stream)
     else:
         with driver.current(index):
             key = (device, stream_key(stream, driver))
     memory = _taken(key, size_bytes, device)
     yield memory.address
-    # In order with the stream: the next operation there comes after this one, whatever it writes.
+    # The next operation on the stream runs after this one, so it may write the memory.
     _process.idle.setdefault(key, []).append(memory)
 
 
 def _taken(key: Hashable, size_bytes: int, device: tuple[str, int]) -> DeviceMemory:
-    """What was kept for a stream, if it is large enough; of what is too small nothing is kept."""
+    """Return kept memory of a stream if it is large enough; free it if it is too small, and allocate."""
     try:
         kept = _process.idle.get(key, []).pop()
         if kept.size_bytes >= size_bytes:
@@ -229,17 +225,16 @@ def _taken(key: Hashable, size_bytes: int, device: tuple[str, int]) -> DeviceMem
 # ----------------------------------------------------------------
 # Uploads: small tables of the host that a launch reads.
 #
-# A table is written into memory that the driver copies from in the background, and copied in order with the
-# stream to memory of the GPU that no other launch reads; nobody waits. Both pieces are free again when an
-# event after the launch has passed. Pieces that a graph uses are never free again: the graph copies them at
-# every replay.
+# We write a table into pinned host memory. The driver copies it, in order with the stream, to GPU memory that
+# no other launch reads, and nobody waits. Both pieces are free again when an event after the launch has
+# completed. Pieces in a graph are never free again, because the graph copies them at every replay.
 
 
 LEAST_BYTES = 4096
 
 
 class _Place:
-    """Memory of the host and as much of a GPU, and the event after which they are free again."""
+    """Pinned host memory and GPU memory of one size, and the event after which both are free again."""
 
     def __init__(self, size_bytes: int, index: int, driver: Driver) -> None:
         self.size_bytes, symbols = size_bytes, driver.symbols
@@ -252,10 +247,10 @@ class _Place:
 
 
 class Uploads:
-    """Tables on one device.
+    """The uploaded tables of one device.
 
     Args:
-        device: the kind of device, and its number.
+        device: the kind of device and its index.
     """
 
     def __init__(self, device: tuple[str, int]) -> None:
@@ -266,14 +261,11 @@ class Uploads:
 
     @contextmanager
     def table(self, content: bytes, stream: int) -> Iterator[int]:
-        """Copy a table, in order with a stream, for what is launched there within the with block.
+        """Copy a table in order with a stream, and yield its address for launches inside the ``with`` block.
 
         Args:
-            content: its bytes.
-            stream: the handle.
-
-        Yields:
-            Its address on the device.
+            content: the table's bytes.
+            stream: the handle of the stream.
         """
         driver, symbols = self._driver, self._driver.symbols
         captured = driver.is_capturing(stream)
@@ -290,7 +282,7 @@ class Uploads:
             self._used.append(place)
 
     def _taken(self, size_bytes: int) -> _Place:
-        """A place that nobody uses, large enough."""
+        """Return a free place that is large enough."""
         with self._driver.any_capture():
             for place in list(self._used):
                 if self._driver.has_passed(place.event) and _removed(self._used, place):
@@ -302,7 +294,7 @@ class Uploads:
 
 
 def _removed(places: list[_Place], place: _Place) -> bool:
-    """Take a place out of a list; False if another thread was faster."""
+    """Remove a place from a list; return False if another thread was faster."""
     try:
         places.remove(place)
     except ValueError:
@@ -311,13 +303,13 @@ def _removed(places: list[_Place], place: _Place) -> bool:
 
 
 class _UploadsOfProcess:
-    """Those of this process; a forked child has nothing on any device."""
+    """The uploads of this process, by device; a forked child owns none."""
 
     def __init__(self) -> None:
         self.renew()
 
     def renew(self) -> None:
-        """None yet."""
+        """Start without uploads."""
         self.found: dict[tuple[str, int], Uploads] = {}
 
 
@@ -325,7 +317,7 @@ _uploads = renew_after_fork(_UploadsOfProcess())
 
 
 def uploads(device: tuple[str, int]) -> Uploads:
-    """The tables on a device."""
+    """Return the uploads of a device."""
     return _uploads.found.setdefault(device, Uploads(device))
 
 
@@ -336,10 +328,10 @@ Array = npt.NDArray[Any]
 
 
 class DeviceArray:
-    """A dense array in the memory of a GPU; other libraries see it through ``__cuda_array_interface__``.
+    """A dense array on a GPU; other libraries read it through ``__cuda_array_interface__``.
 
     Args:
-        memory: what keeps it alive.
+        memory: its memory.
         shape: extents.
         strides: strides in bytes.
         element: element type.
@@ -355,7 +347,7 @@ class DeviceArray:
 
     @classmethod
     def of(cls, array: Array, index: int = 0, driver: Driver = CUDA_DRIVER) -> DeviceArray:
-        """A copy of a NumPy array on a device, in the same order of memory if that is dense."""
+        """Copy a NumPy array to a device; a dense array keeps its order in memory."""
         dense = array if array.flags.forc else np.ascontiguousarray(array)
         made = cls(DeviceMemory(dense.nbytes, index, driver), dense.shape, dense.strides, dtype(dense.dtype))
         made.memory.fill(dense.ctypes.data, dense.nbytes)
@@ -365,7 +357,7 @@ class DeviceArray:
     def empty(
         cls, shape: tuple[int, ...], element: DType, index: int = 0, driver: Driver = CUDA_DRIVER
     ) -> DeviceArray:
-        """An array of a shape, row by row, that holds anything."""
+        """Make an uninitialised row-major array."""
         strides = _row_by_row(shape, element.bytes)
         return cls(DeviceMemory(element.bytes * math.prod(shape), index, driver), shape, strides, element)
 
@@ -375,19 +367,19 @@ class DeviceArray:
         return DeviceArray(self.memory, self.shape[::-1], self.strides[::-1], dtype(self.dtype))
 
     def reshape(self, *shape: int) -> DeviceArray:
-        """The same memory as an array of another shape; it lies row by row, as `empty` makes it.
+        """View a row-major array with another shape.
 
         Args:
-            shape: extents, of as many elements.
+            shape: extents with the same number of elements.
 
         Raises:
-            LaunchError: they are of more or fewer elements, or there are gaps between the elements.
+            LaunchError: the number of elements differs, or the array is not row-major.
         """
         size = self.dtype.itemsize
         if math.prod(shape) != math.prod(self.shape) or self.strides != _row_by_row(self.shape, size):
             raise LaunchError(
-                f"an array of shape {self.shape} and strides {self.strides} is not the same memory as one of "
-                f"shape {shape}, which has as many elements, row by row without gaps"
+                f"an array of shape {self.shape} and strides {self.strides} cannot be viewed with shape "
+                f"{shape}: that needs a row-major array with as many elements"
             )
         return DeviceArray(self.memory, shape, _row_by_row(shape, size), dtype(self.dtype))
 
@@ -402,13 +394,13 @@ class DeviceArray:
         }
 
     def write(self, array: Array) -> None:
-        """Copy a NumPy array of the same shape and element type here; waits for the device."""
+        """Copy a NumPy array of the same shape and element type here; wait for the device."""
         by_stride = sorted(range(len(self.shape)), key=lambda dim: -self.strides[dim])
         dense = np.ascontiguousarray(array.transpose(by_stride))
         self.memory.fill(dense.ctypes.data, dense.nbytes)
 
     def host(self) -> Array:
-        """A copy in host memory; waits for the device."""
+        """Copy the array to host memory; wait for the device."""
         by_stride = sorted(range(len(self.shape)), key=lambda dim: -self.strides[dim])
         dense = np.empty([self.shape[dim] for dim in by_stride], self.dtype)
         self.memory.read(dense.ctypes.data, dense.nbytes)
@@ -416,13 +408,13 @@ class DeviceArray:
 
 
 def _row_by_row(shape: tuple[int, ...], element_bytes: int) -> tuple[int, ...]:
-    """Strides in bytes of an array whose last dimension is contiguous."""
+    """Return the strides in bytes of a row-major array."""
     return tuple(element_bytes * math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 @launches
 def device_put(array: Any, target: str) -> Any:
-    """An array in the target's memory: a copy on its GPU, or the array itself.
+    """Return an array in the target's memory: a copy on its GPU, or the array itself.
 
     Raises:
         ToolchainError: no such device can be reached.

@@ -1,7 +1,7 @@
-"""ROCm's runtime, libamdhip64, by ctypes: its symbols, and what is known of an AMD GPU.
+"""ROCm's runtime, libamdhip64, through ctypes: its symbols, and the description of an AMD GPU.
 
-Source: AMD, "HIP Runtime API Reference"; the numbers of attributes are those of `hip_runtime_api.h`,
-which are the same from ROCm 5 on.
+Source: AMD, "HIP Runtime API Reference". The numbers of attributes are in `hip_runtime_api.h`, and have not
+    changed since ROCm 5.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SIGNATURES = {
 """The functions that we call, with their arguments in the codes of `tilewright.runtime.comgr`."""
 
 _MULTIPROCESSORS, _SHARED_BYTES, _L2_BYTES = 63, 74, 19
-"""Numbers of attributes of a device."""
+"""Numbers of device attributes."""
 
 
 def _explain(bindings: Any, status: int) -> str:
@@ -77,10 +77,10 @@ class HipDevice:
 
     Args:
         index: its number.
-        name: as the runtime reports it.
-        gfx: its architecture with what is switched on, e.g. ``"gfx942:sramecc+:xnack-"``.
+        name: the runtime's name for it.
+        gfx: its architecture with the enabled features, e.g. ``"gfx942:sramecc+:xnack-"``.
         multiprocessors: number of compute units, or of pairs of them, as the runtime counts.
-        shared_bytes: shared memory that one block may have.
+        shared_bytes: most shared memory of one block.
         l2_bytes: size of the L2 cache.
     """
 
@@ -96,19 +96,19 @@ class HipDevice:
         """The architecture to compile for.
 
         Raises:
-            LaunchError: there is none for this GPU.
+            LaunchError: no known architecture fits this GPU.
         """
         return HIP.architecture(self.gfx.partition(":")[0]).name
 
 
 def _describe(driver: Driver, index: int = 0) -> HipDevice:
-    """What is known of a GPU.
+    """Return the description of a GPU.
 
     Raises:
         ToolchainError: no runtime.
         LaunchError: no such device.
     """
-    # The record of a device has had two layouts.  In both its name comes first, and its architecture later.
+    # The record of a device has two layouts. In both, the name comes first and the architecture later.
     newer, library = "hipGetDevicePropertiesR0600", driver.bindings()
     record = ctypes.create_string_buffer(1 << 14)
     ask = newer if library.has(newer) else "hipGetDeviceProperties"
