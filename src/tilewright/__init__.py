@@ -4,16 +4,16 @@
 >>> tw.ceil_div((130, 64), (128, 64))
 (2, 1)
 
-What kernels of every kind are written with is here.  `tw.hopper` has the verbs of Hopper's barriers, bulk
-copies and clusters, `tw.layouts` the algebra of layouts, `tw.ir` what a kernel looks like inside,
-`tw.testing` what programs that try kernels need, `tw.ck` device GEMMs in the terms of Composable Kernel.
+This namespace has the functions and classes that kernels of every kind use.  `tw.hopper` has barriers, bulk
+copies and clusters of Hopper, `tw.layouts` the algebra of layouts, `tw.ir` the representation of kernels,
+`tw.testing` tools for programs that test kernels, `tw.ck` device GEMMs in the terms of Composable Kernel.
 """
 
 from tilewright.namespaces import namespace, submodule
 
 __version__ = "0.1.0"
 
-# Type checkers take it for true; `typing`, which has it, would be the largest import here.
+# True for type checkers. Importing it from `typing` would be the largest import here.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tilewright.lang.functions import *  # noqa: F403
     from tilewright.public import *  # noqa: F403  mypy does not see what `__all__ +=` adds
 else:
-    # A program that only may use tilewright, and the command line that says its version, do not wait for it:
-    # the names come when the first is asked for, the targets when a kernel is compiled for them.
+    # Names are imported at the first access, and targets at the first compilation, so that the import is
+    # fast.
 
     _NAMESPACES = ("ck", "hopper", "ir", "layouts", "testing")
 
@@ -35,7 +35,7 @@ else:
         ready = {known: vars(public)[known] for known in public.__all__ if known in vars(public)}
         globals().update(ready, __all__=sorted(["__version__", *_NAMESPACES, *public.__all__]))
         if name in public.__all__:
-            globals()[name] = getattr(public, name)  # found at once the next time
+            globals()[name] = getattr(public, name)  # the next access finds it directly
         return globals().get(name)
 
     __getattr__ = namespace(__name__, [], _found)[0]

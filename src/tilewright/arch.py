@@ -1,8 +1,7 @@
 """Architectures as data: compiler names, resources of a block, and rates.
 
-Every number of a machine is in one of these records.  Here are the kind of record, the
-machine that the reference is, and processors.  GPUs are in `tilewright.targets.nvidia` and
-`tilewright.targets.amd`.
+Every number of a machine is in an `Arch`. This module has the reference and the processors; GPUs are in
+`tilewright.targets.nvidia` and `tilewright.targets.amd`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 
 def in_words(numbers: Sequence[int]) -> str:
-    """Numbers to choose from.
+    """Join numbers with commas and "or".
 
     Example:
         >>> in_words((4, 8, 16)), in_words((4,))
@@ -24,19 +23,17 @@ def in_words(numbers: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Board:
-    """One product that has an architecture's multiprocessors.
+    """One product with an architecture's multiprocessors.
 
     Args:
         name: its product name.
         multiprocessors: number of multiprocessors.
         clock_mhz: the highest clock.
-        memory_gbytes_per_s: bandwidth of its memory by datasheet.
-        l2_mbytes: megabytes of the second-level cache that a multiprocessor reaches; products of several
-            dies have one on each.
-        copied_gbytes_per_s: what a copy from memory to memory was measured to reach, read and written; 0 if
-            nobody measured it.
-        memory_side_mbytes: megabytes of a cache between that one and memory, which AMD calls Infinity Cache;
-            0 if there is none.
+        memory_gbytes_per_s: bandwidth of its memory, from the datasheet.
+        l2_mbytes: megabytes of L2 cache that one multiprocessor reaches; products of several dies have one
+            cache on each.
+        copied_gbytes_per_s: measured bandwidth of a copy in memory, reads and writes added; 0 if unknown.
+        memory_side_mbytes: megabytes of a cache between L2 and memory, AMD's Infinity Cache; 0 without one.
     """
 
     name: str
@@ -53,9 +50,9 @@ class Rates:
     """Peak rates of one multiprocessor per clock; a multiply-add counts as two operations.
 
     Args:
-        tensor_flops: operations of the matrix units, dense, by the dtype of the operands or ``"tf32"``.
+        tensor_flops: dense operations of the matrix units, by operand dtype or ``"tf32"``.
         fma_flops: operations of the lanes, by dtype.
-        shared_bytes: bytes that are read from shared memory.
+        shared_bytes: bytes read from shared memory.
         boards: the known products.
         source: the source of the figures.
     """
@@ -69,11 +66,11 @@ class Rates:
 
 @dataclass(frozen=True)
 class BulkRules:
-    """Requirements of bulk copies on boxes.
+    """Requirements of bulk tensor copies.
 
     Args:
         unit_bytes: addresses, strides and rows are multiples of this.
-        span_bytes: rows of a box in shared memory, whose units are exchanged.
+        span_bytes: bytes of a box's row in shared memory, within which the swizzle permutes units.
         extent: longest side of a box.
         rank: most dimensions of a tensor.
     """
@@ -94,30 +91,30 @@ class Arch:
         features: capabilities by name: instruction sets (``"sm_89"``: all instructions of that compute
             capability), instructions (``"wgmma"``), and abilities (``"cp_async"``, ``"cluster"``).
         lanes: threads of a warp, unless a kernel asks for others.
-        other_lanes: further warp sizes that it executes.
+        other_lanes: other warp sizes that it supports.
         threads: most threads of one block.
         grid: most blocks along each axis, x first.
         cluster: most blocks of one cluster; 1 without clusters.
         shared_bytes: most shared memory of one block.
         registers: 32-bit registers of one multiprocessor.
         thread_registers: most registers of one thread.
-        register_unit: registers are given to threads in multiples of this.
-        simds: parts of a multiprocessor; each executes its own warps.
-        simd_warps: most warps that one of them executes in turns.
-        vector_clocks: clocks of a SIMD for one vector instruction of a warp.
-        role_registers: fewest and most that a role may set.
-        role_warps: warps that set them together.
-        named_barriers: highest number of a barrier of some of a block's threads; 0 is the block's own.
+        register_unit: allocation granularity of a thread's registers.
+        simds: SIMD units of a multiprocessor; each executes its own warps.
+        simd_warps: most resident warps of one SIMD unit.
+        vector_clocks: clocks of a SIMD unit for one vector instruction of a warp.
+        role_registers: fewest and most registers that a role may set.
+        role_warps: warps that set their registers together.
+        named_barriers: highest number of a named barrier; 0 is the block's own barrier.
         access_bytes: widest access of one thread.
-        async_bytes: widths of a copy that goes on in the background, in bytes per thread.
-        bulk: requirements of bulk copies; None if it has none.
+        async_bytes: widths of an asynchronous copy, in bytes per thread.
+        bulk: requirements of bulk copies; None without them.
         banks: banks of shared memory.
         bank_bytes: width of a bank.
-        read_order: the lanes of a warp in the order in which shared memory serves loads of 16 bytes, as many
-            at once as fill all banks; empty: neighbours.
+        read_order: the lanes of a warp in the order in which shared memory serves loads of 16 bytes; each
+            group of lanes that fills all banks is served at once.  Empty: in order of lanes.
         sector_bytes: unit of accesses to global memory.
         line_bytes: bytes of a row of banks, and of a cache line.
-        vector_bytes: width of a vector register of a processor that computes in those.
+        vector_bytes: width of a processor's vector register.
         vector_registers: number of vector registers.
         rates: its peak rates, if known.
     """
@@ -161,7 +158,7 @@ class Arch:
 
 
 BULK = BulkRules(unit_bytes=16, span_bytes=128, extent=256, rank=5)
-"""Boxes as the reference copies them."""
+"""The reference's requirements of bulk copies."""
 
 REFERENCE = Arch(
     name="numpy",
@@ -179,14 +176,14 @@ REFERENCE = Arch(
     sector_bytes=32,
     line_bytes=128,
 )
-"""The machine that executes the operations themselves: it has and counts what others do."""
+"""The reference, which interprets operations: it has the features of all machines and counts their costs."""
 
 ARCHITECTURES: dict[str, Arch] = {REFERENCE.name: REFERENCE}
-"""The architectures of the reference: there is one."""
+"""The architectures of the reference."""
 
 
 def _processor(name: str, vector_bytes: int, vector_registers: int) -> Arch:
-    """Return a processor, named as in ``-march`` if possible; one of its threads runs a block."""
+    """Return a processor with a name as in ``-march``; one thread runs a block."""
     return replace(REFERENCE, name=name, vector_bytes=vector_bytes, vector_registers=vector_registers)
 
 

@@ -1,6 +1,6 @@
 """Legal values of arguments, read from annotations: a description in words, and a test.
 
-A room registers its own annotations with `legal`; a class stands for its instances.
+A package registers its own annotations with `legal`; a class means its instances.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 MOST = 1 << 63
-"""Integers lie below this: offsets, extents and strides are 64 bits wide."""
+"""Bound of integers: offsets, extents and strides have 64 bits."""
 
 LARGEST = (2**24 - 1) << 104
 """The largest number of f32, as an integer."""
 
 MOST_ENTRIES = 1024
-"""Entries of a sequence of integers: one per dimension, per mode or per warp, never one per element."""
+"""Most entries of a sequence of integers: one per dimension, mode or warp, never one per element."""
 
 
 class ArgumentRule(NamedTuple):
@@ -104,7 +104,7 @@ def is_wide(value: object) -> bool:
 
 
 def near_number(value: Any) -> float | None:
-    """The float next to an integer that 64 bits do not hold, within f32, which all calls take.
+    """Return the float next to an integer of more than 64 bits, within f32; None for other values.
 
     Example:
         >>> near_number(2**70), near_number(-(2**2000)), near_number(1)
@@ -133,13 +133,13 @@ KINDS: dict[str, ArgumentRule] = {
     "Mapping": ArgumentRule("a dict", "dicts", lambda value: isinstance(value, Mapping)),
     "Callable": ArgumentRule("a function", "functions", callable),
 }
-"""What is legal by the name of an annotation; rooms add their own with `legal`."""
+"""Rules by the name of an annotation; packages add their own with `legal`."""
 
 Count: TypeAlias = int
 """A positive integer."""
 
 CLASSES: dict[str, type] = {}
-"""Classes whose constructors are looked at, for signatures in files that cannot import them."""
+"""Classes with checked constructors by name, for signatures in files that cannot import them."""
 
 NEAREST = {
     "Layout": "tw.Layout(shape)",
@@ -162,7 +162,7 @@ def legal(name: str, words: str, several: str, holds: Callable[[Any], bool]) -> 
 
 
 def one_of(names: tuple[str, ...]) -> tuple[str, str, Callable[[Any], bool]]:
-    """What `legal` is told of an annotation that stands for one of a few names.
+    """Return the arguments of `legal` for an annotation that means one of a few names.
 
     Example:
         >>> words, _, holds = one_of(("row", "column"))
@@ -174,7 +174,7 @@ def one_of(names: tuple[str, ...]) -> tuple[str, str, Callable[[Any], bool]]:
 
 
 def named(cls: type) -> ArgumentRule:
-    """Return the instances of a class, or the objects with the methods of a protocol."""
+    """Return the rule for instances of a class, or for objects with the methods of a protocol."""
     name = cls.__name__
     article = "an" if name[0] in "AEIOU" or name.startswith("Mma") else "a"
     methods = [one for one, what in vars(cls).items() if not one.startswith("_") and callable(what)]
@@ -187,7 +187,7 @@ def named(cls: type) -> ArgumentRule:
 
 
 def read(annotation: str, scope: Mapping[str, Any]) -> ArgumentRule:
-    """What an annotation says is legal.
+    """Return the rule of an annotation.
 
     Example:
         >>> read("int | Sequence[int] | None", {}).words
@@ -227,7 +227,7 @@ def _read(node: ast.expr, scope: Mapping[str, Any]) -> ArgumentRule:
             return _sequence("a collection", _read(inner, scope), is_collection)
         case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[inner, ast.Constant()])):
             entry = _read(inner, scope)
-            most = None if entry.near(0) is None else MOST_ENTRIES  # records hold any number of records
+            most = None if entry.near(0) is None else MOST_ENTRIES  # only sequences of numbers are limited
             return _sequence("a tuple", entry, lambda value: isinstance(value, tuple), most)
         case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=parts)):
             return _tuple([_read(part, scope) for part in parts])
@@ -241,6 +241,7 @@ def _read(node: ast.expr, scope: Mapping[str, Any]) -> ArgumentRule:
 
 
 def _alternatives(node: ast.expr) -> list[ast.expr]:
+    """Return the parts of a union."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         return [*_alternatives(node.left), *_alternatives(node.right)]
     return [node]
@@ -248,7 +249,9 @@ def _alternatives(node: ast.expr) -> list[ast.expr]:
 
 def _named(name: str, scope: Mapping[str, Any]) -> ArgumentRule:
     cls = scope.get(name)
-    is_own = isinstance(cls, type) and cls.__module__.startswith("tilewright.")  # rooms share some names
+    is_own = isinstance(cls, type) and cls.__module__.startswith(
+        "tilewright."
+    )  # some names exist in several packages
     if name in KINDS and not (is_own and KINDS[name] is not ANYTHING):
         return KINDS[name]
     cls = cls or CLASSES.get(name)
@@ -308,7 +311,7 @@ def _near(inner: ArgumentRule, count: int, most: int | None = None) -> Callable[
 
 
 def _tuple(inner: list[ArgumentRule]) -> ArgumentRule:
-    # Pairs of numbers are taken from any sequence, what may be several things from a tuple alone.
+    # Entries of one kind may come in any sequence, entries of several kinds only in a tuple.
     outer = is_sequence if len(set(inner)) == 1 else (lambda value: isinstance(value, tuple))
 
     def holds(value: Any) -> bool:
@@ -325,7 +328,7 @@ KINDS["Pair"] = _tuple([_WHOLE, _WHOLE])._replace(words="two integers, of rows a
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a value is a plain integer, of Python or of NumPy.
+    """Return whether a value is a plain integer, of Python or NumPy.
 
     Example:
         >>> is_whole(3), is_whole(np.int8(3)), is_whole(True), is_whole(3.0)

@@ -1,9 +1,9 @@
-"""The wrapper of every public function: it checks the arguments first, and trims the tracebacks of errors.
+"""The wrapper of every public function, which checks arguments and trims the tracebacks of errors.
 
-The signature declares the checks. Each annotation is read once, at the first call, and becomes an
-`ArgumentRule`: the legal values in words, and a test for one value. A call that breaks a rule gets the error
-of its room, which names the function, the parameter, the value and the legal values, before anything has
-happened. A number has a limit only if larger ones would run for ever; the limit comes with its reason.
+The annotations of a signature declare the checks. The first call turns each annotation into an
+`ArgumentRule`: the legal values in words, and a test for a value. A call that breaks a rule raises the error
+class of its package before anything happens. The message names the function, the parameter, the value and the
+legal values. A number has a limit only if larger numbers would run for ever; the limit comes with its reason.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Most(NamedTuple):
 
 
 class Signature:
-    """The parameters of one function, as `Calls` looks at them.
+    """The parameters of one function, with their checks.
 
     Args:
         function: the function.
@@ -65,10 +65,10 @@ class Signature:
         self.kinds: dict[str, ArgumentRule] | None = None
         self.checks: tuple[Callable[[Any], bool], ...] = ()
         self.legal: dict[str, Any] = {}
-        """The last value of each keyword that was legal, and cannot change."""
+        """The last legal value of each keyword, if it is immutable."""
 
     def resolve(self) -> None:
-        """Read the annotations, which may name classes that come later in their file."""
+        """Read the annotations at the first call, because they may name classes defined later in the file."""
         texts = {name: text for name, text in self.function.__annotations__.items() if name != "return"}
         scope = self.function.__globals__
         kinds = {name: read(text, scope) for name, text in texts.items() if isinstance(text, str)}
@@ -100,7 +100,7 @@ class Signature:
                     return self.rest, value
         legal = self.legal
         for name, value in kwargs.items():
-            if legal.get(name, legal) is value:  # most fields of a record that is made from another one
+            if legal.get(name, legal) is value:  # `replace` passes most fields unchanged
                 continue
             kind = kinds.get(name)
             if kind is not None:
@@ -146,7 +146,7 @@ def is_constant(value: object) -> bool:
     """
     if type(value) is not tuple:
         return type(value) in _CONSTANTS
-    waiting = [value]  # of tuples, which may be nested as deep as memory goes
+    waiting = [value]  # no recursion: tuples may be nested deeply
     while waiting:
         for one in waiting.pop():
             if type(one) is tuple:
@@ -165,7 +165,7 @@ def is_hashable(value: object) -> bool:
     """
     try:
         hash(value)
-    except Exception:  # noqa: BLE001 what a stranger's hash raises is not what a message is about
+    except Exception:  # noqa: BLE001 a user's `__hash__` may raise anything
         return False
     return True
 
@@ -192,7 +192,8 @@ def calling(function: Callable[..., Any]) -> str:
 
 
 @functools.cache
-def _kinds_of_fields(cls: type) -> dict[str, ArgumentRule]:
+def _rules_of_fields(cls: type) -> dict[str, ArgumentRule]:
+    """Return the rules of a dataclass' fields."""
     found: dict[str, ArgumentRule] = {}
     for one in reversed(cls.__mro__):
         scope = vars(sys.modules[one.__module__])
@@ -203,7 +204,7 @@ def _kinds_of_fields(cls: type) -> dict[str, ArgumentRule]:
 
 
 def misfit_of_fields(record: object) -> str:
-    """Return the error of the first field of a record that contradicts its annotation; empty if none does.
+    """Return the error for the first field of a record that contradicts its annotation; empty if none does.
 
     Example:
         >>> from dataclasses import dataclass
@@ -214,7 +215,7 @@ def misfit_of_fields(record: object) -> str:
         ('', "Extent has size='x'; size must be an integer of 64 bits")
     """
     cls: type = type(record)
-    for name, kind in _kinds_of_fields(cls).items():
+    for name, kind in _rules_of_fields(cls).items():
         value = getattr(record, name)
         if not kind.holds(value):
             return f"{cls.__name__} has {name}={shown(value)}; {name} must be {kind.words}"
@@ -251,7 +252,7 @@ class Calls:
         return self._decorated(what, most)
 
     def of(self, called: str) -> Callable[[CallableType], CallableType]:
-        """Decorate a helper of a public function; messages name the public function."""
+        """Decorate a function that a public one calls; messages name the public function."""
         return lambda inner: self._wrapped(inner, {}, called)
 
     def made(self, by: str) -> Callable[[ClassType], ClassType]:

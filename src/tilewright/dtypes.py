@@ -1,10 +1,10 @@
 """Element types: name, component width, component kind, component count, and the NumPy dtype.
 
-A complex number is two components of a real type; `DType.component` gives that type, and tensors can be
-recast between a complex element and two real ones.
+A complex number has two components of a real type, `DType.component`. Tensors can be recast between a complex
+element and two real ones.
 
-A float of 8 bits is one line of this file: what its codes stand for is read off its NumPy dtype (`encoding`),
-and targets write their conversions of that.
+A float of 8 bits is one line of this file: `encoding` reads its bit patterns from its NumPy dtype, and
+targets generate their conversions from the encoding.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class DType:
     Args:
         name: short name, e.g. ``"f16"``; the name used in printed kernels.
         bits: width of the whole element, in bits.
-        kind: ``"float"``, ``"int"``, ``"uint"`` or ``"bool"``, of each component; ``"exponent"`` for scales
-            that are powers of 2, with which kernels do not compute.
+        kind: kind of each component: ``"float"``, ``"int"``, ``"uint"`` or ``"bool"``; ``"exponent"`` for
+            scales that are powers of 2, with which kernels do not compute.
         components: 1, or 2 for complex types.
         mantissa: stored fraction bits of a float component (0 for integers).
 
@@ -65,11 +65,11 @@ class DType:
 
     @property
     def is_packed(self) -> bool:
-        """Whether several elements share a byte, the first in the lowest bits; see `tilewright.packed`."""
+        """Whether several elements share a byte, the first in its lowest bits; see `tilewright.packed`."""
         return self.bits < 8
 
     def bytes_of(self, count: int) -> int:
-        """Bytes that many elements take.
+        """Return the bytes of a number of elements.
 
         Example:
             >>> f16.bytes_of(3), i4.bytes_of(6)
@@ -346,7 +346,7 @@ def dtype(value: object) -> DType:
     try:
         if not isinstance(value, str):
             return _BY_NUMPY[np.dtype(value)]  # type: ignore[call-overload]
-    except Exception:  # noqa: BLE001 what NumPy and a stranger say of what is none
+    except Exception:  # noqa: BLE001 NumPy and a user's type may raise anything
         pass
     lowered = name.lower()
     close = [_MEANT[lowered]] if lowered in _MEANT else []

@@ -1,8 +1,8 @@
-"""The error tree and source locations.
+"""The errors and source locations.
 
-Every error that a user can cause derives from `TilewrightError` and says what is wrong, the value, and,
-where one exists, the nearest legal choice.  Errors about a line of a kernel carry a `Location` and show the
-line with a caret.
+Every error that a user can cause derives from `TilewrightError`. It names the fault, the value and, if there
+is one, the nearest legal choice. Errors about a line of a kernel have a `Location` and show the line with a
+caret.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONGEST_VALUE = 120
 
 
 def shown(value: object) -> str:
-    """A value as messages show it: as Python spells it, shortened, whatever its own spelling does.
+    """Return a value as messages show it: its `repr`, shortened; its type if `repr` fails.
 
     Example:
         >>> shown("f16"), shown(10**5000), len(shown(list(range(10**4))))
@@ -31,17 +31,17 @@ def shown(value: object) -> str:
         return f"an integer of {value.bit_length()} bits"
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # noqa: BLE001 what a stranger's repr raises is not what this message is about
+    except Exception:  # noqa: BLE001 a user's `__repr__` may raise anything
         text = f"<{type(value).__name__}>"
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 
 CLOSE = 0.7
-"""How like a name must be to be what was meant: ``f64`` and ``f16`` have 0.67 in common."""
+"""Least similarity of a name to suggest it; ``f64`` and ``f16`` have 0.67."""
 
 
 def close_to(name: object, names: Iterable[str]) -> str:
-    """``"; did you mean ...?"`` for a name that is like one of those that exist, in any case; else nothing.
+    """Return ``"; did you mean ...?"`` for a name similar to a known one, in any case; else an empty text.
 
     Example:
         >>> close_to("cdua", ["cpu", "cuda"]), close_to("x", ["cpu", "cuda"])
@@ -58,8 +58,7 @@ def close_to(name: object, names: Iterable[str]) -> str:
 class Frame:
     """One frame of a call stack: the file, the function, and the span of source it was executing.
 
-    Columns count from 0 in bytes of UTF-8, as Python's code objects have them; what is shown counts
-    characters.
+    Columns count bytes of UTF-8 from 0, as in Python's code objects; messages count characters.
     """
 
     file: str
@@ -110,10 +109,10 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where an operation was written: the innermost frame first, then its callers up to the kernel.
+    """The place where an operation was written: the innermost frame first, then its callers up to the kernel.
 
     Args:
-        frames: the frames of the code that wrote the operation; of the library for a schedule's operation.
+        frames: the frames of the code that wrote the operation; the library's for a schedule's operation.
         origin: the origin of a schedule's operation; messages then show the origin.
     """
 
@@ -155,7 +154,7 @@ class TilewrightError(Exception):
     of_users = True
     full_traceback: TracebackType | None = None
     origin: Origin | None = None
-    """What was being made from a dataflow kernel when it was raised."""
+    """The value of a dataflow kernel that was being expanded when it was raised."""
 
 
 class SignatureError(TilewrightError, TypeError):
@@ -184,7 +183,7 @@ class TraceError(LocatedError):
 
 
 class ParseError(TilewrightError, ValueError):
-    """Text that is not a printed kernel."""
+    """A text is not a printed kernel."""
 
 
 class MissingRuleError(LocatedError):
@@ -293,7 +292,7 @@ def is_shortage(problem: OSError) -> bool:
 
 
 def way_out(problem: OSError) -> str:
-    """What a user can do about it.
+    """Return advice to the user for an error of the system.
 
     Example:
         >>> way_out(OSError(errno.ENOSPC, "No space left on device"))

@@ -31,10 +31,10 @@ SPELLED = {
     "tilewright.targets.atoms": "tw.atoms",
     "tilewright.inspect.draw": "tw.draw",
 }
-"""The public namespaces, and how authors write them."""
+"""The public namespaces, as users write them."""
 
 ELSEWHERE = {"bmm": "matmul", "cdiv": "ceil_div", "dot": "matmul", "gemm": "matmul", "mm": "matmul"}
-"""What other libraries call functions of ``tw``."""
+"""Names of functions of ``tw`` in other libraries."""
 
 
 def namespace(
@@ -82,12 +82,12 @@ def submodule(package: str, path: list[str], name: str) -> Any:
 
 
 _FORK_WAITS_S = 60.0
-"""The longest time in seconds that a fork waits for imports of other threads."""
+"""Longest time in seconds that a fork waits for imports of other threads."""
 
 _YIELD_S = 0.1
-"""The longest time in seconds that a new import lets a waiting fork go first.
+"""Longest time in seconds that a new import waits for a fork.
 
-It must be bounded: the fork may wait for an import that needs a module of this thread.
+The fork may itself wait for an import that needs a module of this thread, so the time is bounded.
 """
 
 _forking: list[int] = []
@@ -104,7 +104,7 @@ Signal handlers may import, so the lock must be reentrant.
 
 
 def import_whole(name: str) -> Any:
-    """Import a module; signal handlers and forks wait until all of it is there.
+    """Import a module; signal handlers and forks wait until it is complete.
 
     A handler runs on the importing thread, and would find a half-loaded module.  Python's own handler of
     interrupts does not wait: it ends the import.  A forked child would wait for ever for a module that
@@ -129,7 +129,7 @@ def part(place: str) -> Any:
 
 
 def run_imports(load: Callable[[], Loaded]) -> Loaded:
-    """Call a function that imports modules; signal handlers and forks wait until all of them are there.
+    """Call a function that imports modules; signal handlers and forks wait until they are complete.
 
     Args:
         load: imports modules, and returns a result.
@@ -137,7 +137,7 @@ def run_imports(load: Callable[[], Loaded]) -> Loaded:
     me = get_ident()
     if me in _importing:
         return load()
-    signal: Any = sys.modules["_signal"]  # always there; the module `signal` gives names to its numbers
+    signal: Any = sys.modules["_signal"]  # a built-in; the module `signal` would be another import
     waiting: list[tuple[int, Any]] = []
     handlers: dict[int, Any] = {}
 
@@ -152,7 +152,7 @@ def run_imports(load: Callable[[], Loaded]) -> Loaded:
                     signal.signal(number, wait)
                     handlers[number] = handler
         except ValueError:
-            pass  # handlers run on the main thread alone, and this is another one
+            pass  # another thread than the main one, which runs all handlers
         end = monotonic() + _YIELD_S
         while _forking and me not in _forking and monotonic() < end:
             sleep(0.001)
@@ -169,7 +169,7 @@ def run_imports(load: Callable[[], Loaded]) -> Loaded:
 
 
 def _call_all(calls: list[tuple[Any, int, Any]]) -> None:
-    """Call signal handlers in order; one that raises does not keep the others from running."""
+    """Call signal handlers in order, all of them even if one raises."""
     if calls:
         (handler, number, frame), *others = calls
         try:
@@ -179,7 +179,7 @@ def _call_all(calls: list[tuple[Any, int, Any]]) -> None:
 
 
 def _before_fork() -> None:
-    """Wait until no other thread imports, and let none begin."""
+    """Wait until no other thread imports, and keep others from beginning."""
     me, end = get_ident(), monotonic() + _FORK_WAITS_S
     _forking.append(me)
     _gate.acquire()
@@ -217,28 +217,19 @@ def missing(module: str, name: str) -> AttributeError:
         module 'tilewright.hopper' has no attribute 'tma_lode'; did you mean tw.hopper.tma_load?
     """
     text = f"module {module!r} has no attribute {name!r}"
-    if name.startswith("_"):  # what Python, test runners and debuggers look for: nobody's mistake
+    if name.startswith("_"):  # Python, test runners and debuggers ask for such names
         return AttributeError(text)
-    # Without an object Python has no guess of its own to add.
-    error = AttributeError(text + (_elsewhere(module, name) or _near(module, name)), name=name, obj=None)
+    names = {other: list(import_module(other).__all__) for other in SPELLED}
+    if places := [SPELLED[other] for other in SPELLED if other != module and name in names[other]]:
+        advice = f"; it is {places[0]}.{name}"
+    elif name in ELSEWHERE:
+        advice = f"; did you mean tw.{ELSEWHERE[name]}?"
+    else:
+        close = import_module("difflib").get_close_matches
+        own_first = sorted(SPELLED, key=lambda other: other != module)
+        near = ((other, close(name, names[other], 1, 0.7)) for other in own_first)
+        advice = next((f"; did you mean {SPELLED[other]}.{found[0]}?" for other, found in near if found), "")
+    # Without an object, Python adds no guess of its own.
+    error = AttributeError(text + advice, name=name, obj=None)
     error.of_users = True  # type: ignore[attr-defined]
     return error
-
-
-def _names(module: str) -> list[str]:
-    return list(import_module(module).__all__)
-
-
-def _elsewhere(module: str, name: str) -> str:
-    places = [spelled for other, spelled in SPELLED.items() if other != module and name in _names(other)]
-    return f"; it is {places[0]}.{name}" if places else ""
-
-
-def _near(module: str, name: str) -> str:
-    if name in ELSEWHERE:
-        return f"; did you mean tw.{ELSEWHERE[name]}?"
-    close = import_module("difflib").get_close_matches
-    for at, spelled in sorted(SPELLED.items(), key=lambda item: item[0] != module):
-        if near := close(name, _names(at), 1, 0.7):
-            return f"; did you mean {spelled}.{near[0]}?"
-    return ""

@@ -76,17 +76,17 @@ def _array(what: str, given: Any) -> npt.NDArray[Any]:
     """Convert to a NumPy array; refuse a range that no memory holds."""
     try:
         return np.asarray(given)
-    except Exception as problem:  # noqa: BLE001 what NumPy says of what is none
+    except Exception as problem:  # noqa: BLE001 NumPy and a user's type may raise anything
         why = str(problem) or type(problem).__name__
         text = f"{what}: {shown(given)} makes no array ({why}); nearest legal choice: a NumPy array"
         raise DTypeError(text) from None
 
 
 def narrow(element: DType | str) -> DType:
-    """A packed dtype.
+    """Return a packed dtype by name.
 
     Raises:
-        DTypeError: it fills bytes.
+        DTypeError: its elements have 8 bits or more.
     """
     try:
         kind = dtype(element)
@@ -101,12 +101,12 @@ def narrow(element: DType | str) -> DType:
 def packed_dim(strides: tuple[int, ...], shape: tuple[int, ...], *, in_bytes: bool = False) -> int | None:
     """Return the dimension of stride 1, along which elements share bytes, or None.
 
-    Of several dimensions of stride 1 all but one have an extent of 1.  A dimension of one byte has stride 1
-    only if it is the fastest, for else its stride is the extent of the faster ones; one that is packed has at
-    least two elements.
+    If several dimensions have stride 1, all but one have an extent of 1.  A dimension of one byte has stride
+    1 only if it is the fastest; otherwise its stride is the product of the faster extents.  A packed
+    dimension has at least two elements.
 
     Args:
-        strides: of the array.
+        strides: the array's strides.
         shape: its extents.
         in_bytes: whether both count bytes, not elements.
 
@@ -129,7 +129,7 @@ def joined(parts: Bytes, kind: DType) -> Bytes:
     """Pack bit patterns into bytes along the last dimension."""
     groups = parts.reshape(*parts.shape[:-1], parts.shape[-1] // kind.per_byte, kind.per_byte)
     shifts = kind.bits * np.arange(kind.per_byte, dtype=np.uint8)
-    made = np.empty(groups.shape[:-1], np.uint8)  # whose strides say which dimension is the fastest
+    made = np.empty(groups.shape[:-1], np.uint8)  # its strides show the packed dimension, even with one byte
     return np.asarray(np.bitwise_or.reduce(groups << shifts, axis=-1, out=made), np.uint8)
 
 

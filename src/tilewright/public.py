@@ -1,7 +1,4 @@
-"""The names that authors write as ``tw.…``, each from where it is defined.
-
-`tilewright` itself loads this file when the first of them is asked for.
-"""
+"""The public names ``tw.…``. `tilewright` imports this module when the first of them is used."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -275,7 +272,7 @@ _LATE = {
     "reduced_matmul": "tilewright.ops.reduced_matmul",
     "Report": "tilewright.targets.reference.report",
 }
-"""Rarely used names, imported on first use: they would take a tenth of the import time, or load a target."""
+"""Rarely used names, imported at the first use: they take a tenth of the import time, or load a target."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,9 @@
 """Tracebacks of errors without the frames of the package.
 
-An error that a user can fix is about the user's line.  What the package did to find it is of no use to most
-readers, so its frames are cut out where an error leaves a public function: `trim` in an ``except`` block, and
-then a bare ``raise``, which adds no frame of its own.  All frames are shown on request: by
-`TILEWRIGHT_TRACEBACK` (see `tilewright.runtime.environment`), or in ``error.full_traceback``.
+An error that a user can fix is about the user's line, and the package's own frames rarely help. So public
+functions cut them: `trim` in an ``except`` block, then a bare ``raise``, which adds no frame. The variable
+`TILEWRIGHT_TRACEBACK` (see `tilewright.runtime.environment`) keeps all frames, and so does
+``error.full_traceback``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from types import FrameType, TracebackType
 PACKAGE = str(Path(__file__).parent) + os.sep
 
 WANTS_ALL: list[Callable[[], bool]] = []
-"""Says whether the user asked for whole tracebacks; set by the one file that reads the environment."""
+"""Return whether the user wants whole tracebacks; `tilewright.runtime.environment` adds the function."""
 
 
 def trim(error: BaseException) -> None:
-    """Cut the frames of the package out of the traceback of an error that leaves it.
+    """Cut the frames of the package out of the traceback of an error.
 
-    An error that the package raised by itself on the way to this one tells a user nothing, and is left out.
+    A cause or context that the package raised itself is dropped too.
     """
     if not getattr(error, "of_users", False) or any(wanted() for wanted in WANTS_ALL):
         return
@@ -38,16 +38,16 @@ def trim(error: BaseException) -> None:
 
 
 def mark(error: BaseException) -> None:
-    """Let `trim` cut an error of any class that the user's own code raised while the package called it."""
+    """Let `trim` cut an error that user code raised while the package called it, of any class."""
     *_, last = _entries(error.__traceback__)
     if not is_ours(last.tb_frame):
         error.of_users = True  # type: ignore[attr-defined]
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Whether a frame executes a function of this package."""
+    """Return whether a frame executes a function of this package."""
     file = frame.f_code.co_filename
-    # What dataclasses generate has no file, but the module of its class.
+    # Generated methods of dataclasses have no file, but the module of their class.
     return file.startswith(PACKAGE) or (
         file == "<string>" and str(frame.f_globals.get("__name__")).startswith("tilewright.")
     )

@@ -1,4 +1,4 @@
-"""The C++ side of shortcuts: a call on NumPy's arrays that finds its launch and runs it, without Python."""
+"""The C++ side of shortcuts: a method that finds the launch for NumPy arrays and runs it without Python."""
 
 from __future__ import annotations
 
@@ -140,4 +140,4 @@ Object* tilewright_shortcut(Object* self, Object* const* given, Word count) {
   return plan->made ? arrays[last] : kept(table, arrays[last]);
 }
 """
-"""Freestanding C++ for CPython; the functions of Python come as addresses."""
+"""Freestanding C++ for CPython; Python's functions are passed as addresses."""

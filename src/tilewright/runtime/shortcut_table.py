@@ -1,4 +1,4 @@
-"""What shortcuts find launches in: the method in compiled code, and the memory that it reads."""
+"""Shortcut tables: a compiled method that finds launches by metadata, and the memory that it reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilewright.runtime.native import compile_library, toolchain_id
 from tilewright.runtime.shortcut_source import SHORTCUT_SOURCE
 
 _SLOTS = 1024
-"""How many there are for launches, a power of two; some must stay empty."""
+"""Slots of a hash table, a power of two; some must stay empty."""
 
 _WORD = np.dtype(np.int64)
 _FASTCALL = 0x80
@@ -39,7 +39,7 @@ class _Method(ctypes.Structure):
 
 
 class _Fields(ctypes.Structure):
-    """Source: NumPy's `PyArrayObject_fields`, behind CPython's `PyObject`."""
+    """Source: NumPy's `PyArrayObject_fields`, after CPython's `PyObject`."""
 
     _fields_ = (
         ("references", ctypes.c_ssize_t),
@@ -56,17 +56,17 @@ class _Fields(ctypes.Structure):
 
 @dataclass(frozen=True)
 class InlineLaunch:
-    """A launch for code without Python, all of it addresses.
+    """A launch for compiled code; all fields but the first and last are addresses or integers.
 
     Args:
         prepared: the launch.
         entry: the kernel's function.
-        arguments: the packed arguments.
-        scratch: its scratch memory.
-        blocks: how many blocks it has.
-        used: a byte that is set when it is launched.
-        offsets: of each array's address in the arguments.
-        holds: what the addresses belong to.
+        arguments: the argument buffer.
+        scratch: scratch memory.
+        blocks: number of blocks.
+        used: a byte that a launch sets.
+        offsets: offset of each array's address in the argument buffer.
+        holds: objects that own the memory at the addresses.
     """
 
     prepared: Prepared
@@ -80,7 +80,7 @@ class InlineLaunch:
 
     @staticmethod
     def table() -> ShortcutTable | None:
-        """A table that holds no launches yet; None where none can be."""
+        """Return an empty table; None if this interpreter cannot have one."""
         try:
             return ShortcutTable(_library()) if _is_readable() else None
         except (CompileError, ToolchainError):
@@ -88,7 +88,7 @@ class InlineLaunch:
 
 
 class ShortcutTable:
-    """The launches that shortcuts run, in memory that compiled code reads.
+    """A hash table of launches, in memory that compiled code reads.
 
     Args:
         library: the compiled code.
@@ -115,19 +115,19 @@ class ShortcutTable:
             b"shortcut",
             self.library.address("tilewright_shortcut"),
             _FASTCALL,
-            b"Run a launch that is known.",
+            b"Run a known launch.",
         )
-        # A method holds what is called its module: here, all that it reads.
+        # A method keeps its "module" alive; ours is the memory that it reads.
         self.call: Callable[..., Any] = _new_method(ctypes.addressof(self._method), self._head, self)
 
     def add(self, launch: InlineLaunch, arrays: Sequence[Array], places: Sequence[int], fresh: bool) -> None:
-        """Have a launch found by the metadata of some arrays, the last of them its output.
+        """Add a launch under the metadata of some arrays; the last array is the output.
 
         Args:
-            launch: what is run.
-            arrays: arrays like those that it is for.
-            places: for each of them, which of the kernel's arrays it is.
-            fresh: whether the output is made, and not given.
+            launch: the launch.
+            arrays: arrays with the metadata.
+            places: the position of each array among the kernel's arrays.
+            fresh: whether a call makes the output instead of taking it.
         """
         given = len(arrays) - fresh
         addresses = tuple(int(array.ctypes.data) % 16 for array in arrays)
@@ -153,7 +153,7 @@ class ShortcutTable:
 
     @staticmethod
     def _hash(arrays: Sequence[Array]) -> int:
-        """The number that compiled code finds a launch by."""
+        """Return the hash of metadata, as compiled code computes it."""
         found = len(arrays)
         for array in arrays:
             found = _mixed(found, id(array.dtype))
@@ -182,7 +182,7 @@ def _data(words: Array) -> int:
 
 
 def _library() -> Library:
-    """The compiled code, from the cache if it is there."""
+    """Compile the code, or load it from the cache."""
     address = key([SHORTCUT_SOURCE, toolchain_id()])
 
     def build() -> bytes:
@@ -194,7 +194,7 @@ def _library() -> Library:
 
 
 def _is_readable() -> bool:
-    """Whether this interpreter holds a lock, and its arrays lie as compiled code reads them."""
+    """Return whether the interpreter has a global lock, and NumPy the layout that compiled code reads."""
     if sys.implementation.name != "cpython" or not getattr(sys, "_is_gil_enabled", lambda: True)():
         return False
     if object.__basicsize__ != _Fields.data.offset or np.ndarray.__basicsize__ < ctypes.sizeof(_Fields):

@@ -1,10 +1,10 @@
-"""Shortcuts: small launches on NumPy's arrays that are known already, called with no Python in between.
+"""Shortcuts: known short launches on NumPy arrays, called without Python code in between.
 
-A launch that takes a microsecond is over before Python has looked at the metadata of its arrays.  A shortcut
-is a method in compiled code that reads the metadata where NumPy keeps it, finds the launch for exactly these,
-makes the output if none is given, and runs all blocks on the caller's thread while it holds the interpreter's
-lock; so only launches that are short have one.  For everything else it answers None, and the ordinary way is
-taken.
+A launch that takes a microsecond ends before Python code could read the metadata of its arrays. A shortcut is
+a method in compiled code. It reads the metadata from NumPy's objects, finds the launch for them, makes the
+output if none is given, and runs all blocks on the caller's thread. It holds the interpreter's lock
+meanwhile, so only short launches have a shortcut. For all other calls it returns None, and the caller takes
+the ordinary path.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from tilewright.runtime.executable import Executable, Prepared
 from tilewright.runtime.recent import remembers
 
 MOST = 256
-"""How many launches have a shortcut in one place; when there are more, all of them begin anew."""
+"""Launches in one table; a further one starts a new table."""
 
 MOST_ARRAYS = 3
 
 
 def no_shortcut(*arrays: Any) -> Any:
-    """What is called while there are no shortcuts."""
+    """Return None: there are no shortcuts yet."""
     return
 
 
 class Shortcuts:
-    """The shortcuts of one function of arrays, the last of which is its output.
+    """The shortcuts of one function of arrays; the last array is its output.
 
     Example:
         >>> shortcuts = Shortcuts()
@@ -39,19 +39,19 @@ class Shortcuts:
 
     def __init__(self) -> None:
         self.call: Callable[..., Any] = no_shortcut
-        """Takes the arrays, with the output or without; gives the output, or None if it has done nothing."""
+        """Takes the arrays, with or without the output; returns the output, or None if it did nothing."""
         self._table: Any = None
         self._refused = False
         remembers(self)
 
     def keep(self, prepared: Prepared, arrays: Sequence[Any], places: Sequence[int], *, fresh: bool) -> None:
-        """Remember a launch that ran on some arrays, if a shortcut can run it.
+        """Keep a launch that ran on some arrays, if a shortcut can run it.
 
         Args:
             prepared: the launch.
             arrays: the function's arrays, the output last.
-            places: for each of them, which of the kernel's arrays it is.
-            fresh: whether the output was made for the call, and is to be made for the next one too.
+            places: the position of each array among the kernel's arrays.
+            fresh: whether a call makes the output instead of taking it.
         """
         if self._refused or not prepared.may_be_inlined or len(arrays) > MOST_ARRAYS:
             return
@@ -69,6 +69,6 @@ class Shortcuts:
             self.call = self._table.call
 
     def forget(self, executable: Executable | None = None) -> None:
-        """Let go of all launches if one of them is of an executable; without one, in any case."""
+        """Drop all launches if one of them runs this executable, or in any case without an argument."""
         if self._table is not None and (executable is None or executable in self._table.executables):
             self.call, self._table = no_shortcut, None

@@ -1,7 +1,7 @@
-"""Where tables of measured schedules lie, and the one that speaks of this machine.
+"""Files with tables of measured schedules, and the table of this machine.
 
-A user's tables lie in the cache's directory, those that come with the package beside its source.  A table is
-read once in a process, when the first schedule is chosen; kernels that are known need none.
+A user's tables lie in the cache's directory, and tables of the package lie in the package. A process reads a
+table once, when it chooses the first schedule; known kernels need no table.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 from tilewright.arch import Arch
@@ -30,7 +29,7 @@ from tilewright.schedule.tables import ScheduleTable, TableError, Version
 from tilewright.targets.target import owner
 
 SHIPPED = Path(__file__).parents[1] / "tables"
-"""The tables that come with the package; there need be none."""
+"""The folder of the package's tables, which may not exist."""
 
 MOST_BYTES = 1 << 26
 
@@ -38,14 +37,14 @@ _read: dict[tuple[str, int, Path | None], ScheduleTable | None] = {}
 
 
 def table_for(arch: Arch, processors: int) -> ScheduleTable | None:
-    """The measured schedules of this machine; None if there are none, or it is not of the architecture.
+    """Return the measured schedules of this machine; None if there are none, or it has another architecture.
 
     Args:
-        arch: for which a schedule is chosen.
-        processors: of this machine that are used; 0: it is not of the architecture.
+        arch: the architecture that a schedule is chosen for.
+        processors: processors of this machine that are used; 0: it has another architecture.
 
     Warns:
-        RuntimeWarning: once for each table that lies there and cannot be used, with the reason.
+        RuntimeWarning: once for each table that cannot be used, with the reason.
     """
     key = (arch.name, processors, settings().cache_dir)
     if key not in _read:
@@ -55,24 +54,24 @@ def table_for(arch: Arch, processors: int) -> ScheduleTable | None:
 
 
 def version_of(arch: Arch, processors: int) -> Version | None:
-    """The version of a table of this machine; None if no tables are kept of it."""
+    """Return the version of this machine's table; None if this machine has no tables."""
     target = owner(arch.name)
     name = backend_named(target.name).device_name() if processors and target.machine_code else ""
     return Version.now(arch.name, name, processors) if name else None
 
 
 def forget() -> None:
-    """Read the tables again when the next schedule is chosen."""
+    """Forget the tables; the next choice of a schedule reads them again."""
     _read.clear()
 
 
 def user_table(version: Version) -> Path:
-    """Where the user's table of a machine lies."""
+    """Return the path of the user's table of a machine."""
     return _directory() / file_name(version)
 
 
 def file_name(version: Version) -> str:
-    """The name of a table's file.
+    """Return the name of a table's file.
 
     Example:
         >>> file_name(Version("", "", "sm_90a", "NVIDIA H200", 132))
@@ -83,13 +82,13 @@ def file_name(version: Version) -> str:
 
 
 def load(path: Path, version: Version) -> ScheduleTable:
-    """The table in a file; one that comes with the package is trusted as its source is.
+    """Load a table from a file; the package's own tables are trusted like its source.
 
     Raises:
-        OtherVersionError: it is of another version, or of another machine.
-        TableError: it is damaged.
+        OtherVersionError: the table has another version, or belongs to another machine.
+        TableError: the table is damaged.
         UntrustedError: another user may have written it.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     if path.parent == SHIPPED:
         with path.open("rb") as file:
@@ -108,10 +107,10 @@ def load(path: Path, version: Version) -> ScheduleTable:
 
 
 def save(table: ScheduleTable, path: Path) -> None:
-    """Write a table, as a whole or not at all.
+    """Write a table, whole or not at all.
 
     Raises:
-        UntrustedError: another user may write its directory, or may have written what is there.
+        UntrustedError: another user may write its directory, or may have written the existing file.
         OSError: it cannot be written.
     """
     prepare_directory(path)
@@ -121,10 +120,10 @@ def save(table: ScheduleTable, path: Path) -> None:
 
 
 def prepare_directory(path: Path) -> None:
-    """Make the directory of a table or journal, if it is missing, and check that no other user may write it.
+    """Make the directory of a table or journal if it is missing, and check that no other user may write it.
 
     Raises:
-        UntrustedError: another user may.
+        UntrustedError: another user may write it.
         OSError: it cannot be made.
     """
     root = Cache.default().root
@@ -139,25 +138,20 @@ def _directory() -> Path:
 
 
 def _joined(version: Version) -> ScheduleTable | None:
-    """What comes with the package, and the user's own entries in its place."""
+    """Return the package's table with the user's own entries, which replace others."""
     found: ScheduleTable | None = None
-    for path in _places(version):
+    places = [SHIPPED / file_name(version)]
+    if Cache.default().distrust() is None:
+        places.append(user_table(version))
+    for path in places:
         try:
             table = load(path, version)
         except FileNotFoundError:
             continue
         except (TableError, OSError) as error:
-            anew = (
-                "" if isinstance(error, UntrustedError) else "; it is not used; tilewright tune makes it anew"
-            )
-            message = f"{error}{anew}"
+            advice = "; it is not used; tilewright tune makes it anew"
+            message = str(error) if isinstance(error, UntrustedError) else f"{error}{advice}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
             continue
         found = table if found is None else found.joined(table.entries)
     return found
-
-
-def _places(version: Version) -> Iterator[Path]:
-    yield SHIPPED / file_name(version)
-    if Cache.default().distrust() is None:
-        yield user_table(version)

@@ -1,14 +1,14 @@
-"""The one rule of trust for files that the library keeps: only this user and root may have written them.
+"""Trust in files that the library keeps: only this user and root may have written them.
 
-A library from the cache runs with all that the process may do.  So the directory that it lies in, and every
-symbolic link and directory on the way there, must be such that no other user could have put it there.
+A library from the cache runs with all rights of the process. So no other user may be able to write its
+directory, or replace a directory or symbolic link on the path to it.
 
-Tables, journals, records and lock files keep the same rule.  `open_own` opens them without following a
-link, and looks at the open file: it is an ordinary file of this user or root, and nobody else may write it.
-Nothing is cut before its content is known.
+Tables, journals, records and lock files follow the same rule. `open_own` opens them without following a link,
+and checks the open file: it must be an ordinary file of this user or root that nobody else may write. No file
+is truncated before this check.
 
-A group that may write counts as other users, unless it is the user's private group.  Where each user has one,
-the umask is often 002, so that files have mode 664.
+Write permission for a group counts as for other users, unless the group is the user's private group. Systems
+with private groups often have umask 002, which gives files mode 664.
 """
 
 from __future__ import annotations
@@ -39,14 +39,13 @@ class UntrustedError(TilewrightError, PermissionError):
 
 
 def distrust(directory: Path, sticky: bool = False) -> str | None:
-    """Why code in a directory cannot be trusted; None if nobody but the user and root can have put it there.
+    """Return why code in a directory cannot be trusted; None if only the user and root can have put it there.
 
-    What is missing is trusted, as this process will make it; systems without owners of files are too.
+    Missing directories are trusted, because this process will make them; so are systems without file owners.
 
     Args:
         directory: an absolute path.
-        sticky: whether others may add files to the directory, if they cannot exchange ours; `open_own` tells
-            theirs from ours.
+        sticky: whether others may add files, if they cannot replace ours; `open_own` rejects theirs.
     """
     if not hasattr(os, "geteuid"):
         return None
@@ -56,47 +55,46 @@ def distrust(directory: Path, sticky: bool = False) -> str | None:
         what = "the symbolic link " if stat.S_ISLNK(state.st_mode) else ""
         if not owned(state):
             return f"{what}{place} belongs to another user (uid {state.st_uid})"
-        is_sticky = state.st_mode & stat.S_ISVTX  # others cannot exchange what is ours in it
+        is_sticky = state.st_mode & stat.S_ISVTX  # others cannot replace our files in it
         if not what and _others_write(state) and ((last and not sticky) or not is_sticky):
             return f"{place} may be written by other users (mode {stat.S_IMODE(state.st_mode):o})"
     return None
 
 
 def owned(state: os.stat_result) -> bool:
-    """Whether a file or directory belongs to this user or to root."""
+    """Return whether a file or directory belongs to this user or to root."""
     return not hasattr(os, "geteuid") or state.st_uid in (0, os.geteuid())
 
 
 def private(state: os.stat_result) -> bool:
-    """Whether nobody but this user and root may write a file or directory."""
+    """Return whether only this user and root may write a file or directory."""
     return owned(state) and (not hasattr(os, "geteuid") or not _others_write(state))
 
 
 def check_directory(directory: Path) -> None:
-    """Check that no other user can exchange files in a directory.
+    """Check that no other user can replace files in a directory.
 
     Raises:
-        UntrustedError: one can.
+        UntrustedError: another user can.
     """
     if (reason := distrust(directory.absolute(), sticky=True)) is not None:
         raise UntrustedError(directory, f"{reason}; nearest: a directory that nobody else may write")
 
 
 def open_own(path: str | Path, flags: int) -> int:
-    """Open a file that the library keeps; returns the descriptor.
+    """Open a file that the library keeps, and return the descriptor.
 
     Args:
         path: the file.
-        flags: as for `os.open`, without `os.O_TRUNC`; a file that is made gets mode 644.
+        flags: as for `os.open`, without `os.O_TRUNC`; a new file gets mode 644.
 
     Raises:
-        UntrustedError: it is a link, no ordinary file, or another user may have written it; or it is to be
-            written, and has several names.
+        UntrustedError: it is a link or no ordinary file, another user may have written it, or it has several
+            names and is opened for writing.
         OSError: it cannot be opened.
     """
-    safe = sum(
-        getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")
-    )  # no wait for a pipe
+    # O_NONBLOCK: do not wait for the other end of a pipe.
+    safe = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     try:
         descriptor = os.open(path, flags | safe, 0o644)
     except OSError:
@@ -112,11 +110,11 @@ def open_own(path: str | Path, flags: int) -> int:
 
 
 def read_own(path: str | Path, most_bytes: int = -1) -> tuple[bytes, os.stat_result]:
-    """What a file that the library keeps holds, and its state.
+    """Return the contents and the state of a file that the library keeps.
 
     Args:
         path: the file.
-        most_bytes: at most so many are read; -1: all.
+        most_bytes: most bytes to read; -1: all.
 
     Raises:
         UntrustedError: as for `open_own`.
@@ -127,7 +125,7 @@ def read_own(path: str | Path, most_bytes: int = -1) -> tuple[bytes, os.stat_res
 
 
 def write_own(path: str | Path, data: bytes) -> None:
-    """Write a file that appears whole or not at all, also when the machine stops; a link is replaced.
+    """Write a file, whole or not at all, even if the machine stops; replace a link.
 
     Raises:
         OSError: the directory cannot be written.
@@ -148,16 +146,16 @@ def write_own(path: str | Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def lock_own(path: str | Path, seconds: float = -1, poll_seconds: float = 0.05) -> Iterator[None]:
-    """Hold a lock between processes; its file is made, or is empty and our own.
+    """Hold a lock between processes; the lock file is new, or empty and ours.
 
     Args:
-        path: the lock's file.
-        seconds: how long to wait for it; -1: for ever.
-        poll_seconds: how often to try.
+        path: the lock file.
+        seconds: time to wait for the lock; -1: for ever.
+        poll_seconds: time between attempts.
 
     Raises:
-        UntrustedError: something else has that name, which taking the lock might empty.
-        OSError: the file cannot be locked, or not in that time.
+        UntrustedError: another kind of file has that name, and taking the lock might truncate it.
+        OSError: the file cannot be locked, or not in time.
     """
     with contextlib.suppress(FileNotFoundError):
         state = os.lstat(path)
@@ -186,17 +184,17 @@ def _check_own(path: str | Path, state: os.stat_result, *, written: bool) -> Non
 
 
 def is_own_directory(directory: Path) -> bool:
-    """Whether a directory, and no link to one, is such that nobody else may write in it.
+    """Return whether a path is a directory, no link, that only this user and root may write.
 
     Raises:
-        OSError: it cannot be looked at.
+        OSError: its state cannot be read.
     """
     state = os.lstat(directory)
     return stat.S_ISDIR(state.st_mode) and private(state)
 
 
 def make_directories(directory: Path, mode: int = 0o755) -> None:
-    """Like `mkdir -p`, but under any umask nobody else may write in what is new."""
+    """Make a directory and its parents; other users may not write in new ones, whatever the umask."""
     for place in (*reversed(directory.parents), directory):
         with contextlib.suppress(FileExistsError):
             if not place.is_dir():
@@ -204,15 +202,18 @@ def make_directories(directory: Path, mode: int = 0o755) -> None:
 
 
 def _way(path: Path, links: int) -> Iterator[tuple[Path, os.stat_result | None, bool]]:
-    """Every directory and link on the way to a path, and whether it is the end; None if links never end."""
+    """Return every directory and link on the way to a path, its state, and whether it is the last.
+
+    The state is None if there are too many links.
+    """
     place = Path(path.anchor)
     yield place, os.lstat(place), False
     parts = path.parts[1:]
     for at, part in enumerate(parts):
-        place = place.parent if part == ".." else place / part  # it has no links, as those end the loop
+        place = place.parent if part == ".." else place / part  # no links: they end the loop
         try:
             state = os.lstat(place)
-        except OSError:  # not there yet, or not for us to see
+        except OSError:  # missing, or hidden from us
             return
         last = at == len(parts) - 1
         yield place, state, last
@@ -226,15 +227,15 @@ def _way(path: Path, links: int) -> Iterator[tuple[Path, os.stat_result | None, 
 
 
 def _others_write(state: os.stat_result) -> bool:
-    """Whether the mode of a file or directory lets anybody write it besides its owner."""
+    """Return whether the mode of a file or directory lets other users than its owner write it."""
     by_group = bool(state.st_mode & stat.S_IWGRP) and not _is_alone(state.st_gid)
     return by_group or bool(state.st_mode & stat.S_IWOTH)
 
 
 def _is_alone(group: int) -> bool:
-    """Whether a group is private to the user: the primary group, of the same name, without other members.
+    """Return whether a group is the user's primary group, has the user's name, and no other members.
 
-    It is not if the user has no entry in the list of users, as in many containers.
+    False if the system does not list the user, as in many containers.
     """
     try:
         found, user = grp.getgrgid(group), pwd.getpwuid(os.geteuid())
