@@ -59,21 +59,29 @@ class Operation(NamedTuple):
 
 
 ALPHA = {"alpha": "alpha=2"}
+BETA = {"beta": "c={v}(M, N), beta=2"}
+LATE = {"multiply": "multiply={v}(M, N)", "dropout": "dropout=0.5", "residual": "residual={v}(M, N)"}
+SATURATES = {"saturate": 'saturate=True, out_dtype="i8"'}
 OPERATIONS = {
     "matmul": Operation(
         "matmul({k}(M, K), {k}(K, N), {more})",
-        ALPHA | {"beta": "c={v}(M, N), beta=2"} | ADDEND | {"residual": "residual={v}(M, N)"} | HOW | SPLIT,
+        ALPHA | BETA | ADDEND | LATE | SATURATES | HOW | SPLIT,
     ),
     "scaled_mm": Operation(
         "scaled_mm({k}(M, K), {k}(K, N), {more})",
         {"bias": "bias=f32(N)", "activation": ADDEND["activation"], "group": "scale_b=f32(4, N), group=8"}
+        | {name: text.format(v="f32") for name, text in (BETA | LATE).items()}
         | SCALES
         | {"out_dtype": 'out_dtype="f32"'}
         | SPLIT,
     ),
     "gated_matmul": Operation(
         "gated_matmul({k}(M, K), {k}(K, N), {k}(K, N), {more})",
-        {"bias": "bias_b={s}(N), bias_c={s}(N)", "activation": 'activation="gelu"'} | SCALES | HOW | SPLIT,
+        {"bias": "bias_b={s}(N), bias_c={s}(N)", "activation": 'activation="gelu"'}
+        | {name: text.replace("{v}", "{s}") for name, text in LATE.items()}
+        | SCALES
+        | HOW
+        | SPLIT,
     ),
     "grouped_matmul": Operation(
         "grouped_matmul({k}(M, K), {k}(L, K, N), ends(5, 9, M), {more})",
@@ -83,17 +91,10 @@ OPERATIONS = {
         "grouped_matmul([{k}(M, K)], [{k}(K, N)], {more})",
         {"bias": "bias=[{v}(N)]", "activation": ADDEND["activation"]} | HOW,
     ),
-    "complex_matmul": Operation(
-        "complex_matmul({k}(M, K), {k}(K, N), {more})", ALPHA | {"beta": "c={v}(M, N), beta=2"} | HOW | SPLIT
-    ),
+    "complex_matmul": Operation("complex_matmul({k}(M, K), {k}(K, N), {more})", ALPHA | BETA | HOW | SPLIT),
     "einsum": Operation(
         'einsum("mk,kn->mn", {k}(M, K), {k}(K, N), {more})',
-        ALPHA
-        | ADDEND
-        | {"multiply": "multiply={v}(M, N)", "dropout": "dropout=0.5", "residual": "residual={v}(M, N)"}
-        | {"saturate": 'saturate=True, out_dtype="i8"'}
-        | HOW
-        | {"split_k": "split_k=2"},
+        ALPHA | BETA | ADDEND | LATE | SATURATES | HOW | SPLIT,
     ),
     "reduced_matmul": Operation(
         'reduced_matmul({k}(M, K), {k}(K, N), "max", {more})',
@@ -122,9 +123,8 @@ for _name in ("alpha", "precision"):
         "precision": "f32 operands are always multiplied exactly",
     }[_name]
 ABSENT["scaled_mm", "saturate"] = ABSENT["gated_matmul", "saturate"] = "8-bit results always saturate"
-for _name in ("multiply", "dropout"):
-    ABSENT["matmul", _name] = "use einsum"
-ABSENT["matmul", "saturate"] = "use einsum or scaled_mm"
+ABSENT["gated_matmul", "beta"] = "c is an operand; residual adds an array to the result"
+ABSENT["complex_matmul", "bias"] = ABSENT["complex_matmul", "residual"] = "c adds an array to the result"
 ABSENT["gated_matmul", "alpha"] = "pass a number as scale_a"
 for _name in ("bias", "activation", "residual", "multiply", "beta", "saturate"):
     ABSENT["attention", _name] = "the result is a weighted mean of rows of v, and nothing is applied to it"

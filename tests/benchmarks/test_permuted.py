@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tilewright.ops.einsum import ARRAYS, EinsumExtras, plan_einsum
-from tilewright.ops.planning import Wanted
+from tilewright.ops.einsum import ARRAYS, plan_einsum
+from tilewright.ops.wanted import Wanted
 from tilewright.schedule.choice import choose
 
 from .test_benchmarks import HERE, run
@@ -34,12 +34,12 @@ def test_every_case_compiles_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> N
         shapes["bias"] = tuple(1 if axis < 2 else (h, d)[axis - 2] for axis in order)
         given = {name: np.empty(shape, np.float16) for name, shape in shapes.items()}
         in_call = {name: given.get(name) for name in ARRAYS}
-        product = plan_einsum(text, in_call, Wanted(), EinsumExtras()).product
+        product = plan_einsum(text, in_call, Wanted()).product
         arguments = [*product.arrays, *product.numbers]
         question = product.kernel.question(*arguments, target="cuda", arch="sm_90a")
         assert question is not None
         schedule = choose(replace(question, processors=PROCESSORS))
-        kernel = plan_einsum(text, in_call, Wanted(schedule=schedule), EinsumExtras()).product.kernel
+        kernel = plan_einsum(text, in_call, Wanted(schedule=schedule)).product.kernel
         made = kernel.compile(*arguments, target="cuda", arch="sm_90a")
         assert made.resources["spill_store_bytes"] == 0, (text, schedule)
         by_bulk[layout, d, order] = "tma_store" in made.source

@@ -16,9 +16,8 @@ from numpy.lib.stride_tricks import as_strided
 import tilewright as tw
 from tilewright.ops.complex_products import four_products, products_of_halves, three_products
 from tilewright.ops.contraction import IN_KERNEL, posed, read_subscripts
-from tilewright.ops.einsum import ARRAYS, Dropout, EinsumExtras, plan_einsum
+from tilewright.ops.einsum import ARRAYS, plan_einsum
 from tilewright.ops.gated_matmul import BIASES, gated
-from tilewright.ops.planning import Wanted
 from tilewright.ops.products import (
     BLOCK,
     combined,
@@ -29,6 +28,7 @@ from tilewright.ops.products import (
     scaled_by_blocks,
     scaled_in_groups,
 )
+from tilewright.ops.wanted import Dropout, Wanted
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.targets.reference.residues import PRIME, residue
@@ -317,7 +317,7 @@ def _contraction(subscripts: str, *shapes: tuple[int, ...]) -> Member:
     arrays = {name: np.empty(shape, kinds[name].replace("f", "float")) for name, shape in of.items()}
     in_call = {name: arrays.get(name) for name in ARRAYS}
     ways = {
-        name: plan_einsum(subscripts, in_call, Wanted(schedule=one), EinsumExtras()).product.kernel
+        name: plan_einsum(subscripts, in_call, Wanted(schedule=one)).product.kernel
         for name, one in schedules.items()
     }
     return Member(ways, like, want, given)

@@ -45,7 +45,7 @@ class Case(NamedTuple):
     """A way to call a product.
 
     Args:
-        op: `matmul`, `scaled_mm`, `complex_matmul` or `gated_matmul`.
+        op: `matmul`, `scaled_mm`, `complex_matmul`, `gated_matmul` or `einsum`.
         a: dtype of the left operand; ``"(f16)"`` for a pair of arrays of f16.
         b: dtype of the right operand.
         orders: for each operand whether rows (``C``) or columns (``F``) are contiguous.
@@ -109,6 +109,8 @@ def cases() -> Iterator[Case]:
     for name in ("f64", "f32", "f16", "bf16", "f8e4m3", "i8"):
         yield Case("gated_matmul", name, name)
     yield Case("gated_matmul", "bf16", "i8")
+    for name, orders in (("f32", "CC"), ("f16", "FC")):
+        yield Case("einsum", name, name, orders)
     yield Case("gated_matmul", "f32", "f32", "CF", words=(("activation", "gelu"), ("split_k", "auto")))
 
 
@@ -166,6 +168,7 @@ class Product:
         if self._added is not None:
             words |= {"c": self._added[taken], "residual": self._added[taken], "bias": self._bias}
         made = getattr(tw, case.op)(
+            *(["mk,kn->mn"] if case.op == "einsum" else []),
             *(a if len(a) == 1 else [tuple(a)]),
             self._b[0] if len(self._b) == 1 else tuple(self._b),
             *self._gates,

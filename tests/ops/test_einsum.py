@@ -14,8 +14,8 @@ from tilewright.functions.derivatives import DERIVATIVES, derivative_of
 from tilewright.functions.philox import rounds
 from tilewright.functions.table import FUNCTIONS
 from tilewright.ops.contraction import posed, read_subscripts
-from tilewright.ops.einsum import ARRAYS, Dropout, EinsumExtras, plan_einsum
-from tilewright.ops.planning import Wanted
+from tilewright.ops.einsum import ARRAYS, plan_einsum
+from tilewright.ops.wanted import Dropout, Wanted
 from tilewright.runtime.arrays import describe
 from tilewright.tune.einsum_trial import Contracted, EinsumTrial
 
@@ -105,7 +105,7 @@ def test_results_of_any_strides_and_nothing_outside_of_them(target: str) -> None
 
 def test_the_plan_of_a_result_without_elements_launches_nothing() -> None:
     given = dict.fromkeys(ARRAYS) | {"a": np.ones((0, 3), np.float32), "b": np.ones((3, 4), np.float32)}
-    plan = plan_einsum("mk,kn->mn", given, Wanted(target="reference"), EinsumExtras())
+    plan = plan_einsum("mk,kn->mn", given, Wanted(target="reference"))
     assert str(plan) == "no launch: there is nothing to compute"
     assert (plan.launches, plan.schedule, plan.moved_bytes, plan.run()) == ((), None, 0, ())
     assert plan.launch().result.shape == (0, 4)
@@ -127,7 +127,7 @@ def compiled(subscripts: str, shapes: Any, schedule: Any) -> Any:
     """The kernel for an H200, of f16 with a bias."""
     given = Contracted.drawn(subscripts, shapes, tw.f16).arrays
     in_call = {name: given.get(name) for name in ARRAYS}
-    product = plan_einsum(subscripts, in_call, Wanted(schedule=schedule), EinsumExtras()).product
+    product = plan_einsum(subscripts, in_call, Wanted(schedule=schedule)).product
     return product.kernel.compile(*product.arrays, *product.numbers, target="cuda", arch="sm_90a")
 
 

@@ -10,9 +10,9 @@ import pytest
 from tests.targets.hip.machine import ARCHS, machines
 
 import tilewright as tw
-from tilewright.ops.integers import whole_product
-from tilewright.ops.planning import asked
 from tilewright.ops.products import plain
+from tilewright.ops.results import whole_product
+from tilewright.ops.wanted import asked
 from tilewright.runtime.arrays import describe
 
 Array = np.ndarray[Any, Any]

@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright.ir.copies import is_bulk_store
 from tilewright.ops.lists import kernel_for
-from tilewright.ops.planning import Wanted
+from tilewright.ops.wanted import Wanted
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.listed import ListShape

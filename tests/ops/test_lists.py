@@ -13,7 +13,7 @@ from tests.far import MAP_NORESERVE
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, gemm_bound
 from tilewright.ops.lists import kernel_for
-from tilewright.ops.planning import Wanted
+from tilewright.ops.wanted import Wanted
 from tilewright.runtime.kernel import Bound
 from tilewright.schedule import lists as in_kernels
 from tilewright.targets.target import CUDA

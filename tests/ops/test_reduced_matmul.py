@@ -13,8 +13,8 @@ from tests.schedule.small import CASES
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
-from tilewright.ops.planning import Wanted
 from tilewright.ops.reduced_matmul import ARRAYS, REDUCTIONS, plan_reduced
+from tilewright.ops.wanted import Wanted
 
 pytestmark = pytest.mark.in_turns(3)
 

@@ -9,8 +9,8 @@ import numpy as np
 from tilewright.dtypes import dtype
 from tilewright.functions.derivatives import DERIVATIVES
 from tilewright.functions.philox import philox
-from tilewright.ops.einsum import Dropout
 from tilewright.ops.ending import ACTIVATIONS
+from tilewright.ops.wanted import Dropout
 from tilewright.tune.einsum_trial import Contracted, EinsumTrial
 
 from .sets import generators
@@ -61,7 +61,8 @@ def einsum_problem(number: int, target: str) -> EinsumTrial:
     activation = (None, None, *ACTIVATIONS)[terms.integers(2 + len(ACTIVATIONS))] if adds else None
     derivative = (None, *DERIVATIVES)[terms.integers(1 + len(DERIVATIVES))] if activation else None
     words: dict[str, Any] = {"bias": bias, "multiply": derivative is not None or not terms.integers(4)}
-    words |= {"residual": residual, "whole": activation is None, "seed": number}
+    adds_c = not terms.integers(3)
+    words |= {"residual": residual, "c": adds_c, "whole": activation is None, "seed": number}
     made = Contracted.drawn(subscripts, shapes, kind, **words)
     alpha = 0.5 if adds and terms.integers(2) else 1.0
     # Half of whole numbers are dropped: the others are doubled, which is exact.
@@ -69,6 +70,7 @@ def einsum_problem(number: int, target: str) -> EinsumTrial:
     dropped = Dropout(share, number, 1 << 40) if adds and not terms.integers(4) else Dropout()
     split_k = (None, None, None, 2, "auto")[terms.integers(5)]
     words = {"alpha": alpha, "derivative": derivative, "dropped": dropped, "split_k": split_k}
+    words |= {"beta": -2.0 if adds_c else None}
     return EinsumTrial(made, target, activation, saturate=not terms.integers(4), **words)
 
 
@@ -76,6 +78,7 @@ def by_numpy(trial: EinsumTrial) -> np.ndarray[Any, Any]:
     """The result by NumPy, of whole numbers, which are exact in f64."""
     given = {name: one.astype(np.float64) for name, one in trial.given.arrays.items()}
     made = trial.alpha * np.einsum(trial.given.subscripts, given["a"], given["b"], optimize=True)
+    made = made + (trial.beta or 0) * given.get("c", 0)
     made = (made + given.get("bias", 0)) * given.get("multiply", 1)
     if trial.dropped.probability:
         seed, offset, threshold, scale = trial.dropped.numbers

@@ -31,10 +31,9 @@ from tilewright.errors import DTypeError
 from tilewright.layout.limits import divisor_at_most
 from tilewright.ops.complex_planning import PRECISIONS, SUPPORTED, ComplexWanted
 from tilewright.ops.complex_strategies import METHODS
-from tilewright.ops.einsum import Dropout
-from tilewright.ops.prepasses import HALVES_OF
 from tilewright.ops.products import BLOCK
 from tilewright.ops.scales import OPERANDS
+from tilewright.ops.wanted import HALVES_OF, dropout_of
 from tilewright.targets.target import CPU, TARGETS
 from tilewright.tune.complex_trial import SIX, ComplexTrial
 from tilewright.tune.einsum_trial import Contracted, EinsumTrial
@@ -74,7 +73,7 @@ def einsum(
     kind, shapes = chosen_dtype(dtype), (_extents("A", a), _extents("B", b))
     with working("making the arrays"):
         given = Contracted.drawn(subscripts, shapes, kind, bias=bias, seed=seed)
-        how, dropped = read_schedule(schedule), Dropout(dropout, seed)
+        how, dropped = read_schedule(schedule), dropout_of("einsum", dropout, seed, 0)
         trial = EinsumTrial(given, target, activation, how, dropped=dropped, precision=precision)
     seen = trial.contraction
     views = [name for name, one in seen.seen if any(inner for _, inner in one.groups)]

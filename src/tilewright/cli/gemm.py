@@ -16,7 +16,7 @@ from tilewright.cli.notation import read_schedule
 from tilewright.cli.perf import by
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import dtype as element
-from tilewright.ops.prepasses import HALVES_OF
+from tilewright.ops.wanted import HALVES_OF
 from tilewright.runtime.outputs import check_output, is_standard_output
 from tilewright.schedule.proposals_reference import SUPPORTED
 from tilewright.targets.target import CPU, TARGETS

@@ -43,11 +43,12 @@ from tilewright.ops.complex_strategies import (
     strategy_for,
 )
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
-from tilewright.ops.planning import Wanted, check_numbers, check_splitting, of_sums
-from tilewright.ops.prepasses import F16, F32, FASTER_FROM, HALVES_OF, is_split
+from tilewright.ops.planning import of_sums
+from tilewright.ops.prepasses import FASTER_FROM, is_split
 from tilewright.ops.problem import IMAGINARY, Problem, check_broadcast, problem_of, result_shape
 from tilewright.ops.replay import Located
 from tilewright.ops.results import agreed, check_whole_bytes
+from tilewright.ops.wanted import F16, F32, HALVES_OF, Wanted, check_numbers, check_splitting
 from tilewright.runtime.arrays import ArrayInfo, Fresh
 from tilewright.runtime.arrays import fresh as fresh_array
 from tilewright.runtime.backends import Backend, backend_for

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.calls import launches
 from tilewright.dtypes import DType, f16, f32, f64
-from tilewright.errors import LaunchError, close_to, shown
-from tilewright.functions.derivatives import DERIVATIVES
+from tilewright.errors import LaunchError
 from tilewright.ops.contraction import (
     ADDED,
-    IN_KERNEL,
     NAMES,
     Contraction,
-    DropoutMask,
     Ending,
-    Multiplier,
     Posed,
     Subscripts,
     contraction,
@@ -27,95 +23,36 @@ from tilewright.ops.contraction import (
     posed,
     read_subscripts,
 )
-from tilewright.ops.ending import Saturation, finishing
+from tilewright.ops.ending import finishing
 from tilewright.ops.halves import plan_of_halves
 from tilewright.ops.launching import Call, Launch, LaunchPlan
-from tilewright.ops.planning import (
-    Wanted,
-    check_apart,
-    check_numbers,
-    check_splitting,
-    check_words,
-    number_dtype,
-    of_sums,
-    said,
-)
-from tilewright.ops.prepasses import FASTER_FROM, HALVES_OF, MOST_ITEMS, MOST_RANK
+from tilewright.ops.planning import UPDATED, check_apart, number_dtype, of_sums, scale_of_c
+from tilewright.ops.prepasses import FASTER_FROM, MOST_ITEMS, MOST_RANK
 from tilewright.ops.problem import Matrices
 from tilewright.ops.replay import Done, Located, Replay, called
 from tilewright.ops.results import check_sums, result_dtype
-from tilewright.ops.tiled_product import EndingTerm
+from tilewright.ops.wanted import (
+    HALVES_OF,
+    NO_DROPOUT,
+    UNDROPPED,
+    Wanted,
+    check_derivative,
+    check_numbers,
+    check_splitting,
+    check_words,
+    dropout_of,
+    said,
+)
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 from tilewright.targets.target import TARGETS
 
-ARRAYS = ("a", "b", "out", "bias", "multiply", "residual")
+ARRAYS = ("a", "b", "out", "bias", "multiply", "residual", "c")
 """The arrays of a call."""
 
 _PLANS: Plans[Replay] = Plans()
-
-
-class Dropout(NamedTuple):
-    """Which elements are dropped: those whose random bits are below the probability's share of ``2**32``.
-
-    Args:
-        probability: of each.
-        seed: the key of the random numbers.
-        offset: the upper half of their counter.
-    """
-
-    probability: float = 0.0
-    seed: int = 0
-    offset: int = 0
-
-    @property
-    def numbers(self) -> tuple[int, int, int, float]:
-        """What the kernel is passed: seed, offset, threshold, and what all others are multiplied by.
-
-        Raises:
-            LaunchError: a probability or a number that there is not.
-        """
-        if not 0 <= self.probability < 1:
-            raise LaunchError(
-                f"einsum: dropout={shown(self.probability)}; nearest legal choice: from 0 on and below 1"
-            )
-        for name in ("seed", "offset"):
-            if (given := getattr(self, name)) < 0:
-                raise LaunchError(f"einsum: {name}={given}; nearest legal choice: an integer from 0 on")
-        if not self.probability:
-            return self.seed, self.offset, 0, 1.0
-        threshold = min(round(self.probability * 2**32), 2**32 - 1)
-        return self.seed, self.offset, threshold, 1 / (1 - self.probability)
-
-    @property
-    def words(self) -> tuple[bool, bool]:
-        """What a plan depends on, whatever numbers it is launched with: whether some are dropped, and how."""
-        return self.probability == 0, self.makes_fractions
-
-    @property
-    def makes_fractions(self) -> bool:
-        """Whether integers become others than integers."""
-        return not float(1 / (1 - self.probability)).is_integer()
-
-
-class EinsumExtras(NamedTuple):
-    """What is asked for that `matmul` does not have.
-
-    Args:
-        derivative: of which activation, if of one, the derivative of what is multiplied is taken.
-        saturate: whether the result stays in the finite range of its dtype.
-        dropped: which elements are dropped.
-    """
-
-    derivative: str | None = None
-    saturate: bool = False
-    dropped: Dropout = Dropout()
-
-
-NO_DROPOUT = Dropout()
-UNDROPPED, WITHOUT_DROPOUT = NO_DROPOUT.numbers, NO_DROPOUT.words
 
 
 @launches
@@ -125,7 +62,9 @@ def einsum(
     b: Any,
     out: Any = None,
     *,
+    c: Any = None,
     alpha: float = 1.0,
+    beta: float | None = None,
     bias: Any = None,
     activation: str | None = None,
     multiply: Any = None,
@@ -140,10 +79,11 @@ def einsum(
     schedule: Schedule | None = None,
     split_k: SplitK | None = None,
     reduction: Reduction | None = None,
+    batch_invariant: bool = False,
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
-    """``out = dropout(activation(alpha * contraction(a, b) + bias) * multiply) + residual``.
+    """``out = dropout(activation(alpha * contraction(a, b) + beta * c + bias) * multiply) + residual``.
 
     It is one kernel, and no array is copied: axes with matching strides are merged; axes whose strides do not
     match, as those of a permuted result, are read and stored through views.  On Hopper bulk copies (TMA) load
@@ -158,7 +98,9 @@ def einsum(
         b: array of the same dtype.
         out: array to write, of the result's shape and any strides; default: a new array of the framework of
             ``a``, whose axes follow each other in memory in the order of the subscripts.
+        c: array that is broadcast to the result; it may be ``out``.
         alpha: a number, as in `matmul`.
+        beta: a number, as in `matmul`: the factor of ``c``, or of ``out`` if there is no ``c``.
         bias: array that is broadcast to the result by NumPy's rules, and added before the activation.
         activation: as in `matmul`.
         multiply: array that is broadcast to the result, by which the activation's value is multiplied.
@@ -179,6 +121,8 @@ def einsum(
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
         split_k: into how many parts K is split, as in `matmul`.
         reduction: how the partial sums are added, as in `matmul`.
+        batch_invariant: whether the bits of a row must not depend on how many rows there are, as in
+            `matmul`. It is refused if an array needs a view.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
@@ -199,88 +143,96 @@ def einsum(
         ((2, 2, 2, 2), array([[21., 22.],
                [30., 31.]], dtype=float32))
     """
-    arrays = (a, b, out, bias, multiply, residual)
-    dropped, numbers, drawn = NO_DROPOUT, (alpha, *UNDROPPED), WITHOUT_DROPOUT
+    arrays = (a, b, out, bias, multiply, residual, c)
+    dropped, drawn = NO_DROPOUT, NO_DROPOUT.words
+    numbers: tuple[Any, ...] = (alpha, *UNDROPPED)
     if dropout or seed or offset:
-        dropped = Dropout(dropout, seed, offset)
+        dropped = dropout_of("einsum", dropout, seed, offset)
         numbers, drawn = (alpha, *dropped.numbers), dropped.words
+    if c is not None or beta is not None:
+        numbers = (alpha, 1.0 if beta is None else beta, *numbers[1:])
     words: tuple[Any, ...] | None = None
     if schedule is None:
-        more = (precision, out_dtype, target, split_k, reduction, derivative, saturate, drawn)
-        words = (subscripts, said(alpha), activation, *more)
+        more = (target, split_k, reduction, batch_invariant, derivative, saturate, drawn)
+        words = (subscripts, said(alpha), said(beta), activation, precision, out_dtype, *more)
 
     def first(located: Sequence[Located]) -> Done:
-        wanted = Wanted(alpha, None, activation, precision, out_dtype, schedule, target, split_k, reduction)
+        how = (schedule, target, split_k, reduction, batch_invariant)
+        wanted = Wanted(alpha, beta, activation, precision, out_dtype, *how, derivative, saturate, dropped)
         given = dict(zip(ARRAYS, arrays, strict=True))
-        extras = EinsumExtras(derivative, saturate, dropped)
-        return plan_einsum(subscripts, given, wanted, extras, located).launch(stream)
+        return plan_einsum(subscripts, given, wanted, located).launch(stream)
 
     return called(_PLANS, arrays, words, numbers, stream, first)
 
 
 def plan_einsum(
-    subscripts: str,
-    given: Mapping[str, Any],
-    wanted: Wanted,
-    extras: EinsumExtras,
-    located: Sequence[Located] = (),
+    subscripts: str, given: Mapping[str, Any], wanted: Wanted, located: Sequence[Located] = ()
 ) -> LaunchPlan:
     """The launches of `einsum`, after a check of everything.
 
     Args:
         subscripts: of the axes.
-        given: the arrays by the names of its arguments; None for one that is not given.
-        wanted: what is asked for besides.
-        extras: likewise.
+        given: the arrays by the names of `ARRAYS`; None or no entry for one that is not given.
+        wanted: the other arguments.
         located: the keys and addresses of the arrays, if those were read.
 
     Raises:
         LaunchError: subscripts, shapes or devices do not fit, or ``out`` shares memory with what is read.
         DTypeError: an unsupported dtype or mixture.
     """
-    numbers = (wanted.alpha, *extras.dropped.numbers)
     check_words(wanted)
     check_splitting(wanted, "einsum")
-    _check_derivative(extras.derivative, given)
+    check_derivative("einsum", wanted.derivative, multiplies=given.get("multiply") is not None)
     call = Call.of("einsum", given, located=located)
     infos = call.infos
-    fractions = _fractions(infos, extras)
-    kind = result_dtype(infos, wanted, "einsum", saturate=extras.saturate, fractions=fractions)
+    beta = scale_of_c(call, wanted.beta)
+    kind = result_dtype(infos, wanted, "einsum")
     named = read_subscripts(subscripts, [len(infos[name].shape) for name in ("a", "b")])
     shape = _result_shape(subscripts, named, infos)
     axes = zip(named.a, infos["a"].shape, strict=True)
     depth = prod(extent for axis, extent in axes if axis not in named.out) if wanted.alpha != 0 else 0
-    changed = extras.saturate or "multiply" in infos or extras.dropped.probability > 0
-    check_sums("einsum", infos, depth, kind, wanted, changed=changed)
     backend = call.serve(wanted.target).name
+    if beta == 0:  # c fits, and is not read
+        for known in (call.arrays, infos):
+            known.pop("c", None)
+    check_sums("einsum", infos, depth, kind, wanted)
     call.make("out", shape, kind)
-    check_numbers("einsum", number_dtype(infos), alpha=wanted.alpha)
-    check_apart(infos, updated=("residual",))
-    call.updated = frozenset({("out", "residual")})
-    drops = bool(extras.dropped.probability)
+    check_numbers("einsum", number_dtype(infos), alpha=wanted.alpha, beta=beta)
+    check_apart(infos, updated=UPDATED)
+    call.updated = frozenset(("out", name) for name in UPDATED)
+    drops = bool(wanted.dropped.probability)
     problem = posed(named, infos, indexed=drops, multiplies=wanted.alpha != 0)
+    made = problem.contraction
     if problem.is_empty:
-        return call.plan(details=problem.contraction)
+        return call.plan(details=made)
+    if wanted.batch_invariant:
+        _check_no_view(made)
     seen = {name: Strided(call.arrays[name], info) for name, info in problem.infos.items()}
-    seen = {name: seen.get(name, seen["out"]) for name in IN_KERNEL}
-    ending = ending_of(problem, infos, wanted, extras)
+    seen = {name: seen.get(name, seen["out"]) for name in made.names}
+    numbers = (wanted.alpha, *((beta,) if "c" in made.names else ()), *wanted.dropped.numbers)
+    ending = ending_of(made, infos, wanted)
     if is_split(problem, wanted, backend):
         both = HALVES_OF[wanted.precision] == 2
-        kernel = contraction_in_halves(problem.contraction).bind(
-            both=both, ending=ending, schedule=wanted.how
-        )
-        operands = {name: (seen.pop(name), _matrices(problem.infos[name])) for name in ("a", "b")}
+        kernel = contraction_in_halves(made).bind(both=both, ending=ending, schedule=wanted.how)
+        matrices = {name: Matrices(problem.infos[name].shape, problem.infos[name].strides) for name in "ab"}
+        operands = {name: (seen.pop(name), matrices[name]) for name in "ab"}
         plan = plan_of_halves(call, operands, kernel, seen, numbers, both)
-        return replace(plan, details=problem.contraction)
-    kernel = contraction(problem.contraction, number_dtype(infos)).bind(
+        return replace(plan, details=made)
+    kernel = contraction(made, number_dtype(infos)).bind(
         precision=of_sums(wanted.precision, infos["a"].dtype), ending=ending, schedule=wanted.how
     )
     product = Launch(kernel, tuple(seen.values()), call.stand_ins(seen), numbers)
-    return call.plan(product, warns=wanted.schedule is None, details=problem.contraction)
+    return call.plan(product, warns=wanted.schedule is None, details=made)
 
 
-def _matrices(info: ArrayInfo) -> Matrices:
-    return Matrices(info.shape, info.strides)
+def _check_no_view(made: Contraction) -> None:
+    """Refuse views, whose tiles are loaded in ways that depend on how many rows there are."""
+    views = [name for name in ("a", "b", "out") if any(inner for _, inner in made.of(name).groups)]
+    if views:
+        raise LaunchError(
+            f"einsum: batch_invariant=True, and {' and '.join(views)} need a view; nearest legal choice: "
+            "operands and a result whose axes can be joined, or batch_invariant=False"
+        )
 
 
 def is_split(problem: Posed, wanted: Wanted, target: str) -> bool:
@@ -308,10 +260,9 @@ def is_split(problem: Posed, wanted: Wanted, target: str) -> bool:
     has_units = TARGETS[target].warps and TARGETS[target].machine_code
     out, depth = infos["out"].shape, infos["a"].shape[-1]
     is_wide = any(info.dtype == f64 for info in infos.values())
-    large = (
-        prod(out) * depth >= FASTER_FROM and max(out[: problem.contraction.batch], default=0) <= MOST_ITEMS
-    )
-    return bool(has_units) and large and not against and not is_wide
+    large = wanted.batch_invariant or prod(out) * depth >= FASTER_FROM
+    fits = max(out[: problem.contraction.batch], default=0) <= MOST_ITEMS
+    return bool(has_units) and large and fits and not against and not is_wide
 
 
 def against_halves(made: Contraction) -> str:
@@ -325,45 +276,18 @@ def against_halves(made: Contraction) -> str:
     return ""
 
 
-def _check_derivative(derivative: str | None, given: Mapping[str, Any]) -> None:
-    """It is that of an activation, at the elements of an array that is given."""
-    if derivative is None:
-        return
-    if derivative not in DERIVATIVES:
-        near = close_to(derivative, DERIVATIVES)
-        raise LaunchError(f"derivative={shown(derivative)}; choose one of {', '.join(DERIVATIVES)}{near}")
-    if given["multiply"] is None:
-        raise LaunchError(
-            f"einsum: derivative={derivative!r} of nothing; nearest legal choice: multiply=, the array that "
-            "the activation was applied to"
-        )
-
-
-def _fractions(infos: Mapping[str, ArrayInfo], extras: EinsumExtras) -> list[str]:
-    """The arguments that make fractions of integers; the derivative of ``relu`` is 0 or 1, wherever it is."""
-    factors = extras.derivative is None and "multiply" in infos and infos["multiply"].dtype.is_float
-    found = ["multiply"] if factors else []
-    found += ["derivative"] if extras.derivative not in (None, "relu") else []
-    return found + (["dropout"] if extras.dropped.makes_fractions else [])
-
-
-def ending_of(problem: Posed, infos: Mapping[str, ArrayInfo], wanted: Wanted, extras: EinsumExtras) -> Ending:
-    """What is done with the sums.
+def ending_of(made: Contraction, infos: Mapping[str, ArrayInfo], wanted: Wanted) -> Ending:
+    """The terms after the sums.
 
     Args:
-        problem: the contraction.
-        infos: its arrays.
-        wanted: what is asked for besides.
-        extras: likewise.
+        made: the contraction.
+        infos: the arrays of the call.
+        wanted: the other arguments.
     """
-    terms = {"bias"} & infos.keys() | ({"alpha"} if wanted.alpha not in (0, 1) else set())
-    found: list[EndingTerm] = finishing(terms, wanted.activation, NAMES["bias"])
-    if "multiply" in infos:
-        found.append(Multiplier(NAMES["multiply"], extras.derivative))
-    if problem.contraction.order:
-        found.append(DropoutMask(NAMES["out"], problem.contraction.order))
-    found += finishing({"residual"} & infos.keys())
-    return (*found, *([Saturation(NAMES["out"], most_bits=64)] if extras.saturate else []))
+    terms = {"c", "bias", "multiply", "residual"} & infos.keys()
+    terms |= {"alpha"} if wanted.alpha not in (0, 1) else set()
+    late = replace(wanted.late, order=made.order)
+    return tuple(finishing(terms, wanted.activation, late, NAMES["bias"]))
 
 
 def _result_shape(text: str, named: Subscripts, infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tilewright.dtypes import DType, boolean, f32, u32
+from tilewright.dtypes import DType, boolean, f32, u32, u64
+from tilewright.lang.dataflow.indexing import positions
 from tilewright.lang.exact_functions import bitcast
 from tilewright.lang.exact_functions import round as nearest
-from tilewright.lang.functions import exp, gelu, log, relu, sigmoid, silu, tanh
+from tilewright.lang.functions import derivative as slope
+from tilewright.lang.functions import dropout, exp, gelu, log, relu, sigmoid, silu, tanh
 from tilewright.ops.tiled_product import EndingTerm, KernelArrays, Tiles
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
@@ -143,6 +145,49 @@ class Nonlinearity(EndingTerm):
 
 
 @dataclass(frozen=True)
+class Multiplier(EndingTerm):
+    """Multiplies by an array, or by the derivative of an activation at the elements of the array."""
+
+    array: str
+    derivative: str | None = None
+
+    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        factor = arrays.tile(self.array).to(values[0].dtype)
+        factor = factor if self.derivative is None else slope(self.derivative, factor)
+        return [value * factor for value in values]
+
+
+@dataclass(frozen=True)
+class DropoutMask(EndingTerm):
+    """Sets elements to 0 by their numbers in the result, and scales the others.
+
+    Args:
+        result: the array of the result.
+        order: its dimensions, as the kernel sees them, in the order that numbers its elements.
+    """
+
+    result: str
+    order: tuple[int, ...]
+
+    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        steps, count = dict[int, Any](), 1
+        for dim in reversed(self.order):
+            steps[dim], count = count, count * arrays.given[self.result].shape[dim]
+        digits = list[Any]()
+        for span, _, inner in arrays.axes(self.result):
+            rest, found = positions(arrays.spans[span]), list[Any]()
+            for extent in reversed(inner):
+                found.append(rest % extent)
+                rest = rest // extent
+            digits += [digit[:, None] if span == "m" else digit for digit in (rest, *reversed(found))]
+        *others, index = [digit.to(u64) * steps[dim] for dim, digit in enumerate(digits)]
+        for other in others:
+            index = index + other
+        drawn = [arrays.given[name] for name in ("threshold", "scale", "seed", "offset")]
+        return [dropout(value, index, *drawn) for value in values]
+
+
+@dataclass(frozen=True)
 class AxisReductions(EndingTerm):
     """Stores reductions along an axis, and passes the values on.
 
@@ -210,12 +255,34 @@ class Output(EndingTerm):
         return values
 
 
-def finishing(terms: Set[str], activation: str | None = None, bias: str = "bias") -> list[EndingTerm]:
-    """``activation(alpha * value + beta * C + bias) + R``.
+@dataclass(frozen=True)
+class Late:
+    """The constants of the terms after the activation.
 
     Args:
-        terms: of ``"alpha"``, ``"c"``, ``"bias"`` and ``"residual"`` those that there are.
+        derivative: the activation whose derivative at ``multiply`` is the factor; None: ``multiply`` is.
+        order: the dimensions of the result, as the kernel sees them, in the order that numbers its elements
+            for dropout; empty: no element is dropped.
+        saturates: whether the result stays in the finite range of its dtype.
+    """
+
+    derivative: str | None = None
+    order: tuple[int, ...] = ()
+    saturates: bool = False
+
+
+NOTHING_LATE = Late()
+
+
+def finishing(
+    terms: Set[str], activation: str | None = None, late: Late = NOTHING_LATE, bias: str = "bias"
+) -> list[EndingTerm]:
+    """``dropout(activation(alpha * value + beta * C + bias) * Y) + R``, perhaps saturated.
+
+    Args:
+        terms: of ``"alpha"``, ``"c"``, ``"bias"``, ``"multiply"`` and ``"residual"`` those that there are.
         activation: its name; None: none.
+        late: the constants of the terms after it.
         bias: the array that is added before it.
     """
     before: dict[str, EndingTerm] = {
@@ -225,4 +292,7 @@ def finishing(terms: Set[str], activation: str | None = None, bias: str = "bias"
     }
     found = [term for name, term in before.items() if name in terms]
     found += [] if activation is None else [Nonlinearity(activation)]
-    return found + ([Addend(("R",))] if "residual" in terms else [])
+    found += [Multiplier("Y", late.derivative)] if "multiply" in terms else []
+    found += [DropoutMask("D", late.order)] if late.order else []
+    found += [Addend(("R",))] if "residual" in terms else []
+    return found + ([Saturation("D", most_bits=64)] if late.saturates else [])

@@ -12,19 +12,21 @@ from tilewright.calls import launches
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError
-from tilewright.ops.ending import Addend, Conversion, Nonlinearity, Output, RowScales, Saturation
-from tilewright.ops.launching import Call, Launch, LaunchPlan
-from tilewright.ops.planning import (
-    Wanted,
-    check_apart,
-    check_numbers,
-    check_splitting,
-    check_words,
-    of_sums,
-    seen_as,
+from tilewright.ops.ending import (
+    NOTHING_LATE,
+    Addend,
+    Conversion,
+    Late,
+    Nonlinearity,
+    Output,
+    RowScales,
+    Saturation,
+    finishing,
 )
-from tilewright.ops.problem import Problem, problem_of, result_shape
-from tilewright.ops.products import batches
+from tilewright.ops.launching import Call, Launch, LaunchPlan
+from tilewright.ops.planning import check_apart, of_sums, posed_with, seen_as
+from tilewright.ops.problem import Problem, result_shape
+from tilewright.ops.products import RARE, batches, rare_arrays, rare_numbers
 from tilewright.ops.replay import Done, Located, Replay, called
 from tilewright.ops.results import agreed, check_whole_bytes
 from tilewright.ops.scales import (
@@ -44,6 +46,7 @@ from tilewright.ops.tiled_product import (
     Tiles,
     kernel_of,
 )
+from tilewright.ops.wanted import NO_DROPOUT, Wanted, check_numbers, check_splitting, check_words, dropout_of
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.backends import arch_of
 from tilewright.runtime.executable import Backend
@@ -59,7 +62,7 @@ OP = "gated_matmul"
 SCALES = ("scale_a", "scale_b", "scale_c")
 BIASES = ("bias_b", "bias_c")
 
-ARRAYS = ("a", "b", "out", "c", *SCALES, *BIASES)
+ARRAYS = ("a", "b", "out", "c", *SCALES, *BIASES, "multiply", "residual")
 """The arrays of a call."""
 
 IN_KERNEL = ("a", "b", "c", *SCALES, *BIASES, "out")
@@ -89,20 +92,25 @@ class Gate(EndingTerm):
 
 
 @lru_cache(maxsize=64)
-def gated(rank: int, number: DType, multiplied: DType | None) -> Kernel:
-    """``D = activation(scale (A @ B) + bias_b) * (scale (A @ C) + bias_c)``.
+def gated(rank: int, number: DType, multiplied: DType | None, rare: tuple[str, ...] = ()) -> Kernel:
+    """``D = dropout(activation(scale (A @ B) + bias_b) * (scale (A @ C) + bias_c) * Y) + R``.
 
     Args:
         rank: how many dimensions of batches there are.
         number: the dtype in which all but the sums is computed.
         multiplied: the dtype in which operands are multiplied.
+        rare: of ``multiply``, ``residual`` and ``dropout`` the terms that there are.
     """
     lead = batches(rank)
     arrays = {"A": f"{lead}m k", "B": f"{lead}k n", "C": f"{lead}k n", "scale_a": f"{lead}m"}
     arrays |= {**dict.fromkeys(("scale_b", "scale_c"), f"{lead}n"), **dict.fromkeys(BIASES, "n")}
 
-    @kernel_of(**arrays, D=f"{lead}m n", alpha_b=dtypes.f32, alpha_c=dtypes.f32)
-    def gemm_gated(*, precision: str, terms: frozenset[str], activation: str | None) -> TiledProduct:
+    arrays |= {"D": f"{lead}m n", **rare_arrays(lead, rare)}
+
+    @kernel_of(**arrays, alpha_b=dtypes.f32, alpha_c=dtypes.f32, **rare_numbers(rare, number))
+    def gemm_gated(
+        *, precision: str, terms: frozenset[str], activation: str | None, late: Late = NOTHING_LATE
+    ) -> TiledProduct:
         found = list[tuple[EndingTerm, ...]]()
         for own in "bc":
             given = (f"alpha_{own}", "scale_a", f"scale_{own}")
@@ -112,7 +120,7 @@ def gated(rank: int, number: DType, multiplied: DType | None) -> Kernel:
         if activation is not None:
             found[0] = (*found[0], Nonlinearity(activation))
         a, b = Operand(("A",), multiplied), Operand(("B", "C"), multiplied)
-        ending = [Gate(*found), Saturation("D"), Output(("D",))]
+        ending = [Gate(*found), *finishing(terms, None, late), Saturation("D"), Output(("D",))]
         return TiledProduct(a, b, ending, replace(GATED, precision=precision))
 
     return gemm_gated
@@ -131,6 +139,11 @@ def gated_matmul(
     scale_c: Any = None,
     bias_b: Any = None,
     bias_c: Any = None,
+    multiply: Any = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
+    residual: Any = None,
     precision: str = "exact",
     out_dtype: DType | str | None = None,
     schedule: Schedule | None = None,
@@ -142,9 +155,10 @@ def gated_matmul(
 ) -> Any:
     """``out = activation(a @ b) * (a @ c)``, element by element: a gated layer, as SwiGLU, in one kernel.
 
-    With scales and biases it is ``out = activation(scale_a * (a @ b) * scale_b + bias_b) * (scale_a * (a @ c)
-    * scale_c + bias_c)``.  The kernel loads each tile of ``a`` once for both products, and stores neither of
-    them.  Sums are in f32 (f64 of f64, i32 of i8); the rest is computed in f32 (f64 of f64) and rounded once.
+    With all terms it is ``out = dropout(activation(scale_a * (a @ b) * scale_b + bias_b) * (scale_a * (a @ c)
+    * scale_c + bias_c) * multiply) + residual``.  The kernel loads each tile of ``a`` once for both products,
+    and stores neither of them.  Sums are in f32 (f64 of f64, i32 of i8); the rest is computed in f32 (f64 of
+    f64) and rounded once.
 
     A result of 8 bits saturates, as that of `scaled_mm`.
 
@@ -165,6 +179,12 @@ def gated_matmul(
         scale_c: the same for ``c``.
         bias_b: array (N,), of f32, f16 or bf16 (of f64 operands: f64), added to each row of ``a @ b``.
         bias_c: the same for ``a @ c``.
+        multiply: array that is broadcast to the result and multiplied with it, of one of the dtypes of ``a``.
+        dropout: as in `matmul`, with ``seed`` and ``offset``.
+        seed: of dropout.
+        offset: of dropout.
+        residual: array that is broadcast to the result and added last, of one of the dtypes of ``a``; it may
+            be ``out``.
         precision: ``"exact"``, or ``"tf32"`` for f32 on tensor cores, as in `matmul`. f32 is not split in
             halves: ``"f32"`` and ``"f16"`` are computed as ``"exact"``, which is at least as accurate.
         out_dtype: dtype of a new result; default: the dtype in which operands are multiplied, f16 for fp8,
@@ -206,19 +226,23 @@ def gated_matmul(
         if number is not None:
             numbers[name], scales[name] = number, None
     of_a = numbers.get("scale_a", 1.0)
-    factors = of_a * numbers.get("scale_b", 1.0), of_a * numbers.get("scale_c", 1.0)
+    factors: tuple[Any, ...] = of_a * numbers.get("scale_b", 1.0), of_a * numbers.get("scale_c", 1.0)
     if numbers:
         both = {f"scale_a times {name}": one for name, one in zip(SCALES[1:], factors, strict=True)}
         check_numbers(OP, dtypes.f32, **numbers, **both)
-    arrays = (a, b, out, c, *scales.values(), bias_b, bias_c)
-    wanted = Wanted(1.0, None, activation, precision, out_dtype, schedule, target)
-    wanted = wanted._replace(split_k=split_k, reduction=reduction, batch_invariant=batch_invariant)
+    arrays = (a, b, out, c, *scales.values(), bias_b, bias_c, multiply, residual)
+    how = (schedule, target, split_k, reduction, batch_invariant)
+    dropped, more = NO_DROPOUT, factors
+    if dropout or seed or offset:
+        dropped = dropout_of(OP, dropout, seed, offset)
+        more = (*factors, *dropped.numbers)
+    wanted = Wanted(1.0, None, activation, precision, out_dtype, *how, None, False, dropped)
     words = (factors[0] == 1, factors[1] == 1, *wanted.words) if schedule is None else None
 
     def first(located: Sequence[Located]) -> Done:
         return plan_gated(dict(zip(ARRAYS, arrays, strict=True)), wanted, factors, located).launch(stream)
 
-    return called(_PLANS, arrays, words, factors, stream, first)
+    return called(_PLANS, arrays, words, more, stream, first)
 
 
 def plan_gated(
@@ -251,19 +275,26 @@ def plan_gated(
     call.make("out", shape, kind)
     if infos["out"].shape != shape:
         raise LaunchError(f"{OP}: out has shape {infos['out'].shape}; nearest legal choice: {shape}")
-    check_apart(infos)
+    check_apart(infos, updated=("residual",))
+    call.updated = frozenset({("out", "residual")})
     if wanted.schedule is None:  # which says itself what is multiplied
         multiplied = _multiplied_on(infos, multiplied, backend)
-    problem = _problem(infos)
+    problem, late = _problem(infos, wanted)
+    drops = {"dropout"} if wanted.dropped.probability else set()
+    rare = tuple(name for name in RARE if name in drops | (infos.keys() - {"c"}))
+    terms |= {*rare}
     number = dtypes.f64 if multiplied == dtypes.f64 else dtypes.f32
-    kernel = gated(len(problem.batch), number, multiplied).bind(
+    kernel = gated(len(problem.batch), number, multiplied, rare).bind(
         precision=of_sums(wanted.precision, multiplied),
         terms=frozenset(terms),
         activation=wanted.activation,
+        late=late,
         schedule=wanted.how,
     )
-    seen = tuple(_seen(name, call, problem) for name in IN_KERNEL)
-    product = Launch(kernel, seen, call.stand_ins(IN_KERNEL), factors)
+    names = (*IN_KERNEL, *(name for name in rare if name in infos))
+    seen = tuple(_seen(name, call, problem) for name in names)
+    numbers = (*factors, *(wanted.dropped.numbers if drops else ()))
+    product = Launch(kernel, seen, call.stand_ins(names), numbers)
     return call.plan(product, warns=wanted.schedule is None)
 
 
@@ -285,6 +316,9 @@ def _dtypes(infos: Mapping[str, ArrayInfo], wanted: Wanted, terms: set[str]) -> 
         )
     for name in BIASES:
         if name in infos and infos[name].dtype not in (*OPERANDS[:3], dtypes.f64):
+            raise DTypeError(f"{OP}: {name} is {infos[name].dtype}; nearest legal choice: f64")
+    for name in ("multiply", "residual"):
+        if name in infos and infos[name].dtype not in (*OPERANDS, dtypes.f64):
             raise DTypeError(f"{OP}: {name} is {infos[name].dtype}; nearest legal choice: f64")
     asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
     made = agreed(asked, infos["out"].dtype if "out" in infos else None, dtypes.f64)
@@ -325,14 +359,14 @@ def _multiplied_on(infos: Mapping[str, ArrayInfo], multiplied: DType, backend: B
     return first if first == second else dtypes.f16
 
 
-def _problem(infos: Mapping[str, ArrayInfo]) -> Problem:
+def _problem(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> tuple[Problem, Late]:
     """What the arrays pose, with ``c`` as another array of the dimensions of ``b``."""
     whole = {name: info for name, info in infos.items() if name != "c"}
     for name in (name for name in SCALES if name in infos):
         operand = infos["a" if name == "scale_a" else "b"].shape
         is_whole = name == "scale_a" or len(infos["a"].shape) > 1
         whole[name] = broadcast_scale(OP, name, infos[name], operand, whole=is_whole, blocks=False)
-    return problem_of({**whole, "b_c": infos["c"]})
+    return posed_with({**whole, "b_c": infos["c"]}, wanted)
 
 
 def _seen(name: str, call: Call, problem: Problem) -> Strided:

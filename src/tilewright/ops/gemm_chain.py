@@ -15,9 +15,10 @@ from tilewright.ops.attending.choice import AttentionQuestion, against_warpgroup
 from tilewright.ops.attending.problem import in_four
 from tilewright.ops.attending.tiles import MOST_COLUMNS
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
-from tilewright.ops.planning import Wanted, check_apart, check_words, plan_matmul
+from tilewright.ops.planning import check_apart, plan_matmul
 from tilewright.ops.replay import Located, Replay, called
 from tilewright.ops.results import result_dtype
+from tilewright.ops.wanted import Wanted, check_words
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans

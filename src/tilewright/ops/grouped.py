@@ -14,10 +14,11 @@ from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.namespaces import part
 from tilewright.ops.launching import Call, Launch, LaunchPlan
-from tilewright.ops.planning import Wanted, check_apart, check_words
+from tilewright.ops.planning import check_apart
 from tilewright.ops.products import grouped
 from tilewright.ops.replay import Located, Replay, called
 from tilewright.ops.results import check_sums, result_dtype
+from tilewright.ops.wanted import Wanted, check_words
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans

@@ -11,10 +11,10 @@ from typing import Any
 from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
-from tilewright.ops.prepasses import HALVES_OF
 from tilewright.ops.problem import Matrices, Problem
 from tilewright.ops.products import in_halves
 from tilewright.ops.splitting import Tiling, splitting_of_both
+from tilewright.ops.wanted import HALVES_OF
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.gpu_memory import ALIGNMENT
@@ -121,24 +121,20 @@ def once(given: Strided, rank: int) -> Strided:
     return Strided(given.array, replace(info, shape=(*lead, *info.shape[rank:])))
 
 
-def plan_product(
-    call: Call, seen: Mapping[str, Strided], problem: Problem, asked: Mapping[str, Any]
-) -> LaunchPlan:
+def plan_product(call: Call, problem: Problem, asked: Mapping[str, Any]) -> LaunchPlan:
     """The launches that split both operands, and multiply their halves.
 
     Args:
         call: the arrays of the call.
-        seen: the arrays of the kernel of a product with something done to the sums, by its names.
         problem: what they pose.
-        asked: ``grade``, ``terms``, ``activation``, ``schedule``, ``alpha`` and ``beta``.
+        asked: ``grade``; ``arrays``, those of the kernel by name, in its order; ``rare``, ``ending`` and
+            ``numbers``, the terms after the sums.
     """
-    both = HALVES_OF[asked["grade"]] == 2
-    kernel = in_halves(len(problem.batch), dtypes.f32).bind(
-        both=both, terms=asked["terms"], activation=asked["activation"], schedule=asked["schedule"]
-    )
-    rest = {name: seen[name] for name in ("c", "bias", "residual", "out")}
-    operands = {name: (seen[name], problem.operands[name]) for name in ("a", "b")}
-    return plan_of_halves(call, operands, kernel, rest, (asked["alpha"], asked["beta"]), both)
+    both, arrays = HALVES_OF[asked["grade"]] == 2, asked["arrays"]
+    kernel = in_halves(len(problem.batch), dtypes.f32, asked["rare"]).bind(both=both, **asked["ending"])
+    rest = {name: one for name, one in arrays.items() if name not in ("a", "b")}
+    operands = {name: (arrays[name], problem.operands[name]) for name in ("a", "b")}
+    return plan_of_halves(call, operands, kernel, rest, asked["numbers"], both)
 
 
 def plan_of_halves(

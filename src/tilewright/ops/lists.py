@@ -20,10 +20,10 @@ from tilewright.ir.kernel import TensorMap
 from tilewright.lang.specs import TensorSpec
 from tilewright.namespaces import part
 from tilewright.ops.launching import Launch
-from tilewright.ops.planning import Wanted
 from tilewright.ops.products import each
 from tilewright.ops.results import check_sums, result_dtype
 from tilewright.ops.slow import warn
+from tilewright.ops.wanted import Wanted
 from tilewright.runtime.arrays import (
     LOCATORS,
     ArrayInfo,

@@ -8,17 +8,19 @@ from typing import Any, TypeAlias
 from tilewright.argument_checks import MOST
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, TilewrightError
-from tilewright.ops.planning import ARRAYS, Wanted, asked, multiplied, said
+from tilewright.ops.planning import ARRAYS, multiplied
 from tilewright.ops.replay import Done, Located, Replay, called
+from tilewright.ops.wanted import NO_DROPOUT, Wanted, asked, dropout_of, said
 from tilewright.runtime.arrays import LOCATORS, locate_new
 from tilewright.runtime.plans import Plans
 from tilewright.runtime.shortcuts import Shortcuts
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 from tilewright.tracebacks import trim
 
-_Arrays: TypeAlias = tuple[Any, Any, Any, Any, Any, Any]
+_Arrays: TypeAlias = tuple[Any, ...]
 
 _ONE: complex = 1.0
+_ZERO, _NONE = 0.0, 0
 _EXACT = "exact"
 _PLAIN_NUMBERS = {float, int, type(None)}
 
@@ -36,7 +38,13 @@ def matmul(
     beta: complex | None = None,
     bias: Any = None,
     activation: str | None = None,
+    multiply: Any = None,
+    derivative: str | None = None,
+    dropout: float = _ZERO,
+    seed: int = _NONE,
+    offset: int = _NONE,
     residual: Any = None,
+    saturate: bool = False,
     precision: str = _EXACT,
     out_dtype: DType | str | None = None,
     schedule: Schedule | None = None,
@@ -46,7 +54,9 @@ def matmul(
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
-    """``out = activation(alpha * (a @ b) + beta * c + bias) + residual``, by NumPy's rules for shapes.
+    """``out = dropout(activation(alpha * (a @ b) + beta * c + bias) * multiply) + residual``.
+
+    Shapes follow NumPy's rules.  Every term is optional, and all of them are one kernel.
 
     Products are exact, sums are in f32 (f64 of f64, i32 of i8), and the result is rounded once.
 
@@ -55,8 +65,8 @@ def matmul(
     or of ands.  A byte of a boolean is true unless it is 0; GPUs that multiply booleans as i8 take bytes as
     they are, and a view of other bytes than 0 and 1 must be made with ``!= 0`` there first.
     There is one exception: i8 by i8, or by booleans, is i32.  With an integer or float ``out_dtype`` that
-    holds NumPy's, operands are multiplied in ``out_dtype``.  ``bias``, ``activation``, ``residual``, ``c``
-    (but with ``beta=0``) and ``alpha`` other than 0 and 1 are refused with integers other than i8.
+    holds NumPy's, operands are multiplied in ``out_dtype``.  All terms (but ``c`` with ``beta=0``, and
+    ``alpha`` of 0 or 1) are refused with integers other than i8.
 
     Args:
         a: array (..., M, K) of f64, f32, f16, bf16, f8e4m3, f8e5m2, f8e4m3fnuz, f8e5m2fnuz, an integer or
@@ -74,7 +84,18 @@ def matmul(
             it is ``out`` that is multiplied and added to.
         bias: array (N,), added to each row.
         activation: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"sigmoid"`` or ``"tanh"``.
+        multiply: array that is broadcast to the result, and multiplied with the activation's value.
+        derivative: the name of an activation: multiplies by ``activation'(multiply)`` instead of
+            ``multiply``, for the gradient of a layer.
+        dropout: the probability ``p`` that an element is set to 0; the others are divided by ``1 - p``.
+        seed: of dropout, an integer from 0 to ``2**63 - 1``. The dropped elements depend on ``seed``,
+            ``offset`` and the number of an element in the result (its place in C order), and on nothing
+            else; `testing.philox` computes them.
+        offset: the same; use another one for each layer or step of one seed.
         residual: array that is broadcast to the result and added last; it may be ``out``.
+        saturate: whether numbers beyond the finite range of the result's dtype, infinities included, become
+            the nearest number of it. NaN stays NaN. The result may then be of integers: numbers are rounded
+            to the nearest one, ties to even, and NaN becomes 0.
         precision: ``"exact"``; or how f32 is multiplied on tensor cores: ``"f32"`` in two halves of 11 bits
             each, ``"tf32"`` in 11 bits, or ``"f16"`` in 11 bits, scaled row by row:
             where factors within a row differ by more than 2**16, and small ones meet large ones of the other
@@ -133,6 +154,12 @@ def matmul(
             and bias is None
             and residual is None
             and activation is None
+            and multiply is None
+            and dropout is _ZERO
+            and derivative is None
+            and seed is _NONE
+            and offset is _NONE
+            and saturate is False
             and beta is None
             and alpha is _ONE
             and precision is _EXACT
@@ -147,9 +174,10 @@ def matmul(
                 if found is not None:
                     return found
             return _plain(a, b, out, target, stream)
-        wanted = Wanted(alpha, beta, activation, precision, out_dtype, schedule, target)
-        wanted = wanted._replace(split_k=split_k, reduction=reduction, batch_invariant=batch_invariant)
-        return _combined((a, b, out, c, bias, residual), wanted, stream)
+        how = (schedule, target, split_k, reduction, batch_invariant)
+        late = (derivative, saturate, dropout_of("matmul", dropout, seed, offset))
+        wanted = Wanted(alpha, beta, activation, precision, out_dtype, *how, *late)
+        return _combined((a, b, out, c, bias, residual, multiply), wanted, stream)
     except TilewrightError as error:
         trim(error)
         raise
@@ -188,7 +216,9 @@ def _plain(a: Any, b: Any, out: Any, target: str | None, stream: Any) -> Any:
 
 def _combined(arrays: _Arrays, wanted: Wanted, stream: Any) -> Any:
     """A product with which something else is done; one that is known needs addresses and numbers."""
-    numbers = (wanted.alpha, 1.0 if wanted.beta is None else wanted.beta)
+    numbers: tuple[Any, ...] = (wanted.alpha, 1.0 if wanted.beta is None else wanted.beta)
+    if wanted.dropped is not NO_DROPOUT:
+        numbers += wanted.dropped.numbers
     given = dict(zip(ARRAYS, arrays, strict=True))
 
     def first(located: Sequence[Located]) -> Done:

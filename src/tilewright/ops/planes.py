@@ -409,9 +409,6 @@ OPERANDS = {"a": -1, "b": -2}
 PLAIN = (*OPERANDS, "out")
 """The arrays of the kernel of a product and nothing else."""
 
-ARRAYS = (*OPERANDS, "c", "bias", "residual", "out")
-"""Those of the kernel that does something with the sums."""
-
 
 def tf32_planes(
     infos: Mapping[str, ArrayInfo],
@@ -464,31 +461,24 @@ def written(seen: Mapping[str, ArrayInfo]) -> tuple[Planes, ...]:
 
 
 def plan_product(
-    planes: tuple[Planes, ...],
-    call: Call,
-    seen: Mapping[str, Strided],
-    problem: Problem,
-    asked: Mapping[str, Any],
+    planes: tuple[Planes, ...], call: Call, problem: Problem, asked: Mapping[str, Any]
 ) -> LaunchPlan:
     """The launches that write operands along K, and multiply.
 
     Args:
         planes: the operands that are written.
         call: the arrays of the call.
-        seen: the arrays of the kernel of a product with something done to the sums, by its names.
         problem: what they pose.
-        asked: ``terms``, ``activation``, ``schedule``, ``alpha``, ``beta`` and ``on_host``.
+        asked: ``arrays``, those of the kernel by name, in its order; ``rare``, ``ending`` and ``numbers``,
+            the terms after the sums; ``on_host``.
     """
-    rank, words = len(problem.batch), {"precision": TF32, "schedule": asked["schedule"]}
-    names: tuple[str, ...] = PLAIN
-    numbers: tuple[complex, ...] = ()
-    if asked["terms"]:
-        names, numbers = ARRAYS, (asked["alpha"], asked["beta"])
-        kernel = combined(rank, dtypes.f32).bind(
-            **words, terms=asked["terms"], activation=asked["activation"]
-        )
+    rank, seen, ending, numbers = len(problem.batch), asked["arrays"], asked["ending"], asked["numbers"]
+    if ending["terms"]:
+        names = tuple(seen)
+        kernel = combined(rank, dtypes.f32, None, asked["rare"]).bind(precision=TF32, **ending)
     else:
-        kernel = plain(rank).bind(**words)
+        names, numbers = PLAIN, ()
+        kernel = plain(rank).bind(precision=TF32, schedule=ending["schedule"])
     before = prepass_of(planes, seen, 0, on_host=asked["on_host"])
     arrays = tuple(before.made.get(name, seen[name]) for name in names)
     given = call.stand_ins(names)

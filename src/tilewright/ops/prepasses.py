@@ -12,6 +12,7 @@ from tilewright.arch import Arch
 from tilewright.dataflow.nodes import TF32
 from tilewright.namespaces import part
 from tilewright.ops.problem import Problem
+from tilewright.ops.wanted import HALVES_OF
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.backends import arch_of
 from tilewright.runtime.executable import Backend
@@ -53,10 +54,6 @@ def prepass_pays(
 #
 # How exactly f32 is multiplied on tensor cores, and from what size on operands are written anew for it.
 
-
-F32, F16 = "f32", "f16"
-HALVES_OF = {F32: 2, F16: 1}
-"""How many halves of each number are multiplied, by the precision that is asked for."""
 
 MOST_RANK = 2
 """Dimensions of batches of an operand that is split."""

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
-from tilewright.ops.ending import Conversion, Output, RowScales, Saturation, Units, Wrapping, finishing
+from tilewright.ops.ending import (
+    NOTHING_LATE,
+    Conversion,
+    Late,
+    Output,
+    RowScales,
+    Saturation,
+    Units,
+    Wrapping,
+    finishing,
+)
 from tilewright.ops.tiled_product import Algebra, EndingTerm, Operand, TiledProduct, kernel_of
 from tilewright.runtime.kernel import Kernel
 
@@ -25,6 +37,31 @@ def output_dtype(dtype: DType) -> DType:
     if dtype.kind == "int":
         return dtypes.i32
     return dtypes.f16 if dtype.bits == 8 else dtype
+
+
+RARE = {"c": "C", "multiply": "Y", "residual": "R", "dropout": ""}
+"""Terms that most calls lack, with the kernels' names of their arrays; a kernel declares only its own."""
+
+
+def rare_arrays(lead: str, rare: Sequence[str]) -> dict[str, str]:
+    """The declarations of the arrays of rare terms, whose axes are those of the result."""
+    return {RARE[one]: f"{lead}m n" for one in rare if RARE[one]}
+
+
+def rare_numbers(rare: Sequence[str], number: DType) -> dict[str, DType]:
+    """The declarations of the numbers of rare terms.
+
+    Args:
+        rare: the terms.
+        number: the dtype of beta, and of the factor of the elements that dropout keeps.
+    """
+    found = {"beta": number} if "c" in rare else {}
+    return found | (dropout_numbers(number) if "dropout" in rare else {})
+
+
+def dropout_numbers(number: DType) -> dict[str, DType]:
+    """The declarations of the numbers of dropout, of which the last is multiplied with elements."""
+    return {"seed": dtypes.u64, "offset": dtypes.u64, "threshold": dtypes.u32, "scale": number}
 
 
 def batches(rank: int) -> str:
@@ -52,29 +89,33 @@ def plain(rank: int, multiplied: DType | None = None) -> Kernel:
 
 
 @lru_cache(maxsize=64)
-def combined(rank: int, number: DType, multiplied: DType | None = None) -> Kernel:
-    """``D = activation(alpha * A @ B + beta * C + bias) + residual``, of which ``terms`` says what there is.
+def combined(rank: int, number: DType, multiplied: DType | None = None, rare: tuple[str, ...] = ()) -> Kernel:
+    """``D = dropout(activation(alpha * A @ B + beta * C + bias) * Y) + residual``; ``terms`` selects terms.
 
     Args:
         rank: how many dimensions of batches there are.
         number: the dtype in which all of it is computed, and of alpha and beta.
         multiplied: the dtype in which operands are multiplied; None: their own.
+        rare: of ``multiply`` and ``dropout`` the terms that there are.
     """
     lead = batches(rank)
     arrays = {"A": f"{lead}m k", "B": f"{lead}k n", "C": f"{lead}m n", "bias": "n"}
+    arrays |= dict.fromkeys("RD", f"{lead}m n") | rare_arrays(lead, rare)
 
-    @kernel_of(**arrays, **dict.fromkeys("RD", f"{lead}m n"), alpha=number, beta=number)
-    def gemm_combined(*, precision: str, terms: frozenset[str], activation: str | None) -> TiledProduct:
+    @kernel_of(**arrays, alpha=number, beta=number, **rare_numbers(rare, number))
+    def gemm_combined(
+        *, precision: str, terms: frozenset[str], activation: str | None, late: Late = NOTHING_LATE
+    ) -> TiledProduct:
         a, b = Operand(("A",), multiplied), Operand(("B",), multiplied)
-        ending = [Conversion(number), *finishing(terms, activation), STORED]
+        ending = [Conversion(number), *finishing(terms, activation, late), STORED]
         return TiledProduct(a, b, ending, Algebra(precision=precision))
 
     return gemm_combined
 
 
 @lru_cache(maxsize=64)
-def in_halves(rank: int, number: DType) -> Kernel:
-    """``D = activation(alpha * A @ B + beta * C + bias) + residual`` of numbers that are split in halves.
+def in_halves(rank: int, number: DType, rare: tuple[str, ...] = ()) -> Kernel:
+    """The same product of numbers that are split in halves.
 
     ``A[m, k] = (A1 + A2)[m, k] * p[m] ** 2`` and ``B[k, n] = (B1 + B2)[k, n] * q[n] ** 2``; see
     `Algebra.in_halves`.
@@ -82,15 +123,19 @@ def in_halves(rank: int, number: DType) -> Kernel:
     Args:
         rank: how many dimensions of batches there are.
         number: the dtype in which all but the sums is computed, and of alpha and beta.
+        rare: of ``multiply`` and ``dropout`` the terms that there are.
     """
     lead = batches(rank)
     arrays = {**dict.fromkeys(("A1", "A2"), f"{lead}m k"), **dict.fromkeys(("B1", "B2"), f"{lead}k n")}
     arrays |= {"p": f"{lead}m", "q": f"{lead}n", "C": f"{lead}m n", "bias": "n"}
+    arrays |= dict.fromkeys("RD", f"{lead}m n") | rare_arrays(lead, rare)
 
-    @kernel_of(**arrays, **dict.fromkeys("RD", f"{lead}m n"), alpha=number, beta=number)
-    def gemm_in_halves(*, both: bool, terms: frozenset[str], activation: str | None) -> TiledProduct:
+    @kernel_of(**arrays, alpha=number, beta=number, **rare_numbers(rare, number))
+    def gemm_in_halves(
+        *, both: bool, terms: frozenset[str], activation: str | None, late: Late = NOTHING_LATE
+    ) -> TiledProduct:
         units = Units(f"p {lead}m new", "q")
-        ending = [units, Conversion(number), *finishing(terms, activation), STORED]
+        ending = [units, Conversion(number), *finishing(terms, activation, late), STORED]
         a, b = Operand(("A1", "A2")), Operand(("B1", "B2"))
         return TiledProduct(a, b, ending, Algebra().in_halves(both=both), waits=True)
 
@@ -98,23 +143,33 @@ def in_halves(rank: int, number: DType) -> Kernel:
 
 
 @lru_cache(maxsize=64)
-def scaled(rank: int) -> Kernel:
-    """``D = activation(alpha * scale_a * (A @ B) * scale_b + bias)``, computed in f32 from the sums on.
+def scaled(rank: int, rare: tuple[str, ...] = ()) -> Kernel:
+    """``D = dropout(activation(alpha * scale_a * (A @ B) * scale_b + beta * C + bias) * Y) + R``.
 
-    A scale is a number for each row of A, or for each column of B.  The result saturates where it has 8 bits.
+    All but the sums is computed in f32.  A scale belongs to a row of A or to a column of B.  The result
+    saturates if it has 8 bits.
 
     Args:
         rank: how many dimensions of batches there are.
+        rare: the terms of `RARE` that there are.
     """
     lead = batches(rank)
     scales = {"scale_a": f"{lead}m", "scale_b": f"{lead}n"}
 
-    @kernel_of(A=f"{lead}m k", B=f"{lead}k n", **scales, bias="n", D=f"{lead}m n", alpha=dtypes.f32)
-    def gemm_scaled(*, multiplied: DType, terms: frozenset[str], activation: str | None) -> TiledProduct:
-        ending = [*_scaled(terms, "scale_a", "scale_b"), *_narrowed(terms, activation)]
+    @kernel_of(**_declared(lead, scales, rare))
+    def gemm_scaled(
+        *, multiplied: DType, terms: frozenset[str], activation: str | None, late: Late = NOTHING_LATE
+    ) -> TiledProduct:
+        ending = [*_scaled(terms, "scale_a", "scale_b"), *_narrowed(terms - {"alpha"}, activation, late)]
         return TiledProduct(Operand(("A",), multiplied), Operand(("B",), multiplied), ending)
 
     return gemm_scaled
+
+
+def _declared(lead: str, scales: Mapping[str, str], rare: Sequence[str]) -> dict[str, Any]:
+    """What the kernels of `scaled_mm` declare."""
+    arrays = {"A": f"{lead}m k", "B": f"{lead}k n", **scales, "bias": "n", "D": f"{lead}m n"}
+    return {**arrays, **rare_arrays(lead, rare), "alpha": dtypes.f32, **rare_numbers(rare, dtypes.f32)}
 
 
 def _scaled(terms: frozenset[str], rows: str, columns: str = "") -> list[EndingTerm]:
@@ -123,57 +178,69 @@ def _scaled(terms: frozenset[str], rows: str, columns: str = "") -> list[EndingT
     return [Conversion(dtypes.f32), RowScales(number, by_row, by_column)]
 
 
-def _narrowed(terms: frozenset[str], activation: str | None) -> list[EndingTerm]:
-    """The bias, the activation, and a result that saturates where it has 8 bits."""
-    return [*finishing(terms - {"alpha"}, activation), Saturation("D"), STORED]
+def _narrowed(terms: frozenset[str], activation: str | None, late: Late) -> list[EndingTerm]:
+    """The terms after the scales, and a result that saturates if it has 8 bits."""
+    return [*finishing(terms, activation, late), Saturation("D"), STORED]
 
 
 @lru_cache(maxsize=64)
-def scaled_in_groups(rank: int) -> Kernel:
-    """``D = activation(alpha * scale_a * (A @ W) + bias)``, where groups of rows of W have their own scales.
+def scaled_in_groups(rank: int, rare: tuple[str, ...] = ()) -> Kernel:
+    """`scaled` of ``A @ W``, where groups of rows of W have their own scales.
 
     ``W[k, n] = (B[k, n] - zero_b[k // group, n]) * scale_b[k // group, n]``, in the dtype of the
-    multiplication, in which both steps are rounded; from the sums on it is as `scaled`.
+    multiplication, in which both steps are rounded.
 
     Args:
         rank: how many dimensions of batches there are; zero points and scales of groups have none.
+        rare: the terms of `RARE` that there are.
     """
     lead = batches(rank)
     scales = {"scale_a": f"{lead}m", "scale_b": "g n", "zero_b": "g n"}
 
-    @kernel_of(A=f"{lead}m k", B=f"{lead}k n", **scales, bias="n", D=f"{lead}m n", alpha=dtypes.f32)
+    @kernel_of(**_declared(lead, scales, rare))
     def gemm_scaled_in_groups(
-        *, multiplied: DType, group: int, terms: frozenset[str], activation: str | None
+        *,
+        multiplied: DType,
+        group: int,
+        terms: frozenset[str],
+        activation: str | None,
+        late: Late = NOTHING_LATE,
     ) -> TiledProduct:
         zeros, factors = (f"{name} k/{group} n" if name in terms else "" for name in ("zero_b", "scale_b"))
         b = Operand(("B",), multiplied, zeros, factors)
-        ending = [*_scaled(terms, "scale_a"), *_narrowed(terms, activation)]
+        ending = [*_scaled(terms, "scale_a"), *_narrowed(terms - {"alpha"}, activation, late)]
         return TiledProduct(Operand(("A",), multiplied), b, ending)
 
     return gemm_scaled_in_groups
 
 
 @lru_cache(maxsize=64)
-def scaled_by_blocks(rank: int) -> Kernel:
-    """``D = activation(alpha * sum over blocks of K of scale_a * scale_b * (A @ B) + bias)``.
+def scaled_by_blocks(rank: int, rare: tuple[str, ...] = ()) -> Kernel:
+    """`scaled` of the sum over blocks of K of ``scale_a * scale_b * (A @ B)``.
 
-    A scale belongs to `BLOCK` places along K, and to so many rows of A, or columns of B, as are shared.
+    A scale belongs to `BLOCK` places along K, and to ``shared`` rows of A or columns of B.
 
     Args:
         rank: how many dimensions of batches there are.
+        rare: the terms of `RARE` that there are.
     """
     lead = batches(rank)
     scales = {"scale_a": f"{lead}ma ka", "scale_b": f"{lead}kb nb"}
 
-    @kernel_of(A=f"{lead}m k", B=f"{lead}k n", **scales, bias="n", D=f"{lead}m n", alpha=dtypes.f32)
+    @kernel_of(**_declared(lead, scales, rare))
     def gemm_scaled_by_blocks(
-        *, multiplied: DType, shared: tuple[int, int], terms: frozenset[str], activation: str | None
+        *,
+        multiplied: DType,
+        shared: tuple[int, int],
+        terms: frozenset[str],
+        activation: str | None,
+        late: Late = NOTHING_LATE,
     ) -> TiledProduct:
         rows, columns = shared
         of_a, of_b = f"scale_a {lead}m/{rows} k/{BLOCK}", f"scale_b {lead}k/{BLOCK} n/{columns}"
         a = Operand(("A",), multiplied, scales=of_a if "scale_a" in terms else "")
         b = Operand(("B",), multiplied, scales=of_b if "scale_b" in terms else "")
-        return TiledProduct(a, b, [*finishing(terms, activation), Saturation("D"), STORED])
+        return TiledProduct(a, b, _narrowed(terms, activation, late))
 
     return gemm_scaled_by_blocks
 

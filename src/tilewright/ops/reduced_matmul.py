@@ -15,21 +15,13 @@ from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
 from tilewright.ops.ending import AxisReductions, Conversion, Output, finishing
 from tilewright.ops.launching import Call, Launch, LaunchPlan
-from tilewright.ops.planning import (
-    Wanted,
-    check_apart,
-    check_numbers,
-    check_words,
-    number_dtype,
-    of_sums,
-    said,
-    seen_as,
-)
+from tilewright.ops.planning import check_apart, number_dtype, of_sums, seen_as
 from tilewright.ops.problem import Matrices, problem_of, result_shape
 from tilewright.ops.products import batches
 from tilewright.ops.replay import Located, Replay, called
 from tilewright.ops.results import check_whole_bytes, result_dtype
 from tilewright.ops.tiled_product import Algebra, EndingTerm, Operand, TiledProduct, kernel_of
+from tilewright.ops.wanted import Wanted, check_numbers, check_words, said
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.kernel import Kernel
 from tilewright.runtime.plans import Plans

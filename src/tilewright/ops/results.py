@@ -5,15 +5,20 @@ Sums of integers must fit the dtype in which they are added up, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tilewright import dtypes
 from tilewright.dtypes import FP8, PACKED, DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.products import output_dtype
+from tilewright.ops.wanted import Wanted
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.frameworks import Strided
 from tilewright.schedule.proposals_reference import SUPPORTED
 
 ADDED = ("c", "bias", "residual")
@@ -22,26 +27,6 @@ ADDED = ("c", "bias", "residual")
 
 MOST_IN_I32 = 2**31 // 128**2 - 1
 """Products of two i8 of which every sum fits i32."""
-
-
-class ResultWanted(Protocol):
-    """What is asked for besides arrays, as far as the result's dtype depends on it."""
-
-    @property
-    def alpha(self) -> complex:
-        """What the product is multiplied by."""
-
-    @property
-    def beta(self) -> complex | None:
-        """What ``c`` is multiplied by."""
-
-    @property
-    def activation(self) -> str | None:
-        """The function of each element."""
-
-    @property
-    def out_dtype(self) -> DType | str | None:
-        """The dtype that is asked for."""
 
 
 def agreed(
@@ -88,11 +73,8 @@ def check_whole_bytes(op: str, name: str, kind: DType, nearest: object) -> None:
 
 def result_dtype(
     infos: Mapping[str, ArrayInfo],
-    wanted: ResultWanted,
+    wanted: Wanted,
     op: str = "matmul",
-    *,
-    saturate: bool = False,
-    fractions: Collection[str] = (),
     written: str = "out",
 ) -> DType:
     """The dtype of the result.
@@ -101,8 +83,6 @@ def result_dtype(
         infos: the arrays, by the names of the arguments; what is written is ``out``.
         wanted: what is asked for.
         op: what errors call the product.
-        saturate: whether the nearest integer, of those that there are, is what is wanted of any number.
-        fractions: the arguments that make fractions of integers, besides those of `matmul`.
         written: what errors call the array ``out``.
 
     Raises:
@@ -115,9 +95,9 @@ def result_dtype(
     made = agreed(asked, infos["out"].dtype if "out" in infos else None, natural)
     what = written if "out" in infos else "out_dtype"
     check_whole_bytes(op, what, made, f"{natural}, of which tw.pack makes {made}")
-    if not natural.is_float and not made.is_float and not saturate:
-        _check_integers(infos, made, natural, wanted, fractions)
-    if made.components > 1 or (natural.is_float and not made.is_float and not saturate):
+    if not natural.is_float and not made.is_float and not wanted.saturate:
+        _check_integers(infos, made, natural, wanted)
+    if made.components > 1 or (natural.is_float and not made.is_float and not wanted.saturate):
         why = "there are no imaginary parts" if made.components > 1 else "the fractions would be lost"
         raise DTypeError(f"{what} is {made}, a @ b is {natural}: {why}; nearest legal choice: {natural}")
     return made
@@ -139,8 +119,7 @@ def _check_integers(
     infos: Mapping[str, ArrayInfo],
     made: DType,
     natural: DType,
-    wanted: ResultWanted,
-    fractions: Collection[str],
+    wanted: Wanted,
 ) -> None:
     """Sums of integers must fit the result, and nothing may make fractions of them."""
     if made.bits < natural.bits:
@@ -148,7 +127,10 @@ def _check_integers(
     broken = [name for name in ("alpha", "beta") if not _is_whole(getattr(wanted, name) or 0)]
     broken += ["activation"] if wanted.activation not in (None, "relu") else []
     broken += [name for name in read_arrays(infos, wanted) if infos[name].dtype.is_float]
-    broken += fractions
+    if wanted.derivative is None and "multiply" in infos and infos["multiply"].dtype.is_float:
+        broken.append("multiply")
+    broken += ["derivative"] if wanted.derivative not in (None, "relu") else []  # that of relu is 0 or 1
+    broken += ["dropout"] if wanted.dropped.makes_fractions else []
     if broken:
         raise DTypeError(
             f"{' and '.join(broken)}: fractions, which a result of {made} loses; nearest: out_dtype='f32'"
@@ -159,7 +141,7 @@ def _is_whole(number: Any) -> bool:
     return isinstance(number, int) or float(number).is_integer()
 
 
-def read_arrays(infos: Mapping[str, ArrayInfo], wanted: ResultWanted) -> list[str]:
+def read_arrays(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> list[str]:
     """Names of the arrays that are added to the sums; with ``beta=0`` nothing of ``c`` is read.
 
     Args:
@@ -197,9 +179,7 @@ def check_sums(
     infos: Mapping[str, ArrayInfo],
     depth: int,
     kind: DType,
-    wanted: ResultWanted,
-    *,
-    changed: bool = False,
+    wanted: Wanted,
 ) -> None:
     """Sums that stay as they are wrap as NumPy's do; those with which something is done must fit.
 
@@ -209,26 +189,144 @@ def check_sums(
         depth: how many products are added up.
         kind: dtype of the result.
         wanted: what is asked for besides arrays.
-        changed: whether something else is done with sums that stay i32.
 
     Raises:
         LaunchError: more products of i8 than fit, whose sums are changed or become another dtype.
 
     Example:
-        >>> from types import SimpleNamespace
         >>> import numpy as np
         >>> from tilewright.dtypes import i32
         >>> from tilewright.runtime.arrays import describe
         >>> infos = {"a": describe(np.zeros((1, 200_000), np.int8))}
-        >>> check_sums("matmul", infos, 200_000, i32, SimpleNamespace(alpha=1, activation=None))
+        >>> check_sums("matmul", infos, 200_000, i32, Wanted())
     """
     if infos["a"].dtype != dtypes.i8 or depth <= MOST_IN_I32:
         return
-    changed = (
-        changed or wanted.alpha != 1 or wanted.activation is not None or not infos.keys().isdisjoint(ADDED)
-    )
+    changed = wanted.alpha != 1 or wanted.activation is not None or wanted.saturate
+    changed |= not infos.keys().isdisjoint((*ADDED, "multiply")) or wanted.dropped.probability > 0
     if changed or kind != dtypes.i32:
         raise LaunchError(
             f"{op}: sums of {depth} products of i8 need not fit i32, in which they are added up; "
             f"nearest legal choice: operands of f16, or {MOST_IN_I32} products"
         )
+
+
+# ----------------------------------------------------------------
+#
+# Products of integers and truth values other than i8 by i8.
+#
+# Sums wrap, so only the lowest bits of operands and sums matter. An operand as wide as the result is
+# multiplied as it lies in memory, signed or not; a narrower one is extended first. Two operands of 8 bits are
+# multiplied as i8, for which there are matrix instructions, if their result has 8 bits or if i8 holds both. A
+# truth value is 0 or 1, and a sum is true if it is not 0.
+
+BYTES = (dtypes.i8, dtypes.u8, dtypes.boolean)
+"""Operands of 8 bits."""
+
+FLOATS = (dtypes.f16, dtypes.f32, dtypes.f64)
+"""Results of integers besides integers, if they hold all integers of the result that NumPy gives."""
+
+
+class Whole(NamedTuple):
+    """A product of integers.
+
+    Args:
+        multiplied: dtype in which operands are multiplied.
+        result: dtype of the result.
+    """
+
+    multiplied: DType
+    result: DType
+
+    def read(self, dtype: DType, *, on_gpu: bool) -> DType:
+        """The dtype as which the kernel reads an operand.
+
+        A kernel that reads truth values converts each byte to 0 or 1.  On a GPU matrix instructions take the
+        bytes of i8 as they are: a conversion would keep operands out of shared memory.
+
+        Args:
+            dtype: of the operand, any integer or truth values.
+            on_gpu: whether a GPU multiplies.
+        """
+        if dtype == dtypes.boolean and not (on_gpu and self.multiplied == dtypes.i8):
+            return dtype
+        is_read = dtype.bits == self.multiplied.bits and not self.multiplied.is_float
+        return self.multiplied if is_read else dtype
+
+    def seen(self, given: Strided, *, on_gpu: bool) -> Strided:
+        """An operand with the dtype as which the kernel reads it.
+
+        Args:
+            given: the operand.
+            on_gpu: whether a GPU multiplies.
+        """
+        return Strided(given.array, replace(given.info, dtype=self.read(given.info.dtype, on_gpu=on_gpu)))
+
+
+def natural_dtype(a: DType, b: DType) -> DType:
+    """The dtype of a product of integers: NumPy's, but i32 in place of i8.
+
+    Args:
+        a: dtype of the operand on the left.
+        b: dtype of the operand on the right.
+
+    Example:
+        >>> from tilewright.dtypes import boolean, i8, i16, i64, u8, u32, u64
+        >>> natural_dtype(i8, u8), natural_dtype(boolean, boolean), natural_dtype(i8, i8)
+        (i16, boolean, i32)
+        >>> natural_dtype(u32, i16), natural_dtype(u64, i64)
+        (i64, f64)
+    """
+    made = dtype_named(np.result_type(a.numpy, b.numpy))
+    return dtypes.i32 if made == dtypes.i8 else made
+
+
+def whole_product(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> Whole | None:
+    """How integers are multiplied that are not all of i8; None if an operand is no integer.
+
+    Args:
+        infos: the arrays, by the names of the arguments of `matmul`.
+        wanted: the other arguments.
+
+    Raises:
+        DTypeError: a result that does not hold the product, or an argument that changes sums which wrap.
+    """
+    a, b = infos["a"].dtype, infos["b"].dtype
+    if a == b == dtypes.i8 or any(one.kind not in ("int", "uint", "bool") or one.is_packed for one in (a, b)):
+        return None
+    natural = natural_dtype(a, b)
+    asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
+    made = agreed(asked, infos["out"].dtype if "out" in infos else None, natural)
+    what = "out" if "out" in infos else "out_dtype"
+    is_known = made in FLOATS or (made.kind in ("int", "uint", "bool") and not made.is_packed)
+    if not is_known or not np.can_cast(natural.numpy, made.numpy, "safe"):
+        raise DTypeError(
+            f"matmul: {what} is {made}, and the product of {a} and {b} is {natural}, which {made} does not "
+            f"hold; nearest legal choice: {natural}"
+        )
+    check_added(infos, "matmul", natural)
+    changed = read_arrays(infos, wanted)
+    changed += ["alpha"] if wanted.alpha not in (0, 1) else []
+    changed += ["activation"] if wanted.activation is not None else []
+    changed += ["multiply"] if "multiply" in infos else []
+    changed += ["dropout"] if wanted.dropped.probability else []
+    changed += ["saturate"] if wanted.saturate else []
+    if changed:
+        raise DTypeError(
+            f"matmul: {', '.join(changed)} with operands of {a} and {b}, whose sums wrap; nearest legal "
+            f"choice: operands of f64, or the product alone"
+        )
+    return Whole(_multiplied_dtype(a, b, made), made)
+
+
+def _multiplied_dtype(a: DType, b: DType, made: DType) -> DType:
+    """The dtype in which operands are multiplied; see the top of this file."""
+    if made.is_float:
+        return made
+    if (
+        a in BYTES
+        and b in BYTES
+        and (made.bits == dtypes.u8.bits or (made == dtypes.i32 and dtypes.u8 not in (a, b)))
+    ):
+        return dtypes.i8
+    return dtypes.u32 if made.bits <= dtypes.u32.bits else dtypes.u64

@@ -11,13 +11,13 @@ from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.namespaces import part
 from tilewright.ops.packed_weights import PackedWeights
-from tilewright.ops.planning import Wanted
 from tilewright.ops.replay import Replay, called
 from tilewright.ops.scales import LARGEST, SCALES, TINIEST, number_of
+from tilewright.ops.wanted import NO_DROPOUT, Wanted, dropout_of, said
 from tilewright.runtime.plans import Plans
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 
-ARRAYS = ("a", "b", "out", "scale_a", "scale_b", "bias", "zero_b")
+ARRAYS = ("a", "b", "out", "scale_a", "scale_b", "bias", "zero_b", "c", "multiply", "residual")
 """The arrays of a call."""
 
 PLAN = "tilewright.ops.scaled_planning:plan_scaled"
@@ -48,8 +48,16 @@ def scaled_mm(
     scale_b: Any = None,
     zero_b: Any = None,
     group: int | None = None,
+    c: Any = None,
+    beta: float | None = None,
     bias: Any = None,
     activation: str | None = None,
+    multiply: Any = None,
+    derivative: str | None = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
+    residual: Any = None,
     out_dtype: DType | str | None = None,
     prepass: bool | None = None,
     schedule: Schedule | None = None,
@@ -60,6 +68,9 @@ def scaled_mm(
     stream: Any = None,
 ) -> Any:
     """``out = activation(scale_a * (a @ b) * scale_b + bias)``, for operands of the same or different widths.
+
+    With all terms it is ``out = dropout(activation(scale_a * (a @ b) * scale_b + beta * c + bias) *
+    multiply) + residual``.
 
     With ``group`` each run of ``group`` neighbours along K of a column has its own scale and zero point:
     ``out = activation(scale_a * (a @ w) + bias)``, where ``w[k, n] = (b[k, n] - zero_b[k // group, n]) *
@@ -105,8 +116,17 @@ def scaled_mm(
         zero_b: with ``group``, what is subtracted from the numbers of ``b`` before they are scaled: an array
             (K / group, N) of f32, f16, bf16, i8 or u8.
         group: how many neighbours along K have a scale in common; a divisor of K.
+        c: array that is broadcast to the result, of one of the dtypes of ``a``; it may be ``out``.
+        beta: a number, as in `matmul`: the factor of ``c``, or of ``out`` if there is no ``c``.
         bias: array (N,) of f32, f16 or bf16, added to each row.
         activation: as in `matmul`.
+        multiply: array that is broadcast to the result, as in `matmul`, of one of the dtypes of ``a``.
+        derivative: as in `matmul`: multiplies by ``derivative'(multiply)``.
+        dropout: as in `matmul`, with ``seed`` and ``offset``.
+        seed: of dropout.
+        offset: of dropout.
+        residual: array that is broadcast to the result and added last, of one of the dtypes of ``a``; it may
+            be ``out``.
         out_dtype: dtype of a new result, one of those of ``a``; default: the dtype in which operands are
             multiplied, f16 for fp8, and f32 for two i8.
         prepass: whether a separate kernel converts ``b`` in memory before the product, to memory of twice the
@@ -158,16 +178,25 @@ def scaled_mm(
     if isinstance(b, PackedWeights):
         b, scale_b, zero_b, group = _of_packed(b, scale_b, zero_b, group)
     number, scales = _numbers_apart((scale_a, scale_b))
-    arrays = (a, b, out, *scales, bias, zero_b)
+    arrays = (a, b, out, *scales, bias, zero_b, c, multiply, residual)
+    dropped, drawn = NO_DROPOUT, NO_DROPOUT.words
+    numbers: tuple[Any, ...] = (number,)
+    if c is not None or beta is not None:
+        numbers = (number, 1.0 if beta is None else beta)
+    if dropout or seed or offset:
+        dropped = dropout_of("scaled_mm", dropout, seed, offset)
+        numbers, drawn = (*numbers, *dropped.numbers), dropped.words
     split = (split_k, reduction, batch_invariant)
-    words = (number == 1, activation, out_dtype, schedule, target, group, prepass, *split)
+    late = (said(beta), derivative, drawn)
+    words = (number == 1, activation, out_dtype, schedule, target, group, prepass, *split, *late)
 
     def first(located: Any) -> Any:
-        wanted = Wanted(number, None, activation, "exact", out_dtype, schedule, target, *split)
+        how = (schedule, target, *split)
+        wanted = Wanted(number, beta, activation, "exact", out_dtype, *how, derivative, False, dropped)
         given, extras = dict(zip(ARRAYS, arrays, strict=True)), ScaledExtras(group, prepass)
         return part(PLAN)(given, wanted, extras, located).launch(stream)
 
-    return called(_PLANS, arrays, words, (number,), stream, first)
+    return called(_PLANS, arrays, words, numbers, stream, first)
 
 
 def _of_packed(weights: PackedWeights, *beside: Any) -> tuple[Any, Any, Any, int | None]:

@@ -10,10 +10,11 @@ from tilewright import dtypes
 from tilewright.dtypes import PACKED, DType
 from tilewright.errors import LaunchError
 from tilewright.namespaces import part
+from tilewright.ops.ending import Late
 from tilewright.ops.launching import Call, Launch, LaunchPlan
-from tilewright.ops.planning import Wanted, check_apart, check_splitting, check_words, seen_as
-from tilewright.ops.problem import Problem, problem_of, result_shape
-from tilewright.ops.products import scaled, scaled_by_blocks, scaled_in_groups
+from tilewright.ops.planning import UPDATED, check_apart, posed_with, scale_of_c, seen_as
+from tilewright.ops.problem import Problem, check_broadcast, result_shape
+from tilewright.ops.products import RARE, scaled, scaled_by_blocks, scaled_in_groups
 from tilewright.ops.replay import Located
 from tilewright.ops.scaled import ScaledExtras
 from tilewright.ops.scales import (
@@ -32,6 +33,7 @@ from tilewright.ops.scales import (
     shared_rows,
     without_groups,
 )
+from tilewright.ops.wanted import Wanted, check_derivative, check_numbers, check_splitting, check_words
 from tilewright.ops.widening import pays_widened, pays_widened_groups
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.backends import arch_of
@@ -57,24 +59,30 @@ class Scaling:
         group: how many neighbours along K have a scale in common; None: there are no groups.
         shared: how many rows, and how many columns, have a scale in common; None: there are no blocks.
         problem: what the arrays pose.
+        late: the constants of the terms after the activation.
+        rare: the terms of `RARE` that there are.
     """
 
     group: int | None
     shared: tuple[int, int] | None
     problem: Problem
+    late: Late
+    rare: tuple[str, ...]
 
     @staticmethod
-    def of(infos: Mapping[str, ArrayInfo], group: int | None) -> Scaling:
-        """Of some arrays.
+    def of(infos: Mapping[str, ArrayInfo], wanted: Wanted, group: int | None) -> Scaling:
+        """The scaling of some arrays.
 
         Raises:
             LaunchError: groups, blocks or shapes that do not fit.
         """
+        drops = {"dropout"} if wanted.dropped.probability else set()
+        rare = tuple(name for name in RARE if name in drops | infos.keys())
         if in_groups(infos, group):
-            return Scaling(group, None, problem_of(broadcast_scales(without_groups(infos))))
+            return Scaling(group, None, *posed_with(broadcast_scales(without_groups(infos)), wanted), rare)
         shared = shared_rows(infos)
         whole = broadcast_scales(infos) if shared is None else beside_operands(infos)
-        return Scaling(None, shared, problem_of(whole))
+        return Scaling(None, shared, *posed_with(whole, wanted), rare)
 
     @property
     def in_groups(self) -> bool:
@@ -84,7 +92,12 @@ class Scaling:
     @property
     def names(self) -> tuple[str, ...]:
         """The arrays of the kernel, in its order."""
-        return WITH_GROUPS if self.in_groups else IN_KERNEL
+        return (*(WITH_GROUPS if self.in_groups else IN_KERNEL), *self.rare_arrays)
+
+    @property
+    def rare_arrays(self) -> tuple[str, ...]:
+        """The arrays of rare terms."""
+        return tuple(name for name in self.rare if RARE[name])
 
     def present(self, arrays: Mapping[str, Any]) -> tuple[str, ...]:
         """The same, with what stands for scales or zero points of groups that are not there."""
@@ -110,36 +123,46 @@ def plan_scaled(
     """
     check_words(wanted)
     check_splitting(wanted, "scaled_mm")
+    check_derivative("scaled_mm", wanted.derivative, multiplies=given.get("multiply") is not None)
     call = Call.of("scaled_mm", given, located=located)
+    beta = scale_of_c(call, wanted.beta)
     kind = scaled_dtype(call.infos, wanted)
     _check_packed_along_k(call.infos)
     shape = result_shape(call.infos["a"].shape, call.infos["b"].shape, "scaled_mm")
     backend = call.serve(wanted.target)
     call.make("out", shape, kind)
-    scaling = Scaling.of(call.infos, extras.group)
-    check_apart(call.infos)
+    check_numbers("scaled_mm", dtypes.f32, beta=beta)
+    if "c" in call.infos and beta == 0:  # it fits, and is not read
+        check_broadcast("c", call.infos.pop("c"), shape)
+        del call.arrays["c"]
+    scaling = Scaling.of(call.infos, wanted, extras.group)
+    check_apart(call.infos, updated=UPDATED)
+    call.updated = frozenset(("out", name) for name in UPDATED)
     multiplied, widens = _multiplied(call.infos, scaling, wanted, extras.prepass, backend)
     terms = {name for name in (*SCALES, "zero_b", "bias") if name in call.arrays}
-    terms |= {"alpha"} if wanted.alpha != 1 else set()
-    words = {"multiplied": multiplied, "activation": wanted.activation, "schedule": wanted.how}
-    rank, numbers, names = len(scaling.problem.batch), (wanted.alpha,), scaling.present(call.arrays)
+    terms |= {*scaling.rare, *({"alpha"} if wanted.alpha != 1 else ())}
+    words: dict[str, Any] = {"multiplied": multiplied, "activation": wanted.activation}
+    words |= {"late": scaling.late, "schedule": wanted.how}
+    rank, names = len(scaling.problem.batch), scaling.present(call.arrays)
+    numbers = (wanted.alpha, *((beta,) if "c" in scaling.rare else ()))
+    numbers += wanted.dropped.numbers if "dropout" in scaling.rare else ()
     seen = [_seen(name, call, scaling) for name in names]
     if widens and scaling.group is not None:  # the pass scales weights
-        kernel = scaled(0).bind(terms=frozenset(terms - {*OF_GROUPS}), **words)
+        kernel = scaled(0, scaling.rare).bind(terms=frozenset(terms - {*OF_GROUPS}), **words)
         scale = _in_place("scale_b", "out", call, scaling.problem)
-        arrays = {name: _seen(name, call, scaling) for name in IN_KERNEL if name != "scale_b"}
-        in_order = tuple(arrays.get(name, scale) for name in IN_KERNEL)
-        in_call = tuple("out" if name == "scale_b" else name for name in call.stand_ins(IN_KERNEL))
+        own = (*IN_KERNEL, *scaling.rare_arrays)
+        in_order = tuple(scale if name == "scale_b" else _seen(name, call, scaling) for name in own)
+        in_call = tuple("out" if name == "scale_b" else name for name in call.stand_ins(own))
         places = {name: WITH_GROUPS.index(name) for name in OF_GROUPS}
         of_groups = {name: (names[at], seen[at]) for name, at in places.items()}
         product = Launch(kernel, in_order, in_call, numbers)
         return part(WIDENED_FIRST)(call, product, (scaling.group, of_groups))  # type: ignore[no-any-return]
-    made, own = scaled, dict[str, Any]()
+    made = scaled
     if scaling.group is not None:
-        made, own = scaled_in_groups, {"group": scaling.group}
+        made, words = scaled_in_groups, {**words, "group": scaling.group}
     elif scaling.shared is not None:
-        made, own = scaled_by_blocks, {"shared": scaling.shared}
-    kernel = made(rank).bind(terms=frozenset(terms), **words, **own)
+        made, words = scaled_by_blocks, {**words, "shared": scaling.shared}
+    kernel = made(rank, scaling.rare).bind(terms=frozenset(terms), **words)
     product = Launch(kernel, tuple(seen), call.stand_ins(names), numbers)
     if widens:
         return part(WIDENED_FIRST)(call, product)  # type: ignore[no-any-return]

@@ -19,10 +19,10 @@ from tilewright.dtypes import FP8, PACKED, DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, shown
 from tilewright.layout.limits import divisor_at_most
-from tilewright.ops.planning import Wanted
 from tilewright.ops.problem import OF_BLOCKS, Matrices
 from tilewright.ops.products import BLOCK
 from tilewright.ops.results import MOST_IN_I32, agreed
+from tilewright.ops.wanted import Wanted
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.targets.atoms import WGMMA
 from tilewright.targets.matrix_cores import nearest
@@ -163,7 +163,7 @@ def scaled_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted, op: str = "scal
 
 
 def check_dtypes(op: str, infos: Mapping[str, ArrayInfo]) -> None:
-    """Refuse scales, zero points and biases of a dtype that theirs cannot be.
+    """Refuse scales, zero points and added arrays of a dtype that theirs cannot be.
 
     Args:
         op: what messages call the operation.
@@ -173,8 +173,10 @@ def check_dtypes(op: str, infos: Mapping[str, ArrayInfo]) -> None:
         DTypeError: one has it.
     """
     for name, info in infos.items():
-        is_added = name.startswith(("scale_", "bias"))
-        kinds = ZEROS if name == "zero_b" else WIDE if is_added else (info.dtype,)
+        is_wide = name.startswith(("scale_", "bias"))
+        kinds: tuple[DType, ...] = ZEROS if name == "zero_b" else WIDE if is_wide else (info.dtype,)
+        if name in ("multiply", "residual") or (name, op) == ("c", "scaled_mm"):
+            kinds = OPERANDS
         kinds = (*kinds, dtypes.f8e8m0) if name == "scale_b" and op in GROUPED else kinds
         if info.dtype not in kinds:
             near = ", ".join(map(str, kinds))

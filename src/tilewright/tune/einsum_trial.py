@@ -16,18 +16,15 @@ from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import DType
 from tilewright.ops.contraction import (
     ADDED,
-    NAMES,
-    NUMBERS,
     Contraction,
     Subscripts,
     extents_of,
     read_subscripts,
 )
-from tilewright.ops.einsum import ARRAYS, Dropout, EinsumExtras, einsum, plan_einsum
+from tilewright.ops.einsum import ARRAYS, einsum, plan_einsum
 from tilewright.ops.launching import LaunchPlan
-from tilewright.ops.planning import Wanted
-from tilewright.ops.prepasses import HALVES_OF
 from tilewright.ops.products import output_dtype
+from tilewright.ops.wanted import HALVES_OF, NO_DROPOUT, Dropout, Wanted
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.gpu_memory import device_put
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
@@ -38,9 +35,6 @@ from tilewright.tune.trial import OURS, FlowTrial, accumulation_of
 
 _UNWRITTEN = 0x7B
 
-NOTHING = Dropout()
-"""No element is dropped."""
-
 
 @dataclass(frozen=True)
 class Contracted:
@@ -48,7 +42,7 @@ class Contracted:
 
     Args:
         subscripts: of the axes.
-        arrays: ``a``, ``b``, ``out``, and ``bias`` and ``residual`` if there are any.
+        arrays: ``a``, ``b``, ``out``, and those of `ADDED` that there are.
     """
 
     subscripts: str
@@ -68,6 +62,7 @@ class Contracted:
         bias: bool = True,
         multiply: bool = False,
         residual: bool = False,
+        c: bool = False,
         whole: bool = False,
         seed: int = 0,
     ) -> Contracted:
@@ -80,6 +75,7 @@ class Contracted:
             bias: whether there is one: a number for each index of the axes that only ``b`` has.
             multiply: whether there is an array of the shape of the result to multiply with.
             residual: whether there is one, of the shape of the result.
+            c: whether there is one, likewise.
             whole: whether numbers are small integers, whose sums are exact.
             seed: of the random numbers.
         """
@@ -94,7 +90,8 @@ class Contracted:
         if bias:
             own = tuple(extents[label] if label not in named.a else 1 for label in named.out)
             arrays["bias"] = _numbers(rng, own, made, whole)
-        for name in [name for name, wanted in (("multiply", multiply), ("residual", residual)) if wanted]:
+        given = {"multiply": multiply, "residual": residual, "c": c}
+        for name in [name for name, is_wanted in given.items() if is_wanted]:
             arrays[name] = _numbers(rng, shape, made, whole)
         return Contracted(subscripts, arrays)
 
@@ -116,6 +113,7 @@ class EinsumTrial(FlowTrial):
         activation: the function of each element of the result.
         schedule: the schedule of the product; None: `einsum` chooses.
         alpha: the factor of the sums.
+        beta: the factor of ``c``.
         derivative: an argument of `einsum`.
         dropped: probability, seed and offset of `einsum`.
         saturate: an argument of `einsum`, as the following.
@@ -129,8 +127,9 @@ class EinsumTrial(FlowTrial):
     activation: str | None = None
     schedule: Schedule | None = None
     alpha: float = 1.0
+    beta: float | None = None
     derivative: str | None = None
-    dropped: Dropout = NOTHING
+    dropped: Dropout = NO_DROPOUT
     saturate: bool = False
     split_k: SplitK | None = None
     reduction: Reduction | None = None
@@ -148,10 +147,10 @@ class EinsumTrial(FlowTrial):
     ) -> LaunchPlan:
         """The launches for some arrays."""
         given = {name: arrays.get(name) for name in ARRAYS}
-        asked = Wanted(self.alpha, None, self.activation, precision, schedule=schedule, target=target)
-        asked = asked._replace(split_k=self.split_k, reduction=self.reduction)
-        extras = EinsumExtras(self.derivative, self.saturate, self.dropped)
-        return plan_einsum(self.given.subscripts, given, asked, extras)
+        how = (schedule, target, self.split_k, self.reduction, False)
+        late = (self.derivative, self.saturate, self.dropped)
+        asked = Wanted(self.alpha, self.beta, self.activation, precision, None, *how, *late)
+        return plan_einsum(self.given.subscripts, given, asked)
 
     def launch(self) -> Any:
         """Start it; on a GPU it may still run when this returns."""
@@ -159,6 +158,7 @@ class EinsumTrial(FlowTrial):
             self.given.subscripts,
             **self._there,
             alpha=self.alpha,
+            beta=self.beta,
             activation=self.activation,
             derivative=self.derivative,
             dropout=self.dropped.probability,
@@ -192,12 +192,14 @@ class EinsumTrial(FlowTrial):
         words = (EXACT, None) if self.halves else (self.precision, self.schedule)
         product = self._planned(held, *words, REFERENCE.name).product
         flow = product.kernel.flow(*product.arrays, *product.numbers)
-        given = dict[str, Array]()
-        for own, name, seen in zip(NAMES.values(), product.names, product.arrays, strict=True):
+        given, parameters = dict[str, Array](), product.kernel.program.parameters
+        tensors = [one.name for one in parameters if one.kind == "tensor"]
+        for own, name, seen in zip(tensors, product.names, product.arrays, strict=True):
             strides = [stride * held[name].itemsize for stride in seen.info.strides]
             given[own] = np.lib.stride_tricks.as_strided(held[name], seen.info.shape, strides)
         stored = {"D": given.pop("D")}
-        numbers = dict(zip(NUMBERS, product.numbers, strict=True))
+        others = [one.name for one in parameters if one.kind != "tensor"]
+        numbers = dict(zip(others, product.numbers, strict=True))
         how = accumulation_of(schedule)
         return compare_flow(flow, stored, given, numbers, how, self.halves)
 

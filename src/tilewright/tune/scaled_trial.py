@@ -14,11 +14,11 @@ from tilewright import dtypes
 from tilewright.checking.flows import StoredComparison, compare_flow
 from tilewright.checking.sample import Array, laid_out, normal
 from tilewright.dtypes import IN_TORCH, DType, limits
-from tilewright.ops.planning import Wanted
 from tilewright.ops.products import BLOCK
 from tilewright.ops.scaled import ARRAYS, ScaledExtras, scaled_mm
 from tilewright.ops.scaled_planning import plan_scaled
 from tilewright.ops.scales import SCALES, multiplied_as, natural_dtype
+from tilewright.ops.wanted import Wanted
 from tilewright.packing import pack
 from tilewright.runtime.gpu_memory import device_put
 from tilewright.runtime.packed_arrays import Packed, packed

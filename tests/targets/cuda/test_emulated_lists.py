@@ -11,7 +11,7 @@ from tests.ops.test_lists import operands
 
 import tilewright as tw
 from tilewright.ops.lists import Extents, ListTable, kernel_for
-from tilewright.ops.planning import Wanted
+from tilewright.ops.wanted import Wanted
 from tilewright.runtime.arrays import describe, elements
 from tilewright.runtime.listed import ArrayList, ListShape
 from tilewright.runtime.native import find_toolchains

@@ -1,0 +1,229 @@
+"""The arguments of a product besides its arrays, and the checks of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.calls import launches
+from tilewright.dataflow.nodes import EXACT, TF32
+from tilewright.dtypes import DType
+from tilewright.errors import LaunchError, close_to, shown
+from tilewright.functions.derivatives import DERIVATIVES
+from tilewright.ops.ending import ACTIVATIONS, Late
+from tilewright.runtime.binding import number as held_number
+from tilewright.schedule.question import Splitting
+from tilewright.schedule.schedule import Reduction, Schedule, SplitK
+
+F32, F16 = "f32", "f16"
+HALVES_OF = {F32: 2, F16: 1}
+"""How many halves of each number of f32 are multiplied, by the precision that is asked for."""
+
+
+class Dropout(NamedTuple):
+    """Elements to drop: those whose random bits are below the probability's share of ``2**32``.
+
+    Args:
+        probability: of each element.
+        seed: the key of the random numbers.
+        offset: the upper half of their counter.
+    """
+
+    probability: float = 0.0
+    seed: int = 0
+    offset: int = 0
+
+    @property
+    def numbers(self) -> tuple[int, int, int, float]:
+        """The kernel's numbers: seed, offset, threshold, and the factor of the elements that stay."""
+        if not self.probability:
+            return self.seed, self.offset, 0, 1.0
+        threshold = min(round(self.probability * 2**32), 2**32 - 1)
+        return self.seed, self.offset, threshold, 1 / (1 - self.probability)
+
+    @property
+    def words(self) -> bool | None:
+        """What a plan depends on: None if no element is dropped, else whether fractions are made."""
+        return self.makes_fractions if self.probability else None
+
+    @property
+    def makes_fractions(self) -> bool:
+        """Whether the factor of the elements that stay makes fractions of integers."""
+        return not float(1 / (1 - self.probability)).is_integer()
+
+
+NO_DROPOUT = Dropout()
+UNDROPPED = NO_DROPOUT.numbers
+
+
+def dropout_of(op: str, probability: float, seed: int, offset: int) -> Dropout:
+    """The dropout of a call.
+
+    Args:
+        op: the operation, as errors name it.
+        probability: of each element.
+        seed: the key of the random numbers.
+        offset: the upper half of their counter.
+
+    Raises:
+        LaunchError: a probability that is not below 1, or a number below 0.
+    """
+    if not (probability or seed or offset):
+        return NO_DROPOUT
+    _check_dropout(probability, seed, offset)
+    if not 0 <= probability < 1:
+        raise LaunchError(f"{op}: dropout={shown(probability)}; nearest legal choice: from 0 on and below 1")
+    for name, given in (("seed", seed), ("offset", offset)):
+        if given < 0:
+            raise LaunchError(f"{op}: {name}={given}; nearest legal choice: an integer from 0 on")
+    return Dropout(probability, seed, offset)
+
+
+@launches.of("matmul")
+def _check_dropout(dropout: float, seed: int, offset: int) -> None:
+    """Refuse values of other types."""
+
+
+class Wanted(NamedTuple):
+    """The arguments of a product besides its arrays, by their names in `matmul`; the numbers come first."""
+
+    alpha: complex = 1.0
+    beta: complex | None = None
+    activation: str | None = None
+    precision: str = "exact"
+    out_dtype: DType | str | None = None
+    schedule: Schedule | None = None
+    target: str | None = None
+    split_k: int | str | None = None
+    reduction: str | None = None
+    batch_invariant: bool = False
+    derivative: str | None = None
+    saturate: bool = False
+    dropped: Dropout = NO_DROPOUT
+
+    @property
+    def words(self) -> tuple[Any, ...]:
+        """All that a plan depends on but the numbers, which each launch is given."""
+        return *self[2:-1], self.dropped.words
+
+    @property
+    def late(self) -> Late:
+        """The constants of the terms after the activation; the order of the result is not known yet."""
+        return Late(self.derivative, (), self.saturate)
+
+    @property
+    def how(self) -> Schedule | Splitting | None:
+        """What is known of the schedule; None: nothing."""
+        splitting = Splitting(self.split_k, self.reduction, self.batch_invariant)
+        return splitting if self.schedule is None and splitting != Splitting() else self.schedule
+
+
+@launches.of("matmul")
+def asked(
+    alpha: complex = 1.0,
+    beta: complex | None = None,
+    activation: str | None = None,
+    precision: str = "exact",
+    out_dtype: DType | str | None = None,
+    schedule: Schedule | None = None,
+    target: str | None = None,
+    split_k: SplitK | None = None,
+    reduction: Reduction | None = None,
+    batch_invariant: bool = False,
+    derivative: str | None = None,
+    saturate: bool = False,
+    dropped: Dropout = NO_DROPOUT,
+) -> Wanted:
+    """The arguments of `matmul` besides its arrays, with their types checked.
+
+    Raises:
+        LaunchError: an argument of another kind.
+    """
+    how = (schedule, target, split_k, reduction, batch_invariant)
+    wanted = Wanted(alpha, beta, activation, precision, out_dtype, *how, derivative, saturate, dropped)
+    check_splitting(wanted)
+    return wanted
+
+
+def check_splitting(wanted: Wanted, op: str = "matmul") -> None:
+    """A schedule says itself how K is split; atomics add in no order.
+
+    Args:
+        wanted: what is asked for.
+        op: what errors call the product.
+    """
+    splitting = Splitting(wanted.split_k, wanted.reduction, wanted.batch_invariant)
+    if wanted.schedule is not None and splitting != Splitting():
+        raise LaunchError(
+            f"{op}: schedule= says how K is split, and so do split_k, reduction and batch_invariant; "
+            "nearest legal choice: one or the other, as in schedule=tw.Schedule(..., split_k=4)"
+        )
+    if wanted.batch_invariant and wanted.split_k == "stream":
+        raise LaunchError(
+            f'{op}: batch_invariant=True with split_k="stream", whose shares begin where the number of rows '
+            'puts them; nearest legal choice: split_k="auto"'
+        )
+    if wanted.batch_invariant and wanted.reduction == "atomic":
+        raise LaunchError(
+            f'{op}: batch_invariant=True with reduction="atomic", which adds parts as they come; '
+            'nearest legal choice: reduction="workspace"'
+        )
+
+
+def said(number: Any) -> str:
+    """What a plan depends on of alpha and of beta: fractions, of which integers refuse to be multiples."""
+    if number is None:
+        return ""
+    # By 1 nothing is multiplied, and what is multiplied by 0 is not read.
+    if number in (0, 1):
+        return str(int(number))
+    return "whole" if isinstance(number, int) or float(number).is_integer() else "fraction"
+
+
+def check_numbers(op: str, kind: DType, **numbers: Any) -> None:
+    """Refuse numbers of a call that the dtype in which they are multiplied makes infinite or 0.
+
+    Args:
+        op: what errors call the operation.
+        kind: the dtype.
+        numbers: by the names of the arguments.
+
+    Raises:
+        LaunchError: one is none, or becomes infinite or 0; says the nearest that does not.
+    """
+    for name, given in numbers.items():
+        parts = {name: given}
+        if isinstance(given, complex | np.complexfloating):
+            parts = {f"{name}.real": given.real, f"{name}.imag": given.imag}
+        for part_name, value in parts.items():
+            held_number(f"{op}: {part_name}", kind, value)
+
+
+def check_words(wanted: Wanted) -> None:
+    """Refuse a precision or an activation that does not exist."""
+    for name, words in (("precision", (EXACT, TF32, *HALVES_OF)), ("activation", tuple(ACTIVATIONS))):
+        given = getattr(wanted, name)
+        if (name == "precision" or given is not None) and given not in words:
+            near = close_to(given, words) if isinstance(given, str) else ""
+            raise LaunchError(f"{name}={shown(given)}; choose one of {', '.join(words)}{near}")
+
+
+def check_derivative(op: str, derivative: str | None, *, multiplies: bool) -> None:
+    """Refuse the derivative of no activation, and one without an array to take it at.
+
+    Args:
+        op: what errors call the operation.
+        derivative: the name of the activation; None: none.
+        multiplies: whether the caller gave ``multiply``.
+    """
+    if derivative is None:
+        return
+    if derivative not in DERIVATIVES:
+        near = close_to(derivative, DERIVATIVES)
+        raise LaunchError(f"derivative={shown(derivative)}; choose one of {', '.join(DERIVATIVES)}{near}")
+    if not multiplies:
+        raise LaunchError(
+            f"{op}: derivative={derivative!r} of nothing; nearest legal choice: multiply=, the array that "
+            "the activation was applied to"
+        )

@@ -1,0 +1,246 @@
+"""Every term of every operation that has one: whole numbers, so that each element is NumPy's exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.testing import device_get, device_put
+
+Array = np.ndarray[Any, Any]
+ALL_TARGETS = pytest.mark.parametrize(
+    "target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+)
+NO_SUCH = ("scaled_mm", "f64")
+SEED, OFFSET = 5, 7
+
+
+class Asked(NamedTuple):
+    """Operands and terms of a call, and the product that NumPy computes of the operands.
+
+    Args:
+        operands: of the call.
+        product: what the terms are applied to.
+        terms: arrays and numbers by the names of the arguments.
+    """
+
+    operands: tuple[Any, ...]
+    product: Array
+    terms: dict[str, Any]
+
+
+def whole(rng: np.random.Generator, *shape: int, kind: str = "f32", most: int = 3) -> Array:
+    return rng.integers(-most, most + 1, shape).astype(tw.dtype(kind).numpy)
+
+
+def drawn(rng: np.random.Generator, lead: tuple[int, ...], kind: str, names: str) -> Asked:
+    """Operands of shapes (..., 5, 7) and (7, 6), and the terms that are named."""
+    a, b = whole(rng, *lead, 5, 7, kind=kind), whole(rng, 7, 6, kind=kind)
+    product = a.astype(np.float64) @ b.astype(np.float64)
+    shapes = {"c": (5, 6), "bias": (6,), "multiply": (*lead, 5, 6), "residual": (*lead, 1, 6)}
+    wide = "f64" if kind == "f64" else "f32"
+    terms: dict[str, Any] = {
+        one: whole(rng, *shapes[one], kind=wide) for one in names.split() if one in shapes
+    }
+    terms |= {"beta": -2.0} if "c" in terms else {}
+    terms |= {"dropout": 0.5, "seed": SEED, "offset": OFFSET} if "dropout" in names.split() else {}
+    return Asked((a, b), product, terms)
+
+
+def by_numpy(asked: Asked, alpha: float = 1.0) -> Array:
+    """``dropout((alpha * product + beta * c + bias) * multiply) + residual`` in f64."""
+    terms = {name: np.float64(one) for name, one in asked.terms.items()}
+    made = alpha * asked.product + terms.get("beta", 1.0) * terms.get("c", 0) + terms.get("bias", 0)
+    made = np.asarray(made * terms.get("multiply", 1))
+    if "dropout" in terms:
+        kept = tw.testing.philox(np.arange(made.size).reshape(made.shape), SEED, OFFSET) >= 2**31
+        assert kept.any()
+        assert not kept.all()
+        made = np.where(kept, 2 * made, 0)
+    return np.asarray(made + terms.get("residual", 0))
+
+
+TERMS = (
+    "multiply",
+    "dropout",
+    "residual",
+    "c dropout",
+    "c bias multiply dropout residual",
+)
+CALLS: dict[str, Callable[..., Any]] = {
+    "matmul": lambda a, b, out, **terms: tw.matmul(a, b, out, alpha=0.5, **terms),
+    "scaled_mm": lambda a, b, out, **terms: tw.scaled_mm(a, b, out, scale_a=0.5, **terms),
+    "einsum": lambda a, b, out, **terms: tw.einsum("...mk,kn->...mn", a, b, out, alpha=0.5, **terms),
+}
+
+
+def results(shape: tuple[int, ...], kind: str) -> list[Array]:
+    """Results full of NaN: in C order, with rows and columns exchanged in memory, and with gaps."""
+    whole_one = np.full((*shape[:-1], shape[-1] + 3), np.nan, tw.dtype(kind).numpy)
+    turned = np.full((*shape[:-2], shape[-1], shape[-2]), np.nan, tw.dtype(kind).numpy)
+    return [np.full(shape, np.nan, tw.dtype(kind).numpy), turned.swapaxes(-1, -2), whole_one[..., 1:-2]]
+
+
+@ALL_TARGETS
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3)], ids=str)
+@pytest.mark.parametrize("terms", TERMS)
+@pytest.mark.in_turns(5)
+@pytest.mark.parametrize(
+    ("op", "kind"), [(op, kind) for op in CALLS for kind in ("f32", "f16", "f64") if (op, kind) != NO_SUCH]
+)
+def test_every_element_is_numpy_s(op: str, kind: str, terms: str, lead: tuple[int, ...], target: str) -> None:
+    rng = np.random.default_rng(len(lead) + len(terms))
+    asked = drawn(rng, lead, kind, terms)
+    want = by_numpy(asked, 0.5)
+    for out in results(want.shape, "f64" if kind == "f64" else "f32")[:: 2 if target == "cuda" else 1]:
+        there = {
+            name: device_put(one, target) if isinstance(one, np.ndarray) else one
+            for name, one in asked.terms.items()
+        }
+        operands = [device_put(one, target) for one in asked.operands]
+        result = device_put(out, target)
+        for _ in range(2):  # the second call is replayed
+            CALLS[op](*operands, result, **there, target=target)
+            assert np.array_equal(device_get(result), want)
+
+
+@ALL_TARGETS
+def test_numbers_of_a_known_call_are_its_own(target: str) -> None:
+    """Another beta, seed or probability launches the same kernel with other numbers."""
+    rng = np.random.default_rng(1)
+    a, b, c = (device_put(whole(rng, *shape), target) for shape in ((9, 4), (4, 33), (9, 33)))
+    product = device_get(a).astype(np.float64) @ device_get(b)
+    for op in CALLS:
+        for beta, share, seed in ((2.0, 0.5, 3), (-1.0, 0.5, 4), (2.0, 0.75, 3), (2.0, 0.5, 3)):
+            out = device_put(np.full((9, 33), np.nan, np.float32), target)
+            CALLS[op](a, b, out, c=c, beta=beta, dropout=share, seed=seed, target=target)
+            kept = tw.testing.philox(np.arange(9 * 33).reshape(9, 33), seed, 0) >= share * 2**32
+            want = np.where(kept, (0.5 * product + beta * device_get(c)) / (1 - share), 0)
+            assert np.array_equal(device_get(out), want), (op, beta, share, seed)
+
+
+@ALL_TARGETS
+@pytest.mark.parametrize("lead", [(), (3,)], ids=str)
+def test_gated_products_take_terms_after_the_gate(lead: tuple[int, ...], target: str) -> None:
+    rng = np.random.default_rng(2)
+    a, b, c = whole(rng, *lead, 5, 7), whole(rng, 7, 6), whole(rng, 7, 6)
+    product = np.maximum(a @ b, 0).astype(np.float64) * (a @ c)
+    terms = {"multiply": whole(rng, *lead, 5, 6), "residual": whole(rng, 6), "dropout": 0.5}
+    asked = Asked((a, b, c), product, terms)
+    given = {
+        name: device_put(one, target) if isinstance(one, np.ndarray) else one for name, one in terms.items()
+    }
+    operands = [device_put(one, target) for one in asked.operands]
+    out = device_put(np.full((*lead, 5, 6), np.nan, np.float32), target)
+    for _ in range(2):
+        tw.gated_matmul(*operands, out, activation="relu", **given, seed=SEED, offset=OFFSET, target=target)
+        assert np.array_equal(device_get(out), by_numpy(asked))
+
+
+@ALL_TARGETS
+def test_scales_of_groups_and_of_blocks_take_them_too(target: str) -> None:
+    rng = np.random.default_rng(3)
+    a, terms = (
+        whole(rng, 40, 256, kind="f16", most=1),
+        drawn(rng, (), "f32", "c multiply dropout residual").terms,
+    )
+    terms = {
+        name: np.resize(one, (40, 24)) if isinstance(one, np.ndarray) else one for name, one in terms.items()
+    }
+    weights, scales = whole(rng, 256, 24, kind="i8"), (2.0 ** rng.integers(-1, 2, (8, 24))).astype(np.float32)
+    of_groups = a.astype(np.float64) @ (weights * np.repeat(scales, 32, 0).astype(np.float64))
+    blocks = (2.0 ** rng.integers(-1, 2, (2, 24))).astype(np.float32)
+    of_blocks = a.astype(np.float64) @ (weights * np.repeat(blocks, 128, 0).astype(np.float64))
+    given = {
+        name: device_put(one, target) if isinstance(one, np.ndarray) else one for name, one in terms.items()
+    }
+    for scale, product, words in ((scales, of_groups, {"group": 32}), (blocks, of_blocks, {})):
+        out = device_put(np.full((40, 24), np.nan, np.float32), target)
+        operands = [device_put(one, target) for one in (a, weights)]
+        tw.scaled_mm(*operands, out, scale_b=device_put(scale, target), **words, **given, target=target)
+        assert np.array_equal(device_get(out), by_numpy(Asked((), product, terms)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["f32", "f16", "tf32"])
+def test_prepasses_of_a_gpu_take_them_too(precision: str) -> None:
+    """Halves of f16, and operands written along K for tf32, hold small whole numbers exactly."""
+    rng = np.random.default_rng(4)
+    a, b, y, r = whole(rng, 700, 901).T, whole(rng, 700, 803), whole(rng, 901, 803), whole(rng, 803)
+    asked = Asked((a, b), a.astype(np.float64) @ b, {"multiply": y, "dropout": 0.5, "residual": r})
+    there = [device_put(one, "cuda") for one in (a, b, y, r)]
+    out = device_put(np.full((901, 803), np.nan, np.float32), "cuda")
+    words = {"multiply": there[2], "residual": there[3], "dropout": 0.5, "seed": SEED, "offset": OFFSET}
+    for _ in range(2):
+        tw.matmul(*there[:2], out, precision=precision, **words)
+        assert np.array_equal(device_get(out), by_numpy(asked))
+
+
+@ALL_TARGETS
+def test_results_of_matmul_saturate(target: str) -> None:
+    rng = np.random.default_rng(6)
+    a, b = 100 * whole(rng, 9, 7), whole(rng, 7, 6)
+    there = [device_put(one, target) for one in (a, b)]
+    for kind, low, high in (("i8", -128, 127), ("f8e4m3", -448, 448)):
+        made = device_get(tw.matmul(*there, saturate=True, out_dtype=kind, target=target))
+        want = np.clip(a @ b, low, high).astype(tw.dtype(kind).numpy)
+        assert np.array_equal(made.astype(np.float32), want.astype(np.float32))
+
+
+@ALL_TARGETS
+def test_the_derivative_of_an_activation_is_that_of_einsum(target: str) -> None:
+    rng = np.random.default_rng(7)
+    a, b, y = (
+        device_put(rng.standard_normal(s).astype(np.float32), target) for s in ((9, 7), (7, 6), (9, 6))
+    )
+    words = {"multiply": y, "derivative": "gelu", "target": target}
+    assert np.array_equal(
+        device_get(tw.matmul(a, b, **words)), device_get(tw.einsum("mk,kn->mn", a, b, **words))
+    )
+
+
+A, B = np.ones((4, 3), np.float32), np.ones((3, 5), np.float32)
+
+
+@pytest.mark.parametrize("op", CALLS)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"dropout": 1.0}, "dropout=1.0; nearest legal choice: from 0 on and below 1"),
+        ({"dropout": 0.5, "seed": -1}, "seed=-1; nearest legal choice: an integer from 0 on"),
+        ({"offset": -1}, "offset=-1; nearest legal choice: an integer from 0 on"),
+        ({"dropout": "half"}, "dropout must be a number"),
+        ({"derivative": "gelu"}, "derivative='gelu' of nothing; nearest legal choice: multiply="),
+        ({"derivative": "gelo", "multiply": np.ones((4, 5), np.float32)}, "derivative='gelo'; choose one of"),
+        ({"beta": 2.0}, r"beta=2.0 multiplies neither c nor out; nearest legal choice: c="),
+        ({"multiply": np.ones((3, 5), np.float32)}, r"multiply has shape \(3, 5\), which is not broadcast"),
+        ({"c": np.ones((3, 5), np.float32), "beta": 0.0}, r"c has shape \(3, 5\), which is not broadcast"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else " ".join(value),
+)
+def test_bad_terms_are_refused(op: str, words: dict[str, Any], message: str) -> None:
+    with pytest.raises(tw.LaunchError, match=message):
+        CALLS[op](A, B, None, **words, target="reference")
+
+
+def test_terms_of_wrapped_integers_and_of_complex_numbers_are_refused() -> None:
+    ones = np.ones((3, 3), np.uint8)
+    for words in ({"multiply": ones}, {"dropout": 0.5}, {"saturate": True}):
+        (name,) = words
+        with pytest.raises(tw.DTypeError, match=f"{name} with operands of u8 and u8, whose sums wrap"):
+            tw.matmul(ones, ones, **words, target="reference")
+        with pytest.raises(tw.LaunchError, match=f"matmul: {name} of complex arrays; nearest"):
+            tw.matmul(ones.astype(np.complex64), ones.astype(np.complex64), **words, target="reference")
+
+
+def test_invariant_contractions_need_no_view() -> None:
+    a, b = np.ones((2, 3, 4), np.float32), np.ones((4, 5), np.float32)
+    made = tw.einsum("bmk,kn->bmn", a, b, batch_invariant=True, target="cpu")
+    assert np.array_equal(made, np.full((2, 3, 5), 4, np.float32))
+    x, w = np.ones((3, 6, 4), np.float32), np.ones((4, 2, 5), np.float32)
+    with pytest.raises(tw.LaunchError, match="batch_invariant=True, and out need a view; nearest"):
+        tw.einsum("bsk,khe->bhse", x, w, batch_invariant=True, target="reference")
