@@ -17,7 +17,7 @@ from tilewright.ir.fragment_ops import choice_dtype
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.ops import Copy, Elementwise, Redistribute
 from tilewright.ir.types import Value
-from tilewright.lang.numpy_functions import no_numpy_function, operator_of
+from tilewright.lang.numpy_functions import apply_ufunc, no_numpy_function
 from tilewright.lang.scalars import (
     Collective,
     Condition,
@@ -71,10 +71,7 @@ class Arithmetic(Collective):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
         """Accept NumPy numbers as operands; refuse NumPy functions."""
-        apply = operator_of(ufunc.__name__) if method == "__call__" else None
-        if apply is None or not all(isinstance(i, Arithmetic | np.generic) for i in inputs):
-            raise no_numpy_function(ufunc.__name__, self)
-        return apply(*(i.item() if isinstance(i, np.generic) else i for i in inputs))
+        return apply_ufunc(self, Arithmetic | np.generic, ufunc, method, inputs)
 
     def __array_function__(self, function: Any, *_: Any) -> NoReturn:
         raise no_numpy_function(function.__name__, self)

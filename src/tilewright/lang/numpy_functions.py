@@ -6,6 +6,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from tilewright.errors import TraceError
 from tilewright.functions.table import FUNCTIONS
 from tilewright.lang.source import here
@@ -60,7 +62,7 @@ _INSTEAD = {
     "transpose": "X.permute(1, 0)",
     "copyto": "tw.copy(source, target)",
 }
-
+"""Replacements of NumPy functions."""
 
 _OF_TILES = {
     **{name: f"x.{name}(axis)" for name in ("sum", "max", "min")},
@@ -71,12 +73,26 @@ _OF_TILES = {
     "transpose": "x.T",
     "copyto": "C[m, n] = x",
 }
-"""The same, for operators with a different replacement in a dataflow kernel."""
+"""Replacements of NumPy functions in dataflow kernels, if they differ from `_INSTEAD`."""
 
 
-def operator_of(ufunc: str) -> Callable[..., Any] | None:
-    """Return the operator of a universal function, if it has one."""
-    return _OPERATORS.get(ufunc)
+def apply_ufunc(given: object, kinds: Any, ufunc: Any, method: str, inputs: tuple[Any, ...]) -> Any:
+    """Apply the operator of a universal function to traced values and NumPy numbers.
+
+    Args:
+        given: the traced value whose `__array_ufunc__` was called.
+        kinds: the legal types of operands.
+        ufunc: the universal function.
+        method: its method; only a call has an operator.
+        inputs: the operands.
+
+    Raises:
+        TraceError: the function is not an operator, or an operand has another type.
+    """
+    apply = _OPERATORS.get(ufunc.__name__) if method == "__call__" else None
+    if apply is None or not all(isinstance(i, kinds) for i in inputs):
+        raise no_numpy_function(ufunc.__name__, given)
+    return apply(*(i.item() if isinstance(i, np.generic) else i for i in inputs))
 
 
 def no_numpy_function(name: str, given: object) -> TraceError:
@@ -88,11 +104,9 @@ def no_numpy_function(name: str, given: object) -> TraceError:
         nearest = _OF_TILES.get(name, nearest)
     if nearest is not None and type(given).__name__ == "Tensor":
         nearest = f"x = tw.load(...) of a tile of it, then {nearest}"
-    advice = (
-        f"; nearest legal choice: {nearest}" if nearest else "; see `help(tw)` for the functions of tiles"
-    )
+    advice = f"nearest legal choice: {nearest}" if nearest else "see `help(tw)` for the functions of tiles"
     return TraceError(
-        f"np.{name} of {given!r}: NumPy computes with arrays, and a kernel has none while it is traced"
+        f"np.{name} of {given!r}: NumPy computes with arrays, and a kernel has none while it is traced; "
         f"{advice}",
         here(),
     )

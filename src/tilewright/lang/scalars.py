@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.argument_checks import is_integer, legal
 from tilewright.errors import TraceError, shown
-from tilewright.lang.numpy_functions import no_numpy_function, operator_of
+from tilewright.lang.numpy_functions import apply_ufunc, no_numpy_function
 from tilewright.lang.source import author_frame, here, instruction_at
 from tilewright.lang.tracer import current, inline, located, open_region
 from tilewright.symbolic import expr
@@ -186,10 +186,7 @@ class Scalar:
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
         """Accept NumPy numbers as operands; refuse NumPy functions."""
-        apply = operator_of(ufunc.__name__) if method == "__call__" else None
-        if apply is None or not all(isinstance(i, Scalar | np.number) for i in inputs):
-            raise no_numpy_function(ufunc.__name__, self)
-        return apply(*(i.item() if isinstance(i, np.generic) else i for i in inputs))
+        return apply_ufunc(self, Scalar | np.number, ufunc, method, inputs)
 
     def __array_function__(self, function: Any, *_: Any) -> NoReturn:
         raise no_numpy_function(function.__name__, self)

@@ -117,7 +117,8 @@ def bank_passes(first_byte: Array, width: int, banks: int = REFERENCE.banks) -> 
         [1, 8]
     """
     requests = len(first_byte)
-    words = _words(first_byte, width).reshape(requests, -1)
+    words = np.where(first_byte[..., None] < 0, ABSENT, _units(first_byte, width, WORD_BYTES))
+    words = words.reshape(requests, -1)
     words.sort(axis=1)
     new = words >= 0
     new[:, 1:] &= words[:, 1:] != words[:, :-1]
@@ -127,14 +128,13 @@ def bank_passes(first_byte: Array, width: int, banks: int = REFERENCE.banks) -> 
     return found
 
 
-def _words(first_byte: Array, width: int) -> Array:
-    """Return the words of each access along a new last axis; negative if the lane takes no part."""
-    if width % WORD_BYTES == 0 or WORD_BYTES % width == 0:
-        first = first_byte // WORD_BYTES
-        found = first[..., None] + np.arange(max(width // WORD_BYTES, 1))
-    else:  # include the last byte: a width that is not a power of two may end in the next word
-        found = (first_byte[..., None] + np.append(np.arange(0, width, WORD_BYTES), width - 1)) // WORD_BYTES
-    return np.where(first_byte[..., None] < 0, ABSENT, found)
+def _units(first_byte: Array, width: int, unit: int) -> Array:
+    """Return the units (words, sectors) that each access of ``width`` bytes touches, on a new last axis."""
+    first = first_byte[..., None]
+    if width % unit == 0 or unit % width == 0:
+        return np.asarray(first // unit + np.arange(max(width // unit, 1)))
+    # Include the last byte: a width that is not a power of two may end in the next unit.
+    return np.asarray((first + np.append(np.arange(0, width, unit), width - 1)) // unit)
 
 
 def lanes_together(access_bytes: int, banks: int = REFERENCE.banks, lanes: int = REFERENCE.lanes) -> int:
@@ -201,17 +201,10 @@ def coalescing(
                 if active.size:
                     size = vector * element_bytes
                     needed = -(-np.unique(active).size * size // SECTOR_BYTES)
-                    touched = _units(active, size, SECTOR_BYTES).size
+                    touched = np.unique(_units(active, size, SECTOR_BYTES)).size
                     total = Sectors(total.requests + 1, total.sectors + touched, total.minimum + needed)
         totals.append(total)
     return max(totals, key=lambda total: total.sectors - total.minimum)
-
-
-def _units(first_byte: Array, size: int, unit: int) -> Array:
-    """Return the different units (words, sectors) that accesses of ``size`` bytes touch."""
-    # Include the last byte: a vector whose size is not a power of two may end in the next unit.
-    byte = first_byte.reshape(-1, 1) + np.append(np.arange(0, size, unit), size - 1)
-    return np.unique(byte // unit)
 
 
 def accesses(
