@@ -21,7 +21,7 @@ OUTSIDE: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "more threads than a block has": (lambda: tw.blocked((2**20,), (2**20,)), "at most 65536 threads"),
     "a map of a huge tile": (lambda: tw.raked((2**30, 2**30), (8, 4), 4, 1), "at most 16777216"),
-    "values of each thread": (lambda: tw.blocked((2**23,), (1,)), "at most 4194304 such pairs"),
+    "values of each thread": (lambda: tw.blocked((2**23,), (1,)), "at most 4194304 pairs"),
     "vectors": (
         lambda: tw.raked((256, 32), (32, 4), 2**50, 1),
         "nearest legal choice: vector=8",

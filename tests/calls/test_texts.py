@@ -49,7 +49,7 @@ HEAD = "# tilewright flow 1\nflow('f')\nM = size()\nA = array(f32, (M, M))\nC = 
     ("lines", "said"),
     [
         ("m = tile(f32)", "line 6: .*extent must be an integer"),
-        ("m = tile(M)\nx: M[m] = C[m]", "line 7: .* is no dtype"),
+        ("m = tile(M)\nx: M[m] = C[m]", "line 7: .* is not a dtype"),
         ("m = tile(M)\nx: f32[m] = A[m]", "line 7: A has 2 dimensions, and 1 indices are given"),
         ("m = tile(M)\nx: f32[m] = A[m, m]", "line 7: a span is named twice"),
         ("m = tile(M)\nx: f32 = C[m]", "line 7: the axes are not those of the indices"),
@@ -65,8 +65,8 @@ HEAD = "# tilewright flow 1\nflow('f')\nM = size()\nA = array(f32, (M, M))\nC = 
             "m = tile(M)\nx: f32[m] = C[m]\ny: f32 = sum(m, x, x)",
             "a sum is along steps, and m is of kind tile",
         ),
-        ("m = tile(M)\nk = steps(M)\nC[k] = 1.0", "line 8: a loop over steps is no place to store to"),
-        ("m = tile(M)\nC[m] = M", "line 7: .* is no number"),
+        ("m = tile(M)\nk = steps(M)\nC[k] = 1.0", "line 8: a store inside of a loop over steps"),
+        ("m = tile(M)\nC[m] = M", "line 7: .* is not a number"),
         ("m = tile(M)\nM = size()", "line 7: the name M is taken"),
         ("b = batch(M)\nm = tile(M)\nC[m] = 1.0", "without an index along the batch b"),
         ("m = tile(M)\nk = steps(M)\nx: f32[m] = cell('x', 0.0)\nC[m] = x", "C is stored from within a fold"),
@@ -150,7 +150,7 @@ def test_an_operand_of_another_type_is_a_violation() -> None:
     damaged = text.replace("copy(part, loaded)", "s = scalar(f32)\ncopy(s, loaded)")
     assert damaged != text
     found = tw.ir.violations(tw.ir.parse_kernel(damaged))
-    assert any(one.rule == "operand" and "s is no tensor" in str(one) for one in found), found
+    assert any(one.rule == "operand" and "s is neither a tensor" in str(one) for one in found), found
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ def meeting(threads, warps=2):
 @pytest.mark.parametrize(
     ("threads", "message", "nearest"),
     [
-        (0, "0 threads are no whole warps", "32"),
-        (-64, "-64 threads are no whole warps", "32"),
-        (33, "33 threads are no whole warps", "64"),
+        (0, "0 threads are not whole warps", "32"),
+        (-64, "-64 threads are not whole warps", "32"),
+        (33, "33 threads are not whole warps", "64"),
         (96, "waits for 96 threads; the block has 64", "64"),
     ],
 )

@@ -90,7 +90,7 @@ def test_threads_must_fill_warps() -> None:
     assert said(author) == []  # 48 of 64 threads
     kernel = Program(author).trace({"A": spec()})
     [broken] = violations(replace(kernel, threads=48))
-    assert (broken.message, broken.nearest) == ("48 threads are no multiple of 32 lanes", "64 threads")
+    assert (broken.message, broken.nearest) == ("48 threads are not a multiple of 32 lanes", "64 threads")
 
 
 def test_a_rewritten_kernel_is_verified_again() -> None:

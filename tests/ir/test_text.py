@@ -204,7 +204,7 @@ NEXT = GOOD.count("\n") + 1
         (GOOD + "import os\n", f"line {NEXT}: not a statement"),
         (GOOD + "copy(A, q)\n", f"line {NEXT}: not a value: q"),
         (GOOD + "copy(A)\n", f"line {NEXT}: copy(A): ValueError"),
-        (GOOD + "copy(A, 3)\n", f"line {NEXT}: copy(A, 3): TypeError: target of copy is no value but 3"),
+        (GOOD + "copy(A, 3)\n", f"line {NEXT}: copy(A, 3): TypeError: target of copy is not a value but 3"),
         (
             GOOD + "x = size(Extent(tensor='A', dim=0))\n",
             f"line {NEXT}: x = size(Extent(tensor='A', dim=0)): KeyError",

@@ -146,10 +146,10 @@ def test_unequal_maps_are_a_violation(function: Callable[..., Any], message: str
 @pytest.mark.parametrize(
     ("dtype", "value", "message"),
     [
-        (tw.i32, 0.5, "dtype: 0.5 is no i32"),
+        (tw.i32, 0.5, "dtype: 0.5 is not a value of i32"),
         (tw.i8, 128, "dtype: 128 is not within -128 to 127, the range of i8"),
         (tw.u8, -1, "dtype: -1 is not within 0 to 255, the range of u8"),
-        (tw.i32, -math.inf, "dtype: -inf is no i32"),
+        (tw.i32, -math.inf, "dtype: -inf is not a value of i32"),
     ],
 )
 def test_numbers_must_fit_integer_dtypes(dtype: tw.DType, value: float, message: str) -> None:

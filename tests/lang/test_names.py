@@ -192,7 +192,7 @@ def test_an_explicit_name_wins() -> None:
         ring = tw.shared((8, 8), tw.f16)
 
     assert names(trace(kernel)) == ["ring", "total", "ring_1"]
-    with pytest.raises(tw.TraceError, match="name='two words' is no name; nearest legal choice"):
+    with pytest.raises(tw.TraceError, match="name='two words' is not a name; nearest legal choice"):
         trace(lambda A: tw.shared((8, 8), tw.f16, name="two words"))
 
 
@@ -271,7 +271,7 @@ def test_an_error_inside_the_library_is_shown_at_the_authors_line() -> None:
     [("4*M N", "D0 N"), ("M 8", "M D1"), ("M, N", "M N"), ("M,N", "M N"), ("... M,", "... M")],
 )
 def test_a_dimension_is_a_name(declared: str, near: str) -> None:
-    with pytest.raises(tw.SignatureError, match=rf"dimension '[^']*' of A is no name;.*: A='{near}'"):
+    with pytest.raises(tw.SignatureError, match=rf"dimension '[^']*' of A is not a name;.*: A='{near}'"):
         tw.kernel(A=declared)(lambda A: None)
 
 

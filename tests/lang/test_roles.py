@@ -138,7 +138,7 @@ def test_inner_roles_set_no_registers() -> None:
         ),
         (lambda full: full[2], "stage 2 of 2 barriers"),
         (lambda full: tw.hopper.arrive(full[0], each="lane"), "choose 'role' or 'warp'"),
-        (lambda full: tw.hopper.arrive(full[0.5]), "0.5 of type float is no integer"),
+        (lambda full: tw.hopper.arrive(full[0.5]), "0.5 of type float is not an integer"),
     ],
 )
 def test_barriers_are_indexed_by_stage(statement: Callable[[Any], None], message: str) -> None:

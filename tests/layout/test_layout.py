@@ -172,7 +172,7 @@ def test_coordinates_outside_are_refused(coords: tuple[Any, ...]) -> None:
     "coords", [(0, 0, 0), ((0, 0), 0), (0, (0, 0, 0)), (0.5,), ("0",), (np.array([0.5]),)]
 )
 def test_coordinates_that_do_not_fit_are_refused(coords: tuple[Any, ...]) -> None:
-    with pytest.raises(LayoutError, match=r"fit|no index"):
+    with pytest.raises(LayoutError, match=r"fit|not an index"):
         Layout((4, (2, 3)))(*coords)
 
 

@@ -163,8 +163,8 @@ def test_what_has_no_meaning_is_refused_with_what_has(function, message: str) ->
             lambda x, n: x.to(tw.i8) + n,
             "the integer n, -2147483648 to 2147483647, need not be within -128 to 127",
         ),
-        (lambda x, n: (x < 3) & n, "n is no truth value"),
-        (lambda x, n: (x < 3) & 1, "1 is no truth value"),
+        (lambda x, n: (x < 3) & n, "n is not a truth value"),
+        (lambda x, n: (x < 3) & 1, "1 is not a truth value"),
         (lambda x, n: x.to(tw.i32) & True, "True is no i32"),
     ],
 )

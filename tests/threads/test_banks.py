@@ -146,7 +146,7 @@ def test_a_tile_of_a_tensor_with_sizes_given() -> None:
     ("view", "vector", "message"),
     [
         (View.strided((8, 32), (32, 1)), 8, "tile of"),
-        (View.strided((8, 64), (64, 1)), 3, "no multiple of vectors"),
+        (View.strided((8, 64), (64, 1)), 3, "not a multiple of vectors"),
         (View.strided((8, 64), (1, 8)), 8, "not contiguous"),
         (View.strided((8, 64), (68, 1)), 8, "nearest legal: 4"),
         (Tile((8, 64), (0, 0)).apply(View.strided((8, 60), (64, 1))), 8, "an edge cuts"),

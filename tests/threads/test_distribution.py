@@ -209,7 +209,7 @@ def test_an_order_that_is_no_permutation_is_refused(order: tuple[int, int]) -> N
 @pytest.mark.parametrize(("shape", "nearest"), [((16, 4), (16, 8)), ((8, 1), (16, 1)), ((2, 2), (16, 8))])
 def test_a_projection_keeps_an_extent_or_makes_it_one(shape, nearest) -> None:
     atom = Distribution((16, 8), (Mode(4, 1, 2), Mode(8, 0, 1)), (Mode(2, 1, 1), Mode(2, 0, 8)))
-    with pytest.raises(LayoutError, match="is no projection of a tile") as raised:
+    with pytest.raises(LayoutError, match="is not a projection of a tile") as raised:
         atom.projected(shape)
     assert str(raised.value).endswith(f"nearest legal choice: {nearest}")
     assert atom.projected(nearest).is_exact

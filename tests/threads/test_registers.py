@@ -108,7 +108,7 @@ def test_parts_of_a_tile_along_an_index() -> None:
 
 @pytest.mark.parametrize("keep", [((3, 1),), ((2, 3),), ((2, 4), (2, 4)), ((32, 1),)])
 def test_digits_that_no_coordinate_has(keep) -> None:
-    with pytest.raises(LayoutError, match="no digits of a coordinate below 16"):
+    with pytest.raises(LayoutError, match="not digits of a coordinate below 16"):
         reduction(raked(SHAPE, (8, 4), 1, 1), 1, keep)
 
 

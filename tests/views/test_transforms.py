@@ -298,7 +298,7 @@ def test_merging_what_was_unmerged_gives_the_view_back() -> None:
         (Merge(1, 2), "dimensions are 0 to 1"),
         (Merge(0, 0), "at least one"),
         (Embed(0, (3, 3), (1,)), "differ in number"),
-        (Permute((0, 0)), "no permutation"),
+        (Permute((0, 0)), "not a permutation"),
         (Broadcast(3, 4), "broadcast at dimension 3"),
         (Repeat(0, 0, 8), "the least is 1"),
         (Repeat(0, 4, 33), "nearest legal extent: 32"),

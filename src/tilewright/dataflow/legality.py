@@ -105,7 +105,7 @@ def _operand(made: Operand) -> str:
 
 
 def _no_dtype(kind: object) -> str:
-    return "" if isinstance(kind, DType) else f"{kind!r} is no dtype"
+    return "" if isinstance(kind, DType) else f"{kind!r} is not a dtype"
 
 
 def view_misfit(source: Operand, made: Operand) -> str:
@@ -138,7 +138,7 @@ def _places(operand: Operand, at: Sequence[Span]) -> str:
 def _store(made: Store) -> str:
     own = [span for span in made.at if span.kind != BATCH]
     if any(span.kind == STEPS for span in own):
-        return "a loop over steps is no place to store to"
+        return "a store inside of a loop over steps"
     if not fits(made.value.axes, own):
         return f"the axes of the value are not those of the places in {made.operand.name}"
     return _places(made.operand, made.at)
@@ -150,7 +150,7 @@ def _store(made: Store) -> str:
 def literal_misfit(value: object, kind: DType) -> str:
     """Return the error in a plain number of a dtype."""
     if not isinstance(value, int | float):
-        return f"{value!r} is no number"
+        return f"{value!r} is not a number"
     if kind.is_float or kind.kind == "bool":
         return "" if isinstance(value, float) or abs(value) < 1 << 1000 else f"{kind} does not hold {value}"
     low, high = limits(kind)
@@ -241,7 +241,7 @@ def _sum(node: Sum) -> str:
     if node.precision not in PRECISIONS:
         return f"precision is one of {', '.join(PRECISIONS)}, not {node.precision!r}"
     if node.dtype.kind == "bool":
-        return "a sum is no truth value"
+        return "a sum is not a truth value"
     for scale, of in zip(node.scales, (a, b), strict=True):
         if scale is not None and not fits(scale.axes, of.axes):
             return "the axes of a scale are not those of its operand"

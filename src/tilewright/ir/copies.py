@@ -341,7 +341,7 @@ class ByMap(Op):
             nearest = f"columns, and rows of the table, that are multiples of {MAP_UNIT}"
             yield self.violation("tensor map", f"{text} of {MAP_UNIT} integers, 64 bytes", nearest)
         if source.memory is not Memory.GLOBAL or source.indices or source.distribution is not None:
-            text = f"{self.source} is no whole array in global memory; only arrays have tensor maps"
+            text = f"{self.source} is not a whole array in global memory; only arrays have tensor maps"
             yield self.violation("tensor map", text, str(self.source.buffer))
 
 

@@ -34,7 +34,7 @@ def literal_obstacle(dtype: DType, value: object) -> tuple[str, str] | None:
     high = low + 2**dtype.bits - 1
     if isinstance(value, float) and not value.is_integer():
         near = min(max(round(value), low), high) if math.isfinite(value) else "an integer"
-        return f"{value} is no {dtype}", f"{near}, or .to(tw.f32) first"
+        return f"{value} is not a value of {dtype}", f"{near}, or .to(tw.f32) first"
     if not low <= value <= high:
         text = f"{value} is not within {low} to {high}, the range of {dtype}"
         return text, str(low if value < low else high)
@@ -107,11 +107,11 @@ def _verify_kinds(op: Elementwise, kind: DType) -> Iterator[Violation]:
             continue
         if isinstance(operand, bool):
             if not is_mask:
-                yield op.violation("dtype", f"{operand} is no {kind}", str(int(operand)))
+                yield op.violation("dtype", f"{operand} is not a value of {kind}", str(int(operand)))
         elif is_mask:
             yield op.violation(
                 "dtype",
-                f"{operand} is no truth value",
+                f"{operand} is not a truth value",
                 f"mask.to(tw.i32), or {bool(operand)}" if isinstance(operand, int) else "mask.to(tw.i32)",
             )
         elif isinstance(operand, Expr) and kind.kind in ("int", "uint") and kind.name not in ("i32", "i64"):

@@ -163,7 +163,7 @@ class ReadIndex(Op):
     def verify(self) -> Iterator[Violation]:
         """Require one element of an integer dtype in memory, and a range that is not empty."""
         if not self.source.is_tensor or self.source.tensor.view.rank:
-            text = f"{self.source} is no single element of a tensor in memory"
+            text = f"{self.source} is not a single element of a tensor in memory"
             yield self.violation("index", text, f"an index for each dimension of {self.source}")
         elif self.source.tensor.indices:
             text = f"the place of {self.source} is read from {self.source.tensor.indices[0]}"

@@ -116,7 +116,7 @@ LARGEST_ACCESS_BYTES = REFERENCE.access_bytes
 
 def _shape(value: Value) -> tuple[Int, ...]:
     if not isinstance(value.type, TensorType | FragmentType):
-        raise OperandTypeError(f"{value.name} is no tensor and no fragment but {value.type}")
+        raise OperandTypeError(f"{value.name} is neither a tensor nor a fragment but {value.type}")
     return value.type.shape
 
 

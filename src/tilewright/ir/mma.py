@@ -293,7 +293,7 @@ def _grid(atom: MmaAtom, tile: tuple[int, ...], warps: int | tuple[int, int]) ->
     if nearest[best] != tile:
         unit = _unit(atom, best)
         raise LayoutError(
-            f"a tile of {tile} by {best[0]} x {best[1]} warps: it is no multiple of {unit}, one {atom} of "
+            f"a tile of {tile} by {best[0]} x {best[1]} warps: it is not a multiple of {unit}, one {atom} of "
             f"each warp; nearest legal choice: tile={nearest[best]}"
         )
     return best

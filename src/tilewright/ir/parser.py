@@ -187,7 +187,7 @@ class _KernelParser(TextReader):
         operands = dict(zip(fields, positional, strict=True))
         for field, operand in operands.items():
             if not isinstance(operand, Value | tuple) and not (op is Fill and field == "value"):
-                raise TypeError(f"{field} of {what} is no value but {operand!r}")
+                raise TypeError(f"{field} of {what} is not a value but {operand!r}")
         return make(op, result, **operands, **named) if result else op(**operands, **named)
 
     def value(self, node: ast.expr) -> Any:

@@ -69,7 +69,7 @@ class Ticket(Op):
         kind = self.target.tensor if self.target.is_tensor else None
         if kind is None or kind.memory is not Memory.SHARED or kind.dtype != i32 or kind.view.rank:
             yield self.violation(
-                "counter", f"{self.target} is no i32 in shared memory", "tw.shared(1, tw.i32)[0]"
+                "counter", f"{self.target} is not an i32 in shared memory", "tw.shared(1, tw.i32)[0]"
             )
 
 

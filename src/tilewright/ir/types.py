@@ -249,14 +249,14 @@ class Value:
     def tensor(self) -> TensorType:
         """The type, which must be a tensor in memory."""
         if not isinstance(self.type, TensorType):
-            raise OperandTypeError(f"{self.name} is no tensor in memory but {self.type}")
+            raise OperandTypeError(f"{self.name} is not a tensor in memory but {self.type}")
         return self.type
 
     @property
     def fragment(self) -> FragmentType:
         """The type, which must be a fragment."""
         if not isinstance(self.type, FragmentType):
-            raise OperandTypeError(f"{self.name} is no fragment but {self.type}")
+            raise OperandTypeError(f"{self.name} is not a fragment but {self.type}")
         return self.type
 
     @property

@@ -220,7 +220,7 @@ def _warps(kernel: Kernel) -> Iterator[Violation]:
             )
         if isinstance(op, RoleBarrier) and (op.threads % kernel.lanes or op.threads < kernel.lanes):
             nearest = max(-(-op.threads // kernel.lanes), 1) * kernel.lanes
-            yield op.violation("role_barrier", f"{op.threads} threads are no whole warps", str(nearest))
+            yield op.violation("role_barrier", f"{op.threads} threads are not whole warps", str(nearest))
         if isinstance(op, RoleBarrier) and op.threads > kernel.threads:
             text = f"waits for {op.threads} threads; the block has {kernel.threads}"
             yield op.violation("role_barrier", text, str(kernel.threads))
@@ -228,7 +228,7 @@ def _warps(kernel: Kernel) -> Iterator[Violation]:
         nearest = -(-kernel.threads // kernel.lanes) * kernel.lanes
         yield Violation(
             "threads",
-            f"{kernel.threads} threads are no multiple of {kernel.lanes} lanes",
+            f"{kernel.threads} threads are not a multiple of {kernel.lanes} lanes",
             f"{nearest} threads",
         )
 

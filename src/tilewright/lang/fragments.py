@@ -500,4 +500,4 @@ def number(value: Any) -> float | int:
         )
     kind = type(value).__name__
     hint = "; bring it to registers with `tw.load`" if kind == "Tensor" else ""
-    raise TraceError(f"{shown(value)} of type {kind} is no operand of fragment arithmetic{hint}", here())
+    raise TraceError(f"{shown(value)} of type {kind} is not an operand of fragment arithmetic{hint}", here())

@@ -300,7 +300,7 @@ def _parameter(program: str, name: str, declared: Any, default: Any) -> Paramete
                 dim if dim.isidentifier() or dim == BATCH else f"D{number}" for number, dim in enumerate(said)
             )
             raise SignatureError(
-                f"kernel {program}: dimension {unnamed[0]!r} of {name} is no name; extents come from the "
+                f"kernel {program}: dimension {unnamed[0]!r} of {name} is not a name; extents come from the "
                 f"arrays; nearest legal choice: {name}={names!r}"
             )
         made, what = Parameter(name, "tensor", dims), "an array, which has no default"

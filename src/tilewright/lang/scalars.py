@@ -380,11 +380,11 @@ def unwrap(value: object) -> Int:
         raise TraceError(text, here())
     if isinstance(value, Collective):
         raise TraceError(
-            f"{value!r} is no integer; quotients of integers that are integers are `//`, `%` and "
+            f"{value!r} is not an integer; quotients of integers that are integers are `//`, `%` and "
             "`tw.ceil_div`",
             here(),
         )
-    raise TraceError(f"{shown(value)} of type {type(value).__name__} is no integer", here())
+    raise TraceError(f"{shown(value)} of type {type(value).__name__} is not an integer", here())
 
 
 def unwrap_condition(value: object) -> Cond:
@@ -393,7 +393,7 @@ def unwrap_condition(value: object) -> Cond:
         return value.cond
     if isinstance(value, bool):
         return Constant(value)
-    raise TraceError(f"{shown(value)} of type {type(value).__name__} is no condition", here())
+    raise TraceError(f"{shown(value)} of type {type(value).__name__} is not a condition", here())
 
 
 def as_tuple(value: object) -> tuple[Any, ...]:

@@ -273,7 +273,7 @@ def _index(coord: Any, shape: IntTuple) -> Any:
         return coord
     if isinstance(coord, np.ndarray):
         if coord.dtype.kind not in "iu":
-            raise LayoutError(f"an array of {coord.dtype} is no index; use an integer dtype")
+            raise LayoutError(f"an array of {coord.dtype} is not an index; use an integer dtype")
         return coord.astype(np.int64)
     try:
         return operator.index(coord)

@@ -50,7 +50,7 @@ def _canonical(value: Any, depth: int, whole: Any) -> IntTuple:
         raise LayoutError(f"{shown(value)}: integers of layouts have at most 64 bits")
     where = "" if value is whole else f" in {shown(whole)}"
     raise LayoutError(
-        f"{shown(value)}{where} is no integer and no tuple of integers, as shapes and strides of layouts are"
+        f"{shown(value)}{where} is neither an integer nor a tuple of integers, which shapes and strides are"
     )
 
 

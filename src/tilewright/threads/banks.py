@@ -226,7 +226,7 @@ def accesses(
         raise LayoutError(f"a distribution of a tile of {distribution.shape} for a view of {view.shape}")
     if vector < 1 or distribution.size_values % vector:
         raise LayoutError(
-            f"{distribution.size_values} values per thread are no multiple of vectors of {vector}"
+            f"{distribution.size_values} values per thread are not a multiple of vectors of {vector}"
         )
     fixed = View(view.shape, substitute(view.offset, env), view.elems, substitute(view.valid, env))
     index = tuple(np.moveaxis(distribution.table, -1, 0))

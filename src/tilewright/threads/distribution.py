@@ -281,7 +281,7 @@ class Distribution(Drawable):
         if any(new not in (1, old) for new, old in zip(shape, self.shape, strict=True)):
             nearest = tuple(1 if new == 1 else old for new, old in zip(shape, self.shape, strict=True))
             raise LayoutError(
-                f"{tuple(shape)} is no projection of a tile of shape {self.shape}: each extent is 1 or "
+                f"{tuple(shape)} is not a projection of a tile of shape {self.shape}: each extent is 1 or "
                 f"stays; nearest legal choice: {nearest}"
             )
         gone = {d for d, (new, old) in enumerate(zip(shape, self.shape, strict=True)) if new == 1 != old}

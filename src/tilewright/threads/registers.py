@@ -167,7 +167,7 @@ def _check(source: Distribution, dim: int, keep: Keep) -> None:
     end = 1
     for extent, step in keep:
         if extent < 1 or step < 1 or step % end or source.shape[dim] % (extent * step):
-            raise LayoutError(f"{keep} are no digits of a coordinate below {source.shape[dim]}")
+            raise LayoutError(f"{keep} are not digits of a coordinate below {source.shape[dim]}")
         end = extent * step
 
 

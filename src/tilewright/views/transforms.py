@@ -460,7 +460,7 @@ class Permute:
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
         if sorted(self.order) != list(range(view.rank)):
-            raise LayoutError(f"permute {self.order} is no permutation of the {view.rank} dimensions")
+            raise LayoutError(f"permute {self.order} is not a permutation of the {view.rank} dimensions")
         shape = [view.shape[dim] for dim in self.order]
         index = coordinates(shape)
         return view.map(shape, [index[self.order.index(dim)] for dim in range(view.rank)])

@@ -194,7 +194,7 @@ def full(along: Any, value: Any, dtype: DType | str | None = None) -> Accumulato
         dtype: its dtype.
 
     Raises:
-        TraceError: ``value`` is no number, as in the older order ``(value, dtype, along)``.
+        TraceError: ``value`` is not a number, as in the older order ``(value, dtype, along)``.
 
     Example:
         The largest product of each row, whatever the length of a step.  No target runs folds other than

@@ -474,4 +474,4 @@ def no_tile_error(value: object) -> TraceError:
             f"with spans of tw.tiles and tw.steps, e.g. {name}[m, k]",
             here(),
         )
-    return TraceError(f"{shown(value)} of type {type(value).__name__} is no tile", here())
+    return TraceError(f"{shown(value)} of type {type(value).__name__} is not a tile", here())
