@@ -34,24 +34,24 @@ from tilewright.targets.atoms import wgmma
 
 FP8 = ("f8e4m3", "f8e5m2")
 PROMOTED_EVERY, SUMMED_EVERY = 512, 128
-"""Elements along K after which sums are promoted: of 8-bit floats, whose sums keep 13 bits; and if sums must
-lose no more than those of f32."""
+"""Elements along K after which sums are promoted: for 8-bit floats, whose sums keep 13 bits; and for the
+precision of f32 sums."""
 
 PROMOTED_ELEMENTS = 64 * 192
 """Elements of a group's tile that fit into the registers twice."""
 
 SLICES = 2
-"""Slices of a group's columns that share registers to be promoted, if a tile does not fit there twice."""
+"""Slices of a group's columns that are promoted in turn, if registers do not hold the sums of a tile twice."""
 
 PROMOTION = {False: 0.2, True: 0.1}
-"""How much longer 128 bytes along K take that end with a promotion of all sums, and of slice after slice."""
+"""Relative additional time of 128 bytes along K with a promotion of all sums, and with one of each slice."""
 
 ROW_US, CUT_ROW_US = 0.95e-5, 2.4e-5
-"""Time of 128 bytes of a row from the second-level cache, shared by all multiprocessors; if they lie in two
-lines."""
+"""Time of 128 bytes of a row from the second-level cache, which all multiprocessors share; in one cache line,
+and in two."""
 
 GROUPED_BAND = 4
-"""Rows of tiles that follow each other, for groups of rows, if a block takes tile after tile."""
+"""Rows of tiles in a band, for grouped rows with a persistent grid."""
 
 SCALED_STAGES, SCALED_BUFFERS, SCALED_COPIES = 3, 4, 4
 """Stages, buffers and copies of the main loop's body if slices of sums are multiplied by scales.
@@ -60,10 +60,10 @@ On an H200 2 to 5 per cent faster than four stages, two buffers and one copy.
 """
 
 GROUPS_M = (4, 8, 16)
-"""Heights of the bands in which tiles follow each other."""
+"""Heights of the bands of tiles that are proposed for the fastest forms."""
 
 NEIGHBOURS = 3
-"""Number of the fastest forms whose neighbours are proposed too."""
+"""Number of fastest forms whose neighbours are proposed too."""
 
 DECODED_DTYPES = ("f16", "bf16")
 """Dtypes into which operands are decoded in registers."""
@@ -74,7 +74,7 @@ DECODED_COPIES = 2
 """Copies of the main loop's body if a block decodes and takes tile after tile: 1 per cent faster than one."""
 
 MOST_WITH_INTEGERS = 128 * 96
-"""Sums of a group that decodes integers in many registers: into bf16, or if they lie along its rows."""
+"""Sums of a group, at most, that decodes integers into bf16, or integers that are contiguous along M."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,15 @@ class WgmmaForm:
     """A form of the Hopper kernel, and what was measured of it on an H200.
 
     Args:
-        rows: of one group's tile.
-        columns: of a tile.
-        groups: that multiply.
-        stages: of the ring.
-        buffers: of each group's epilogue, of 128 bytes a row.
+        rows: rows of one group's tile.
+        columns: columns of a tile.
+        groups: groups that multiply.
+        stages: stages of the ring.
+        buffers: buffers of each group's epilogue, with rows of 128 bytes.
         roles: how the groups share the work.
         persistent: whether a block takes tile after tile.
         cluster: blocks that share operands.
-        depth: of a tile along K, in units of 128 bytes; more than 1 for sums that each tile promotes.
+        depth: depth of a tile, in units of 128 bytes; more than 1 only if each tile promotes its sums.
         fixed_us: time of a launch besides its steps.
         tile_us: time of a tile besides its steps.
         latency_us: time of a step of a block that has a multiprocessor to itself.
@@ -177,7 +177,7 @@ class WgmmaForm:
         Args:
             question: the problem as it is multiplied.
             schedule: of the form.
-            row_us: time of 128 bytes of a row of A, and of B, of all that are loaded.
+            row_us: time of 128 bytes of a row of A, and of B, for all operands that are loaded.
         """
         in_slices = self.promotes_slices(question)
         is_promoted = in_slices or is_scaled_by_tile(question)
@@ -207,7 +207,7 @@ SHAPES = (
     WgmmaForm(64, 64, 1, 8, 1, persistent=False, fixed_us=1.8, tile_us=2.5, latency_us=0.235, busy_us=0.21),
     WgmmaForm(64, 256, 2, 2, 2, depth=2),
 )
-"""Few, so that few kernels are compiled; the first of equals is taken."""
+"""Few forms, so that few kernels are compiled; of equal estimates the first wins."""
 
 DECODED_SHAPES = (
     WgmmaForm(128, 128, 2, DECODED_STAGES, 1),
@@ -223,9 +223,9 @@ DECODED_SHAPES = (
 )
 """Forms for a decoded operand. Their times are taken from `SHAPES` and were not measured.
 
-Those of 128 rows of a group also take operands that are contiguous along their rows, not along K.  They have
-the most stages for their size, since the narrow operand is the long one; the others are taken to lose more at
-the beginning of a tile.
+Forms with 128 rows of a group also take operands that are contiguous along their rows, not along K.  They
+have the most stages for their size, because the narrow operand is the long one.  The model assumes that other
+forms lose more time at the beginning of a tile.
 """
 
 
@@ -239,12 +239,12 @@ def promoted_every(question: Question) -> int:
 
 
 def is_scaled_by_tile(question: Question) -> bool:
-    """Whether each 128 bytes along K have their own scales, by which their sums are multiplied."""
+    """Whether each 128 bytes along K have their own scales."""
     return question.form.scaled_every * question.dtype.bytes == ROW_BYTES
 
 
 def cached_row_us(question: Question, factor: Factor) -> float:
-    """Time of 128 bytes of an operand from the cache; rows that do not begin at a line lie in two."""
+    """Time of 128 bytes of an operand from the cache; rows that do not begin at a line take two lines."""
     spec = question.form.spec(factor.part.operand, question.specs)
     steps = [step for dim, step in enumerate(spec.stride_divisors) if dim != spec.unit_dim]
     # Divisors of strides are known up to 16 elements only; extents up to 256.
@@ -412,7 +412,7 @@ NARROW_COLUMNS = 32
 MOST_STREAM_STAGES = 16
 
 PARTS_PAY = 0.8
-"""Time with K in parts, relative to the best form by its own model, that is worth proposing."""
+"""Schedules with K in parts are proposed if their time, relative to the best form, is below this."""
 
 SPLITS: tuple[tuple[int | str, str], ...] = (
     ("auto", "workspace"),
@@ -422,7 +422,7 @@ SPLITS: tuple[tuple[int | str, str], ...] = (
 """Splits and reductions that are tried unasked; streams were never the fastest."""
 
 DOUBT = 1.02
-"""Factor on the estimates with K in parts: smaller gains are not believed."""
+"""Factor on the estimates with K in parts, because the model does not resolve smaller gains."""
 
 SHORTEST_BYTES = 8192
 """Bytes along K that are split unasked, at least; with less, parts cost more than they saved."""

@@ -104,73 +104,74 @@ legal(
 class Schedule:
     """How the hardware computes ``C = epilogue(sum over K of A @ B)``: instruction, tile, warps, staging.
 
-    For a kernel, its arrays and an architecture a schedule is legal as a whole, or it is refused as a whole,
-    with every reason at once, before anything is compiled.
+    For a kernel, its arrays and an architecture, a schedule is legal as a whole, or it is refused before
+    anything is compiled, with every reason at once.
 
     Args:
         atom: the instruction that multiplies.
-        tile: extents (m, n, k) of what is computed at once: by a block, or, of groups that have tiles of
-            their own, by each group; ``k`` is how deep the tiles of A and B are that are copied at once.
-        warps: how many times the atom's threads (a warp, or of ``wgmma`` a warpgroup) lie side by side along
-            the rows and columns of one group's tile.
-        interleaved: whether warps take turns at the atoms of a tile, as `TiledMma` has it.  A staged epilogue
-            without roles then goes through the tile in slices of its columns.
-        stages: tiles of A and B that shared memory holds.
+        tile: extents (m, n, k) of the tile of a block, or of each group if groups have their own tiles; ``k``
+            is the depth of the tiles of A and B that are copied at once.
+        warps: number of warps (warpgroups with ``wgmma``) along the rows and along the columns of a group's
+            tile.
+        interleaved: whether warps take turns at the atoms of a tile; see `TiledMma`.  A staged epilogue
+            without roles then stores the tile in slices of its columns.
+        stages: tiles of A and B in shared memory.
         staging: one of ``"direct"``, ``"panels"``, ``"registers"``, ``"cp_async"``, ``"fragments"``,
             ``"tma"``.
         roles: one of ``"none"``, ``"cooperative"``, ``"ping-pong"``.
-        groups: groups of warps that multiply; cooperative ones share a tile along its rows, groups that play
-            ping-pong take a tile each, or with ``staging="registers"`` share one.  Without roles, with
-            ``staging="fragments"``, they share a tile along K: each has a part of it and a ring of its own,
-            and their sums are added up in shared memory, in the order of the parts.
-        balanced: whether the rows and the columns are dealt out in equal shares, a block each, as large as a
-            tile at most; else all tiles but the last have the extents of ``tile``.
-        blocks: of a persistent grid at most, whose blocks compute one tile after the other, and of which as
-            many are launched as finish together; 0: a block for each tile.
-        cluster: blocks along M, which share B, and along N, which share A, by copies to all of them.
-        group_m: rows of tiles that follow each other column by column; 0: the grid's own order.
-        group_n: columns of tiles that follow each other row by row, instead.
-        promote: tiles along K after which sums are added to others that keep all bits; 0: never.  With 1,
-            atoms that multiply in the background have the columns of a tile one slice after the other where
-            they have fewer, and all slices are added up in the same registers before they are promoted.
+        groups: groups of warps that multiply.  Cooperative groups share the rows of a tile.  Ping-pong groups
+            take a tile each, or share one with ``staging="registers"``.  Without roles, with
+            ``staging="fragments"``, groups share a tile along K: each has a part of it and its own ring, and
+            their sums are added up in shared memory, in the order of the parts.
+        balanced: whether blocks have equal shares of the rows and columns, each at most a tile; else all
+            tiles but the last have the extents of ``tile``.
+        blocks: blocks of a persistent grid, at most; each computes one tile after the other, and a launch has
+            as many as finish together; 0: a block for each tile.
+        cluster: blocks along M, which share B, and along N, which share A, by multicast copies.
+        group_m: rows of tiles in a band that is traversed column by column; 0: the order of the grid.
+        group_n: columns of tiles in a band that is traversed row by row, instead.
+        promote: tiles along K after which sums are added to others that keep all bits; 0: never.  With 1, an
+            asynchronous atom with fewer columns than the tile multiplies one slice of columns after another,
+            and all slices use the same accumulators before they are promoted.
         epilogue: one of ``"direct"``, ``"staged"``, ``"overlapped"``.
-        buffers: of each group, through which a staged or overlapped epilogue writes.
-        registers: of each thread that multiplies, where another role copies; 0: as the compiler finds.
-        swap_ab: whether the transposed product ``C^T = B^T @ A^T`` is computed, with the same elements: the
+        buffers: buffers of each group in a staged or overlapped epilogue.
+        registers: registers of each thread that multiplies, if another role copies; 0: the compiler chooses.
+        swap_ab: whether to compute the transposed product ``C^T = B^T @ A^T``, with the same elements: the
             columns of B lie along the rows of the atom, and the rows of A along its columns, of which an atom
-            may have as few as 8.  All other fields then speak of the transposed product: ``tile`` is (n, m,
-            k) in the author's words, and so it is with ``warps``, ``groups``, ``cluster``, ``group_m`` and
-            ``group_n``.
-        split_k: parts of K, each of which a block of its own adds up; ``"auto"``, ``"stream"``: see `SPLITS`,
-            with ``blocks`` that run at once.  What is done with the sums is done once, with all of them.
-        reduction: how the sums of the parts come together: ``"workspace"``, ``"reduce-scatter"``,
-            ``"turnstile"``, ``"atomic"``, ``"cluster"``; see `REDUCTIONS`. Where `matmul` is asked to split K
-            and no reduction is named, the schedule that it chooses has the fastest of those in one order.
-        bypass: operands that go past shared memory, straight into the registers that multiply: ``""`` none,
-            ``"a"``, ``"b"`` or ``"ab"``; with ``staging="registers"``.  Worth it where no two warps multiply
-            the same rows of the operand: all that do so read them for themselves.
-        k1: neighbours along K of A, and of B, that stay together in shared memory: a tile lies there as (K0,
-            rows, K1) with K1 fastest, whatever is contiguous in the array; 0: as the array does.
-        extra_rows: rows of K1 elements between two K0 of A, and of B, that nothing lies in: with one of them
-            neighbouring K0 are in other banks.
-        dealt: threads along the rows and along K to which a tile of A is dealt, and one of B.  Each copies a
-            contiguous part, and neighbours follow each other along what is contiguous in the array; 0: all of
-            them, in as few sectors as the array allows.
-        turned: operands that lie in memory along their rows, and in shared memory with K1 neighbours along K:
-            ``""`` none, ``"a"``, ``"b"`` or ``"ab"``; with ``staging="registers"`` and with ``dealt`` of the
-            operand.  Threads read them along their rows, as wide as the array allows, and turn their parts
-            around in registers; what lies along K is read and written as it lies.
-        batches: batch items of which a block computes the same tile, one after the other.
-        whole: which of M, N and K are multiples of the tile's extents, some of ``"mnk"``: along them no
-            element is asked whether it lies within the array, and a launch with another extent is refused.
-        unroll: tiles along K in each turn of the main loop of those who multiply: the compiler copies its
-            body, so that what one tile ends with lies beside what the next one begins with.
-        across: whether what is reduced along rows or columns, and stored along one dimension alone, is
-            reduced across tiles: each writes its part, and who comes last makes the result of all parts, in
-            the order of the tiles.  Otherwise one tile covers all of a row, or column.
+            may have as few as 8.  All other fields then describe the transposed product: ``tile`` is (n, m,
+            k) in the author's words, and ``warps``, ``groups``, ``cluster``, ``group_m`` and ``group_n``
+            change likewise.
+        split_k: parts of K, each for a block; or ``"auto"`` or ``"stream"``, see `SPLITS`, with ``blocks``
+            that run at once.  The epilogue runs once, with the sums of all parts.
+        reduction: how the sums of the parts are added up: ``"workspace"``, ``"reduce-scatter"``,
+            ``"turnstile"``, ``"atomic"``, ``"cluster"``; see `REDUCTIONS`.  If `matmul` is asked to split K
+            without a reduction, it chooses the fastest of those with a fixed order.
+        bypass: operands that bypass shared memory, on their way into the registers of the multiplication:
+            ``""``, ``"a"``, ``"b"`` or ``"ab"``; with ``staging="registers"``.  It pays if no two warps
+            multiply the same rows of the operand, because each warp reads them for itself.
+        k1: neighbours along K of A, and of B, that stay together in shared memory: the layout of a tile is
+            (K0, rows, K1) with K1 fastest, for any layout of the array; 0: the layout of the array.
+        extra_rows: unused rows of K1 elements between two K0 of A, and of B; with one of them neighbouring K0
+            are in different banks.
+        dealt: threads along the rows and along K that copy a tile of A, and one of B.  Each thread copies a
+            contiguous part, and neighbouring threads are neighbours along the contiguous dimension of the
+            array; 0: all threads copy, in as few sectors as the array allows.
+        turned: operands that are contiguous along their rows in memory, but have K1 neighbours along K in
+            shared memory: ``""``, ``"a"``, ``"b"`` or ``"ab"``; with ``staging="registers"`` and ``dealt`` of
+            the operand.  Threads read along the rows, as wide as the array allows, and turn their parts
+            around in registers.  An operand that is contiguous along K is not turned.
+        batches: batch items for which a block computes the same tile, one after the other.
+        whole: dimensions among M, N and K that are multiples of the tile's extents, some of ``"mnk"``.  No
+            access along them checks whether it is within the array, and a launch with another extent is
+            refused.
+        unroll: tiles along K in each turn of the main loop of the multiplying warps; the compiler copies the
+            body of the loop, so that the end of one tile is next to the beginning of another.
+        across: whether results that are reduced along rows or columns, and stored along one dimension, are
+            reduced across tiles: each tile writes its part, and the last block to arrive reduces all parts
+            in the order of the tiles.  Otherwise one tile covers all of a row, or column.
 
     Raises:
-        LaunchError: a value that no schedule has, e.g. an unknown name, or stages below 1.
+        LaunchError: a field has a value that no schedule has, e.g. an unknown name, or stages below 1.
 
     Example:
         >>> import tilewright as tw
@@ -183,7 +184,7 @@ class Schedule:
         >>> eval(repr(schedule)) == schedule
         True
 
-        Of a few rows of A, 16 here, by many columns of B, the columns fill the atom:
+        If A has few rows, 16 here, and B many columns, the columns fill the atom:
 
         >>> tw.Schedule(
         ...     tw.atoms.wgmma("bf16", 16), (64, 16, 256), stages=5, staging="tma", roles="cooperative",
