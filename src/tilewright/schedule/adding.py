@@ -112,22 +112,20 @@ class ThreadOrder:
 
     def tile(self, memory: Tensor) -> Tensor:
         """The memory of a tile, as (rows, columns)."""
-        if len(self.extents) == 2:
-            return memory
-        ordered = memory.permute(*self.rows, *self.columns)
-        if len(self.rows) > 1:
-            ordered = ordered.merge(0, len(self.rows))
-        return ordered.merge(1, len(self.columns)) if len(self.columns) > 1 else ordered
+        return memory if len(self.extents) == 2 else self._ordered(memory, ())
 
     def stack(self, memory: Tensor) -> Tensor:
         """The memory of several tiles, one after the other, as (rows, tile, columns)."""
-        if len(self.extents) == 2:
-            return memory.permute(1, 0, 2)
-        rows, columns = ([1 + dim for dim in dims] for dims in (self.rows, self.columns))
-        ordered = memory.permute(*rows, 0, *columns)
+        return memory.permute(1, 0, 2) if len(self.extents) == 2 else self._ordered(memory, (0,))
+
+    def _ordered(self, memory: Tensor, between: tuple[int, ...]) -> Tensor:
+        """The memory as (rows, leading dimensions, columns)."""
+        leading = len(between)
+        rows, columns = ([leading + dim for dim in dims] for dims in (self.rows, self.columns))
+        ordered = memory.permute(*rows, *between, *columns)
         if len(rows) > 1:
             ordered = ordered.merge(0, len(rows))
-        return ordered.merge(2, len(columns)) if len(columns) > 1 else ordered
+        return ordered.merge(1 + leading, len(columns)) if len(columns) > 1 else ordered
 
 
 def in_order_of_threads(spread: Distribution) -> ThreadOrder:

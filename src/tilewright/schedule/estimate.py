@@ -124,23 +124,25 @@ class BulkEstimate(Estimate):
         part_us: time to read a share of each part.
     """
 
-    ramp_us: float
-    spared: float
-    arrival_us: float
-    bytes_per_us: float
-    cached_bytes_per_us: float
-    outside_us: float
-    line_us: float
-    decode_us: tuple[float, float]
-    shared_decode: float
-    decoded_meeting_us: float
-    tile_us: float
-    ticket_us: float
-    read_bytes_per_us: float
-    cluster_us: float
-    doubled_us: float
-    scatter_us: float
-    part_us: float
+    fixed_us: float = 2.0
+    overlap: float = 5
+    ramp_us: float = 14.0
+    spared: float = 0.33
+    arrival_us: float = 1.14
+    bytes_per_us: float = 1.3e5
+    cached_bytes_per_us: float = 1.75e7
+    outside_us: float = 0.00043
+    line_us: float = 0.00277 / 2
+    decode_us: tuple[float, float] = (0.12, 0.085)
+    shared_decode: float = 0.1
+    decoded_meeting_us: float = 0.6
+    tile_us: float = 5.8
+    ticket_us: float = 1.07
+    read_bytes_per_us: float = 3.0e4
+    cluster_us: float = 0.7
+    doubled_us: float = 5.7
+    scatter_us: float = 1.2
+    part_us: float = 0.05
 
     def applies(self, load: Load) -> bool:
         """Whether bulk copies load the operands."""
@@ -203,27 +205,7 @@ class BulkEstimate(Estimate):
         return decoded + self.ticket_us * (1 + (parts > FAN)) + tiles * tile_us
 
 
-BULK = BulkEstimate(
-    fixed_us=2.0,
-    overlap=5,
-    ramp_us=14.0,
-    spared=0.33,
-    arrival_us=1.14,
-    bytes_per_us=1.3e5,
-    cached_bytes_per_us=1.75e7,
-    outside_us=0.00043,
-    line_us=0.00277 / 2,
-    decode_us=(0.12, 0.085),
-    shared_decode=0.1,
-    decoded_meeting_us=0.6,
-    tile_us=5.8,
-    ticket_us=1.07,
-    read_bytes_per_us=3.0e4,
-    cluster_us=0.7,
-    doubled_us=5.7,
-    scatter_us=1.2,
-    part_us=0.05,
-)
+BULK = BulkEstimate()
 """Fitted to products of 1 to 512 rows on an H200, with operands in no cache."""
 
 
@@ -450,11 +432,13 @@ class F64Estimate(Estimate):
         cached_bytes: bytes from the second-level cache into a multiprocessor in each clock, if all read.
     """
 
-    tile_us: float
-    waiting: float
-    other_registers: int
-    shared_bytes: int
-    cached_bytes: int
+    fixed_us: float = 4.0
+    overlap: float = BULK.overlap
+    tile_us: float = 2.5
+    waiting: float = 0.1
+    other_registers: int = 64  # addresses, mostly; seen with NVRTC 13.0
+    shared_bytes: int = 128
+    cached_bytes: int = 37
 
     def waits(self, load: Load) -> tuple[float, ...]:
         """Times of the multiplications, of shared memory, of the second-level cache and of the memory."""
@@ -491,15 +475,7 @@ class F64Estimate(Estimate):
         return load.blocks * read * question.shape[2] / rate / question.arch.rates.boards[0].clock_mhz
 
 
-F64 = F64Estimate(
-    fixed_us=4.0,
-    overlap=BULK.overlap,
-    tile_us=2.5,
-    waiting=0.1,
-    other_registers=64,  # addresses, mostly; seen with NVRTC 13.0
-    shared_bytes=128,
-    cached_bytes=37,
-)
+F64 = F64Estimate()
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,11 @@ class Factor:
         return isinstance(plain(view.given[0]), ArrayPart)
 
     @property
+    def is_computed(self) -> bool:
+        """Whether decoding is more than a conversion of the dtype."""
+        return not (self.is_plain or self.is_converted)
+
+    @property
     def keeps_zero(self) -> bool:
         """Whether decoding always maps 0 to 0, so that elements past the edge are 0 too."""
         if any(isinstance(leaf, NumberParam | Integer) for leaf in leaves(self.view)):

@@ -103,7 +103,7 @@ class Fragments(CpAsync):
             return super().buffers_of(schedule, tile, run)
         gap, stages = row_gap(tile.dtype, schedule.block_k), schedule.stages * schedule.along_k
         size = tile.rows, schedule.block_k, stages
-        return [plain_tiles(f"s{tile.name}", tile.dtype, *size, along_rows=tile.along_rows, gap=gap)]
+        return [plain_tiles(f"s{tile.factor.name}", tile.dtype, *size, along_rows=tile.along_rows, gap=gap)]
 
     @classmethod
     def metadata(cls, facts: ScheduleFacts) -> list[Buffer]:
@@ -126,8 +126,8 @@ class Fragments(CpAsync):
             return 0
         for tile in facts.tiles:
             values = (facts.mma.b if tile.side else facts.mma.a)(facts.part_depth).size_values
-            kinds = [] if facts.run and tile.dtype.is_packed else [tile.held]
-            if tile.is_decoded:
+            kinds = [] if facts.run and tile.dtype.is_packed else [tile.factor.held]
+            if not tile.factor.is_plain:
                 kinds.append((atom.a_dtype, atom.b_dtype)[tile.side])
             total += sum(2 * -(-values * kind.bytes // 4) for kind in kinds)
         return total

@@ -35,12 +35,12 @@ class PanelStaging(WholeBlock):
     @classmethod
     def buffers_of(cls, schedule: Schedule, tile: OperandTile, run: int) -> list[Buffer]:
         """The tile for the multiplication; before it a narrow one, if it is packed before it is converted."""
-        atom, name = schedule.atom, f"s{tile.name}"
+        atom, name = schedule.atom, f"s{tile.factor.name}"
         unit = panel_rows(atom, tile.side == 0, tile.along_rows)
-        kind = (atom.a_dtype, atom.b_dtype)[tile.side] if tile.is_decoded else tile.dtype
+        kind = (atom.a_dtype, atom.b_dtype)[tile.side] if not tile.factor.is_plain else tile.dtype
         size = tile.rows, schedule.block_k
         held = [Buffer(name, RING, size, kind, layout=packed(*size, unit, kind))]
-        if tile.is_computed or not is_packed_first(tile.dtype, kind, unit, along_rows=tile.along_rows):
+        if tile.factor.is_computed or not is_packed_first(tile.dtype, kind, unit, along_rows=tile.along_rows):
             return held
         layout = packed(*size, unit, tile.dtype)
         return [Buffer(f"{name}_narrow", RING, size, tile.dtype, layout=layout), *held]
@@ -71,7 +71,7 @@ class PanelStaging(WholeBlock):
                 source = move.operand
                 assert source is not None, "every tile belongs to an operand"
                 with made_by(node=move.part):
-                    if source.tile.is_computed:
+                    if source.factor.is_computed:
                         # One thread holds the tile, first what is contiguous in memory.
                         dims = (0, 1) if source.sample.unit_dim == 0 else (1, 0)
                         modes = tuple(Mode(ring.shape[dim], dim, 1) for dim in dims)
@@ -135,7 +135,7 @@ def depth_for(runs: Sequence[int]) -> int:
 
 def is_computed_in_panels(factor: Factor) -> bool:
     """Whether `FUNCTIONS` decode an operand from its elements and from side arrays with runs along K."""
-    if factor.is_plain or factor.is_converted or len(factor.runs) != len(factor.beside) or not factor.runs:
+    if not factor.is_computed or len(factor.runs) != len(factor.beside) or not factor.runs:
         return False
     for node in walk(factor.view):
         if isinstance(node, Map) and not (node.function in FUNCTIONS and node.dtype.is_float):

@@ -128,7 +128,7 @@ def _schedule(question: Question, tile: tuple[int, int], *, balanced: bool) -> S
     """The schedule with a tile, or for decoded operands with the nearest tile that suits them."""
     (rows, columns), form, dtype = tile, question.form, question.dtype
     atom = tensor_core(question) if form.precision == "tf32" else None
-    if all(one.is_plain or one.is_converted for one in form.factors):
+    if not any(one.is_computed for one in form.factors):
         if atom is not None:
             return widened(Schedule(atom, (rows, columns, DEPTH), balanced=balanced), question)
         size = fma(dtype).c_dtype.computed.bytes

@@ -24,10 +24,10 @@ from tilewright.schedule.proposals_mma import (
     background_copies,
     f64_tiles,
     is_f64,
+    packed_weights,
     small_products,
     small_tiles,
 )
-from tilewright.schedule.proposals_packed import packed_weights
 from tilewright.schedule.proposals_reference import tensor_core
 from tilewright.schedule.proposals_wgmma import (
     WgmmaForm,

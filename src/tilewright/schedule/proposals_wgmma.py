@@ -41,7 +41,7 @@ PROMOTED_ELEMENTS = 64 * 192
 """Elements of a group's tile that fit into the registers twice."""
 
 SLICES = 2
-"""Slices of a group's columns that are promoted in turn, if registers do not hold the sums of a tile twice."""
+"""Slices of a group's columns that are promoted in turn, if registers do not hold all sums twice."""
 
 PROMOTION = {False: 0.2, True: 0.1}
 """Relative additional time of 128 bytes along K with a promotion of all sums, and with one of each slice."""

@@ -47,8 +47,8 @@ class Registers(WholeBlock):
     @classmethod
     def kept(cls, schedule: Schedule, tile: OperandTile) -> DType:
         """Dtype in shared memory; decoded operands have the dtype of the multiplication there."""
-        atom = schedule.atom
-        return (atom.a_dtype, atom.b_dtype)[tile.side] if tile.is_decoded else super().kept(schedule, tile)
+        kinds = schedule.atom.a_dtype, schedule.atom.b_dtype
+        return super().kept(schedule, tile) if tile.factor.is_plain else kinds[tile.side]
 
     @classmethod
     def registers(cls, facts: ScheduleFacts) -> int:

@@ -110,8 +110,7 @@ class OperandSource:
         """The operand's tile, for its layout in shared memory."""
         unit, width = self.sample.unit_dim, ROW_BYTES // self.sample.dtype.bytes
         boxes_along_rows = self.sample.value.tensor.view.run_dim(width) == 0
-        contiguous = {"along_rows": unit == 0, "along_k": unit == 1, "boxes_along_rows": boxes_along_rows}
-        return OperandTile.of(self.factor, self.side, self.rows, **contiguous)
+        return OperandTile(self.factor, self.side, self.rows, unit == 0, unit == 1, boxes_along_rows)
 
     def row(self, work: Work) -> Index:
         """The row of tiles of the operand that a tile of the result needs."""
@@ -249,7 +248,7 @@ class Staging:
             tile: the operand's tile.
             run: neighbours along K of packed operands that a lane multiplies, or 0.
         """
-        name, sharing = f"s{tile.name}", 0 if tile.side else schedule.sharing
+        name, sharing = f"s{tile.factor.name}", 0 if tile.side else schedule.sharing
         depth, stages = schedule.block_k, schedule.stages * schedule.along_k
         if schedule.atom.asynchronous or schedule.staging == "tma":
             along_rows = tile.boxes_along_rows

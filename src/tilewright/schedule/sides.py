@@ -25,53 +25,30 @@ class OperandTile:
     """Facts of an operand on which the layout of its tiles in shared memory depends.
 
     Args:
-        name: name of the operand.
+        factor: the operand in the graph.
         side: 0 for operand A, 1 for operand B.
         rows: rows of the tile of one group.
-        dtype: dtype of the elements in memory.
-        held: dtype of the elements in registers, before they are decoded.
         along_rows: whether the operand is contiguous along its rows.
         along_k: whether the operand is contiguous along K.
         boxes_along_rows: whether rows of 128 bytes in memory lie along its rows.
-        is_decoded: whether the operand is decoded inside the main loop.
-        is_computed: whether decoding is more than a conversion of the dtype.
-        runs: for each side array the neighbours along K that share an element.
     """
 
-    name: str
+    factor: Factor
     side: int
     rows: int
-    dtype: DType
-    held: DType
     along_rows: bool
     along_k: bool
     boxes_along_rows: bool
-    is_decoded: bool
-    is_computed: bool
-    runs: tuple[int, ...] = ()
 
-    @staticmethod
-    def of(
-        factor: Factor, side: int, rows: int, *, along_rows: bool, along_k: bool, boxes_along_rows: bool
-    ) -> OperandTile:
-        """The tile of an operand of the graph."""
-        return OperandTile(
-            factor.name,
-            side,
-            rows,
-            factor.dtype,
-            factor.held,
-            along_rows,
-            along_k,
-            boxes_along_rows,
-            is_decoded=not factor.is_plain,
-            is_computed=not (factor.is_plain or factor.is_converted),
-            runs=tuple(factor.runs),
-        )
+    @property
+    def dtype(self) -> DType:
+        """Dtype of the elements in memory."""
+        return self.factor.dtype
 
     def kept(self, atom: MmaAtom) -> DType:
         """Dtype in shared memory, if the operand is not decoded on the way there."""
-        return self.held if is_widened(atom, self.side, self.dtype, along_k=self.along_k) else self.dtype
+        is_wide = is_widened(atom, self.side, self.dtype, along_k=self.along_k)
+        return self.factor.held if is_wide else self.dtype
 
 
 @dataclass(frozen=True)
@@ -121,8 +98,9 @@ class OperandSide:
     @property
     def tile(self) -> OperandTile:
         """The operand's tile."""
-        contiguous = {"along_rows": self.along_rows, "along_k": self.along_k}
-        return OperandTile.of(self.factor, self.at, self.rows, **contiguous, boxes_along_rows=self.along_rows)
+        return OperandTile(
+            self.factor, self.at, self.rows, self.along_rows, self.along_k, boxes_along_rows=self.along_rows
+        )
 
 
 # ---------------------------------------------------------------- runs along K
@@ -191,11 +169,11 @@ def common_run(atom: MmaAtom, block_k: int, operands: Sequence[OperandTile]) -> 
     packed = [one for one in operands if one.dtype.is_packed]
     if not packed or not all(one.along_k for one in operands):
         return 0
-    if any(one.is_decoded and not one.dtype.is_packed for one in operands):
+    if any(not (one.factor.is_plain or one.dtype.is_packed) for one in operands):
         return 0  # it waits in registers in the order of memory
     if any(is_widened(atom, one.side, one.dtype, along_k=True) for one in packed):
         return 0
-    return lane_run(atom, block_k, [group for one in operands for group in one.runs])
+    return lane_run(atom, block_k, [group for one in operands for group in one.factor.runs])
 
 
 def lanes_along_k(spread: Distribution) -> int:
