@@ -26,7 +26,7 @@ from tilewright.passes.memory_instructions import settle_async
 from tilewright.passes.pipeline import Passed
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.symbolic.expr import add, expand, mul
-from tilewright.symbolic.nodes import TRUE, Int, Sym
+from tilewright.symbolic.nodes import TRUE
 from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
 from tilewright.threads.distribution import Distribution, Mode
 from tilewright.views.transforms import Bits
@@ -125,8 +125,15 @@ def deal_by_address(kernel: Kernel, arch: Arch) -> Passed:
     if not arch.async_bytes:
         return settle_async(kernel, arch)
     dealt, notes = _dealt(kernel, arch, {})
-    if apart := _read_apart(dealt):
-        dealt, notes = _dealt(kernel, arch, apart)
+    # Refuse tensors in which threads touch elements that others have copied, without a barrier in between.
+    copied = {op.target.buffer.name for op in dealt.walk() if is_in_background(op)}
+    unmet = {
+        found.tensor.name: f"no barrier stands where {found}"
+        for found in (hazards(dealt, copied) if copied else ())
+        if found.needs_barrier and not found.has_barrier
+    }
+    if unmet:
+        dealt, notes = _dealt(kernel, arch, unmet)
     # Make waits count accesses; drop waits and groups if no copy is asynchronous.
     counts = iter(accesses_under_way(dealt))
     are_there = any(is_in_background(op) for op in dealt.walk())
@@ -198,32 +205,23 @@ def _dealing(op: Copy, arch: Arch) -> _Dealing | str:
     for width in sorted(arch.async_bytes, reverse=True):
         vector = width // size
         if vector and width % size == 0:
-            made = _shared_out(order, vector, op)
-            if made is not None and _widest(op, made) >= vector:
-                return made
+            # Each thread in turn gets ``vector`` neighbours, if accesses of this width are legal.
+            count = 1 << sum(map(len, order.bits))
+            if count < vector:
+                continue
+            most = 1 << (op.spread.size_threads.bit_length() - 1)
+            threads = min(most, count // vector)
+            modes = (Mode(vector, 0, 1), Mode(count // (vector * threads), 0, vector * threads))
+            values = tuple(mode for mode in modes if mode.extent > 1)
+            spread = Distribution((count,), (Mode(threads, 0, vector),), values)
+            ends = [
+                Value(end.name, replace(end.tensor, view=order.apply(end.tensor.view), distribution=None))
+                for end in (op.source, op.target)
+            ]
+            if widest_vector(replace(op, source=ends[0], target=ends[1]), spread) >= vector:
+                return _Dealing(order, spread, vector)
     widths = in_words(arch.async_bytes)
     return f"{arch.name} loads {widths} bytes at a time into shared memory, which no access here is"
-
-
-def _shared_out(order: Bits, vector: int, op: Copy) -> _Dealing | None:
-    """Give ``vector`` neighbours to each thread in turn; None if the tile has too few elements."""
-    count = 1 << sum(map(len, order.bits))
-    if count < vector:
-        return None
-    most = 1 << (op.spread.size_threads.bit_length() - 1)
-    threads = min(most, count // vector)
-    values = [Mode(vector, 0, 1), Mode(count // (vector * threads), 0, vector * threads)]
-    spread = Distribution((count,), (Mode(threads, 0, vector),), tuple(m for m in values if m.extent > 1))
-    return _Dealing(order, spread, vector)
-
-
-def _widest(op: Copy, made: _Dealing) -> int:
-    """Return the widest access that is legal on both sides of a copy with this distribution."""
-    ends = [
-        Value(end.name, replace(end.tensor, view=made.order.apply(end.tensor.view), distribution=None))
-        for end in (op.source, op.target)
-    ]
-    return widest_vector(replace(op, source=ends[0], target=ends[1]), made.spread)
 
 
 def order_of_addresses(view: View) -> Bits | str:
@@ -248,7 +246,8 @@ def order_of_addresses(view: View) -> Bits | str:
     apart = expand(add(view.offset, mul(origin, -1)))
     if symbols(apart) - set(view.coords):
         return "where its tile lies in shared memory changes its order there"
-    places = _places(apart, view.coords, extents)
+    index = dict(zip(view.coords, np.indices(extents), strict=True))
+    places = np.broadcast_to(evaluate(apart, index), extents)
     count = places.size
     if not np.array_equal(np.sort(places, axis=None), np.arange(count)):
         return "its tile does not lie in shared memory without gaps"
@@ -267,22 +266,3 @@ def order_of_addresses(view: View) -> Bits | str:
     if not np.array_equal(np.broadcast_to(shown.at((np.arange(count),)), (count,)), found):
         return "its tile does not lie in shared memory in an order of bits"
     return order
-
-
-def _places(offset: Int, coords: tuple[Sym, ...], extents: list[int]) -> np.ndarray:
-    index = np.indices(extents)
-    return np.broadcast_to(evaluate(offset, dict(zip(coords, index, strict=True))), extents)
-
-
-def _read_apart(kernel: Kernel) -> dict[str, str]:
-    """Return the tensors in which threads touch copies of others before a barrier, and the reasons."""
-    copied = {op.target.buffer.name for op in kernel.walk() if is_in_background(op)}
-    if not copied:
-        return {}
-    unmet = [
-        found
-        for found in hazards(kernel, copied)
-        if found.needs_barrier
-        and not any(isinstance(event, Op) and found.is_met(event) for event in found.events)
-    ]
-    return {found.tensor.name: f"no barrier stands where {found}" for found in unmet}

@@ -25,7 +25,6 @@ from tilewright.passes.routes import Event, Meeting, Point, Route, meetings, pas
 from tilewright.symbolic.expr import add, equal, expand, floordiv, mul, prove
 from tilewright.symbolic.nodes import Cond, FloorDiv, Int, Mod, Sym, bounds, divisor
 from tilewright.symbolic.rebuilding import elements, evaluate, parts, substitute, symbols
-from tilewright.threads.distribution import Distribution
 
 # ---------------------------------------------------------------- overlap test
 
@@ -96,7 +95,7 @@ class Overlaps:
         return found
 
     def _compare(self, pair: _AccessPair, env: Mapping[Sym, int]) -> Reach:
-        one, other = (self._touched(side, env) for side in pair.sides)
+        one, other = (self._elements(side, env) for side in pair.sides)
         if not len(one.elements) or not len(other.elements):
             return Reach.NOBODY
         if one.elements[-1] < other.elements[0] or other.elements[-1] < one.elements[0]:
@@ -112,19 +111,16 @@ class Overlaps:
             return Reach.THREAD
         return Reach.WARP if (first // self.lanes == last // self.lanes).all() else Reach.BLOCK
 
-    def _touched(self, side: _AccessSide, env: Mapping[Sym, int]) -> Touched:
+    def _elements(self, side: _AccessSide, env: Mapping[Sym, int]) -> Touched:
         own = {sym: value for sym, value in env.items() if sym in side.free}
         key = (id(side.access), side.places, side.valid, tuple(sorted(own.items(), key=str)))
-        if key not in self._known:
-            self._known[key] = self._compute(side, own)
-        return self._known[key]
-
-    def _compute(self, side: _AccessSide, env: Mapping[Sym, int]) -> Touched:
+        if key in self._known:
+            return self._known[key]
         spread = side.access.spread
         assert spread is not None
         table = spread.table[: self.threads]
         mapping: dict[Sym, Any] = {
-            **env,
+            **own,
             **dict(zip(side.access.value.tensor.view.coords, np.moveaxis(table, -1, 0), strict=True)),
         }
         shape = table.shape[:-1]
@@ -134,8 +130,12 @@ class Overlaps:
         wanted = np.ones(shape, bool)
         if symbols(side.valid) <= {*side.coords}:  # other symbols have one trial value or one period
             wanted &= np.asarray(evaluate(side.valid, mapping), bool)
-        if side.access.writes:
-            wanted &= _first_copies(spread, len(table))[:, None]
+        if side.access.writes:  # of threads that hold copies of the same values, the first writes
+            rest = np.arange(len(table))
+            for mode in spread.threads:
+                if mode.dim is None:
+                    wanted &= (rest % mode.extent == 0)[:, None]
+                rest = rest // mode.extent
         threads = np.broadcast_to(np.arange(len(table))[:, None], shape)[wanted]
         found, at = np.unique(total[wanted], return_inverse=True)
         low = threads // self.lanes * self.lanes if side.access.by_warp else threads
@@ -143,18 +143,8 @@ class Overlaps:
         first, last = np.full(len(found), self.threads), np.full(len(found), -1)
         np.minimum.at(first, at.reshape(-1), low)
         np.maximum.at(last, at.reshape(-1), high)
-        return Touched(found, first, last)
-
-
-def _first_copies(spread: Distribution, threads: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return the first of the threads that hold copies of the same values: the thread that writes."""
-    rest = np.arange(threads)
-    first = np.ones(threads, bool)
-    for mode in spread.threads:
-        if mode.dim is None:
-            first &= rest % mode.extent == 0
-        rest = rest // mode.extent
-    return first
+        self._known[key] = Touched(found, first, last)
+        return self._known[key]
 
 
 class _AccessSide:
@@ -174,10 +164,6 @@ class _AccessSide:
         is_unseen = kind.dtype.is_packed and kind.memory is not Memory.SHARED
         self.is_known = access.spread is not None and not is_unseen and not elements((*places, view.valid))
         self.free: set[Sym] = {sym for place in self.places for sym in symbols(place)} - set(self.coords)
-
-    def stay(self) -> None:
-        """Make positions relative to the first coordinate, and drop the symbols of its position."""
-        self.places, self.free = self.within, set()
 
     def shift(self, sym: Sym, by: int) -> tuple[Int, ...]:
         """Return the change of each position when a symbol grows."""
@@ -237,10 +223,18 @@ class _AccessPair:
             if math.prod(map(len, self.spans.values())) <= MOST_CASES:
                 return
         self.spans = {}
-        self.is_known = self._is_tiled()
-        if self.is_known:
+        # Both are tiles of one grid if each starts at a multiple of an extent and fits it.
+        unit, most = [0] * len(self.sides[0].places), [0.0] * len(self.sides[0].places)
+        self.is_known = True
+        for side in self.sides:
+            for dim, (within, base) in enumerate(zip(side.within, side.base, strict=True)):
+                low, high = bounds(within)
+                self.is_known &= not symbols(within) - set(side.coords) and low >= 0
+                unit[dim], most[dim] = math.gcd(unit[dim], divisor(base)), max(most[dim], high)
+        self.is_known &= all(not step or high < step for step, high in zip(unit, most, strict=True))
+        if self.is_known:  # make positions relative to the first coordinate, and drop its symbols
             for side in self.sides:
-                side.stay()
+                side.places, side.free = side.within, set()
 
     def _span(self, sym: Sym) -> Sequence[int] | None:
         unit = max(sym.divisor, 1)
@@ -268,17 +262,6 @@ class _AccessPair:
         """Return whether all positions of both accesses change by the same amount when a symbol grows."""
         one, other = (side.shift(sym, by) for side in self.sides)
         return one == other and all(isinstance(step, int) for step in one)
-
-    def _is_tiled(self) -> bool:
-        """Return whether both are tiles of one grid: each starts at a multiple of an extent and fits it."""
-        unit, most = [0] * len(self.sides[0].places), [0.0] * len(self.sides[0].places)
-        for side in self.sides:
-            for dim, (within, base) in enumerate(zip(side.within, side.base, strict=True)):
-                low, high = bounds(within)
-                if symbols(within) - set(side.coords) or low < 0:
-                    return False
-                unit[dim], most[dim] = math.gcd(unit[dim], divisor(base)), max(most[dim], high)
-        return all(not step or high < step for step, high in zip(unit, most, strict=True))
 
 
 # ---------------------------------------------------------------- hazards
@@ -325,6 +308,11 @@ class Hazard:
         """Return whether all threads concerned meet at an operation."""
         return isinstance(op, Barrier) or (isinstance(op, WarpBarrier) and self.reach <= Reach.WARP)
 
+    @property
+    def has_barrier(self) -> bool:
+        """Whether all threads concerned meet at an operation in between."""
+        return any(isinstance(event, Op) and self.is_met(event) for event in self.events)
+
     def __str__(self) -> str:
         first, second = ("written" if writes else "read" for writes in self.writes)
         among = ["", "", " by other lanes", " by other threads"][self.reach]
@@ -349,25 +337,18 @@ def hazards(kernel: Kernel, buffers: Collection[str] | None = None) -> list[Haza
     """
     found, known = sites(kernel), Integers.of(kernel)
     overlaps = Overlaps(kernel.threads, kernel.lanes)
-    return [
-        hazard
-        for one in found
-        for other in found
-        if (pairs := list(_conflicting(one, other, buffers)))
-        for hazard in _between(one, other, pairs, known, overlaps)
-    ]
-
-
-def _conflicting(
-    one: AccessingOp, other: AccessingOp, buffers: Collection[str] | None
-) -> Iterator[tuple[MemoryAccess, MemoryAccess]]:
-    """Yield pairs of accesses to one buffer, at least one a write."""
-    for mine in one.accesses:
-        if buffers is not None and mine.value.buffer.name not in buffers:
-            continue
-        for its in other.accesses:
-            if mine.value.buffer is its.value.buffer and (mine.writes or its.writes):
-                yield mine, its
+    made: list[Hazard] = []
+    for one, other in itertools.product(found, found):
+        pairs = [  # accesses to one buffer, at least one of them a write
+            (mine, its)
+            for mine in one.accesses
+            if buffers is None or mine.value.buffer.name in buffers
+            for its in other.accesses
+            if mine.value.buffer is its.value.buffer and (mine.writes or its.writes)
+        ]
+        if pairs:
+            made += _between(one, other, pairs, known, overlaps)
+    return made
 
 
 def _between(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from tilewright.ir.async_ops import MmaAsync
@@ -11,7 +11,7 @@ from tilewright.ir.copies import is_bulk
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Gather, Op, Reshape, Shared
 from tilewright.ir.verify import broken_rules
-from tilewright.passes.rewrite import Rewriter, rewrite_kernel
+from tilewright.passes.rewrite import Change, rewrite_kernel
 from tilewright.views.questions import strides
 from tilewright.views.transforms import Swizzle
 from tilewright.views.view import View
@@ -57,7 +57,13 @@ def relayout_shared(kernel: Kernel, policy: Policy) -> tuple[Kernel, tuple[str, 
         if choice is None or choice in ((), present.view):
             continue
         view, what = _chosen(present.view, choice)
-        changed = _with_view(kernel, present, view)
+        # Keep the elements that the author allocated beyond the layout; the new layout may need more.
+        assert isinstance(view.elems, int)
+        elems = max(view.elems, present.elems)
+        at = present.at if elems == present.elems else None
+        kept: dict[str, Any] = {"dtype": present.dtype, "view": view, "elems": elems, "align": present.align}
+        moved = (make(Shared, present.result.name, present.location, **kept, at=at),)
+        changed = rewrite_kernel(kernel, _replacing(present, moved))
         if _broken(changed, op.result.name) > _broken(kernel, op.result.name):
             continue
         kernel = changed
@@ -65,19 +71,8 @@ def relayout_shared(kernel: Kernel, policy: Policy) -> tuple[Kernel, tuple[str, 
     return kernel, tuple(notes)
 
 
-def _with_view(kernel: Kernel, shared: Shared, view: View) -> Kernel:
-    # Keep the elements that the author allocated beyond the layout; the new layout may need more.
-    assert isinstance(view.elems, int)
-    elems = max(view.elems, shared.elems)
-
-    def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
-        if op is not shared:
-            return None
-        kept: dict[str, Any] = {"dtype": shared.dtype, "view": view, "elems": elems, "align": shared.align}
-        at = shared.at if elems == shared.elems else None
-        return (make(Shared, shared.result.name, op.location, **kept, at=at),)
-
-    return rewrite_kernel(kernel, change)
+def _replacing(old: Op, new: tuple[Op, ...]) -> Change:
+    return lambda op, rewriter: new if op is old else None
 
 
 def _broken(kernel: Kernel, buffer: str) -> int:

@@ -64,8 +64,17 @@ class Rewriter:
                 return self.values.get(item, item)
             case Expr() | Cond():
                 return substitute(item, self.symbols)
-            case View():
-                return _substitute_view(item, self.symbols)
+            case View() if self.symbols:  # coordinates contain the extents, so they are rebuilt, too
+                symbols = self.symbols
+                shape = tuple(substitute(extent, symbols) for extent in item.shape)
+                mapping = {**symbols, **dict(zip(item.coords, coordinates(shape), strict=True))}
+                return View(
+                    shape,
+                    substitute(item.offset, mapping),
+                    substitute(item.elems, symbols),
+                    substitute(item.valid, mapping),
+                    None if item.index is None else tuple(substitute(i, mapping) for i in item.index),
+                )
             case tuple():
                 return tuple(self.rebuild(part) for part in item)
             case Block():
@@ -129,21 +138,6 @@ class Rewriter:
 
 def _same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     return all(value is new[name] or value == new[name] for name, value in old.items())
-
-
-def _substitute_view(view: View, symbols: Mapping[Sym, Int]) -> View:
-    """Replace symbols in a view, and rebuild its coordinates, which contain the extents."""
-    if not symbols:
-        return view
-    shape = tuple(substitute(extent, symbols) for extent in view.shape)
-    mapping = {**symbols, **dict(zip(view.coords, coordinates(shape), strict=True))}
-    return View(
-        shape,
-        substitute(view.offset, mapping),
-        substitute(view.elems, symbols),
-        substitute(view.valid, mapping),
-        None if view.index is None else tuple(substitute(i, mapping) for i in view.index),
-    )
 
 
 def rewrite_kernel(

@@ -182,23 +182,17 @@ class _OpPair:
                 start, stop = (self.known.placed(end, places) for end in (loop.start, loop.stop))
                 places[loop.index] = _index(loop, start, stop, at, turns, is_outward)
         before, after = self.known.all_placed(before), self.known.all_placed(after)
-        if not self._are_taken(before, after):
-            return None
+        if self.one.conditions and self.other.conditions:  # the branches around both operations
+            former = [substitute(condition, before) for condition in self.one.conditions]
+            if not may_hold(
+                [*former, *(substitute(condition, after) for condition in self.other.conditions)]
+            ):
+                return None
         route = self._route(outward, around, inward)
         return Meeting(route, before, after, (outward, around, inward))
 
-    def _are_taken(self, before: dict[Sym, Int], after: dict[Sym, Int]) -> bool:
-        """Return whether the branches around both operations can be taken in these iterations."""
-        if not self.one.conditions or not self.other.conditions:
-            return True
-        return may_hold(
-            (
-                *(substitute(condition, before) for condition in self.one.conditions),
-                *(substitute(condition, after) for condition in self.other.conditions),
-            )
-        )
-
     def _route(self, outward: LoopPosition, around: LoopPosition, inward: LoopPosition) -> Route:
+        """Return the legs out of the first operation, around the common loop, and into the second."""
         one, other = self.one.way, self.other.way
         level = self.level if self.depth is None else self.depth
         legs: list[Leg] = []
@@ -299,7 +293,11 @@ def may_hold(conditions: Iterable[Cond]) -> bool:
         if len(periods) == len(symbols(piece)):
             tried.append(piece)
             spans |= {sym: math.lcm(period, spans.get(sym, 1)) for sym, period in periods.items()}
-    values = [_one_period(sym, period) for sym, period in spans.items()]
+    values: list[range] = []  # one period of each symbol, from its minimum
+    for sym, period in spans.items():
+        unit = max(sym.divisor, 1)
+        low = -(-sym.low // unit) * unit
+        values.append(range(low, low + period, unit))
     if math.prod(map(len, values)) > MOST_CASES:
         return True
     environments = (dict(zip(spans, some, strict=True)) for some in product(*values))
@@ -316,13 +314,6 @@ def _period(condition: Cond, sym: Sym) -> int | None:
     divisors = (part.right for part in divisions if isinstance(part.right, int))
     period = math.lcm(max(sym.divisor, 1), math.prod(divisors))
     return period if substitute(condition, {sym: add(sym, period)}) == condition else None
-
-
-def _one_period(sym: Sym, period: int) -> range:
-    """Return one period of values of a symbol, starting at its minimum."""
-    unit = max(sym.divisor, 1)
-    low = -(-sym.low // unit) * unit
-    return range(low, low + period, unit)
 
 
 # ---------------------------------------------------------------- what is passed

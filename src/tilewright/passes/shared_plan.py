@@ -65,10 +65,13 @@ def plan_shared(kernel: Kernel) -> Passed:
     }
     places = _places(tensors, apart)
     notes = [
-        f"{', '.join(_named(group))} lie in the same shared memory: a barrier is between their uses"
+        f"{', '.join(str(op.result) for op in group)} lie in the same shared memory: "
+        "a barrier is between their uses"
         for group in _groups(tensors, places)
     ]
-    planned = _placed(kernel, places)
+    planned = rewrite_kernel(
+        kernel, lambda op, _: (replace(op, at=places[op.result]),) if isinstance(op, Shared) else None
+    )
     before, after = layout_shared(kernel)[1], layout_shared(planned)[1]
     if not notes or after >= before:
         return kernel, ()
@@ -82,10 +85,6 @@ def _barriers(block: Block) -> Iterator[Barrier]:
             yield op
         for region in op.regions if not isinstance(op, Role) else ():
             yield from _barriers(region)
-
-
-def _named(group: Sequence[Shared]) -> list[str]:
-    return [str(op.result) for op in group]
 
 
 # ---------------------------------------------------------------- lives
@@ -135,11 +134,6 @@ def _uses(
             yield from _uses(region, value, here, op)
 
 
-def _is_grouped(op: Op, value: Value) -> bool:
-    """Return whether an operation is a copy into a tensor that completes when its group is waited for."""
-    return isinstance(op, Copy) and op.completion == "group" and op.target.buffer is value
-
-
 # ---------------------------------------------------------------- whether two lives meet
 
 
@@ -169,9 +163,15 @@ def may_share(one: Life, other: Life, met: frozenset[int]) -> bool:
         return False
     if not any(isinstance(op, For) for op in around):
         return True
+    # In a loop, each tensor must begin an iteration with a copy into all of it.
+    for life, at in ((one, first), (other, second)):
+        op, tensor = block.ops[min(at)], life.tensor.result
+        if not isinstance(op, Copy) or op.target is not tensor or op.source.buffer is tensor:
+            return False
+        if op.reduction is not None or life.tensor.view.valid != TRUE:
+            return False
     again = [*range(max(second) + 1, len(block.ops)), *range(min(first))]
-    fresh = all(_is_overwritten(block.ops[min(at)], life) for life, at in ((one, first), (other, second)))
-    return fresh and _separated(block, other, one, max(second), again, met)
+    return _separated(block, other, one, max(second), again, met)
 
 
 def _common(ways: Sequence[tuple[PathStep, ...]]) -> tuple[PathStep, ...]:
@@ -208,7 +208,12 @@ def _separated(
 
 def _groups_are_done(block: Block, value: Value, path: Sequence[int]) -> bool:
     """Return whether a path's group copies into a tensor are committed and waited for at its end."""
-    copies = [number for number, at in enumerate(path) if _has_group(block.ops[at], value)]
+    copies = [
+        number
+        for number, at in enumerate(path)
+        for op in Block((block.ops[at],)).walk()
+        if isinstance(op, Copy) and op.completion == "group" and op.target.buffer is value
+    ]
     if not copies:
         return True
     ops = [block.ops[at] for at in path[copies[-1] :]]
@@ -216,11 +221,6 @@ def _groups_are_done(block: Block, value: Value, path: Sequence[int]) -> bool:
         isinstance(op, AsyncWait) and op.pending == 0 and not _is_open(ops[:number], False)
         for number, op in enumerate(ops)
     )
-
-
-def _has_group(op: Op, value: Value) -> bool:
-    inner = (o for region in op.regions for o in region.walk())
-    return any(_is_grouped(each, value) for each in (op, *inner))
 
 
 def _is_open(ops: Sequence[Op], found: bool) -> bool:
@@ -239,18 +239,6 @@ def _is_open(ops: Sequence[Op], found: bool) -> bool:
             case Role():
                 found = found or _is_open(op.body.ops, found)
     return found
-
-
-def _is_overwritten(op: Op, life: Life) -> bool:
-    """Return whether an operation writes all of a tensor and reads none of it."""
-    tensor = life.tensor.result
-    return (
-        isinstance(op, Copy)
-        and op.target is tensor
-        and op.reduction is None
-        and op.source.buffer is not tensor
-        and life.tensor.view.valid == TRUE
-    )
 
 
 # ---------------------------------------------------------------- places
@@ -279,13 +267,6 @@ def _places(tensors: Sequence[Shared], apart: Iterable[frozenset[Value]]) -> dic
 
 def _bytes(op: Shared) -> int:
     return op.dtype.bytes_of(op.elems)
-
-
-def _placed(kernel: Kernel, places: dict[Value, int]) -> Kernel:
-    return rewrite_kernel(
-        kernel,
-        lambda op, _: (replace(op, at=places[op.result]),) if isinstance(op, Shared) else None,
-    )
 
 
 def _groups(tensors: Sequence[Shared], places: dict[Value, int]) -> Iterator[list[Shared]]:

@@ -306,10 +306,15 @@ class _Plan:
         copied = [hazard for hazard in found if hazard.in_background]
         first = {h.before: h for h in sorted(copied, key=lambda h: len(h.events), reverse=True)}
         self.urgent = [{point: at for at, point in hazard.points.items()} for hazard in first.values()]
-        self.unmet = [h for h in found if h.needs_barrier and not self._is_met(h)]
+        self.unmet = [h for h in found if h.needs_barrier and not h.has_barrier]
         sets = [self._candidates(hazard) for hazard in self.unmet]
         self.barriers = set(cheapest_cover(sets, self._cost, self._latest))
-        self.groups = CopyGroups(copied, self._meets)
+
+        def meets(hazard: Hazard, point: Point) -> bool:
+            op = self.spots[point].op
+            return point in self.barriers or (op is not None and hazard.is_met(op))
+
+        self.groups = CopyGroups(copied, meets)
         self.groups.place(kernel.body, self._candidates, self._cost, self._latest)
         self.placed: dict[Point, list[Op]] = {}
         self.notes: list[str] = []
@@ -328,14 +333,6 @@ class _Plan:
 
     def _candidates(self, hazard: Hazard) -> list[Point]:
         return [point for point in dict.fromkeys(hazard.points.values()) if point in self.useful]
-
-    def _meets(self, hazard: Hazard, point: Point) -> bool:
-        op = self.spots[point].op
-        return point in self.barriers or (op is not None and hazard.is_met(op))
-
-    @staticmethod
-    def _is_met(hazard: Hazard) -> bool:
-        return any(isinstance(event, Op) and hazard.is_met(event) for event in hazard.events)
 
     def _fill(self) -> None:
         """Make the operations of each point, in the order commit, wait, barrier."""

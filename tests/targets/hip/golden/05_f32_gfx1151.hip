@@ -10,8 +10,8 @@ __attribute__((device)) inline int remainder(int n, int d, long long inverse) {
   return n - quotient(n, inverse) * d;
 }
 
-// What loads read in the place of elements that do not exist.  Nothing writes them; they are not called
-// constants, for the compiler would then not know that an address is one of global memory.
+// Loads read these instead of elements that do not exist.  Nothing writes them; they are not declared
+// constant, because the compiler would then not know that an address is in global memory.
 __attribute__((device, aligned(16))) static unsigned zeros[4] = {0, 0, 0, 0};
 
 template <class Word>
