@@ -87,7 +87,8 @@ def row(side: int, kind: tuple[str, bool, str, str], asked: Any) -> dict[str, An
     try:
         wanted = ComplexWanted(method=method, precision=precision)
         trial = ComplexTrial((side, side, side), tw.dtype(name), asked.target, planar, wanted)
-        ran, _ = trial.run()
+        trial.run()
+        ran = trial.ran
         comparison = trial.verify()
         comparison.raise_if_wrong()
         six = trial.six_launches()
@@ -105,7 +106,7 @@ def row(side: int, kind: tuple[str, bool, str, str], asked: Any) -> dict[str, An
         "schedules": {given: str(other.asked.how) for given, other in others.items()},
         "error_of_bound": comparison.error / comparison.bound,
         "launches": trial.launches,
-        "bytes": trial.bytes,
+        "bytes": trial.moved,
         "tflops": {timing.name: trial.flops / timing.us.median / 1e6 for timing in taken.timings},
         "speed": {other: taken.speed(OURS, other).median for other in calls if other != OURS},
         **taken.record(),

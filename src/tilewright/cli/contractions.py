@@ -23,7 +23,7 @@ from tilewright.cli.console import (
 )
 from tilewright.cli.matrices import LAYOUTS, check_memory, chosen_dtype, extents_of
 from tilewright.cli.notation import read_schedule
-from tilewright.cli.perf import first_call, timed, told, verified
+from tilewright.cli.perf import first_call, timed, verified
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import PACKED, DType
 from tilewright.dtypes import dtype as dtype_named
@@ -37,7 +37,6 @@ from tilewright.ops.wanted import HALVES_OF, dropout_of
 from tilewright.targets.target import CPU, TARGETS
 from tilewright.tune.complex_trial import SIX, ComplexTrial
 from tilewright.tune.einsum_trial import Contracted, EinsumTrial
-from tilewright.tune.measure import QUICK
 from tilewright.tune.scaled_trial import OUR_PASSES, ScaledOperands, ScaledTrial
 from tilewright.tune.trial import OURS
 
@@ -161,20 +160,19 @@ def complex_numbers(
         trial = ComplexTrial(shape, dtype_named(dtype), target, planar, asked, seed)
     say("plan", str(trial.plan.details))
     for name in (OURS, SIX):
-        say("", f"{name}: {trial.launches[name]} launches, {trial.bytes[name] / 1e6:.4g} MB moved")
+        say("", f"{name}: {trial.launches[name]} launches, {trial.moved[name] / 1e6:.4g} MB moved")
     with working("running"):
-        ran, seconds = trial.run()
-    say("run", f"on {ran[-1].target} ({ran[-1].arch}): {duration(seconds)} for the first call")
-    for executable in ran:
+        seconds = trial.run()
+    last = trial.ran[-1]
+    say("run", f"on {last.target} ({last.arch}): {duration(seconds)} for the first call")
+    for executable in trial.ran:
         say("", f"{executable.kernel.name}: {executable.schedule or 'explicit'}")
     if verify:
         verified(trial.verify)
-    if not time or not TARGETS[target].machine_code:
-        typer.echo(trial.perf(1e6 * trial.run()[1]))
-        return
-    with working("timing"):
-        taken = trial.time(QUICK)
-    typer.echo(trial.perf(told(taken)))
+    if time:
+        timed(trial)
+    else:
+        typer.echo(trial.perf(1e6 * trial.run()))
 
 
 # ---------------------------------------------------------------- `tilewright scaled`
@@ -201,8 +199,7 @@ def scaled(
     ] = 0,
     zeros: Annotated[bool, typer.Option(help="Zero points for the groups of B.")] = False,
     out_dtype: Annotated[
-        str | None,
-        typer.Option(help="Of the result, which saturates if it has 8 bits.", show_default=False),
+        str | None, typer.Option(help="Of the result, which saturates if it has 8 bits.", show_default=False)
     ] = None,
     layout: Annotated[str, typer.Option(help="How A and B lie in memory, as of gemm.")] = "nt",
     blocks: Annotated[

@@ -14,15 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from tilewright.checking.sample import operands
-from tilewright.cli.console import (
-    BAD_INPUT,
-    UsageError,
-    choose,
-    duration,
-    reports,
-    size,
-    working,
-)
+from tilewright.cli.console import BAD_INPUT, UsageError, choose, duration, reports, size, working
 from tilewright.cli.console import WRONG as WRONG_RESULT
 from tilewright.dtypes import f32
 from tilewright.errors import TilewrightError, ToolchainError
@@ -84,8 +76,7 @@ def doctor(
         ),
     ] = False,
     target: Annotated[
-        str | None,
-        typer.Option(help="With --self-test: on which target. Default: all.", show_default=False),
+        str | None, typer.Option(help="With --self-test: on which target. Default: all.", show_default=False)
     ] = None,
 ) -> None:
     """Show what this machine has, what is missing, and how to get it; try each target on a small GEMM.

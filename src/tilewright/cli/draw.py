@@ -43,10 +43,7 @@ LAYOUT_HELP = "shape:stride, nested or not, then transforms: '(64,64):(64,1) | S
 
 @draw.command("layout")
 @reports
-def layout_(
-    layout: Annotated[str, typer.Argument(help=LAYOUT_HELP)],
-    output: Output = None,
-) -> None:
+def layout_(layout: Annotated[str, typer.Argument(help=LAYOUT_HELP)], output: Output = None) -> None:
     """Draw the offset of every coordinate of a layout."""
     _check(output)
     made = read_layout(layout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -146,8 +146,12 @@ def inspect(
         return
     if measure:
         subject.require_numbers()
-    shown = InspectOptions(flow, ir, passes, tuple(after or ()), source, resource, isa, notes, count, measure)
-    inspected = Inspected(subject, target, arch, shown if any(shown) else USUAL)
+    asked = {"flow": flow, "ir": ir, "passes": passes, "source": source, "notes": notes}
+    asked["resources"] = resource
+    shown = {name for name, is_shown in asked.items() if is_shown}
+    if not (shown or after or isa or count or measure):
+        shown = {"resources", "notes"}
+    inspected = Inspected(subject, target, arch, shown, after or [])
     try:
         parts = [*inspected.flow(), *inspected.stages(), *inspected.parts()]
     except LegalityError as error:
@@ -174,25 +178,6 @@ def inspect(
     typer.echo("\n\n".join(part.rstrip() for part in parts if part))
 
 
-class InspectOptions(NamedTuple):
-    """The options of `inspect` that select its parts."""
-
-    flow: bool = False
-    ir: bool = False
-    passes: bool = False
-    after: tuple[str, ...] = ()
-    source: bool = False
-    resources: bool = False
-    isa: bool = False
-    notes: bool = False
-    counters: bool = False
-    measure: bool = False
-
-
-USUAL = InspectOptions(resources=True, notes=True)
-"""The default parts."""
-
-
 @dataclass(frozen=True)
 class Inspected:
     """A kernel on a target, and the parts to show.
@@ -201,32 +186,34 @@ class Inspected:
         subject: the kernel.
         target: the target that it is compiled for.
         arch: the architecture; None: this machine's.
-        shown: the parts to show.
+        shown: the names of the parts to show.
+        after: the passes after which the kernel is shown.
     """
 
     subject: Subject
     target: str
     arch: str | None
-    shown: InspectOptions
+    shown: set[str]
+    after: list[str]
 
     def flow(self) -> list[str]:
         """Return the flow of the kernel, and its schedule."""
-        parts = [self.subject.flow()] if self.shown.flow else []
-        if self.shown.flow or self.shown.resources:
+        parts = [self.subject.flow()] if "flow" in self.shown else []
+        if "flow" in self.shown or "resources" in self.shown:
             schedule = self.subject.schedule(self.target, self.arch)
             parts += [] if schedule is None else [f"schedule: {schedule}"]
         return parts
 
     def stages(self) -> list[str]:
         """Return the target's passes, and the kernel after one of them or the difference of two."""
-        after = self.shown.after
+        after = self.after
         if len(after) > 2:
             nearest = f"--after {after[0]} --after {after[-1]}"
             raise UsageError(f"--after is given {len(after)} times; nearest legal choice: {nearest}")
-        if not (self.shown.passes or after):
+        if not ("passes" in self.shown or after):
             return []
         found = self.subject.stages(self.target, self.arch)
-        parts = [listed_passes(found)] if self.shown.passes else []
+        parts = [listed_passes(found)] if "passes" in self.shown else []
         if len(after) == 2:
             parts.append(difference(found, *after))
         elif after:
@@ -236,17 +223,17 @@ class Inspected:
     def parts(self) -> list[str]:
         """Return the traced kernel, its generated text, its resources, and the target's notes."""
         subject, target, arch, shown = self.subject, self.target, self.arch, self.shown
-        parts = [subject.trace(target, arch)] if shown.ir else []
+        parts = [subject.trace(target, arch)] if "ir" in shown else []
         # The text and the notes need no compiler.
-        listing = subject.listing(target, arch) if shown.source or shown.notes else None
-        if shown.source:
+        listing = subject.listing(target, arch) if "source" in shown or "notes" in shown else None
+        if "source" in shown:
             parts.append(subject.trace(target, arch) if listing is None else listing.text)
-        if shown.resources:
+        if "resources" in shown:
             with working(f"compiling for {target}"):
                 made = subject.compile(target, arch)
             cached = "found in the cache" if made.cached else "made"
             parts.append(f"{made.kernel.name} {cached} in {duration(made.seconds)}\n{resources(made)}")
-        if shown.notes and listing is not None:
+        if "notes" in shown and listing is not None:
             parts.append("\n".join(f"note: {note}" for note in listing.notes))
         return parts
 

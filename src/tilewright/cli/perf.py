@@ -50,12 +50,7 @@ def told(taken: Measurement) -> float:
 
 
 def perf(
-    call: Callable[[], object],
-    target: str,
-    flops: float,
-    moved: int,
-    name: str,
-    rivals: Callable[[], Calls],
+    call: Callable[[], object], target: str, flops: float, moved: int, name: str, rivals: Callable[[], Calls]
 ) -> None:
     """Time a call in turns with other libraries, print each time, then the line of ours.
 

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,23 +60,14 @@ FIELDS = ("shape", "dtype", "layout", "precision")
 
 
 def products(
-    operation: str,
-    given: Sequence[str],
-    *,
-    dtype: str,
-    layout: str,
-    precision: str,
-    target: str,
-    example: str,
+    operation: str, given: Sequence[str], defaults: Mapping[str, str], target: str, example: str
 ) -> list[Gemm]:
     """Return the products that the command line names.
 
     Args:
         operation: one of `OPERATIONS`.
         given: extents M N K, three for each product, MxNxK, or names of files of JSON.
-        dtype: dtype of A and B, if a file has none.
-        layout: how A and B are stored, if a file does not say.
-        precision: precision of f32, if a file has none.
+        defaults: ``dtype`` of A and B, their ``layout``, and the ``precision`` of f32, if a file has none.
         target: the target that computes them.
         example: a correct command, for messages.
 
@@ -85,12 +76,11 @@ def products(
     """
     choose("operation", operation, OPERATIONS)
     choose("target", target, tuple(TARGETS))
-    said = {"dtype": dtype, "layout": layout, "precision": precision}
     found: list[dict[str, Any]] = []
     numbers: list[str] = []
     for text in given:
         if text.endswith(".json"):
-            found += [said | product for product in _read(Path(text))]
+            found += _read(Path(text))
         else:
             numbers += text.split("x") if re.fullmatch(r"\d+x\d+x\d+", text) else [text]
     if len(numbers) % 3 or not (numbers or found):
@@ -98,9 +88,10 @@ def products(
             f"{len(numbers)} extents ({' '.join(numbers)}); give three for each product, e.g. {example}"
         )
     extents = [whole("an extent", text, example) for text in numbers]
-    found += [said | {"shape": extents[at : at + 3]} for at in range(0, len(extents), 3)]
+    found += [{"shape": extents[at : at + 3]} for at in range(0, len(extents), 3)]
     made: dict[Gemm, None] = {}  # without duplicates, in their order
-    for one in found:
+    for product in found:
+        one = {**defaults, **product}
         shape = one["shape"]
         is_whole = isinstance(shape, list) and all(type(extent) is int and extent > 0 for extent in shape)
         if not is_whole or len(shape) != 3:
@@ -222,9 +213,8 @@ def tune(
 
     Exit status: 0, 1 when the untuned choice computes something wrong, 2 when the request cannot be served.
     """
-    found = products(
-        operation, given, dtype=dtype, layout=layout, precision=precision, target=target, example=EXAMPLE
-    )
+    defaults = {"dtype": dtype, "layout": layout, "precision": precision}
+    found = products(operation, given, defaults, target, EXAMPLE)
     question = found[0].question()
     version = version_of(question.arch, question.processors)
     if version is None:
@@ -295,15 +285,8 @@ def profile(
 
     Exit status: 0, 1 when a candidate computes something wrong, 2 when the request cannot be served.
     """
-    found = products(
-        operation,
-        extents,
-        dtype=dtype,
-        layout=layout,
-        precision=precision,
-        target=target,
-        example=PROFILE_EXAMPLE,
-    )
+    defaults = {"dtype": dtype, "layout": layout, "precision": precision}
+    found = products(operation, extents, defaults, target, PROFILE_EXAMPLE)
     if len(found) != 1:
         raise UsageError(f"{len(found)} products; profile takes one, tilewright tune takes several")
     for path in filter(None, (json_, plot)):

@@ -8,12 +8,13 @@ from typing import ClassVar
 
 from tilewright.argument_checks import Count
 from tilewright.calls import launches
-from tilewright.dtypes import DType, dtype
+from tilewright.dtypes import DType
+from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LaunchError, close_to, shown
 from tilewright.instances.device import DeviceGemm
 from tilewright.instances.template import Products
 from tilewright.instances.words import COLUMN, ROW
-from tilewright.ir.mma import MmaAtom, TiledMma
+from tilewright.ir.mma import TiledMma
 from tilewright.targets.matrix_cores import MATRIX_CORES, MFMA
 from tilewright.targets.target import HIP
 
@@ -332,7 +333,19 @@ def tiled_mma(traits: str, dtype: DType | str, tile: tuple[int, int]) -> TiledMm
         known = f"{', '.join(GEMM_TRAITS)}{close_to(traits, GEMM_TRAITS)}"
         raise LaunchError(f"tiled_mma(traits={shown(traits)}): no such traits; choose one of {known}")
     side, _, m, n, k1 = map(int, re.findall(r"\d+", traits)[:5])
-    atom = _trait_atom(traits, dtype, side, k1)
+    wanted, arch = dtype_named(dtype), HIP.architecture(HIP.arch)
+    atoms = [atom for atom in MATRIX_CORES.values() if atom.instruction == MFMA and atom.a_dtype == wanted]
+    listed = [atom for atom in atoms if atom.feature in arch.features]
+    most = k1 * WAVE // side
+    fitting = [atom for atom in listed if atom.shape[0] == side and atom.shape[2] <= most]
+    if not fitting:
+        sizes = sorted({atom.shape[0] for atom in listed})
+        near_traits = f"traits of {sizes[0]} x {sizes[0]}" if sizes else "f16, bf16, f32 or i8"
+        raise LaunchError(
+            f"tiled_mma({traits!r}): {arch.name} has no instruction of {side} x {side} that multiplies "
+            f"{wanted} with {k1} neighbours of a lane; nearest legal choice: {near_traits}"
+        )
+    atom = max(fitting, key=lambda atom: atom.shape[2])
     units = side * m, side * n
     if any(extent % unit or extent < unit for extent, unit in zip(tile, units, strict=True)):
         near = tuple(max(round(extent / unit), 1) * unit for extent, unit in zip(tile, units, strict=True))
@@ -341,20 +354,3 @@ def tiled_mma(traits: str, dtype: DType | str, tile: tuple[int, int]) -> TiledMm
             f"nearest legal choice: tile={near}"
         )
     return TiledMma(atom, (tile[0] // units[0], tile[1] // units[1]), (m, n))
-
-
-def _trait_atom(traits: str, kind: DType | str, side: int, k1: int) -> MmaAtom:
-    """Return the deepest instruction of ``side`` rows whose lanes hold up to K1 neighbours."""
-    wanted, beside = dtype(kind), WAVE // side
-    arch = HIP.architecture(HIP.arch)
-    known = [atom for atom in MATRIX_CORES.values() if atom.instruction == MFMA and atom.a_dtype == wanted]
-    listed = [atom for atom in known if atom.feature in arch.features]
-    fitting = [atom for atom in listed if atom.shape[0] == side and atom.shape[2] <= k1 * beside]
-    if not fitting:
-        sizes = sorted({atom.shape[0] for atom in listed})
-        near = f"traits of {sizes[0]} x {sizes[0]}" if sizes else "f16, bf16, f32 or i8"
-        raise LaunchError(
-            f"tiled_mma({traits!r}): {arch.name} has no instruction of {side} x {side} that multiplies "
-            f"{wanted} with {k1} neighbours of a lane; nearest legal choice: {near}"
-        )
-    return max(fitting, key=lambda atom: atom.shape[2])

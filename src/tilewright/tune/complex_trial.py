@@ -25,9 +25,9 @@ from tilewright.runtime.gpu_memory import device_get, device_put
 from tilewright.runtime.kernel import kernel
 from tilewright.targets.target import CUDA, TARGETS
 from tilewright.threads.distribution import raked
-from tilewright.tune.measure import Effort, Measurement, first_time, measure, perf_line
+from tilewright.tune.measure import Effort, Measurement, measure
 from tilewright.tune.rivals import as_tensor, installed_torch
-from tilewright.tune.trial import OURS
+from tilewright.tune.trial import OURS, FlowTrial
 
 # ----------------------------------------------------------------
 # Six launches: four real products, and two additions.
@@ -106,7 +106,7 @@ _INTERLEAVED = {"f16": dtypes.c32, "f32": dtypes.c64, "f64": dtypes.c128}
 
 
 @dataclass
-class ComplexTrial:
+class ComplexTrial(FlowTrial):
     """`complex_matmul` of random matrices on a target.
 
     Args:
@@ -116,6 +116,7 @@ class ComplexTrial:
         planar: whether real and imaginary parts are separate arrays.
         asked: the arguments besides arrays.
         seed: seed of the random numbers.
+        ran: the executables of the last call.
     """
 
     shape: tuple[int, int, int]
@@ -124,6 +125,7 @@ class ComplexTrial:
     planar: bool = False
     asked: ComplexWanted = field(default_factory=ComplexWanted)
     seed: int = 0
+    ran: tuple[Executable, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
         (m, n, k), rng = self.shape, np.random.default_rng(self.seed)
@@ -134,11 +136,9 @@ class ComplexTrial:
         )
         blank = [np.full((m, n), np.nan, self.dtype.numpy) for _ in range(2)]
         self.planar = planar
-        self._there = [self._put(one) for one in (self.a, self.b, self._together(blank, planar=planar))]
-        self.plan = plan_complex(
-            dict(zip(("a", "b", "out"), self._there, strict=True)),
-            self.asked._replace(target=self.target),
-        )
+        given = {"a": self.a, "b": self.b, "out": self._together(blank, planar=planar)}
+        self._there = {name: self._put(array) for name, array in given.items()}
+        self.plan = plan_complex(self._there, self.asked._replace(target=self.target))
         kind = f"planes of {self.dtype}" if planar else str(_INTERLEAVED[self.dtype.name])
         self.name = f"complex_matmul<{self.target}, {kind}, {'x'.join(map(str, self.shape))}>"
 
@@ -154,16 +154,16 @@ class ComplexTrial:
 
     def launch(self) -> tuple[Executable, ...]:
         """Start it; on a GPU it may still run when this returns."""
-        return self.plan.run()
+        self.ran = self.plan.run()
+        return self.ran
 
-    def run(self) -> tuple[tuple[Executable, ...], float]:
-        """Run it to its end; returns the executables, and the seconds of the call."""
-        return first_time(self.launch, self.target)
+    def result(self) -> Any:
+        """Return the result in host memory, planes as a tuple."""
+        there = self._there["out"]
+        return tuple(map(device_get, there)) if isinstance(there, tuple) else device_get(there)
 
     def verify(self) -> GemmComparison:
         """Compare the elements of up to `MOST_ROWS` rows, under a bound for each."""
-        there = self._there[2]
-        made = tuple(map(device_get, there)) if isinstance(there, tuple) else device_get(there)
         rows = np.unique(np.linspace(0, self.shape[0] - 1, min(MOST_ROWS, self.shape[0])).astype(int))
         sides = (
             (re, -im if conjugated else im)
@@ -177,7 +177,7 @@ class ComplexTrial:
         split = self.plan.details.halves
         halves = 0 if split is None else 2 if split.both else 1
         how = self.plan.details.accumulation(schedule)
-        found = tuple(one[rows] for one in planes(made))
+        found = tuple(one[rows] for one in planes(self.result()))
         method = self.asked.method
         return compare_complex((a_re[rows], a_im[rows]), b, found, how=how, method=method, halves=halves)
 
@@ -242,10 +242,11 @@ class ComplexTrial:
         return {OURS: len(self.plan.launches), SIX: LAUNCHES}
 
     @property
-    def bytes(self) -> dict[str, int]:
+    def moved(self) -> dict[str, int]:
         """Bytes that the launches of each flow read and write, every array once per launch."""
         return {OURS: self.plan.moved_bytes, SIX: bytes_moved(self.shape, self.dtype.bytes)}
 
-    def perf(self, microseconds: float) -> str:
-        """``Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`` for the time of one call."""
-        return perf_line(microseconds, self.flops, self.bytes[OURS], self.name)
+    @property
+    def bytes(self) -> int:
+        """Bytes that our launches read and write."""
+        return self.moved[OURS]

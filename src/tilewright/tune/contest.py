@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tilewright.errors import TilewrightError
-from tilewright.tune.figures import draw_intervals
 from tilewright.tune.machine import cache_bytes
 from tilewright.tune.measure import Effort, Interval, Measurement, measure
 
@@ -225,28 +224,6 @@ class Result:
         """Return the speed of one call relative to each other call."""
         names = (timing.name for timing in self.taken.timings)
         return {other: self.taken.speed(name, other) for other in names if other != name}
-
-    def lines(self) -> list[list[str]]:
-        """Return a row of cells per call, the fastest first: name, us with its interval, TFlops, GB/s."""
-        ranked = sorted(self.taken.timings, key=lambda timing: timing.us.median)
-        rates = {timing.name: (self.tflops(timing.name), self.gbytes(timing.name)) for timing in ranked}
-        rows = ([t.name, str(t.us), *(f"{rate:.4g}" for rate in rates[t.name])] for t in ranked)
-        return [*rows, *([name, f"wrong: {why}", "", ""] for name, why in self.wrong.items())]
-
-    def draw(self, path: Path) -> None:
-        """Write a picture (.png, .svg, .pdf) of all rates with their intervals, the fastest on top.
-
-        Raises:
-            ToolchainError: matplotlib is not installed, or writes no such files.
-            OutputError: the file cannot be written.
-        """
-        ranked = sorted(self.taken.timings, key=lambda timing: timing.us.median)
-        flops = self.subject.flops / 1e6
-        rates = {
-            timing.name: Interval(*(flops / us for us in (timing.us.median, timing.us.high, timing.us.low)))
-            for timing in ranked
-        }
-        draw_intervals(path, rates, about="TFlops, median and 95 % interval", title=self.subject.name)
 
     def record(self) -> dict[str, Any]:
         """Return the result in JSON's types."""

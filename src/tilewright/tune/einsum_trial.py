@@ -154,23 +154,11 @@ class EinsumTrial(FlowTrial):
 
     def launch(self) -> Any:
         """Start it; on a GPU it may still run when this returns."""
-        return einsum(
-            self.given.subscripts,
-            **self._there,
-            alpha=self.alpha,
-            beta=self.beta,
-            activation=self.activation,
-            derivative=self.derivative,
-            dropout=self.dropped.probability,
-            seed=self.dropped.seed,
-            offset=self.dropped.offset,
-            saturate=self.saturate,
-            schedule=self.schedule,
-            split_k=self.split_k,
-            reduction=self.reduction,
-            precision=self.precision,
-            target=self.target,
-        )
+        words = ("alpha", "beta", "activation", "derivative", "saturate", "schedule", "split_k", "reduction")
+        given = {name: getattr(self, name) for name in (*words, "precision", "target")}
+        dropped = self.dropped
+        given |= {"dropout": dropped.probability, "seed": dropped.seed, "offset": dropped.offset}
+        return einsum(self.given.subscripts, **self._there, **given)
 
     @property
     def contraction(self) -> Contraction:

@@ -93,7 +93,14 @@ class ScaledOperands:
         """
         m, n, k = shape
         rng = np.random.default_rng(seed)
-        drawn = [_drawn(rng, extents, kind) for extents, kind in zip(((m, k), (k, n)), kinds, strict=True)]
+        drawn: list[Array] = []
+        for extents, kind in zip(((m, k), (k, n)), kinds, strict=True):
+            if kind.is_float:
+                numbers = normal(rng, extents, dtypes.f32 if kind.is_packed else kind)
+                drawn.append(numbers.astype(kind.numbers) if kind.is_packed else numbers)
+            else:
+                low, high = limits(kind)
+                drawn.append(rng.integers(int(low), int(high) + 1, extents).astype(kind.numbers))
         a, b = (laid_out(array, letter) for array, letter in zip(drawn, layout, strict=True))
         made: dict[str, Array | None] = {}
         sizes: tuple[tuple[int, ...], ...] = (m,), (n,) if group is None else (k // group, n)
@@ -116,14 +123,6 @@ class ScaledOperands:
             if array is not None and self.group is not None:
                 wide = change(wide, array.astype(np.float32).repeat(self.group, axis=0))
         return wide
-
-
-def _drawn(rng: np.random.Generator, shape: tuple[int, int], kind: DType) -> Array:
-    if kind.is_float:
-        made = normal(rng, shape, dtypes.f32 if kind.is_packed else kind)
-        return made.astype(kind.numbers) if kind.is_packed else made
-    low, high = limits(kind)
-    return rng.integers(int(low), int(high) + 1, shape).astype(kind.numbers)
 
 
 @dataclass

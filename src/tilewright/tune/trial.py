@@ -72,7 +72,7 @@ class FlowTrial(ABC):
         """Run it to its end; returns the seconds of the call."""
         return first_time(self.launch, self.target)[1]
 
-    def result(self) -> Array:
+    def result(self) -> Any:
         """Return the result in host memory."""
         return np.asarray(device_get(self._there["out"]))
 

@@ -43,16 +43,12 @@ COLOURS = {
     "wait": "#eaeef2",
     "full": mixed(HUES[0], PAPER, 0.15),
 }
-WORDS = {
-    "load": "load",
+LETTERS = dict(zip(COLOURS, "LMSCA.-", strict=True))
+WORDS = {name: name for name in COLOURS} | {
     "mma": "multiply",
-    "store": "store",
     "copy": "copy by threads",
-    "arithmetic": "arithmetic",
-    "wait": "wait",
     "full": "full, to be read",
 }
-LETTERS = {"load": "L", "mma": "M", "store": "S", "copy": "C", "arithmetic": "A", "wait": ".", "full": "-"}
 ARRIVAL = HUES[6]
 
 

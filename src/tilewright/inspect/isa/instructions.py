@@ -109,8 +109,7 @@ def amd_line(instruction: Instruction) -> IsaLine:
     if kind is IsaKind.BRANCH and instruction.operands and "branch" in name:
         jumps = instruction.operands[0].text
     return IsaLine(
-        *(instruction.line, instruction.text, name, kind, size, accesses, jumps),
-        falls=not _END.match(name),
+        *(instruction.line, instruction.text, name, kind, size, accesses, jumps), falls=not _END.match(name)
     )
 
 

@@ -157,9 +157,7 @@ def isa_report(subject: Subject, target: str, arch: str | None = None) -> IsaRep
 
 
 def report_of(
-    made: Executable,
-    arrays: Callable[[], Mapping[str, Any]],
-    numbers: Mapping[str, Any] | None = None,
+    made: Executable, arrays: Callable[[], Mapping[str, Any]], numbers: Mapping[str, Any] | None = None
 ) -> IsaReport:
     """Report the machine code of a compiled kernel.
 

@@ -69,7 +69,16 @@ def sources(listing: EmittedText, lines: Mapping[int, int]) -> dict[int, Instruc
             if op.location is not None:
                 origin = op.location.origin
                 place = str(op.location.frame) + ("" if origin is None else f" {origin.field}")
-            says = _says(op, text[first[id(op)] - 1].strip())
+            # The comment at the beginning of the operation's text describes it, else the text.
+            begins = text[first[id(op)] - 1].strip()
+            says = begins.removeprefix("// ")
+            if op.location is not None and says != begins:
+                says = says.partition(": ")[2] or says
+            if isinstance(op, Copy):
+                says = says.removeprefix(f"{op.source} -> {op.target}")
+                says = f"{op.source.buffer.name} -> {op.target.buffer.name}{says}"
+            if isinstance(op, For):
+                says = f"loop over {op.index.name}"
             known[line] = InstructionSource(line, op, tuple(n for n in names if n in arrays), says, place)
         found[name] = known[line]
     return found
@@ -113,19 +122,6 @@ def holdings(kernel: Kernel) -> dict[str, frozenset[str]]:
                 name = getattr(value, "buffer", value).name
                 held[name] = arrays.get(name) or held.get(name, frozenset()) | of
     return held
-
-
-def _says(op: Op, begins: str) -> str:
-    """Describe an operation by the comment at the beginning of its text, or by the text."""
-    if isinstance(op, For):
-        return f"loop over {op.index.name}"
-    words = begins.removeprefix("// ")
-    if op.location is not None and words != begins:
-        words = words.partition(": ")[2] or words
-    if isinstance(op, Copy):
-        words = words.removeprefix(f"{op.source} -> {op.target}")
-        words = f"{op.source.buffer.name} -> {op.target.buffer.name}{words}"
-    return words
 
 
 # ---------------------------------------------------------------- the report
