@@ -85,7 +85,7 @@ class Worker:
 
 
 def main() -> None:
-    # Not before the workers have their environment: what this tree offers is used for the record alone.
+    # Imported after the workers have their environment; used only for the record.
     from reporting import ROOT, arguments, keep, table
 
     parser = arguments(__doc__)
@@ -131,7 +131,7 @@ def columns(row: dict[str, Any]) -> list[str]:
 
 def compare(workers: dict[str, Worker], name: str, shape: tuple[int, ...], rounds: int) -> dict[str, Any]:
     """Time one kernel of all trees in turns; ``speed`` is the median of the ratios within each round."""
-    for worker in workers.values():  # they compile side by side
+    for worker in workers.values():  # they compile in parallel
         worker.send({"make": name, "shape": shape})
     made = {which: worker.answer() for which, worker in workers.items()}
     wrong = {which: answer["failed"] for which, answer in made.items() if "failed" in answer}

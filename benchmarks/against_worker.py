@@ -20,7 +20,7 @@ from typing import Any
 TREE = Path(sys.argv[1])
 FLUSH_BYTES = 256 << 20
 
-# What a library prints must not come between the answers.
+# Output of libraries must not mix with the answers.
 ANSWERS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 

@@ -60,7 +60,7 @@ def cases(asked: Any) -> Iterator[Case]:
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--target", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--examples", action="store_true", help="time examples 09 and 10 too")
+    parser.add_argument("--examples", action="store_true", help="also time examples 09 and 10")
     asked = parser.parse_args()
     rows: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
@@ -72,7 +72,7 @@ def main() -> None:
             kind = "causal" if causal else "full"
             failed.append({"dtype": name, "shape": list(shape), "layout": kind, "failed": str(error)})
             print(f"FAILED {failed[-1]}", flush=True)
-        # What is done is kept, also when a limit ends this process.
+        # Keep finished rows, even if a time limit ends this process.
         keep(asked, f"attention_{asked.target}", asked.target, [*rows, *failed])
     print()
     print(table((*HEAD, "of the best"), [[*columns(found), f"{found['of_best']:.3f}"] for found in rows]))
@@ -91,7 +91,7 @@ def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> d
     of_bound, wrong = check(), {}
     calls: dict[str, Callable[[], object]] = {OURS: call, AGAIN: call}
     for label, rival in rivals.items():
-        try:  # PyTorch says at the call which kernels it has for a problem
+        try:  # PyTorch decides at the call which kernels it has
             check(rival())
             calls[label] = rival
         except (RuntimeError, AssertionError) as error:

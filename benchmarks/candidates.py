@@ -179,7 +179,7 @@ def main() -> None:
     begun = time.time()
     made = parser(__doc__)
     made.add_argument("--rows", default="all", help=f"some of {', '.join(SHAPES)}")
-    made.add_argument("--variants", type=Path, help="a file of schedules, instead of what rules propose")
+    made.add_argument("--variants", type=Path, help="a file of schedules, instead of the rules' proposals")
     made.add_argument("--most", type=int, help="schedules of each family; default: all")
     asked = made.parse_args()
     tasks = chosen(asked)

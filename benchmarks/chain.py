@@ -49,7 +49,7 @@ def main() -> None:
                 except (TilewrightError, AssertionError, RuntimeError) as error:
                     failed.append({"shape": list(shape), "layout": order, "failed": str(error)})
                     print(f"FAILED {failed[-1]}", flush=True)
-                # What is done is kept, also when a limit ends this process.
+                # Keep finished rows, even if a time limit ends this process.
                 keep(asked, f"chain_{asked.target}", asked.target, [*rows, *failed])
     print()
     print(table((*HEAD, TWO), [[*columns(found), f"{found['speed'][TWO][0]:.3f}"] for found in rows]))

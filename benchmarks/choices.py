@@ -225,9 +225,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("results", nargs="*", type=Path, help=f"default: {KEPT.relative_to(ROOT)}")
     parser.add_argument("--keep", action="store_true", help=f"write {KEPT.relative_to(ROOT)}")
-    parser.add_argument("--table", action="store_true", help="write the table that comes with the package")
-    parser.add_argument("--check", action="store_true", help="fail where that table is another")
-    parser.add_argument("--below", type=float, default=0.97, help="below which share the fastest is named")
+    parser.add_argument("--table", action="store_true", help="write the table of the package")
+    parser.add_argument("--check", action="store_true", help="fail if that table differs")
+    parser.add_argument(
+        "--below", type=float, default=0.97, help="name the fastest if the ratio is below this"
+    )
     asked = parser.parse_args()
     rows, machine = rows_of(asked.results or [KEPT])
     chosen = [(row, row.choice()) for row in rows if row.times]
@@ -242,7 +244,7 @@ def main() -> None:
     if asked.table:
         tables.save(found, path)
     if asked.check and (not path.exists() or json.loads(path.read_text("utf-8")) != found.record()):
-        sys.exit(f"{path} is not what the measurements and the rules say now: --table writes it anew")
+        sys.exit(f"{path} differs from the present measurements and rules; --table writes it again")
 
 
 if __name__ == "__main__":

@@ -55,16 +55,16 @@ def main() -> None:
     parser = on_host(__doc__)
     there = "cuda" if tw.device_count() else "cpu"
     parser.add_argument("--target", choices=SIDES, default=there, help=f"default here: {there}")
-    parser.add_argument("--dtype", help="of the parts; default: all")
+    parser.add_argument("--dtype", help="dtypes of the parts; default: all")
     parser.add_argument(
-        "--rows", nargs="+", default=[""], help="parts of the names of those that are measured"
+        "--rows", nargs="+", default=[""], help="measure rows whose names contain one of these"
     )
-    parser.add_argument("--sides", type=int, nargs="*", help="of the matrices")
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long a row is measured")
-    parser.add_argument("--schedules", type=Path, help="of each product; one a line")
+    parser.add_argument("--sides", type=int, nargs="*", help="sides of the matrices")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds for each row")
+    parser.add_argument("--schedules", type=Path, help="a file of schedules, one per line")
     asked = parser.parse_args()
     on_gpu = asked.target == "cuda"
-    measured = importlib.import_module("complex_on_gpu").row if on_gpu else row  # which needs PyTorch
+    measured = importlib.import_module("complex_on_gpu").row if on_gpu else row  # imports PyTorch
     rows = []
     for side in asked.sides or ((64,) if asked.quick else SIDES[asked.target]):
         for kind in QUICK if asked.quick else KINDS[asked.target]:

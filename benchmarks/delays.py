@@ -127,6 +127,6 @@ def rows() -> dict[str, Case]:
         "role_barrier 1: removed": replace(SHALLOW, delay=LATE_TILE),
         "bulk_wait 1: removed": BUSY,
         "fence_async 0: removed": BUSY,
-        # a warp that waits at a barrier whose phases do not wait for it; each stage is filled just once
+        # a warp waits at a barrier whose phases do not wait for it; each stage is filled only once
         "role 1: for all warps around it": Case((128, 128, 192), blocks=1, delay=LATE_START),
     }

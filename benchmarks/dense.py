@@ -81,7 +81,7 @@ class DenseTask:
 
     def measure(self, seconds: float, progress: Progress) -> dict[str, Any]:
         """Verify every kernel, and time the correct ones; see `isolated.Task`."""
-        import on_gpu  # which imports PyTorch
+        import on_gpu  # imports PyTorch
         import torch
 
         problem, seconds = self.problem, seconds * self.problem.seconds
@@ -108,7 +108,7 @@ class DenseTask:
         effort = Effort(seconds=seconds, warm_up_seconds=0.2 * seconds, least=5)
         found = contest.run(effort, progress.clocks)
         row = found.record() | {"schedules": schedules}
-        # Each beside the library, and ours beside the others of ours.
+        # Compare each with the library, and our chosen schedule also with our others.
         beside = {name: (*rivals, *schedules) if name == OURS else tuple(rivals) for name in schedules}
         row["speed"] = {
             name: {other: row["speed"][name][other] for other in others if other != name}

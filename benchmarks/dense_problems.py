@@ -115,7 +115,7 @@ GROUPS = {
     "gelu": Group("bf16, + bias, GELU", 1.0, 1.1),
     "residual": Group("bf16, + residual", 1.05, 1.15),
     "few rows": Group("bf16, 1, 16 and 64 rows", 1.0, 1.3, 0.9),
-    "by hand": Group("beside examples/03 under the same schedule", 0.99, 1.0),
+    "by hand": Group("compared with examples/03 with the same schedule", 0.99, 1.0),
     "call": Group("host time of a call, result allocated", 1.0, 1.43),
     "compile": Group("seconds to compile, no cache", 0.6, 0.3),
     "split": Group("f16, deep K", 1.1, 1.6, 0.95),
@@ -242,7 +242,7 @@ def families(problem: Problem) -> dict[str, list[Candidate]]:
     """Return all legal proposals for a problem, by family, each in the order of the rules."""
     asked = question(problem)
     found = [one for one in candidates(asked) if not one.against]
-    with suppress(LaunchError):  # of what cannot split K
+    with suppress(LaunchError):  # schedules that cannot split K
         found += split_candidates(replace(asked, splitting=Splitting()))
     kinds: dict[str, list[Candidate]] = {}
     once: dict[tw.Schedule, Candidate] = {}
@@ -293,7 +293,7 @@ DEEP = (
     *((512, 512, 32768), (1536, 1536, 12288)),
 )
 ORDERS: dict[str, How] = {
-    OURS: None,  # parts of K of which nothing is said are added in one order
+    OURS: None,  # by default parts of K are added in a fixed order
     "workspace": Splitting("auto", "workspace"),
     "atomic": Splitting("auto", "atomic"),
     "turnstile": Splitting("auto", "turnstile"),

@@ -167,7 +167,7 @@ MOST = ("--most", "10")
 
 def parts(quick: bool) -> list[Part]:
     """Return all parts, the most important first."""
-    # -v: names as they come, for a run may be cut.
+    # -v prints each name at once, because a run may be interrupted.
     pytest = (PYTHON, "-m", "pytest", "-n", "14", "-v", "-p", "no:cacheprovider", "-p", "no:benchmark")
     example = (PYTHON, str(ROOT / "examples" / "02_basic_gemm.py"))
     hurry = ("--quick",) if quick else ()
@@ -303,11 +303,11 @@ def main() -> int:
     )
     parser.add_argument("--parts", nargs="*", help="only these parts; `*` and `?` match as in file names")
     parser.add_argument("--without", nargs="*", default=[], help="all but these parts")
-    parser.add_argument("--commit", default="", help="of the source tree, for the record")
-    parser.add_argument("--seconds", type=float, default=560, help="for all parts together")
+    parser.add_argument("--commit", default="", help="commit of the source tree, for the record")
+    parser.add_argument("--seconds", type=float, default=560, help="seconds for all parts together")
     parser.add_argument("--quick", action="store_true", help="few, small problems")
-    parser.add_argument("--at-once", type=int, default=1, help="parts that run side by side")
-    parser.add_argument("--cache", type=Path, help="folder of kernels that are compiled; default: a new one")
+    parser.add_argument("--at-once", type=int, default=1, help="number of parts that run in parallel")
+    parser.add_argument("--cache", type=Path, help="folder of compiled kernels; default: a new one")
     asked = parser.parse_args()
     known = parts(asked.quick)
     names = [part.name for part in known]
@@ -385,7 +385,7 @@ def run(
             outcome.ended = f"ended after {limit:.0f} s"
     outcome.seconds = time.monotonic() - begin
     text = printed.read_text(errors="replace")
-    with log.open("a") as whole:  # one write for each part: parts run side by side
+    with log.open("a") as whole:  # one write for each part, because parts run in parallel
         whole.write(f"\n==== {part.name}: {' '.join(command)}\n{text}")
     outcome.well = outcome.status is not None and part.well(outcome.status, text)
     last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

@@ -21,7 +21,7 @@ from tilewright.tune.trial import OURS, Trial, gemm_trial
 
 AGAIN = f"{OURS} again"
 
-TINY = [(n, n, n) for n in (16, 32, 64)]  # of which the call is a large part
+TINY = [(n, n, n) for n in (16, 32, 64)]  # the call itself takes a large part of these
 SQUARES = [(n, n, n) for n in (128, 256, 512, 1024, 2048)]
 OTHERS = [(4096, 4096, 4096), (64, 64, 65536), (4096, 16, 4096), (1000, 1003, 997)]
 CASES = [
@@ -32,13 +32,13 @@ CASES = [
     *((name, (1024, 1024, 1024), "nn") for name in ("f16", "bf16", "f8e4m3", "i8")),
 ]
 QUICK = [("f32", (256, 256, 256), "nn"), ("f16", (130, 70, 90), "nt")]
-BATCHED = [(1000, 32), (65536, 16), (64, 256)]  # so many products of square matrices, in f32
+BATCHED = [(1000, 32), (65536, 16), (64, 256)]  # (products, side) of square matrices in f32
 QUICK_BATCHED = [(20, 16)]
 
 
 def main() -> None:
     parser = on_host(__doc__)
-    parser.add_argument("--dtypes", nargs="+", help="those that are measured; default: all")
+    parser.add_argument("--dtypes", nargs="+", help="dtypes to measure; default: all")
     asked = parser.parse_args()
     rows = []
     for name, shape, layout in QUICK if asked.quick else CASES:

@@ -140,7 +140,7 @@ def calls_of(given: Given, *, forms: bool) -> dict[str, Callable[[], Any]]:
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--forms", action="store_true", help="also the schedules next in order")
+    parser.add_argument("--forms", action="store_true", help="also measure the next proposed schedules")
     parser.add_argument("--only", default="", help="problems whose names contain this")
     asked = parser.parse_args()
     shapes = [(m, n, k) for n, k in SIZES for m in ROWS]

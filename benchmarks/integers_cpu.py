@@ -39,7 +39,7 @@ SETS = {
 
 def main() -> None:
     parser = on_host(__doc__)
-    parser.add_argument("--isa", choices=SETS, help="measure this one here, and print its rows as JSON")
+    parser.add_argument("--isa", choices=SETS, help="measure one set here, and print its rows as JSON")
     asked = parser.parse_args()
     if asked.isa is not None:
         print(json.dumps(measured(asked)))

@@ -72,10 +72,10 @@ class Task(Protocol):
 def parser(description: str | None) -> argparse.ArgumentParser:
     """Return the argument parser of a benchmark with isolated tasks."""
     made = arguments(description)
-    made.add_argument("--seconds", type=float, default=170, help="after which no task is begun")
-    made.add_argument("--each", type=float, default=1.0, help="how long a task is timed, as a factor")
+    made.add_argument("--seconds", type=float, default=170, help="seconds after which no task begins")
+    made.add_argument("--each", type=float, default=1.0, help="factor for the time of each task")
     made.add_argument("--build", action="store_true", help="only compile; needs no GPU")
-    made.add_argument("--processes", type=int, default=usable_processors(), help="that compile")
+    made.add_argument("--processes", type=int, default=usable_processors(), help="compiling processes")
     made.add_argument("--until", type=float, help=argparse.SUPPRESS)
     return made
 

@@ -35,7 +35,7 @@ def product(A, B, C):
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--target", default="cpu")
-    parser.add_argument("--arch", default=None, help="default: that of this machine")
+    parser.add_argument("--arch", default=None, help="default: the target of this machine")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     rows = []

@@ -119,7 +119,7 @@ def driver_call(bound: Bound, *arrays: Any) -> Any:
     for array in arrays[2:]:
         array.fill_(float("nan"))
     call: Any = launcher.driver_call(torch.cuda.current_stream().cuda_stream)
-    call.holds = bound, launcher  # whose memory the arguments lie in
+    call.holds = bound, launcher  # keeps the memory of the arguments
     return call
 
 

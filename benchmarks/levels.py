@@ -29,7 +29,7 @@ from tilewright.tune.trial import Trial
 SHAPES = {"cuda": [(2048, 2048, 2048), (4096, 4096, 4096)], "cpu": [(1024, 1024, 1024), (1000, 1000, 1000)]}
 QUICK = [(256, 384, 320)]
 AGAIN = "prefetched again"
-# M, N, K, P.  Where P is more than a tile of 128, each block multiplies A and B anew.
+# M, N, K, P.  If P exceeds a tile of 128, each block computes A B again.
 FUSED = [(1024, 1024, 1024, 128), (1000, 1000, 1000, 120), (1024, 512, 512, 512)]
 QUICK_FUSED = [(130, 72, 56, 136)]
 

@@ -83,7 +83,7 @@ def for_each(call: Callable[..., Any], *given: Sequence[Any]) -> None:
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--forms", action="store_true", help="also schedules by hand, beside the default")
+    parser.add_argument("--forms", action="store_true", help="also measure schedules by hand")
     asked = parser.parse_args()
     forms = FORMS if asked.forms else {}
     chosen = dict(list(lists().items())[-2:]) if asked.quick else lists()

@@ -118,13 +118,13 @@ def take(found: dict[str, Any], results: Path = RESULTS) -> list[Path]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, help="directory for results.json, log.txt, table.txt")
-    parser.add_argument("--take", type=Path, help="a results.json, whose parts are put into results/")
+    parser.add_argument("--take", type=Path, help="a results.json, whose parts are copied into results/")
     parser.add_argument("--only", nargs="+", default=[""], help="parts whose names contain one of these")
-    parser.add_argument("--commit", default="", help="of the source tree, for the record")
-    parser.add_argument("--seconds", type=float, default=540, help="for all together")
+    parser.add_argument("--commit", default="", help="commit of the source tree, for the record")
+    parser.add_argument("--seconds", type=float, default=540, help="seconds for all benchmarks together")
     parser.add_argument("--quick", action="store_true", help="few, small problems")
     parser.add_argument("--phase", choices=("both", "verify", "time"), default="both")
-    parser.add_argument("--cache", type=Path, help="folder of kernels that are compiled; default: a new one")
+    parser.add_argument("--cache", type=Path, help="folder of compiled kernels; default: a new one")
     asked = parser.parse_args()
     if (asked.out is None) == (asked.take is None):
         parser.error("say --out DIRECTORY to measure, or --take RESULTS to keep what was measured")

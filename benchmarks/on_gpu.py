@@ -56,7 +56,7 @@ def bounds(problem: Problem, atom: Any, depth: int | None) -> tuple[float, float
     k = problem.shape[2]
     if not atom.c_dtype.is_float:
         return 0.0, 0.0
-    if atom.c_dtype.bits == 64:  # of sums of which each product rounds, and of cuBLAS's beside them
+    if atom.c_dtype.bits == 64:  # sums that round after each product, and cuBLAS's sums
         return 2 * ROUNDING[problem.out], 2 * k * 2.0**-53
     each = 2.0**-23 if atom.sum_bits is None else 2.0 ** (2 - atom.sum_bits)
     summed = -(-(depth or k) // atom.shape[2]) * each + (k / depth * 2.0**-23 if depth else 0.0)
@@ -93,9 +93,9 @@ class OnGpu:
         copies = sets_for(self.set_bytes, "cuda") - 1
         self.sets = [(*operands, empty()), *((*map(torch.clone, operands), empty()) for _ in range(copies))]
         a, b, *self.extra = operands
-        wide = [self._wide(a), self._wide(b.mT)]  # K x N, as PyTorch's calls take it
+        wide = [self._wide(a), self._wide(b.mT)]  # K x N, the form for PyTorch's calls
         self.exact = self._finished(self._multiplied(*wide))
-        self.sizes = self._multiplied(*(x.float().abs_() for x in wide))  # of which few bits are needed
+        self.sizes = self._multiplied(*(x.float().abs_() for x in wide))  # few bits are enough here
 
     def _multiplied(self, a: Any, b: Any) -> Any:
         if not self.problem.sizes:

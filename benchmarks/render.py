@@ -103,7 +103,7 @@ def interval(values: Sequence[float]) -> str:
 
 def gemm(rows: Sequence[dict[str, Any]]) -> str:
     """Speed relative to the other library."""
-    # Kernels written by hand, in columns of their own: their speed over the other library.
+    # Hand-written kernels have their own columns: their speed relative to the other library.
     by_hand = sorted({name for row in rows for name in row.get("by_hand") or ()})
     lines = []
     for row in rows:

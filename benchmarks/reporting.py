@@ -20,10 +20,10 @@ ROOT = Path(__file__).parents[1]
 def arguments(description: str | None) -> argparse.ArgumentParser:
     """Return the argument parser of every benchmark."""
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, help="keep the results in this file")
-    parser.add_argument("--commit", default=commit(), help="of the source tree, for the record")
-    parser.add_argument("--quick", action="store_true", help="few, small problems: whether it runs at all")
-    said = "compile and compare what is measured, one round of each: a later run finds the kernels compiled"
+    parser.add_argument("--json", type=Path, help="write the results to this file")
+    parser.add_argument("--commit", default=commit(), help="commit of the source tree, for the record")
+    parser.add_argument("--quick", action="store_true", help="few small problems, to see whether it runs")
+    said = "compile and compare, with one round of timing; a later run finds the kernels compiled"
     parser.add_argument("--verify", action="store_true", help=said)
     return parser
 

@@ -183,7 +183,7 @@ def one_tree(examples: Path, only: str) -> None:
     compiler = Compiler()
     chosen = [(name, make) for name, make in kernels(examples) if name.startswith(only)]
     warm = next(iter(kernels(examples)))[1]()
-    warm[0].compile(*warm[1], target="cuda", arch="sm_80")  # what is loaded once is nobody's cost
+    warm[0].compile(*warm[1], target="cuda", arch="sm_80")  # load everything that is loaded only once
     for name, make in chosen:
         compiler.seconds, found = 0.0, {"kernel": name}
         try:
@@ -290,8 +290,8 @@ def main() -> None:
     """Compare two trees, or show one."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--before", type=Path, help="an older source tree")
-    parser.add_argument("--turns", type=int, default=1, help="how often each tree compiles all")
-    parser.add_argument("--only", default="", help="kernels whose names begin so, e.g. 03")
+    parser.add_argument("--turns", type=int, default=1, help="compilations of everything by each tree")
+    parser.add_argument("--only", default="", help="prefix of the kernels' names, such as 03")
     parser.add_argument("--texts", type=Path, help="keep the generated texts in this directory")
     parser.add_argument("--json", type=Path, help="keep the figures in this file")
     parser.add_argument("--examples", type=Path, help=argparse.SUPPRESS)

@@ -177,7 +177,7 @@ def blocks(target: str) -> Iterator[Case]:
 
 def schedules(target: str) -> Iterator[Case]:
     for form in runpy.run_path(str(TESTS / "gpu" / "schedules.py"))["forms"]():
-        # Two steps more than the ring has stages; of a tile and a part of the next one along M and N.
+        # Two steps more than stages; along M and N a tile and a part of the next one.
         m, n, k = form.schedule.tile
         yield formed(form, (m + 16, n + 16, (form.schedule.stages + 2) * k - 16), target)
 

@@ -69,7 +69,7 @@ def forms(given: dict[str, Any], kinds: tuple[str, str]) -> dict[str, Any]:
     multiplied = multiplied_as(*(tw.dtype(kind) for kind in kinds))
     terms = frozenset({"scale_a", "scale_b", "bias"} & given.keys())
     kernel = scaled(0).bind(multiplied=multiplied, terms=terms, activation=None)
-    vectors = [given["a"][:, 0].float(), given["scale_b"], given["bias"]]  # no scale of A is read
+    vectors = [given["a"][:, 0].float(), given["scale_b"], given["bias"]]  # the scale of A is not read
     asked = kernel.question(given["a"], given["b"], *vectors, given["out"], 1.0, target="cuda")
     assert asked is not None
     found: dict[str, Any] = {}
@@ -83,7 +83,7 @@ def mixed(m: int, n: int, k: int, kind: str, along: str, asked: Any) -> dict[str
     """Return the verified calls that multiply fp16 by 8-bit weights."""
     a = torch.randn((m, k), dtype=torch.float16, device="cuda")
     b = drawn(kind, n, k).T if along == "k" else drawn(kind, k, n)
-    # Numbers that fp16 holds, for the passes that compute in it.
+    # Numbers in the range of fp16, in which the passes compute.
     scale_b = ((torch.rand(n, device="cuda") + 0.5) / 64).half().float()
     bias, half = torch.randn(n, device="cuda").half().float(), b.float().half()
     given = {"a": a, "b": b, "scale_b": scale_b, "bias": bias}
@@ -200,7 +200,7 @@ def by_deepgemm(
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--forms", action="store_true", help="also the schedules next in order")
+    parser.add_argument("--forms", action="store_true", help="also measure the next proposed schedules")
     parser.add_argument("--only", default="", help="problems whose names contain this")
     asked = parser.parse_args()
     problems: dict[str, tuple[Callable[[], dict[str, Callable[[], Any]]], tuple[int, int, int]]] = {}

@@ -34,9 +34,9 @@ GROUP, PASS = 128, "with a pass"
 def main() -> None:
     parser = on_host(__doc__)
     parser.add_argument("--rows-of", type=int, nargs="*", help="rows of A")
-    parser.add_argument("--side", type=int, help="of the weights")
-    parser.add_argument("--groups", action="store_true", help="weights in groups alone")
-    parser.add_argument("--columns", action="store_true", help="those with a scale for each column alone")
+    parser.add_argument("--side", type=int, help="sides of the weights")
+    parser.add_argument("--groups", action="store_true", help="only weights in groups")
+    parser.add_argument("--columns", action="store_true", help="only weights with a scale for each column")
     asked = parser.parse_args()
     side = asked.side or (256 if asked.quick else SIDE)
     problems: list[Any] = [] if asked.groups else [functools.partial(of_columns, *kind) for kind in KINDS]

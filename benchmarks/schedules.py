@@ -43,9 +43,9 @@ def read(text: str) -> dict[str, tw.Schedule | None]:
 def main() -> None:
     begun = time.time()
     made = parser(__doc__)
-    made.add_argument("file", type=Path, help="schedules, one a line")
+    made.add_argument("file", type=Path, help="schedules, one per line")
     made.add_argument("--shape", default="4096x4096x4096", help="MxNxK")
-    made.add_argument("--dtype", default="bf16", help="of A and B")
+    made.add_argument("--dtype", default="bf16", help="dtype of A and B")
     made.add_argument("--layout", default="nt", choices=["nt", "nn", "tn", "tt"])
     made.add_argument("--kernel", default="product", choices=[*KERNELS])
     asked = made.parse_args()

@@ -210,9 +210,9 @@ def main() -> None:
     made = parser(__doc__)
     every = " ".join("x".join(map(str, shape)) for shape in SHAPES)
     made.add_argument("--rows", default=every, help="shapes MxNxK")
-    made.add_argument("--dtype", default="f16", help="of A and B")
+    made.add_argument("--dtype", default="f16", help="dtype of A and B")
     made.add_argument("--plot", type=Path, help="a picture: .png, .svg or .pdf")
-    made.add_argument("--kept", type=Path, help="measure nothing: table and picture of what was kept")
+    made.add_argument("--kept", type=Path, help="only make table and picture of this record")
     asked = made.parse_args()
     if asked.kept is not None:
         finish(kept_rows(asked.kept), asked.plot)

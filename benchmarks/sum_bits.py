@@ -407,8 +407,8 @@ def measured(atom: MmaAtom, step: Instruction, rows: int) -> tuple[dict[str, Any
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--target", choices=("cuda", "reference", "model"), default="cuda")
-    parser.add_argument("--atoms", default="", help="those whose names contain this")
-    parser.add_argument("--raw", type=Path, help="keep what atoms made of random numbers in this .npz")
+    parser.add_argument("--atoms", default="", help="atoms whose names contain this")
+    parser.add_argument("--raw", type=Path, help="write the atoms' results for random numbers to this .npz")
     asked = parser.parse_args()
     rows, lines, raw = [], [], {}
     chosen = [atom for atom in atoms() if asked.atoms in atom.name]

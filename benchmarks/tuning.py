@@ -210,7 +210,7 @@ def main() -> None:
     made.add_argument("--layout", default="nt", choices=["nn", "nt", "tn", "tt"])
     made.add_argument("--rows", default=",".join(GROUPS), help=f"some of {', '.join(GROUPS)}")
     made.add_argument("--most", type=int, help="candidates of each shape")
-    made.add_argument("--table", type=Path, help="where the table stays; default: nowhere")
+    made.add_argument("--table", type=Path, help="file of the table; default: it is not kept")
     made.add_argument("--plot", type=Path, help="a picture of the choices: .png, .svg or .pdf")
     asked = made.parse_args()
     groups = asked.rows.split(",")

@@ -239,7 +239,7 @@ def first_calls() -> dict[str, float]:
     for name, way in ways.items():
         found[f"{name}: files"] = way.distinct
         found[f"{name}: returns to a file"] = way.returns
-    # Of other layouts, so that they are first calls too.
+    # Other layouts, so that these are first calls, too.
     turned, columns = np.ones((40, 70), "f2").T, np.ones((72, 40), "f2").T
     calls = {
         "matmul": lambda: tw.matmul(turned, columns, out, target="cpu"),

@@ -97,7 +97,7 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 def with_table(text: str, rows: list[dict[str, Any]]) -> str:
     """Return a page with its table of dense problems, each compared with the fastest of its rivals."""
-    # Problems are measured again beside the hand-written kernel, under its schedule: the first row counts.
+    # Some problems are measured again with the hand-written kernel's schedule; the first row counts.
     timed = [row for row in reversed(rows) if row.get("speed")]
     found = {row["problem"]: slowest(row["speed"][OURS]) for row in timed}
     lines = [f"| {said} | {found[name]:.2f} |\n" for name, said in HEADLINES.items() if name in found]
@@ -111,7 +111,7 @@ def with_members(text: str) -> str:
     lines = []
     for work in runpy.run_path(str(ROOT / "benchmarks" / "members.py"))["ASKED"]:
         values = [speed.value for speed in work.speeds()]
-        assert values or work.optional, f"{work.name}, beside {work.peer}, was not measured"
+        assert values or work.optional, f"{work.name} was not measured with {work.peer}"
         if values:
             mean = math.exp(sum(map(math.log, values)) / len(values))
             between = f"{min(values):.2f} to {max(values):.2f}" if len(values) > 1 else "one problem"

@@ -186,7 +186,7 @@ def sources() -> Iterator[Path]:
                 yield path
 
 
-# The map of lines: this file is a plugin of pytest then.
+# The map of lines: here this file is a plugin of pytest.
 
 _coverage: Any = None
 _seconds: dict[str, float] = {}
@@ -363,11 +363,11 @@ def campaign(count: int, seed: int, jobs: int, record: Path, again: bool) -> Non
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--map", action="store_true", help="write which tests execute which line")
+    parser.add_argument("--map", action="store_true", help="record which tests execute which line")
     parser.add_argument("--tests", nargs="*", default=[], help="for the map; default: those of the rooms")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--again", action="store_true", help="what no test of the record killed, once more")
+    parser.add_argument("--again", action="store_true", help="retry the mutants that no test killed")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path, default=RECORD)
     asked = parser.parse_args()

@@ -125,7 +125,7 @@ def _table(names: list[str]) -> Iterator[str]:
 def _said(found: object) -> str:
     """Return the first line of a docstring, for a cell of a table."""
     line = (inspect.getdoc(found) or "").partition("\n")[0]
-    return line.replace("``", "`").replace("|", "\\|").replace("](", "] (")  # which would be a link
+    return line.replace("``", "`").replace("|", "\\|").replace("](", "] (")  # otherwise it would be a link
 
 
 def _dtypes() -> Iterator[str]:

@@ -127,7 +127,7 @@ def tried(wanted: Wanted, first: int, count: int, jobs: int = 1, seconds: float 
             start = next(starts)
             total.add(attempt(wanted, range(max(start, first), start + EACH), deadline))
         return total
-    # Products of NumPy's that each ask for all processors made comparisons take six times as long.
+    # If each process's NumPy uses all CPUs, comparisons take six times as long.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # A GPU's context does not survive a fork.
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
@@ -143,7 +143,7 @@ def tried(wanted: Wanted, first: int, count: int, jobs: int = 1, seconds: float 
                 total.add(one.get())
             if not done:
                 time.sleep(0.01)
-        for one in waiting:  # those that are under way end soon: the deadline is theirs too
+        for one in waiting:  # running ones end soon, because they have the same deadline
             total.add(one.get())
     return total
 
@@ -151,15 +151,15 @@ def tried(wanted: Wanted, first: int, count: int, jobs: int = 1, seconds: float 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--first", type=int, default=0, help="the number of the first problem")
-    parser.add_argument("--count", type=int, default=1000, help="how many are run")
+    parser.add_argument("--count", type=int, default=1000, help="number of problems")
     parser.add_argument("--target", default="reference", choices=("reference", "cpu", "cuda"))
     parser.add_argument("--partition", default="", choices=("", *PARTITIONS), help="default: all in turn")
     parser.add_argument("--of", default="", choices=("", "kernels", "calls"), help="default: both")
-    parser.add_argument("--seconds", type=float, default=1e9, help="after which no further one is begun")
+    parser.add_argument("--seconds", type=float, default=1e9, help="seconds after which no problem begins")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--record", type=Path, help="a file to append one line to")
     parser.add_argument("--json", type=Path, help="a file to write the same to")
-    parser.add_argument("--commit", default="", help="of the source tree; default: as git says")
+    parser.add_argument("--commit", default="", help="commit of the source tree; default: by git")
     asked = parser.parse_args()
     begin = time.monotonic()
     wanted = Wanted(asked.target, asked.partition, asked.of)

@@ -23,7 +23,7 @@ from tests.hazards.small_kernels import disagreement
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--count", type=int, default=20_000, help="how many programs")
+    parser.add_argument("--count", type=int, default=20_000, help="number of programs")
     asked = parser.parse_args()
     truth: collections.Counter[str] = collections.Counter()
     wrong, begin = 0, time.monotonic()

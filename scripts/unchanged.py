@@ -451,7 +451,7 @@ def machines() -> Iterator[None]:
     no_tables = patch.object(tables, "table_for", lambda *_: None)
     no_warning = patch.object(slow, "warn", lambda executable: None)
     known = {arch: machine(arch, processors) for arch, (processors, _) in MACHINES.items()}
-    no_maps = patch.object(ListTable, "write_maps", lambda *_: None)  # which only drivers encode
+    no_maps = patch.object(ListTable, "write_maps", lambda *_: None)  # only drivers encode these
     made = {arch: backend for arch, (_, backend) in known.items()}
     their_own = patch.object(backends, "BACKENDS", ChainMap[str, Any](made, backends.BACKENDS))
     with no_tables, no_warning, no_maps, their_own, warnings.catch_warnings():
@@ -642,10 +642,10 @@ def _proposed(line: str, extents: Mapping[str, int], arch: str) -> list[str]:
 
     def planned(self: Bound, arguments: Any, target: Any, arrays: Any = None) -> tuple[Plan, list[int]]:
         question = self.question(*arguments, target=target)
-        # Of an explicit kernel the values that it is made with; what their classes are called does not count.
+        # The arguments of an explicit kernel, without the names of their classes.
         constants = re.sub(r"\b[A-Z]\w*\(", "(", ", ".join(map(repr, self.constants.values())))
         found.append(f"explicit: {constants}" if question is None else ranked(question))
-        silent = SimpleNamespace(walk=tuple)  # a kernel without operations, of which none is slow
+        silent = SimpleNamespace(walk=tuple)  # a kernel without operations has no slow one
         executable = SimpleNamespace(target=arch, arch=arch, flow=None, kernel=silent, launches=WeakSet())
         prepared: Any = Silent(executable, None, (), None)
         pairs = zip(self.program.parameters, arguments, strict=True)
@@ -787,13 +787,11 @@ def differences(before: Record, now: Record, *, whole: bool) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--write", type=Path, help="a JSON file for the record")
-    parser.add_argument("--against", type=Path, help="a record that is compared with this tree")
+    parser.add_argument("--against", type=Path, help="a record to compare with this tree")
     parser.add_argument("--part", nargs="+", choices=PARTS, default=[*PARTS], help="default: all")
-    parser.add_argument("--share", default="1/1", help="which share of each part, as 1/4")
-    parser.add_argument("--only", default="", help="names that contain this, alone")
-    parser.add_argument(
-        "--show", default="", help="print what differs in the texts of names that contain this"
-    )
+    parser.add_argument("--share", default="1/1", help="share of each part, such as 1/4")
+    parser.add_argument("--only", default="", help="only names that contain this")
+    parser.add_argument("--show", default="", help="print differences of the texts whose names contain this")
     asked = parser.parse_args()
     if (asked.write is None) == (asked.against is None):
         parser.error("say --write FILE or --against FILE")

@@ -61,7 +61,7 @@ def test_a_table_of_other_measurements_is_another(tmp_path: Path) -> None:
     other.write_text(json.dumps(found))
     status, said = run(other, "--check")
     assert status == 1
-    assert "--table writes it anew" in said
+    assert "--table writes it again" in said
 
 
 def test_the_shipped_table_speaks_of_every_kind(shipped: ScheduleTable) -> None:
