@@ -172,7 +172,7 @@ __device__ __forceinline__ void cluster_barrier() {
 }
 
 __device__ __forceinline__ void cluster_part() {
-  // Behind the fence a thread's reads of other blocks' memory are over; its writes are nobody's here.
+  // After the fence a thread's reads of other blocks' memory are complete; no block reads its writes.
   asm volatile("fence.acq_rel.cta;\n"
                "barrier.cluster.arrive.relaxed.aligned;\n"
                "barrier.cluster.wait.aligned;" ::: "memory");

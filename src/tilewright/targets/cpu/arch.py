@@ -12,19 +12,18 @@ from tilewright.threads.distribution import Distribution, Mode
 
 MOST_ROWS = 14
 MOST_VECTORS = 4
-# A multiply-add issues twice per cycle, as does a load: more loads than this would set the pace.
+# Loads and multiply-adds issue at the same rate, twice per cycle; with more loads than this, loads limit.
 LOADS_PER_FMA = 0.75
 
 BROADCASTS = 2
 """Registers for broadcast elements of A, next to several sums."""
 
 LEAST_SUMS = 16
-"""Vectors of sums that keep multiply-adds busy: of 64 bytes one or two begin in each clock, of 16 bytes up to
-four, and each takes four or five."""
+"""Vectors of sums that hide the latency of a multiply-add (4 or 5 cycles, up to 4 issued per cycle)."""
 
 GROUP, LEAST_LANES, MOST_DEPTH = 4, 4, 1024
-"""Of products of bytes: neighbours along K that are multiplied at once, of which depths are multiples; the
-sums of the narrowest vector; and how deep operands are whose rows wait on the stack."""
+"""Limits of byte products: K must be a multiple of `GROUP` neighbours that one instruction multiplies, a
+vector has at least `LEAST_LANES` sums, and rows of at most `MOST_DEPTH` elements fit the stack."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +57,19 @@ def micro_tile(
     sums: int = 1,
     products: int = 1,
 ) -> MicroTile:
-    """The micro-tile that divides a tile of ``rows`` x ``columns`` and loads least per multiply-add.
+    """Return the micro-tile that divides ``rows`` x ``columns`` with the fewest loads per multiply-add.
 
-    Of several sums and more products it has fewer rows where registers then hold all sums of all its columns,
-    and as few as keep multiply-adds busy: rows of A and a panel of B fit the first-level cache together.
+    Products that share sums get a lower micro-tile, if the registers then hold all sums of all its columns.
+    It is as low as keeps multiply-adds busy, so that rows of A and a panel of B fit the first-level cache.
 
     Args:
         arch: the processor.
-        rows: of the tile.
-        columns: of the tile.
-        element_bytes: of a sum.
-        factors: how many operands B products have that are computed together.
-        sums: how many sums they are added to.
-        products: how many there are.
+        rows: rows of the tile.
+        columns: columns of the tile.
+        element_bytes: bytes of a sum.
+        factors: number of operands B of the products that are computed together.
+        sums: number of their sums.
+        products: number of the products.
 
     Example:
         >>> from tilewright.arch import PROCESSORS
@@ -89,7 +88,14 @@ def micro_tile(
         for r in range(1, MOST_ROWS + 1)
         if columns % (v * lanes) == 0 and rows % r == 0 and r * v + v + 1 <= arch.vector_registers
     ]
-    alone = max(candidates, key=_merit)
+
+    def merit(tile: MicroTile) -> tuple[bool, float, int]:
+        """Whether loads keep up, then multiply-adds per element read from the panels."""
+        paced = tile.rows + tile.vectors <= LOADS_PER_FMA * tile.rows * tile.vectors
+        width = tile.columns if paced else tile.vectors
+        return paced, tile.rows * width / (tile.rows + width), tile.columns
+
+    alone = max(candidates, key=merit)
     if not 1 < sums < products:
         return alone
     lower = (tile for tile in candidates if tile.vectors == alone.vectors and tile.rows <= alone.rows)
@@ -98,25 +104,17 @@ def micro_tile(
 
 
 def holds(arch: Arch, rows: int, vectors: int, factors: int, sums: int) -> bool:
-    """Whether the registers hold several sums of that many rows and vectors, and their operands."""
+    """Whether the registers hold several sums of ``rows`` x ``vectors`` and their operands."""
     return (rows * sums + factors) * vectors + BROADCASTS <= arch.vector_registers
 
 
-def _merit(tile: MicroTile) -> tuple[bool, float, int]:
-    """Whether loads keep up, then multiply-adds per element read from the panels."""
-    rows, vectors = tile.rows, tile.vectors
-    paced = rows + vectors <= LOADS_PER_FMA * rows * vectors
-    width = tile.columns if paced else vectors
-    return paced, rows * width / (rows + width), tile.columns
-
-
 def micro_atom(tile: MicroTile, compute: DType, multiplied: MmaAtom) -> MmaAtom:
-    """The micro-tile as an MMA atom of one thread.
+    """Return the micro-tile as an MMA atom of one thread.
 
     Args:
         tile: rows and columns.
         compute: dtype of the panels.
-        multiplied: the author's atom, whose rounding and accumulator stay.
+        multiplied: the author's atom; its rounding and its accumulator dtype stay.
     """
     rows, columns = tile.rows, tile.columns
     acc, precision = multiplied.c_dtype, multiplied.precision
@@ -135,12 +133,12 @@ def micro_atom(tile: MicroTile, compute: DType, multiplied: MmaAtom) -> MmaAtom:
 
 
 def operand_dtype(atom: MmaAtom, depth: int, lanes: int, arch: Arch) -> DType:
-    """The dtype in which the operands of a multiply lie for the micro-kernel.
+    """Return the dtype in which the micro-kernel reads the operands of a multiply.
 
     Args:
-        atom: the author's.
-        depth: of the operands.
-        lanes: sums of a vector of the micro-tile.
+        atom: the author's atom.
+        depth: depth of the operands.
+        lanes: sums in one vector of the micro-tile.
         arch: the processor.
 
     Example:
@@ -152,13 +150,10 @@ def operand_dtype(atom: MmaAtom, depth: int, lanes: int, arch: Arch) -> DType:
     """
     are_bytes = (atom.a_dtype, atom.b_dtype, atom.c_dtype) == (i8, i8, i32)
     fits = depth % GROUP == 0 and depth <= MOST_DEPTH and lanes >= LEAST_LANES
-    return i8 if are_bytes and fits and _has_dots(arch) else atom.c_dtype.computed
+    has_dots = arch.name in ("x86-64-v3", "x86-64-v4")
+    return i8 if are_bytes and fits and has_dots else atom.c_dtype.computed
 
 
 def adds_groups(atom: MmaAtom) -> bool:
-    """Whether a micro-tile multiplies neighbours along K at once, so that those of A lie side by side."""
+    """Whether a micro-tile multiplies groups of neighbours along K; A then needs rows of contiguous K."""
     return atom.a_dtype == i8
-
-
-def _has_dots(arch: Arch) -> bool:
-    return arch.name in ("x86-64-v3", "x86-64-v4")

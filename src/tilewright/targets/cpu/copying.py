@@ -1,4 +1,4 @@
-"""One copy: loops ordered for contiguous access, edges as loop bounds, transposition by blocks."""
+"""The loops of one copy: ordered for contiguous access, bounded by edges, transposed in blocks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ZERO = Code("0")
 
 @dataclass
 class Limit:
-    """A bound of a coordinate that is known at run time: a C++ variable between 0 and the extent."""
+    """A bound of a coordinate that is known only at run time, in a C++ variable from 0 to the extent."""
 
     name: Code
     bound: Int
@@ -60,12 +60,12 @@ class Copying:
 
     Args:
         emitter: where the text goes.
-        source: the side that is read.
-        target: the side that is written.
-        outside: what elements outside of the source read as.
+        source: the source side.
+        target: the target side.
+        outside: the value of elements outside of the source.
         reduce: the function that combines an element with the stored one; None: the element replaces it.
-        twin: an array like the one in the thread's own memory, whose elements go with those that lie one
-            further on the other side; see `twins`.
+        twin: the second array in the thread's own memory, if the other side holds interleaved pairs: its
+            elements belong to the second number of each pair.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Copying:
         self.taken: Edges = edges(self.target.view)
 
     def emit(self) -> CopySpelling:
-        """Write the fill past the source's edge, then the elements; returns their access width."""
+        """Write the fill outside of the source, then the elements; return their access width."""
         taken = self._declare("limit", self.taken.upper)
         bounds = dict(self.taken.upper)
         for dim, bound in self.given.upper.items():
@@ -106,7 +106,7 @@ class Copying:
             if self.given.uniform != TRUE:
                 stack.enter_context(self.emitter.branch(self.emitter.spell_cond(self.given.uniform)))
             views = (self.source.view, self.target.view)
-            # The caches hold the thread's own memory: the order of the loops is for the other side.
+            # The thread's own memory is in the caches, so the other side decides the order of the loops.
             leading = 0 if self.target.is_scratch else 1
             loops = nest(self.shape, views, (self.given.rest, self.taken.rest), self.emitter.local, leading)
             loops, rows = self._read_rows(loops)
@@ -124,13 +124,10 @@ class Copying:
         if lanes:
             return CopySpelling(lanes, f"in blocks of {lanes} x {lanes} that are transposed in registers")
         sides = tuple((side.name, side.dtype) for side in (self.source, self.target))
-        return CopySpelling(None, freedom(loops, sides, self.emitter.arch.vector_bytes, self._hindrance()))
-
-    def _hindrance(self) -> str:
-        """Why elements are copied one after the other; empty if nothing says so."""
+        in_order = "" if self._is_independent() else "may be the same on both sides"
         if self.reduce:
-            return "are reduced one after the other"
-        return "" if self._is_independent() else "may be the same on both sides"
+            in_order = "are reduced one after the other"
+        return CopySpelling(None, freedom(loops, sides, self.emitter.arch.vector_bytes, in_order))
 
     def _declare(self, name: str, bounds: Mapping[int, Int]) -> dict[int, Limit]:
         found = {}
@@ -141,7 +138,7 @@ class Copying:
         return found
 
     def _fill_outside(self, taken: Mapping[int, Limit], both: Mapping[int, Limit]) -> None:
-        """Fill the target with what lies outside of the source if that ends inside it."""
+        """Fill the part of the target that the source does not reach."""
         ends = [
             code("{} < {}", limit.name, taken[d].name if d in taken else self.shape[d])
             for d, limit in both.items()
@@ -152,13 +149,13 @@ class Copying:
             return
         loops = nest(self.shape, (self.target.view,), (self.taken.rest,), self.emitter.local, 0)
         body = self._puts(loops.offsets[0], (self.outside, self.outside), loops.conditions[0])
-        # What is filled and copied too is filled first: of one ragged dimension only the end is filled.
+        # If only one dimension is ragged, fill only its end; otherwise fill the whole target before copying.
         starts = both if len(both) == len(ends) == 1 else {}
         with self.emitter.branch(joined(" || ", ends)):
             self._loops(loops, taken, partial(self._inner, body, self.target.is_scratch), starts=starts)
 
     def _puts(self, offset: Int, values: Sequence[Code], asked: Cond) -> list[Statement]:
-        """The statements that give an element of the target a value, and that of its twin another one."""
+        """The statements that write an element of the target, and the second number of its pair."""
         puts = [self._put(self.target.name, offset, values[0], asked)]
         if self.twin is not None:
             name, step = (self.twin, 0) if self.target.is_scratch else (self.target.name, 1)
@@ -166,7 +163,7 @@ class Copying:
         return puts
 
     def _put(self, name: Code, offset: Int, value: Code, asked: Cond) -> Statement:
-        """The statement that gives an element a value, where something holds."""
+        """The statement that writes an element under a condition."""
         place = code("{}[{}]", name, self.emitter.spell(offset))
         put: Statement = Assign(place, value)
         if self.reduce is not None:
@@ -174,23 +171,23 @@ class Copying:
         return put if asked == TRUE else Branch([Arm(self.emitter.spell_cond(asked), [put])])
 
     def _is_independent(self) -> bool:
-        """Whether a copy of one element reads nothing that the copy of another writes.
+        """Whether the copy of one element reads nothing that the copy of another element writes.
 
-        Threads copy their elements in no order, so two arrays of the caller's that overlap race anyway.
+        Two arguments that overlap do not count: threads copy in no order, so they would race anyway.
         """
         return self.source.name != self.target.name and not self.reduce
 
     def _element(self, loops: Nest) -> list[Statement]:
-        """The statements that copy one element and its neighbour."""
+        """The statements that copy one element, or both numbers of a pair."""
         read = [(self.source.name, loops.offsets[0])]
         if self.twin is not None:
-            beside = (self.source.name, add(loops.offsets[0], 1))
-            read.append(beside if self.target.is_scratch else (self.twin, loops.offsets[0]))
+            second = (self.source.name, add(loops.offsets[0], 1))
+            read.append(second if self.target.is_scratch else (self.twin, loops.offsets[0]))
         values = [self._value(name, offset, loops.conditions[0]) for name, offset in read]
         return self._puts(loops.offsets[1], values, loops.conditions[1])
 
     def _value(self, name: Code, offset: Int, asked: Cond) -> Code:
-        """An element in the target's dtype; what stands for it where something does not hold."""
+        """An element in the target's dtype, or the value outside of the source if a condition fails."""
         read = code("{}[{}]", name, self.emitter.spell(offset))
         value = self.emitter.convert(read, self.source.dtype, self.target.dtype)
         if asked == TRUE:
@@ -201,7 +198,7 @@ class Copying:
     # ------------------------------------------------------------ loops
 
     def _read_rows(self, loops: Nest) -> tuple[Nest, dict[int, list[Declare]]]:
-        """Integers in memory that say where elements lie, read once by the outer loops that they depend on.
+        """Read integers in memory that place elements once, in the outer loops that they depend on.
 
         Returns:
             The nest, and the declarations inside its outer loops, by depth.
@@ -214,7 +211,7 @@ class Copying:
                 turning = [n for n, axis in enumerate(loops.axes) if axis.sym in symbols(element.at)]
                 level = max(turning, default=-1) + 1
                 if loops.axes and level == len(loops.axes):
-                    continue  # it differs from each element to the next
+                    continue  # it differs for every element
                 later = {axis.sym for axis in loops.axes[level:]}
                 parts = known.parts if isinstance(known, And) else (known,)
                 guard = all_of(*(part for part in parts if not symbols(part) & later))
@@ -250,7 +247,7 @@ class Copying:
             if run is None or not outer:
                 inner_loop(inner, inner.extent if run is None else run)
                 return
-            # Whole runs have a constant length, for which the compiler unrolls; the last one may be shorter.
+            # Whole runs have a constant length, so the compiler unrolls them; the last run may be shorter.
             name = run
             if not run.isidentifier():
                 name = self.emitter.local("run")
@@ -268,7 +265,7 @@ class Copying:
             self.emitter.add(*body)
 
     def _elements(self, loops: Nest, axis: Axis, count: Code | int) -> None:
-        """The innermost loop, with one text more for every other element: real parts of complex numbers."""
+        """The innermost loop; a second version copies every other element, as of complex numbers."""
         independent = self._is_independent()
         found = in_pairs(loops) if isinstance(count, int) and independent else None
         with ExitStack() as stack:
@@ -279,7 +276,7 @@ class Copying:
             self._inner(self._element(loops), independent, axis, count)
 
     def _in_runs(self, found: Runs, axis: Axis, count: Code | int) -> None:
-        """The innermost loop run by run; whether a run exists is asked once."""
+        """The innermost loop, run by run; the condition of a run is tested once."""
         emitter, index, run = self.emitter, named(axis.sym.name), found.number
         first, length, turns = (Sym(emitter.local(name), 0, None) for name in ("first", "length", "turns"))
         for sym, value in (
@@ -346,7 +343,7 @@ class Copying:
     # ------------------------------------------------------------ transposition
 
     def _transposed(self, loops: Nest, limits: Mapping[int, Limit]) -> int:
-        """Copy by square blocks that are transposed in registers, if neighbours lie along different axes.
+        """Copy square blocks that are transposed in registers, if the two sides' contiguous axes differ.
 
         Returns:
             The side of a block; 0 if nothing was copied.

@@ -1,8 +1,8 @@
-"""Operands decoded while their panels are packed, from a tile's elements and side arrays such as scales.
+"""Operands that are decoded while their panels are packed, from elements and side arrays such as scales.
 
 A schedule with ``staging="panels"`` loads the elements and the side arrays into fragments, computes the
-operand there, and stores it.  A CPU has no registers for a tile.  So everything between memory and a panel
-of B becomes one `Decoding`, which produces one panel at a time, just before that panel is multiplied.
+operand there, and stores it.  A CPU has no registers for a tile.  So all operations between memory and a
+panel of B become one `Decoding`, which produces one panel at a time, just before that panel is multiplied.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilewright.ir.ops import Copy, Elementwise, Op
 from tilewright.ir.packed_ops import Unpack
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.symbolic.expr import add, expand, mul
-from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import substitute, symbols
 from tilewright.targets.cpu.linear import slowest_first
 
@@ -25,10 +25,10 @@ FUNCTIONS = ("convert", "add", "sub", "mul")
 """Functions that may compute an operand."""
 
 KINDS = (f16, bf16, f32)
-"""Dtypes in which they compute."""
+"""Dtypes in which these functions compute."""
 
 LEAST_RUN = 8
-"""Runs of neighbours along K that share their side elements must be multiples of this."""
+"""Elements along K that share their side elements must come in multiples of this."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Decoding(Op):
     """A copy of an operand computed from elements in memory.  It exists only while text is emitted.
 
     Args:
-        elements: the copy of the operand's own elements, or of the bytes that hold them, to a fragment.
+        elements: the copy of the main array's elements, or of the bytes that hold them, to a fragment.
         held: the fragment of the elements.
-        packed: the dtype of elements that share bytes; None: they do not.
-        dim: along which neighbours share bytes.
-        beside: the copies of its side arrays, to fragments.
-        ops: the operations that compute it, in program order.
+        packed: the dtype of elements that share bytes; None if each has bytes of its own.
+        dim: the dimension along which neighbours share bytes.
+        sides: the copies of the side arrays to fragments.
+        ops: the operations that compute the operand, in program order.
         made: the operand.
-        target: where it goes.
+        target: the tensor to which it is stored.
         run: neighbours along K that share their side elements.
     """
 
@@ -53,7 +53,7 @@ class Decoding(Op):
     held: Value
     packed: DType | None
     dim: int
-    beside: tuple[Copy, ...]
+    sides: tuple[Copy, ...]
     ops: tuple[Elementwise, ...]
     made: Value
     target: Value
@@ -61,7 +61,7 @@ class Decoding(Op):
 
     @property
     def source(self) -> Value:
-        """The tensor of the elements, or of their bytes."""
+        """The tensor of the main array's elements, or of their bytes."""
         return self.elements.source
 
     @property
@@ -72,7 +72,7 @@ class Decoding(Op):
     @property
     def read(self) -> tuple[Value, ...]:
         """See `Op.read`."""
-        return tuple(copy.source for copy in (self.elements, *self.beside))
+        return tuple(copy.source for copy in (self.elements, *self.sides))
 
     @property
     def written(self) -> tuple[Value, ...]:
@@ -83,40 +83,43 @@ class Decoding(Op):
 def decoding_of(
     copy: Copy, before: Sequence[Op], readers: Mapping[Value, Sequence[Op]]
 ) -> tuple[Decoding, list[Op]] | None:
-    """The copy of a fragment to panels as one decoding, or None for unknown computations.
+    """Return the copy of a fragment to panels as one decoding, or None if the computation is unknown.
 
     Args:
-        copy: from the fragment.
-        before: what comes before it in its block.
-        readers: who reads each fragment.
+        copy: the copy from the fragment.
+        before: the operations before it in its block.
+        readers: the operations that read each fragment.
 
     Returns:
-        The operation, and those that it is made of.
+        The decoding, and the operations that it replaces.
     """
     chain = _Chain(before)
     if not chain.follow(copy.source) or not chain.ops or not chain.is_closed(copy, readers):
         return None
     unpack = chain.unpacks[0] if chain.unpacks else None
-    elements = next((one for one in chain.loads if not _is_still(one, LEAST_RUN)), None)
+    elements = next((one for one in chain.loads if not _is_constant(one, LEAST_RUN)), None)
     if elements is None or len(chain.unpacks) > 1 or (unpack and unpack.source is not elements.target):
         return None
-    beside = tuple(one for one in chain.loads if one is not elements)
-    run = _common_run(beside, copy.target.tensor.shape[1])
+    sides = tuple(one for one in chain.loads if one is not elements)
+    # The longest run of neighbours along K that share their elements of all side arrays.
+    depth = copy.target.tensor.shape[1]
+    assert isinstance(depth, int)
+    runs = (run for run in range(depth, 0, -LEAST_RUN) if depth % run == depth % LEAST_RUN == 0)
+    run = next((run for run in runs if all(_is_constant(one, run) for one in sides)), 0)
     order = slowest_first(elements.source.tensor.view)
-    if not run or order is None or (unpack and (order[-1] != unpack.dim or not _is_known(unpack.packed))):
+    if not run or order is None:
         return None
-    held = unpack.target if unpack else elements.target
-    kind, dim = (unpack.packed, unpack.dim) if unpack else (None, order[-1])
+    held, dim = elements.target, order[-1]
+    kind: DType | None = None
+    if unpack:
+        held, kind = unpack.target, unpack.packed
+        if dim != unpack.dim or (kind.is_float and kind != f4e2m1):  # the one packed float that is decoded
+            return None
     ops = tuple(chain.ops)
     made = Decoding(
-        elements, held, kind, dim, beside, ops, copy.source, copy.target, run, location=copy.location
+        elements, held, kind, dim, sides, ops, copy.source, copy.target, run, location=copy.location
     )
     return made, chain.taken
-
-
-def _is_known(packed: DType) -> bool:
-    """Whether codes are taken apart here: integers, and the one float of 4 bits."""
-    return not packed.is_float or packed == f4e2m1
 
 
 @dataclass
@@ -125,10 +128,10 @@ class _Chain:
 
     Args:
         before: the operations of the block.
-        loads: the copies of arrays that it begins with.
-        unpacks: what takes bytes apart.
-        ops: the operations.
-        taken: all of them.
+        loads: the copies from memory.
+        unpacks: the operations that take bytes apart.
+        ops: the elementwise operations.
+        taken: all of these operations.
     """
 
     before: Sequence[Op]
@@ -138,29 +141,32 @@ class _Chain:
     taken: list[Op] = field(default_factory=list)
 
     def follow(self, value: Value) -> bool:
-        """Find what makes a fragment, and what that is made of; whether all of it is known."""
-        makers = [op for op in self.before if _makes(op, value)]
+        """Find all operations that compute a fragment; return False if one of them is unknown."""
+        makers = [
+            op
+            for op in self.before
+            if (op.result is value if isinstance(op, Elementwise) else value in op.written)
+        ]
         if len(makers) != 1:
             return False
         (maker,) = makers
         if any(maker is one for one in self.taken):
             return True
-        if isinstance(maker, Copy) and _is_far(maker):
+        if isinstance(maker, Copy) and _is_load(maker):
             self.loads.append(maker)
         elif isinstance(maker, Unpack) and self.follow(maker.source):
             self.unpacks.append(maker)
-        elif isinstance(maker, Elementwise) and self._is_computed(maker):
+        elif (
+            isinstance(maker, Elementwise)
+            and maker.function in FUNCTIONS
+            and maker.result.dtype in KINDS
+            and all(isinstance(v, Value) and v.is_fragment and self.follow(v) for v in maker.operands_)
+        ):
             self.ops.append(maker)
         else:
             return False
         self.taken.append(maker)
         return True
-
-    def _is_computed(self, op: Elementwise) -> bool:
-        """Whether it is a function that is known, of fragments that are."""
-        if op.function not in FUNCTIONS or op.result.dtype not in KINDS:
-            return False
-        return all(isinstance(one, Value) and one.is_fragment and self.follow(one) for one in op.operands_)
 
     def is_closed(self, copy: Copy, readers: Mapping[Value, Sequence[Op]]) -> bool:
         """Whether no other operation reads its fragments, or writes its sources before they are computed."""
@@ -174,29 +180,15 @@ class _Chain:
         return not any(loaded & {value.buffer for value in op.written} for op in others)
 
 
-def _makes(op: Op, value: Value) -> bool:
-    """Whether an operation gives a fragment its contents."""
-    return op.result is value if isinstance(op, Elementwise) else value in op.written
-
-
-def _is_far(copy: Copy) -> bool:
-    """Whether a copy reads an array, zeros past its edge, as it is."""
+def _is_load(copy: Copy) -> bool:
+    """Whether a copy reads a matrix in global memory, with zeros outside, without a conversion."""
     kind = copy.source.type
-    is_far = isinstance(kind, TensorType) and kind.memory is Memory.GLOBAL and kind.view.rank == 2
-    return is_far and copy.reduction is None and copy.other == 0 and copy.source.dtype == copy.target.dtype
+    is_matrix = isinstance(kind, TensorType) and kind.memory is Memory.GLOBAL and kind.view.rank == 2
+    return is_matrix and copy.reduction is None and copy.other == 0 and copy.source.dtype == copy.target.dtype
 
 
-def _common_run(beside: Sequence[Copy], depth: Int) -> int:
-    """Neighbours along K that share their elements of all side arrays; 0 if they are too few."""
-    assert isinstance(depth, int)
-    if depth % LEAST_RUN:
-        return 0
-    runs = (run for run in range(depth, 0, -LEAST_RUN) if depth % run == 0)
-    return next((run for run in runs if all(_is_still(one, run) for one in beside)), 0)
-
-
-def _is_still(copy: Copy, run: int) -> bool:
-    """Whether a run of neighbours along K is one element of a copy's source."""
+def _is_constant(copy: Copy, run: int) -> bool:
+    """Whether a copy's source has one element for each run of neighbours along K."""
     view = copy.source.tensor.view
     depth = view.shape[1]
     if depth == 1:
@@ -217,14 +209,14 @@ def _is_still(copy: Copy, run: int) -> bool:
 
 
 HALF, CODES = 8, 16
-"""Of the codes of 4 bits; a code is taken for a fraction of what is as large as there are codes."""
+"""Offset of a signed 4-bit code, and of the float whose upper fraction bits hold a code: 16 + code."""
 
 LARGEST_BITS = 8
-"""Bits of integers whose ranges are used, at most."""
+"""Largest width of integers whose ranges are used."""
 
 
 def offset_of(kind: DType) -> int:
-    """The offset by which the first reading of a 4-bit code is too large; 0 for floats.
+    """Return the excess of the float that holds a 4-bit code over the number; 0 for floats.
 
     Example:
         >>> from tilewright.dtypes import f4e2m1, i4
@@ -235,14 +227,14 @@ def offset_of(kind: DType) -> int:
 
 
 def largest_of(kind: DType) -> int:
-    """The largest size of an integer of a dtype; 0 of floats, and of wide ones."""
+    """Return the largest magnitude of an integer dtype; 0 for floats and for wide integers."""
     if kind.kind not in ("int", "uint") or kind.bits > LARGEST_BITS:
         return 0
     return int(max(-limits(kind)[0], limits(kind)[1]))
 
 
 def sizes_of(kind: DType) -> tuple[float, float] | None:
-    """The smallest nonzero size of a dtype's numbers, and the largest; None if unknown."""
+    """Return the smallest nonzero magnitude of a dtype and the largest; None if unknown."""
     if kind == f4e2m1:
         return 0.5, 6.0
     largest = largest_of(kind)
@@ -250,24 +242,25 @@ def sizes_of(kind: DType) -> tuple[float, float] | None:
 
 
 SIMPLE = {f16: (2.0**-14, 65504.0), bf16: (2.0**-126, 2.0**100)}
-"""Sizes of f32 that are rounded to a format by additions alone."""
+"""Magnitudes of f32 that two additions round to a format."""
 
 DIGITS = {f16: 11, bf16: 8, f32: 24}
+"""Significand bits of a format."""
 
 SIGNS = {"add": "+", "sub": "-", "mul": "*"}
 
 
 @dataclass(frozen=True)
 class DecodedNumber:
-    """A number of the computation, with the bounds that are known of it.
+    """A number of the computation, with its known bounds.
 
     Args:
         text: its expression, for a vector of columns or for one column.
         dtype: its dtype.
-        is_outer: whether it belongs to a column, for all neighbours along K of one part.
-        largest: upper bound of an integer's size; 0 for floats and unknown integers.
-        sizes: the smallest nonzero size and the largest; None if unknown.
-        offset: the excess of the text over the number.
+        is_outer: whether it is a number of a column, the same for all k of one part.
+        largest: upper bound of an integer's magnitude; 0 for floats and unknown integers.
+        sizes: the smallest nonzero magnitude and the largest; None if unknown.
+        offset: the excess of the text's value over the number.
     """
 
     text: str
@@ -280,14 +273,14 @@ class DecodedNumber:
 
 @dataclass
 class Computing:
-    """Collects what computes an operand.
+    """Collects the text that computes an operand.
 
     Args:
         convert: spells a conversion of one number, as `CpuEmitter.convert` does.
-        lines: for a vector of columns at one k.
-        arrays: for each array that belongs to columns what one column's number is.
-        within: between what sizes numbers of an array are, or 0, where products are rounded by additions.
-        kept: the formats that vectors are rounded to.
+        lines: the statements for a vector of columns at one k.
+        arrays: for each array over columns, the expression of one column's number.
+        within: by array, the magnitudes of its nonzero numbers for which additions round the products.
+        kept: the formats to which vectors are rounded.
     """
 
     convert: Callable[[str, DType, DType], str]
@@ -301,18 +294,14 @@ class Computing:
         kind = op.packed or op.elements.source.dtype
         own = DecodedNumber("raw", op.held.dtype, False, largest_of(kind), sizes_of(kind))
         known = {op.held: replace(own, offset=offset_of(kind) if op.packed else 0)}
-        for at, copy in enumerate(op.beside):
+        for at, copy in enumerate(op.sides):
             of = copy.source.dtype
             known[copy.target] = DecodedNumber(f"loaded{at}[n]", of, True, largest_of(of), sizes_of(of))
         for one in op.ops:
             given = [known[value] for value in one.operands_ if isinstance(value, Value)]
-            known[one.result] = self._computed(one.function, given, one.result.dtype)
+            left, *others = (self._converted(value, one.result.dtype) for value in given)
+            known[one.result] = self._combined(one.function, left, others[0]) if others else left
         return self._vector(known[op.made])
-
-    def _computed(self, function: str, given: list[DecodedNumber], dtype: DType) -> DecodedNumber:
-        """A function of numbers, which are converted to the format of its result before."""
-        left, *others = (self._converted(one, dtype) for one in given)
-        return self._combined(function, left, others[0]) if others else left
 
     def _converted(self, value: DecodedNumber, dtype: DType) -> DecodedNumber:
         """A number in another format."""
@@ -340,7 +329,7 @@ class Computing:
         return self._rounded(made, () if is_sum else (left, right))
 
     def _rounded(self, value: DecodedNumber, factors: tuple[DecodedNumber, ...] = ()) -> DecodedNumber:
-        """A number rounded to its format; of a product it may be known that a simple way does."""
+        """A number rounded to its format; known factors of a product may allow a shorter rounding."""
         dtype = value.dtype
         if value.is_outer:
             narrow = self.convert(value.text, f32, dtype)
@@ -359,7 +348,7 @@ class Computing:
         return replace(value, text=self._line(text))
 
     def _placed(self, value: DecodedNumber) -> DecodedNumber:
-        """A number that its text gives exactly."""
+        """A number whose text has no offset."""
         if not value.offset:
             return value
         return replace(value, text=self._line(f"{value.text} - {float(value.offset)}f"), offset=0)
@@ -370,18 +359,18 @@ class Computing:
         return f"of_column{self._array(value)}" if value.is_outer else value.text
 
     def _array(self, value: DecodedNumber) -> int:
-        """The array of a number that belongs to columns."""
+        """The index of the array over columns that holds a number."""
         if value.text not in self.arrays:
             self.arrays.append(value.text)
         return self.arrays.index(value.text)
 
     def _line(self, text: str) -> str:
-        """A vector of its own."""
+        """Declare a vector; return its name."""
         name = f"x{len(self.lines)}"
         self.lines.append(f"const vector {name} = {text};")
         return name
 
 
 def _is_exact(largest: int, dtype: DType) -> bool:
-    """Whether a format has all integers up to a size."""
+    """Whether a format represents all integers up to a magnitude."""
     return 0 < largest <= 1 << DIGITS[dtype]

@@ -1,7 +1,7 @@
-"""Few rows by packed weights: each code is looked up among the 16 weights that its group and column have.
+"""Few rows times packed weights: each code is looked up in a table of its group's 16 weights.
 
-A vector holds all of them, so that one instruction of AVX-512 gives 16 neighbours along K, which are
-multiplied with as many numbers of A: nothing is transposed, nor written to a panel.
+A vector holds the table of one group and column, so that one AVX-512 instruction looks up 16 neighbours along
+K.  They are multiplied by 16 numbers of A.  Nothing is transposed, or written to a panel.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tilewright.targets.cpu.vector_moves import exchanged
 from tilewright.targets.statements import Code, code, joined
 
 MOST_ROWS = 4
-"""More rows are multiplied by panels."""
+"""Most rows that are multiplied this way; more rows are multiplied by panels."""
 
 CODES, CODE_BITS = 16, 4
-"""Of 4 bits, as many as a vector of `VECTOR_BYTES` holds f32."""
+"""Values of a 4-bit code, and its bits.  A vector of `VECTOR_BYTES` holds as many f32."""
 
 VECTOR_BYTES = 64
 
@@ -43,8 +43,8 @@ class Dots:
 
     Args:
         op: the decoding.
-        columns: of a panel.
-        a: how far apart the rows of A are.
+        columns: columns of a panel.
+        a: elements between rows of A.
     """
 
     op: Decoding
@@ -56,11 +56,11 @@ class Dots:
 
         Args:
             emitter: where the text goes.
-            panel: which one.
-            needed: how many rows.
-            a: where A begins.
-            c: where the sums of the panel do.
-            adds: whether they are added to.
+            panel: the index of the panel.
+            needed: the number of rows.
+            a: the address of A.
+            c: the address of the panel's sums.
+            adds: whether to add to the sums instead of overwriting them.
         """
         op, form = self.op, form_of(emitter, self.op, self.columns)
         emitter.comment(op, f"few rows by {op.made}, looked up by {op.source}")
@@ -78,26 +78,40 @@ class Dots:
                 given = (sums, code("{} + {}", a, from_a), code("{} + {}", held, from_b), tables)
                 later = Code("false") if first == 0 else code("{} > 0", from_a)
                 _of_each_size(emitter, kernel, needed, (*given, later))
-            adding = emitter.function("add_lanes", _adding(self.columns))
-            _of_each_size(emitter, adding, needed, (c, sums, adds))
+            total = " + ".join(f"row[{lane}]" for lane in range(CODES))
+            stages = "\n".join(f"    {line}" for line in exchanged(CODES))
+            text = f"""\
+// c[i][n] = (adds ? c[i][n] : 0) + all lanes of sums[i][n]
+template <int ROWS>
+static void {SELF}(float* c, const float* sums, bool adds) {{
+{header(CODES)}  for (Index n = 0; n < ROWS * {self.columns}; n += {CODES}) {{
+    vector row[{CODES}];
+    UNROLL for (Index l = 0; l < {CODES}; ++l) row[l] = *(const vector*)(sums + {CODES} * (n + l));
+{stages}
+    const vector total = {total};
+    vector* const to = (vector*)(c + n);
+    *to = adds ? *to + total : total;
+  }}
+}}"""
+            _of_each_size(emitter, emitter.function("add_lanes", text), needed, (c, sums, adds))
 
 
 def _of_each_size(emitter: CpuEmitter, function: Code, needed: Code, given: Sequence[Code]) -> None:
-    """Call a function for as many rows as are needed."""
+    """Call the instance of a function for the needed number of rows."""
     for rows in range(1, MOST_ROWS + 1):
         with emitter.branch(code("{} == {}", needed, rows)):
             emitter.do(code("{}<{}>({})", function, rows, joined(", ", given)))
 
 
 def dots_of(emitter: CpuEmitter, op: Decoding, columns: int, row_stride: int, k_stride: int) -> Dots | None:
-    """The most rows that are multiplied without panels, or None.
+    """Return the multiply of few rows without panels, or None if the operands do not allow it.
 
     Args:
-        emitter: of the text.
+        emitter: the emitter of the text.
         op: the decoding.
-        columns: of a panel.
-        row_stride: how far apart rows of A lie.
-        k_stride: how far apart neighbours along K lie there.
+        columns: columns of a panel.
+        row_stride: elements between rows of A.
+        k_stride: elements between neighbours along K in A.
     """
     form = form_of(emitter, op, columns)
     fits = emitter.arch.vector_bytes == VECTOR_BYTES and columns % CODES == op.run % CODES == 0
@@ -105,7 +119,7 @@ def dots_of(emitter: CpuEmitter, op: Decoding, columns: int, row_stride: int, k_
 
 
 def _tables(form: PanelForm, lines: Sequence[str], made: str, arrays: int, element: str) -> str:
-    """The function that computes the weights of all codes, for each column."""
+    """The function that computes the table of weights of each column."""
     given = "".join(f", const float* of_{at}" for at in range(arrays))
     held = "".join(f"    const vector of_column{at} = vector{{}} + of_{at}[n];\n" for at in range(arrays))
     body = "\n".join(f"    {line}" for line in lines)
@@ -123,7 +137,7 @@ static void {SELF}(float* to, const {form.storage}*{given}, Index columns) {{
 
 
 def _text(dots: Dots, run: int, pitch: int) -> str:
-    """The micro-kernel: sums along K, in the order of the codes in two words."""
+    """The micro-kernel: sums along K, in the order of the codes of two words."""
     steps = run // CODES
     shifts = ", ".join(str(CODE_BITS * (lane // 2)) for lane in range(CODES))
     order = ", ".join(str(lane // 2 + lane % 2 * CODES // 2) for lane in range(CODES))
@@ -159,24 +173,5 @@ __attribute__((noinline)) static void {SELF}(float* sums, const float* a, const 
       UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = fused_lanes<1>(left[i][t], x, sum[i]);
     }}
     UNROLL for (Index i = 0; i < ROWS; ++i) to[{dots.columns} * i] = sum[i];
-  }}
-}}"""
-
-
-def _adding(columns: int) -> str:
-    """The function that adds up the lanes of sums, of 16 columns at once."""
-    total = " + ".join(f"row[{lane}]" for lane in range(CODES))
-    stages = "\n".join(f"    {line}" for line in exchanged(CODES))
-    return f"""\
-// c[i][n] = (adds ? c[i][n] : 0) + all lanes of sums[i][n]
-template <int ROWS>
-static void {SELF}(float* c, const float* sums, bool adds) {{
-{header(CODES)}  for (Index n = 0; n < ROWS * {columns}; n += {CODES}) {{
-    vector row[{CODES}];
-    UNROLL for (Index l = 0; l < {CODES}; ++l) row[l] = *(const vector*)(sums + {CODES} * (n + l));
-{stages}
-    const vector total = {total};
-    vector* const to = (vector*)(c + n);
-    *to = adds ? *to + total : total;
   }}
 }}"""

@@ -1,7 +1,7 @@
 """The rule that decodes a panel, and the text of its functions.
 
-Elements are first copied into memory of the thread, in the order in which vectors of columns read them.  A
-side array is read once for all neighbours along K that share its value.
+Elements are first copied into the thread's own memory, in the order in which vectors of columns read them.
+A side array is read once for all neighbours along K that share its value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import TypeAlias
 import numpy as np
 
 from tilewright.dtypes import DType, bf16, f4e2m1, f16, f32, i32
-from tilewright.ir.ops import Copy
 from tilewright.packing import numbers_of
 from tilewright.symbolic.expr import add, expand, floordiv, mul
 from tilewright.symbolic.nodes import Int, Sym
@@ -32,8 +31,8 @@ from tilewright.views.view import View, coordinates
 # Functions that compute a panel: vectors of columns, one k at a time.
 #
 # Elements of 4 bits are stored as words of 8 neighbours along K, or as bytes of two neighbours along the
-# columns; other elements are stored unchanged.  A 4-bit code goes into the upper bits of a fraction, which
-# turns it into a float.
+# columns; other elements are stored unchanged.  A 4-bit code becomes a float as the upper bits of its
+# fraction.
 
 
 PER_WORD = 8
@@ -44,9 +43,9 @@ FRACTION, SIGN = 23, 31
 
 
 def near(dtype: DType) -> str:
-    """Rounds f32 to the precision of a format: where nothing overflows, nor is subnormal but 0.
+    """Return the function that rounds f32 to a format's precision, for 0 and results in the normal range.
 
-    The addend is 1.5 times a power of two, whose last bit is the last bit to keep.
+    It adds and subtracts 1.5 times a power of two whose last bit is the last bit to keep.
     """
     more = (FRACTION + 1 - DIGITS[dtype] << FRACTION) + (1 << FRACTION - 1)
     return f"""\
@@ -57,12 +56,7 @@ template <typename vector, typename bits> static inline vector {SELF}(vector x) 
 }}"""
 
 
-def kept(dtype: DType) -> str:
-    """The function that rounds any f32 to a format."""
-    return _KEPT[dtype]
-
-
-_KEPT = {
+KEPT = {
     f16: f"""\
 // x rounded to f16.
 template <typename vector, typename bits> static inline vector {SELF}(vector x) {{
@@ -80,6 +74,7 @@ template <typename vector, typename bits> static inline vector {SELF}(vector x) 
   return (vector)((nan & ((of & 0x80000000u) | 0x7fc00000u)) | (~nan & rounded));
 }}""",
 }
+"""The functions that round any f32 to a format."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +82,7 @@ class PanelForm:
     """Storage of the elements from which a panel is computed.
 
     Args:
-        columns: of the panel.
+        columns: columns of the panel.
         lanes: columns of a vector.
         kind: the dtype of the elements.
         way: ``"words"`` of `PER_WORD` neighbours along K, ``"pairs"`` of neighbours along the columns in a
@@ -101,7 +96,7 @@ class PanelForm:
 
     @property
     def storage(self) -> str:
-        """The type of what holds them."""
+        """The C++ type of a storage unit."""
         return {"words": "unsigned", "pairs": "unsigned char"}.get(self.way, STORAGE[self.kind.name])
 
     @property
@@ -115,39 +110,44 @@ class PanelForm:
         return self.columns // self.kind.per_byte if self.way == "pairs" else self.columns
 
     def values(self) -> list[float]:
-        """The numbers that codes of 4 bits are taken for."""
+        """The floats that stand for the 16 codes, with their offset."""
         found = numbers_of(np.arange(16, dtype=np.uint8), self.kind)[::2].astype(np.float64)
         return [float(value) + offset_of(self.kind) for value in found]
 
 
 Spelled: TypeAlias = Callable[[PanelForm, Sequence[str], str, int, str], str]
-"""A function that computes an operand of elements, as `rows` spells it."""
+"""Spells the function that computes elements of an operand; see `rows` for its arguments."""
 
 
 def rows(form: PanelForm, lines: Sequence[str], made: str, arrays: int, element: str) -> str:
-    """The function that computes a number of rows of elements.
+    """Return the function that computes rows of elements.
 
     Args:
-        form: how elements lie.
-        lines: what is computed of ``raw``, the elements, and ``of_column0``, what belongs to columns.
-        made: the operand.
-        arrays: how many arrays there are that belong to columns.
-        element: spells a plain element as f32, of ``from`` at ``e``.
+        form: the storage of the elements.
+        lines: the statements that compute with the elements ``raw`` and columns' numbers ``of_column0``.
+        made: the expression of the operand.
+        arrays: the number of arrays over columns.
+        element: the plain element ``from[e]`` as f32.
     """
-    columns = form.columns
+    columns, before = form.columns, ""
+    if form.way == "plain":  # one long loop converts the elements, in the operand's place
+        before = f"""\
+  INDEPENDENT
+  for (Index e = 0; e < rows * {form.columns}; ++e) to[e] = {element};
+"""
     names = [f"of_column{at}" for at in range(arrays)]
     given = "".join(f", const float* of_{at}" for at in range(arrays))
     held = "".join(
         f"    const vector {name} = *(const vector*)(of_{at} + j);\n" for at, name in enumerate(names)
     )
-    body = "\n".join(f"        {line}" for line in (*_raw(form), *lines))
+    body = "\n".join(f"        {line}" for line in (_raw(form), *lines))
     read = "".join(f"      {line}\n" for line in _row(form))
     place = f"({form.depth} * k + i)" if form.depth > 1 else "k"
     return f"""\
-// to[k][n] for {columns} columns: what is computed of elements, and of what belongs to each column.
+// to[k][n] for {columns} columns, computed from the elements and the numbers of each column.
 template <bool SIMPLE>
 static void {SELF}(float* to, const {form.storage}* from{given}, Index rows) {{
-{header(form.lanes)}{_before(form, element)}  for (Index j = 0; j < {columns}; j += {form.lanes}) {{
+{header(form.lanes)}{before}  for (Index j = 0; j < {columns}; j += {form.lanes}) {{
 {held}    for (Index k = 0; k < rows; ++k) {{
 {read}      UNROLL for (Index i = 0; i < {form.depth}; ++i) {{
 {body}
@@ -159,23 +159,13 @@ static void {SELF}(float* to, const {form.storage}* from{given}, Index rows) {{
 
 
 def header(lanes: int) -> str:
-    """The types that lines name."""
+    """Return the declarations of the vector types."""
     kind = f"__attribute__((vector_size({4 * lanes}), aligned(4)))"
     return f"  typedef float vector {kind};\n  typedef unsigned bits {kind};\n"
 
 
-def _before(form: PanelForm, element: str) -> str:
-    """The text before the loops: one long loop converts plain elements, in the operand's place."""
-    if form.way != "plain":
-        return ""
-    return f"""\
-  INDEPENDENT
-  for (Index e = 0; e < rows * {form.columns}; ++e) to[e] = {element};
-"""
-
-
 def _row(form: PanelForm) -> list[str]:
-    """The lines that read a row: words from which codes of 4 bits are taken."""
+    """The lines that read a row of words of 4-bit codes."""
     flipped = " ^ 0x88888888u" if form.kind.kind == "int" and form.kind.is_packed else ""
     if form.way == "words":
         return [f"const bits word = *(const bits*)(from + k * {form.pitch} + j){flipped};"]
@@ -195,20 +185,20 @@ def _row(form: PanelForm) -> list[str]:
     return [*lines, f"const bits word = ({copied} >> (bits){{{shifts}}}){flipped};"]
 
 
-def _raw(form: PanelForm) -> list[str]:
-    """The lines that give ``raw``."""
+def _raw(form: PanelForm) -> str:
+    """The declaration of ``raw``."""
     if form.way == "plain":
-        return [f"const vector raw = *(const vector*)(to + k * {form.columns} + j);"]
+        return f"const vector raw = *(const vector*)(to + k * {form.columns} + j);"
+
+    def moved(to: int) -> str:
+        """The word, shifted so that code number ``i`` begins at bit ``to``."""
+        return f"({to} >= 4 * i ? word << ({to} - 4 * i & 31) : word >> (4 * i - {to} & 31))"
+
     if form.kind == f4e2m1:
-        sign, size = _moved(SIGN - 3), _moved(FRACTION - 1)
+        sign, size = moved(SIGN - 3), moved(FRACTION - 1)
         up = "__builtin_bit_cast(float, 253u << 23)"
-        return [f"const vector raw = (vector)(({sign} & 0x80000000u) | ({size} & 0x1c00000u)) * {up};"]
-    return [f"const vector raw = (vector)(({_moved(FRACTION - 4)} & 0x780000u) | 0x41800000u);"]
-
-
-def _moved(to: int) -> str:
-    """A word whose code number ``i`` begins at some bit."""
-    return f"({to} >= 4 * i ? word << ({to} - 4 * i & 31) : word >> (4 * i - {to} & 31))"
+        return f"const vector raw = (vector)(({sign} & 0x80000000u) | ({size} & 0x1c00000u)) * {up};"
+    return f"const vector raw = (vector)(({moved(FRACTION - 4)} & 0x780000u) | 0x41800000u);"
 
 
 def decoding(
@@ -218,13 +208,13 @@ def decoding(
     within: Mapping[int, tuple[float, float]],
     each: Code,
 ) -> str:
-    """The function that computes a part of a panel, in which a column has one number of each array.
+    """Return the function that computes a part of a panel, in which each column has one number of each array.
 
     Args:
-        form: how elements lie.
-        loaded: how many arrays there are.
-        arrays: expressions of a column's side numbers, ``loaded0[n]`` and so on.
-        within: between what sizes some of that is, or 0, where products are rounded by additions.
+        form: the storage of the elements.
+        loaded: the number of side arrays.
+        arrays: for each array over columns, the expression of a column's number, e.g. ``loaded0[n]``.
+        within: by array, the magnitudes of its nonzero numbers for which additions round the products.
         each: the function of `rows`.
     """
     given = "".join(f", const float* loaded{at}" for at in range(loaded))
@@ -244,7 +234,7 @@ def decoding(
     lines += [f"if (simple) {found[0]}", f"else {found[1]}"] if within else [found[1]]
     body = "\n".join(f"  {line}" for line in lines)
     return f"""\
-// The same with {loaded} numbers of each column, of arrays beside the elements.
+// The same, from {loaded} side arrays with a number for each column.
 static void {SELF}(float* to, const {form.storage}* from{given}, Index rows) {{
 {body}
 }}"""
@@ -257,7 +247,7 @@ ALIGNED = "__attribute__((aligned(64)))"
 
 
 def emit_decoded(emitter: CpuEmitter, op: Decoding, panel: Sym, columns: int) -> None:
-    """One panel of the operand; every panel is stored in the place of the first."""
+    """Write one panel of the operand; every panel overwrites the one before."""
     emitter.comment(op, f"a panel of {op.target} = {op.made}, computed of {op.source}")
     with emitter.indented():
         form = form_of(emitter, op, columns)
@@ -273,7 +263,7 @@ def emit_decoded(emitter: CpuEmitter, op: Decoding, panel: Sym, columns: int) ->
 
 
 def aligned_array(emitter: CpuEmitter, kind: str, wanted: str, elems: int) -> Code:
-    """An array of the thread's own."""
+    """Declare an array on the thread's stack; return its name."""
     name = emitter.local(wanted)
     emitter.add(Declare(named(f"{ALIGNED} {kind}"), name, None, elems))
     return name
@@ -283,7 +273,7 @@ def aligned_array(emitter: CpuEmitter, kind: str, wanted: str, elems: int) -> Co
 
 
 def form_of(emitter: CpuEmitter, op: Decoding, columns: int) -> PanelForm:
-    """Storage of a panel's elements for the computation."""
+    """Return the storage of a panel's elements for the computation."""
     lanes = emitter.arch.vector_bytes // f32.bytes
     while columns % lanes:
         lanes //= 2
@@ -293,7 +283,7 @@ def form_of(emitter: CpuEmitter, op: Decoding, columns: int) -> PanelForm:
 
 
 def elements(emitter: CpuEmitter, op: Decoding, panel: Sym, form: PanelForm) -> Code:
-    """Place of a panel's elements: column by column if they become words, else row by row."""
+    """Copy a panel's elements, column by column if they become words, else row by row; return the array."""
     side, (columns, depth) = emitter.side(op.source), _extents(op, form)
     row, k = coordinates((columns, depth))
     view = side.view.map((columns, depth), (add(mul(panel, columns), row), k))
@@ -307,7 +297,7 @@ def elements(emitter: CpuEmitter, op: Decoding, panel: Sym, form: PanelForm) -> 
 
 
 def ask_ahead(emitter: CpuEmitter, op: Decoding, panel: Sym, form: PanelForm) -> None:
-    """Ask for the lines that the same panel takes of the next tile along K, while this one is computed."""
+    """Prefetch the cache lines of the same panel in the next tile along K."""
     side, (rows, depth) = emitter.side(op.source), _extents(op, form)
     view, size = side.view, side.dtype.bytes
     steps = [slope(view.offset, coord) for coord in view.coords]
@@ -325,7 +315,7 @@ def ask_ahead(emitter: CpuEmitter, op: Decoding, panel: Sym, form: PanelForm) ->
 
 
 def _extents(op: Decoding, form: PanelForm | None = None) -> tuple[int, int]:
-    """Columns and depth of a panel's elements, or of the bytes that these share; of the whole tile's."""
+    """Columns and depth of a panel, in elements or shared bytes; without a form, of the whole tile."""
     (rows, depth), columns = op.source.tensor.shape, op.target.tensor.shape[0]
     assert isinstance(rows, int)
     assert isinstance(depth, int)
@@ -334,7 +324,7 @@ def _extents(op: Decoding, form: PanelForm | None = None) -> tuple[int, int]:
 
 
 def _words(emitter: CpuEmitter, held: Code, form: PanelForm, depth: int) -> Code:
-    """The rows of words of 4 bytes, transposed."""
+    """Transpose the elements as words of 4 bytes; return the array."""
     count = depth // i32.bytes
     words = aligned_array(emitter, "int", "words", count * form.columns)
     side = next(side for side in (form.lanes, 8, 4, 2, 1) if count % side == form.columns % side == 0)
@@ -360,10 +350,10 @@ class PanelParts:
     Args:
         emitter: where the text goes.
         op: the decoding.
-        panel: which panel.
-        columns: of it.
-        arrays: where the numbers of columns go.
-        function: what computes a part.
+        panel: the index of the panel.
+        columns: columns of the panel.
+        arrays: the arrays for the columns' numbers.
+        function: the function that computes a part.
     """
 
     emitter: CpuEmitter
@@ -375,10 +365,10 @@ class PanelParts:
 
     @staticmethod
     def of(emitter: CpuEmitter, op: Decoding, panel: Sym, form: PanelForm, spelled: Spelled) -> PanelParts:
-        """The parts of a panel, computed by a function that is spelled so."""
+        """The parts of a panel, with the text of their function."""
         function = _function(emitter, op, form, spelled)
         columns = form.columns
-        arrays = (aligned_array(emitter, "float", f"beside{at}", columns) for at in range(len(op.beside)))
+        arrays = (aligned_array(emitter, "float", f"side{at}", columns) for at in range(len(op.sides)))
         return PanelParts(emitter, op, panel, columns, tuple(arrays), function)
 
     @property
@@ -390,7 +380,7 @@ class PanelParts:
 
     @contextmanager
     def each(self) -> Iterator[Int]:
-        """A loop over the parts; gives the first k of each."""
+        """A loop over the parts; yields the first k of each."""
         count = self.depth // self.op.run
         if count == 1:
             yield 0
@@ -403,26 +393,23 @@ class PanelParts:
         """Compute a part.
 
         Args:
-            to: where it goes.
-            held: where its elements lie.
-            first: its first k.
-            rows: how many rows of what holds them.
+            to: the address of the result.
+            held: the address of the elements.
+            first: the first k of the part.
+            rows: the number of stored rows of elements.
         """
-        for copy, array in zip(self.op.beside, self.arrays, strict=True):
-            _beside(self.emitter, copy, array, self.panel, first, self.columns)
-        self.emitter.do(call(self.function, to, held, *self.arrays, rows))
-
-
-def _beside(emitter: CpuEmitter, copy: Copy, array: Code, panel: Sym, first: Int, columns: int) -> None:
-    """The numbers of an array that belong to the columns of a panel, at one k."""
-    side = emitter.side(copy.source)
-    (row,) = coordinates((columns,))
-    whole = (add(mul(panel, columns), row), first)
-    place = [0 if extent == 1 else at for extent, at in zip(side.view.shape, whole, strict=True)]
-    target = CopySide(array, f32, View.strided((columns,), (1,)), True)
-    with emitter.indented():
-        copied = Copying(emitter, replace(side, view=side.view.map((columns,), place)), target).emit()
-    emitter.accesses[copy, copy.location] = copied
+        emitter, columns = self.emitter, self.columns
+        for copy, array in zip(self.op.sides, self.arrays, strict=True):
+            # Read the numbers of the panel's columns at one k.
+            side = emitter.side(copy.source)
+            (row,) = coordinates((columns,))
+            whole = (add(mul(self.panel, columns), row), first)
+            place = [0 if extent == 1 else at for extent, at in zip(side.view.shape, whole, strict=True)]
+            target = CopySide(array, f32, View.strided((columns,), (1,)), True)
+            with emitter.indented():
+                copied = Copying(emitter, replace(side, view=side.view.map((columns,), place)), target).emit()
+            emitter.accesses[copy, copy.location] = copied
+        emitter.do(call(self.function, to, held, *self.arrays, rows))
 
 
 def _function(emitter: CpuEmitter, op: Decoding, form: PanelForm, spelled: Spelled) -> Code:
@@ -431,11 +418,11 @@ def _function(emitter: CpuEmitter, op: Decoding, form: PanelForm, spelled: Spell
     made = computing.result(op)
     lines = [*computing.lines]
     for dtype in sorted(computing.kept, key=str):
-        for name, of in (("near", near(dtype)), ("kept", kept(dtype))):
+        for name, of in (("near", near(dtype)), ("kept", KEPT[dtype])):
             function = emitter.function(f"{name}_{dtype}", of)
             lines = [line.replace(f"{name}_{dtype}<", f"{function}<") for line in lines]
     element = emitter.convert("from[e]", form.kind, f32) if form.way == "plain" else ""
     arrays = len(computing.arrays)
     each = emitter.function("compute_each", spelled(form, lines, made, arrays, element))
-    whole = decoding(form, len(op.beside), computing.arrays, computing.within, each)
+    whole = decoding(form, len(op.sides), computing.arrays, computing.within, each)
     return emitter.function("compute", whole)

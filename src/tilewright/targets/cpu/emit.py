@@ -39,11 +39,11 @@ PASSES: tuple[Pass, ...] = (
     ),
     INVERSES,
 )
-"""The text then fuses neighbouring operations on single elements, and leaves out what lies past an edge."""
+"""Emission then fuses neighbouring elementwise operations, and skips work outside of the tensors."""
 
 
 def lower(kernel: Kernel, arch: Arch | str) -> Passed:
-    """The kernel that the text spells, and a note for each choice that was made."""
+    """Return the lowered kernel, and a note for each choice."""
     return run_passes(kernel, CPU.architecture(arch), PASSES)
 
 
@@ -54,14 +54,14 @@ EXPORT = 'extern "C" __attribute__((visibility("default")))'
 
 
 def emit(kernel: Kernel, arch: Arch | str) -> EmittedText:
-    """The C++ text of a kernel: no headers, no library, one function that draws blocks from a counter.
+    """Return the C++ text of a kernel: one function that takes blocks from a counter; no headers, no library.
 
     Args:
         kernel: the traced kernel; it must break no rule.
         arch: the architecture, or its name.
 
     Returns:
-        The text, with the lowered kernel that it spells.
+        The text, with the lowered kernel.
     """
     chosen = CPU.architecture(arch)
     lowered, notes = lower(kernel, chosen)
@@ -75,6 +75,8 @@ def emit(kernel: Kernel, arch: Arch | str) -> EmittedText:
     body = tidy(emitter.body, ())
     functions = [text.replace(SELF, name) for name, text in emitter.functions.items()]
     emitter.call(*sorted(used(body) & SNIPPETS.keys()))
+    values = [p.value for p in kernel.params if not isinstance(p, SizeParam)]
+    types = sorted({v.dtype.name for v in (*values, *emitter.scratch)} & TYPEDEFS.keys())
     board = enter = leave = given = stop = ""
     if waits(fused):
         board, given = ", long long* board", ", next_block"
@@ -83,7 +85,7 @@ def emit(kernel: Kernel, arch: Arch | str) -> EmittedText:
         leave = "  __atomic_fetch_sub(next_block + 2, 1, __ATOMIC_RELAXED);\n"
     pieces = [
         f"// {kernel.name} for {chosen.name}\n" + "".join(f"// - {note}\n" for note in notes) + "\n" + MACROS,
-        prelude((*_storage_types(emitter), *emitter.calls)),
+        prelude((*types, *emitter.calls)),
         _arguments(emitter, arguments),
         *functions,
         "\n".join(
@@ -108,14 +110,6 @@ void {entry}(const void* arguments, long long* next_block, void* scratch, long l
     return EmittedText(text, entry, lowered, emitter.scratch_bytes, notes, emitter.accesses)
 
 
-def _storage_types(emitter: CpuEmitter) -> list[str]:
-    """The typedefs of the dtypes that the kernel names."""
-    kernel = emitter.kernel
-    values = [p.value for p in kernel.params if not isinstance(p, SizeParam)]
-    names = {v.dtype.name for v in (*values, *emitter.scratch)}
-    return sorted(names & TYPEDEFS.keys())
-
-
 def _arguments(emitter: CpuEmitter, name: str) -> str:
     """The structure of the packed arguments."""
     lines = [f"struct {name} {{"]
@@ -135,11 +129,11 @@ def _pointer(emitter: CpuEmitter, value: Value) -> str:
 
 
 def _start(emitter: CpuEmitter) -> None:
-    """Arguments, block indices, and where tensors and fragments lie in the scratch memory."""
+    """Declare arguments, block indices, and the pointers to tensors and fragments in scratch memory."""
     kernel = emitter.kernel
     for param in kernel.params:
         if isinstance(param, SizeParam):
-            # Sizes are wide here, so that no product with them overflows.
+            # Sizes have 64 bits, so that products of them do not overflow.
             name, kind = emitter.name(param.sym), "const Index"
         elif isinstance(param, ScalarParam):
             name, kind = emitter.name(param.value), f"const {STORAGE[param.value.dtype.name]}"

@@ -30,7 +30,7 @@ from tilewright.targets.statements import Code, call, code, named, names_in
 from tilewright.views.view import View
 
 CACHE_LINE_BYTES = 64
-# Arrays that begin at the same place of a page evict each other from the first-level cache.
+# Arrays at equal offsets within a page evict each other from the first-level cache.
 STAGGER_BYTES = 9 * CACHE_LINE_BYTES
 LARGE_BYTES = 4096
 
@@ -51,9 +51,9 @@ class CopySide:
 
     Args:
         name: the pointer.
-        dtype: element type.
-        view: coordinates to offsets from the pointer.
-        is_scratch: whether it lies in the thread's own memory.
+        dtype: the element type.
+        view: maps coordinates to offsets from the pointer.
+        is_scratch: whether it is in the thread's own memory.
     """
 
     name: Code
@@ -69,9 +69,9 @@ class CpuEmitter(Emitter):
         kernel: the lowered kernel.
         rules: the CPU target's rules.
         arch: the architecture.
-        extents: how much of each multiply has to be computed.
-        read: of copies that feed one multiply, the bounds past which it reads nothing, by dimension.
-        reach: of fragments, the bounds past which nothing reaches memory, by dimension.
+        extents: the needed extents of each multiply.
+        read: for copies that feed a multiply, the bounds of what it reads, by dimension.
+        reach: for fragments and dimensions, the bounds of what reaches memory.
     """
 
     def __init__(
@@ -105,19 +105,19 @@ class CpuEmitter(Emitter):
             self.scratch_bytes += size + (STAGGER_BYTES if size >= LARGE_BYTES else 0)
 
     def defined_type(self, sym: Sym, *values: Int) -> str:
-        """The type of every integer that is defined here: sizes, and so their products, have 64 bits."""
+        """Return the type of a defined integer: always 64 bits, because sizes and their products have."""
         super().defined_type(sym, *values)
         return "Index"
 
     def side(self, value: Value) -> CopySide:
-        """A tensor or fragment as one side of a copy."""
+        """Return a tensor or fragment as one side of a copy."""
         if isinstance(value.type, FragmentType):
             return CopySide(self.name(value), value.dtype, self.fragment_view(value.type), True)
         kind = value.tensor
         return CopySide(self.name(value.buffer), kind.dtype, kind.view, kind.memory is Memory.SHARED)
 
     def fragment_view(self, kind: FragmentType) -> View:
-        """Offset of a fragment's coordinates in its array."""
+        """Return the map from a fragment's coordinates to offsets in its array."""
         if kind not in self._views:
             self._views[kind] = fragment_view(kind.shape, kind.distribution.values)
         return self._views[kind]
@@ -127,7 +127,7 @@ class CpuEmitter(Emitter):
         self.calls.update(dict.fromkeys(names))
 
     def function(self, wanted: str, text: str) -> Code:
-        """Add a function made for this kernel, which its text calls `SELF`; gives the name that it got."""
+        """Add a function for this kernel, whose text calls it `SELF`; return its name."""
         for name, known in self.functions.items():
             if known == text:
                 return named(name)
@@ -136,27 +136,27 @@ class CpuEmitter(Emitter):
         return named(name)
 
     def convert(self, text: str, source: DType, target: DType) -> Code:
-        """C++ that converts a value."""
+        """Return C++ that converts a value."""
         spelled, needs = convert(text, source, target)
         self.call(*needs)
         return Code(spelled, names_in([text]) | {*needs})
 
     def within(self, value: Code | int, most: Code | int) -> Code:
-        """The value, between 0 and ``most``."""
+        """Return the value clamped to 0 and ``most``."""
         return call("within", value, most)
 
     @contextmanager
     def turns(
         self, index: str, count: Code | int, step: int = 1, *, independent: bool = False
     ) -> Iterator[None]:
-        """A loop of an index from 0 up to a count; whether its turns carry no element to each other."""
+        """Write a loop of an index from 0 to a count; ``independent`` iterations share no element."""
         name, before = named(index), "INDEPENDENT" if independent else ""
         with self.loop("Index", name, 0, code("{} < {}", name, count), step, before):
             yield
 
 
 def arrays(kernel: Kernel) -> Iterator[tuple[Value, int]]:
-    """The shared tensors and fragments that need memory, each with its elements, in program order."""
+    """Yield the shared tensors and fragments that need memory, with their elements, in program order."""
     elems: dict[Value, int] = {}
     panels = {
         copy.target.buffer: panel_elems(op)
@@ -188,7 +188,7 @@ def arrays(kernel: Kernel) -> Iterator[tuple[Value, int]]:
 
 
 def literal(emitter: CpuEmitter, value: float | int, dtype: DType) -> Code:
-    """A number as a value of a dtype, rounded once."""
+    """Return a number as a literal of a dtype, rounded once."""
     if dtype.kind == "bool":
         return Code("true" if value else "false")
     if not dtype.is_float and isinstance(value, int):
@@ -196,7 +196,7 @@ def literal(emitter: CpuEmitter, value: float | int, dtype: DType) -> Code:
         return Code(f"({STORAGE[dtype.name]}){text}" if value < 0 else text)
     with np.errstate(over="ignore"):
         near = dtype.component.numpy.type(value)
-    if dtype.components > 1:  # the real part lies in the low bits, the imaginary one is 0
+    if dtype.components > 1:  # the real part is in the low bits; the imaginary part is 0
         return Code(f"({STORAGE[dtype.name]})0x{int.from_bytes(near.tobytes(), 'little'):x}ull")
     if dtype == f32 and math.isfinite(near):
         return Code(f"{float(near)!r}f")

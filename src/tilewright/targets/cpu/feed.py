@@ -2,13 +2,13 @@
 
 A fragment that a copy fills and an MMA reads becomes a shared tensor, because no registers can hold it.  A
 shared tensor that an MMA reads gets a new layout if no other operation observes its addresses.  Otherwise it
-is copied to a tensor of its own before the multiply.
+is copied to a second tensor before the multiply.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.dtypes import DType, boolean, holds, i8
@@ -25,14 +25,13 @@ from tilewright.targets.cpu.arch import adds_groups
 from tilewright.targets.cpu.join import join_multiplies
 from tilewright.targets.cpu.linear import panel_view, panels, row_view
 from tilewright.targets.cpu.sequential import whole
-from tilewright.threads.distribution import Distribution
 from tilewright.views.questions import stride
 from tilewright.views.transforms import Merge, Permute, Slice, Tile, Transform, Unmerge
 from tilewright.views.view import View
 
 # ----------------------------------------------------------------
 #
-# Coordinates of an operand's view that are its rows and its depth.
+# Coordinates of a buffer that are the rows and the depth of an operand.
 
 
 @dataclass(frozen=True)
@@ -45,12 +44,12 @@ class Coordinate:
 
 @dataclass(frozen=True)
 class OperandAxes:
-    """The coordinates of a buffer, sorted by what they are for a multiply.
+    """The coordinates of a buffer by their meaning for a multiply.
 
     Args:
-        lead: those that choose one of several operands, such as a stage.
-        row: row of A or column of B.
-        depth: along K.
+        lead: the coordinates that choose one of several operands, such as a stage.
+        row: the row of A, or the column of B.
+        depth: the coordinate along K.
     """
 
     lead: tuple[Coordinate, ...]
@@ -58,7 +57,7 @@ class OperandAxes:
     depth: Coordinate
 
     def row_dimension(self, shared: Shared) -> int | None:
-        """The buffer's dimension that alone is the row, counted from the end; None if there is no such."""
+        """Return the buffer's dimension that equals the row, counted from the end; None if none does."""
         coords = shared.view.coords
         found = self.row.value
         return coords.index(found) - len(coords) if isinstance(found, Sym) and found in coords else None
@@ -67,15 +66,15 @@ class OperandAxes:
 def operand_axes(shared: Shared, operand: Value, using: Iterable[Op]) -> OperandAxes | None:
     """Follow the views from a shared tensor to an operand.
 
-    A box of a dimension counts as the dimension: the operands that a tensor holds side by side lie as one.
+    A box of a dimension counts as the whole dimension: operands that are boxes of one tensor share a layout.
 
     Args:
         shared: defines the tensor.
-        operand: a view of it, of rank 2.
-        using: the operations that name it, with all of its views.
+        operand: a view of the tensor, of rank 2.
+        using: the operations that name the tensor, with all of its views.
 
     Returns:
-        None where a view does more than sort, split, join and choose coordinates.
+        None if a view does more than permute, split, merge and slice coordinates.
     """
     chain: list[Transform] = []
     made = {op.result: op for op in using if isinstance(op, Reshape)}
@@ -89,39 +88,30 @@ def operand_axes(shared: Shared, operand: Value, using: Iterable[Op]) -> Operand
         axes.append(Coordinate(coord, extent))
     lead: list[Coordinate] = []
     for transform in reversed(chain):
-        followed = _follow(transform, axes, lead)
-        if followed is None:
-            return None
-        axes = followed
+        match transform:
+            case Permute():
+                axes = [axes[dim] for dim in transform.order]
+            case Merge():
+                first, end = transform.dim, transform.dim + transform.count
+                merged = axes[first]
+                for axis in axes[first + 1 : end]:
+                    value = add(mul(merged.value, axis.extent), axis.value)
+                    merged = Coordinate(value, merged.extent * axis.extent)
+                axes[first:end] = [merged]
+            case Unmerge():
+                parts = _split(axes[transform.dim], transform.lengths)
+                if parts is None:
+                    return None
+                axes[transform.dim : transform.dim + 1] = parts
+            case Slice():
+                kept = [part is None or isinstance(part, tuple) for part in transform.at]
+                lead += [axis for axis, keep in zip(axes, kept, strict=True) if not keep]
+                axes = [axis for axis, keep in zip(axes, kept, strict=True) if keep]
+            case Tile():
+                pass
+            case _:
+                return None
     return OperandAxes(tuple(lead), axes[0], axes[1]) if len(axes) == 2 else None
-
-
-def _follow(transform: Transform, axes: list[Coordinate], lead: list[Coordinate]) -> list[Coordinate] | None:
-    """The axes after one more view; what it drops goes to ``lead``."""
-    match transform:
-        case Permute():
-            return [axes[dim] for dim in transform.order]
-        case Merge():
-            end = transform.dim + transform.count
-            return [*axes[: transform.dim], _joined(axes[transform.dim : end]), *axes[end:]]
-        case Unmerge():
-            parts = _split(axes[transform.dim], transform.lengths)
-            return None if parts is None else [*axes[: transform.dim], *parts, *axes[transform.dim + 1 :]]
-        case Slice():
-            kept = [part is None or isinstance(part, tuple) for part in transform.at]
-            lead += [axis for axis, keep in zip(axes, kept, strict=True) if not keep]
-            return [axis for axis, keep in zip(axes, kept, strict=True) if keep]
-        case Tile():
-            return axes
-        case _:
-            return None
-
-
-def _joined(axes: list[Coordinate]) -> Coordinate:
-    whole = axes[0]
-    for axis in axes[1:]:
-        whole = Coordinate(add(mul(whole.value, axis.extent), axis.value), whole.extent * axis.extent)
-    return whole
 
 
 def _split(axis: Coordinate, lengths: tuple[Int, ...]) -> list[Coordinate] | None:
@@ -140,30 +130,36 @@ def _split(axis: Coordinate, lengths: tuple[Int, ...]) -> list[Coordinate] | Non
 
 
 CACHE_LINE_BYTES = 64
-# Rows whose distance is a power of two meet in few sets of the cache; one more line sets them apart.
+# Rows at a distance of a power of two share few cache sets; one more cache line per row avoids that.
 CROWDED_BYTES = 512
 
 
 def feed_micro_kernels(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
-    """Every operand of every `Mma` in the dtype and layout that micro-kernels read.
+    """Give every operand of every `Mma` the dtype and layout that micro-kernels read.
 
     Returns:
         The kernel, and a note for each tensor that changed.
     """
-    chosen = _only_multiplied(kernel)
-    kernel, placed = _place(kernel, chosen)
-    kernel, joined = join_multiplies(kernel, chosen)
+    kernel, placed = _place(kernel)
+    kernel, joined = join_multiplies(kernel, placed)
     kernel, widened = _widen(kernel)
     kernel, moved = relayout_shared(kernel, _layout)
     kernel, packed = _pack(kernel)
-    return kernel, (*placed, *joined, *widened, *moved, *packed)
+    notes = (f"{name} lies as its multiplies read it" for name in placed)
+    return kernel, (*notes, *joined, *widened, *moved, *packed)
 
 
 # ---------------------------------------------------------------- fragments
 
 
-def _only_multiplied(kernel: Kernel) -> dict[str, FragmentOp]:
-    """The fragments that are filled by copies alone and read by multiplies alone, by name."""
+def _place(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
+    """Make operands in fragments shared tensors, so that copies fill what multiplies read.
+
+    These are the fragments that only copies fill and only multiplies read.
+
+    Returns:
+        The kernel, and their names.
+    """
     found = {op.result.name: op for op in kernel.walk() if isinstance(op, FragmentOp) and op.fill is None}
     multiplied: set[str] = set()
     for op in kernel.walk():
@@ -173,11 +169,7 @@ def _only_multiplied(kernel: Kernel) -> dict[str, FragmentOp]:
             multiplied.update(value.name for value in fine)
         for value in set(op.operands) - fine:
             found.pop(value.name, None)
-    return {name: op for name, op in found.items() if name in multiplied}
-
-
-def _place(kernel: Kernel, chosen: Mapping[str, FragmentOp]) -> tuple[Kernel, tuple[str, ...]]:
-    """Operands in fragments become shared tensors: what fills them writes what multiplies read."""
+    chosen = {name: op for name, op in found.items() if name in multiplied}
 
     def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
         if isinstance(op, FragmentOp) and op.result.name in chosen:
@@ -186,17 +178,12 @@ def _place(kernel: Kernel, chosen: Mapping[str, FragmentOp]) -> tuple[Kernel, tu
             name = op.result.name
             return (make(Shared, name, op.location, dtype=op.dtype, view=view, elems=view.elems, align=128),)
         if isinstance(op, Copy) and op.target.name in chosen:
-            return (replace(op, distribution=_spread(op.source, chosen[op.target.name].distribution.shape)),)
+            kind, shape = op.source.type, chosen[op.target.name].distribution.shape
+            has_none = isinstance(kind, TensorType) and kind.distribution is None
+            return (replace(op, distribution=whole(shape) if has_none else None),)
         return None
 
-    notes = tuple(f"{name} lies as its multiplies read it" for name in chosen)
-    return (rewrite_kernel(kernel, change) if chosen else kernel), notes
-
-
-def _spread(source: Value, shape: tuple[int, ...]) -> Distribution | None:
-    """The distribution that a copy of a source needs; None if the source has its own."""
-    kind = source.type
-    return whole(shape) if isinstance(kind, TensorType) and kind.distribution is None else None
+    return (rewrite_kernel(kernel, change) if chosen else kernel), tuple(chosen)
 
 
 # ---------------------------------------------------------------- widening
@@ -206,23 +193,18 @@ def _multiplies(using: Iterable[Op]) -> list[Mma]:
     return [op for op in using if isinstance(op, Mma)]
 
 
-def _widened_dtype(kernel: Kernel, op: Shared) -> DType | None:
-    """The wider dtype that a shared tensor may hold its elements in: none was rounded when it was written."""
-    using = uses(kernel, op)
-    wanted = {mma.mma.atom.a_dtype for mma in _multiplies(using)}
-    if len(wanted) != 1 or wanted == {op.dtype}:
-        return None
-    written = [o for o in using if isinstance(o, Copy) and o.target.buffer is op.result]
-    kinds = {copy.source.dtype for copy in written} - {boolean}  # every number holds 0 and 1
-    return wanted.pop() if all(holds(op.dtype, kind) for kind in kinds) else None
-
-
 def _widen(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
-    chosen = {
-        op.result.name: wider
-        for op in kernel.walk()
-        if isinstance(op, Shared) and (wider := _widened_dtype(kernel, op)) is not None
-    }
+    """Store operands in the dtype that multiplies read, if no element was rounded when it was written."""
+    chosen: dict[str, DType] = {}
+    for shared in kernel.walk():
+        if isinstance(shared, Shared):
+            using = uses(kernel, shared)
+            wanted = {mma.mma.atom.a_dtype for mma in _multiplies(using)}
+            written = [o for o in using if isinstance(o, Copy) and o.target.buffer is shared.result]
+            kinds = {copy.source.dtype for copy in written} - {boolean}  # every dtype represents 0 and 1
+            is_exact = all(holds(shared.dtype, kind) for kind in kinds)
+            if is_exact and len(wanted) == 1 and wanted != {shared.dtype}:
+                chosen[shared.result.name] = wanted.pop()
 
     def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
         if not isinstance(op, Shared) or op.result.name not in chosen:
@@ -238,9 +220,11 @@ def _widen(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
 
 
 def _layout(op: Shared, using: tuple[Op, ...]) -> View | None:
-    """The layout that the multiplies using a shared tensor want; None if they want none or disagree."""
+    """The layout in which multiplies read a shared tensor; None if there is none, or if they disagree."""
+    sources = [one.source for one in using if isinstance(one, Copy) and one.target.buffer is op.result]
+    views = [value.type.view for value in sources if isinstance(value.type, TensorType)]
     wanted = {
-        _operand_layout(op, mma, is_a, using)
+        _operand_layout(op, mma, is_a, using, views)
         for mma in _multiplies(using)
         for is_a, operand in ((True, mma.a), (False, mma.b))
         if operand.buffer is op.result
@@ -248,52 +232,40 @@ def _layout(op: Shared, using: tuple[Op, ...]) -> View | None:
     return wanted.pop() if len(wanted) == 1 else None
 
 
-def _operand_layout(op: Shared, mma: Mma, is_a: bool, using: tuple[Op, ...]) -> View | None:
+def _operand_layout(
+    op: Shared, mma: Mma, is_a: bool, using: tuple[Op, ...], sources: Sequence[View]
+) -> View | None:
+    """The layout of one operand; A becomes panels if its sources are contiguous along M, else rows."""
     rows, columns, _ = mma.mma.atom.shape
     axes = operand_axes(op, mma.a if is_a else mma.b, using)
     if axes is None:
         return None
     ordered = (*axes.lead, axes.row, axes.depth)
     shape, depth = tuple(axis.extent for axis in ordered), axes.depth.extent
-    if is_a and (adds_groups(mma.mma.atom) or not _runs_along_rows(op.result, axes.row_dimension(op), using)):
-        target = row_view(shape, _pitch(depth, op.dtype))
+    row = axes.row_dimension(op)
+    along_rows = (
+        row is not None
+        and bool(sources)
+        and all(view.rank >= -row and stride(view, row) == 1 for view in sources)
+    )
+    if is_a and (adds_groups(mma.mma.atom) or not along_rows):
+        is_crowded = depth * op.dtype.bytes % CROWDED_BYTES == 0
+        target = row_view(shape, depth + CACHE_LINE_BYTES // op.dtype.bytes if is_crowded else depth)
     elif axes.row.extent % (rows if is_a else columns):
         return None
     else:
         target = panel_view(shape, rows if is_a else columns)
-    # From the order that multiplies want back to the tensor's own coordinates.
+    # Express the offset in the tensor's own coordinates.
     old = dict(zip(target.coords, (axis.value for axis in ordered), strict=True))
     offset = expand(substitute(target.offset, old))
     return op.view if offset == op.view.offset else View(op.view.shape, offset, target.elems)
-
-
-def _pitch(depth: int, dtype: DType) -> int:
-    """The distance of two rows."""
-    if depth * dtype.bytes % CROWDED_BYTES:
-        return depth
-    return depth + CACHE_LINE_BYTES // dtype.bytes
-
-
-def _runs_along_rows(shared: Value, row: int | None, using: tuple[Op, ...]) -> bool:
-    """Whether a tensor's sources are contiguous along its rows, not along k.
-
-    Args:
-        shared: the tensor.
-        row: the dimension of its rows, from the end.
-        using: the operations that name it.
-    """
-    sources = [op.source for op in using if isinstance(op, Copy) and op.target.buffer is shared]
-    views = [value.type.view for value in sources if isinstance(value.type, TensorType)]
-    if row is None or not views:
-        return False
-    return all(view.rank >= -row and stride(view, row) == 1 for view in views)
 
 
 # ---------------------------------------------------------------- packing
 
 
 def fits(value: Value, unit: int, dtype: DType, contiguous: bool) -> bool:
-    """Whether a micro-kernel can read an operand where it lies."""
+    """Whether a micro-kernel can read an operand without packing."""
     if not isinstance(value.type, TensorType) or value.dtype != dtype:
         return False
     found = panels(value.type.view, unit)
@@ -303,6 +275,7 @@ def fits(value: Value, unit: int, dtype: DType, contiguous: bool) -> bool:
 
 
 def _pack(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
+    """Copy operands whose layout does not fit to tensors that do, before the multiply."""
     notes: list[str] = []
 
     def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:

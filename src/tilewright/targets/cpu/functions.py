@@ -31,19 +31,8 @@ _FINITE_BELOW = {
 """x, or the lowest finite number for -inf, by dtype; NaN stays NaN."""
 
 
-def _sigmoid(name: str, real: str) -> Snippet:
-    return (
-        (f"exp_{name}",),
-        f"""\
-static inline {real} sigmoid_{name}({real} x) {{
-  const {real} small = exp_{name}(x < 0 ? x : -x);
-  return (x < 0 ? small : 1) / (1 + small);
-}}""",
-    )
-
-
 def _share(function: str, name: str, real: str, slope: str) -> Snippet:
-    """``x / (1 + 2**t)``, ``t / x`` in terms of z, the square of x."""
+    """``x / (1 + 2**t)``; ``slope`` is ``t / x`` as a function of ``z``, the square of x."""
     return (
         (f"exp2_{name}",),
         f"""\
@@ -54,31 +43,38 @@ static inline {real} {function}_{name}({real} x) {{
     )
 
 
-_GELU_F64: Snippet = (
-    ("erf_f64",),
-    f"""\
-static inline double gelu_f64(double x) {{
-  return {_FINITE_BELOW["f64"]} * (0.5 + 0.5 * erf_f64(x * {0.5**0.5!r}));
-}}""",
-)
-
 _ACTIVATIONS: dict[str, Snippet] = {
-    "sigmoid_f32": _sigmoid("f32", "float"),
-    "sigmoid_f64": _sigmoid("f64", "double"),
+    **{
+        f"sigmoid_{name}": (
+            (f"exp_{name}",),
+            f"""\
+static inline {real} sigmoid_{name}({real} x) {{
+  const {real} small = exp_{name}(x < 0 ? x : -x);
+  return (x < 0 ? small : 1) / (1 + small);
+}}""",
+        )
+        for name, real in (("f32", "float"), ("f64", "double"))
+    },
     "silu_f32": _share("silu", "f32", "float", f"{SILU_SLOPE!r}f"),
     "silu_f64": (
         ("sigmoid_f64",),
         f"static inline double silu_f64(double x) {{ return {_FINITE_BELOW['f64']} * sigmoid_f64(x); }}",
     ),
     "gelu_f32": _share("gelu", "f32", "float", _f32(GELU, "z")),
-    "gelu_f64": _GELU_F64,
+    "gelu_f64": (
+        ("erf_f64",),
+        f"""\
+static inline double gelu_f64(double x) {{
+  return {_FINITE_BELOW["f64"]} * (0.5 + 0.5 * erf_f64(x * {0.5**0.5!r}));
+}}""",
+    ),
     "gelu_tanh_f32": _share("gelu_tanh", "f32", "float", _f32(GELU_TANH, "z")),
     "gelu_tanh_f64": _share("gelu_tanh", "f64", "double", horner("z", GELU_TANH)),
 }
-"""Activations, for vectors and so without a branch."""
+"""Activations, without branches so that they vectorise."""
 
 _WIDE = tuple(made for made in INTEGERS if made.bits >= 32)
-"""Integers that compute in their own type."""
+"""Integer dtypes that compute in their own type."""
 
 
 def _of_integers(dtype: DType) -> dict[str, str]:
@@ -160,16 +156,14 @@ static inline {real} floordiv_{name}({real} a, {real} b) {{
     }
 
 
-def _calls(name: str) -> tuple[str, ...]:
-    function, _, kind = name.partition("_")
-    if not kind.startswith("f"):
-        return ()
-    needs = {"fmod": "significand", "mod": "fmod", "floordiv": "fmod"}.get(function)
-    return (f"{needs}_{kind}",) if needs else ()
-
+_CALLS = {
+    f"{function}_{kind}": (f"{needs}_{kind}",)
+    for kind in ("f32", "f64")
+    for function, needs in (("fmod", "significand"), ("mod", "fmod"), ("floordiv", "fmod"))
+}
 
 _DIVISION: dict[str, Snippet] = {
-    name: (_calls(name), text)
+    name: (_CALLS.get(name, ()), text)
     for name, text in {
         **shifts("shift_left", "shift_right", "static inline"),
         **{name: text for kind in _WIDE for name, text in _of_integers(kind).items()},
@@ -210,11 +204,11 @@ _PLAIN = {
 
 
 def spell(function: str, dtype: DType, operands: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """C++ for an elementwise function, and the names of the `SNIPPETS` that it calls.
+    """Return C++ for an elementwise function, and the names of the `SNIPPETS` that it calls.
 
     Args:
         function: a name of `tilewright.functions.table.FUNCTIONS` other than convert and select.
-        dtype: what the operands are computed in.
+        dtype: the dtype of the operands.
         operands: names or literals.
 
     Example:

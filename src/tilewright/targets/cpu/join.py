@@ -1,34 +1,36 @@
 """Merge consecutive multiplies of slices of K into one multiply.
 
-A micro-kernel loads and stores its part of the accumulator once per call; the deeper a multiply, the less
-that costs.  Slices in separate tensors that only copies and these multiplies use move side by side into one
-tensor, and each copy writes a box of it.  The order of the additions stays.
+A micro-kernel loads and stores its part of the accumulator once per call, so a deeper multiply costs less.
+Slices in separate tensors that only copies and these multiplies use become boxes of one tensor.  The order of
+the additions does not change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tilewright.ir.builder import make
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, For, If, Mma, Op, Reshape, Shared
 from tilewright.ir.types import Value
+from tilewright.passes.expand_mma import depth_of
 from tilewright.passes.rewrite import Rewriter, names_of, rewrite_kernel
 from tilewright.views.transforms import Slice
 from tilewright.views.view import View
 
 MOST_DEPTH = 256
-"""Beyond that there is nothing to gain, and panels leave the first-level cache."""
+"""Largest depth of a joined multiply.  Deeper ones gain nothing, and panels leave the first-level cache."""
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Multiplies that can be done together.
+    """Multiplies that can become one.
 
     Args:
-        members: in program order.
-        at: the one in whose place all of them are done.
+        members: the multiplies, in program order.
+        at: the member in whose place the joined multiply stands.
     """
 
     members: tuple[Mma, ...]
@@ -41,11 +43,11 @@ class _Group:
 
 
 def join_multiplies(kernel: Kernel, slices: Iterable[str]) -> tuple[Kernel, tuple[str, ...]]:
-    """The kernel with multiplies of successive slices joined.
+    """Join multiplies of successive slices of K.
 
     Args:
-        kernel: with one thread.
-        slices: shared tensors that copies fill as a whole, and that nothing else names but multiplies.
+        kernel: a kernel with one thread.
+        slices: names of shared tensors that only whole copies and multiplies use.
 
     Returns:
         The kernel, and a note for each joined tensor.
@@ -57,8 +59,13 @@ def join_multiplies(kernel: Kernel, slices: Iterable[str]) -> tuple[Kernel, tupl
     if not groups:
         return kernel, ()
     names = names_of(kernel)
-    used = dict.fromkeys(side for group in groups for side in group.sides)
-    made = {side: _side_by_side([held[v] for v in side], names.unique(f"{side[0]}_slices")) for side in used}
+    made: dict[tuple[Value, ...], Shared] = {}
+    for side in dict.fromkeys(side for group in groups for side in group.sides):
+        first, name = held[side[0]], names.unique(f"{side[0]}_slices")
+        shape = (first.view.shape[0], sum(map(depth_of, side)))
+        view = View.strided(shape, (shape[1], 1))
+        kept: dict[str, Any] = {"dtype": first.dtype, "view": view, "elems": view.elems, "align": first.align}
+        made[side] = make(Shared, name, first.location, **kept)
     joined = replace(kernel, body=_joined(kernel.body, groups, made))
     notes = [f"{', '.join(map(str, side))} lie side by side in {op.result}" for side, op in made.items()]
     return rewrite_kernel(joined, _boxes(made)), tuple(notes)
@@ -68,34 +75,30 @@ def join_multiplies(kernel: Kernel, slices: Iterable[str]) -> tuple[Kernel, tupl
 
 
 def _groups(block: Block, held: Mapping[Value, Shared]) -> Iterator[_Group]:
-    """Runs of multiplies in each block, as long as they can be brought to one place."""
+    """Yield runs of multiplies in each block, as long as all of a run can stand in one place."""
     group: _Group | None = None
     for op in block.ops:
         for region in op.regions:
             yield from _groups(region, held)
         if isinstance(op, Mma) and op.a in held and op.b in held:
-            longer = _longer(group, op, block)
-            if longer is None and group is not None:
-                yield group
+            longer: _Group | None = None
+            if group is not None:
+                first, members = group.members[0], (*group.members, op)
+                values = [value for one in members for value in (one.a, one.b)]
+                depth = sum(depth_of(one.a) for one in members)
+                alike = (op.c, op.mma) == (first.c, first.mma) and len(set(values)) == len(values)
+                if alike and depth <= MOST_DEPTH:
+                    places = (at for at in members if _can_meet(members, at, block))
+                    longer = next((_Group(members, at) for at in places), None)
+                if longer is None:
+                    yield group
             group = longer or _Group((op,), op)
     if group is not None:
         yield group
 
 
-def _longer(group: _Group | None, op: Mma, block: Block) -> _Group | None:
-    """The group with one more multiply, if there is a place for all of them."""
-    if group is None:
-        return None
-    first, members = group.members[0], (*group.members, op)
-    values = [value for one in members for value in (one.a, one.b)]
-    depth = sum(_depth(one.a) for one in members)
-    if (op.c, op.mma) != (first.c, first.mma) or len(set(values)) < len(values) or depth > MOST_DEPTH:
-        return None
-    return next((_Group(members, at) for at in members if _can_meet(members, at, block)), None)
-
-
 def _can_meet(members: Sequence[Mma], at: Mma, block: Block) -> bool:
-    """Whether every member may be done in the place of one of them."""
+    """Whether every member can move to the place of one of them."""
     place = _index(block, at)
     for member in members:
         low, high = sorted((_index(block, member), place))
@@ -111,14 +114,8 @@ def _index(block: Block, wanted: Op) -> int:
     return next(at for at, op in enumerate(block.ops) if op is wanted)
 
 
-def _depth(operand: Value) -> int:
-    depth = operand.tensor.shape[1]
-    assert isinstance(depth, int)
-    return depth
-
-
 def _together(kernel: Kernel, groups: Sequence[_Group]) -> list[tuple[Value, ...]]:
-    """The slices that may lie side by side: defined in one block, and each in one place of one company."""
+    """The slices that can share a tensor: defined in one block, and each used once in one group."""
     sides = list(dict.fromkeys(side for group in groups for side in group.sides))
     blocks = [kernel.body, *(region for op in kernel.walk() for region in op.regions)]
     homes = {value: at for at, block in enumerate(blocks) for op in block.ops for value in op.results}
@@ -131,43 +128,28 @@ def _together(kernel: Kernel, groups: Sequence[_Group]) -> list[tuple[Value, ...
 # ---------------------------------------------------------------- rewriting
 
 
-def _side_by_side(slices: Sequence[Shared], name: str) -> Shared:
-    """One tensor for all slices."""
-    rows = slices[0].view.shape[0]
-    shape = (rows, sum(_depth(op.result) for op in slices))
-    view = View.strided(shape, (shape[1], 1))
-    first = slices[0]
-    return make(
-        Shared, name, first.location, dtype=first.dtype, view=view, elems=view.elems, align=first.align
-    )
-
-
 def _joined(block: Block, groups: Sequence[_Group], made: Mapping[tuple[Value, ...], Shared]) -> Block:
-    """The block with one multiply in the place of each group."""
+    """Put one multiply in the place of each group."""
     ops: list[Op] = []
     for op in block.ops:
         group = next((group for group in groups if any(op is member for member in group.members)), None)
-        if group is None:
-            ops.append(_inside(op, groups, made))
-        elif op is group.at:
-            a, b = (made[side].result for side in group.sides)
-            ops.append(replace(group.at, a=a, b=b))
+        match op:
+            case _ if group is not None:
+                if op is group.at:
+                    a, b = (made[side].result for side in group.sides)
+                    ops.append(replace(group.at, a=a, b=b))
+            case For():
+                ops.append(replace(op, body=_joined(op.body, groups, made)))
+            case If():
+                then, otherwise = (_joined(part, groups, made) for part in (op.then, op.otherwise))
+                ops.append(replace(op, then=then, otherwise=otherwise))
+            case _:
+                ops.append(op)
     return Block(tuple(ops))
 
 
-def _inside(op: Op, groups: Sequence[_Group], made: Mapping[tuple[Value, ...], Shared]) -> Op:
-    match op:
-        case For():
-            return replace(op, body=_joined(op.body, groups, made))
-        case If():
-            then, otherwise = (_joined(block, groups, made) for block in (op.then, op.otherwise))
-            return replace(op, then=then, otherwise=otherwise)
-        case _:
-            return op
-
-
 def _boxes(made: Mapping[tuple[Value, ...], Shared]) -> Callable[[Op, Rewriter], tuple[Op, ...] | None]:
-    """A change that makes each slice a box of the tensor that holds all of them, defined before the first."""
+    """A change that makes each slice a box of the joined tensor, which is defined before the first slice."""
     wholes = {value.name: (side, op) for side, op in made.items() for value in side}
     defined: set[str] = set()
 
@@ -175,8 +157,8 @@ def _boxes(made: Mapping[tuple[Value, ...], Shared]) -> Callable[[Op, Rewriter],
         if not isinstance(op, Shared) or op.result.name not in wholes:
             return None
         side, whole = wholes[op.result.name]
-        start = sum(_depth(value) for value in side[: [v.name for v in side].index(op.result.name)])
-        box = Slice((None, (start, start + _depth(op.result))))
+        start = sum(map(depth_of, side[: [v.name for v in side].index(op.result.name)]))
+        box = Slice((None, (start, start + depth_of(op.result))))
         view = make(Reshape, op.result.name, op.location, source=whole.result, transform=box)
         first = whole.result.name not in defined
         defined.add(whole.result.name)

@@ -31,11 +31,11 @@ INSTEAD: dict[str, str] = {
     async_ops.PriorGridWait.name: "two launches in order, without a wait",
     async_ops.LaunchDependents.name: "two launches in order, without a signal",
 }
-"""What to write instead of an asynchronous operation, by its name; a barrier if the name is missing."""
+"""Replacements of asynchronous operations, by name; ``tw.barrier`` if the name is missing."""
 
 
 def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
-    """Every rule of the target that a kernel breaks, with the nearest legal choice.
+    """Return every rule of the target that a kernel breaks, with the nearest legal choice.
 
     Args:
         kernel: the traced kernel.
@@ -45,18 +45,14 @@ def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
         LaunchError: no such architecture.
     """
     CPU.architecture(arch)
-    waiting = endless_waits(kernel)
-    return [*_background(kernel), *waiting, *(found for op in kernel.walk() for found in _operation(op))]
-
-
-def _background(kernel: Kernel) -> Iterator[Violation]:
-    """Asynchronous operations, each kind once, at its first line."""
-    seen: set[str] = set()
+    found: list[Violation] = []
+    seen: set[str] = set()  # each kind of asynchronous operation is reported once, at its first line
     for op in kernel.walk():
         if (isinstance(op, async_ops.ASYNC_OPS) or is_bulk(op)) and op.verb not in seen:
             seen.add(op.verb)
             text = f"{op.verb} runs on cuda and reference; on a CPU, one thread runs the whole block"
-            yield op.violation("target", text, INSTEAD.get(op.verb, "tw.barrier"))
+            found.append(op.violation("target", text, INSTEAD.get(op.verb, "tw.barrier")))
+    return [*found, *endless_waits(kernel), *(broken for op in kernel.walk() for broken in _operation(op))]
 
 
 def _operation(op: Op) -> Iterator[Violation]:

@@ -1,4 +1,4 @@
-"""Offsets as linear functions: strides, panels, and where an expression must be split to become linear."""
+"""Offsets as linear functions: strides, panels, and the coordinates to split so that they become linear."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tilewright.ir.types import TensorType, Value
+from tilewright.ir.types import Value
 from tilewright.symbolic.expr import add, expand, mul
 from tilewright.symbolic.nodes import TRUE, Cond, Expr, FloorDiv, Int, Mod, Sym
 from tilewright.symbolic.rebuilding import evaluate, slope, substitute, symbols
 from tilewright.views.questions import strides
 from tilewright.views.view import View, coordinates
 
-# A stride known only at run time is taken for a large one.
 _LARGE = 4096
+"""Assumed value of a stride that is known only at run time."""
 
 
 def size(step: Int) -> int:
-    """A stride as a number to compare."""
+    """Return the magnitude of a stride for comparisons."""
     return abs(int(evaluate(step, dict.fromkeys(symbols(step), _LARGE))))
 
 
 def slowest_first(view: View) -> tuple[int, ...] | None:
-    """The dimensions of a view by descending stride; None if a stride varies, or is 0.
+    """Return the dimensions of a view by descending stride; None if a stride varies, or is 0.
 
     Example:
         >>> slowest_first(View.strided((4, 64, 8), (8, 32, 1)))
@@ -38,10 +38,10 @@ def slowest_first(view: View) -> tuple[int, ...] | None:
 def split_points(
     values: Iterable[Int | Cond], coords: tuple[Sym, ...], extents: tuple[int, ...]
 ) -> dict[Sym, list[int]]:
-    """The divisors of each coordinate, ascending.
+    """Return the constants by which each coordinate is divided, ascending.
 
-    Only constants of which each divides the next, and the last one the extent, are kept: splitting the
-    coordinate there leaves neither quotient nor remainder.
+    Only constants that divide the next one, and finally the extent, are kept.  A coordinate that is split
+    there leaves neither quotient nor remainder.
     """
     found: dict[Sym, set[int]] = {coord: set() for coord in coords}
     for value in values:
@@ -50,7 +50,13 @@ def split_points(
                 coord, scale = _divided(node.left)
                 if coord in found:
                     found[coord].add(scale * node.right)
-    return {coord: _chain(found[coord], extent) for coord, extent in zip(coords, extents, strict=True)}
+    kept: dict[Sym, list[int]] = {coord: [] for coord in coords}
+    for coord, extent in zip(coords, extents, strict=True):
+        for point in sorted(found[coord]):
+            before = kept[coord][-1] if kept[coord] else 1
+            if 1 < point < extent and extent % point == point % before == 0:
+                kept[coord].append(point)
+    return kept
 
 
 def _nodes(value: Any) -> Iterator[Any]:
@@ -72,28 +78,16 @@ def _divided(left: Int) -> tuple[Sym | None, int]:
     return (left, 1) if isinstance(left, Sym) else (None, 1)
 
 
-def _chain(points: set[int], extent: int) -> list[int]:
-    kept: list[int] = []
-    for point in sorted(points):
-        if 1 < point < extent and extent % point == 0 and (not kept or point % kept[-1] == 0):
-            kept.append(point)
-    return kept
-
-
 def same_place(left: Value, right: Value) -> bool:
-    """Whether two tensors are the same elements of the same memory, as one value or as equal views."""
+    """Whether two tensors are the same elements of the same memory: one value, or equal views."""
     if left is right:
         return True
-    both = (left.type, right.type)
-    return (
-        left.buffer is right.buffer
-        and all(isinstance(kind, TensorType) for kind in both)
-        and (left.tensor.view == right.tensor.view)
-    )
+    same_buffer = left.buffer is right.buffer and left.is_tensor and right.is_tensor
+    return same_buffer and left.tensor.view == right.tensor.view
 
 
 def distinct(values: Iterable[Value]) -> list[Value]:
-    """The values that are not in the place of one before them."""
+    """Return the values without those that are the same place as an earlier one."""
     found = list[Value]()
     for value in values:
         if not any(same_place(value, other) for other in found):
@@ -115,7 +109,7 @@ class PanelLayout:
 
 
 def panels(view: View, unit: int) -> PanelLayout | None:
-    """The panels of ``unit`` rows that a view consists of; None if it has no such form."""
+    """Return the strides of a view as panels of ``unit`` rows; None if it does not consist of such panels."""
     rows = view.shape[0]
     if view.rank != 2 or view.valid != TRUE or not isinstance(rows, int) or rows % unit:
         return None
@@ -131,7 +125,7 @@ def panels(view: View, unit: int) -> PanelLayout | None:
 
 
 def panel_view(shape: tuple[int, ...], unit: int) -> View:
-    """Panels of ``unit`` rows, each with k slowest; leading dimensions hold one operand after another."""
+    """Return a view of panels of ``unit`` rows, k slowest; leading dimensions count operands."""
     *lead, rows, depth = shape
     *outer, row, k = coordinates(shape)
     offset = add(mul(row // unit, unit * depth), mul(k, unit), row % unit)
@@ -139,7 +133,7 @@ def panel_view(shape: tuple[int, ...], unit: int) -> View:
 
 
 def row_view(shape: tuple[int, ...], pitch: int) -> View:
-    """Rows of contiguous k, ``pitch`` elements apart; leading dimensions as in `panel_view`."""
+    """Return a view of rows of contiguous k, ``pitch`` elements apart; leading dimensions count operands."""
     *lead, rows, _ = shape
     *outer, row, k = coordinates(shape)
     return _stacked(shape, lead, outer, add(mul(row, pitch), k), rows * pitch)
@@ -153,7 +147,7 @@ def _stacked(shape: tuple[int, ...], lead: list[int], outer: list[Sym], offset: 
 
 
 def fragment_view(shape: tuple[int, ...], modes: Iterable[tuple[int, int | None, int]]) -> View:
-    """Offset of the coordinates of a one-thread fragment, whose values are in order."""
+    """Return the map from the coordinates of a one-thread fragment to offsets in its array."""
     coords = coordinates(shape)
     offset: Int = 0
     weight = 1

@@ -1,8 +1,8 @@
 """Needed extents of each multiply: rows and columns that reach memory, and nonzero products.
 
-At a ragged edge a tile reaches past its tensor.  Rows and columns of an accumulator that no copy writes need
-not be computed, and products of two elements past the edge of K are 0.  Operands that no multiply needs are
-neither copied nor filled with zeros.
+At a ragged edge a tile reaches past its tensor.  Rows and columns of an accumulator that no copy writes are
+not computed, and products of two elements past the edge of K are 0.  Elements of operands that no multiply
+needs are neither copied nor filled with zeros.
 """
 
 from __future__ import annotations
@@ -32,26 +32,29 @@ class NeededExtents:
 
 
 def needed(kernel: Kernel) -> Mapping[Op, NeededExtents]:
-    """Needed extents by multiply (compared by identity of its operands)."""
+    """Return the needed extents of each multiply."""
     limits = reach(kernel)
     writers: defaultdict[Value, list[Op]] = defaultdict(list)
     for op in kernel.walk():
         for value in op.written:
             writers[value.buffer].append(op)
-    return {
-        op: NeededExtents(limits.get((op.c, 0)), limits.get((op.c, 1)), _depth(op, writers, before))
-        for op, before in _multiplies(kernel.body, ())
-    }
+    found: dict[Op, NeededExtents] = {}
+    for op, before in _multiplies(kernel.body, ()):
+        # Products are 0 past the edge of K if that is the same for both operands.
+        ends = {_zero_past(operand, writers[operand.buffer], before) for operand in (op.a, op.b)}
+        depth = ends.pop() if len(ends) == 1 else None
+        found[op] = NeededExtents(limits.get((op.c, 0)), limits.get((op.c, 1)), depth)
+    return found
 
 
 def read_of_copies(kernel: Kernel, extents: Mapping[Op, NeededExtents]) -> Mapping[Op, Mapping[int, Int]]:
-    """Bounds past which no multiply reads the target of a copy that only feeds multiplies.
+    """Return, for copies that only feed multiplies, the bounds past which no multiply reads the target.
 
-    Rows and columns are rounded up to whole micro-tiles.  Where multiplies differ there are no bounds.
+    Rows and columns are rounded up to whole micro-tiles.  If multiplies differ, there are no bounds.
 
     Args:
         kernel: the lowered kernel.
-        extents: what `needed` found.
+        extents: the result of `needed`.
 
     Returns:
         For each such copy, the bounds by dimension.
@@ -80,7 +83,7 @@ def _read(target: Value, mma: Mma, extents: NeededExtents) -> dict[int, Int]:
 
 
 def _multiplies(block: Block, before: Sequence[Op]) -> Iterator[tuple[Mma, tuple[Op, ...]]]:
-    """Every multiply and the operations that have run whenever it runs."""
+    """Yield every multiply with the operations that always run before it."""
     done = list(before)
     for op in block.ops:
         if isinstance(op, Mma):
@@ -94,17 +97,27 @@ def _multiplies(block: Block, before: Sequence[Op]) -> Iterator[tuple[Mma, tuple
 
 
 def reach(kernel: Kernel) -> dict[tuple[Value, int], Int]:
-    """By fragment and dimension, the bound past which no coordinate reaches memory."""
+    """Return, by fragment and dimension, the bound past which no coordinate reaches memory."""
     known = {p.sym for p in kernel.sizes} | {a.sym for a in kernel.grid} | {a.sym for a in kernel.cluster}
+    # Families of fragments that exchange elements at equal coordinates.
+    families: list[set[Value]] = []
+    for op in kernel.walk():
+        members = {v for v in (*op.operands, *op.results) if isinstance(v, Value) and v.is_fragment}
+        if isinstance(op, Mma):
+            members = {op.c}
+        if members and not isinstance(op, Redistribute):
+            touching = [family for family in families if family & members]
+            families = [family for family in families if not family & members]
+            families.append(members.union(*touching))
     found: dict[tuple[Value, int], Int] = {}
-    for family in _families(kernel):
+    for family in families:
         reaching = [limits for op in kernel.walk() if (limits := _reached(op, family)) is not None]
         for dim in (0, 1):
             extents = {
                 value.fragment.shape[dim] for value in family if value.fragment.distribution.rank > dim
             }
             if len(extents - {1}) > 1:
-                continue  # numbers and the bytes that they share: equal coordinates are not the same place
+                continue  # numbers and the bytes that they share: coordinates of different units
             bounds = {limits.get(dim) for limits in reaching}
             bound = bounds.pop() if len(bounds) == 1 else None
             if bound is not None and symbols(bound) <= known:
@@ -112,29 +125,11 @@ def reach(kernel: Kernel) -> dict[tuple[Value, int], Int]:
     return found
 
 
-def _families(kernel: Kernel) -> list[set[Value]]:
-    """Fragments that exchange elements at equal coordinates."""
-    families: list[set[Value]] = []
-    for op in kernel.walk():
-        members = {v for v in (*op.operands, *op.results) if isinstance(v, Value) and v.is_fragment}
-        if isinstance(op, Mma):
-            members = {op.c}
-        if isinstance(op, Redistribute):
-            members = set()
-        touching = [family for family in families if family & members]
-        families = [family for family in families if not family & members]
-        if members:
-            families.append(members.union(*touching))
-    return families
-
-
 def _reached(op: Op, family: set[Value]) -> dict[int, Int] | None:
-    """The bounds within which an operation takes elements out of a family; None if it takes none out."""
-    if isinstance(op, ReduceOp) and op.source in family:
-        return {}
+    """The bounds within which an operation uses elements of a family elsewhere; None if it does not."""
     if isinstance(op, Copy) and op.source in family and isinstance(op.target.type, TensorType):
         return edges(op.target.type.view).upper
-    if isinstance(op, Redistribute) and op.source in family:
+    if isinstance(op, ReduceOp | Redistribute) and op.source in family:
         return {}
     return {} if isinstance(op, Mma) and not family.isdisjoint((op.a, op.b)) else None
 
@@ -142,14 +137,8 @@ def _reached(op: Op, family: set[Value]) -> dict[int, Int] | None:
 # ---------------------------------------------------------------- depth
 
 
-def _depth(op: Mma, writers: Mapping[Value, list[Op]], before: Sequence[Op]) -> Int | None:
-    """The bound past which both operands are 0."""
-    bounds = {_zero_past(operand, writers[operand.buffer], before) for operand in (op.a, op.b)}
-    return bounds.pop() if len(bounds) == 1 else None
-
-
 def _zero_past(operand: Value, writers: Sequence[Op], before: Sequence[Op]) -> Int | None:
-    """The bound in K past which the only copy that ever writes an operand has filled it with 0."""
+    """The bound in K past which an operand is 0, as its only copy has filled it."""
     if len(writers) != 1 or not any(op is writers[0] for op in before):
         return None
     copy = writers[0]

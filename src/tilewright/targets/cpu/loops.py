@@ -15,17 +15,17 @@ from tilewright.views.transforms import Merge, Permute
 from tilewright.views.view import View
 
 PAIR = 2
-"""The step of real and of imaginary parts that lie side by side."""
+"""Stride of the real parts, and of the imaginary parts, of interleaved complex numbers."""
 
 
 @dataclass(frozen=True)
 class Edges:
-    """A validity predicate taken apart.
+    """The parts of a validity predicate.
 
     Args:
         upper: exclusive upper bounds of single coordinates, by dimension.
         uniform: the part that is the same for all coordinates.
-        rest: what must be asked for every element.
+        rest: the part that must be tested for every element.
     """
 
     upper: dict[int, Int]
@@ -34,7 +34,7 @@ class Edges:
 
 
 def edges(view: View) -> Edges:
-    """Take the validity predicate of a view apart.
+    """Split the validity predicate of a view.
 
     Example:
         >>> from tilewright.views.transforms import Tile
@@ -45,7 +45,7 @@ def edges(view: View) -> Edges:
     upper: dict[int, Int] = {}
     uniform: list[Cond] = []
     rest: list[Cond] = []
-    # What can be told before integers in memory are read says whether they may be.
+    # The part without integers in memory comes first: it guards the reading of these integers.
     valid = all_of(*split_elements(view.valid))
     for part in valid.parts if isinstance(valid, And) else (valid,):
         inner = [dim for dim, coord in enumerate(view.coords) if coord in symbols(part)]
@@ -62,28 +62,27 @@ def edges(view: View) -> Edges:
 
 
 def coalesced(views: tuple[View, ...]) -> tuple[View, ...]:
-    """Views of one shape with every two dimensions joined that are one run in all of them, and have no edge.
+    """Merge every two dimensions that are contiguous with each other in all views, and have no edge.
 
     Example:
         >>> whole, rows = View.strided((4, 8, 8), (64, 8, 1)), View.strided((4, 8, 8), (100, 8, 1))
         >>> [str(view) for view in coalesced((whole, rows))]
         ['(4, 64) -> 64*i0 + i1', '(4, 64) -> 100*i0 + i1']
     """
+
+    def is_one_run(view: View, outer: int, inner: int) -> bool:
+        along, across = (slope(view.offset, view.coords[dim]) for dim in (inner, outer))
+        if along is None or across is None or {outer, inner} & edges(view).upper.keys():
+            return False
+        return across == mul(along, view.shape[inner])
+
     for outer, inner in permutations(range(views[0].rank), 2):
-        if all(_one_run(view, outer, inner) for view in views):
+        if all(is_one_run(view, outer, inner) for view in views):
             rest = [dim for dim in range(views[0].rank) if dim not in (outer, inner)]
             at = sum(dim < inner for dim in rest)
             order = Permute((*rest[:at], outer, inner, *rest[at:]))
             return coalesced(tuple(Merge(at, 2).apply(order.apply(view)) for view in views))
     return views
-
-
-def _one_run(view: View, outer: int, inner: int) -> bool:
-    """Whether a dimension goes on where another one ends."""
-    along, across = (slope(view.offset, view.coords[dim]) for dim in (inner, outer))
-    if along is None or across is None or {outer, inner} & edges(view).upper.keys():
-        return False
-    return across == mul(along, view.shape[inner])
 
 
 def _upper_bound(part: Cond, coord: Sym) -> Int | None:
@@ -104,8 +103,8 @@ class Axis:
     Args:
         sym: the loop's variable.
         dim: the dimension of the coordinate.
-        extent: how often it runs at most.
-        scale: by how much the coordinate grows per turn.
+        extent: the maximum number of iterations.
+        scale: the step of the coordinate per iteration.
         outer: the axes of the same coordinate with larger scales.
     """
 
@@ -123,12 +122,12 @@ class Axis:
 
 @dataclass(frozen=True)
 class Nest:
-    """Loops over a tile, and both sides' offsets in terms of their variables.
+    """Loops over a tile, with the offsets of its views in terms of the loop variables.
 
     Args:
-        axes: outermost first.
-        offsets: one for each view.
-        conditions: likewise.
+        axes: the loops, outermost first.
+        offsets: the offset of each view.
+        conditions: the predicate of each view.
     """
 
     axes: tuple[Axis, ...]
@@ -140,7 +139,7 @@ class Nest:
         return slope(self.offsets[side], axis.sym)
 
     def size(self, side: int, axis: Axis) -> float:
-        """The stride as a number to compare; strides that vary are larger than all others."""
+        """The stride's magnitude for comparisons; strides that vary are larger than all others."""
         step = self.stride(side, axis)
         return float("inf") if step is None else float(size(step))
 
@@ -155,8 +154,8 @@ def nest(
     """Split the coordinates where the offsets divide them; order the loops by the strides of one view.
 
     Args:
-        shape: extents of the tile.
-        views: views of that shape.
+        shape: the extents of the tile.
+        views: views of this shape.
         conditions: for each view, the predicate of every element.
         local: makes a name for a loop variable.
         leading: the view whose larger strides belong to the outer loops.
@@ -166,7 +165,14 @@ def nest(
     axes: list[Axis] = []
     old: dict[Sym, Int] = {}
     for dim, (coord, extent) in enumerate(zip(coords, shape, strict=True)):
-        made = _axes(dim, coord, extent, points[coord], local)
+        made: list[Axis] = []
+        sizes = [*points[coord], extent] if extent > 1 else []
+        for level in reversed(range(len(sizes))):
+            scale = 1 if level == 0 else sizes[level - 1]
+            count = sizes[level] // scale
+            suffix = "" if level == len(sizes) - 1 else f"_{len(sizes) - 1 - level}"
+            sym = Sym(local(f"{coord.name}{suffix}"), 0, count - 1)
+            made.append(Axis(sym, dim, count, scale, tuple(made)))
         axes += made
         old[coord] = add(0, *(mul(axis.sym, axis.scale) for axis in made))
     offsets = tuple(expand(substitute(v.offset, old)) for v in views)
@@ -175,22 +181,8 @@ def nest(
     return Nest(_ordered(unordered, leading), offsets, asked) if axes else unordered
 
 
-def _axes(dim: int, coord: Sym, extent: int, points: list[int], local: Callable[[str], str]) -> list[Axis]:
-    if extent == 1:
-        return []
-    made: list[Axis] = []
-    sizes = [*points, extent]
-    for level in reversed(range(len(sizes))):
-        scale = 1 if level == 0 else sizes[level - 1]
-        count = sizes[level] // scale
-        suffix = "" if level == len(sizes) - 1 else f"_{len(sizes) - 1 - level}"
-        sym = Sym(local(f"{coord.name}{suffix}"), 0, count - 1)
-        made.append(Axis(sym, dim, count, scale, tuple(made)))
-    return made
-
-
 def _ordered(loops: Nest, leading: int) -> tuple[Axis, ...]:
-    """The innermost loop runs along neighbours in both, or else in the last view, or in any."""
+    """Order loops by strides; the innermost loop has unit stride in all views, or the last, or any."""
     last = len(loops.offsets) - 1
     axes = sorted(loops.axes, key=lambda axis: -loops.size(leading, axis))
 
@@ -203,18 +195,18 @@ def _ordered(loops: Nest, leading: int) -> tuple[Axis, ...]:
     inner = max((axis for axis in axes if is_last(axis, axes)), key=merit)
     ordered: list[Axis] = []
     for axis in axes:
-        # An axis comes after those of its coordinate that are coarser: an edge counts its turns from there.
+        # An axis comes after the coarser axes of its coordinate: its edge is relative to them.
         ordered += [a for a in (*axis.outer, axis) if a not in ordered and a is not inner]
     return (*ordered, inner)
 
 
 def is_last(axis: Axis, axes: Sequence[Axis]) -> bool:
-    """Whether an axis is the finest of its coordinate."""
+    """Return whether an axis is the finest of its coordinate."""
     return not any(axis in other.outer for other in axes)
 
 
 def transposed(loops: Nest) -> tuple[Axis, Axis] | None:
-    """The contiguous axes of target and source of a nest of ``(source, target)``, if they differ."""
+    """Return the contiguous axes of target and source in a nest of ``(source, target)``, if they differ."""
     source = [axis for axis in loops.axes if loops.stride(0, axis) == 1]
     target = [axis for axis in loops.axes if loops.stride(1, axis) == 1]
     if len(source) != 1 or len(target) != 1 or source[0] is target[0]:
@@ -225,12 +217,12 @@ def transposed(loops: Nest) -> tuple[Axis, Axis] | None:
 
 
 def in_pairs(loops: Nest) -> tuple[Sym, Nest] | None:
-    """The nest whose innermost loop copies every other element, or None.
+    """Return the nest for a run-time stride of `PAIR`, or None if no stride of the innermost loop is unknown.
 
-    Of a step that the compiler knows it makes vector loads whose lanes it picks from.
+    With a constant stride the compiler loads whole vectors, and picks lanes from them.
 
     Returns:
-        The step, which only the running kernel knows, and the nest in which it is `PAIR`.
+        The stride, which is known only at run time, and the nest in which it is `PAIR`.
     """
     steps = [loops.stride(side, loops.axes[-1]) for side in range(len(loops.offsets))] if loops.axes else []
     unknown = [step for step in steps if isinstance(step, Sym)]
@@ -240,19 +232,19 @@ def in_pairs(loops: Nest) -> tuple[Sym, Nest] | None:
     return unknown[0], replace(loops, offsets=offsets)
 
 
-def freedom(loops: Nest, sides: Sequence[tuple[str, DType]], vector_bytes: int, hindrance: str) -> str:
-    """How the compiler can vectorise the innermost loop of a nest of ``(source, target)``.
+def freedom(loops: Nest, sides: Sequence[tuple[str, DType]], vector_bytes: int, in_order: str) -> str:
+    """Return in words how the compiler can vectorise the innermost loop of a nest of ``(source, target)``.
 
     Args:
-        loops: of a copy.
-        sides: names and dtypes of both.
-        vector_bytes: of the processor.
-        hindrance: why elements are copied one after the other; empty if nothing says so.
+        loops: the loops of a copy.
+        sides: names and dtypes of both sides.
+        vector_bytes: vector width of the processor.
+        in_order: the reason why elements are copied one after the other; empty if they are not.
     """
     if not loops.axes:
         return "one element"
-    if hindrance:
-        return f"a loop over elements that {hindrance}"
+    if in_order:
+        return f"a loop over elements that {in_order}"
     inner = loops.axes[-1]
     for at, (name, _) in enumerate(sides):
         if inner.sym in symbols(loops.conditions[at]):
@@ -267,11 +259,11 @@ def freedom(loops: Nest, sides: Sequence[tuple[str, DType]], vector_bytes: int, 
 
 # ----------------------------------------------------------------
 #
-# Runs: an innermost loop divides its index by an extent.
+# Runs: innermost loops whose index would be divided by an extent.
 #
 # Rows of an im2col matrix or of merged dimensions are runs with gaps: element ``e`` of a row is element ``e
-# % C`` of run ``e // C``.  A division for each element would dominate the time, so that the loop over
-# quotients is an outer one.
+# % C`` of run ``e // C``.  A division for each element would dominate the time, so an outer loop goes over
+# the quotients.
 
 
 @dataclass(frozen=True)
@@ -279,10 +271,10 @@ class Runs:
     """Runs of the innermost loop.
 
     Args:
-        first: what its index 0 is, of all elements of the row.
-        length: of a run.
-        number: which run it is.
-        loops: the nest, in which no index of the innermost loop is divided.
+        first: the element of the row at index 0 of the loop.
+        length: elements of a run.
+        number: the index of the run.
+        loops: the nest, in which the index of the innermost loop is not divided.
     """
 
     first: Int
@@ -292,10 +284,10 @@ class Runs:
 
 
 def runs(loops: Nest, local: Callable[[str], str]) -> Runs | None:
-    """The runs of a nest whose source is read run by run; None if there are none.
+    """Return the runs of a nest whose innermost index is divided; None if it is not.
 
     Args:
-        loops: over a source and a target.
+        loops: loops over a source and a target.
         local: makes a name for a variable.
     """
     if not loops.axes:
@@ -306,7 +298,7 @@ def runs(loops: Nest, local: Callable[[str], str]) -> Runs | None:
         return None
     (dividend,) = {node.left for node in divided}
     length = min((node.right for node in divided), key=lambda right: len(str(right)))
-    if isinstance(length, int):  # such loops are split already where that helps
+    if isinstance(length, int):  # `nest` has split loops by constants
         return None
     number = Sym(local("run"), 0, None)
     known: dict[Int, Int] = {}
@@ -328,7 +320,7 @@ def runs(loops: Nest, local: Callable[[str], str]) -> Runs | None:
 
 
 def _divided(values: tuple[Int | Cond, ...], index: Sym) -> Iterator[FloorDiv | Mod]:
-    """Divisions of an integer that grows by one for each turn of the index."""
+    """Yield divisions of an integer that grows by one in each iteration of the index."""
     for value in values:
         for part in parts(value):
             if (
@@ -340,7 +332,7 @@ def _divided(values: tuple[Int | Cond, ...], index: Sym) -> Iterator[FloorDiv | 
 
 
 def _factor(divisor: Int, length: Int) -> int | None:
-    """A divisor as a multiple of the length."""
+    """Return a divisor as a multiple of the length."""
     for factor in range(1, MOST_TAPS + 1):
         if expand(add(divisor, mul(length, -factor))) == 0:
             return factor

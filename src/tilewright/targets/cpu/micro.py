@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from tilewright.dtypes import f32
 from tilewright.ir.ops import Copy, Mma
 from tilewright.ir.types import Memory, Value
+from tilewright.passes.expand_mma import depth_of
 from tilewright.symbolic.expr import add, expand, mul, negate
 from tilewright.symbolic.nodes import FALSE, Int, Sym
 from tilewright.symbolic.rebuilding import slope, substitute
 from tilewright.targets.cpu.arch import adds_groups
 from tilewright.targets.cpu.copies import Twins, emit_panel, paired
 from tilewright.targets.cpu.decoding import Decoding
-from tilewright.targets.cpu.decoding_dots import MOST_ROWS, Dots, dots_of
+from tilewright.targets.cpu.decoding_dots import MOST_ROWS, dots_of
 from tilewright.targets.cpu.emitter import CACHE_LINE_BYTES, CpuEmitter
 from tilewright.targets.cpu.linear import PanelLayout, distinct, panels, same_place
 from tilewright.targets.cpu.micro_kernels import (
@@ -29,34 +30,32 @@ from tilewright.targets.cpu.micro_kernels import (
     vectors_at_once,
 )
 from tilewright.targets.cpu.multiply import Multiply
-from tilewright.targets.cpu.sequential import depth_of
 from tilewright.targets.statements import Code, Declare, call, code, joined, named
 
 # ----------------------------------------------------------------
 #
 # Prefetching the next panel during a multiply.
 #
-# The rows from which a panel is packed lie far apart, so that hardware does not prefetch them.  A
-# micro-kernel takes thousands of cycles and leaves memory idle.  So each one prefetches some lines of the
-# next panel.
+# The source rows of a panel are far apart, so hardware does not prefetch them.  A micro-kernel takes
+# thousands of cycles and leaves memory idle.  So each one prefetches some cache lines of the next panel.
 
 
 UNROLLED = 4
-"""Lines of one row that are asked for one by one; more are asked for in a loop."""
+"""Most cache lines of a row that are prefetched by single statements; more are prefetched in a loop."""
 
 
 @dataclass
 class Ahead:
-    """The lines of the next panel.
+    """The prefetch of the next panel.
 
     Args:
         emitter: where the text goes.
         source: the pointer.
-        start: the offset of line ``line`` of row ``row``, which lie along the direction of no unit stride.
+        start: the offset of row ``row`` of the next panel; rows follow the dimension without unit stride.
         row: the variable of rows.
-        rows: how many there are.
-        run: elements that lie side by side in each row.
-        step: elements in a line.
+        rows: the number of rows.
+        run: contiguous elements in each row.
+        step: elements of a cache line.
         panel: the panel that is multiplied.
     """
 
@@ -73,7 +72,7 @@ class Ahead:
 
     @staticmethod
     def of(emitter: CpuEmitter, op: Copy, panel: Sym, columns: int) -> Ahead | None:
-        """The lines that a copy reads next; None where they do not lie evenly, or are in the cache anyway."""
+        """The prefetch for a copy; None if its strides vary, or if its source is in the cache anyway."""
         kind = op.source.tensor
         depth = op.target.tensor.shape[1]
         if kind.memory is not Memory.GLOBAL or not isinstance(depth, int):
@@ -84,7 +83,7 @@ class Ahead:
             return None
         row = Sym(emitter.local("row"), 0, depth - 1)
         first = mul(add(panel, 1), columns)
-        across = steps[0] == 1  # whether columns are neighbours, and k counts the rows
+        across = steps[0] == 1  # whether columns are contiguous, so that rows follow k
         at = {column: first if across else add(first, row), k: row if across else 0}
         rows, run = (depth, columns) if across else (columns, depth)
         step = max(CACHE_LINE_BYTES // kind.dtype.bytes, 1)
@@ -92,12 +91,12 @@ class Ahead:
         return Ahead(emitter, name, expand(substitute(kind.view.offset, at)), row, rows, run, step, panel)
 
     def begin(self, turns: Code, panels: Code, number: str = "") -> None:
-        """Share the rows among the turns; there is no prefetch after the last panel.
+        """Divide the rows among iterations; the last panel prefetches nothing.
 
         Args:
-            turns: among which they are shared.
-            panels: how many there are.
-            number: suffix that makes its variables' names unique.
+            turns: the number of iterations.
+            panels: the number of panels.
+            number: a suffix for unique names of variables.
         """
         self.share, self.most = self.emitter.local(f"share{number}"), self.emitter.local(f"ahead{number}")
         following = code("{} + 1 < {}", named(self.panel.name), panels)
@@ -105,14 +104,14 @@ class Ahead:
         self.emitter.constant("Index", self.share, code("({} + {} - 1) / {}", self.most, turns, turns))
 
     def turn(self, at: Sym) -> None:
-        """Ask for what one turn has to ask for."""
+        """Prefetch the rows of one iteration."""
         index = named(at.name)
         row = named(self.row.name)
         end = self.emitter.within(code("({} + 1) * {}", index, self.share), self.most)
         with self.emitter.loop("Index", row, code("{} * {}", index, self.share), code("{} < {}", row, end)):
             place = code("{} + {}", self.source, self.emitter.spell(self.start))
             if self.run <= UNROLLED * self.step:
-                # Of a row that begins inside of a line the panel before has asked for the first one.
+                # If a row begins inside a cache line, the panel before has prefetched this line.
                 for last in reversed(range(self.run - 1, -1, -self.step)):
                     self.emitter.do(
                         call("__builtin_prefetch", code("{} + {}", place, last) if last else place)
@@ -127,7 +126,7 @@ class Ahead:
 
 
 def emit_mma(emitter: CpuEmitter, op: Mma) -> None:
-    """A multiply that nothing was gathered with."""
+    """Write a multiply that was not joined with others."""
     emit_multiply(emitter, Multiply((op,), (FALSE,), location=op.location))
 
 
@@ -143,7 +142,10 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
         n = _panels(emitter, "n", extents.columns, tile_n, columns)
         deep = emitter.local("depth")
         emitter.constant("Index", deep, _within(emitter, extents.depth, depth_of(first.a)))
-        callings = _callings(emitter, op, deep, m, n)
+        # One call for all products if registers hold their sums, else one call for each product.
+        whole = _calling(emitter, op, range(len(op.products)), deep, m, n)
+        each = () if whole else (_calling(emitter, op, [at], deep, m, n) for at in range(len(op.products)))
+        callings = [calling for calling in (whole, *each) if calling is not None]
         grouped = callings[0].grouped
         if grouped is not None:
             grouped.begin(emitter, m.count, deep)
@@ -167,10 +169,15 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
 
 @contextmanager
 def _unless_few(emitter: CpuEmitter, op: Multiply, m: _Extent, n: _Extent) -> Iterator[None]:
-    """Work on a panel, skipped if few rows are needed, which are multiplied without it."""
-    product, (rows, columns, _) = op.products[0], op.products[0].mma.atom.shape
-    a = _panels_of(product.a, rows)
-    found = _looked_up(emitter, op, a)
+    """Multiply few rows of a decoded operand without a panel; the with block writes the other case."""
+    (product, *others), atom = op.products, op.products[0].mma.atom
+    rows, columns, _ = atom.shape
+    a, found = _panels_of(product.a, rows), None
+    is_plain = not others and not product.negative and atom.precision is None and atom.c_dtype == f32
+    if is_plain and len(op.packing) == 1 and rows >= MOST_ROWS:
+        (decoding,) = op.packing
+        if isinstance(decoding, Decoding):
+            found = dots_of(emitter, decoding, columns, a.row_stride, a.k_stride)
     if found is None or m.needed is None:
         yield
         return
@@ -181,17 +188,6 @@ def _unless_few(emitter: CpuEmitter, op: Multiply, m: _Extent, n: _Extent) -> It
         yield
 
 
-def _looked_up(emitter: CpuEmitter, op: Multiply, a: PanelLayout) -> Dots | None:
-    """The most rows that are multiplied without panels of B, or None."""
-    (product, *others), atom = op.products, op.products[0].mma.atom
-    if others or len(op.packing) != 1 or product.negative or atom.precision is not None:
-        return None
-    (decoding,) = op.packing
-    if not isinstance(decoding, Decoding) or atom.shape[0] < MOST_ROWS or atom.c_dtype != f32:
-        return None
-    return dots_of(emitter, decoding, atom.shape[1], a.row_stride, a.k_stride)
-
-
 # ---------------------------------------------------------------- needed extents
 
 
@@ -200,10 +196,10 @@ class _Extent:
     """Rows or columns of an accumulator, in panels.
 
     Args:
-        at: the panel that a loop has come to.
-        unit: how many a panel has.
-        needed: how many are needed; None for all.
-        count: how many panels those are.
+        at: the loop variable of panels.
+        unit: rows or columns of a panel.
+        needed: the number of needed rows or columns; None for all.
+        count: the number of needed panels.
     """
 
     at: Sym
@@ -233,7 +229,14 @@ def _within(emitter: CpuEmitter, needed: Int | None, extent: int) -> Code:
 
 @dataclass(frozen=True)
 class _Calling:
-    """The call of a micro-kernel for any part of a micro-tile: the sizes of parts, and the call for one."""
+    """The calls of a micro-kernel for a micro-tile or part of it.
+
+    Args:
+        sizes: heights and widths of the parts.
+        kernels: the function for each height and width.
+        arguments: the arguments of every call.
+        grouped: the regrouped operands of a byte product.
+    """
 
     sizes: tuple[tuple[int, ...], tuple[int, ...]]
     kernels: Sequence[Sequence[Code]]
@@ -243,15 +246,15 @@ class _Calling:
 
 @dataclass(frozen=True)
 class _Grouped:
-    """Operands regrouped for products of several neighbours along K at once.
+    """Operands regrouped for instructions that multiply several neighbours along K.
 
     Args:
-        groups: the array of the groups of a panel of B, and how long it is.
-        panel: where the panel lies that they are made of.
-        grouping: the function that makes them.
-        sums: the array of the sums of A's rows, and how long it is.
-        rows: where A begins, and the rows of a panel.
-        summing: the function that adds them up.
+        groups: the array for the groups of a panel of B, and its length.
+        panel: the address of the panel.
+        grouping: the function that makes the groups.
+        sums: the array for the sums of A's rows, and its length.
+        rows: the address of A, and the rows of a panel.
+        summing: the function that adds up the rows.
     """
 
     groups: tuple[Code, int]
@@ -262,38 +265,33 @@ class _Grouped:
     summing: Code
 
     def begin(self, emitter: CpuEmitter, panels: Code, depth: Code) -> None:
-        """Before the panels of B: the sums of A's rows."""
+        """Declare the arrays, and add up the rows of A."""
         for kind, (name, extent) in (("int", self.sums), ("int", self.groups)):
             emitter.add(Declare(named(f"__attribute__((aligned(64))) {kind}"), name, None, extent))
         start, unit = self.rows
         emitter.do(call(self.summing, self.sums[0], start, code("{} * {}", panels, unit), depth))
 
     def turn(self, emitter: CpuEmitter, depth: Code) -> None:
-        """Of a panel of B that is there: its groups."""
+        """Make the groups of a panel of B."""
         emitter.do(call(self.grouping, self.groups[0], self.panel, depth))
-
-
-def _callings(emitter: CpuEmitter, op: Multiply, depth: Code, m: _Extent, n: _Extent) -> list[_Calling]:
-    """The calls for a micro-tile: one for all products where registers hold their sums, else one for each."""
-    whole = _calling(emitter, op, range(len(op.products)), depth, m, n)
-    if whole is not None:
-        return [whole]
-    each = (_calling(emitter, op, [at], depth, m, n) for at in range(len(op.products)))
-    return [calling for calling in each if calling is not None]
 
 
 def _calling(
     emitter: CpuEmitter, op: Multiply, which: Sequence[int], depth: Code, m: _Extent, n: _Extent
 ) -> _Calling | None:
-    """The calls for some of the products; None if these are several, and gain nothing by that or do not fit.
+    """The calls for some of the products; None for several products that share no sum, or do not fit.
 
-    A sum counts as 0 whenever it does for the first product that is added to it.
+    A sum starts at 0 whenever it does for the first product that is added to it.
     """
+
+    def index(found: Sequence[Value], value: Value) -> int:
+        return next(at for at, other in enumerate(found) if same_place(value, other))
+
     products = [op.products[at] for at in which]
     atom = products[0].mma.atom
     rows, columns, _ = atom.shape
     a, b, c = (distinct(values) for values in zip(*((one.a, one.b, one.c) for one in products), strict=True))
-    terms = tuple(Term(_at(a, one.a), _at(b, one.b), _at(c, one.c), one.negative) for one in products)
+    terms = tuple(Term(index(a, p.a), index(b, p.b), index(c, p.c), p.negative) for p in products)
     lanes = lanes_of(emitter.arch, atom)
     vectors = columns // lanes
     heights = (rows,) if m.needed is None else tuple(dict.fromkeys((1, (rows + 1) // 2, rows)))
@@ -319,14 +317,18 @@ def _calling(
     adds = [emitter.spell_cond(negate(one)) for one in begins]
     if not adds_groups(atom):
         return _Calling((heights, widths), kernels, (*at_a, *at_b, *into, depth, *adds))
-    grouped = _grouped(emitter, products[0], lanes, of_a[0], at_b[0])
+    (product,) = products
+    grouped = _Grouped(
+        (emitter.local("groups"), group_count(columns, depth_of(product.a))),
+        at_b[0],
+        emitter.function("group_panel", grouping(columns, lanes)),
+        (emitter.local("row_sums"), product.c.fragment.shape[0]),
+        (code("{} + {}", emitter.name(product.a.buffer), emitter.spell(of_a[0].base)), rows),
+        emitter.function("sum_rows", row_sums(of_a[0].row_stride)),
+    )
     sums = code("{} + {}", grouped.sums[0], emitter.spell(mul(m.at, rows)))
     arguments = (*at_a, grouped.groups[0], *into, depth, *adds, sums)
     return _Calling((heights, widths), kernels, arguments, grouped)
-
-
-def _at(found: Sequence[Value], value: Value) -> int:
-    return next(at for at, other in enumerate(found) if same_place(value, other))
 
 
 def _panels_of(operand: Value, unit: int) -> PanelLayout:
@@ -341,19 +343,6 @@ def _sums(emitter: CpuEmitter, acc: Value, unit: tuple[int, int], m: Int, n: Int
     view = emitter.fragment_view(acc.fragment)
     at = {view.coords[0]: mul(m, unit[0]), view.coords[1]: mul(n, unit[1])}
     return code("{} + {}", emitter.name(acc), emitter.spell(substitute(view.offset, at)))
-
-
-def _grouped(emitter: CpuEmitter, mma: Mma, lanes: int, a: PanelLayout, panel: Code) -> _Grouped:
-    """Place of the regrouped operands of a byte multiply."""
-    (rows, columns, _), depth = mma.mma.atom.shape, depth_of(mma.a)
-    return _Grouped(
-        (emitter.local("groups"), group_count(columns, depth)),
-        panel,
-        emitter.function("group_panel", grouping(columns, lanes)),
-        (emitter.local("row_sums"), mma.c.fragment.shape[0]),
-        (code("{} + {}", emitter.name(mma.a.buffer), emitter.spell(a.base)), rows),
-        emitter.function("sum_rows", row_sums(a.row_stride)),
-    )
 
 
 def _choose(emitter: CpuEmitter, callings: Sequence[_Calling], extents: tuple[_Extent, _Extent]) -> None:
@@ -371,7 +360,7 @@ def _choose(emitter: CpuEmitter, callings: Sequence[_Calling], extents: tuple[_E
 def _smallest(
     emitter: CpuEmitter, sizes: Sequence[int], extent: _Extent
 ) -> Iterator[tuple[int, AbstractContextManager[None]]]:
-    """The number of each size, with the branch in which it is the smallest that is enough."""
+    """Yield the index of each size, and the branch in which it is the smallest sufficient size."""
     if len(sizes) == 1 or extent.needed is None:
         yield 0, nullcontext()
         return

@@ -1,4 +1,4 @@
-"""The texts of micro-kernels: sums of one or several products in registers, over the whole depth."""
+"""The text of micro-kernels, which keep the sums of one or several products in registers over the depth."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tilewright.arch import Arch
-from tilewright.dtypes import DType
 from tilewright.ir.mma import MmaAtom
 from tilewright.targets.cpu.arch import adds_groups, holds
 from tilewright.targets.cpu.conversions import STORAGE
@@ -18,9 +17,9 @@ from tilewright.targets.statements import Code, code
 # ---------------------------------------------------------------- byte dot products on x86, from AVX2 on
 #
 # Neighbours along K form groups of 4 bytes.  With VNNI a group has four bytes of B with an offset of 128,
-# which ``vpdpbusd`` multiplies by four bytes of A; without it ``vpmaddwd`` multiplies pairs of 16-bit
+# which ``vpdpbusd`` multiplies by four bytes of A; without VNNI ``vpmaddwd`` multiplies pairs of 16-bit
 # numbers.  A has rows of contiguous k.  B is packed as a panel, and grouped once for all rows.  The offset
-# adds 128 times the sum of a row of A, so each sum starts with this product subtracted.
+# adds 128 times the sum of a row of A, so each sum starts at minus this product.
 
 
 LANE_BYTES = 4
@@ -28,7 +27,7 @@ LANE_BYTES = 4
 
 
 def group_count(columns: int, depth: int) -> int:
-    """Most groups of a panel of B, of two numbers each."""
+    """Return the number of groups of a panel of B, for the smaller groups of two numbers."""
     return columns * depth // 2
 
 
@@ -40,10 +39,10 @@ def _vnni(lanes: int) -> str:
 
 
 def grouping(columns: int, lanes: int) -> str:
-    """The function that groups a panel of B.
+    """Return the function that groups a panel of B.
 
     Args:
-        columns: of the panel, a multiple of ``lanes``.
+        columns: columns of the panel, a multiple of ``lanes``.
         lanes: sums of a vector.
     """
     load = f"__builtin_convertvector(*(const bytes*)(b + (k + {{}}) * {columns} + n), lanes)"
@@ -84,7 +83,7 @@ static void {SELF}(int* groups, const signed char* b, Index depth) {{
 
 
 def row_sums(pitch: int) -> str:
-    """The function that adds up the rows of A, which lie ``pitch`` bytes apart."""
+    """Return the function that adds up the rows of A, which are ``pitch`` bytes apart."""
     return f"""\
 // sums[i] = sum of a[i][k] over k < depth
 static void {SELF}(int* sums, const signed char* a, Index rows, Index depth) {{
@@ -97,13 +96,13 @@ static void {SELF}(int* sums, const signed char* a, Index rows, Index depth) {{
 
 
 def dot_kernel(columns: int, lanes: int, pitch: int, depth: int) -> str:
-    """The micro-kernel of bytes: arguments as those of others, with groups for B and the sums of A's rows.
+    """Return the micro-kernel of bytes, whose arguments are groups for B, and also the sums of A's rows.
 
     Args:
-        columns: of a micro-tile.
+        columns: columns of a micro-tile.
         lanes: sums of a vector.
         pitch: bytes between rows of A.
-        depth: the most that the operands are deep.
+        depth: the largest depth of the operands.
     """
     kind, prefix = ("v", "") if lanes * LANE_BYTES > 32 else ("x", "DOTS_PREFIX ")
     dot = f'asm({prefix}"vpdpbusd %2, %1, %0" : "+{kind}"(sum[i][j]) : "{kind}"(right[j]), "{kind}"(left));'
@@ -170,7 +169,7 @@ static void {SELF}(const signed char* a, const int* b, int* c, Index depth, bool
 
 
 class Term(NamedTuple):
-    """One product: which operands it multiplies, and which sums it is added to or taken from."""
+    """One product: the indices of its operands and of its sum, and whether it is subtracted."""
 
     a: int
     b: int
@@ -185,11 +184,11 @@ class KernelForm:
     Args:
         atom: the micro-tile.
         lanes: elements of one vector.
-        depth: of the operands.
-        a: how the rows of each A lie.
-        b: how the panels of each B lie.
-        terms: the products, in the order in which they are written.
-        width: how many vectors of each sum are in registers at once; 0: all.
+        depth: depth of the operands.
+        a: the layout of the rows of each A.
+        b: the layout of the panels of each B.
+        terms: the products, in the order of the text.
+        width: vectors of each sum that are in registers at the same time; 0 for all.
     """
 
     atom: MmaAtom
@@ -202,17 +201,16 @@ class KernelForm:
 
     @property
     def is_fused(self) -> bool:
-        """Whether a product and the sum it goes into are rounded together; sums of integers are exact."""
+        """Whether multiply and add round once, together; sums of integers are exact."""
         return self.atom.c_dtype.computed.is_float
 
-    def count(self, side: str) -> int:
-        """Number of different A, B or C."""
-        found: int = 1 + max(getattr(term, side) for term in self.terms)
-        return found
+    def names(self, side: str) -> tuple[str, ...]:
+        """The names of all operands A, all B or all sums C in the text."""
+        return tuple(_numbered(side, at) for at in range(1 + max(getattr(term, side) for term in self.terms)))
 
 
 def lanes_of(arch: Arch, atom: MmaAtom) -> int:
-    """Elements of one vector of a micro-tile."""
+    """Return the elements of one vector of a micro-tile."""
     lanes = arch.vector_bytes // atom.c_dtype.computed.bytes
     while atom.shape[1] % lanes:
         lanes //= 2
@@ -220,12 +218,12 @@ def lanes_of(arch: Arch, atom: MmaAtom) -> int:
 
 
 def vectors_at_once(arch: Arch, rows: int, widths: Sequence[int], terms: Sequence[Term]) -> int:
-    """Vectors of each sum that registers hold next to the operands, for several products; 0 if none.
+    """Return how many vectors of each sum fit the registers together with the operands; 0 if none fit.
 
     Args:
         arch: the processor.
-        rows: of the micro-tile.
-        widths: of the parts of it that are computed, in vectors.
+        rows: rows of the micro-tile.
+        widths: widths of the parts of the micro-tile, in vectors.
         terms: the products.
 
     Example:
@@ -248,7 +246,7 @@ def vectors_at_once(arch: Arch, rows: int, widths: Sequence[int], terms: Sequenc
 
 
 def micro_kernel(emitter: CpuEmitter, form: KernelForm, size: tuple[int, int]) -> Code:
-    """The micro-kernel for the first rows and columns of a micro-tile."""
+    """Add the micro-kernel for the first rows and columns of a micro-tile; return its name."""
     atom = form.atom
     pitch, acc = atom.shape[1], atom.c_dtype
     compute = acc.computed
@@ -267,19 +265,28 @@ def micro_kernel(emitter: CpuEmitter, form: KernelForm, size: tuple[int, int]) -
     micro = code("{}<{},{}>", function, rows, vectors)
     if acc == compute:
         return micro
+    # The accumulator is stored in a narrower dtype: widen it before, and round it after.
+    real, stored, elems = STORAGE[compute.name], STORAGE[acc.name], rows * pitch
+    widened, rounded = emitter.convert("c[e]", acc, compute), emitter.convert("wide[e]", compute, acc)
+    text = f"""\
+static void {SELF}(const {real}* a, const {real}* b, {stored}* c, Index depth, bool adds) {{
+  {real} wide[{elems}];
+  for (Index e = 0; e < {elems}; ++e) wide[e] = adds ? {widened} : 0;
+  {micro}(a, b, wide, depth, adds);
+  for (Index e = 0; e < {elems}; ++e) c[e] = {rounded};
+}}"""
     subtracting = "_subtracting" if form.terms[0].negative else ""
-    name = f"multiply_{rows}x{size[1]}_into_{acc}{subtracting}"
-    return emitter.function(name, _converting(emitter, micro, rows * pitch, compute, acc))
+    return emitter.function(f"multiply_{rows}x{size[1]}_into_{acc}{subtracting}", text)
 
 
 def _source(emitter: CpuEmitter, form: KernelForm) -> str:
-    """Sums in registers over the whole depth; the rows of A are broadcast from memory."""
+    """The text of a micro-kernel, which broadcasts the rows of A from memory."""
     atom, lanes = form.atom, form.lanes
     compute = atom.c_dtype.computed
     real, size = STORAGE[compute.name], compute.bytes
     kind = f" __attribute__((vector_size({lanes * size}), aligned({size})))" if lanes > 1 else ""
     bits = f"\n  typedef int bits{kind};" if atom.precision is not None else ""
-    a, b, c = (tuple(_numbered(side, at) for at in range(form.count(side))) for side in "abc")
+    a, b, c = (form.names(side) for side in "abc")
     sums, rights, adds = (
         tuple(_numbered(name, at) for at in range(len(many)))
         for name, many in (("sum", c), ("right", b), ("adds", c))
@@ -311,7 +318,16 @@ def _source(emitter: CpuEmitter, form: KernelForm) -> str:
         for term in form.terms:
             if term.a == number:
                 into, right = f"{sums[term.c]}[i][j]", f"{rights[term.b]}[j]"
-                lines.append(f"    {each_vector} {_added(emitter, form, into, right, term.negative)};")
+                sign, added = "-" if term.negative else "", ""
+                if not form.is_fused:
+                    added = f"{into} {sign or '+'}= left * {right}"
+                elif lanes == 1:
+                    emitter.call("fused")
+                    added = f"{into} = fused(left, {sign}{right}, {into})"
+                else:
+                    emitter.call("fused_lanes")
+                    added = f"{into} = fused_lanes<{sign}1>(left, {right}, {into})"
+                lines.append(f"    {each_vector} {added};")
         lines.append("  }")
     lines.append("}")
     for one, place, adding in zip(sums, c, adds, strict=True):
@@ -323,8 +339,20 @@ def _source(emitter: CpuEmitter, form: KernelForm) -> str:
     if form.width:
         lines = [f"for (Index first = 0; first < VECTORS; first += {form.width}) {{", *_deeper(lines), "}"]
     body = "\n".join(_deeper(lines))
+    formulas = []
+    for number, (place, adding) in enumerate(zip(c, adds, strict=True)):
+        products = "".join(
+            f" {'-' if one.negative else '+'} {a[one.a]}[i][k] * {b[one.b]}[k][j]"
+            for one in form.terms
+            if one.c == number
+        )
+        added = f"+ sum of ({products[1:].removeprefix('+ ')})"
+        if len(form.terms) == 1:
+            added = f"{products[1]} sum of {products[3:]}"
+        formulas.append(f"// {place}[i][j] = ({adding} ? {place}[i][j] : 0) {added} over k")
+    formula = "\n".join(formulas)
     return f"""\
-{_meaning(form, adds)}
+{formula}, for i < ROWS and j < {lanes} * VECTORS
 template <int ROWS, int VECTORS>
 __attribute__((noinline)) static void {SELF}({", ".join(parameters)}) {{
   typedef {real} vector{kind};{bits}
@@ -332,39 +360,8 @@ __attribute__((noinline)) static void {SELF}({", ".join(parameters)}) {{
 }}"""
 
 
-def _added(emitter: CpuEmitter, form: KernelForm, into: str, right: str, negative: bool) -> str:
-    """The statement that adds a product to a sum, or subtracts it; floats are rounded once."""
-    if not form.is_fused:
-        return f"{into} {'-' if negative else '+'}= left * {right}"
-    sign = "-" if negative else ""
-    if form.lanes == 1:
-        emitter.call("fused")
-        return f"{into} = fused(left, {sign}{right}, {into})"
-    emitter.call("fused_lanes")
-    return f"{into} = fused_lanes<{sign}1>(left, {right}, {into})"
-
-
-def _meaning(form: KernelForm, adds: Sequence[str]) -> str:
-    """The formula of each sum, for a comment."""
-    lines = []
-    for number, adding in enumerate(adds):
-        place = _numbered("c", number)
-        products = "".join(
-            f" {'-' if one.negative else '+'} {_numbered('a', one.a)}[i][k] * {_numbered('b', one.b)}[k][j]"
-            for one in form.terms
-            if one.c == number
-        )
-        if len(form.terms) == 1:
-            added = f"{products[1]} sum of {products[3:]}"
-        else:
-            added = f"+ sum of ({products[1:].removeprefix('+ ')})"
-        lines.append(f"// {place}[i][j] = ({adding} ? {place}[i][j] : 0) {added} over k")
-    lines[-1] += f", for i < ROWS and j < {form.lanes} * VECTORS"
-    return "\n".join(lines)
-
-
 def _narrowed(emitter: CpuEmitter, atom: MmaAtom, value: str, kinds: str) -> str:
-    """An operand with as many bits as the instruction that is stood for multiplies."""
+    """An operand with the precision of the author's atom."""
     if atom.precision is None:
         return value
     narrowed = "keep" if atom.rounding == "nearest" else "cut"
@@ -382,16 +379,3 @@ def _deeper(lines: Sequence[str]) -> list[str]:
 
 def _index(name: str, step: int) -> str:
     return name if step == 1 else f"{name} * {step}"
-
-
-def _converting(emitter: CpuEmitter, inner: str, elems: int, compute: DType, acc: DType) -> str:
-    """The micro-kernel on an accumulator that is stored in a narrower type."""
-    real, stored = STORAGE[compute.name], STORAGE[acc.name]
-    widened, rounded = emitter.convert("c[e]", acc, compute), emitter.convert("wide[e]", compute, acc)
-    return f"""\
-static void {SELF}(const {real}* a, const {real}* b, {stored}* c, Index depth, bool adds) {{
-  {real} wide[{elems}];
-  for (Index e = 0; e < {elems}; ++e) wide[e] = adds ? {widened} : 0;
-  {inner}(a, b, wide, depth, adds);
-  for (Index e = 0; e < {elems}; ++e) c[e] = {rounded};
-}}"""

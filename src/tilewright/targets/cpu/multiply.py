@@ -1,16 +1,16 @@
 """Operations that share loops: multiplies with packing and zeros, and neighbouring elementwise operations.
 
-Consecutive multiplies of one form share their loops, since they reuse cached operands: each part of a
+Consecutive multiplies of one form share their loops, because they reuse cached operands: each part of a
 complex number is in two products.  B is packed one panel at a time, just before that panel is multiplied.
-So the panel is in the first-level cache, and one panel's memory suffices.  A sum that starts at 0 is not
-read the first time, so that no zeros are written.
+So the panel is in the first-level cache, and memory for one panel suffices.  The first product of a sum that
+starts at 0 stores instead of adding, so that no zeros are written.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from tilewright.ir.fragment_ops import Coordinates
@@ -27,39 +27,51 @@ from tilewright.threads.distribution import Distribution
 
 
 @dataclass(frozen=True)
-class Multiply(Op):
-    """Multiplies with their packing and zeros.  It exists only while text is emitted.
+class CompoundOp(Op):
+    """Operations whose text is one loop nest.  They exist only while text is emitted."""
+
+    roles: ClassVar = {}
+
+    @property
+    def parts(self) -> tuple[Op, ...]:
+        """The operations."""
+        raise NotImplementedError
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        """See `Op.operands`."""
+        return tuple(value for part in self.parts for value in part.operands)
+
+    @property
+    def read(self) -> tuple[Value, ...]:
+        """See `Op.read`."""
+        return tuple(value for part in self.parts for value in part.read)
+
+    @property
+    def written(self) -> tuple[Value, ...]:
+        """See `Op.written`."""
+        return tuple(value for part in self.parts for value in part.written)
+
+
+@dataclass(frozen=True)
+class Multiply(CompoundOp):
+    """Multiplies with the packing of their panels and the zeros of their sums.
 
     Args:
         products: the multiplies, of the same tiles and extents, in program order.
-        begins: for each, when its accumulator counts as 0, with any contents.
-        packing: what fills operands B, one panel before it is multiplied.
+        begins: for each multiply the condition under which its accumulator counts as 0.
+        packing: the copies that fill operands B, one panel at a time, just before it is multiplied.
     """
 
     name = "multiply"
-    roles: ClassVar = {}
     products: tuple[Mma, ...]
     begins: tuple[Cond, ...]
     packing: tuple[Copy | Decoding, ...] = ()
 
     @property
-    def _parts(self) -> tuple[Op, ...]:
+    def parts(self) -> tuple[Op, ...]:
+        """The multiplies, then the copies."""
         return (*self.products, *self.packing)
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        """See `Op.operands`."""
-        return tuple(value for part in self._parts for value in part.operands)
-
-    @property
-    def read(self) -> tuple[Value, ...]:
-        """See `Op.read`."""
-        return tuple(value for part in self._parts for value in part.read)
-
-    @property
-    def written(self) -> tuple[Value, ...]:
-        """See `Op.written`."""
-        return tuple(value for part in self._parts for value in part.written)
 
     def is_packed(self, product: Mma) -> bool:
         """Whether operand B of one of the products is filled panel by panel."""
@@ -67,17 +79,25 @@ class Multiply(Op):
 
 
 def gather(kernel: Kernel, extents: Mapping[Op, NeededExtents]) -> Block:
-    """The kernel's operations with every multiply as a `Multiply`.
+    """Return the kernel's operations with every multiply as a `Multiply`.
 
     Args:
         kernel: the lowered kernel.
-        extents: how much of each multiply is needed.
+        extents: the needed extents of each multiply.
     """
-    return _gathered(kernel.body, _Uses.of(kernel), extents)
+    shared = {op.result for op in kernel.walk() if isinstance(op, Shared)}
+    uses = _Uses()
+    for op in kernel.walk():
+        for found, values in ((uses.writers, op.written), (uses.readers, op.read)):
+            for buffer in {value.buffer for value in values} & shared:
+                found[buffer].append(op)
+        for value in {value for value in op.read if value.is_fragment}:
+            uses.of_fragments[value].append(op)
+    return _gathered(kernel.body, uses, extents)
 
 
 def panel_elems(op: Multiply) -> int:
-    """Elements of one panel of B."""
+    """Return the elements of one panel of B."""
     (product, *_) = op.products
     depth = product.b.tensor.shape[1]
     assert isinstance(depth, int)
@@ -88,29 +108,9 @@ def panel_elems(op: Multiply) -> int:
 class _Uses:
     """The writers and readers of each shared tensor, and the readers of each fragment."""
 
-    writers: Mapping[Value, Sequence[Op]]
-    readers: Mapping[Value, Sequence[Op]]
-    of_fragments: Mapping[Value, Sequence[Op]]
-
-    @staticmethod
-    def of(kernel: Kernel) -> _Uses:
-        writers: defaultdict[Value, list[Op]] = defaultdict(list)
-        readers: defaultdict[Value, list[Op]] = defaultdict(list)
-        of_fragments: defaultdict[Value, list[Op]] = defaultdict(list)
-        shared = {op.result for op in kernel.walk() if isinstance(op, Shared)}
-        for op in kernel.walk():
-            for found, values in ((writers, op.written), (readers, op.read)):
-                for buffer in {value.buffer for value in values} & shared:
-                    found[buffer].append(op)
-            for value in {value for value in op.read if value.is_fragment}:
-                of_fragments[value].append(op)
-        return _Uses(writers, readers, of_fragments)
-
-    def is_passed_on(self, buffer: Value, products: Sequence[Mma]) -> bool:
-        """Whether one copy writes a tensor, and nothing but some multiplies reads it."""
-        readers = self.readers.get(buffer, ())
-        named = all(any(op is product for product in products) for op in readers)
-        return len(self.writers.get(buffer, ())) == 1 and bool(readers) and named
+    writers: defaultdict[Value, list[Op]] = field(default_factory=lambda: defaultdict(list))
+    readers: defaultdict[Value, list[Op]] = field(default_factory=lambda: defaultdict(list))
+    of_fragments: defaultdict[Value, list[Op]] = field(default_factory=lambda: defaultdict(list))
 
 
 def _gathered(block: Block, uses: _Uses, extents: Mapping[Op, NeededExtents]) -> Block:
@@ -140,28 +140,26 @@ def _join(op: Mma, before: list[Op], extents: Mapping[Op, NeededExtents]) -> Non
     while at and isinstance(before[at - 1], Reshape):
         at -= 1
     last = before[at - 1] if at else None
-    if isinstance(last, Multiply) and _goes_with(last.products[0], op, extents):
-        whole = replace(last, products=(*last.products, op), begins=(*last.begins, FALSE))
-        before[at - 1 :] = [*before[at:], whole]
-        return
+    if isinstance(last, Multiply):
+        first = last.products[0]
+        alike = first.mma == op.mma and first.a.tensor.shape == op.a.tensor.shape
+        if alike and extents[first] == extents[op] and not adds_groups(op.mma.atom):
+            whole = replace(last, products=(*last.products, op), begins=(*last.begins, FALSE))
+            before[at - 1 :] = [*before[at:], whole]
+            return
     before.append(Multiply((op,), (FALSE,), location=op.location))
-
-
-def _goes_with(first: Mma, op: Mma, extents: Mapping[Op, NeededExtents]) -> bool:
-    alike = first.mma == op.mma and first.a.tensor.shape == op.a.tensor.shape
-    return alike and extents[first] == extents[op] and not adds_groups(op.mma.atom)
 
 
 # ---------------------------------------------------------------- packing
 
 
 def _pack(op: Multiply, ops: list[Op], uses: _Uses) -> None:
-    """Take the copies that pack B for a multiply out of what comes before it."""
+    """Move the copies that pack B for a multiply from the operations before it into it."""
     taken: list[Copy | Decoding] = []
     for product in op.products:
         if any(same_place(copy.target, product.b) for copy in taken):
             continue
-        at = _packing(op, product, ops, uses)
+        at = _packing_copy(op, product, ops, uses)
         if at is None:
             continue
         copy, own = ops[at], [ops[at]]
@@ -183,54 +181,59 @@ def _place(ops: Sequence[Op], wanted: Op) -> int:
     return next(at for at, op in enumerate(ops) if op is wanted)
 
 
-def _packing(op: Multiply, product: Mma, before: Sequence[Op], uses: _Uses) -> int | None:
-    """Position of the copy that packs operand B of a product, if panels can be packed one by one."""
+def _packing_copy(op: Multiply, product: Mma, before: Sequence[Op], uses: _Uses) -> int | None:
+    """Return the index of the copy that packs operand B, if panels can be packed one by one."""
     end = _place(before, op)
     for at in range(end - 1, -1, -1):
         copy = before[at]
         if isinstance(copy, Reshape):
             continue
-        if not isinstance(copy, Copy) or not _is_local(copy.target):
+        if not isinstance(copy, Copy):
+            return None
+        kind = copy.target.type
+        if not isinstance(kind, TensorType) or kind.memory is not Memory.SHARED:
             return None
         if same_place(copy.target, product.b):
-            later = before[at + 1 : end]
-            fits = _packs(copy, op, product, uses)
-            return at if fits and all(copy.source.buffer not in _buffers(o) for o in later) else None
-    return None
-
-
-def _packs(copy: Copy, op: Multiply, product: Mma, uses: _Uses) -> bool:
-    """Whether a copy may be made panel by panel: nothing else needs what it writes."""
+            break
+    else:
+        return None
+    later = (value.buffer for one in before[at + 1 : end] for value in one.written)
+    if copy.reduction is not None or copy.source.buffer in later:
+        return None
+    # Only this copy may write the tensor, and only these multiplies, as this B, may read it.
     buffer = product.b.buffer
-    if not uses.is_passed_on(buffer, op.products) or copy.reduction is not None:
-        return False
-    if any(buffer is other.a.buffer for other in op.products) or any(
-        buffer is other.b.buffer and not same_place(other.b, product.b) for other in op.products
+    readers = uses.readers.get(buffer, ())
+    if len(uses.writers.get(buffer, ())) != 1 or not readers:
+        return None
+    if not all(any(reader is other for other in op.products) for reader in readers):
+        return None
+    if any(
+        buffer is other.a.buffer or (buffer is other.b.buffer and not same_place(other.b, product.b))
+        for other in op.products
     ):
-        return False
+        return None
     view, columns = product.b.tensor.view, product.mma.atom.shape[1]
     found = panels(view, columns)
-    return view.valid == TRUE and found is not None and (found.row_stride, found.k_stride) == (1, columns)
-
-
-def _is_local(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.memory is Memory.SHARED
-
-
-def _buffers(op: Op) -> set[Value]:
-    return {value.buffer for value in op.written}
+    if view.valid != TRUE or found is None or (found.row_stride, found.k_stride) != (1, columns):
+        return None
+    return at
 
 
 # ---------------------------------------------------------------- zeros
 
 
 def _without_zeros(ops: Sequence[Op]) -> tuple[Op, ...]:
-    """The operations of a block; accumulators that multiplies find cleared are cleared by them."""
+    """Drop the clearing of accumulators where the first multiply can start its sum at 0 instead."""
     found = [(op,) for op in ops]
     for at, op in enumerate(ops):
-        cleared = _cleared(op)
-        user = next((n for n in range(at + 1, len(ops)) if cleared and _touches(ops[n], cleared)), None)
-        if cleared is None or user is None:
+        if isinstance(op, FragmentOp) and op.fill == 0:
+            cleared = op.result
+        elif isinstance(op, Fill) and not isinstance(op.value, Value) and op.value == 0:
+            cleared = op.target
+        else:
+            continue
+        user = next((n for n in range(at + 1, len(ops)) if _touches(ops[n], cleared)), None)
+        if user is None:
             continue
         begun, left = _begun(found[user][0], cleared)
         if begun is not None:
@@ -241,21 +244,15 @@ def _without_zeros(ops: Sequence[Op]) -> tuple[Op, ...]:
     return tuple(op for several in found for op in several)
 
 
-def _cleared(op: Op) -> Value | None:
-    """The fragment that an operation fills with 0."""
-    if isinstance(op, FragmentOp) and op.fill == 0:
-        return op.result
-    if isinstance(op, Fill) and not isinstance(op.value, Value) and op.value == 0:
-        return op.target
-    return None
-
-
 def _touches(op: Op, value: Value) -> bool:
     return any(value in one.operands for one in (op, *(o for r in op.regions for o in r.walk())))
 
 
 def _begun(op: Op, cleared: Value) -> tuple[Op | None, Cond]:
-    """An operation that takes the fragment for 0 itself, and when it leaves the zeros to be written."""
+    """Return an operation that starts the sum at 0, and the condition under which zeros are still written.
+
+    None if the operation cannot start the sum.
+    """
     if isinstance(op, Multiply) and _only_sums(op, cleared):
         return _beginning(op, cleared, TRUE), FALSE
     if not isinstance(op, For):
@@ -273,14 +270,14 @@ def _begun(op: Op, cleared: Value) -> tuple[Op | None, Cond]:
 
 
 def _only_sums(op: Multiply, value: Value) -> bool:
-    """Whether a multiply adds to a fragment and does nothing else with it, having not begun it yet."""
+    """Whether a multiply only adds to a fragment, and does not start its sum at 0 yet."""
     adding = [begins for one, begins in zip(op.products, op.begins, strict=True) if one.c == value]
     multiplied = (operand for one in op.products for operand in (one.a, one.b))
     return bool(adding) and all(begins == FALSE for begins in adding) and value not in multiplied
 
 
 def _beginning(op: Multiply, value: Value, when: Cond) -> Multiply:
-    """A multiply whose first product that adds to a fragment takes it for 0 at some time."""
+    """Let the first product that adds to a fragment start at 0 under a condition."""
     first = next(at for at, one in enumerate(op.products) if one.c == value)
     return replace(op, begins=(*op.begins[:first], when, *op.begins[first + 1 :]))
 
@@ -292,12 +289,12 @@ def _beginning(op: Multiply, value: Value, when: Cond) -> Multiply:
 
 @dataclass(frozen=True)
 class Pointwise(Op):
-    """Operations on single elements, done for one element after the other; exists only while text is emitted.
+    """Elementwise operations in one loop over the elements.  It exists only while text is emitted.
 
     Args:
         ops: in program order.
-        distribution: of every fragment that they name.
-        stored: the fragments whose new contents others read.
+        distribution: the distribution of every fragment that they name.
+        stored: the fragments whose new contents other operations read.
     """
 
     name = "pointwise"
@@ -308,10 +305,10 @@ class Pointwise(Op):
 
 
 def _distribution(op: Op) -> Distribution | None:
-    """The distribution of all fragments of an operation on single elements; None for other operations."""
+    """The distribution of all fragments of an elementwise operation; None for other operations."""
     if not isinstance(op, Elementwise | Coordinates | Fill | Copy | FragmentOp):
         return None
-    if isinstance(op, Elementwise):  # whose operands may be broadcast
+    if isinstance(op, Elementwise):  # operands may be broadcast
         return op.result.type.distribution if isinstance(op.result.type, FragmentType) else None
     values = [v for v in (*op.operands, *op.results) if isinstance(v, Value)]
     if any(v.is_tensor for v in values) or (isinstance(op, FragmentOp) and op.fill is None):
@@ -321,13 +318,13 @@ def _distribution(op: Op) -> Distribution | None:
 
 
 def made_by(op: Op) -> Value:
-    """The fragment that an operation on single elements gives new contents."""
+    """Return the fragment to which an elementwise operation gives new contents."""
     found: Value = op.results[0] if op.results else op.written[0]
     return found
 
 
 def fuse(block: Block) -> Block:
-    """The block with every run of operations on single elements as one `Pointwise`."""
+    """Return the block with every run of elementwise operations as one `Pointwise`."""
     readers: Counter[Value] = Counter()
     for op in block.walk():
         readers.update(set(op.read))
@@ -338,33 +335,29 @@ def _fused(block: Block, readers: Counter[Value]) -> Block:
     ops: list[Op] = []
     for group in _groups(block):
         spread = _distribution(group[0])
-        if spread is None:
-            ops.append(_inside(group[0], readers))
-            continue
-        inside = Counter(value for op in group for value in set(op.read))
-        made = dict.fromkeys(made_by(op) for op in group)
-        own = {op.results[0] for op in group if isinstance(op, Elementwise | Coordinates)}
-        # What the group does not define itself may be read before it is written, in the next turn of a loop.
-        stored = tuple(v for v in made if v not in own or readers[v] > inside[v])
-        ops.append(Pointwise(group, spread, stored, location=group[0].location))
+        match group[0]:
+            case _ if spread is not None:
+                inside = Counter(value for op in group for value in set(op.read))
+                made = dict.fromkeys(made_by(op) for op in group)
+                own = {op.results[0] for op in group if isinstance(op, Elementwise | Coordinates)}
+                # A loop's next iteration may read a fragment that the group does not define, only writes.
+                stored = tuple(v for v in made if v not in own or readers[v] > inside[v])
+                ops.append(Pointwise(group, spread, stored, location=group[0].location))
+            case For() as op:
+                ops.append(replace(op, body=_fused(op.body, readers)))
+            case If() as op:
+                then, otherwise = (_fused(part, readers) for part in (op.then, op.otherwise))
+                ops.append(replace(op, then=then, otherwise=otherwise))
+            case op:
+                ops.append(op)
     return Block(tuple(ops))
-
-
-def _inside(op: Op, readers: Counter[Value]) -> Op:
-    match op:
-        case For():
-            return replace(op, body=_fused(op.body, readers))
-        case If():
-            return replace(op, then=_fused(op.then, readers), otherwise=_fused(op.otherwise, readers))
-        case _:
-            return op
 
 
 def _groups(block: Block) -> Iterator[tuple[Op, ...]]:
     run: list[Op] = []
     for op in block.ops:
         if isinstance(op, FragmentOp) and op.fill is None:
-            yield (op,)  # declares only, so it may come before the run
+            yield (op,)  # it only declares, so it may come before the run
             continue
         spread = _distribution(op)
         if run and (spread is None or spread != _distribution(run[0])):

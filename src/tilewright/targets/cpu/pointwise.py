@@ -29,11 +29,11 @@ from tilewright.views.view import coordinates
 
 
 class Loops:
-    """One loop over all elements if all operands have one map, else one for each stretch of them.
+    """Loops over the elements of a fragment: one if all operands have the same map, else one for each mode.
 
     Args:
         emitter: where the text goes.
-        op: the operations on single elements.
+        op: the elementwise operations.
     """
 
     def __init__(self, emitter: CpuEmitter, op: Pointwise) -> None:
@@ -48,17 +48,40 @@ class Loops:
             if isinstance(one, Coordinates):
                 along = [mode.step if mode.dim == one.dim else 0 for mode in spread.values]
                 self.steps.setdefault(one.dim, along)
-        self.counts: list[Code | int] = [mode.extent for mode in spread.values]
-        self._limits = self._limited([value for one in op.ops if (value := made_by(one)).is_fragment])
-        self._merge()
-        self.names = [emitter.local("e" if not depth else f"e{depth}") for depth in range(len(self.counts))]
+        # Join loops that continue each other on every side; none continues one that may end early.
+        limits = self._limited([value for one in op.ops if (value := made_by(one)).is_fragment])
+        kept: list[int] = []  # the modes that are loops
+        counts: list[int] = []
+        ends: dict[int, Code] = {}
+        for at, mode in enumerate(spread.values):
+            count, limit, last = mode.extent, limits.get(at), len(kept) - 1
+            if count == 1:
+                continue
+            if (
+                kept
+                and last not in ends
+                and all(steps[at] == steps[kept[-1]] * counts[-1] for steps in self.steps.values())
+            ):
+                if limit is not None:
+                    ends[last] = code("{} * {}", counts[-1], limit)
+                counts[-1] *= count
+            else:
+                if limit is not None:
+                    ends[len(kept)] = limit
+                kept.append(at)
+                counts.append(count)
+        self.counts: list[Code | int] = [ends.get(at, count) for at, count in enumerate(counts)]
+        self.steps = {side: [steps[at] for at in kept] for side, steps in self.steps.items()}
+        self.names = [emitter.local("e" if not depth else f"e{depth}") for depth in range(len(counts))]
+        # Elements that all iterations of the innermost loop read are read once before it: compilers do not
+        # vectorise a truth value that every iteration reads.
         self._held: dict[Value, Code] = {}
-        self._repeated = [value for one in op.ops for value in one.read if self._is_repeated(value)]
-
-    def _is_repeated(self, value: Value) -> bool:
-        """Whether all turns of the innermost loop read the same element of a fragment."""
-        steps = self.steps.get(value.fragment.distribution) if value.is_fragment else None
-        return steps is not None and steps[:1] == [0]
+        self._repeated = [
+            value
+            for one in op.ops
+            for value in one.read
+            if value.is_fragment and self.steps.get(value.fragment.distribution, [])[:1] == [0]
+        ]
 
     def _broadcast(self, value: Value) -> list[int]:
         digits = broadcast(self.spread, value.fragment.distribution)
@@ -68,7 +91,7 @@ class Loops:
         return [digit.weight for digit in digits]
 
     def _limited(self, made: Sequence[Value]) -> dict[int, Code]:
-        """Turns of the outermost loop of each dimension that reach memory."""
+        """Needed iterations of the outermost loop of each dimension, by mode."""
         found: dict[int, Code] = {}
         for dim in range(self.spread.rank):
             bounds = {self.emitter.reach.get((value, dim)) for value in made}
@@ -79,68 +102,34 @@ class Loops:
                 found[at] = self.emitter.within(needed, self.spread.values[at].extent)
         return found
 
-    def _merge(self) -> None:
-        """Join loops that continue each other on every side; none continues one that may end early."""
-        kept: list[int] = []
-        counts: list[int] = []
-        limits: dict[int, Code] = {}
-        for at, mode in enumerate(self.spread.values):
-            count, limit = mode.extent, self._limits.get(at)
-            if count == 1:
-                continue
-            last = len(kept) - 1
-            if (
-                kept
-                and last not in limits
-                and all(steps[at] == steps[kept[-1]] * counts[-1] for steps in self.steps.values())
-            ):
-                if limit is not None:
-                    limits[last] = code("{} * {}", counts[-1], limit)
-                counts[-1] *= count
-            else:
-                if limit is not None:
-                    limits[len(kept)] = limit
-                kept.append(at)
-                counts.append(count)
-        self.counts = [limits.get(at, count) for at, count in enumerate(counts)]
-        self.steps = {side: [steps[at] for at in kept] for side, steps in self.steps.items()}
-
     @contextmanager
     def open(self) -> Iterator[None]:
-        """The heads of the loops, the slowest first; the innermost one carries no element."""
+        """Write the heads of the loops, the slowest first; the innermost one is independent."""
         with ExitStack() as stack:
             for depth in reversed(range(len(self.counts))):
-                name = self.names[depth]
-                if depth == 0:
-                    self._hold()
-                stack.enter_context(self.emitter.turns(name, self.counts[depth], independent=depth == 0))
+                for value in dict.fromkeys(self._repeated) if depth == 0 else ():
+                    held = self.emitter.local(f"{self.emitter.name(value)}_all")
+                    self.emitter.constant(STORAGE[value.dtype.name], held, self.element(value))
+                    self._held[value] = held
+                name, is_inner = self.names[depth], depth == 0
+                stack.enter_context(self.emitter.turns(name, self.counts[depth], independent=is_inner))
             if not self.counts:
                 stack.enter_context(self.emitter.indented())
             yield
 
-    def _hold(self) -> None:
-        """Read once what all turns read: compilers make no vector code of a truth value read in each."""
-        for value in dict.fromkeys(self._repeated):
-            name = self.emitter.local(f"{self.emitter.name(value)}_all")
-            self.emitter.constant(STORAGE[value.dtype.name], name, self.element(value))
-            self._held[value] = name
-
     def element(self, value: Value) -> Code:
-        """The element of a fragment that belongs to this turn."""
+        """Return the element of a fragment in this iteration."""
         if value in self._held:
             return self._held[value]
-        return code("{}[{}]", self.emitter.name(value), self._sum(value.fragment.distribution))
+        return code("{}[{}]", self.emitter.name(value), self.index(value.fragment.distribution))
 
-    def coordinate(self, dim: int) -> Code:
-        """The coordinate along a dimension."""
-        return self._sum(dim)
-
-    def _sum(self, side: Distribution | int) -> Code:
+    def index(self, side: Distribution | int) -> Code:
+        """Return the index into a fragment of a distribution, or the coordinate along a dimension."""
         return sum_of(self.names, self.steps.get(side, self.steps[self.spread]))
 
 
 def sum_of(names: Sequence[Code], steps: Sequence[int]) -> Code:
-    """``name * step + ...`` with the largest step first."""
+    """Return ``name * step + ...`` with the largest step first."""
     parts = [n if s == 1 else code("{} * {}", n, s) for n, s in zip(names, steps, strict=True) if s]
     return joined(" + ", reversed(parts)) if parts else Code("0")
 
@@ -157,7 +146,7 @@ def _weights(spread: Distribution) -> list[int]:
 
 
 def emit_pointwise(emitter: CpuEmitter, op: Pointwise) -> None:
-    """One loop over the elements; values used only inside it stay in registers."""
+    """Write one loop over the elements; values that only it uses stay in registers."""
     for one in op.ops:
         emitter.comment(one, describe(one))
     loops = Loops(emitter, op)
@@ -174,14 +163,14 @@ def emit_pointwise(emitter: CpuEmitter, op: Pointwise) -> None:
 
 
 def emit_scalar(emitter: CpuEmitter, op: Elementwise) -> None:
-    """A function of the kernel's numbers, computed once."""
+    """Write a function of the kernel's numbers, computed once."""
     emitter.comment(op, describe(op))
     kind = STORAGE[op.result.dtype.name]
     emitter.constant(kind, emitter.name(op.result), _value(emitter, op, {}, None))
 
 
 def describe(op: Op) -> str:
-    """An operation on single elements in words."""
+    """Return an elementwise operation in words."""
     match op:
         case Elementwise():
             operands = ", ".join(str(operand) for operand in op.operands_)
@@ -198,7 +187,7 @@ def describe(op: Op) -> str:
 
 
 def _value(emitter: CpuEmitter, op: Op, present: dict[Value, Code], loops: Loops | None) -> Code:
-    """C++ for what an operation makes of one element."""
+    """C++ for the result of an elementwise operation."""
     match op:
         case FragmentOp():
             return literal(emitter, 0 if op.fill is None else op.fill, op.dtype)
@@ -211,7 +200,7 @@ def _value(emitter: CpuEmitter, op: Op, present: dict[Value, Code], loops: Loops
             return emitter.convert(read, op.source.dtype, op.target.dtype)
         case Coordinates():
             assert loops is not None
-            return code("(int)({})", loops.coordinate(op.dim))
+            return code("(int)({})", loops.index(op.dim))
         case Elementwise():
             return _function(emitter, op, present, loops)
         case _:
@@ -230,7 +219,7 @@ def _function(emitter: CpuEmitter, op: Elementwise, present: dict[Value, Code], 
             return emitter.convert(_element(emitter, value, present, loops), value.dtype, dtype)
         if isinstance(value, Expr):
             text = emitter.spell(value)
-            if dtype.is_float and computes_in(dtype) != dtype:  # its storage type is no number of C++
+            if dtype.is_float and computes_in(dtype) != dtype:  # the storage type is a struct or an integer
                 return emitter.convert(code(f"({STORAGE['i64']})({{}})", text), i64, dtype)
             return code(f"({STORAGE[dtype.name]})({{}})", text)
         return literal(emitter, value, dtype)
@@ -274,7 +263,7 @@ def _function(emitter: CpuEmitter, op: Elementwise, present: dict[Value, Code], 
 
 
 def emit_unpack(emitter: CpuEmitter, op: Unpack) -> None:
-    """Each byte's numbers, one after another."""
+    """Write the numbers of each byte to their elements."""
     kind, mask = op.packed, (1 << op.packed.bits) - 1
     with ExitStack() as loops:
         at, numbers = _loops(emitter, loops, op, op.source)
@@ -286,7 +275,7 @@ def emit_unpack(emitter: CpuEmitter, op: Unpack) -> None:
 
 
 def emit_pack(emitter: CpuEmitter, op: Pack) -> None:
-    """Each byte of its numbers."""
+    """Write each byte from its numbers."""
     kind, mask = op.packed, (1 << op.packed.bits) - 1
     with ExitStack() as loops:
         at, numbers = _loops(emitter, loops, op, op.target)
@@ -300,7 +289,7 @@ def emit_pack(emitter: CpuEmitter, op: Pack) -> None:
 def _loops(
     emitter: CpuEmitter, loops: ExitStack, op: Unpack | Pack, held: Value
 ) -> tuple[tuple[Int, ...], list[tuple[Int, ...]]]:
-    """Open loops over the bytes of a tile: the coordinate of a byte, and those of its numbers."""
+    """Open loops over the bytes of a tile; return the coordinates of a byte, and those of its numbers."""
     emitter.comment(op, f"{op.source} -> {op.target}, {op.packed.per_byte} numbers in each byte")
     shape = held.fragment.shape
     at = coordinates(shape, "b")

@@ -72,7 +72,7 @@ would depend on how many rows the last micro-tile has.
 
 
 def _fused_lanes() -> str:
-    """The multiply-add of vectors. Of the loop GCC 12 makes slow code: a vector is loaded for one number."""
+    """The multiply-add of vectors, by builtins: GCC 12 compiles the loop over lanes to slow code."""
     lines = []
     for size in (64, 32, 16):
         wide, rest = (512, "_mask") if size == 64 else (256 if size == 32 else "", "")
@@ -186,7 +186,7 @@ OWN_NAMES = (
 
 
 def prelude(calls: Iterable[str]) -> str:
-    """The helper functions of these names and those that they call."""
+    """Return the text of these helper functions and of the functions that they call."""
     wanted: set[str] = set()
     todo = list(calls)
     while todo:

@@ -1,7 +1,8 @@
 """The rule of reductions on one thread, in the lanes of vectors.
 
-A reduction along neighbours keeps one total for each lane of a vector and folds them at the end, so that its
-inner loop is an operation on vectors; along other directions, neighbours have totals of their own anyway.
+A reduction along contiguous elements keeps one total for each lane of a vector, and folds the lanes at the
+end, so that its inner loop is an operation on vectors.  A reduction along another dimension has one total for
+each contiguous element anyway.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ COMBINE = {
 
 
 def emit_reduce(emitter: CpuEmitter, op: ReduceOp) -> None:
-    """Totals in the dtype in which the source computes: one for each result, or each lane of each result."""
+    """Sum up in the source's compute dtype: one total for each result, or for each lane of each result."""
     plan, dtype = op.plan, op.source.dtype
     kind = computes_in(dtype)
     size = plan.result.size_values
@@ -47,7 +48,14 @@ def emit_reduce(emitter: CpuEmitter, op: ReduceOp) -> None:
         vectors = lanes > 1 and dtype == kind and loops[0][1:] == (1, 1)
         if vectors:
             steps[0] = lanes
-            name = _lanewise(emitter, op.function, kind, lanes)
+            real = STORAGE[kind.name]
+            text = f"""\
+static inline void {SELF}({real}* total, const {real}* source) {{
+  {_vector(kind, lanes)}
+  const vector a = *(const vector*)total, b = *(const vector*)source;
+  *(vector*)total = {COMBINE[op.function].format("a", "b")};
+}}"""
+            name = emitter.function(f"{op.function}_of_{lanes}_{kind}", text)
             body: Statement = Do(call(name, code("&{}", place), code("&{}", read)))
         else:
             value = emitter.convert(read, dtype, kind)
@@ -58,13 +66,13 @@ def emit_reduce(emitter: CpuEmitter, op: ReduceOp) -> None:
 
 
 def _lanes(reduced: tuple[Digit, ...], most: int) -> int:
-    """Totals of each result: reduced neighbours, up to a vector."""
+    """Totals of each result: contiguous reduced elements, up to a vector."""
     run = next((digit.extent for digit in reduced if digit.weight == 1), 1)
     return math.gcd(run, most)
 
 
 def _loops(kept: tuple[Digit, ...], reduced: tuple[Digit, ...], lanes: int) -> list[tuple[int, int, int]]:
-    """Innermost first: turns, step in the source, step in the totals."""
+    """The loops, innermost first: iterations, step in the source, step in the totals."""
     found: list[tuple[int, int, int]] = []
     weight = lanes
     for digit in kept:
@@ -88,7 +96,7 @@ def _loops(kept: tuple[Digit, ...], reduced: tuple[Digit, ...], lanes: int) -> l
 def _nested(
     emitter: CpuEmitter, loops: list[tuple[Code, int, int]], body: Statement, *, independent: bool
 ) -> None:
-    """Loops around a statement, the first one innermost; whether each of its turns has a total of its own."""
+    """Loops around a statement, the first one innermost; ``independent`` if its iterations share no total."""
     if not loops:
         emitter.add(body)
         return
@@ -98,7 +106,7 @@ def _nested(
 
 
 def _folded(emitter: CpuEmitter, op: ReduceOp, total: Code, size: int, lanes: int, kind: DType) -> None:
-    """The lanes of each result; then the result, rounded once."""
+    """Fold the lanes of each result; store the result, rounded once."""
     at = emitter.local("at")
     first = code("{}[{}]", total, at)
     if lanes > 1:
@@ -124,20 +132,8 @@ def _vector(kind: DType, lanes: int) -> str:
     return f"typedef {STORAGE[kind.name]} vector __attribute__(({attributes}));"
 
 
-def _lanewise(emitter: CpuEmitter, function: str, kind: DType, lanes: int) -> Code:
-    """The function that combines a vector of totals with one of the source."""
-    real = STORAGE[kind.name]
-    text = f"""\
-static inline void {SELF}({real}* total, const {real}* source) {{
-  {_vector(kind, lanes)}
-  const vector a = *(const vector*)total, b = *(const vector*)source;
-  *(vector*)total = {COMBINE[function].format("a", "b")};
-}}"""
-    return emitter.function(f"{function}_of_{lanes}_{kind}", text)
-
-
 def _across(emitter: CpuEmitter, function: str, kind: DType, lanes: int) -> Code:
-    """The function that makes one of the lanes of a total, halves first."""
+    """The function that folds the lanes of a total, halves first."""
     real, half = STORAGE[kind.name], lanes // 2
     combined, steps = COMBINE[function].format("a", "b"), []
     while half:

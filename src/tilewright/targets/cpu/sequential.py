@@ -1,13 +1,13 @@
 """From a block of threads to one thread: whole tiles, with accumulators in the order of micro-tiles.
 
-Operations are collective and come in program order, so doing each of them on its whole tile, one after the
-other, is one of the orders that the threads could have run in.  Barriers then hold nothing back, and an
-asynchronous copy that is complete at once is complete when it is waited for.
+Operations are collective and in program order.  One thread that does each of them on its whole tile, one
+after the other, is one of the orders in which the block's threads could run.  So barriers are not needed, and
+asynchronous copies complete at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -31,7 +31,8 @@ from tilewright.ir.ops import (
     Reshape,
     WarpBarrier,
 )
-from tilewright.ir.types import Memory, TensorType, Value
+from tilewright.ir.types import Memory, TensorType
+from tilewright.passes.expand_mma import depth_of
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.targets.cpu.arch import MicroTile, micro_atom, micro_tile, operand_dtype
 from tilewright.targets.cpu.linear import distinct, slowest_first
@@ -41,25 +42,9 @@ SYNCHRONISATION = (Barrier, WarpBarrier, AsyncCommit, AsyncWait)
 
 
 def whole(shape: tuple[int, ...], order: Sequence[int] | None = None) -> Distribution:
-    """One thread that holds a tile, with the last of its dimensions in some order fastest."""
+    """Return the distribution of a tile to one thread; the last dimension of the order is fastest."""
     dims = reversed(range(len(shape)) if order is None else order)
     return Distribution(shape, (), tuple(Mode(shape[dim], dim, 1) for dim in dims))
-
-
-def _memory_orders(kernel: Kernel) -> dict[Distribution, tuple[int, ...]]:
-    """Dimension order of fragments, by distribution: that of the first global tensor that they exchange with.
-
-    A copy between the two is then one run, or few.
-    """
-    found: dict[Distribution, tuple[int, ...]] = {}
-    for op in kernel.walk():
-        if isinstance(op, Copy):
-            for value, other in ((op.source, op.target), (op.target, op.source)):
-                if value.is_fragment and isinstance(other.type, TensorType):
-                    order = slowest_first(other.type.view)
-                    if order is not None and other.type.memory is Memory.GLOBAL:
-                        found.setdefault(value.fragment.distribution.canonical, order)
-    return found
 
 
 class _Together(NamedTuple):
@@ -70,20 +55,8 @@ class _Together(NamedTuple):
     products: int
 
 
-def _together(kernel: Kernel) -> dict[Distribution, _Together]:
-    """Widths multiplied together, by accumulator distribution; the least if they differ."""
-    found: dict[Distribution, _Together] = {}
-    blocks = (kernel.body, *(region for op in kernel.walk() for region in op.regions))
-    for multiplies in (run for block in blocks for run in _runs(block)):
-        factors, sums = (len(distinct([getattr(op, side) for op in multiplies])) for side in "bc")
-        one = _Together(factors, sums, len(multiplies))
-        spread = multiplies[0].mma.c()
-        found[spread] = min(found.get(spread, one), one, key=lambda several: several.products)
-    return found
-
-
 def _runs(block: Block) -> Iterator[list[Mma]]:
-    """Multiplies of one kind that follow each other."""
+    """Consecutive multiplies of one kind."""
     run: list[Mma] = []
     for op in block.ops:
         if isinstance(op, (Reshape, *SYNCHRONISATION)):
@@ -99,22 +72,52 @@ def _runs(block: Block) -> Iterator[list[Mma]]:
 
 @dataclass
 class _Sequence:
-    """The one-thread distribution that stands for each distribution of the kernel."""
+    """Maps each distribution of the kernel to a distribution of one thread.
+
+    Args:
+        arch: the processor.
+        tiles: the micro-tile, by distribution of an accumulator.
+        accumulators: the one-thread distribution, by distribution of an accumulator.
+        operands: names of the fragments that only their definition and multiplies name.
+        orders: the order of dimensions, by distribution: that of the first global tensor that a fragment is
+            copied from or to, so that such a copy is one run, or few.
+    """
 
     arch: Arch
-    together: Mapping[Distribution, _Together] = field(default_factory=dict)
     tiles: dict[Distribution, MicroTile] = field(default_factory=dict)
     accumulators: dict[Distribution, Distribution] = field(default_factory=dict)
-    operands: frozenset[str] = frozenset()
-    orders: Mapping[Distribution, tuple[int, ...]] = field(default_factory=dict)
+    operands: set[str] = field(default_factory=set)
+    orders: dict[Distribution, tuple[int, ...]] = field(default_factory=dict)
 
-    def add(self, op: Mma) -> None:
-        spread = op.mma.c()
-        if spread not in self.tiles:
-            rows, columns = spread.shape
-            size, beside = op.mma.atom.c_dtype.computed.bytes, self.together[spread]._asdict()
-            self.tiles[spread] = micro_tile(self.arch, rows, columns, size, **beside)
-            self.accumulators[spread.canonical] = self.mma(op).c()
+    @staticmethod
+    def of(kernel: Kernel, arch: Arch) -> _Sequence:
+        found = _Sequence(arch)
+        named: set[str] = set()
+        for op in kernel.walk():
+            factors = (op.a, op.b) if isinstance(op, Mma) else ()
+            found.operands.update(value.name for value in factors if value.is_fragment)
+            named.update(value.name for value in op.operands if value not in factors)
+            if isinstance(op, Copy):
+                for value, other in ((op.source, op.target), (op.target, op.source)):
+                    if value.is_fragment and isinstance(other.type, TensorType):
+                        order = slowest_first(other.type.view)
+                        if order is not None and other.type.memory is Memory.GLOBAL:
+                            found.orders.setdefault(value.fragment.distribution.canonical, order)
+        found.operands -= named
+        # Consecutive multiplies share a micro-tile; where their number differs, the smallest counts.
+        together: dict[Distribution, _Together] = {}
+        blocks = (kernel.body, *(region for op in kernel.walk() for region in op.regions))
+        for multiplies in (run for block in blocks for run in _runs(block)):
+            b, c = (len(distinct([getattr(op, side) for op in multiplies])) for side in "bc")
+            one, spread = _Together(b, c, len(multiplies)), multiplies[0].mma.c()
+            together[spread] = min(together.get(spread, one), one, key=lambda several: several.products)
+        for op in kernel.walk():
+            if isinstance(op, Mma) and (spread := op.mma.c()) not in found.tiles:
+                rows, columns = spread.shape
+                size, numbers = op.mma.atom.c_dtype.computed.bytes, together[spread]._asdict()
+                found.tiles[spread] = micro_tile(arch, rows, columns, size, **numbers)
+                found.accumulators[spread.canonical] = found.mma(op).c()
+        return found
 
     def mma(self, op: Mma) -> TiledMma:
         rows, columns, _ = op.mma.tile
@@ -124,78 +127,42 @@ class _Sequence:
         )
         return TiledMma(atom, repeats=(rows // tile.rows, columns // tile.columns))
 
-    def of(self, spread: Distribution) -> Distribution:
+    def one_thread(self, spread: Distribution) -> Distribution:
         found = self.accumulators.get(spread.canonical)
         return found or whole(spread.shape, self.orders.get(spread.canonical))
 
-    def redistributed(self, op: Redistribute) -> tuple[Op, ...]:
-        """A copy in the wanted order; a tile that is only multiplied is packed from any order."""
-        name, source = op.result.name, op.source
-        if name not in self.operands or any(op.start) or op.distribution.shape != source.fragment.shape:
-            taken: dict[str, Any] = {
-                "source": source,
-                "start": op.start,
-                "distribution": self.of(op.distribution),
-            }
-            return (make(Redistribute, name, op.location, **taken),)
-        spread = source.fragment.distribution
-        made = make(FragmentOp, name, op.location, dtype=source.dtype, distribution=spread)
-        return (made, Copy(source, made.result, location=op.location))
-
     def change(self, op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
+        at = op.location
+        kept: dict[str, Any]
         match op:
             case Copy():
-                spread = None if op.distribution is None else self.of(op.distribution)
+                spread = None if op.distribution is None else self.one_thread(op.distribution)
                 return (replace(op, distribution=spread, vector=None, engine=None, completion="none"),)
-            case FragmentOp():
-                spread = self.of(op.distribution)
-                name = op.result.name
-                return (
-                    make(FragmentOp, name, op.location, dtype=op.dtype, distribution=spread, fill=op.fill),
-                )
-            case PartitionOp():
-                spread = self.of(op.distribution)
-                return (
-                    make(PartitionOp, op.result.name, op.location, source=op.source, distribution=spread),
-                )
-            case Coordinates():
-                spread, name = self.of(op.distribution), op.result.name
-                return (make(Coordinates, name, op.location, distribution=spread, dim=op.dim),)
-            case Redistribute():
-                return self.redistributed(op)
             case Mma():
                 return (replace(op, mma=self.mma(op)),)
-        return () if isinstance(op, SYNCHRONISATION) else None
-
-
-def depth_of(operand: Value) -> int:
-    """Depth of an operand of a multiply."""
-    shape = operand.fragment.shape if operand.is_fragment else operand.tensor.shape
-    assert isinstance(shape[1], int)
-    return shape[1]
-
-
-def _operands(kernel: Kernel) -> frozenset[str]:
-    """The fragments that multiplies read and nothing else names but what defines them."""
-    multiplied: set[str] = set()
-    named: set[str] = set()
-    for op in kernel.walk():
-        factors = (op.a, op.b) if isinstance(op, Mma) else ()
-        multiplied.update(value.name for value in factors if value.is_fragment)
-        named.update(value.name for value in op.operands if value not in factors)
-    return frozenset(multiplied - named)
+            case Redistribute():
+                name, source = op.result.name, op.source
+                is_whole = not any(op.start) and op.distribution.shape == source.fragment.shape
+                if name in self.operands and is_whole:  # packing reads a tile in any order
+                    spread = source.fragment.distribution
+                    made = make(FragmentOp, name, at, dtype=source.dtype, distribution=spread)
+                    return (made, Copy(source, made.result, location=at))
+                kept = {"source": source, "start": op.start}
+            case FragmentOp():
+                kept = {"dtype": op.dtype, "fill": op.fill}
+            case PartitionOp():
+                kept = {"source": op.source}
+            case Coordinates():
+                kept = {"dim": op.dim}
+            case _:
+                return () if isinstance(op, SYNCHRONISATION) else None
+        spread = self.one_thread(op.distribution)
+        return (make(type(op), op.result.name, at, distribution=spread, **kept),)
 
 
 def drop_threads(kernel: Kernel, arch: Arch) -> tuple[Kernel, tuple[str, ...]]:
-    """The kernel for one thread per block, without synchronisation.
-
-    Returns:
-        The kernel, and a note on what fell away.
-    """
-    sequence = _Sequence(arch, _together(kernel), operands=_operands(kernel), orders=_memory_orders(kernel))
-    for op in kernel.walk():
-        if isinstance(op, Mma):
-            sequence.add(op)
+    """Return the kernel for one thread per block, without synchronisation, and notes on the changes."""
+    sequence = _Sequence.of(kernel, arch)
     made = rewrite_kernel(replace(kernel, threads=1, lanes=1), sequence.change)
     notes = []
     if kernel.threads > 1:

@@ -25,7 +25,6 @@ from tilewright.ir.ops import (
 from tilewright.ir.packed_ops import AsBytes, Pack, Unpack
 from tilewright.ir.signal_ops import Await, Reset, Signal, Ticket
 from tilewright.ir.types import Value
-from tilewright.symbolic.nodes import Int
 from tilewright.targets.cfamily import C_RULES
 from tilewright.targets.cpu.copies import Twins, emit_copy, emit_redistribute, emit_twins
 from tilewright.targets.cpu.emitter import CpuEmitter
@@ -38,9 +37,12 @@ from tilewright.targets.statements import Code, call, code, named
 from tilewright.targets.target import CPU
 
 CPU_RULES = RuleTable(CPU.name, C_RULES)
-"""Operations on single elements come as `Pointwise`; only those on the kernel's numbers come alone."""
+"""The rules of the CPU target.
 
-for _engine in ("direct", "matrix", "async"):  # one thread makes each of them at once
+Elementwise operations on fragments come as `Pointwise`; only those on the kernel's numbers come alone.
+"""
+
+for _engine in ("direct", "matrix", "async"):  # one thread executes every engine's copies at once
     CPU_RULES.rule(Copy, variant=_engine)(emit_copy)
 CPU_RULES.rule(Redistribute)(emit_redistribute)
 CPU_RULES.rule(Twins)(emit_twins)
@@ -54,20 +56,20 @@ CPU_RULES.rule(Pack)(emit_pack)
 
 
 @CPU_RULES.rule(Shared, FragmentOp, Fill, Coordinates, AsBytes)
-def _placed(emitter: CpuEmitter, op: Op) -> None:
-    """The array is declared at the start of the function; fills and coordinates come as `Pointwise`."""
-
-
 @CPU_RULES.rule(Barrier, WarpBarrier, AsyncCommit, AsyncWait)
-def _nothing_to_wait_for(emitter: CpuEmitter, op: Op) -> None:
-    """One thread runs the block, and its copies complete at once."""
+def _no_text(emitter: CpuEmitter, op: Op) -> None:
+    """Write nothing.
+
+    Arrays are declared at the start of the function.  Fills and coordinates come as `Pointwise`.  One thread
+    has nothing to wait for.
+    """
 
 
 # ---------------------------------------------------------------- counters between blocks
 #
-# A block may wait only for blocks with lower numbers.  Threads take blocks in order, so that these have
-# started, and the lowest running block waits for none.  A wait for a higher number may never end: if all
-# threads wait for some seconds, the launch stops with an error that names the line.
+# A block may wait only for blocks with lower numbers.  Threads take blocks in order, so those have started,
+# and the lowest running block never waits.  A wait for a higher number may never end: if all threads wait for
+# some seconds, the launch stops with an error that names the line.
 
 
 ORDER = "blocks run in order, and on a CPU a block may wait only for blocks of lower numbers"
@@ -81,7 +83,7 @@ def _signal(emitter: CpuEmitter, op: Signal) -> None:
         value = emitter.spell(op.value)
         emitter.do(code("__atomic_fetch_add({}, {}, __ATOMIC_RELEASE)", place, value))
     else:
-        emitter.do(_take(emitter, place, op.of))
+        emitter.do(call("take_ticket_of", place, emitter.spell(op.of)))
 
 
 @CPU_RULES.rule(Ticket)
@@ -90,13 +92,9 @@ def _ticket(emitter: CpuEmitter, op: Ticket) -> None:
     place = _address(emitter, op.counter)
     taken = code("__atomic_fetch_add({}, 1, __ATOMIC_ACQ_REL)", place)
     if op.of is not None:
-        taken = _take(emitter, place, op.of)
+        taken = call("take_ticket_of", place, emitter.spell(op.of))
     target = code("{}[{}]", emitter.name(op.target.buffer), emitter.spell(op.target.tensor.view.offset))
     emitter.assign(target, taken)
-
-
-def _take(emitter: CpuEmitter, place: Code, of: Int) -> Code:
-    return call("take_ticket_of", place, emitter.spell(of))
 
 
 @CPU_RULES.rule(Await)
@@ -120,12 +118,12 @@ def _address(emitter: CpuEmitter, counter: Value) -> Code:
 
 
 def waits(kernel: Kernel) -> list[Await]:
-    """The waits of a kernel, in program order."""
+    """Return the waits of a kernel, in program order."""
     return [op for op in kernel.walk() if isinstance(op, Await)]
 
 
 def endless_waits(kernel: Kernel) -> Iterator[Violation]:
-    """A wait that certainly never ends: of the first block, which has none before it."""
+    """Yield a wait that never ends: one of the first block, which has no block before it."""
     op = first_wait(kernel)
     if op is not None:
         text = f"the first block waits until {op.counter} is {op.value}; {ORDER}"
@@ -133,7 +131,7 @@ def endless_waits(kernel: Kernel) -> Iterator[Violation]:
 
 
 def why_stuck(kernel: Kernel, number: int) -> str:
-    """The message for a launch whose wait of this number did not end."""
+    """Return the message for a launch whose wait with this number did not end."""
     op: Op = waits(kernel)[number - 1]
     where = "" if op.location is None else f"\n{op.location.excerpt()}"
     return (

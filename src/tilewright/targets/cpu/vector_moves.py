@@ -1,4 +1,4 @@
-"""Copies through vector registers: transposition of square blocks, and table lookup that widens fp8."""
+"""Copies through vector registers: transposition of square blocks, and fp8 widened by table lookup."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from tilewright.targets.statements import Code, call, code
 LEAST_LANES, MOST_LANES = 4, 16
 
 XMM_BYTES = 16
-"""Bytes of vectors whose halves one instruction interleaves."""
+"""Bytes of the vectors whose halves one instruction interleaves."""
 
 MOST_AHEAD_BYTES = 256
-"""Bytes of rows that hardware does not prefetch."""
+"""Longest rows, in bytes, that are prefetched: hardware does not prefetch short rows that are far apart."""
 
 
 def blocks(
     loops: Nest, sides: tuple[CopySide, CopySide], vector_bytes: int
 ) -> tuple[tuple[Axis, Axis], int, tuple[Int, Int]] | None:
-    """The square blocks in which a copy transposes, or None unless two axes are contiguous.
+    """Return the square blocks of a transposing copy; None if both sides are contiguous along one axis.
 
     Args:
-        loops: of the copy.
+        loops: the loops of the copy.
         sides: source and target.
-        vector_bytes: of the processor.
+        vector_bytes: vector width of the processor.
 
     Returns:
-        The axes along which neighbours lie in the target and in the source, the side of a block, and how far
-        apart rows lie in both.
+        The contiguous axes of the target and of the source, the side of a block, and the strides of rows of
+        the source and of the target.
     """
     size, found = sides[1].dtype.bytes, transposed(loops)
     lanes = min(vector_bytes // size, MOST_LANES)
@@ -54,15 +54,13 @@ def blocks(
 def ask_ahead(
     emitter: CpuEmitter, source: CopySide, offset: Int, axes: tuple[Axis, Axis], lanes: int
 ) -> None:
-    """Prefetch, in each block of a row of blocks, the lines of one row of the next blocks.
-
-    Rows of few lines lie far apart in memory, and nothing in the processor foresees them.
+    """Prefetch one row of the next row of blocks in each block.
 
     Args:
         emitter: where the text goes.
-        source: the side that is read.
-        offset: of an element of it.
-        axes: along its rows, and along its contiguous dimension.
+        source: the source side.
+        offset: the offset of an element of the source.
+        axes: the axis of its rows, and its contiguous axis.
         lanes: the side of a block.
     """
     along, across = axes
@@ -79,12 +77,12 @@ def ask_ahead(
 
 
 def transposition(emitter: CpuEmitter, source: DType, target: DType, lanes: int) -> Code:
-    """The function that copies a transposed block of ``lanes`` x ``lanes`` elements, or part of one.
+    """Return the function that copies a transposed block of ``lanes`` x ``lanes`` elements, or part of one.
 
     ``target[j * target_step + i] = source[i * source_step + j]`` for ``i < rows`` and ``j < columns``.
     """
     real, stored = STORAGE[target.name], STORAGE[source.name]
-    # Compilers have no vectors of truth values: their bytes are moved.
+    # Compilers have no vectors of truth values, so these are copied as bytes.
     lane, aliases = (real, "") if target != boolean else ("unsigned char", ", may_alias")
     element = emitter.convert("source[i * source_step + j]", source, target)
     each = f"for (Index i = 0; i < {lanes}; ++i)"
@@ -118,7 +116,7 @@ static void {SELF}({real}* target, Index target_step, const {stored}* source, In
 
 
 def _interleaved(lanes: int) -> list[str]:
-    """Interleave each row of the upper half of a block with one of the lower half, again and again."""
+    """Transpose by interleaving rows of the upper and the lower half of a block, repeatedly."""
     half = lanes // 2
     low, high = ([at + part for lane in range(half) for at in (lane, lanes + lane)] for part in (0, half))
     lines = [f"  vector next[{lanes}];"]
@@ -138,7 +136,7 @@ def _interleaved(lanes: int) -> list[str]:
 
 
 def exchanged(lanes: int) -> list[str]:
-    """Exchange the off-diagonal quarters of blocks of 2 x 2, 4 x 4, 8 x 8 ... elements."""
+    """Return text that transposes by exchanging off-diagonal quarters of 2 x 2, 4 x 4, 8 x 8 ... elements."""
     lines: list[str] = []
     distance = 1
     while distance < lanes:
@@ -158,14 +156,14 @@ def exchanged(lanes: int) -> list[str]:
 
 # ---------------------------------------------------------------- fp8 widened to f32 by tables in registers
 #
-# Without its sign an fp8 number is one of 128, and its f32 has two bytes that are not 0.  AVX-512 VBMI
-# looks up 64 bytes at once in a table of two registers, in half the time of the arithmetic.
+# Without its sign an fp8 number has 128 values, and its f32 has two bytes that are not 0.  AVX-512 VBMI
+# looks up 64 bytes in a table of two registers, in half the time of the arithmetic.
 
 
 TABLED = (f8e4m3, f8e5m2)
 
 ROW, VECTOR_BYTES = 32, 64
-"""Elements of a row (two rows are looked up at once), and bytes of the vectors that this needs."""
+"""Elements of a row, and bytes of a vector, which holds two rows."""
 
 
 def emit_widened(
@@ -175,17 +173,17 @@ def emit_widened(
     limits: Mapping[int, Code],
     rest: ExitStack,
 ) -> bool:
-    """Widen the elements of a copy by tables, if they apply; the caller copies the others.
+    """Widen the elements of a copy by tables, if possible; the caller copies the other elements.
 
     Args:
         emitter: where the text goes.
         sides: source and target.
-        loops: over both.
-        limits: what bounds the coordinates of dimensions.
-        rest: gets the branch in which other elements are copied.
+        loops: the loops over both sides.
+        limits: run-time bounds of coordinates, by dimension.
+        rest: gets the branch that copies the other elements.
 
     Returns:
-        Whether there are no others.
+        Whether all elements are widened.
     """
     found = _call(emitter, sides, loops, limits)
     if found is None:
@@ -203,7 +201,7 @@ def emit_widened(
 def _call(
     emitter: CpuEmitter, sides: tuple[CopySide, CopySide], loops: Nest, limits: Mapping[int, Code]
 ) -> tuple[Code, Code | None] | None:
-    """The call that widens elements side by side, or rows side by side in the target; and when it may."""
+    """The call that widens contiguous elements, or rows that are contiguous in the target; its condition."""
     (source, target), axes = sides, loops.axes
     if source.dtype not in TABLED or target.dtype != f32 or emitter.arch.vector_bytes != VECTOR_BYTES:
         return None
@@ -233,7 +231,7 @@ def _call(
 def _text(emitter: CpuEmitter, kind: DType) -> str:
     """The function that widens rows."""
     stored, lanes = STORAGE[kind.name], VECTOR_BYTES // 4
-    # Where interleaving bytes and words, which stays within 16 bytes, takes each element to its place.
+    # The order from which interleaving bytes and words, within 16 bytes each, restores the order of elements.
     order = [lanes * part + 4 * lane + at for lane in range(4) for part in range(4) for at in range(4)]
     halves = [(f"high_{n}", f"low_{n}") for n in (0, 1)]
     tables = "\n".join(
@@ -280,7 +278,7 @@ static void {SELF}(float* target, const {stored}* source, Index step, Index rows
 
 
 def _alternating(lanes: int, half: int) -> list[int]:
-    """The lanes of the first or of the second halves of each 16 bytes of two vectors, in turns."""
+    """The lanes of the first or the second half of each 16 bytes, of two vectors in turn."""
     count = lanes * VECTOR_BYTES // 16
     return [
         begin + half * lanes // 2 + lane + vector * count

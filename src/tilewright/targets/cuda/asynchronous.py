@@ -17,7 +17,7 @@ from tilewright.ir.kernel import layout_shared
 from tilewright.ir.ops import For
 from tilewright.ir.types import MapInMemory, Value
 from tilewright.symbolic.expr import add, any_of, less, mul, negate
-from tilewright.symbolic.nodes import TRUE, Cond, Constant, Int, Sym
+from tilewright.symbolic.nodes import TRUE, Constant, Int, Sym
 from tilewright.targets.cfamily import loop as loop_of_statements
 from tilewright.targets.cuda.emit import map_of
 from tilewright.targets.cuda.instructions import AsyncForm, function
@@ -25,7 +25,7 @@ from tilewright.targets.cuda.spelling import CUDA_RULES
 from tilewright.targets.cuda.wgmma import CLUSTER_SCOPE
 from tilewright.targets.simt.copies import when
 from tilewright.targets.simt.dialect import SHARED_MEMORY, THREAD
-from tilewright.targets.simt.emitter import LocalNames, SimtEmitter
+from tilewright.targets.simt.emitter import SimtEmitter
 from tilewright.targets.statements import Code, Do, call, code, named
 from tilewright.views.boxes import ROW_BYTES
 
@@ -44,12 +44,12 @@ def by_first_thread(emitter: SimtEmitter, what: Code) -> None:
 
 
 def barrier_of(emitter: SimtEmitter, barrier: Value, stage: Int) -> Code:
-    """The address of a stage of a transaction barrier."""
+    """Return the address of a stage of a transaction barrier."""
     return emitter.plus(emitter.name(barrier), stage)
 
 
 def address_of(emitter: SimtEmitter, tile: Value, step: Int = 0) -> Code:
-    """The address of a tile's first element, plus ``step`` elements."""
+    """Return the address of a tile's first element, plus ``step`` elements."""
     view = tile.tensor.view
     start = view.at((0,) * view.rank)
     return emitter.plus(emitter.name(tile.buffer), add(start, step))
@@ -61,7 +61,7 @@ def address_of(emitter: SimtEmitter, tile: Value, step: Int = 0) -> Code:
 @CUDA_RULES.rule(Copy, variant="bulk")
 def bulk_copy(emitter: SimtEmitter, op: Copy) -> None:
     """``cp.async.bulk.tensor``, or ``cp.reduce.async.bulk.tensor``, by the role's first thread."""
-    if is_bulk_load(op):  # it completes on the barrier; a mask names the blocks that get the box
+    if is_bulk_load(op):  # it completes on the barrier; a mask has a bit for each block that gets the box
         assert op.barrier is not None, "the verifier asks for one"
         function, how = "tma_load", "by TMA"
         place = barrier_of(emitter, op.barrier, op.stage)
@@ -70,7 +70,10 @@ def bulk_copy(emitter: SimtEmitter, op: Copy) -> None:
             axes = ", ".join(map(str, op.multicast))
             along = f"axis {axes}" if len(op.multicast) == 1 else f"axes {axes}"
             function, how = "tma_load_multicast", f"by TMA, to all blocks along {along}"
-            places.append(_mask(emitter, op.multicast))
+            mask, shift = sharing(emitter.kernel.cluster, op.multicast)
+            places.append(Code(f"{mask:#x}"))
+            if shift != 0:
+                places[-1] = code(f"{mask:#x} << {{}}", emitter.spell(shift, tight=True))
         if op.readers != 0:
             function += "_read_by"
             places.append(emitter.spell(op.readers))
@@ -83,12 +86,6 @@ def bulk_copy(emitter: SimtEmitter, op: Copy) -> None:
     box = known_box(op)
     starts = [emitter.spell(box.starts[dim]) for dim in reversed(box.order)]  # the fastest dimension first
     by_first_thread(emitter, call(f"{function}_{len(starts)}d", *places, *starts))
-
-
-def _mask(emitter: SimtEmitter, axes: tuple[int, ...]) -> Code:
-    """One bit for each block that gets the box."""
-    mask, shift = sharing(emitter.kernel.cluster, axes)
-    return Code(f"{mask:#x}") if shift == 0 else code(f"{mask:#x} << {{}}", emitter.spell(shift, tight=True))
 
 
 def _map(emitter: SimtEmitter, op: Copy) -> Code:
@@ -125,7 +122,7 @@ def by_map(emitter: SimtEmitter, op: ByMap) -> None:
 
 @CUDA_RULES.rule(AcquireMap)
 def acquire_map(emitter: SimtEmitter, op: AcquireMap) -> None:
-    """``fence.proxy.tensormap``, of the scope of the system: the host has written the map."""
+    """``fence.proxy.tensormap`` at system scope: the host has written the map."""
     held = op.source.tensor.map
     assert held is not None, "the verifier asks for one"
     emitter.comment(op, f"the tensor map of {op.source}, as it was written before the launch")
@@ -136,14 +133,14 @@ def acquire_map(emitter: SimtEmitter, op: AcquireMap) -> None:
 
 
 ASSUME = "__builtin_assume"
-"""Tells the compiler what it does not see."""
+"""The compiler's builtin that states a condition."""
 
 
 @CUDA_RULES.rule(For)
 def loop(emitter: SimtEmitter, op: For) -> None:
-    """A loop; the assembler is told that one with asynchronous MMAs runs at all, where that is certain.
+    """Write a loop; state that a loop with asynchronous MMAs has an iteration, if that is certain.
 
-    A path past the loop, on which the sums are those that were set, makes it wait for every single MMA.
+    Otherwise the assembler sees a path past the loop, and waits for every single MMA.
     """
     is_certain = less(op.start, op.stop) == TRUE and not isinstance(op.stop, int)
     multiplies = any(isinstance(inner, ops.MmaAsync) for inner in op.body.walk())
@@ -152,7 +149,7 @@ def loop(emitter: SimtEmitter, op: For) -> None:
 
 @CUDA_RULES.rule(ops.MBarrier)
 def mbarrier(emitter: SimtEmitter, op: ops.MBarrier) -> None:
-    """Words of shared memory that the first thread initialises."""
+    """Write words of shared memory that the first thread initialises."""
     offset = layout_shared(emitter.kernel)[0][op.result]
     name = emitter.name(op.result)
     emitter.comment(op, f"{name}: {op.stages} barriers of {op.arrivals} arrivals")
@@ -192,7 +189,7 @@ def wait(emitter: SimtEmitter, op: ops.Wait) -> None:
 
 
 def _scope(emitter: SimtEmitter) -> str:
-    """Suffix of the arrive and wait functions: that of cluster scope if the threads need it."""
+    """Suffix of the arrive and wait functions: cluster scope if the threads need it."""
     return CLUSTER_SCOPE if needs_cluster_scope(emitter.kernel) else ""
 
 
@@ -216,13 +213,13 @@ def mma_fence(emitter: SimtEmitter, op: ops.MmaFence) -> None:
 
 @dataclass(frozen=True)
 class _Operand:
-    """An operand in shared memory, as descriptors name it: in units of 16 bytes.
+    """An operand in shared memory, which a descriptor addresses in units of 16 bytes.
 
     Args:
         value: the tile.
-        lies: its panels.
-        unit: rows that one instruction takes.
-        depth: how deep one instruction goes.
+        lies: the layout of its panels.
+        unit: rows of one instruction.
+        depth: depth of one instruction.
     """
 
     value: Value
@@ -252,14 +249,14 @@ class _Operand:
         return add(mul(step % steps, self.depth), mul(step // steps, self.lies.elems))
 
     def descriptor(self, emitter: SimtEmitter, rows: Int) -> Code:
-        """The descriptor of the tile from a row on."""
+        """The descriptor of the tile, starting at a row."""
         start = address_of(emitter, self.value, rows)
         if self.lies.along:
             return call("descriptor", start)
         return call("descriptor_of_panels", start, self.lies.elems * self.value.dtype.bytes)
 
     def moved(self, emitter: SimtEmitter, descriptor: Code, elems: Int) -> Code:
-        """A descriptor some elements further on."""
+        """The descriptor, moved by some elements."""
         per_unit = 16 // self.value.dtype.bytes
         return emitter.plus(descriptor, elems // per_unit)
 
@@ -274,7 +271,11 @@ def mma_async(emitter: SimtEmitter, op: ops.MmaAsync) -> None:
     along = "".join(letter for letter, side in (("m", a), ("n", b)) if side and not side.lies.along)
     sign = "-=" if op.negative else "+="
     with emitter.scope(op, f"{op.c} {sign} {op.a} * {op.b}, by {mma.atom.name}") as scope:
-        group = _warpgroup(scope, mma.warps)
+        group: tuple[Int, Int] = 0, 0  # the warpgroup's place among those of the MMA, uniform in a warp
+        if mma.warps != (1, 1):
+            number = Sym(scope.name("group"), 0, mma.warps[0] * mma.warps[1] - 1)
+            emitter.constant("int", named(number.name), call("uniform", code("{} / 128", TID)))
+            group = number % mma.warps[0], number // mma.warps[0]
         names = scope.name("a"), scope.name("b")
         for name, side, at, repeats in zip(names, (a, b), group, mma.repeats, strict=True):
             if side is not None:
@@ -298,24 +299,12 @@ def mma_async(emitter: SimtEmitter, op: ops.MmaAsync) -> None:
             a_text = code("&{}[{}]", emitter.name(op.a), emitter.spell(at))
         made = function(mma.atom, AsyncForm(a is None, along, op.fresh is not False, op.negative))
         assert made is not None, "legality refuses other atoms"
-        adds = () if op.fresh is False else (_adds(emitter, op.fresh, step),)
+        adds: tuple[Code, ...] = ()
+        if op.fresh is not False:  # all steps but the first add to the sums
+            before = negate(Constant(op.fresh) if isinstance(op.fresh, bool) else op.fresh)
+            adds = (emitter.spell_cond(any_of(less(0, step), before) if step.high else before),)
         multiplied = Do(call(emitter.defined(made), target, a_text, b_text, *adds))
         emitter.one_line([loop for loop in (step, *loops) if loop.high], multiplied)
-
-
-def _adds(emitter: SimtEmitter, fresh: Cond | bool, step: Sym) -> Code:
-    """Whether a step adds to the sums: all steps but the first do."""
-    before = negate(Constant(fresh) if isinstance(fresh, bool) else fresh)
-    return emitter.spell_cond(any_of(less(0, step), before) if step.high else before)
-
-
-def _warpgroup(scope: LocalNames, warps: tuple[int, int]) -> tuple[Int, Int]:
-    """The warpgroup's place among those of the MMA, as something all lanes agree on."""
-    if warps == (1, 1):
-        return 0, 0
-    group = Sym(scope.name("group"), 0, warps[0] * warps[1] - 1)
-    scope.emitter.constant("int", named(group.name), call("uniform", code("{} / 128", TID)))
-    return group % warps[0], group // warps[0]
 
 
 @CUDA_RULES.rule(ops.MmaCommit)
@@ -344,7 +333,7 @@ def role_barrier(emitter: SimtEmitter, op: ops.RoleBarrier) -> None:
 
 @CUDA_RULES.rule(ops.ClusterBarrier)
 def cluster_barrier(emitter: SimtEmitter, op: ops.ClusterBarrier) -> None:
-    """``barrier.cluster``; where blocks only part, without waiting for what they wrote to global memory."""
+    """``barrier.cluster``; at the end of shared accesses without waiting for writes to global memory."""
     emitter.comment(op, "barrier of the cluster")
     emitter.do(call("cluster_part" if only_parts(emitter.kernel, op) else "cluster_barrier"))
 

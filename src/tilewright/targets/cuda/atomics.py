@@ -1,9 +1,9 @@
-"""Reductions into memory in CUDA text: ``red``, at the scope of the device, the block or the cluster.
+"""Reductions into memory in CUDA text: ``red`` at the scope of the device, the block or the cluster.
 
-Source: PTX ISA, "Parallel Synchronization and Communication Instructions: red".  ``red.add.f32`` of global
-memory flushes subnormal numbers to zero.  Minima and maxima of floats are those of integers in the order of
-the floats' bits; NaN is the greatest for a maximum, and the least for a minimum.  A NaN that is there already
-may have either sign: it is looked for first, and stays; no reduction makes a number of it.
+``red.add.f32`` of global memory flushes subnormal numbers to zero.  Minima and maxima of floats use
+compare-and-swap: a NaN replaces any number, and a NaN in memory stays.
+
+Source: PTX ISA, "Parallel Synchronization and Communication Instructions: red".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REGISTERS = {
     "u64": ("unsigned long long", "l", "x"),
     "u32": ("unsigned", "r", "x"),
 }
-"""The type of an element, the letter of its registers, and how its bits are named."""
+"""The type of an element, its register constraint, and the expression of its bits."""
 
 _FORMS = {
     "add": {
@@ -42,7 +42,7 @@ _FORMS = {
 }
 
 _SINCE = {("add", "bf16"): "sm_90"}
-"""The feature that a reduction of one element needs, if it needs any."""
+"""The features that reductions of one element need."""
 
 _VECTORS = {
     ("f32", 2): ("add.v2.f32", 1, "sm_90"),
@@ -54,7 +54,7 @@ _VECTORS = {
     ("bf16", 4): ("add.noftz.v2.bf16x2", 2, "sm_90"),
     ("bf16", 8): ("add.noftz.v4.bf16x2", 2, "sm_90"),
 }
-"""Sums of several elements at once: the form, the elements of each register, the feature that it needs."""
+"""Sums of several elements at once: the form, the elements of each register, the needed feature."""
 
 _ADDRESS = "(unsigned long long)__cvta_generic_to_global(to)"
 
@@ -63,20 +63,10 @@ _PLACES = {
     "shared": ("_shared", "cta.shared", '"r"((unsigned)__cvta_generic_to_shared(to))'),
     "cluster": ("_cluster", "cluster", '"l"(to)'),
 }
-"""For each memory, how functions on it are called, the scope and the state space, the address.
+"""For each memory, the suffix of its functions, the scope with the state space, and the address.
 
-An address in another block's shared memory is a generic one.
+An address in another block's shared memory is generic.
 """
-
-
-def _one(kind: str, dtype: str, form: str, memory: str) -> str:
-    element, letter, bits = _REGISTERS[dtype]
-    suffix, scope, address = _PLACES[memory]
-    return f"""
-DEVICE void reduce_{kind}_{dtype}{suffix}({element}* to, {element} x) {{
-  asm volatile("red.relaxed.{scope}.{form} [%0], %1;"
-               ::{address}, "{letter}"({bits}) : "memory");
-}}"""
 
 
 def _several(dtype: str, width: int, form: str, packed: int) -> str:
@@ -102,7 +92,7 @@ DEVICE void reduce_add_{dtype}x{width}({element}* to, const {element}* x) {{
 
 
 def _extreme(kind: str, dtype: str, memory: str) -> str:
-    """Minimum or maximum of floats by compare-and-swap; NaN stays."""
+    """The minimum or maximum of floats by compare-and-swap; NaN stays."""
     element, bits = _REGISTERS[dtype][0], dtype[1:]
     word, to_bits, of_bits, letter = {
         "f32": ("unsigned", "__float_as_uint(x)", "__uint_as_float(seen)", "r"),
@@ -126,14 +116,20 @@ DEVICE void reduce_{kind}_{dtype}{suffix}({element}* to, {element} x) {{
 
 
 def _functions() -> Iterator[tuple[str, str, AtomicFunction, str]]:
-    """Every function: the kind and element type of its reduction, what it is, its text."""
-    for memory, (suffix, _, _) in _PLACES.items():
+    """Yield the kind and element type of each reduction, its function, and the function's text."""
+    for memory, (suffix, scope, address) in _PLACES.items():
         least = "sm_90" if memory == "cluster" else ""
         for kind, forms in _FORMS.items():
             for dtype, form in forms.items():
                 feature = least or _SINCE.get((kind, dtype), "")
                 one = AtomicFunction(f"reduce_{kind}_{dtype}{suffix}", 1, feature, memory)
-                yield kind, dtype, one, _one(kind, dtype, form, memory)
+                element, letter, bits = _REGISTERS[dtype]
+                text = f"""
+DEVICE void {one.function}({element}* to, {element} x) {{
+  asm volatile("red.relaxed.{scope}.{form} [%0], %1;"
+               ::{address}, "{letter}"({bits}) : "memory");
+}}"""
+                yield kind, dtype, one, text
         for kind in ("min", "max"):
             for dtype in ("f32", "f64"):
                 one = AtomicFunction(f"reduce_{kind}_{dtype}{suffix}", 1, least, memory)
@@ -187,21 +183,17 @@ DEVICE void reset_counter(unsigned* counter) {{
 }}""",
 }
 
-_REDUCTIONS = {one.function: text for _, _, one, text in _functions()}
-
-PIECES: dict[str, str] = {**_REDUCTIONS, **_COUNTERS}
+PIECES: dict[str, str] = {}
 """Functions of reductions and of counters, by name."""
 
-NEEDS = {name: (_REGISTERS[name.split("_")[2].partition("x")[0]][0],) for name in _REDUCTIONS}
-"""The type that each of them names."""
+NEEDS: dict[str, tuple[str, ...]] = {}
+"""The type that each function of a reduction names."""
 
-
-def _known() -> dict[tuple[str, str], tuple[AtomicFunction, ...]]:
-    found: dict[tuple[str, str], tuple[AtomicFunction, ...]] = {}
-    for kind, dtype, one, _ in _functions():
-        found[kind, dtype] = (*found.get((kind, dtype), ()), one)
-    return found
-
-
-ATOMICS = _known()
+ATOMICS: dict[tuple[str, str], tuple[AtomicFunction, ...]] = {}
 """The functions for each kind of reduction and element type."""
+
+for _kind, _dtype, _function, _text in _functions():
+    PIECES[_function.function] = _text
+    NEEDS[_function.function] = (_REGISTERS[_dtype][0],)
+    ATOMICS[_kind, _dtype] = (*ATOMICS.get((_kind, _dtype), ()), _function)
+PIECES |= _COUNTERS

@@ -1,7 +1,7 @@
-"""CUDA functions that execute MMA atoms, derived from the atom's record alone.
+"""CUDA functions that execute MMA atoms, derived from the atom's record.
 
-`SPELLED` is the whole table: one entry for each kind of instruction.  What a kind's rows are (dtypes, shapes,
-what they need) stands in `tilewright.targets.atoms`.
+`SPELLED` has one entry for each kind of instruction.  `tilewright.targets.atoms` has the dtypes, shapes and
+features of each kind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PTX_TYPES = {
 """PTX names of the dtypes of atoms."""
 
 TF32_BITS = 10
-"""Fraction bits of f32 operands that are called tf32."""
+"""Fraction bits of tf32."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class AsyncForm:
 
     Args:
         from_registers: whether A comes from registers.
-        along: which operands lie along M or N: some of ``"mn"``; the others lie along K.
-        chooses: whether an argument says if products are added to the sums, or take their place.
+        along: the operands that are contiguous along M or N, letters of ``"mn"``; others along K.
+        chooses: whether an argument decides if products are added to the sums, or replace them.
         negative: whether products are subtracted.
     """
 
@@ -49,12 +49,12 @@ Spelling: TypeAlias = Callable[[MmaAtom, AsyncForm], TextFunction]
 
 
 def ptx_type(dtype: DType, precision: int | None = None) -> str:
-    """PTX's name of an operand type; ``precision`` is the fraction bits that are multiplied."""
+    """Return PTX's name of an operand type; ``precision`` is the number of multiplied fraction bits."""
     return "tf32" if precision == TF32_BITS else PTX_TYPES[dtype.name]
 
 
 def function(atom: MmaAtom, form: AsyncForm | None = None) -> TextFunction | None:
-    """The function that executes an atom; None if it is spelled as something else, or not at all.
+    """Return the function that executes an atom; None if the atom has no instruction.
 
     Example:
         >>> from tilewright.targets.atoms import MMA_TF32, wgmma
@@ -77,7 +77,7 @@ def _types(atom: MmaAtom) -> tuple[str, str, str]:
 
 
 def _name(prefix: str, atom: MmaAtom) -> str:
-    """A name that tells the atom from others of its kind: 16-bit sums are told from 32-bit ones."""
+    """A name that is unique among atoms of a kind; it also distinguishes 16-bit from 32-bit sums."""
     a, b, c = _types(atom)
     words = [prefix, _shape(atom), a, *([b] if b != a else []), *([c] if atom.c_dtype.bits == 16 else [])]
     return "_".join(words)
@@ -85,12 +85,12 @@ def _name(prefix: str, atom: MmaAtom) -> str:
 
 @dataclass(frozen=True)
 class _Registers:
-    """The registers of an operand, as ``asm`` takes them.
+    """The registers of an operand of ``asm``.
 
     Args:
-        kind: the type of one in C.
-        constraint: its letter.
-        count: how many there are.
+        kind: the C type of a register.
+        constraint: its constraint letter.
+        count: the number of registers.
     """
 
     kind: str
@@ -99,7 +99,7 @@ class _Registers:
 
     @staticmethod
     def of(dtype: DType, values: int) -> _Registers:
-        """64 bits for f64; floats of 32 bits as they are; everything else in words."""
+        """Registers of 64 bits for f64, floats for f32, and words for all other dtypes."""
         if dtype.bits == 64:
             return _Registers("double", "d", values)
         if dtype.is_float and dtype.bits == 32:
@@ -164,7 +164,7 @@ def _wgmma(atom: MmaAtom, form: AsyncForm) -> TextFunction:
         inputs = ", ".join(f'"r"(((const unsigned*)a)[{i}])' for i in range(count))
     else:
         count, kind, a_text, inputs = 1, "descriptor_t", f"%{c.count}", '"l"(a)'
-    # Sums are added to, or so the argument says; of floats an operand may be negated.
+    # Products are added to the sums, unless an argument decides; floating-point operands may be negated.
     choice = ("", "1", "", "", "")
     if form.chooses:
         set_it = rf'"{{\n.reg .pred adds;\nsetp.ne.b32 adds, %{c.count + count + 1}, 0;\n"' + "\n      "

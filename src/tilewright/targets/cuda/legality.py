@@ -20,14 +20,14 @@ from tilewright.targets.target import CUDA
 
 # ---------------------------------------------------------------- registers that roles set
 #
-# ``setmaxnreg`` waits forever if the registers do not fit those that the block was launched with.  A block
-# gets the registers of its compiled kernel times its threads.  Roles that lower their count return
-# registers to this pool, and roles that raise it wait until the pool has enough.  Source: PTX ISA,
-# "Miscellaneous Instructions: setmaxnreg"; CUDA C++ Programming Guide, "Compute Capabilities".
+# A block is launched with the registers of its compiled kernel times its threads.  Roles that lower their
+# count return registers to this pool, and roles that raise it wait until the pool has enough.  If it never
+# has, ``setmaxnreg`` waits forever.  Source: PTX ISA, "Miscellaneous Instructions: setmaxnreg"; CUDA C++
+# Programming Guide, "Compute Capabilities".
 
 
 def too_many_in_roles(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
-    """Roles whose registers exceed what a multiprocessor can launch the block with."""
+    """Yield a violation if roles need more registers than a multiprocessor can give the block."""
     if 0 < kernel.threads <= arch.threads:
         most = min(_allocated(arch.thread_registers, arch), arch.registers_of_each(kernel.threads))
         reason = f"{kernel.threads} threads of a multiprocessor's {arch.registers} start with at most {most}"
@@ -35,7 +35,7 @@ def too_many_in_roles(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
 
 
 def too_many_as_compiled(kernel: Kernel, arch: Arch, compiled: int) -> list[Violation]:
-    """The same for the registers per thread that the kernel was compiled to."""
+    """Return the same violation for the registers per thread of the compiled kernel."""
     start = _allocated(compiled, arch)
     reason = f"{kernel.threads} threads start with the {start} that the kernel was compiled for"
     return list(_check(kernel, arch, start, reason))
@@ -46,7 +46,7 @@ def _allocated(registers: int, arch: Arch) -> int:
 
 
 def _check(kernel: Kernel, arch: Arch, start: int, reason: str) -> Iterator[Violation]:
-    """Whether the registers of all warps fit, if each thread starts with ``start``."""
+    """Yield a violation unless the registers of all warps fit, if each thread starts with ``start``."""
     roles = [op for op in kernel.body.ops if isinstance(op, Role) and op.registers is not None]
     if not roles:
         return
@@ -69,7 +69,7 @@ def _check(kernel: Kernel, arch: Arch, start: int, reason: str) -> Iterator[Viol
 
 
 def _nearest(wanted: Sequence[int], largest: Role, most: int, arch: Arch) -> str:
-    """Fewer registers for the warps that ask for the most."""
+    """Fewer registers for the warps that request the most."""
     top = largest.registers or 0
     greedy = sum(count == top for count in wanted)
     left, unit = most - sum(count for count in wanted if count != top), arch.register_unit
@@ -85,7 +85,7 @@ SINCE_SM_90 = {op.name for op in ASYNC_OPS} - {Role.name, RoleBarrier.name} | {*
 
 
 def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
-    """Every rule of an architecture that a kernel breaks, with the nearest legal choice.
+    """Return every rule of an architecture that a kernel breaks, with the nearest legal choice.
 
     Args:
         kernel: the traced kernel.
@@ -105,13 +105,11 @@ def _operation(op: Op, arch: Arch) -> Iterator[Violation]:
         yield op.violation("target", f"{arch.name} has no {op.verb}", "sm_90a")
     elif is_in_background(op) and "cp_async" not in arch.features:
         yield op.violation("copy_async", f"{arch.name} copies nothing in the background", "copy")
-    elif isinstance(op, Copy) and op.engine == "matrix" and not _moves_matrices(op, arch):
+    elif isinstance(op, Copy) and op.engine == "matrix":
+        how = op.matrices or matrices_of(op, stores="sm_90" in arch.features)
         text = f"{arch.name} moves no matrices of 8 rows of 16 bytes from {op.source} to {op.target}"
-        yield op.violation("engine", text, "engine='direct', or none: the target chooses")
-
-
-def _moves_matrices(op: Copy, arch: Arch) -> bool:
-    return (op.matrices or matrices_of(op, stores="sm_90" in arch.features)) is not None
+        if how is None:
+            yield op.violation("engine", text, "engine='direct', or none: the target chooses")
 
 
 def _atom(op: Mma, arch: Arch) -> Iterator[Violation]:

@@ -1,12 +1,12 @@
-"""Two or eight narrow numbers at once: rules of conversions, zero points and scales, and their functions.
+"""Rules and functions for two or eight narrow numbers at once: conversions, zero points and scales.
 
-Eight i4 of a word become halves in pairs.  Two numbers go into the low bits of two halves.  A logical
-operation sets the exponent bits at which the last bit counts as 1, and flips the sign bit, so that the half
-is an offset plus 8 plus the number; a subtraction removes both.  Each step is exact.
+Eight i4 of a word become pairs of f16.  Two numbers go into the low bits of two f16.  A logical operation
+sets the exponent at which the last bit has the value 1, and flips the sign bit, so that the f16 is an offset
+plus 8 plus the number; a subtraction removes both.  Each step is exact.
 
-Numbers that lie 4 apart in memory are 16 bits apart in the word, as two halves are: they need only the
-logical operation.  Neighbours come from bytes of the word and of the word shifted by 4 bits, which takes one
-more operation per pair.
+Numbers that are 4 apart in memory are 16 bits apart in the word, as two f16 are: they need only the logical
+operation.  Neighbours come from bytes of the word and of the word shifted by 4 bits, which takes one more
+operation per pair.
 
 Source: PTX ISA, "cvt", "prmt", "lop3".
 """
@@ -35,21 +35,21 @@ ARITHMETIC = {
     ("sub", "bf16"): PairFunction("pair_sub_bf16", "sm_80"),
     ("mul", "bf16"): PairFunction("pair_mul_bf16", "sm_80"),
 }
-"""By function and dtype: of two neighbours and a number that is the same for both.
+"""Functions of two neighbours and a number that both share, by elementwise function and dtype.
 
-One rounding in halves equals computing in f32 and rounding: f32 has more than twice their bits.
+They round once.  The result equals that of f32 arithmetic, which has more than twice as many bits, rounded.
 """
 
 
 @CUDA_RULES.rule(Elementwise)
 def elementwise_in_pairs(emitter: SimtEmitter, op: Elementwise) -> None:
-    """A function of every element; of neighbours and a number that they share two at a time."""
-    if not _with_one(emitter, op):
+    """Write a function of every element; two at a time if two neighbours share the second operand."""
+    if not _in_pairs(emitter, op):
         elementwise(emitter, op)
 
 
-def _with_one(emitter: SimtEmitter, op: Elementwise) -> bool:
-    """Write a function of neighbours and a number that they share, two at a time, if it is one."""
+def _in_pairs(emitter: SimtEmitter, op: Elementwise) -> bool:
+    """Write a function of two elements at a time; return False if there is none for the operands."""
     kind, operands = op.result.type, op.operands_
     if not isinstance(kind, FragmentType) or len(operands) != 2:
         return False
@@ -82,7 +82,7 @@ STEMS = {"f16": "half", "bf16": "bf16"}
 
 @CUDA_RULES.rule(Unpack)
 def unpack_words(emitter: SimtEmitter, op: Unpack) -> None:
-    """Registers get the numbers of bytes; eight at a time where they come in words, in one of two orders."""
+    """Write the numbers of bytes to registers; eight at a time if they are words in one of two orders."""
     stem, count = STEMS.get(op.target.dtype.name), op.source.fragment.distribution.size_values
     if stem is None or op.packed.name != "i4" or count % WORD_BYTES or (found := _order(op)) is None:
         unpack(emitter, op)
@@ -98,7 +98,7 @@ def unpack_words(emitter: SimtEmitter, op: Unpack) -> None:
 
 
 def _order(op: Unpack) -> tuple[str, int, int] | None:
-    """How a word's numbers lie in pairs of registers, and how far it is to the next pair and the third."""
+    """The function for the order of a word's numbers, and the offsets of the second and the third pair."""
     size = op.packed.per_byte * WORD_BYTES
     places = registers_of(op.digits, op.target.fragment.distribution.size_values).reshape(-1, size)
     for name, apart in (("i4x8", 1), ("i4x8_apart", size // 2)):
@@ -209,17 +209,7 @@ _ARITHMETIC = {
     ("sub", "bf16"): "fma_bf16x2(z, 0xbf80bf80, x)",
     ("mul", "bf16"): "fma_bf16x2(x, z, 0x80008000)",
 }
-"""Functions of two pairs: products less 0 in bf16, whose zeros keep their sign."""
-
-
-def _arithmetic(name: str, kind: str, made: str) -> str:
-    lines = (
-        f"DEVICE void {name}({kind}_t* to, const {kind}_t* from, const {kind}_t other) {{",
-        "  const unsigned x = *(const unsigned*)from, z = other.bits | other.bits << 16;",
-        f"  *(unsigned*)to = {made};",
-        "}",
-    )
-    return "\n".join(lines)
+"""Functions of two pairs; products of bf16 add -0, so that zeros keep their sign."""
 
 
 _NEIGHBOURS = """DEVICE void i4x8_to_{name}({name}_t* to, int near, int far, const unsigned char* from) {{
@@ -279,9 +269,12 @@ _WORD_NEEDS = {
 PIECES = {
     **INSTRUCTIONS,
     **{
-        name: _arithmetic(name, kind, made)
+        f"pair_{function}_{kind}": f"""\
+DEVICE void pair_{function}_{kind}({kind}_t* to, const {kind}_t* from, const {kind}_t other) {{
+  const unsigned x = *(const unsigned*)from, z = other.bits | other.bits << 16;
+  *(unsigned*)to = {made};
+}}"""
         for (function, kind), made in _ARITHMETIC.items()
-        for name in [f"pair_{function}_{kind}"]
     },
     **{
         name: _piece(name, "half", steps)

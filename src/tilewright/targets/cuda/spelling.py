@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.ir.copies import Matrices
-from tilewright.ir.ops import (
-    AsyncCommit,
-    AsyncWait,
-    Copy,
-)
+from tilewright.ir.ops import AsyncCommit, AsyncWait, Copy
 from tilewright.symbolic.expr import mul
 from tilewright.symbolic.nodes import Sym
 from tilewright.targets.rules import RuleTable
@@ -24,37 +19,24 @@ CUDA_RULES = RuleTable(CUDA.name, SIMT_RULES)
 
 @CUDA_RULES.rule(Copy, variant="matrix")
 def copy_matrices(emitter: SimtEmitter, op: Copy) -> None:
-    """``ldmatrix`` or ``stmatrix``."""
+    """``ldmatrix``, or ``stmatrix`` of converted vectors."""
     how = op.matrices
     assert how is not None, "a pass has chosen them"
-    if op.source.is_fragment:
-        _store_matrices(emitter, op, how)
-    else:
-        _load_matrices(emitter, op, how)
-
-
-def _load_matrices(emitter: SimtEmitter, op: Copy, how: Matrices) -> None:
-    text = f"{op.source} -> {op.target}, {how.count} matrices at a time"
-    with emitter.scope(op, text, emitter.participants(op.spread)) as scope:
-        rank = op.spread.rank
-        path = walk(how.values, rank, 1, scope.names(LOOPS))
-        start = thread_coordinate(how.lanes, rank, emitter.thread(op.spread.size_threads))
-        at = walk_of(path, scope.coordinate(start))
-        pointer, step = place(scope, "from", op.source, at, path.loops, const=True)
-        source = emitter.plus(pointer, step)
-        register = emitter.spell(mul(path.register, how.count * how.word))
-        target = code("&{}[{}]", emitter.name(op.target), register)
-        emitter.one_line(path.loops, Do(call(f"ld{_function(how)}", target, source)))
-
-
-def _store_matrices(emitter: SimtEmitter, op: Copy, how: Matrices) -> None:
-    """The loads, the other way, each vector converted on its way."""
+    # The functions of the prelude are called ldmatrix_x4, stmatrix_x4_trans and so on.
+    function = f"matrix_x{how.count}{'_trans' if how.transposed else ''}"
     text = f"{op.source} -> {op.target}, {how.count} matrices at a time"
     with emitter.scope(op, text, emitter.participants(op.spread)) as scope:
         rank, each = op.spread.rank, how.count * how.word
         path = walk(how.values, rank, 1, scope.names(LOOPS))
         start = thread_coordinate(how.lanes, rank, emitter.thread(op.spread.size_threads))
         at = walk_of(path, scope.coordinate(start))
+        if op.target.is_fragment:
+            pointer, step = place(scope, "from", op.source, at, path.loops, const=True)
+            register = emitter.spell(mul(path.register, each))
+            target = code("&{}[{}]", emitter.name(op.target), register)
+            loaded = call(f"ld{function}", target, emitter.plus(pointer, step))
+            emitter.one_line(path.loops, Do(loaded))
+            return
         pointer, step = place(scope, "to", op.target, at, path.loops, const=False)
         packed, e = scope.name("packed"), Sym(scope.name("e"), 0, each - 1)
         with emitter.loops(path.loops):
@@ -66,17 +48,12 @@ def _store_matrices(emitter: SimtEmitter, op: Copy, how: Matrices) -> None:
                 emitter.dialect.types,
             )
             emitter.one_line((e,), Assign(element(packed, e), value))
-            emitter.do(call(f"st{_function(how)}", emitter.plus(pointer, step), packed))
-
-
-def _function(how: Matrices) -> str:
-    """The name of the prelude's function, less the ``ld`` or ``st`` that it begins with."""
-    return f"matrix_x{how.count}{'_trans' if how.transposed else ''}"
+            emitter.do(call(f"st{function}", emitter.plus(pointer, step), packed))
 
 
 @CUDA_RULES.rule(Copy, variant="async")
 def copy_async(emitter: SimtEmitter, op: Copy) -> None:
-    """``cp.async``, with zeros where the source does not exist."""
+    """``cp.async``, which writes zeros outside of the source."""
     vector = op.vector or 1
     guard = emitter.participants(op.spread, once=True)
     with emitter.scope(op, f"{title(op, vector)}, in the background", guard) as scope:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.ir.bulk_legality import BULK_REDUCTIONS
 
 CLUSTER_SCOPE = "_cluster"
-"""Suffix of the functions that also order the threads' own accesses between blocks, which costs a wait."""
+"""Suffix of functions that also order the threads' own accesses between blocks, which costs a wait."""
 
 _SHARED = "(unsigned)__cvta_generic_to_shared"
 
@@ -57,10 +57,10 @@ DEVICE void mbarrier_wait{suffix}(mbarrier_t* barrier, int parity) {{
 
 
 def _tma_loads(rank: int, sent: str, taken: str, given: str) -> dict[str, str]:
-    """Loads of a box to one block or several, also with the number of blocks that read the box.
+    """Loads of a box to one block or several; some take the number of blocks that read the box.
 
-    A box that is read once leaves the second-level cache first.  A hint that a box is to be kept as usual
-    makes a GEMM slower by a tenth and more (seen on an H200), so that other boxes have none.
+    A box that is read once is evicted first from the second-level cache.  Other boxes have no hint: the hint
+    of normal eviction makes a GEMM slower by a tenth or more (measured on an H200).
     """
     blocks, passed = ("unsigned short blocks, ", "blocks, ") if sent else ("", "")
     coordinates, numbers = (", ".join(f"{kind}x{i}" for i in range(rank)) for kind in ("int ", ""))
@@ -205,7 +205,7 @@ DEVICE void cluster_barrier() {
 }""",
     "cluster_part": """
 DEVICE void cluster_part() {
-  // Behind the fence a thread's reads of other blocks' memory are over; its writes are nobody's here.
+  // After the fence a thread's reads of other blocks' memory are complete; no block reads its writes.
   asm volatile("fence.acq_rel.cta;\\n"
                "barrier.cluster.arrive.relaxed.aligned;\\n"
                "barrier.cluster.wait.aligned;" ::: "memory");

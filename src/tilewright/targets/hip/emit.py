@@ -19,23 +19,23 @@ from tilewright.symbolic.nodes import Int
 from tilewright.targets.hip.prelude import DIALECT
 from tilewright.targets.rules import EmittedText, RuleTable
 from tilewright.targets.simt.banks import Serving, spread_over_banks
-from tilewright.targets.simt.copies import ThreadAccess, access, plan, title
+from tilewright.targets.simt.copies import access, plan, title
 from tilewright.targets.simt.emit import emit_text, meet
 from tilewright.targets.simt.emitter import SIMT_RULES, SimtEmitter
 from tilewright.targets.simt.thread_values import split_offset
-from tilewright.targets.statements import Code, Do, call, code, named
+from tilewright.targets.statements import Do, call, code, named
 from tilewright.targets.target import HIP
 
 HIP_RULES = RuleTable(HIP.name, SIMT_RULES)
-"""The rules of the HIP target: those of all per-thread programs, and of copies into shared memory."""
+"""The rules of the HIP target: those of `simt`, and of copies into shared memory."""
 
 MOST_COUNTED = 63
-"""Loads that a wait can leave under way."""
+"""Most loads that a wait can leave pending."""
 
 
 @HIP_RULES.rule(Copy, variant="async")
 def load_to_shared(emitter: SimtEmitter, op: Copy) -> None:
-    """``global_load_lds``: each lane has the next elements in the order of addresses, or zeros."""
+    """``global_load_lds``: each lane loads the next elements in the order of addresses, or zeros."""
     vector, size = op.vector or 1, op.target.dtype.bytes
     text = f"{title(op, vector)}, in the background"
     with emitter.scope(op, text, emitter.participants(op.spread)) as scope:
@@ -47,26 +47,20 @@ def load_to_shared(emitter: SimtEmitter, op: Copy) -> None:
         first = call("shared_address", emitter.base(op.target))
         emitter.constant("unsigned", to, call("of_first_lane", emitter.plus(first, mul(base, size))))
         place = emitter.plus(to, mul(step, size))
-        loaded = Do(call(f"load_to_shared_{vector * size}", _existing(emitter, source), place))
-        emitter.one_line(path.loops, loaded)
-
-
-def _existing(emitter: SimtEmitter, source: ThreadAccess) -> Code:
-    """The address of the elements, or of zeros where they do not exist."""
-    address, exists = source.address(emitter), source.condition(emitter)
-    if exists is None:
-        return address
-    return code("{} ? (const void*)({}) : {}", exists, address, named("zeros"))
+        address, exists = source.address(emitter), source.condition(emitter)
+        if exists is not None:
+            address = code("{} ? (const void*)({}) : {}", exists, address, named("zeros"))
+        emitter.one_line(path.loops, Do(call(f"load_to_shared_{vector * size}", address, place)))
 
 
 @HIP_RULES.rule(AsyncCommit)
 def async_commit(emitter: SimtEmitter, op: AsyncCommit) -> None:
-    """Nothing: waits count loads."""
+    """Write nothing: waits count loads."""
 
 
 @HIP_RULES.rule(AsyncWait)
 def async_wait(emitter: SimtEmitter, op: AsyncWait) -> None:
-    """``s_waitcnt vmcnt``: loads end in the order in which they began."""
+    """``s_waitcnt vmcnt``: loads complete in the order in which they started."""
     left = min(op.accesses or 0, MOST_COUNTED)
     emitter.comment(op, f"wait until at most {left} loads are unfinished")
     emitter.do(call("loads_wait", of=[left]))
@@ -74,7 +68,7 @@ def async_wait(emitter: SimtEmitter, op: AsyncWait) -> None:
 
 @HIP_RULES.rule(RoleBarrier)
 def role_barrier(emitter: SimtEmitter, op: RoleBarrier) -> None:
-    """``s_barrier``, which counts the waves that arrive, wherever in the program: all of the block's."""
+    """``s_barrier``, which waits for all waves of the block, wherever in the program they arrive."""
     emitter.comment(op, f"barrier {op.number} of all threads, wherever they stand")
     emitter.do(call("in_this_order"))
     meet(emitter)

@@ -20,12 +20,12 @@ class Builtin:
     """A builtin that multiplies.
 
     Args:
-        name: less its ``__builtin_amdgcn_``.
-        element: what it calls an element of A and of B.
-        count: how many of these a lane gives.
-        form: its arguments, of the registers ``{a}``, ``{b}`` and ``{c}``.
-        since: the macro of the architecture that has it beside those that do in several steps what it does in
-            one; empty if all that execute the atom have it.
+        name: its name without ``__builtin_amdgcn_``.
+        element: the C type of an element of A and of B.
+        count: elements of A and of B per lane.
+        form: its arguments, with the registers ``{a}``, ``{b}`` and ``{c}``.
+        since: the macro of the architecture that has it, if others execute the atom in several steps; else
+            empty.
     """
 
     name: str
@@ -68,10 +68,10 @@ _STEPS = {
     ("f8e5m2", 16): (32, _mfma("f32_16x16x32_bf8_bf8", "long")),
 }
 _STEPS |= {(f"{kind}fnuz", side): _STEPS[kind, side] for kind in ("f8e4m3", "f8e5m2") for side in (32, 16)}
-"""Depth and builtin that all architectures have, by the dtype of A and the rows."""
+"""Depth and builtin of every architecture, by dtype of A and rows."""
 
 _OF_GFX90A = {32: _mfma("i32_32x32x8i8", "int"), 16: _mfma("i32_16x16x16i8", "int")}
-"""Integer builtins of gfx90a alone, by the rows."""
+"""Integer builtins of gfx90a only, by rows."""
 
 _AT_ONCE = {
     ("f16", 32, 16): _mfma("f32_32x32x16_f16", "_Float16", 8, "__gfx950__"),
@@ -81,7 +81,7 @@ _AT_ONCE = {
     ("i8", 32, 32): _mfma("i32_32x32x32_i8", "int", 4, "__gfx950__"),
     ("i8", 16, 64): _mfma("i32_16x16x64_i8", "int", 4, "__gfx950__"),
 }
-"""Builtins of gfx950 that execute at once an atom that takes two steps elsewhere."""
+"""Builtins of gfx950 for atoms that take two steps on other architectures."""
 
 _OF_WMMA = {
     ("f16", "gfx11"): _wmma("f32_16x16x16_f16_w32", "_Float16", 16),
@@ -98,7 +98,7 @@ _OF_WMMA = {
 
 
 def builtins(atom: MmaAtom) -> tuple[tuple[int, Builtin], ...]:
-    """Builtins that execute an atom, with repeat counts, the most widespread last; empty for multiply-adds.
+    """Return the builtins that execute an atom, with repeat counts; the most common builtin is last.
 
     Example:
         >>> from tilewright.targets.matrix_cores import MFMA_F16_K16
@@ -118,7 +118,7 @@ def builtins(atom: MmaAtom) -> tuple[tuple[int, Builtin], ...]:
 
 
 def function(atom: MmaAtom) -> TextFunction | None:
-    """The function that executes an atom on the first registers of C, A and B, or None."""
+    """Return the function that executes an atom on the first registers of C, A and B, or None."""
     found = builtins(atom)
     if not found:
         return None
@@ -145,7 +145,7 @@ DEVICE void {name}({total}* c, const void* a, const void* b) {{
 
 
 def _way(steps: int, one: Builtin, align: int) -> str:
-    """The products of an atom, added to ``sums``."""
+    """The statements that add the products of an atom to ``sums``."""
     declared = (
         f"  typedef {one.element} operand_t __attribute__(({_vector(one.count)}may_alias, aligned({align})));"
     )
@@ -170,7 +170,7 @@ def _vector(count: int) -> str:
 def _load(width: int, spelled: str) -> str:
     return f"""
 DEVICE void load_to_shared_{width}(const void* from, unsigned to) {{
-  // {width} bytes of each lane, one lane behind the other; nothing but `loads_wait` waits for them.
+  // {width} bytes of each lane, in the order of lanes; only `loads_wait` waits for them.
   asm volatile(
       "s_mov_b32 m0, %1\\n\\t"
       "s_nop 0\\n\\t"
@@ -183,8 +183,8 @@ DEVICE void load_to_shared_{width}(const void* from, unsigned to) {{
 
 LOADS_TO_SHARED = {
     "zeros": """
-// What loads read in the place of elements that do not exist.  Nothing writes them; they are not called
-// constants, for the compiler would then not know that an address is one of global memory.
+// Loads read these instead of elements that do not exist.  Nothing writes them; they are not declared
+// constant, because the compiler would then not know that an address is in global memory.
 __attribute__((device, aligned(16))) static unsigned zeros[4] = {0, 0, 0, 0};""",
     "load_or_zeros": """
 template <class Word>
@@ -193,7 +193,7 @@ DEVICE Word load_or_zeros(bool exists, const void* from) {
 }""",
     "anew": """
 DEVICE int anew(int x) {
-  // What conditions on x are is computed here, and not kept since before.
+  // Conditions on x are computed after this, instead of being kept from before.
   asm volatile("" : "+v"(x));
   return x;
 }""",

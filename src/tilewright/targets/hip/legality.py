@@ -22,7 +22,7 @@ NOT_ON_AMD = {op.name for op in ASYNC_OPS} - {Role.name, RoleBarrier.name} | {*B
 
 
 def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
-    """Every rule of an architecture that a kernel breaks, with the nearest legal choice.
+    """Return every rule of an architecture that a kernel breaks, with the nearest legal choice.
 
     Args:
         kernel: the traced kernel.

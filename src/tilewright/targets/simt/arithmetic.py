@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import gcd
 
 import numpy as np
@@ -23,7 +23,6 @@ from tilewright.targets.simt.emitter import SIMT_RULES, LocalNames, SimtEmitter,
 from tilewright.targets.simt.random_places import FOUR, RandomPlace
 from tilewright.targets.simt.thread_values import split_offset, thread_coordinate
 from tilewright.targets.statements import Assign, Code, Do, call, code, joined, named
-from tilewright.threads.distribution import Distribution
 from tilewright.threads.registers import Digit, broadcast, indexed
 
 # ----------------------------------------------------------------
@@ -38,11 +37,11 @@ WORD = 32
 """Bits of a word."""
 
 AT_ONCE = 2
-"""Generations that are written side by side, so that one goes on while another waits for its product."""
+"""Unrolled generations, so that one proceeds while another waits for its product."""
 
 
 def random_mask(emitter: SimtEmitter, op: Elementwise, place: RandomPlace) -> None:
-    """``random_at_least`` of a place: the bits of a word in a loop, then the truth values that they are."""
+    """Write ``random_at_least`` of a place: a loop over the bits of a word, then their truth values."""
     spread = op.result.fragment.distribution
     width = gcd(spread.size_values, WORD)
     each = FOUR if place.along is not None and width % FOUR == 0 else 1
@@ -52,19 +51,24 @@ def random_mask(emitter: SimtEmitter, op: Elementwise, place: RandomPlace) -> No
     with emitter.indented():
         scope = LocalNames(emitter)
         lanes = place.lanes and each == FOUR
-        pair, lane = _pair_of_lanes(scope, spread) if lanes else (0, 0)
+        thread: Int = emitter.thread(spread.size_threads)
+        lane: Int = 0
+        if lanes:  # the even lane of a pair holds the first two of four neighbours
+            pair, lane = scope.constant("pair", floordiv(thread, 2)), scope.constant("lane", mod(thread, 2))
+            thread = mul(pair, 2)
         word = Sym(scope.name("w"), 0, spread.size_values // width - 1)
         turn = Sym(scope.name("j"), 0, width // each - 1)
         bits, i = scope.name("bits"), Sym(scope.name("i"), 0, width - 1)
-        thread: Int = emitter.thread(spread.size_threads)
-        if lanes:  # that of the even lane, which holds the first of four
-            thread = mul(pair, 2)
         register = add(mul(word, width), mul(turn, each), mul(lane, 2))
-        at = dict(zip(place.at, _at(spread, thread, register), strict=True))
+        at: dict[Sym, Int] = {}  # the coordinates of a register of a thread
+        starts = thread_coordinate(spread.threads, spread.rank, thread)
+        for dim, (coord, first) in enumerate(zip(place.at, starts, strict=True)):
+            steps = [Digit(mode.extent, mode.step if mode.dim == dim else 0) for mode in spread.values]
+            at[coord] = add(first, indexed(steps, register))
         start, step = split_offset(substitute(place.index, at), (word, turn), emitter.sizes)
-        first = scope.name("first")
-        emitter.constant("long long", first, emitter.spell_wide(start))
-        index = code("{} + {}", first, emitter.spell_wide(step))
+        base = scope.name("first")
+        emitter.constant("long long", base, emitter.spell_wide(start))
+        index = code("{} + {}", base, emitter.spell_wide(step))
         function = op.function if each == 1 else "four_at_least"
         made = call(function, index, *(_key(emitter, one) for one in op.operands_[1:]))
         with emitter.loops((word,)):
@@ -82,19 +86,6 @@ def random_mask(emitter: SimtEmitter, op: Elementwise, place: RandomPlace) -> No
             emitter.one_line((i,), Assign(target, code("{} >> {} & 1", bits, named(i.name))))
 
 
-def _pair_of_lanes(scope: LocalNames, spread: Distribution) -> tuple[Int, Int]:
-    """The thread's pair of lanes, and its index in the pair."""
-    thread = scope.emitter.thread(spread.size_threads)
-    return scope.constant("pair", floordiv(thread, 2)), scope.constant("lane", mod(thread, 2))
-
-
-def _at(spread: Distribution, thread: Int, register: Int) -> Iterator[Int]:
-    """The coordinates of a register of a thread."""
-    for dim, first in enumerate(thread_coordinate(spread.threads, spread.rank, thread)):
-        steps = [Digit(mode.extent, mode.step if mode.dim == dim else 0) for mode in spread.values]
-        yield add(first, indexed(steps, register))
-
-
 def _key(emitter: SimtEmitter, value: Value | float | Int) -> Code:
     """A key, a counter or a threshold."""
     if isinstance(value, Value):
@@ -108,7 +99,7 @@ def _key(emitter: SimtEmitter, value: Value | float | Int) -> Code:
 
 
 def converted_in_pairs(emitter: SimtEmitter, op: Elementwise) -> PairFunction | None:
-    """The function that does an operation for two numbers at once, or None."""
+    """Return the function that converts two numbers at once, or None."""
     kind = op.result.type
     if op.function != "convert" or not isinstance(kind, FragmentType):
         return None
@@ -123,7 +114,7 @@ def converted_in_pairs(emitter: SimtEmitter, op: Elementwise) -> PairFunction | 
 
 
 def in_pairs(emitter: SimtEmitter, op: Elementwise, pair: PairFunction) -> None:
-    """Convert two at a time."""
+    """Convert two numbers at a time."""
     [source] = op.operands_
     assert isinstance(source, Value), "a pair is of registers"
     emitter.comment(op, f"{op.result.name} = {op.function}({source}), two at a time")
@@ -183,7 +174,7 @@ MATH = frozenset(
 
 
 def literal(value: float | int, dtype: DType, dialect: SimtDialect) -> Code:
-    """A number in the dtype in which ``dtype`` computes."""
+    """Return a number as a literal of the dtype in which ``dtype`` computes."""
     kind = dtype.computed
     if kind.kind == "bool":
         return Code("true" if value else "false")
@@ -191,27 +182,24 @@ def literal(value: float | int, dtype: DType, dialect: SimtDialect) -> Code:
         number = int(value)
         text = f"{number}{suffix(kind)}"
         if wraps(kind) and number == -(1 << (kind.bits - 1)):
-            text = f"{number + 1}{suffix(kind)} - 1"  # its absolute value is a number of another type
+            text = f"{number + 1}{suffix(kind)} - 1"  # its absolute value does not fit the type
         return Code(f"({text})" if number < 0 else text)
-    number_ = _in_range(float(value), kind)
-    if math.isfinite(number_):
-        text = f"{number_!r}{'f' if kind == f32 else ''}"
-        return Code(text if number_ >= 0 else f"({text})")
-    made = Code(dialect.not_a_number if number_ != number_ else dialect.infinity)
-    if number_ < 0:
+    real = float(value)
+    with np.errstate(over="ignore", under="ignore"):
+        near = float(kind.numpy.type(real))
+    if real and (near == 0 or math.isinf(near)):  # C refuses constants that are out of range
+        real = near
+    if math.isfinite(real):
+        text = f"{real!r}{'f' if kind == f32 else ''}"
+        return Code(text if real >= 0 else f"({text})")
+    made = Code(dialect.not_a_number if real != real else dialect.infinity)
+    if real < 0:
         made = code("-{}", made)
     return code("(double){}", made) if kind == f64 else made
 
 
-def _in_range(value: float, kind: DType) -> float:
-    """The number, or the infinity or zero that it rounds to: a constant out of range is an error in C."""
-    with np.errstate(over="ignore", under="ignore"):
-        near = float(kind.numpy.type(value))
-    return near if value and (near == 0 or math.isinf(near)) else value
-
-
 def rounded(value: float | int, dtype: DType, dialect: SimtDialect) -> Code:
-    """A number rounded to a dtype."""
+    """Return a number rounded to a dtype, in its storage type."""
     if dtype.components > 1:
         parts = literal(value, dtype.component, dialect), literal(0, dtype.component, dialect)
         return code("{}{{{}, {}}}", named(dialect.types[dtype.name]), *parts)
@@ -220,7 +208,7 @@ def rounded(value: float | int, dtype: DType, dialect: SimtDialect) -> Code:
 
 @SIMT_RULES.rule(FragmentOp)
 def fragment(emitter: SimtEmitter, op: FragmentOp) -> None:
-    """An array of registers."""
+    """Declare an array of registers."""
     name, count = emitter.name(op.result), op.distribution.size_values
     text = f"{op.result.name}: {op.dtype} {'x'.join(map(str, op.distribution.shape))}, {count} per thread"
     emitter.comment(op, text)
@@ -234,7 +222,7 @@ def fragment(emitter: SimtEmitter, op: FragmentOp) -> None:
 
 @SIMT_RULES.rule(Fill)
 def fill(emitter: SimtEmitter, op: Fill) -> None:
-    """One value in every register."""
+    """Write one value to every register."""
     kind = op.target.fragment
     i = Sym(emitter.local("i"), 0, kind.distribution.size_values - 1)
     if isinstance(op.value, Value):
@@ -247,7 +235,7 @@ def fill(emitter: SimtEmitter, op: Fill) -> None:
 
 @SIMT_RULES.rule(Elementwise)
 def elementwise(emitter: SimtEmitter, op: Elementwise) -> None:
-    """A function of every element; conversions that the machine does for two at a time are done so."""
+    """Write a function of every element; of two elements at a time if the machine converts two at once."""
     if (pair := converted_in_pairs(emitter, op)) is not None:
         in_pairs(emitter, op, pair)
         return
@@ -271,7 +259,7 @@ SIGNED_BITS = ("f16", "bf16", *(made.name for made in FP8 if not encoding(made).
 
 
 def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> Code:
-    """The function of element ``index`` of its operands, in the result's storage type."""
+    """Return a function of element ``index`` of its operands, in the result's storage type."""
     types = emitter.dialect.types
     result = op.result.dtype
     known = [v.dtype for v in op.operands_ if isinstance(v, Value)]
@@ -290,7 +278,12 @@ def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> Code
         return converted(text, source, result, types)
     if op.function == "select":
         condition, *arms = op.operands_
-        texts = [_arm(emitter, op, arm, index) for arm in arms]
+        texts = [
+            converted(_spelled(emitter, op, arm, index), arm.dtype, result, types)
+            if isinstance(arm, Value)
+            else _number(emitter, arm, result, stored=True)
+            for arm in arms
+        ]
         test = (
             widened(_spelled(emitter, op, condition, index), condition.dtype)
             if isinstance(condition, Value)
@@ -308,18 +301,16 @@ def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> Code
         for v in op.operands_
     ]
     kind = common.computed
-    value = _applied(op.function, texts, kind, types[kind.name])
-    return value if op.function in COMPARISON else _rounded(value, kind, result, types)
-
-
-def _rounded(value: Code, kind: DType, result: DType, types: dict[str, str]) -> Code:
+    value = _computed(op.function, texts, kind, types[kind.name])
+    if op.function in COMPARISON:
+        return value
     if kind == result and not kind.is_float and kind.bits < 32:
         return code("({})({})", named(types[result.name]), value)
     return converted(value, kind, result, types)
 
 
 def _spelled(emitter: SimtEmitter, op: Elementwise, value: Value, index: Sym | None) -> Code:
-    """A number, or the register of a fragment, which may be broadcast."""
+    """A number, or a register of a fragment, which may be broadcast."""
     if not value.is_fragment:
         return emitter.name(value)
     digits = broadcast(op.result.fragment.distribution, value.fragment.distribution)
@@ -328,14 +319,8 @@ def _spelled(emitter: SimtEmitter, op: Elementwise, value: Value, index: Sym | N
     return code("{}[{}]", emitter.name(value), emitter.spell(indexed(digits, index)))
 
 
-def _arm(emitter: SimtEmitter, op: Elementwise, arm: Value | float | Int, index: Sym | None) -> Code:
-    if not isinstance(arm, Value):
-        return _number(emitter, arm, op.result.dtype, stored=True)
-    return converted(_spelled(emitter, op, arm, index), arm.dtype, op.result.dtype, emitter.dialect.types)
-
-
 def _number(emitter: SimtEmitter, value: float | Int, dtype: DType, *, stored: bool = False) -> Code:
-    """A plain number or an integer of the kernel, in the dtype in which ``dtype`` computes, or stored."""
+    """A literal or an integer of the kernel, in the compute dtype of ``dtype``, or in its storage type."""
     if not isinstance(value, Expr):
         return rounded(value, dtype, emitter.dialect) if stored else literal(value, dtype, emitter.dialect)
     text, types = emitter.spell(value, tight=True), emitter.dialect.types
@@ -343,8 +328,8 @@ def _number(emitter: SimtEmitter, value: float | Int, dtype: DType, *, stored: b
     return converted(text, made, dtype if stored else dtype.computed, types)
 
 
-def _applied(function: str, operands: list[Code], kind: DType, spelled: str) -> Code:
-    """The function of widened operands, which have a type that is spelled like that."""
+def _computed(function: str, operands: list[Code], kind: DType, spelled: str) -> Code:
+    """A function of widened operands, whose dtype is ``kind``, ``spelled`` in C."""
     if not kind.is_float and function in _OF_INTEGERS:
         return call(_OF_INTEGERS[function], *operands, of=[named(spelled)])
     if wraps(kind) and function in _WRAPPING:
@@ -361,7 +346,7 @@ def _applied(function: str, operands: list[Code], kind: DType, spelled: str) -> 
 
 
 def called(function: str, kind: DType) -> str:
-    """Name of the C function of an elementwise function without an operator, by compute dtype.
+    """Return the name in C of an elementwise function without an operator, by compute dtype.
 
     Example:
         >>> called("exp", f64), called("exp2", f32), called("max", i32)
@@ -372,21 +357,21 @@ def called(function: str, kind: DType) -> str:
 
 
 def wraps(kind: DType) -> bool:
-    """Whether sums of a dtype need `wrapping`: narrower integers are sums of ``int``, cut when stored.
+    """Return whether sums of a dtype need `wrapping`: narrower integers are sums of ``int``, cut when stored.
 
-    Of signed integers C++ says that they never overflow, and a compiler makes true of ``x + 1 > x``.
+    C++ compilers assume that signed integers never overflow: they replace ``x + 1 > x`` by true.
     """
     return kind.kind == "int" and kind.bits >= 32
 
 
 def wrapping(sign: str, operands: Sequence[Code], kind: DType, spelled: str) -> Code:
-    """A wrapping sum, difference or product of integers, or a negation.
+    """Return a wrapping sum, difference or product of integers, or a negation.
 
     Args:
         sign: ``+``, ``-`` or ``*``.
         operands: expressions of the dtype.
         kind: the dtype.
-        spelled: its type in C.
+        spelled: the dtype's type in C.
     """
     first, *second = operands
     unsigned = unsigned_type(kind)

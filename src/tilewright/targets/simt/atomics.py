@@ -19,7 +19,7 @@ from tilewright.targets.statements import Assign, Code, Do, Statement, call, cod
 
 @SIMT_RULES.rule(Copy, variant="direct")
 def copy_or_reduce(emitter: SimtEmitter, op: Copy) -> None:
-    """A copy by loads and stores, or by reductions in place of the stores."""
+    """Write a copy by loads and stores, or by loads and reductions."""
     if op.reduction is None:
         copy(emitter, op)
     else:
@@ -27,7 +27,7 @@ def copy_or_reduce(emitter: SimtEmitter, op: Copy) -> None:
 
 
 def choose(emitter: SimtEmitter, op: Copy) -> AtomicFunction:
-    """The function that reduces the most elements at once."""
+    """Return the function that reduces the most elements at once."""
     known = emitter.dialect.atomics[str(op.reduction), op.target.dtype.name]
     most, memory = op.vector or 1, op.target.tensor.memory.value
     if memory == "shared" and emitter.kernel.cluster:
@@ -38,7 +38,7 @@ def choose(emitter: SimtEmitter, op: Copy) -> AtomicFunction:
 
 
 def reduce(emitter: SimtEmitter, op: Copy) -> None:
-    """``target = combine(target, source)`` from registers, or from memory through registers."""
+    """Write ``target = combine(target, source)`` from registers, or from memory through registers."""
     atomic = choose(emitter, op)
     text = f"{title(op, atomic.width)}, by {op.reduction}"
     with emitter.scope(op, text, emitter.participants(op.spread, once=True)) as scope:
@@ -88,18 +88,16 @@ def _value(scope: LocalNames, op: Copy, name: Code, first: Int, width: int, *, i
 
 @SIMT_RULES.rule(Signal)
 def signal(emitter: SimtEmitter, op: Signal) -> None:
-    """A release by the first thread."""
+    """Write a release by the first thread."""
     emitter.comment(op, f"signal {op.counter}{_of(emitter, op.of)}")
     place = counter_address(emitter, op.counter)
-    if op.of is None:
-        _by(emitter, 1, Do(call("signal_counter", place, emitter.spell(op.value))))
-    else:
-        _by(emitter, 1, Do(call("signal_counter_of", place, emitter.spell(op.of))))
+    function, value = ("signal_counter", op.value) if op.of is None else ("signal_counter_of", op.of)
+    _by(emitter, 1, Do(call(function, place, emitter.spell(value))))
 
 
 @SIMT_RULES.rule(Ticket)
 def ticket(emitter: SimtEmitter, op: Ticket) -> None:
-    """A release and acquire by the first thread, which writes what it got to shared memory."""
+    """Write a release and acquire by the first thread, which stores the ticket in shared memory."""
     emitter.comment(op, f"take a ticket of {op.counter}{_of(emitter, op.of)}")
     place = counter_address(emitter, op.counter)
     taken = call("take_ticket", place)
@@ -111,7 +109,7 @@ def ticket(emitter: SimtEmitter, op: Ticket) -> None:
 
 @SIMT_RULES.rule(Await)
 def wait(emitter: SimtEmitter, op: Await) -> None:
-    """Acquires by the first warp, until the counter is there."""
+    """Write acquires by the first warp, until the counter has the value."""
     emitter.comment(op, f"wait until {op.counter} is {emitter.spell(op.value)} or more")
     place = counter_address(emitter, op.counter)
     _by(emitter, emitter.kernel.lanes, Do(call("await_counter", place, emitter.spell(op.least))))
@@ -119,7 +117,7 @@ def wait(emitter: SimtEmitter, op: Await) -> None:
 
 @SIMT_RULES.rule(Reset)
 def reset(emitter: SimtEmitter, op: Reset) -> None:
-    """A store by the first thread."""
+    """Write a store by the first thread."""
     emitter.comment(op, f"reset {op.counter} for the next launch")
     _by(emitter, 1, Do(call("reset_counter", counter_address(emitter, op.counter))))
 
@@ -129,7 +127,7 @@ def _of(emitter: SimtEmitter, of: Int | None) -> str:
 
 
 def counter_address(emitter: SimtEmitter, counter: Value) -> Code:
-    """Address of a counter."""
+    """Return the address of a counter."""
     return emitter.plus(emitter.name(counter.buffer), counter.tensor.view.offset)
 
 

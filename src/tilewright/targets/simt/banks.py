@@ -1,9 +1,9 @@
 """Choose layouts of shared tensors without bank conflicts of a warp's accesses.
 
-Shared memory has 32 banks of 4 bytes.  A warp's accesses of 4 bytes or fewer are served together, those of 8
+Shared memory has 32 banks of 4 bytes.  A warp's accesses of up to 4 bytes are served together, those of 8
 bytes in two halves, those of 16 bytes, and ``ldmatrix``, in quarters; lanes that touch different words of one
-bank are served one after another.  Which accesses there are follows from the uses of the tensor; candidates
-are swizzles of whole 16-byte chunks, alone or two after another.
+bank are served one after another.  The accesses follow from the uses of the tensor.  Candidates are swizzles
+of whole 16-byte chunks, or two of them in sequence.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Offsets = np.ndarray[Any, np.dtype[np.int64]]
 
 BANKS, BANK_BYTES = REFERENCE.banks, WORD_BYTES
 CHUNK_BYTES = 16
-"""The widest access, which a swizzle must not cut."""
+"""Bytes of the widest access, which a swizzle must not split."""
 CORE_ROWS = 8
-"""Rows of a matrix of 16 bytes per row, which fills all banks once."""
+"""Rows of a core matrix, of 16 bytes each; it fills all banks once."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Serving:
 
     Args:
         lanes: threads of a warp.
-        matrices: whether loads go by rows of matrices where these fit.
+        banks: banks of shared memory.
+        read_order: lanes in the order in which loads of 16 bytes are served; empty for lane order.
+        matrices: whether loads use ``ldmatrix`` if it fits.
         pairs: whether accesses wider than a bank that are equal in pairs of lanes are served together.
         by_address: whether asynchronous copies write in the order of addresses.
-        banks: banks of shared memory.
-        read_order: lanes in the order in which loads of 16 bytes are served; empty: neighbours.
     """
 
     lanes: int = BANKS
@@ -75,16 +75,16 @@ class WarpAccess:
 
 
 def passes(offsets: Offsets, width: int, element_bytes: int, banks: int = BANKS) -> int:
-    """Passes over shared memory that a warp's accesses take.
+    """Return how many passes over shared memory a warp's accesses take.
 
     Args:
         offsets: element offsets, of shape (accesses, lanes).
         width: bytes of one lane's access.
         element_bytes: bytes of an element.
-        banks: of shared memory.
+        banks: banks of shared memory.
 
     Example:
-        Eight rows of 64 bytes, 16 bytes of each: four of them meet in each group of banks.
+        Eight rows of 64 bytes, 16 bytes of each: four rows share each group of banks.
 
         >>> passes(np.arange(32).reshape(1, 32) % 8 * 32, 16, 2)
         16
@@ -100,7 +100,7 @@ def passes(offsets: Offsets, width: int, element_bytes: int, banks: int = BANKS)
 def spread_over_banks(
     op: Shared, using: tuple[Op, ...], serving: Serving = Serving()
 ) -> tuple[Swizzle, ...] | None:
-    """The swizzles under which the uses of a shared tensor take the fewest passes; None to leave it."""
+    """Return the swizzles with the fewest passes for the uses of a shared tensor; None for no change."""
     if op.dtype.bytes > CHUNK_BYTES or not isinstance(op.view.elems, int):
         return None
     accesses = list(_accesses(op, using, serving))
@@ -120,7 +120,7 @@ def spread_over_banks(
         singles.sort(key=lambda item: item[0])
         for _, (first,) in singles[:4]:
             for second in _candidates(op, line, bits=(1,)):
-                # One that looks at bits which the first leaves alone: addresses stay short.
+                # The second must read bits that the first does not change: addresses stay short.
                 if second.base + second.shift < first.base + first.bits:
                     continue
                 cost = _cost(accesses, (first, second), op.dtype, serving.banks)
@@ -171,7 +171,7 @@ def _accesses(op: Shared, using: Sequence[Op], serving: Serving) -> Iterator[War
                     assert isinstance(depth, int)
                     spread = loaded_as(user, value, depth, views[value])
                     loaded = _loaded(views[value], spread, op.dtype, serving)
-                    yield _served_together(loaded) if serving.pairs else loaded
+                    yield _once_per_pair(loaded) if serving.pairs else loaded
 
 
 def _copied(op: Copy, view: View, reads: bool, serving: Serving) -> WarpAccess:
@@ -185,7 +185,7 @@ def _copied(op: Copy, view: View, reads: bool, serving: Serving) -> WarpAccess:
 
 
 def _loaded(view: View, spread: Distribution, dtype: DType, serving: Serving) -> WarpAccess:
-    """A load into registers: by rows of matrices where it fits."""
+    """A load into registers, by ``ldmatrix`` if it fits."""
     if serving.matrices and (how := matrix_load(view, spread, dtype)):
         rows = Distribution(spread.shape, how.lanes, how.values)
         return WarpAccess(_of_first_warp(view, rows, 1, serving.lanes), CHUNK_BYTES)
@@ -197,8 +197,8 @@ def _loaded(view: View, spread: Distribution, dtype: DType, serving: Serving) ->
     return WarpAccess(offsets, width)
 
 
-def _served_together(access: WarpAccess) -> WarpAccess:
-    """Accesses of 8 or 16 bytes that are equal in pairs of lanes, once: both halves are served at a time.
+def _once_per_pair(access: WarpAccess) -> WarpAccess:
+    """Count accesses wider than a bank once for each pair of lanes that make the same one.
 
     The pairs are neighbours, or lanes two apart; one of the two must hold for all lanes.
     """
@@ -218,9 +218,9 @@ class Requests:
     """Requests of warps to shared memory.
 
     Args:
-        instructions: of the warps.
-        passes: predicted, over the banks.
-        fewest: passes without a conflict; accesses wider than 4 bytes, and ``ldmatrix``, go in parts.
+        instructions: instructions of the warps.
+        passes: predicted passes over the banks.
+        fewest: passes without a conflict; accesses wider than 4 bytes, and ``ldmatrix``, take several.
     """
 
     instructions: int = 0
@@ -237,17 +237,17 @@ class Requests:
 
 
 def requests(op: Copy, value: Value) -> Requests:
-    """Requests of the first warp to shared memory in a copy.
+    """Return the requests of all warps to shared memory in a copy.
 
     Args:
         op: a copy of a lowered kernel.
-        value: its side that lies in shared memory.
+        value: its source or target, in shared memory.
     """
     view, element_bytes = value.tensor.view, value.dtype.bytes
     if (how := op.matrices) is not None:
         table = Distribution(op.spread.shape, how.lanes, how.values).table
         parts = _parts(_offsets(view, table), True, CHUNK_BYTES, element_bytes)
-        # With fewer than four matrices the other lanes repeat addresses, which are not asked for.
+        # With fewer than four matrices the other lanes repeat addresses, which causes no requests.
         found = int(bank_passes(parts, CHUNK_BYTES).sum()) * how.count // 4
         return Requests(len(parts) // 4, found, len(parts) // 4 * how.count)
     vector = op.vector or widest_vector(op)
@@ -262,9 +262,9 @@ def requests(op: Copy, value: Value) -> Requests:
 
 
 def asked_by_descriptor(value: Value) -> Requests:
-    """Requests of a matrix engine that reads a whole operand by a descriptor.
+    """Return the requests of a matrix engine that reads a whole operand by a descriptor.
 
-    It reads core matrices of eight rows of 16 bytes, and one matrix can fill all banks once.
+    It reads core matrices of eight rows of 16 bytes; one matrix can fill all banks once.
 
     Args:
         value: an operand (rows, K) of an asynchronous multiply, in shared memory.
@@ -287,11 +287,11 @@ def asked_by_descriptor(value: Value) -> Requests:
 
 
 def _parts(offsets: Offsets, active: Any, width: int, element_bytes: int) -> Offsets:
-    """The addresses of the parts in which accesses of all warps are served; empty ones are left out.
+    """The addresses of the parts in which accesses of all warps are served, without empty parts.
 
     Args:
         offsets: element offsets, of shape (accesses, threads).
-        active: which threads take part.
+        active: a mask of the threads that take part.
         width: bytes of one lane's access.
         element_bytes: bytes of an element.
     """
@@ -301,20 +301,20 @@ def _parts(offsets: Offsets, active: Any, width: int, element_bytes: int) -> Off
 
 
 def in_shared(value: Value) -> bool:
-    """Whether a value is a tensor in shared memory with known addresses."""
+    """Return whether a value is a tensor in shared memory with known addresses."""
     return value.is_tensor and value.tensor.memory is Memory.SHARED and not value.tensor.indices
 
 
 def passes_per_access(op: Copy) -> float | None:
-    """The predicted passes over the banks of one access of a warp, 1.0 without conflicts.
+    """Return the predicted passes over the banks of one access of a warp, 1.0 without conflicts.
 
-    Accesses wider than 4 bytes, and ``ldmatrix``, go in parts; a part's passes are counted.
+    Accesses wider than 4 bytes, and ``ldmatrix``, are served in parts; this is the number for one part.
 
     Args:
         op: a copy of a lowered kernel.
 
     Returns:
-        That of the worse side, or None if neither lies in shared memory.
+        The number of the worse side, or None if neither side is in shared memory.
     """
     sides = [requests(op, value) for value in (op.source, op.target) if in_shared(value)]
     return max((side.passes / side.fewest for side in sides), default=None)
@@ -324,7 +324,7 @@ def _offsets(view: View, table: Offsets) -> Offsets:
     """Element offsets of accesses, of shape (accesses, threads); indices of stages are 0.
 
     Args:
-        view: of the tensor.
+        view: the view of the tensor.
         table: coordinates, of shape (threads, accesses, rank).
     """
     at = dict(zip(view.coords, np.moveaxis(table, -1, 0), strict=True))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from tilewright.dtypes import FP8, PACKED, DType, Encoding, boolean, encoding, f32, f64, i8, i32, limits
+from tilewright.dtypes import FP8, PACKED, DType, boolean, encoding, f32, f64, i8, i32, limits
 from tilewright.errors import DTypeError
 from tilewright.ir.packed_ops import AsBytes, Pack, Unpack
 from tilewright.symbolic.expr import add, mul
@@ -25,7 +25,7 @@ from tilewright.threads.registers import indexed
 
 
 def spelled(kind: DType) -> str:
-    """Name of a float of at most 8 bits in functions and types of the text.
+    """Return the name of a float of at most 8 bits in functions and types of the text.
 
     Example:
         >>> from tilewright.dtypes import f8e4m3fnuz
@@ -36,7 +36,7 @@ def spelled(kind: DType) -> str:
 
 
 def widening(kind: DType) -> str:
-    """To ``float``, exactly: the bits in their places give a number whose exponent is too small."""
+    """Return the exact conversion to ``float``: shifted bits are a number whose exponent is too small."""
     name, form = spelled(kind), encoding(kind)
     if form.has_one_zero:
         is_special, special = "x.bits == 0x80", "NOT_A_NUMBER"
@@ -55,16 +55,35 @@ DEVICE float {name}_to_float({name}_t x) {{
 
 
 def narrowing(kind: DType) -> str:
-    """From ``float``, to nearest even; numbers beyond the range become infinity, or NaN."""
+    """Return the conversion from ``float``, to nearest even; overflow gives infinity, or NaN."""
     name, form = spelled(kind), encoding(kind)
     down, least = 23 - form.fraction, 1 - form.bias - form.fraction
     half, normal = (1 << down - 1) - 1, _word(2.0 ** (1 - form.bias))
     sign = "y ? sign | y : 0" if form.has_one_zero else "sign | y"
+    largest = form.top - form.has_infinity
+    end = 2.0 ** ((largest >> form.fraction) - form.bias) * (
+        1 + (largest % (1 << form.fraction) + 0.5) / (1 << form.fraction)
+    )
+    beyond = f"{'>' if largest % 2 == 0 else '>='} 0x{_word(end):x}"
+    if form.has_one_zero:
+        special = f"""\
+  if (y {beyond}) {{  // {end:g} and beyond, infinities, NaN
+    return {name}_t{{0x80}};"""
+    elif not form.has_infinity:
+        special = f"""\
+  if (y {beyond}) {{  // beyond {end:g}, the last number that rounds to the largest one
+    y = 0x{form.nan:x};"""
+    else:
+        special = f"""\
+  if (y > 0x7f800000) {{
+    y = 0x{form.nan:x};  // NaN
+  }} else if (y {beyond}) {{
+    y = 0x{form.top:x};  // {end:g} and beyond round to infinity"""
     return f"""
 DEVICE {name}_t float_to_{name}(float x) {{
   const unsigned sign = BITS_OF(x) >> 24 & 0x80;
   unsigned y = BITS_OF(x) & 0x7fffffff;
-{_special(name, form)}
+{special}
   }} else if (y < 0x{normal:x}) {{  // subnormal: the sum leaves multiples of 2**{least} in the last bits
     y = BITS_OF(FLOAT_OF(y) + {2.0 ** (least + 23)}f) - BITS_OF({2.0 ** (least + 23)}f);
   }} else {{
@@ -72,28 +91,6 @@ DEVICE {name}_t float_to_{name}(float x) {{
   }}
   return {name}_t{{(unsigned char)({sign})}};
 }}"""
-
-
-def _special(name: str, form: Encoding) -> str:
-    """The first branches: numbers beyond the largest, and NaN."""
-    largest = form.top - form.has_infinity
-    end = 2.0 ** ((largest >> form.fraction) - form.bias) * (
-        1 + (largest % (1 << form.fraction) + 0.5) / (1 << form.fraction)
-    )
-    beyond = f"{'>' if largest % 2 == 0 else '>='} 0x{_word(end):x}"
-    if form.has_one_zero:
-        return f"""\
-  if (y {beyond}) {{  // {end:g} and beyond, infinities, NaN
-    return {name}_t{{0x80}};"""
-    if not form.has_infinity:
-        return f"""\
-  if (y {beyond}) {{  // beyond {end:g}, the last number that rounds to the largest one
-    y = 0x{form.nan:x};"""
-    return f"""\
-  if (y > 0x7f800000) {{
-    y = 0x{form.nan:x};  // NaN
-  }} else if (y {beyond}) {{
-    y = 0x{form.top:x};  // {end:g} and beyond round to infinity"""
 
 
 def _word(value: float) -> int:

@@ -49,19 +49,19 @@ from tilewright.threads.distribution import Distribution
 #
 # Addresses in swizzled tiles: a base per thread, and the bits that loops flip in it.
 #
-# In ``128*row + ((16*k + col) ^ 8*(row % 8))`` each ``k`` seems to need an address of its own.  But this
-# equals ``(128*row + (col ^ 8*(row % 8))) ^ 16*k``, because no other term has the bits of ``16*k``.  So a
-# thread computes one address, and each step flips bits that are known at compile time.
+# In ``128*row + ((16*k + col) ^ 8*(row % 8))`` each ``k`` seems to need its own address.  But this equals
+# ``(128*row + (col ^ 8*(row % 8))) ^ 16*k``, because no other term has the bits of ``16*k``.  So a thread
+# computes one address, and each step flips bits that are known at compile time.
 
 
 def split_flips(offset: Int, own: Collection[Sym]) -> tuple[Int, Int] | None:
-    """``(start, flips)`` with ``offset == start ^ flips``, where ``flips`` does not depend on the thread.
+    """Return ``(start, flips)`` with ``offset == start ^ flips``; ``flips`` does not depend on the thread.
 
-    Terms of ``start`` that do not depend on the thread alone lie above all bits that are flipped: they may as
-    well be added afterwards.  None if the offset has no such form.
+    Terms of ``start`` that depend on other symbols than the thread's are above all flipped bits, so they may
+    also be added after the flip.  None if the offset has no such form.
 
     Args:
-        offset: not negative.
+        offset: the offset, not negative.
         own: the symbols that depend on the thread.
 
     Example:
@@ -87,7 +87,7 @@ def split_flips(offset: Int, own: Collection[Sym]) -> tuple[Int, Int] | None:
 
 
 def _split(value: Int, own: Collection[Sym]) -> tuple[Int, Int]:
-    """The terms that depend on the thread, with the constant, and the others."""
+    """The sum of the constant and the terms that depend on the thread, and the sum of the other terms."""
     parts, constant = parts_of(expand(value))
     mine = [mul(term, factor) for term, factor in parts if symbols(term) & set(own)]
     others = [mul(term, factor) for term, factor in parts if not symbols(term) & set(own)]
@@ -95,7 +95,7 @@ def _split(value: Int, own: Collection[Sym]) -> tuple[Int, Int]:
 
 
 def _apart(low: Int, high: Int) -> bool:
-    """Whether ``low`` lies in bits below all those that ``high`` can have."""
+    """Whether all bits of ``low`` are below all bits of ``high``."""
     if bounds(low)[0] < 0 or bounds(high)[0] < 0:
         return False
     step = divisor(high)
@@ -106,59 +106,58 @@ def _apart(low: Int, high: Int) -> bool:
 #
 # Gathered rows: a thread reads each row index once.
 #
-# An offset such as ``X_stride0*I[8*i + row] + col`` names an integer in memory.  Its values for all turns
-# of the register loops are read before these loops, into registers.
+# An offset such as ``X_stride0*I[8*i + row] + col`` names an integer in memory.  Its values for all
+# iterations of the register loops are read into registers before these loops.
 
 
 ABSENT = "-1"
-"""Row number for an index without an element: it is no row of any tensor."""
+"""Row number for an index that is out of bounds; no tensor has such a row."""
 
 
 def read_rows(
     scope: LocalNames, tensor: Value, at: Sequence[Int], loops: Sequence[Sym]
 ) -> Mapping[Element, Int]:
-    """Declare the integers in memory that place a thread's accesses to a tensor."""
+    """Read the integers in memory that place a thread's accesses to a tensor; return what stands for each.
+
+    The part of the access' condition that does not depend on these integers guards their reading.
+    """
     if not tensor.tensor.indices:
         return {}
-    view = tensor.tensor.view
+    view, emitter = tensor.tensor.view, scope.emitter
     offset, valid = view.at(tuple(at)), view.valid_at(tuple(at))
     known = split_elements(valid)[0]
-    return {element: _read(scope, element, known, loops) for element in elements((valid, offset))}
-
-
-def _read(scope: LocalNames, element: Element, known: Cond, loops: Sequence[Sym]) -> Int:
-    """Declare one of them; what of the access is known to exist guards it."""
-    emitter = scope.emitter
-    turning = [loop for loop in loops if loop in symbols(element.at)]
-    others = set(loops) - set(turning)
     parts = known.parts if isinstance(known, And) else (known,)
-    guard = all_of(*(part for part in parts if not symbols(part) & others))
-    value = emitter.spell(element)
-    if guard != TRUE:
-        value = code(f"{{}} ? {{}} : {ABSENT}", emitter.spell_cond(guard), value)
-    kind = "int" if bits(element) == 32 else "long long"
-    low = min(element.low, int(ABSENT))
-    if not turning:
-        name = scope.name("chosen")
-        emitter.constant(kind, name, value)
-        return Sym(name, low, element.high)
-    name, number = scope.name("chosen"), turn(turning)
-    emitter.declare(named(kind), name, extent=math.prod(extent(loop) for loop in turning))
-    emitter.one_line(turning, Assign(code("{}[{}]", name, emitter.spell(number)), value))
-    return Element(Sym(name), number, low, element.high)
+    found: dict[Element, Int] = {}
+    for one in elements((valid, offset)):
+        turning = [loop for loop in loops if loop in symbols(one.at)]
+        others = set(loops) - set(turning)
+        guard = all_of(*(part for part in parts if not symbols(part) & others))
+        value = emitter.spell(one)
+        if guard != TRUE:
+            value = code(f"{{}} ? {{}} : {ABSENT}", emitter.spell_cond(guard), value)
+        kind, low = "int" if bits(one) == 32 else "long long", min(one.low, int(ABSENT))
+        name, number = scope.name("chosen"), turn(turning)
+        if turning:
+            emitter.declare(named(kind), name, extent=math.prod(extent(loop) for loop in turning))
+            emitter.one_line(turning, Assign(code("{}[{}]", name, emitter.spell(number)), value))
+            found[one] = Element(Sym(name), number, low, one.high)
+        else:
+            emitter.constant(kind, name, value)
+            found[one] = Sym(name, low, one.high)
+    return found
 
 
 # ---------------------------------------------------------------- rules
 
 
 STAGED_ACCESSES = {16: 8, 8: 8}
-"""Accesses that a thread loads before it stores, by width in bytes, between memories."""
-
-MOST_CONDITIONS = 8
-"""Accesses whose conditions may be known at a time where these lie in scalar registers."""
+"""Accesses that a thread loads before it stores, by width in bytes, in copies between memories."""
 
 STAGED_NARROW = 16
-"""The same for narrower accesses: each has an address and a predicate of its own."""
+"""The same for narrower accesses, each of which has its own address and predicate."""
+
+MOST_CONDITIONS = 8
+"""Most accesses whose conditions are kept at the same time, if conditions are in scalar registers."""
 
 
 @dataclass(frozen=True)
@@ -167,14 +166,14 @@ class ThreadAccess:
 
     Args:
         pointer: name of the pointer before the loops.
-        step: what the loops add to it, in elements.
-        inside: condition known before the loops; None if it holds.
-        valid: condition tested in the loops.
-        dtype: element type.
-        word: type of one access.
+        step: the offset from it in the loops, in elements.
+        inside: the condition that is tested before the loops; None if it always holds.
+        valid: the condition that is tested in the loops.
+        dtype: the element type.
+        word: the type of one access.
         vector: elements of one access.
-        other: the word that is read where the vector does not exist; None for zeros.
-        load_if: the function that loads it where it exists, or zeros.
+        other: the word that is read if the vector does not exist; None for zeros.
+        load_if: the function that loads the vector if it exists, else zeros.
         load_part: the function that loads one part of an interleaved number; empty if it is not interleaved.
     """
 
@@ -190,17 +189,17 @@ class ThreadAccess:
     load_part: str = ""
 
     def address(self, emitter: SimtEmitter) -> Code:
-        """The address of the vector."""
+        """Return the address of the vector."""
         return emitter.plus(self.pointer, self.step)
 
     def condition(self, emitter: SimtEmitter) -> Code | None:
-        """Whether the vector exists; None if it always does."""
+        """Return the condition that the vector exists; None if it always does."""
         inner = None if self.valid == TRUE else emitter.spell_cond(self.valid)
         parts = [part for part in (self.inside, inner) if part is not None]
         return joined(" && ", parts) if parts else None
 
     def load(self, emitter: SimtEmitter) -> Code:
-        """The vector, or what stands for it where it does not exist."""
+        """Return the vector, or ``other`` if it does not exist."""
         condition, address = self.condition(emitter), self.address(emitter)
         if condition is not None and self.other is not None:
             return call("load_or", condition, address, self.other, of=[self.word])
@@ -213,7 +212,7 @@ class ThreadAccess:
         return code("*(const {}*)({})", self.word, address)
 
     def store(self, emitter: SimtEmitter, value: Code) -> Statement:
-        """A statement that writes the vector where it exists."""
+        """Return the statement that writes the vector if it exists."""
         if self.vector == 1:
             place = code("{}[{}]", self.pointer, emitter.spell(self.step))
         else:
@@ -222,7 +221,7 @@ class ThreadAccess:
 
 
 def when(condition: Code | None, statement: Statement) -> Statement:
-    """The statement, where a condition holds, if there is one."""
+    """Return a statement under a condition, if there is one."""
     return statement if condition is None else Branch([Arm(condition, [statement])])
 
 
@@ -236,9 +235,9 @@ def place(
     const: bool,
     rows: Mapping[Element, Int] = MappingProxyType({}),
 ) -> tuple[Code, Int]:
-    """Declare where a thread starts in a tensor: the name of a pointer, and what the loops add to it.
+    """Declare a pointer to a thread's start in a tensor; return it, and the offset that the loops add.
 
-    ``rows`` is what `read_rows` declared.
+    ``rows`` is the result of `read_rows`.
     """
     sizes = scope.emitter.sizes
     offset = with_elements(tensor.tensor.view.at(tuple(at)), rows)
@@ -264,50 +263,45 @@ def access(
     const: bool,
     other: float | int = 0,
 ) -> ThreadAccess:
-    """Declare what one side of a copy needs before its loops."""
-    emitter = scope.emitter
+    """Declare the pointer and the condition of one side of a copy before its loops."""
+    emitter, dialect, view = scope.emitter, scope.emitter.dialect, tensor.tensor.view
     outside = repeated(emitter, tensor.dtype, vector, other) if other != 0 else None
     rows = read_rows(scope, tensor, at, loops)
-    valid = with_elements(tensor.tensor.view.valid_at(tuple(at)), rows)
-    # Of a tile of one element the coordinate is known, and so may be whether it exists.
+    valid = with_elements(view.valid_at(tuple(at)), rows)
+    # The coordinate of a tile of one element is known, and its condition may be, too.
     outer, inner = split_valid(valid if isinstance(valid, Cond) else Constant(bool(valid)), loops)
     pointer, step = place(scope, wanted, tensor, at, loops, const=const, rows=rows)
-    word = emitter.word(tensor.dtype, vector)
-    # What all threads decide alike is a branch that none of them takes alone.
+    # A condition that is the same for all threads is a branch without divergence.
     is_own = isinstance(valid, Cond) and bool(symbols(valid) & {*scope.own, *loops})
-    load_if = emitter.dialect.load_if if tensor.tensor.memory is Memory.GLOBAL and is_own else "load_if"
-    load_part = emitter.dialect.load_part if _is_part(tensor, vector) else ""
-    if not loops:
-        return ThreadAccess(
-            pointer, step, None, outer, tensor.dtype, word, vector, outside, load_if, load_part
-        )
-    inside = scope.condition("inside", outer)
-    if const and math.prod(map(extent, loops)) > MOST_CONDITIONS:
-        inner = _anew(scope, inner)
-    return ThreadAccess(pointer, step, inside, inner, tensor.dtype, word, vector, outside, load_if, load_part)
-
-
-def _is_part(tensor: Value, vector: int) -> bool:
-    """Whether a tile in shared memory is every other number of f64, and those of another one lie between."""
-    if vector > 1 or tensor.dtype != f64 or tensor.tensor.memory is not Memory.SHARED:
-        return False
-    view = tensor.tensor.view
-    return divisor(add(view.offset, mul(view.at((0,) * view.rank), -1))) % 2 == 0
-
-
-def _anew(scope: LocalNames, valid: Cond) -> Cond:
-    """A condition on numbers of the thread that are named anew, if the dialect has a function for that."""
-    if not scope.emitter.dialect.anew:
-        return valid
-    own = sorted(symbols(valid) & scope.own, key=lambda sym: sym.name)
-    found: Cond = substitute(valid, {sym: scope.anew(sym) for sym in own})
-    return found
+    is_shared = tensor.tensor.memory is Memory.SHARED
+    load_if = dialect.load_if if tensor.tensor.memory is Memory.GLOBAL and is_own else "load_if"
+    # A tile of every other f64 in shared memory is one part of interleaved numbers.
+    is_part = is_shared and vector == 1 and tensor.dtype == f64
+    is_part = is_part and divisor(add(view.offset, mul(view.at((0,) * view.rank), -1))) % 2 == 0
+    inside, condition = None, outer
+    if loops:
+        inside, condition = scope.condition("inside", outer), inner
+        if const and dialect.anew and math.prod(map(extent, loops)) > MOST_CONDITIONS:
+            own = sorted(symbols(inner) & scope.own, key=lambda sym: sym.name)
+            condition = substitute(inner, {sym: scope.anew(sym) for sym in own})
+    return ThreadAccess(
+        pointer,
+        step,
+        inside,
+        condition,
+        tensor.dtype,
+        emitter.word(tensor.dtype, vector),
+        vector,
+        outside,
+        load_if,
+        dialect.load_part if is_part else "",
+    )
 
 
 def in_turn(access: ThreadAccess, loops: Sequence[Sym], dialect: SimtDialect) -> list[Sym]:
-    """Loops in an order in which few conditions are known at a time, where these lie in scalar registers.
+    """Return loops in an order that keeps few conditions alive, if conditions are in scalar registers.
 
-    What has most values changes slowest: each of its conditions is then tested for all of the others.
+    The loop whose conditions have the most values is outermost, so each condition is tested for all others.
     """
     parts = access.valid.parts if isinstance(access.valid, And) else (access.valid,)
     asked = [[loop for loop in loops if loop in symbols(part)] for part in parts]
@@ -320,7 +314,7 @@ def in_turn(access: ThreadAccess, loops: Sequence[Sym], dialect: SimtDialect) ->
 
 
 def repeated(emitter: SimtEmitter, dtype: DType, vector: int, value: float | int) -> Code:
-    """A word that holds a number in each element of a vector."""
+    """Return a word that holds a number in each element of a vector."""
     if vector == 1:
         return rounded(value, dtype, emitter.dialect)
     with np.errstate(over="ignore"):
@@ -331,16 +325,17 @@ def repeated(emitter: SimtEmitter, dtype: DType, vector: int, value: float | int
 
 
 def title(op: Copy, vector: int) -> str:
-    """The comment of a copy."""
+    """Return the comment of a copy."""
     bytes_ = vector * min(op.source.dtype.bytes, op.target.dtype.bytes)
     arrow = f"{op.source} -> {op.target}"
     return f"{arrow}, {bytes_} byte{'s' * (bytes_ > 1)} at a time"
 
 
 def copy(emitter: SimtEmitter, op: Copy) -> None:
-    """A copy by loads and stores; `tilewright.targets.simt.atomics` has those that reduce."""
+    """Write a copy by loads and stores; `tilewright.targets.simt.atomics` has copies that reduce."""
     if op.source.is_fragment and op.target.is_fragment:
-        _between_fragments(emitter, op)
+        with emitter.scope(op, f"{op.source} -> {op.target}", bare=True) as scope:
+            _between_fragments(scope, op)
     elif op.target.is_fragment:
         _load(emitter, op)
     elif op.source.is_fragment:
@@ -349,28 +344,24 @@ def copy(emitter: SimtEmitter, op: Copy) -> None:
         _between_memories(emitter, op)
 
 
-def _between_fragments(emitter: SimtEmitter, op: Copy) -> None:
-    with emitter.scope(op, f"{op.source} -> {op.target}", bare=True) as scope:
-        if is_by_words(op):
-            vector = WORD_BYTES // op.source.dtype.bytes
-            i = Sym(scope.name("i"), 0, op.spread.size_values // vector - 1)
-            places = (
-                code("*({}{}*)&{}[{}]", Code(kind), emitter.word(op.source.dtype, vector), name, at)
-                for kind, name in (("", emitter.name(op.target)), ("const ", emitter.name(op.source)))
-                for at in [emitter.spell(vector * i)]
-            )
-            emitter.one_line((i,), Assign(*places))
-            return
-        i = Sym(scope.name("i"), 0, op.spread.size_values - 1)
-        source = element(emitter.name(op.source), i)
-        value = converted(source, op.source.dtype, op.target.dtype, emitter.dialect.types)
-        emitter.one_line((i,), Assign(element(emitter.name(op.target), i), value))
+def _between_fragments(scope: LocalNames, op: Copy) -> None:
+    """Copy registers, by whole words if possible."""
+    emitter, source, target = scope.emitter, scope.emitter.name(op.source), scope.emitter.name(op.target)
+    vector = WORD_BYTES // op.source.dtype.bytes if is_by_words(op) else 1
+    i = Sym(scope.name("i"), 0, op.spread.size_values // vector - 1)
+    if vector == 1:
+        value = converted(element(source, i), op.source.dtype, op.target.dtype, emitter.dialect.types)
+        emitter.one_line((i,), Assign(element(target, i), value))
+        return
+    word, at = emitter.word(op.source.dtype, vector), emitter.spell(vector * i)
+    to, of = code("*({}*)&{}[{}]", word, target, at), code("*(const {}*)&{}[{}]", word, source, at)
+    emitter.one_line((i,), Assign(to, of))
 
 
 def plan(
     scope: LocalNames, spread: Distribution, vector: int, batch: int | None = None
 ) -> tuple[Walk, tuple[Int, ...]]:
-    """A thread's walk, and the coordinate it visits; declares where the thread starts."""
+    """Declare a thread's start; return its walk, and the coordinate that it visits."""
     emitter = scope.emitter
     path = walk(spread.values, spread.rank, vector, scope.names(LOOPS), batch)
     start = thread_coordinate(spread.threads, spread.rank, emitter.thread(spread.size_threads))
@@ -421,7 +412,7 @@ def _store(emitter: SimtEmitter, op: Copy) -> None:
 
 
 def _pack(scope: LocalNames, target: ThreadAccess, e: Sym, value: Code) -> None:
-    """Collect the elements of a word, each of which is ``value`` for its number ``e``, and store the word."""
+    """Collect the elements of a word, ``value`` for each index ``e``, and store the word."""
     emitter, packed = scope.emitter, scope.name("packed")
     emitter.declare_array(target.dtype, packed, target.vector, target.vector * target.dtype.bytes)
     emitter.one_line((e,), Assign(element(packed, e), value))
@@ -458,7 +449,7 @@ def _between_memories(emitter: SimtEmitter, op: Copy) -> None:
         path, at = plan(scope, spread, vector, staged)
         first = len(path.loops) - path.batch
         outer, inner = path.loops[:first], path.loops[first:]
-        # Integers that place accesses lie in registers, which only unrolled loops may index.
+        # Integers that place accesses are in registers, which only unrolled loops may index.
         chosen = bool(op.source.tensor.indices or op.target.tensor.indices)
         sides = None if chosen else _sides(scope, op, at, path.loops)
         with emitter.loops(outer, unroll=False):
@@ -479,7 +470,7 @@ def _between_memories(emitter: SimtEmitter, op: Copy) -> None:
 def _sides(
     scope: LocalNames, op: Copy, at: Sequence[Int], loops: Sequence[Sym]
 ) -> tuple[ThreadAccess, ThreadAccess]:
-    """Declare what both sides of a copy between memories need before loops."""
+    """Declare the pointers and conditions of both sides of a copy between memories."""
     vector = op.vector or 1
     return (
         access(scope, "from", op.source, at, loops, vector, const=True, other=op.other),

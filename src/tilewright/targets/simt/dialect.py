@@ -1,4 +1,4 @@
-"""The record of a vendor's C++, from which the rules of `simt` write one thread's program."""
+"""The record of a vendor's C++, which the rules of `simt` use to write one thread's program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewright.ir.mma import MmaAtom
 from tilewright.targets.dialect import Dialect
 
 WORDS = {2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
-"""Types that move a number of bytes in one access; vector types are pieces of text."""
+"""Types of one access, by bytes; vector types may be pieces of the prelude."""
 
 THREAD = "tid"
 """The variable that holds the thread's index in its block, or in its role."""
@@ -24,7 +24,7 @@ class TextFunction:
     """A function of the text.
 
     Args:
-        name: what it is called.
+        name: its name.
         text: its definition, qualified by ``DEVICE``.
     """
 
@@ -37,8 +37,8 @@ class PairFunction:
     """A function of two neighbouring numbers at once.
 
     Args:
-        function: a piece of the prelude, of where two results go and where the numbers are.
-        feature: what the machine must have; empty if each has it.
+        function: a piece of the prelude; it takes the addresses of two results and of two numbers.
+        feature: the feature that the architecture must have; empty for none.
     """
 
     function: str
@@ -46,55 +46,55 @@ class PairFunction:
 
 
 def no_instruction(atom: MmaAtom) -> TextFunction | None:
-    """Of a dialect whose atoms are all multiply-adds."""
+    """Return None: all atoms of the dialect are multiply-adds."""
     return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimtDialect(Dialect):
-    """One vendor's spelling.  A place ``{}`` in a form, or one with a name, is filled in by the rule.
+    """One vendor's spelling.  Rules fill in the fields ``{}`` and ``{name}`` of a form.
 
     Args:
         pieces: groups of pieces of text that a kernel may need before it, each by the name that it defines;
-            see `tilewright.targets.simt.prelude` for the words that stand in them.
-        needs: the pieces that a piece names, if it names some.
-        built_in: what the compiler knows without a declaration, and no variable may be called.
-        words: the type for accesses, by bytes.
+            see `tilewright.targets.simt.prelude` for their placeholders.
+        needs: by piece, the pieces that it names.
+        built_in: names that the compiler declares, so that no variable may have them.
+        words: the type of an access, by bytes.
         floats: the type that stores several f32 in one access, by count; others use ``words``.
         align: attribute of a declaration that is aligned to ``{}`` bytes.
-        float_of: how the float of some bits begins, up to these.
-        bits_of: how the bits of a float begin.
-        not_a_number: a float that is none.
-        infinity: the float beyond all others.
-        kernel: the beginning of a kernel's declaration: of its ``{bounds}`` and its name, ``{entry}``.
+        float_of: start of a call that reinterprets bits as a float.
+        bits_of: start of a call that reinterprets a float as bits.
+        not_a_number: a NaN.
+        infinity: the positive infinity.
+        kernel: start of a kernel's declaration, with its ``{bounds}`` and its name, ``{entry}``.
         bounds: attribute of a kernel of ``{threads}`` per block.
-        bounds_alone: the same where a block has a multiprocessor to itself; empty if there is no such thing.
-        cluster: attribute of a kernel in clusters of ``{}`` blocks; empty if there are none.
-        tensor_map: the type of what a bulk copy must know of an array; empty if there are no such copies.
-        passed: how a parameter that is a record is passed by value, of its type and its name.
+        bounds_alone: the same, for one block per multiprocessor; empty if the vendor has no such attribute.
+        cluster: attribute of a kernel in clusters of ``{}`` blocks; empty without clusters.
+        tensor_map: the type of a bulk copy's tensor map; empty without bulk copies.
+        passed: declaration of a parameter that is a struct, with its type and name.
         thread: the thread's index in its block.
         block: the block's index along axis ``{}``.
-        member: the function that gives the block's index in its cluster along axis ``{}``.
-        shared: declares shared memory: ``{name}``, aligned to ``{align}`` bytes, of ``{bytes}``.
-        uniform: the function that gives what all lanes of a warp have, as something that all of them have.
-        asks_whole_warps: whether who executes a role is asked of whole warps.  Lanes that are switched off
-            would pass the barriers of a role that is not theirs, where barriers count warps.
-        barrier: the function by which all threads of the block wait for each other.
-        barrier_of_shared: the same where only accesses to shared memory need an order; empty: no other one.
-        warp_barrier: the function by which the lanes of a warp do.
-        exchange: the function that gives the value of the lane whose number differs in some bits.
+        member: the function that returns the block's index in its cluster along axis ``{}``.
+        shared: declaration of ``{bytes}`` of shared memory, ``{name}``, aligned to ``{align}`` bytes.
+        uniform: the function that makes a value that all lanes of a warp share known as uniform.
+        asks_whole_warps: whether the branch of a role must be uniform in a warp: barriers that count warps
+            would also count inactive lanes of other roles.
+        barrier: the function at which all threads of the block wait for each other.
+        barrier_of_shared: the same, if only shared memory needs an order; empty for ``barrier``.
+        warp_barrier: the function at which the lanes of a warp wait for each other.
+        exchange: the function that returns the value of the lane whose number differs in some bits.
         exchanging: its arguments before the value and the bits.
-        load_if: the function that loads from global memory what exists, or zeros.
-        load_part: the same of an f64 in shared memory beside the other part of a number, of which it makes a
-            load of its own, for what one load brings must be moved apart; empty: the compiler decides.
-        prefetched: the function that keeps the loads of a prefetch before the multiplies behind it, if the
-            compiler would move them there; empty if it does not.
-        anew: the function that gives an integer which is computed with anew at this place, so that conditions
-            of lanes are not kept for long in scalar registers; empty where they lie in no such ones.
-        instruction: the function that executes an atom, of the first registers of C, A and B; None if it has
-            no instruction, and is spelled as multiply-adds.
-        pairs: conversions of two numbers at once, by the dtypes from which and to which.
-        rounding: the function that rounds a float to an atom's fraction bits, by these.
+        load_if: the function that loads from global memory, or returns zeros if an element does not exist.
+        load_part: the same for one f64 of an interleaved pair in shared memory.  It prevents a joint load of
+            the pair, whose parts would need moves.  Empty if the compiler decides.
+        prefetched: the function that keeps the loads of a prefetch before the multiplies that follow, if the
+            compiler would move them; empty if it does not.
+        anew: the function that hides how an integer was computed, so that conditions of lanes are not kept in
+            scalar registers for long; empty if conditions are not in scalar registers.
+        instruction: returns the function that executes an atom on the first registers of C, A and B; None if
+            the atom is spelled as multiply-adds.
+        pairs: conversions of two numbers at once, by source and target dtype.
+        rounding: the function that rounds a float to an atom's fraction bits, by these bits.
     """
 
     pieces: tuple[Mapping[str, str], ...] = field(repr=False, hash=False)
@@ -133,12 +133,12 @@ class SimtDialect(Dialect):
     rounding: Mapping[int, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        """Everything that a piece defines is reserved."""
+        """Reserve the names that pieces define."""
         own = {name for group in self.pieces for name in group}
         object.__setattr__(self, "reserved", self.reserved | own | self.built_in | {THREAD, SHARED_MEMORY})
 
     def qualified(self, piece: str) -> str:
-        """A piece in the words of this dialect."""
+        """Return a piece with its placeholders filled in."""
         for word, spelled in (
             ("DEVICE", self.function),
             ("ALIGN(4)", self.align.format(4)),
@@ -155,7 +155,7 @@ class SimtDialect(Dialect):
         return {name: self.qualified(text) for group in self.pieces for name, text in group.items()}
 
     def before(self, names: Collection[str], written: Mapping[str, str]) -> list[str]:
-        """The pieces that a text which uses these names needs, in order, and the functions written for it."""
+        """Return the pieces that a text with these names needs, in order, then its own functions."""
         needed: set[str] = set()
         wanted = list(names)
         while wanted:

@@ -32,23 +32,23 @@ from tilewright.targets.statements import (
 )
 
 RULES = arithmetic, atomics, conversion, copies, fragments
-"""Rules that every dialect shares; importing them adds them to their table."""
+"""Rules that every dialect shares; importing them fills `SIMT_RULES`."""
 
 
 def emit_text(
     kernel: Kernel, passed: Passed, arch: Arch, rules: RuleTable, dialect: SimtDialect
 ) -> EmittedText:
-    """The text of a kernel, which includes no header.
+    """Return the text of a kernel, which includes no header.
 
     Args:
         kernel: the traced kernel; it must break no rule.
-        passed: the kernel after a target's passes, and the notes of these.
+        passed: the kernel after a target's passes, and their notes.
         arch: the architecture.
-        rules: the target's table.
-        dialect: its spelling.
+        rules: the target's rule table.
+        dialect: the target's dialect.
 
     Returns:
-        The text, with the lowered kernel that it spells.
+        The text, with the lowered kernel.
     """
     lowered, notes = passed
     emitter = SimtEmitter(lowered, rules, dialect, arch)
@@ -78,13 +78,25 @@ def _head(emitter: SimtEmitter, entry: str) -> tuple[list[str], list[Code]]:
             shape[member.axis] = member.extent
         bounds += f" {dialect.cluster.format(', '.join(map(str, shape)))}"
     head = dialect.kernel.format(bounds=bounds, entry=entry)
-    params = _params(emitter)
+    written = {value.buffer for op in kernel.walk() for value in op.written}
+    params: list[Code] = []
+    for param in passed_params(kernel):
+        if isinstance(param, SizeParam):
+            kind = named("long long" if param.bits == 64 else "int")
+            params.append(code("{} {}", kind, emitter.name(param.sym)))
+        elif isinstance(param, ScalarParam):
+            params.append(code("{} {}", emitter.type(param.value.dtype), emitter.name(param.value)))
+        else:
+            form = "{}* {}" if param.value in written else "const {}* {}"
+            params.append(code(form, emitter.type(param.value.dtype), emitter.name(param.value)))
+    kind = named(dialect.tensor_map)
+    params += [code(dialect.passed, kind, named(tensor_map.name)) for tensor_map in kernel.tensor_maps]
     if len(head) + len(", ".join(params)) < COLUMNS:
         return [f"{head}{', '.join(params)}) {{"], params
     lines = [head]
     line = "   "
-    for at, param in enumerate(params):
-        piece = f" {param}{',' if at + 1 < len(params) else ') {'}"
+    for at, declared in enumerate(params):
+        piece = f" {declared}{',' if at + 1 < len(params) else ') {'}"
         if len(line) + len(piece) > COLUMNS:
             lines.append(line)
             line = "   "
@@ -92,26 +104,8 @@ def _head(emitter: SimtEmitter, entry: str) -> tuple[list[str], list[Code]]:
     return [*lines, line], params
 
 
-def _params(emitter: SimtEmitter) -> list[Code]:
-    kernel = emitter.kernel
-    written = {value.buffer for op in kernel.walk() for value in op.written}
-    found = []
-    for param in passed_params(kernel):
-        if isinstance(param, SizeParam):
-            kind = named("long long" if param.bits == 64 else "int")
-            found.append(code("{} {}", kind, emitter.name(param.sym)))
-        elif isinstance(param, ScalarParam):
-            found.append(code("{} {}", emitter.type(param.value.dtype), emitter.name(param.value)))
-        else:
-            form = "{}* {}" if param.value in written else "const {}* {}"
-            found.append(code(form, emitter.type(param.value.dtype), emitter.name(param.value)))
-    kind, form = named(emitter.dialect.tensor_map), emitter.dialect.passed
-    maps = (code(form, kind, named(made.name)) for made in kernel.tensor_maps)
-    return [*found, *maps]
-
-
 def _start(emitter: SimtEmitter) -> None:
-    """Thread and block indices, and the shared buffer."""
+    """Declare thread and block indices, and the shared buffer."""
     kernel, dialect, kind = emitter.kernel, emitter.dialect, named("const int")
     emitter.declare(kind, named(THREAD), Code(dialect.thread), optional=True)
     for axis, letter in zip(kernel.grid, "xyz", strict=False):
@@ -131,7 +125,7 @@ def _start(emitter: SimtEmitter) -> None:
 
 @SIMT_RULES.rule(Shared)
 def shared(emitter: SimtEmitter, op: Shared) -> None:
-    """A pointer into the block's one buffer."""
+    """Declare a pointer into the block's shared buffer."""
     shape = "x".join(str(extent) for extent in op.view.shape)
     emitter.comment(op, f"{op.result.name}: {op.dtype} {shape}")
     kind, offset = emitter.type(op.dtype), emitter.shared_offsets[op.result]
@@ -141,13 +135,13 @@ def shared(emitter: SimtEmitter, op: Shared) -> None:
 
 @SIMT_RULES.rule(Barrier)
 def barrier(emitter: SimtEmitter, op: Barrier) -> None:
-    """All threads of the block wait; their accesses to memory are ordered, where some need it."""
+    """All threads of the block wait, and their accesses to memory are ordered."""
     emitter.comment(op, "barrier")
     meet(emitter)
 
 
 def meet(emitter: SimtEmitter) -> None:
-    """A barrier of all threads of the block."""
+    """Write a barrier of all threads of the block."""
     dialect = emitter.dialect
     shared_alone = dialect.barrier_of_shared and not reads_what_it_writes(emitter.kernel)
     emitter.do(call(dialect.barrier_of_shared if shared_alone else dialect.barrier))
@@ -161,7 +155,7 @@ def warp_barrier(emitter: SimtEmitter, op: WarpBarrier) -> None:
 
 
 def reads_what_it_writes(kernel: Kernel) -> bool:
-    """Whether a kernel reads an array in global memory that it also writes."""
+    """Return whether a kernel reads an array in global memory that it also writes."""
     ops = list(kernel.walk())
     read, written = (
         {value.buffer for values in each for value in values if value.is_tensor}
@@ -178,7 +172,7 @@ TID = named(THREAD)
 
 @SIMT_RULES.rule(Role)
 def role(emitter: SimtEmitter, op: Role) -> None:
-    """A branch of one ``if``/``else``; ``tid`` counts from the role's first thread."""
+    """Write a branch of one ``if``/``else``; ``tid`` counts from the role's first thread."""
     lanes, dialect = emitter.kernel.lanes, emitter.dialect
     first, count = op.first * lanes, op.count * lanes
     end = first + op.warps * lanes
@@ -211,7 +205,7 @@ def role(emitter: SimtEmitter, op: Role) -> None:
     emitter.group_first, emitter.group_threads = outer
     if follows and isinstance(before, Branch):
         before.arms.append(arm)
-        emitter.roles = before  # roles inside of this one had a branch of their own
+        emitter.roles = before  # roles inside this one have their own branch
     else:
         emitter.roles = Branch([arm])
         emitter.add(emitter.roles)

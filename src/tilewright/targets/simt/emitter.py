@@ -31,7 +31,7 @@ SIMT_RULES = RuleTable("simt", C_RULES)
 """Rules that every target of per-thread programs shares."""
 
 _THREAD_SYMBOL = "%tid"
-"""Its symbol, which no author can name."""
+"""Name of the thread index' symbol; no author can use it."""
 
 WORD_BYTES = 4
 """Bytes of a machine register."""
@@ -51,63 +51,59 @@ class SimtEmitter(Emitter):
     def __init__(self, kernel: Kernel, rules: RuleTable, dialect: SimtDialect, arch: Arch) -> None:
         super().__init__(kernel, rules, dialect)
         self.arch = arch
-        self.functions: dict[str, str] = {}  # written for this kernel, by their names
+        self.functions: dict[str, str] = {}  # the functions written for this kernel, by name
         self.sizes = {param.sym for param in kernel.sizes}
         self.access_bytes = access_bytes(kernel)
         self.random = RandomPlaces(kernel)
         self._spelled[_THREAD_SYMBOL] = named(THREAD)
         self.shared_offsets, self.shared_bytes = layout_shared(kernel)
-        self.group_first: Int = 0  # of the block's threads, the first of the role being emitted
+        self.group_first: Int = 0  # the first thread of the role that is being emitted
         self.group_threads = kernel.threads
-        self.roles: Branch | None = None  # the last that roles stand in
-        self.roles_end = 0  # the first thread after them
+        self.roles: Branch | None = None  # the last branch of roles
+        self.roles_end = 0  # the first thread after these roles
         self._wide_speller = replace(
             self.speller,
-            name=self._widened,
+            name=lambda sym: ("" if sym in self.wide else "(long long)") + self._uses(self.name(sym)),
             floordiv=self._plain_quotient,
             mod=self._plain_remainder,
         )
 
     def spell_wide(self, value: Int) -> Code:
-        """Spell an integer that a variable of 64 bits takes: computed in as many where it may leave 32."""
+        """Spell an integer for a variable of 64 bits; compute in 64 bits if it may exceed 32."""
         is_wide = any(bits(part) == 64 for part in parts(value) if isinstance(part, Add | Mul))
         return self._spelled_by(lambda: self._wide_speller.int(value)) if is_wide else self.spell(value)
 
-    def _widened(self, sym: Sym) -> str:
-        return ("" if sym in self.wide else "(long long)") + self._uses(self.name(sym))
-
     def block(self, block: Block) -> None:
-        """Emit every operation, but for those whose results have no text; see `RandomPlaces.unread`."""
+        """Emit every operation, except those whose results have no text; see `RandomPlaces.unread`."""
         ops = block.ops
         if self.random.unread:
             ops = tuple(op for op in ops if not (op.results and op.results[0] in self.random.unread))
+        # Actions that keep a block's prefetch early and the uses of its registers late, by position.
+        actions: list[tuple[int, Callable[[], None]]] = []
+        found = prefetch(ops) if self.dialect.prefetched else None
+        if found is not None and all(map(self._has_words, found.computed)):
+            actions.append((found.end, lambda: self.do(call(self.dialect.prefetched))))
+            for fragment, at in found.computed.items():
+                loaded = found.loaded[fragment]
+                end = loaded if loaded > at else len(ops)
+                actions.append((at, partial(self._copy_words, fragment)))
+                actions.append((end, partial(self._call, fragment, self.name(fragment))))
         done = 0
-        for at, act in sorted(self._around_prefetch(ops), key=lambda found: found[0]):
+        for at, act in sorted(actions, key=lambda action: action[0]):
             super().block(Block(ops[done:at]))
             act()
             done = at
         super().block(Block(ops[done:]))
 
-    def _around_prefetch(self, ops: Sequence[Op]) -> Iterator[tuple[int, Callable[[], None]]]:
-        """Actions that keep a block's prefetch early and its uses late, each with its position."""
-        found = prefetch(ops) if self.dialect.prefetched else None
-        if found is None or not all(self._is_in_words(fragment) for fragment in found.computed):
-            return
-        yield found.end, lambda: self.do(call(self.dialect.prefetched))
-        for fragment, at in found.computed.items():
-            loaded = found.loaded[fragment]
-            yield at, partial(self._compute_from_here, fragment)
-            yield loaded if loaded > at else len(ops), partial(self._call, fragment, self.name(fragment))
-
-    def _is_in_words(self, fragment: Value) -> bool:
+    def _has_words(self, fragment: Value) -> bool:
         """Whether the registers of a fragment are accessed by whole words."""
         size = fragment.fragment.distribution.size_values * fragment.dtype.bytes
         return self.access_bytes.get(fragment, 0) >= WORD_BYTES and size % WORD_BYTES == 0
 
-    def _compute_from_here(self, fragment: Value) -> None:
-        """Declare registers with the words of a fragment, which are read in its place from here on.
+    def _copy_words(self, fragment: Value) -> None:
+        """Copy the words of a fragment to new registers, which replace it from here on.
 
-        A compiler would take words apart where they were loaded, and wait for them there.
+        Otherwise a compiler would unpack the words right after the load, and wait for them there.
         """
         before, now = self.name(fragment), self.local(f"{self.name(fragment)}_now")
         distribution = fragment.fragment.distribution
@@ -120,41 +116,41 @@ class SimtEmitter(Emitter):
         self._call(fragment, now)
 
     def _call(self, fragment: Value, name: Code) -> None:
-        """Name a fragment otherwise from here on."""
+        """Change the name of a fragment from here on."""
         self._spelled[fragment.name] = name
 
     def base(self, tensor: Value) -> Code:
-        """Start of a tensor's buffer, in the own block or in another one of the cluster."""
+        """Return the start of a tensor's buffer, in this block or in another block of the cluster."""
         own, block = self.name(tensor.buffer), tensor.tensor.block
         return own if block is None else call("peer", own, self.spell(block))
 
     def plus(self, base: Code, offset: Int) -> Code:
-        """``base + offset`` as text; ``base`` if the offset is 0."""
+        """Return ``base + offset`` as text; ``base`` if the offset is 0."""
         if offset == 0:
             return base
         return code("{} + {}", base, self.spell(offset, tight=isinstance(offset, Xor)))
 
     def thread(self, threads: int) -> Sym:
-        """The thread's index, known to be below ``threads``."""
+        """Return the thread's index, known to be below ``threads``."""
         return Sym(_THREAD_SYMBOL, 0, threads - 1)
 
     def defined(self, function: TextFunction) -> str:
-        """The name of a function that the text then defines."""
+        """Define a function before the kernel; return its name."""
         self.functions[function.name] = function.text
         return function.name
 
     def type(self, dtype: DType) -> Code:
-        """The storage type of a dtype."""
+        """Return the storage type of a dtype."""
         return named(self.dialect.type(dtype))
 
     def word(self, dtype: DType, vector: int) -> Code:
-        """The type that moves ``vector`` elements in one access."""
+        """Return the type of an access of ``vector`` elements."""
         return self.type(dtype) if vector == 1 else named(self.dialect.words[vector * dtype.bytes])
 
     def declare_array(
         self, dtype: DType, name: Code, count: int, align: int = 0, value: Code | None = None
     ) -> None:
-        """Declare registers, some of them accessed as words of ``align`` bytes."""
+        """Declare registers that may be accessed as words of ``align`` bytes."""
         prefix = f"{self.dialect.align.format(align)} " if align > dtype.bytes else ""
         self.declare(code(f"{prefix}{{}}", self.type(dtype)), name, value, count)
 
@@ -167,13 +163,13 @@ class SimtEmitter(Emitter):
 
     @contextmanager
     def scope(self, op: Op, text: str, guard: Cond = TRUE, *, bare: bool = False) -> Iterator[LocalNames]:
-        """A comment and a block of its own for one operation; under ``if (guard)`` if there is one.
+        """Write a comment and a scope for one operation, under ``if (guard)`` if there is a guard.
 
         Args:
             op: the operation.
-            text: what it does.
-            guard: which threads do it.
-            bare: leave the braces out, for text that declares nothing.
+            text: the comment.
+            guard: the condition of the threads that execute it.
+            bare: omit the braces, for text that declares nothing.
         """
         self.comment(op, text)
         inner = LocalNames(self)
@@ -185,7 +181,7 @@ class SimtEmitter(Emitter):
 
     @contextmanager
     def loops(self, loops: Sequence[Sym], unroll: bool = True) -> Iterator[None]:
-        """Loops over registers, outermost first, unrolled so that registers are indexed statically."""
+        """Write loops over registers, outermost first, unrolled so that register indices are static."""
         if not loops:
             yield
             return
@@ -196,12 +192,12 @@ class SimtEmitter(Emitter):
             yield
 
     def one_line(self, loops: Sequence[Sym], *statements: Statement) -> None:
-        """Loops around statements; a single one shares the innermost loop's line if it fits."""
+        """Write loops around statements; a single statement shares the innermost loop's line if it fits."""
         with self.loops(loops):
             self.add(*statements)
 
     def participants(self, spread: Distribution, *, once: bool = False) -> Cond:
-        """Condition of the threads in an operation's distribution; ``once``: of one of its copies."""
+        """Return the condition of the threads in a distribution; with ``once``, of one of its copies."""
         guard: Cond = TRUE
         if spread.size_threads < self.group_threads:
             guard = less(self.thread(self.group_threads), spread.size_threads)
@@ -211,13 +207,13 @@ class SimtEmitter(Emitter):
 
 
 def element(name: Code, index: Int) -> Code:
-    """``name[index]``, of a loop's index or a number."""
+    """Return ``name[index]`` for a loop variable or a number."""
     assert isinstance(index, int | Sym)
     return code("{}[{}]", name, index if isinstance(index, int) else named(index.name))
 
 
 def access_bytes(kernel: Kernel) -> dict[Value, int]:
-    """The widest word, in bytes, by which each fragment is accessed as a whole or copied."""
+    """Return the bytes of the widest word by which each fragment is accessed or copied."""
     found: dict[Value, int] = {}
     for op in kernel.walk():
         if isinstance(op, Mma | MmaAsync):
@@ -236,13 +232,13 @@ def access_bytes(kernel: Kernel) -> dict[Value, int]:
 
 @dataclass(frozen=True)
 class Prefetch:
-    """The loads of a block whose numbers are used in its next turn.
+    """The loads of a loop body whose results the next iteration uses.
 
     Args:
-        end: the number of operations up to the last of them.
-        loaded: the index of the operation that loads a fragment.
-        computed: the index of the operation that first computes with the numbers of a fragment; none of a
-            fragment that the block changes otherwise, whose own registers the next turn reads.
+        end: the index after the last load.
+        loaded: by fragment, the index of the operation that loads it.
+        computed: by fragment, the index of the operation that first computes with it.  Fragments that the
+            body also changes otherwise are not included.
     """
 
     end: int
@@ -251,44 +247,33 @@ class Prefetch:
 
 
 def prefetch(ops: Sequence[Op]) -> Prefetch | None:
-    """The prefetch of a block: copies from global memory into registers before its first matrix multiply.
+    """Return the prefetch of a block: loads from global memory to registers before its first matrix multiply.
 
-    Nothing reads these registers between the copy and the multiply.
+    Nothing reads these registers between the load and the multiply.
     """
-    inner = [tuple(_with_inner(op)) for op in ops]
+    inner = [tuple(Block((op,)).walk()) for op in ops]
     multiply = next((at for at, found in enumerate(inner) if any(isinstance(op, Mma) for op in found)), 0)
     read: set[Value] = set()
     loaded: dict[Value, int] = {}
     for at in range(multiply, -1, -1) if ops else ():
         op = ops[at]
-        if isinstance(op, Copy) and _is_load(op) and op.target not in read:
-            loaded.setdefault(op.target, at)
+        if isinstance(op, Copy) and op.target.is_fragment and op.target not in read:
+            source = op.source
+            if source.is_tensor and source.tensor.memory is Memory.GLOBAL:
+                loaded.setdefault(op.target, at)
         read.update(value for one in inner[at] for value in one.read)
     if not loaded:
         return None
     computed: dict[Value, int] = {}
     changed = {v for at, found in enumerate(inner) for op in found for v in op.written if loaded.get(v) != at}
     for at, found in enumerate(inner):
-        used = {value for op in found if not _is_plain_copy(op) for value in op.read}
+        used: set[Value] = set()
+        for op in found:
+            if not isinstance(op, Copy) or op.source.dtype != op.target.dtype:  # plain copies do not compute
+                used.update(op.read)
         for value in (used & loaded.keys()) - changed:
             computed.setdefault(value, at)
     return Prefetch(max(loaded.values()) + 1, loaded, computed)
-
-
-def _is_plain_copy(op: Op) -> bool:
-    return isinstance(op, Copy) and op.source.dtype == op.target.dtype
-
-
-def _with_inner(op: Op) -> Iterator[Op]:
-    yield op
-    for region in op.regions:
-        yield from region.walk()
-
-
-def _is_load(op: Copy) -> bool:
-    """Whether a copy loads from global memory into registers."""
-    source = op.source
-    return op.target.is_fragment and source.is_tensor and source.tensor.memory is Memory.GLOBAL
 
 
 def _in_registers(op: Copy) -> bool:
@@ -296,9 +281,9 @@ def _in_registers(op: Copy) -> bool:
 
 
 def is_by_words(op: Op) -> TypeGuard[Copy]:
-    """Whether an operation copies narrow registers, several to a machine register.
+    """Return whether an operation copies narrow elements of which a machine register holds several.
 
-    Copied one by one they are taken out of it and put together again, which compilers do not undo.
+    Copies of single elements would unpack and repack the register, which compilers do not optimise.
     """
     if not isinstance(op, Copy) or not _in_registers(op) or op.source.dtype != op.target.dtype:
         return False
@@ -316,7 +301,7 @@ class LocalNames:
         self._used: set[str] = set()
 
     def name(self, wanted: str) -> Code:
-        """A name that neither the kernel nor this block has yet."""
+        """Return a name that neither the kernel nor this block has used."""
         made, count = self.emitter.local(wanted), 0
         while made in self._used:
             count += 1
@@ -325,12 +310,12 @@ class LocalNames:
         return made
 
     def names(self, wanted: Sequence[str]) -> Iterator[str]:
-        """Names for loops, one after another."""
+        """Yield names for loops."""
         for name in wanted:
             yield self.name(name)
 
     def constant(self, wanted: str, value: Int) -> Int:
-        """The value, or a symbol for a constant that is declared here to hold it."""
+        """Declare a constant for a value, and return its symbol; return numbers and symbols as they are."""
         if isinstance(value, int | Sym):
             return value
         low, high = bounds(value)
@@ -339,7 +324,7 @@ class LocalNames:
         return sym
 
     def coordinate(self, values: Sequence[Int]) -> tuple[Int, ...]:
-        """Declare where the thread starts."""
+        """Declare the coordinates of the thread's start."""
         names = COORDINATES.get(len(values), tuple(f"x{dim}" for dim in range(len(values))))
         found = tuple(self.constant(name, value) for name, value in zip(names, values, strict=True))
         self.own |= {sym for value in (*values, *found) for sym in symbols(value)}
@@ -356,14 +341,14 @@ class LocalNames:
         return name
 
     def anew(self, sym: Sym) -> Sym:
-        """A symbol of the same number that the compiler cannot relate to it."""
+        """Declare a copy of an integer that the compiler cannot relate to the original; return its symbol."""
         known = self.emitter.spell(sym)
         made = Sym(self.name(known), sym.low, sym.high, sym.divisor)
         self.emitter.constant("int", named(made.name), call(self.emitter.dialect.anew, known))
         return made
 
     def condition(self, wanted: str, cond: Cond) -> Code | None:
-        """Declare a truth value; None if it always holds."""
+        """Declare a condition; return None if it always holds."""
         if cond == TRUE:
             return None
         name = self.name(wanted)
@@ -372,5 +357,5 @@ class LocalNames:
 
 
 def walk_of(walk: Walk, start: Sequence[Int]) -> tuple[Int, ...]:
-    """The coordinate that a walk visits, for a thread that starts at ``start``."""
+    """Return the coordinate that a walk visits, for a thread that starts at ``start``."""
     return tuple(at + step for at, step in zip(start, walk.offset, strict=True))

@@ -1,8 +1,8 @@
-"""Random masks that depend only on an element's place, whose index becomes an integer expression.
+"""Random masks that depend only on an element's coordinates.
 
-A fragment holds the index of each element, computed from coordinates and integers.  If it can be written as
-an integer expression of the coordinates, the emitter puts this into a loop, where it takes one register.
-Then no operation reads the fragments of the index, and they get no text.
+A fragment holds the index of each element, computed from coordinates and integers.  If the index is an
+integer expression of the coordinates, the emitter computes it in a loop, where it takes one register.  Then
+no operation reads the fragments of the index, and they get no text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import inf
 from tilewright.dtypes import i64, limits
 from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Elementwise, Op
+from tilewright.ir.ops import Elementwise
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import add, expand, floordiv, mod, mul
 from tilewright.symbolic.nodes import Expr, Int, Sym, bounds, divisor
@@ -25,7 +25,7 @@ MASKED = "random_at_least"
 """The function whose results are bits of a mask."""
 
 FOUR = 4
-"""Neighbours that one generation serves."""
+"""Neighbouring elements that share one generation."""
 
 WIDE = 64
 """Bits of the integers of the text."""
@@ -38,10 +38,9 @@ class RandomPlace:
     """The index of each element of a fragment of random truth values.
 
     Args:
-        at: the coordinates, as the index names them.
-        index: an integer of them.
-        along: the dimension in which four neighbours, from a multiple of 4 on, share a generation; None if
-            that is not known.
+        at: the symbols of the coordinates in the index.
+        index: the index, an integer expression of the coordinates.
+        along: the dimension in which aligned groups of four neighbours share a generation; None if unknown.
         lanes: whether two neighbouring lanes hold two of the four each; else a thread holds all of them.
     """
 
@@ -52,26 +51,35 @@ class RandomPlace:
 
 
 class RandomPlaces:
-    """All of a kernel.
+    """All random places of a kernel.
 
     Args:
-        kernel: as it is emitted.
+        kernel: the lowered kernel.
     """
 
     def __init__(self, kernel: Kernel) -> None:
         self.of: dict[Value, RandomPlace] = {}
-        self._passed: set[Value] = set()  # by an index that is read back
+        self._passed: set[Value] = set()  # fragments from which an index was computed
         ops = [op for op in kernel.walk() if not op.regions]
         masks = [op for op in ops if isinstance(op, Elementwise) and op.function == MASKED]
-        self.unread: frozenset[Value] = frozenset()
-        """Fragments that have no text, because only such indices were computed from them."""
+        self.unread: set[Value] = set()
+        """Fragments without text: only indices were computed from them."""
         if masks:
             self._made = {op.results[0]: op for op in ops if isinstance(op, Elementwise | Coordinates)}
             changed = {value for op in ops for value in op.written}
             self._made = {value: op for value, op in self._made.items() if value not in changed}
             for op in masks:
                 self._find(op)
-            self.unread = frozenset(self._unread(ops))
+            read: set[Value] = set()
+            for one in reversed(ops):
+                if one.results and one.results[0] in self._passed and one.results[0] not in read:
+                    self.unread.add(one.results[0])
+                    continue
+                own = {*one.operands, *one.read}
+                if isinstance(one, Elementwise):
+                    first = 1 if one.result in self.of else 0  # a place replaces the first operand
+                    own = {value for value in one.operands_[first:] if isinstance(value, Value)}
+                read |= own
 
     def _find(self, op: Elementwise) -> None:
         if not op.result.is_fragment:
@@ -96,7 +104,7 @@ class RandomPlaces:
         self.of[op.result] = RandomPlace(at, index, along, lanes)
 
     def _integer(self, value: Value | float | Int, at: tuple[Sym, ...]) -> Int | None:
-        """A value as an integer of the coordinates; None if it cannot be read back."""
+        """A value as an integer expression of the coordinates; None if it is not one."""
         if isinstance(value, int | Expr):
             return value
         op = self._made.get(value) if isinstance(value, Value) else None
@@ -113,6 +121,7 @@ class RandomPlaces:
         return found
 
     def _of_function(self, op: Elementwise, at: tuple[Sym, ...]) -> Int | None:
+        """The result of an integer function as an integer expression of the coordinates."""
         given = op.operands_
         if op.function == "convert" and len(given) == 1:
             return self._integer(given[0], at)
@@ -123,14 +132,14 @@ class RandomPlaces:
         first, second = (self._integer(one, at) for one in given)
         divides = op.function in ("floordiv", "mod")
         if divides and op.result.dtype.bits == WIDE and not _is_within(first, 0, limits(i64)[1]):
-            return None  # it may have been cut off before
+            return None  # the dividend may have overflowed
         return None if first is None or second is None else SUMS[op.function](first, second)
 
     def _is_exact(self, op: Elementwise, found: Int) -> bool:
-        """Whether an integer is what the dtype of a result has of it, which cuts off what is beyond.
+        """Whether a function's result does not overflow its dtype, or overflows as in the text.
 
-        Sums and products of 64 bits are cut off as those of the text are.  Those of 32 bits must be in range,
-        and so is what is converted to 32; a coordinate in its tile, from where that begins, is.
+        The text computes in 64 bits.  Sums, products and conversions of 32 bits must be in range; the sum of
+        a coordinate and the start of its tile is.
         """
         if op.result.dtype.bits == WIDE or op.function not in ("add", "mul", "convert"):
             return True
@@ -140,21 +149,6 @@ class RandomPlaces:
         is_place = op.function == "add" and any(kinds) and not all(isinstance(x, Value) for x in op.operands_)
         return is_place or _is_within(found, *limits(op.result.dtype))
 
-    def _unread(self, ops: list[Op]) -> set[Value]:
-        """Values that are read only on the way to an index."""
-        unread: set[Value] = set()
-        read: set[Value] = set()
-        for op in reversed(ops):
-            if op.results and op.results[0] in self._passed and op.results[0] not in read:
-                unread.add(op.results[0])
-                continue
-            own = {*op.operands, *op.read}
-            if isinstance(op, Elementwise):
-                place = self.of.get(op.result)
-                own = {one for one in op.operands_[0 if place is None else 1 :] if isinstance(one, Value)}
-            read |= own
-        return unread
-
 
 def _is_within(value: Int | None, least: float, most: float) -> bool:
     """Whether an integer is known to be in a range."""
@@ -163,7 +157,7 @@ def _is_within(value: Int | None, least: float, most: float) -> bool:
 
 
 def _in_fours(index: Int, at: tuple[Sym, ...], dim: int) -> bool:
-    """Whether four neighbours along a dimension, from a multiple of 4 on, are those of one generation."""
+    """Whether aligned groups of four neighbours along a dimension share one generation."""
     extent = (at[dim].high or 0) + 1
     if extent % FOUR:
         return False

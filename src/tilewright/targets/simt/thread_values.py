@@ -14,7 +14,7 @@ from tilewright.threads.distribution import Distribution, Mode, merge, take
 
 
 def thread_coordinate(modes: Sequence[Mode], rank: int, thread: Int) -> tuple[Int, ...]:
-    """The coordinate at which a thread starts."""
+    """Return the coordinate at which a thread starts."""
     at: list[Int] = [0] * rank
     for mode, digit in digits(modes, thread):
         if mode.dim is not None:
@@ -23,7 +23,7 @@ def thread_coordinate(modes: Sequence[Mode], rank: int, thread: Int) -> tuple[In
 
 
 def digits(modes: Sequence[Mode], thread: Int) -> list[tuple[Mode, Int]]:
-    """Each merged mode of the thread index with the thread's digit of it."""
+    """Return each merged mode of the thread index, with the thread's digit of it."""
     found: list[tuple[Mode, Int]] = []
     weight = 1
     for mode in merge(modes):
@@ -33,7 +33,7 @@ def digits(modes: Sequence[Mode], thread: Int) -> list[tuple[Mode, Int]]:
 
 
 def first_copy(distribution: Distribution, thread: Sym) -> Cond:
-    """Whether a thread holds the first of several copies of its values."""
+    """Return the condition that a thread holds the first of several copies of its values."""
     return all_of(*(equal(d, 0) for mode, d in digits(distribution.threads, thread) if mode.dim is None))
 
 
@@ -43,10 +43,10 @@ class Walk:
 
     Args:
         loops: index symbol of each loop, outermost first; each runs from 0 to its ``high``.
-        offset: what the loops add to the coordinate of the thread.
-        register: the number of a vector's first value, over the loops.
-        vector: consecutive values that one access moves.
-        batch: how many of the innermost loops belong to one batch.
+        offset: the coordinate in the loops, relative to the thread's start.
+        register: the index of a vector's first value, in terms of the loops.
+        vector: consecutive values of one access.
+        batch: number of the innermost loops that make one batch.
     """
 
     loops: tuple[Sym, ...]
@@ -68,7 +68,7 @@ def extent(loop: Sym) -> int:
 
 
 def turn(loops: Sequence[Sym]) -> Int:
-    """The number of a turn of nested loops."""
+    """Return the index of an iteration of nested loops."""
     number: Int = 0
     for loop in loops:
         number = add(mul(number, extent(loop)), loop)
@@ -78,14 +78,14 @@ def turn(loops: Sequence[Sym]) -> Int:
 def walk(
     modes: Sequence[Mode], rank: int, vector: int, names: Iterable[str], batch: int | None = None
 ) -> Walk:
-    """The walk of value modes, ``vector`` at a time.
+    """Return the walk over value modes, ``vector`` at a time.
 
     Args:
-        modes: the values of a distribution.
+        modes: the value modes of a distribution.
         rank: dimensions of the tile.
         vector: values of one access.
         names: names of the loops, innermost first.
-        batch: the most accesses of one batch; the loops are cut so that some of the innermost make one.
+        batch: most accesses of one batch; loops are split so that some of the innermost loops make a batch.
     """
     split = take(merge(modes), vector)
     assert split is not None, "a legal vector divides the run of a thread's values"
@@ -106,7 +106,7 @@ def walk(
 
 
 def _cut(modes: Sequence[Mode], batch: int | None) -> tuple[list[Mode], int]:
-    """Cut modes where a batch ends; gives also how many of them, from the fastest, make a batch."""
+    """Split modes where a batch ends; return also how many of the fastest modes make a batch."""
     if batch is None:
         return list(modes), len(modes)
     cut: list[Mode] = []
@@ -123,7 +123,7 @@ def _cut(modes: Sequence[Mode], batch: int | None) -> tuple[list[Mode], int]:
 
 
 def split_offset(offset: Int, loops: Iterable[Sym], sizes: set[Sym]) -> tuple[Int, Int]:
-    """``offset == base + step``, where only step depends on the loops; sizes are factored out of base."""
+    """Return ``(base, step)`` with sum ``offset``; only step depends on the loops; sizes are factored out."""
     inner = set(loops)
     if not symbols(offset) & inner:
         return offset, 0
@@ -136,7 +136,7 @@ def split_offset(offset: Int, loops: Iterable[Sym], sizes: set[Sym]) -> tuple[In
 
 
 def factor_sizes(value: Int, sizes: set[Sym]) -> Int:
-    """``lda*m*256 + lda*row`` as ``lda*(256*m + row)``."""
+    """Rewrite ``lda*m*256 + lda*row`` as ``lda*(256*m + row)``."""
     parts, constant = parts_of(value)
     groups: dict[tuple[Int, ...], list[Int]] = {}
     for term, factor in parts:
@@ -148,7 +148,7 @@ def factor_sizes(value: Int, sizes: set[Sym]) -> Int:
 
 
 def split_valid(valid: Cond, loops: Iterable[Sym]) -> tuple[Cond, Cond]:
-    """``valid == outer and inner``, where only inner depends on the loops."""
+    """Return ``(outer, inner)`` with conjunction ``valid``; only inner depends on the loops."""
     within = set(loops)
     parts = valid.parts if isinstance(valid, And) else (valid,)
     outer = [part for part in parts if not symbols(part) & within]
