@@ -344,7 +344,7 @@ KINDS = {kind.name: kind for kind in vars(dtypes).values() if isinstance(kind, t
 MEMBERS = [
     name for name in dir(tw) if name.endswith(("matmul", "_mm", "einsum", "_chain", "attention", "col2im"))
 ]
-MEMBERS += ["pack_weights"]
+MEMBERS += ["rearrange_weights"]
 
 
 def called(line: str, extents: Mapping[str, int], target: str, *, filled: bool) -> tuple[list[Any], Any]:
@@ -356,6 +356,7 @@ def called(line: str, extents: Mapping[str, int], target: str, *, filled: bool) 
         return made[-1]
 
     names: dict[str, Any] = {name: partial(getattr(tw, name), target=target) for name in MEMBERS}
+    names["pack_weights"] = names["rearrange_weights"]  # its name in older records
     names |= {name: Maker(kind, made, filled=filled) for name, kind in KINDS.items()}
     names |= {"ends": ends, "up": lambda extent, unit: -(-extent // unit), **extents}
     RECORDED.arrays, MEMORY.used = made, 0

@@ -33,7 +33,14 @@ SPELLED = {
 }
 """The public namespaces, as users write them."""
 
-ELSEWHERE = {"bmm": "matmul", "cdiv": "ceil_div", "dot": "matmul", "gemm": "matmul", "mm": "matmul"}
+ELSEWHERE = {
+    "bmm": "matmul",
+    "cdiv": "ceil_div",
+    "dot": "matmul",
+    "gemm": "matmul",
+    "mm": "matmul",
+    "pack_weights": "rearrange_weights",
+}
 """Names of functions of ``tw`` in other libraries."""
 
 

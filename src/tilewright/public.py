@@ -94,7 +94,7 @@ from tilewright.namespaces import import_whole
 from tilewright.ops.complex_matmul import complex_matmul
 from tilewright.ops.grouped import grouped_matmul
 from tilewright.ops.matmul import matmul
-from tilewright.ops.packed_weights import PackedWeights, pack_weights
+from tilewright.ops.rearranged_weights import RearrangedWeights, rearrange_weights
 from tilewright.ops.scaled import scaled_mm
 from tilewright.packing import pack, unpack
 from tilewright.runtime.executable import Executable
@@ -141,9 +141,9 @@ __all__ = [
     "MutableIndex",
     "Number",
     "Packed",
-    "PackedWeights",
     "ParseError",
     "PreparedLaunch",
+    "RearrangedWeights",
     "Report",
     "Scalar",
     "Schedule",
@@ -224,12 +224,12 @@ __all__ = [
     "operand_b",
     "otherwise",
     "pack",
-    "pack_weights",
     "packed",
     "positions",
     "prefix_sum",
     "raked",
     "range",
+    "rearrange_weights",
     "redistribute",
     "reduce_max",
     "reduce_min",

@@ -36,7 +36,7 @@ NOT_CALLED = {
         *("Bound", "Condition", "Executable", "Fragment", "Kernel", "MutableIndex", "Number"),
         *(
             "Packed",
-            "PackedWeights",
+            "RearrangedWeights",
             "PreparedLaunch",
             "Report",
             "Scalar",

@@ -130,8 +130,10 @@ CALLS: dict[str, Callable[[], object]] = {
     "complex_matmul(a, b, out (re, im read-only))": lambda: tw.complex_matmul(
         (square(), square()), (square(), square()), out=(square(), read_only())
     ),
-    "pack_weights(b f32)": lambda: tw.pack_weights(square()),
-    "pack_weights(b i4, group=-1)": lambda: tw.pack_weights(weights(), square(np.float16), group=-1),
+    "rearrange_weights(b f32)": lambda: tw.rearrange_weights(square()),
+    "rearrange_weights(b i4, group=-1)": lambda: tw.rearrange_weights(
+        weights(), square(np.float16), group=-1
+    ),
     "scaled_mm(a, b, group=-1)": lambda: tw.scaled_mm(
         square(np.float16), square(np.int8), scale_b=square(np.float16)[:1], group=-1
     ),

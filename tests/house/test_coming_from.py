@@ -179,7 +179,7 @@ PRESENT: dict[str, Callable[[], bool]] = {
     r"tun(er|ing)": lambda: "gemm" in tuned(),
     r"AMD( GPUs?| hardware)?": lambda: target_named("hip").architectures["gfx1151"].name == "gfx1151",
     r"random numbers?": lambda: "random_bits" in NAMES,
-    r"GEMMs? with packed weights|packed weights": lambda: "pack_weights" in NAMES,
+    r"GEMMs? with packed weights|packed weights": lambda: "rearrange_weights" in NAMES,
     r"complex (numbers|products)": lambda: "complex_matmul" in NAMES,
     r"attention": lambda: "attention" in NAMES,
 }

@@ -35,7 +35,7 @@ MADE_BY_OTHERS = {
     "MutableIndex",
     "Number",
     "Packed",
-    "PackedWeights",
+    "RearrangedWeights",
     "PreparedLaunch",
     "Report",
     "Scalar",

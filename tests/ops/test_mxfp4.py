@@ -110,7 +110,7 @@ def test_weights_that_share_bytes_along_n_are_packed_first() -> None:
     a, codes, scales = drawn(5, 24, 64, "bf16")
     both = (codes[:, 0::2] | codes[:, 1::2] << 4).astype(np.uint8)
     scale = scales.view(ml_dtypes.float8_e8m0fnu)
-    weights = tw.pack_weights(tw.packed(both, tw.f4e2m1), scale, group=32, target="cpu")
+    weights = tw.rearrange_weights(tw.packed(both, tw.f4e2m1), scale, group=32, target="cpu")
     made = tw.scaled_mm(a, weights, out_dtype="f32", target="cpu")
     exact = decoded(codes, scales)
     assert (np.abs(made - a.astype(np.float64) @ exact) <= room(a, exact, "f32")).all()

@@ -266,10 +266,10 @@ def test_weights_that_are_turned_around_are_the_same_product(kind: Any, target: 
     numbers = np.random.default_rng(3).integers(0, 16, (96, 70), np.uint8).view(kind.numbers)
     beside = on(target, scales), on(target, zeros)
     along_n, along_k = (weights(numbers, kind, target, along=along) for along in "nk")
-    made = tw.pack_weights(along_n, *beside, group=32, target=target)
+    made = tw.rearrange_weights(along_n, *beside, group=32, target=target)
     assert (made.shape, made.group) == ((96, 70), 32)
     assert np.array_equal(back(made.b.array), back(along_k.array)), "the same bytes"
-    assert tw.pack_weights(along_k, *beside, group=32, target=target).b is along_k
+    assert tw.rearrange_weights(along_k, *beside, group=32, target=target).b is along_k
     there = on(target, a)
     given = {"scale_b": beside[0], "zero_b": beside[1], "group": 32}
     expected = tw.scaled_mm(there, along_k, **given, target=target)
@@ -278,15 +278,15 @@ def test_weights_that_are_turned_around_are_the_same_product(kind: Any, target: 
 
 def test_packed_weights_have_their_own_scales() -> None:
     a, numbers, scales, _, _ = drawn(3, 6, 64, 32, np.float16)
-    made = tw.pack_weights(weights(numbers, tw.i4, "cpu"), scales, group=32)
+    made = tw.rearrange_weights(weights(numbers, tw.i4, "cpu"), scales, group=32)
     with pytest.raises(
         tw.LaunchError, match="i4 weights 64 x 6, groups of 32>, which have their own scale_b"
     ):
         tw.scaled_mm(a, made, scale_b=scales)
     with pytest.raises(tw.DTypeError, match=r"b is i8, .*; nearest legal choice: b=tw\.packed"):
-        tw.pack_weights(numbers.astype(np.int8))
+        tw.rearrange_weights(numbers.astype(np.int8))
     with pytest.raises(tw.LaunchError, match=r"scale_b has shape \(2, 6\)"):
-        tw.pack_weights(weights(numbers, tw.i4, "cpu"), scales, group=16)
+        tw.rearrange_weights(weights(numbers, tw.i4, "cpu"), scales, group=16)
 
 
 @pytest.mark.parametrize("along", ["n", "k"])
@@ -295,21 +295,23 @@ def test_scales_that_do_not_fit_are_refused_when_weights_are_rearranged(along: s
     codes = weights(numbers, tw.i4, "cpu", along=along)
     for shape in ((3,), (64,), (6, 1), (2, 6)):
         with pytest.raises(
-            tw.LaunchError, match=r"pack_weights: scale_b has shape .*one for each column of b"
+            tw.LaunchError, match=r"rearrange_weights: scale_b has shape .*one for each column of b"
         ):
-            tw.pack_weights(codes, np.ones(shape, np.float32), target="cpu")
+            tw.rearrange_weights(codes, np.ones(shape, np.float32), target="cpu")
     for beside in ({}, {"zero_b": np.zeros((2, 6), np.int8)}):
-        with pytest.raises(tw.DTypeError, match="pack_weights: scale_b is f64; nearest legal choice: f32"):
-            tw.pack_weights(codes, np.ones((2, 6)), group=32, **beside, target="cpu")
-    with pytest.raises(tw.DTypeError, match="pack_weights: zero_b is i32; nearest legal choice"):
-        tw.pack_weights(codes, zero_b=np.zeros((2, 6), np.int32), group=32, target="cpu")
-    with pytest.raises(tw.DTypeError, match="pack_weights: scale_b is f64"):
-        tw.pack_weights(codes, np.ones(6), target="cpu")
+        with pytest.raises(
+            tw.DTypeError, match="rearrange_weights: scale_b is f64; nearest legal choice: f32"
+        ):
+            tw.rearrange_weights(codes, np.ones((2, 6)), group=32, **beside, target="cpu")
+    with pytest.raises(tw.DTypeError, match="rearrange_weights: zero_b is i32; nearest legal choice"):
+        tw.rearrange_weights(codes, zero_b=np.zeros((2, 6), np.int32), group=32, target="cpu")
+    with pytest.raises(tw.DTypeError, match="rearrange_weights: scale_b is f64"):
+        tw.rearrange_weights(codes, np.ones(6), target="cpu")
     for zero in (0, 2.0):
-        with pytest.raises(tw.LaunchError, match="pack_weights, argument zero_b"):
-            tw.pack_weights(codes, zero_b=zero, group=32, target="cpu")
-    with pytest.raises(tw.LaunchError, match=r"pack_weights: scale_b=.*, which is beyond every float"):
-        tw.pack_weights(codes, 10**400, target="cpu")
+        with pytest.raises(tw.LaunchError, match="rearrange_weights, argument zero_b"):
+            tw.rearrange_weights(codes, zero_b=zero, group=32, target="cpu")
+    with pytest.raises(tw.LaunchError, match=r"rearrange_weights: scale_b=.*, which is beyond every float"):
+        tw.rearrange_weights(codes, 10**400, target="cpu")
 
 
 @pytest.mark.parametrize(
@@ -319,9 +321,9 @@ def test_scales_that_do_not_fit_are_refused_when_weights_are_rearranged(along: s
 def test_scales_that_fit_are_those_of_scaled_mm(scale: Any) -> None:
     numbers = np.arange(64 * 6).reshape(64, 6) % 15 - 7
     codes = weights(numbers.astype(tw.i4.numbers), tw.i4, "cpu", along="n")
-    made = tw.scaled_mm(np.ones((1, 64), np.float16), tw.pack_weights(codes, scale, target="cpu"))
+    made = tw.scaled_mm(np.ones((1, 64), np.float16), tw.rearrange_weights(codes, scale, target="cpu"))
     assert np.array_equal(made, 2.0 * numbers.sum(0, keepdims=True))
-    blocks = tw.pack_weights(codes, np.full((1, 1), 0.5, np.float32), target="cpu")
+    blocks = tw.rearrange_weights(codes, np.full((1, 1), 0.5, np.float32), target="cpu")
     assert np.array_equal(tw.scaled_mm(np.ones((1, 64), np.float16), blocks), made / 4)
 
 
@@ -356,7 +358,7 @@ SCALES = np.ones((2, 6), np.float16)
                 "prepass": True,
             },
             tw.LaunchError,
-            r"contiguous along K .*prepass=None, or b=tw\.pack_weights\(b, \.\.\.\)",
+            r"contiguous along K .*prepass=None, or b=tw\.rearrange_weights\(b, \.\.\.\)",
         ),
     ],
     ids=str,

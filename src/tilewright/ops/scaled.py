@@ -10,7 +10,7 @@ from tilewright.calls import launches
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.namespaces import part
-from tilewright.ops.packed_weights import PackedWeights
+from tilewright.ops.rearranged_weights import RearrangedWeights
 from tilewright.ops.replay import Replay, called
 from tilewright.ops.scales import LARGEST, SCALES, TINIEST, number_of
 from tilewright.ops.wanted import NO_DROPOUT, Wanted, dropout_of, said
@@ -175,8 +175,8 @@ def scaled_mm(
         >>> tw.scaled_mm(np.ones((1, 32), np.float16), codes, scale_b=scales, group=32, target="reference")
         array([[-96.]], dtype=float16)
     """
-    if isinstance(b, PackedWeights):
-        b, scale_b, zero_b, group = _of_packed(b, scale_b, zero_b, group)
+    if isinstance(b, RearrangedWeights):
+        b, scale_b, zero_b, group = _of_rearranged(b, scale_b, zero_b, group)
     number, scales = _numbers_apart((scale_a, scale_b))
     arrays = (a, b, out, *scales, bias, zero_b, c, multiply, residual)
     dropped, drawn = NO_DROPOUT, NO_DROPOUT.words
@@ -199,7 +199,7 @@ def scaled_mm(
     return called(_PLANS, arrays, words, numbers, stream, first)
 
 
-def _of_packed(weights: PackedWeights, *beside: Any) -> tuple[Any, Any, Any, int | None]:
+def _of_rearranged(weights: RearrangedWeights, *beside: Any) -> tuple[Any, Any, Any, int | None]:
     """Weights with scales and zero points of their own."""
     if any(one is not None for one in beside):
         raise LaunchError(

@@ -37,7 +37,7 @@ OPERANDS = (*WIDE, *NARROW)
 ZEROS = (*WIDE, dtypes.i8, dtypes.u8)
 """Dtypes of zero points."""
 
-GROUPED = ("scaled_mm", "pack_weights")
+GROUPED = ("scaled_mm", "rearrange_weights")
 """Operations that take scales of groups along K; these may be powers of 2, of f8e8m0."""
 
 
@@ -286,10 +286,10 @@ def check_prepass(
         raise LaunchError("prepass=True widens b alone, and blocks of it have scales; use prepass=None")
     if prepass and grouped:
         if not widens_groups(infos, multiplied):
-            packs = ", or b=tw.pack_weights(b, ...)" if infos["b"].dtype in PACKED else ""
+            also = ", or b=tw.rearrange_weights(b, ...)" if infos["b"].dtype in PACKED else ""
             raise LaunchError(
                 f"prepass=True widens groups of weights that are contiguous along K to the dtype of a, "
-                f"{infos['a'].dtype}; nearest legal choice: prepass=None{packs}"
+                f"{infos['a'].dtype}; nearest legal choice: prepass=None{also}"
             )
         return
     narrow = infos["b"].dtype

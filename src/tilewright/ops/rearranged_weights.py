@@ -1,4 +1,4 @@
-"""`pack_weights`: weights rearranged once into the order in which kernels for few rows load them."""
+"""`rearrange_weights`: transpose 4-bit weights once, so that kernels for few rows load neighbours along K."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ SIDE, THREADS = 64, 128
 
 @launches
 @dataclass(frozen=True, eq=False)
-class PackedWeights:
-    """Packed weights with their scales and zero points, for `scaled_mm`; made by `pack_weights`.
+class RearrangedWeights:
+    """4-bit weights, contiguous along K, with their scales and zero points; made by `rearrange_weights`.
 
-    Their bytes are those that were given where these were contiguous along K already, and others, rearranged
-    once, where they were not; products do not ask which.
+    Weights that were already contiguous along K are not copied.
 
     Args:
-        b: packed numbers of 4 bits (K, N), contiguous along K.
-        scale_b: a number for each group and column, or None.
-        zero_b: the same for zero points.
-        group: how many neighbours along K have a scale in common; None: there are no groups.
+        b: `packed` numbers of 4 bits (K, N), contiguous along K.
+        scale_b: scales, one for each group and column, or None.
+        zero_b: zero points, one for each group and column, or None.
+        group: neighbours along K that share a scale; None: there are no groups.
     """
 
     b: Packed
@@ -49,7 +48,7 @@ class PackedWeights:
 
         Example:
             >>> import tilewright as tw
-            >>> tw.pack_weights(tw.packed(tw.pack([[1, 2]] * 6, tw.i4), tw.i4), target="reference").shape
+            >>> tw.rearrange_weights(tw.packed(tw.pack([[1, 2]] * 6, tw.i4), tw.i4), target="reference").shape
             (6, 2)
         """
         return describe(self.b).shape
@@ -62,7 +61,7 @@ class PackedWeights:
 
 
 @launches
-def pack_weights(
+def rearrange_weights(
     b: Any,
     scale_b: Any = None,
     zero_b: Any = None,
@@ -70,13 +69,13 @@ def pack_weights(
     group: int | None = None,
     target: str | None = None,
     stream: Any = None,
-) -> PackedWeights:
-    """Weights of 4 bits for `scaled_mm`, rearranged once so that neighbours along K share bytes.
+) -> RearrangedWeights:
+    """Rearrange 4-bit weights once for `scaled_mm`, so that neighbours along K share bytes.
 
-    A thread multiplies several neighbours along K, which it loads at once where they are neighbours in
-    memory.  Weights whose neighbours along N share bytes are loaded one by one instead, in every product;
-    here one kernel transposes them once.  Weights that are contiguous along K already are not copied.  The
-    product is the same, but its terms may be added in another order.
+    A thread multiplies several neighbours along K, and loads them at once if they are neighbours in memory.
+    If neighbours along N share bytes, every product loads the weights one by one.  This call transposes them
+    once with one kernel.  Weights that are already contiguous along K are not copied.  The product is the
+    same, but its terms may be added in another order.
 
     Args:
         b: `packed` numbers of i4 or f4e2m1, (K, N), contiguous along either; K is even.
@@ -87,55 +86,55 @@ def pack_weights(
         stream: the CUDA stream; default: the framework's current stream.
 
     Returns:
-        What `scaled_mm` takes as ``b``, with its scales.
+        The weights with their scales, which `scaled_mm` takes as ``b``.
 
     Raises:
-        LaunchError: scales that do not fit, or an odd K.
-        DTypeError: an array that is not packed, or scales or zero points that `scaled_mm` does not take.
+        LaunchError: the scales do not fit, or K is odd.
+        DTypeError: the array is not packed, or `scaled_mm` does not take the scales or zero points.
 
     Example:
         >>> import numpy as np
         >>> import tilewright as tw
         >>> along_n = tw.packed(tw.pack([[1, -8], [2, 7], [3, 0], [4, 5]], tw.i4), tw.i4)
         >>> scales = np.float16([[1, 1], [0.5, 2]])
-        >>> weights = tw.pack_weights(along_n, scales, group=2, target="reference")
+        >>> weights = tw.rearrange_weights(along_n, scales, group=2, target="reference")
         >>> weights
         <i4 weights 4 x 2, groups of 2>
         >>> tw.scaled_mm(np.ones((1, 4), np.float16), weights, target="reference")
         array([[6.5, 9. ]], dtype=float16)
     """
-    info = describe(b, "pack_weights, argument b")
+    info = describe(b, "rearrange_weights, argument b")
     if info.dtype not in PACKED:
         raise DTypeError(
-            f"pack_weights: b is {info.dtype}, and what is rearranged are weights of 4 bits; nearest legal "
+            f"rearrange_weights: b is {info.dtype}, and only weights of 4 bits are rearranged; nearest legal "
             f"choice: b=tw.packed(bytes, 'i4'), or {'scaled_mm' if info.dtype.bits == 8 else 'matmul'} of b "
             "as it is"
         )
     infos = {"b": info}
     for name, array in (("scale_b", scale_b), ("zero_b", zero_b)):
-        if array is not None and number_of("pack_weights", name, array) is None:
-            infos[name] = describe(array, f"pack_weights, argument {name}")
-    check_dtypes("pack_weights", infos)
-    grouped = in_groups(infos, group, "pack_weights")
+        if array is not None and number_of("rearrange_weights", name, array) is None:
+            infos[name] = describe(array, f"rearrange_weights, argument {name}")
+    check_dtypes("rearrange_weights", infos)
+    grouped = in_groups(infos, group, "rearrange_weights")
     if len(info.shape) != 2:
-        raise LaunchError(f"pack_weights: b has shape {info.shape}; nearest legal choice: (K, N)")
+        raise LaunchError(f"rearrange_weights: b has shape {info.shape}; nearest legal choice: (K, N)")
     if "scale_b" in infos and not grouped:
-        check_scale("pack_weights", "scale_b", infos["scale_b"], info.shape)
+        check_scale("rearrange_weights", "scale_b", infos["scale_b"], info.shape)
     depth, columns = info.shape
     if info.strides[0] == 1 or depth <= info.dtype.per_byte or 0 in info.shape:
-        return PackedWeights(b, scale_b, zero_b, group)
+        return RearrangedWeights(b, scale_b, zero_b, group)
     if depth % info.dtype.per_byte:
         near = f"a multiple of {info.dtype.per_byte}, which share a byte"
-        raise LaunchError(f"pack_weights: K is {depth}; nearest legal choice: {near}")
+        raise LaunchError(f"rearrange_weights: K is {depth}; nearest legal choice: {near}")
     made = fresh(b.array, (columns, depth // info.dtype.per_byte), dtypes.u8).make()
-    turned = packed(made.T, info.dtype)
-    _turning(info.dtype)(b, turned, target=target, stream=stream)
-    return PackedWeights(turned, scale_b, zero_b, group)
+    along_k = packed(made.T, info.dtype)
+    _transposing(info.dtype)(b, along_k, target=target, stream=stream)
+    return RearrangedWeights(along_k, scale_b, zero_b, group)
 
 
 @lru_cache(maxsize=len(PACKED))
-def _turning(kind: DType) -> Kernel:
-    """``V[k, n] = W[k, n]``, of which W is contiguous along N and V along K."""
+def _transposing(kind: DType) -> Kernel:
+    """Return the kernel ``V[k, n] = W[k, n]`` for W contiguous along N and V along K."""
     wide = dtypes.f16 if kind.is_float else dtypes.i8
 
     @kernel(W="K N", V="K N")
