@@ -13,8 +13,8 @@ from tilewright.checking.compare import Accumulation, gemm_bound
 from tilewright.lang.control import index
 from tilewright.lang.scalars import maximum, minimum
 from tilewright.ops.products import grouped
-from tilewright.schedule.groups import RowGroups
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.work import RowGroups
 
 pytestmark = pytest.mark.in_turns(3)
 

@@ -93,8 +93,8 @@ def test_a_result_that_is_seen_with_its_axes_changed_is_stored_by_bulk_copies(un
     given = {**specs(), "C": result}
     del given["bias"]
     form = form_of(Program(turned, {"A": "M K", "B": "N K", "C": "N M"}).run(given))
-    leaving = ScheduleOnMachine(BULK, form, given, HOPPER).leaving
-    assert not [*leaving.against_bulk(form.stores[0])]
+    case = ScheduleOnMachine(BULK, form, given, HOPPER)
+    assert not [*case.epilogue.against_bulk(case)]
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -316,7 +316,7 @@ def strategy_for(
     major = "k" if k_major else "mn" if _is_shallow(how, infos["a"].dtype, method, arch) else ""
     strided = [name for name in ("a", "b") if not _is_dense(infos, name, major)]
     if isinstance(how, Schedule):
-        wanted = strided if how.staging == "tma" else []
+        wanted = strided if how.by_bulk else []
     elif how is not None and how.batch_invariant:
         wanted = []  # whether planes pay depends on how many rows there are
     else:

@@ -14,7 +14,7 @@ from tilewright.functions.derivatives import DERIVATIVES
 from tilewright.ops.ending import ACTIVATIONS, Late
 from tilewright.runtime.binding import number as held_number
 from tilewright.schedule.question import Splitting
-from tilewright.schedule.schedule import Reduction, Schedule, SplitK
+from tilewright.schedule.schedule import REDUCTIONS, Reduction, Schedule, SplitK
 
 F32, F16 = "f32", "f16"
 HALVES_OF = {F32: 2, F16: 1}
@@ -164,9 +164,9 @@ def check_splitting(wanted: Wanted, op: str = "matmul") -> None:
             f'{op}: batch_invariant=True with split_k="stream", whose shares begin where the number of rows '
             'puts them; nearest legal choice: split_k="auto"'
         )
-    if wanted.batch_invariant and wanted.reduction == "atomic":
+    if wanted.batch_invariant and wanted.reduction and not REDUCTIONS[wanted.reduction].is_ordered:
         raise LaunchError(
-            f'{op}: batch_invariant=True with reduction="atomic", which adds parts as they come; '
+            f'{op}: batch_invariant=True with reduction="{wanted.reduction}", which adds parts as they come; '
             'nearest legal choice: reduction="workspace"'
         )
 

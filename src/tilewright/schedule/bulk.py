@@ -24,7 +24,6 @@ from tilewright.lang.transaction_barriers import arrive, cluster_barrier, wait
 from tilewright.schedule.factors import FactorProduct
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.needs import ROW_BYTES, Buffer, Needs, barriers
-from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums, TileAccumulation, accumulation
 from tilewright.schedule.provenance import made_by
@@ -32,6 +31,7 @@ from tilewright.schedule.rings import Agent, OperandSource, Sources, Staging, of
 from tilewright.schedule.scaled_sums import ScaleRing, scale_tiles
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import Share, SwizzledStages
+from tilewright.schedule.work import Work
 
 COPYING_WARPS = 4
 """Warps of the group whose first warp copies; only whole warpgroups can give registers away."""
@@ -44,7 +44,7 @@ class BulkStaging(Staging):
     """A ring of stages of all operands; each stage has a barrier for full and one for empty."""
 
     least_stages, most_stages = 2, 0
-    takes_layout, is_aligned = False, True
+    takes_layout, is_aligned, by_bulk = False, True, True
 
     is_read_by_threads = False
     """Whether threads that multiply by an asynchronous atom also read a stage themselves."""

@@ -18,8 +18,8 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current
 from tilewright.schedule.form import Form
-from tilewright.schedule.groups import MOST
 from tilewright.schedule.needs import ROW_BYTES
+from tilewright.schedule.work import MOST
 from tilewright.symbolic.nodes import Sym, divisor
 from tilewright.views.boxes import NoBox, find_box
 from tilewright.views.transforms import Permute, Slice, Tile, Transform

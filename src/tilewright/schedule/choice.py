@@ -143,7 +143,7 @@ def _scaled(question: Question, made: Schedule) -> Schedule | None:
     if made.group_m:
         made = replace(made, group_m=SCALED_BAND)
     # Scales that come with their operand may leave room for one stage less.
-    fewer = replace(made, stages=max(made.stages - 1, 1)) if made.staging == "tma" else made
+    fewer = replace(made, stages=max(made.stages - 1, 1)) if made.by_bulk else made
     legal = (tried for tried in (made, fewer) if not reasons(with_fallback(tried, *asked)[0], *asked))
     return next(legal, None)
 
@@ -185,7 +185,7 @@ def list_proposals(question: Question) -> Iterator[Candidate]:
         made = replace(one.schedule, balanced=False, cluster=(1, 1), batches=1)
         if made.split_k != 1:
             continue
-        if made.staging == "tma":
+        if made.by_bulk:
             by_bulk = by_bulk or one
             taken = ScheduleOnMachine(made, question.form, question.specs, arch).shared_bytes
             each = resident_blocks(arch, taken, most=LISTED_BLOCKS, reserved=0)
@@ -229,9 +229,6 @@ Turn: TypeAlias = tuple[tuple[bool, bool, bool], float, int, Candidate, Candidat
 INSTRUCTIONS = ("wgmma", "mma", "mfma", "wmma", "fma")
 """Instructions that multiply, the fastest first."""
 
-SHARED = ("reduce-scatter", "cluster")
-"""Reductions in which each block of a tile adds up a share of it."""
-
 
 def split_candidates(question: Question) -> Iterator[Candidate]:
     """The legal candidates that split K as requested, in the order of the estimates.
@@ -252,8 +249,8 @@ def split_candidates(question: Question) -> Iterator[Candidate]:
         """Queue a candidate; one whose estimate deserves less trust comes later."""
         schedule = way.schedule
         # The model was not fitted to copies by threads, with or without blocks that share a tile's sums.
-        is_copied = schedule.staging != "tma"
-        is_guessed = schedule.reduction in SHARED and (is_copied or question.arch.rates is None)
+        is_copied = not schedule.by_bulk
+        is_guessed = schedule.reduction_class.shares_tile and (is_copied or question.arch.rates is None)
         doubts = Load(question, schedule).spills, is_copied, is_guessed
         heappush(waiting, (doubts, way.estimate, number, plain, way))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf, log2, prod
 
-from tilewright.schedule.fixup import FAN, LEAST_SHARE, is_clustered
+from tilewright.schedule.fixup import FAN, LEAST_SHARE
 from tilewright.schedule.form import has_slices
 from tilewright.schedule.load import VECTOR, Load, memory_us, resident_blocks
 from tilewright.schedule.needs import ROW_BYTES
@@ -146,7 +146,7 @@ class BulkEstimate(Estimate):
 
     def applies(self, load: Load) -> bool:
         """Whether bulk copies load the operands."""
-        return load.schedule.staging == "tma"
+        return load.schedule.by_bulk
 
     def waits(self, load: Load) -> tuple[float, ...]:
         """Times of the busiest multiprocessor, of the memory and of the second-level cache."""
@@ -194,10 +194,10 @@ class BulkEstimate(Estimate):
         if question.arch.lanes == 1:
             return load.read_parts * rows * columns * totals * READ_MULTIPLY_ADDS
         tile_us = rows * columns * totals * schedule.atom.c_dtype.bytes / self.read_bytes_per_us
-        if is_clustered(schedule):  # each block adds a share of the tile
+        if schedule.is_clustered:  # each block adds a share of the tile
             return self.cluster_us + self.doubled_us * (log2(parts) - 1) + tile_us
         decoded = self.decoded_meeting_us if question.decodes else 0.0
-        if schedule.reduction == "reduce-scatter":  # each waits for all, and adds a share of the tile
+        if schedule.reduction_class.waits:  # each waits for all, and adds a share of the tile
             if columns <= LEAST_SHARE or not has_slices(question.form):  # one adds all of it
                 return decoded + self.scatter_us + parts * tile_us
             return decoded + self.scatter_us + parts * self.part_us + tile_us
@@ -242,7 +242,7 @@ class CopiesEstimate(Estimate):
     def applies(self, load: Load) -> bool:
         """Whether threads copy the operands, on a GPU whose rates are known."""
         arch = load.question.arch
-        return load.schedule.staging != "tma" and arch.lanes > 1 and arch.rates is not None
+        return not load.schedule.by_bulk and arch.lanes > 1 and arch.rates is not None
 
     def waits(self, load: Load) -> tuple[float, ...]:
         """Times of the busiest multiprocessor, of the memory and of the second-level cache."""

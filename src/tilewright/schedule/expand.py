@@ -2,53 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from tilewright.arch import REFERENCE, Arch
-from tilewright.dataflow.nodes import ArrayPart, Flow, Operand
+from tilewright.dataflow.nodes import ArrayPart, Flow
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.asynchrony import begin_early
-from tilewright.lang.launch import derived, require
+from tilewright.lang.launch import require
 from tilewright.lang.program import EXPLICIT, Parameter, Program
-from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tracer import current
 from tilewright.schedule.epilogue.direct import Helper
-from tilewright.schedule.epilogue.staged import EPILOGUES
 from tilewright.schedule.fallback import with_fallback
-from tilewright.schedule.fixup import SplitReduction, is_clustered, is_split, reduction_of
+from tilewright.schedule.fixup import SplitReduction
 from tilewright.schedule.form import Form, extent_of, form_of
-from tilewright.schedule.groups import RowGroups
 from tilewright.schedule.legality import check
-from tilewright.schedule.lists import ListedArray, ListTiles
-from tilewright.schedule.partition import (
-    MOST_SPLITS,
-    Batches,
-    DataParallel,
-    Persistent,
-    Shares,
-    Stream,
-    TiledProblem,
-    TileOrder,
-    parts_of_k,
-)
+from tilewright.schedule.lists import ListedArray
+from tilewright.schedule.partition import Partition
 from tilewright.schedule.pipeline import main_loop
 from tilewright.schedule.provenance import each_made_by, expanding, made_by
-from tilewright.schedule.resources import staging_of
+from tilewright.schedule.resources import EPILOGUE_CLASSES, partition_of, reduction_of, staging_of
 from tilewright.schedule.rings import Agent
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.sources import Tiles, sources_of
+from tilewright.schedule.sources import sources_of
 
 # ---------------------------------------------------------------- extents that are whole tiles
 
 
 def whole_tiles(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arrays, each with the whole tiles that it has along the dimensions that a schedule says are whole.
+    """The arrays, cut to whole tiles along the dimensions that a schedule declares whole.
 
-    The launch requires that these are all of it.
+    The launch requires that nothing is cut off.
 
     Args:
         form: what is computed, as the schedule multiplies it.
@@ -63,31 +50,26 @@ def whole_tiles(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> di
         unit, extent = units[spans[dim]], extent_of(form, arguments, spans[dim])
         text = f"{spans[dim].name} must be a multiple of {unit}: the schedule has whole={schedule.whole!r}"
         require(extent % unit == 0, text)
-    places = {
-        node.operand.name: (node.operand, node.at) for node in form.flow.walk() if isinstance(node, ArrayPart)
-    }
+    parts = [node for node in form.flow.walk() if isinstance(node, ArrayPart)]
+    places = {node.operand.name: (node.operand, node.at) for node in parts}
     places |= {store.operand.name: (store.operand, store.at) for store in form.stores}
-    return arguments | {
-        name: _cut(arguments[name], operand, [units.get(span, 0) for span in at])
-        for name, (operand, at) in places.items()
-    }
-
-
-def _cut(array: Any, operand: Operand, units: list[int]) -> Any:
-    """The whole tiles of an array along each of its dimensions, where these are not 0."""
-    if operand.transforms or not any(units):
-        return array
-    ends = ((array.shape[dim] // unit) * unit if unit else None for dim, unit in enumerate(units))
-    return array[tuple(slice(0, end) for end in ends)]
+    cut: dict[str, Any] = {}
+    for name, (operand, at) in places.items():
+        steps = [units.get(span, 0) for span in at]
+        if not operand.transforms and any(steps):
+            array = arguments[name]
+            ends = (array.shape[dim] // step * step if step else None for dim, step in enumerate(steps))
+            cut[name] = array[tuple(slice(0, end) for end in ends)]
+    return arguments | cut
 
 
 class Expanded(Program):
-    """The explicit program that a schedule makes of a dataflow kernel.
+    """The explicit program of a dataflow kernel under a schedule.
 
     Args:
-        program: the author's.
-        flow: what it records.
-        schedule: how that is computed.
+        program: the author's program.
+        flow: the flow that it records.
+        schedule: how the flow is computed.
     """
 
     def __init__(self, program: Program, flow: Flow, schedule: Schedule) -> None:
@@ -113,7 +95,7 @@ class Expanded(Program):
         constants: Mapping[str, Any] | None = None,
         arch: Arch = REFERENCE,
     ) -> Kernel:
-        """Record the explicit kernel, with another engine where bulk copies cannot carry an array.
+        """Record the explicit kernel, with another engine if bulk copies cannot carry an array.
 
         Raises:
             ScheduleError: the schedule is not legal for these classes of arrays on this machine; lists every
@@ -124,7 +106,7 @@ class Expanded(Program):
         return replace(kernel, notes=(*notes, *kernel.notes))
 
     def settled(self, specs: Mapping[str, TensorSpec], arch: Arch) -> tuple[Schedule, tuple[str, ...]]:
-        """The schedule that it runs under, and what of it is another than was asked for.
+        """The schedule under which it runs, and a note for each change to the requested one.
 
         Raises:
             ScheduleError: it is not legal for these classes of arrays on this machine.
@@ -139,7 +121,7 @@ class Expanded(Program):
         constants: Mapping[str, Any] | None = None,
         arch: Arch = REFERENCE,
     ) -> Kernel:
-        """Record the explicit kernel by this schedule, legal or not: what it breaks, its own rules say."""
+        """Record the explicit kernel of this schedule, legal or not; the kernel's own rules say why not."""
         return super().trace(specs, constants, arch)
 
 
@@ -149,10 +131,10 @@ def write_lists(
     """Write the explicit kernel of a product whose batch items are arrays of their own.
 
     Args:
-        form: the product, as of one array for each of its lists.
+        form: the product, with one array for each list.
         schedule: how it is computed.
-        specs: for each list what its arrays have in common, by the names of the flow, as the table has them.
-        arguments: by the same names the buffers that they are parts of; the table, and how many items it has.
+        specs: common properties of the arrays of each list, by the names of the flow, in the table's order.
+        arguments: the buffers that contain the arrays, by the same names; the table, and its number of items.
     """
     with expanding(schedule, form.sum):
         _write(form, schedule, {**arguments, **ListedArray.of(form, schedule, specs, arguments)})
@@ -167,14 +149,13 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
             begin_early()
     arguments = whole_tiles(form, schedule, arguments)
     with made_by("blocks", form.stores[0]):
-        partition = _partition(form, schedule, arguments)
+        partition = partition_of(form, schedule).of(form, schedule, arguments)
     with made_by("stages"):
         sources = sources_of(form, schedule, arguments, partition)
         decodes = sources[0].decode is not None
         ring: Any = staging_of(schedule, decodes=decodes)(schedule, sources, form.products)
     with made_by("epilogue", form.stores[0]):
-        epilogue = EPILOGUES[schedule.epilogue](form, schedule, arguments)
-        epilogue.views.shares = partition if isinstance(partition, Shares) else None
+        epilogue = EPILOGUE_CLASSES[schedule.epilogue](form, schedule, arguments, partition)
     with made_by("reduction"):
         reduction = reduction_of(schedule).of(schedule, partition.split, len(form.totals))
     with made_by("stages"):
@@ -188,8 +169,8 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     ring.end_block()
 
 
-def _run(agent: Agent, partition: Tiles, reduction: SplitReduction, epilogue: Any, form: Form) -> None:
-    """Write the tiles of one agent, one after the other, each with the main loop."""
+def _run(agent: Agent, partition: Partition, reduction: SplitReduction, epilogue: Any, form: Form) -> None:
+    """Write the loop of one agent over its tiles, each with the main loop."""
     store, multiplies = form.stores[0], agent.accumulation is not None
     stores = multiplies and reduction.stores_at_once
     with made_by("roles"), agent.role() as group:
@@ -217,73 +198,9 @@ def _run(agent: Agent, partition: Tiles, reduction: SplitReduction, epilogue: An
                 epilogue.drain()
 
 
-def _serve(helper: Helper, partition: Tiles, form: Form) -> None:
-    """Write the tiles of warps that only take part in the epilogue."""
+def _serve(helper: Helper, partition: Partition, form: Form) -> None:
+    """Write the loop of warps that only take part in the epilogue over their tiles."""
     store = form.stores[0]
     with made_by("epilogue", store), helper.role() as group:
         for work in each_made_by("blocks", partition.items(helper.each, group), store):
             helper.serve(work)
-
-
-def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> Tiles:
-    order = TileOrder(schedule.group_n, "n") if schedule.group_n else TileOrder(schedule.group_m or 1, "m")
-    if form.lists:
-        return ListTiles(form, schedule, order, arguments)
-    leading = form.batch if form.flow.grouped is None else ()
-    extents = {span: extent_of(form, arguments, span) for span in (*leading, form.m, form.n, form.a.depth)}
-    batch = tuple(extents[span] for span in leading)
-    # What is stored along rows alone is stored where there are no columns too: as of one tile of none.
-    m, n = (
-        extents[span] if all(span in store.at for store in form.stores) else maximum(extents[span], 1)
-        for span in (form.m, form.n)
-    )
-    groups = _groups(form, schedule, arguments)
-    # Where a path leads past a loop that decodes, the assembler lets each wgmma wait for the last.
-    least = int(schedule.atom.asynchronous and not all(factor.is_plain for factor in form.factors))
-    problem = TiledProblem(batch, m, n, extents[form.a.depth], schedule.tile, groups, least)
-    if schedule.split_k == "stream":
-        return Stream(problem, order, schedule.blocks)
-    splits, unit = _splits(problem, schedule), max(schedule.promote, 1)
-    clustered = is_clustered(schedule)
-    if schedule.balanced:
-        rows, columns, _ = schedule.atom.shape
-        units = rows * schedule.warps[0], columns * schedule.warps[1]
-        return Shares(problem, units, splits, unit, clustered=clustered)
-    if schedule.blocks and not is_split(schedule):
-        return Persistent(problem, order, schedule.cluster, schedule.blocks)
-    ordered = schedule.group_m or schedule.group_n or schedule.cluster != (1, 1)
-    taken = order if ordered else None
-    if schedule.batches > 1 and batch:
-        return Batches(problem, taken, schedule.cluster, schedule.batches)
-    among = schedule.along_k
-    return DataParallel(problem, taken, schedule.cluster, splits, unit, clustered=clustered, among=among)
-
-
-def _groups(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> RowGroups | None:
-    """The groups that rows or columns fall into."""
-    for dim, span in enumerate((form.m, form.n)):
-        if span.groups is not None:
-            extent, ends = extent_of(form, arguments, span), arguments[span.groups.ends.name]
-            return RowGroups(ends, dim, extent, schedule.tile[dim])
-    return None
-
-
-def _splits(problem: TiledProblem, schedule: Schedule) -> Index:
-    """Parts of K; 0 if it is not split."""
-    if not is_split(schedule):
-        return 0
-    rows, columns = _whole_clusters(problem, schedule)
-    split = schedule.split_k
-    if is_clustered(schedule) and isinstance(split, int):
-        return split  # a cluster is as large as it is: some parts may have no steps
-    tiles = rows * columns * problem.batches
-    wanted = parts_of_k(tiles, problem.steps, schedule.blocks) if isinstance(split, str) else split
-    units = ceil_div(problem.steps, max(schedule.promote, 1))
-    parts = derived(maximum(minimum(wanted, minimum(units, MOST_SPLITS)), 1))
-    return parts  # noqa: RET504 the kernel's parameter is named after it
-
-
-def _whole_clusters(problem: TiledProblem, schedule: Schedule) -> Sequence[Index]:
-    """Tiles along the rows and along the columns, with those that only fill a cluster."""
-    pairs = zip(problem.tiles, schedule.cluster, strict=True)
-    return [count if blocks == 1 else ceil_div(count, blocks) * blocks for count, blocks in pairs]

@@ -52,13 +52,14 @@ class ScheduleFacts:
     @property
     def is_bulk(self) -> bool:
         """Whether bulk copies of a separate role fill the ring."""
-        return self.schedule.staging == "tma"
+        return self.schedule.by_bulk
 
     @property
     def is_persistent(self) -> bool:
         """Whether a block computes one tile after the other."""
         schedule = self.schedule
-        return schedule.batches > 1 or (bool(schedule.blocks) and schedule.split_k in (1, "stream"))
+        whole = schedule.is_streamed or not schedule.is_split
+        return schedule.batches > 1 or (bool(schedule.blocks) and whole)
 
     @property
     def is_swizzled(self) -> bool:
@@ -134,12 +135,12 @@ class ScheduleFacts:
 
     def goes_past(self, side: OperandSide) -> bool:
         """Whether an operand bypasses shared memory."""
-        return self.schedule.staging == "registers" and side.label.lower() in self.schedule.bypass
+        return self.schedule.staging_class.through_registers and side.label.lower() in self.schedule.bypass
 
     @cached_property
     def run(self) -> int:
         """Neighbours along K of packed operands that a lane multiplies; 0: the order of the instruction."""
-        if self.schedule.staging != "fragments":
+        if not self.schedule.staging_class.by_parts:
             return 0
         return common_run(self.schedule.atom, self.tile[2], self.tiles)
 

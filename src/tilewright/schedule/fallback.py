@@ -42,14 +42,15 @@ def with_fallback(
     kept = [reason for reason, _ in filter(None, obstacles.values())]
     kept += filter(None, (against_groups(case, side) for side in case.sides))
     if not kept:  # results that threads store have notes alone
-        stores = () if schedule.epilogue == "direct" else case.leaving.blocks
-        against = ((store.operand.name, next(case.leaving.against_bulk(store), None)) for store in stores)
+        why: dict[str, str] = {}
+        for store, reason in case.epilogue.against_bulk(case):
+            why.setdefault(store.operand.name, reason)
         by = "is stored by threads in whole rows, not by tma"
-        return schedule, tuple(f"{name} {by}: {reason}" for name, reason in against if reason is not None)
+        return schedule, tuple(f"{name} {by}: {reason}" for name, reason in why.items())
     warps = (schedule.warps[0] * schedule.cooperating, schedule.warps[1])
     alone = replace(schedule, roles="none", groups=1, warps=warps, cluster=(1, 1))
     widest, least = min(width(side.spec) for side in case.sides), min(arch.async_bytes, default=math.inf)
-    epilogues = dict.fromkeys(("direct" if schedule.epilogue == "direct" else "staged", "direct"))
+    epilogues = dict.fromkeys((schedule.epilogue_without_helpers, "direct"))
     tried = [
         replace(alone, staging="cp_async", stages=stages, epilogue=epilogue)
         for stages in range(schedule.stages, 1, -1)
@@ -61,7 +62,7 @@ def with_fallback(
     found = next((one for one in tried if not reasons(one, form, specs, arch)), None)
     if found is None:
         return schedule, ()
-    by = "through registers" if found.staging == "registers" else f"by {found.staging}"
+    by = "through registers" if found.staging_class.through_registers else f"by {found.staging}"
     way = f"{' and '.join(side.factor.name for side in case.sides)} come {by}, not by tma"
     return found, tuple(f"{way}: {reason}" for reason in kept)
 

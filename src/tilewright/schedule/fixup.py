@@ -6,7 +6,7 @@ group of warps of one block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -24,9 +24,9 @@ from tilewright.lang.transaction_barriers import cluster_barrier, peer
 from tilewright.schedule.adding import add_parts, add_stack, in_order_of_threads
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.needs import SUMS, Buffer, Needs, spare, tickets
-from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import each_made_by, made_by
-from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.schedule import ReductionTraits, Schedule
+from tilewright.schedule.work import Work
 from tilewright.threads.distribution import Distribution
 
 Roles: TypeAlias = Sequence[tuple[Any, Callable[[Index], Iterator[Work]]]]
@@ -39,7 +39,7 @@ LEAST_SHARE = 8
 """Columns of a block's share of a tile, at least."""
 
 
-class SplitReduction:
+class SplitReduction(ReductionTraits):
     """How the sums of a tile's parts are added up.  In this base class a tile has one part.
 
     A subclass declares its needs, the reasons against it, and two steps: one at the end of a part, and one
@@ -264,16 +264,16 @@ class ReduceScatter(Fixup):
     does not wait; there are some if a tile has fewer slices than parts.
     """
 
-    keeps_parts = True
+    shares_tile, waits, takes_buffers, keeps_parts = True, True, False, True
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
         """Blocks share a tile, of one total, whose shares are narrow."""
         schedule = facts.schedule
-        if schedule.split_k == "stream":
+        if schedule.is_streamed:
             text = 'reduction="reduce-scatter"; blocks would wait for each other at the end of every tile'
             yield "reduction", text, 'reduction="workspace", or split_k="auto"', facts.form.sum
-        if schedule.epilogue != "direct":
+        if schedule.epilogue_class.is_buffered:
             text = f'epilogue="{schedule.epilogue}" of shares of a tile, which are narrow'
             yield "epilogue", text, 'epilogue="direct"', facts.form.stores[0]
         yield from _one_total(facts)
@@ -327,7 +327,7 @@ class TurnstileSums(Fixup):
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
         """Parts come one after the other."""
-        if facts.schedule.split_k == "stream":
+        if facts.schedule.is_streamed:
             text = "a share of the steps begins with the part that others wait for longest"
             yield "reduction", f'reduction="turnstile"; {text}', 'reduction="workspace"', facts.form.sum
 
@@ -349,8 +349,7 @@ class TurnstileSums(Fixup):
 class AtomicSums(Fixup):
     """Every part is added to zeros in memory; the last block to arrive takes the sums and leaves zeros."""
 
-    takes_tickets = True
-    zeroed = True
+    takes_tickets, zeroed, is_ordered = True, True, False
 
     def meet(self, work: Work, totals: Sequence[Fragment]) -> Index:
         """Add; the last block takes the sums."""
@@ -420,12 +419,12 @@ class ClusterSums(SharedSums):
     warps that share a tile have their own sums.
     """
 
+    in_cluster, shares_tile = True, True
+
     @classmethod
     def needs(cls, facts: ScheduleFacts) -> Needs:
         """The sums of each group that stores for itself."""
-        schedule = facts.schedule
-        groups = schedule.groups if schedule.stores_by_groups else schedule.cooperating
-        return Needs((sums_of(facts.mma, groups),))
+        return Needs((sums_of(facts.mma, facts.schedule.storing_groups),))
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
@@ -518,42 +517,7 @@ def _one_total(facts: ScheduleFacts) -> Reasons:
 MOST_OF_A_CLUSTER = 16
 """Blocks of the largest cluster of any machine; the rules of a machine know its own."""
 
-REDUCTIONS: Mapping[str, type[SplitReduction]] = {
-    "workspace": WorkspaceSums,
-    "reduce-scatter": ReduceScatter,
-    "turnstile": TurnstileSums,
-    "atomic": AtomicSums,
-    "cluster": ClusterSums,
-}
-"""The reductions of split K, by their name in a schedule."""
-
-
-def reduction_of(schedule: Schedule) -> type[SplitReduction]:
-    """The reduction of a schedule."""
-    if schedule.along_k > 1:
-        return GroupSums
-    return REDUCTIONS[schedule.reduction] if is_split(schedule) else SplitReduction
-
-
-WAITING = ("reduce-scatter",)
-"""Reductions whose blocks of a tile wait for each other, so that a GPU must run all of them at once."""
-
 
 def is_flat(schedule: Schedule) -> bool:
     """Whether there are never more than `FAN` parts, so that one round adds them up."""
     return isinstance(schedule.split_k, int) and schedule.split_k <= FAN
-
-
-def is_clustered(schedule: Schedule) -> bool:
-    """Whether the blocks of a tile's parts are a cluster."""
-    return is_split(schedule) and schedule.reduction == "cluster"
-
-
-def has_shares(schedule: Schedule) -> bool:
-    """Whether each block of a tile's parts stores a share of the tile, with the sums of all parts."""
-    return is_split(schedule) and schedule.reduction in ("cluster", "reduce-scatter")
-
-
-def is_split(schedule: Schedule) -> bool:
-    """Whether a schedule splits K."""
-    return schedule.split_k != 1

@@ -26,9 +26,8 @@ from tilewright.lang.scalars import Index
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.factors import EXPLICIT, Factor, FactorProduct, Places, plain, plan_of
-from tilewright.schedule.groups import MOST
 from tilewright.schedule.needs import ROW_BYTES
-from tilewright.schedule.partition import Work
+from tilewright.schedule.work import MOST, Work
 from tilewright.symbolic.nodes import Sym
 from tilewright.views.view import View
 

@@ -19,10 +19,8 @@ from tilewright.lang.tile_arithmetic import redistribute
 from tilewright.lang.tracer import current
 from tilewright.schedule.factors import FactorProduct
 from tilewright.schedule.facts import Reasons, ScheduleFacts
-from tilewright.schedule.fixup import is_split
 from tilewright.schedule.needs import ACCESS_BYTES, Buffer
 from tilewright.schedule.operand_metadata import groups_in
-from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums
 from tilewright.schedule.rings import CpAsync, Move, Sources, of_both
@@ -38,6 +36,7 @@ from tilewright.schedule.sides import (
     row_gap,
 )
 from tilewright.schedule.stages import plain_tiles
+from tilewright.schedule.work import Work
 
 
 class Fragments(CpAsync):
@@ -45,6 +44,8 @@ class Fragments(CpAsync):
 
     Decoded operands are decoded in registers, between the multiplications.
     """
+
+    by_parts, splits_steps = True, True
 
     def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:
         self.schedule, self.sources = schedule, sources
@@ -171,7 +172,7 @@ class Fragments(CpAsync):
         Decoded operands are loaded one part earlier than others, because their set of registers is free
         after decoding, not after the multiplication.
         """
-        if self.schedule.along_k > 1 or is_split(self.schedule):  # the part of K has an end
+        if self.schedule.along_k > 1 or self.schedule.is_split:  # the part of K has an end
             end = (work.segment.begin + work.steps) * self.schedule.block_k
             cut = let(minimum(end, self.sources[0].matrix(work).shape[1]))
             work = replace(work, segment=replace(work.segment, end=cut))

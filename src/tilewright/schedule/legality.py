@@ -1,8 +1,8 @@
 """Legality of a schedule for a kernel, its arrays and a machine, checked before anything is expanded.
 
-`OF_KERNELS` predict which rules the expanded kernel would break; a test compares them for many schedules.
-`OF_MEANING` refuse a kernel that would break no rule and compute wrong results, or never end.  Rules that
-concern one strategy alone are in its class (`against`).
+`OF_KERNELS` predict the rules that the expanded kernel would break; a test compares them for many schedules.
+`OF_MEANING` refuse a kernel that would break no rule, but compute wrong results or never end.  A rule of one
+strategy is in its class (`against`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tilewright.arch import BULK, Arch
-from tilewright.dataflow.nodes import SUMMED, TF32, Node, Reduce, Store
+from tilewright.dataflow.nodes import SUMMED, TF32, Reduce
 from tilewright.errors import Location, Origin, ScheduleError, Violation
 from tilewright.ir.op import REGISTERS
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.facts import Reasons
-from tilewright.schedule.form import Form, has_slices, reduced_in_parts
+from tilewright.schedule.form import Form, reduced_in_parts
 from tilewright.schedule.machine_rules import (
     clusters,
     executed,
@@ -28,17 +28,16 @@ from tilewright.schedule.machine_rules import (
     sums_beside,
     threads,
 )
-from tilewright.schedule.placement_rules import dealt, grouped, interleaved, listed, together, turned, whole
+from tilewright.schedule.placement_rules import dealt, grouped, interleaved, together, turned, whole
 from tilewright.schedule.plans import slices
-from tilewright.schedule.resources import ScheduleOnMachine
+from tilewright.schedule.resources import PARTITIONS, ScheduleOnMachine
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.sides import OperandSide
 
 # ---------------------------------------------------------------- reductions along rows and columns
 
 
 def reduced(case: ScheduleOnMachine) -> Reasons:
-    """A reduced dimension lies in the tile of one group, with more than one element."""
+    """One group has all of a reduced dimension in its tile, and more than one element of it."""
     for node in case.form.flow.walk():
         if not isinstance(node, Reduce):
             continue
@@ -57,7 +56,7 @@ def reduced(case: ScheduleOnMachine) -> Reasons:
 
 
 def reduced_across(case: ScheduleOnMachine) -> Reasons:
-    """Reductions across tiles are of what tiles know by themselves, and each tile is computed once."""
+    """Reductions across tiles combine the reductions of tiles, each of which is computed once."""
     schedule, form = case.schedule, case.form
     if not schedule.across:
         return
@@ -91,19 +90,18 @@ def scaled(case: ScheduleOnMachine) -> Reasons:
         count = schedule.promote * depth or "all"
         text = f"sums of {count} products, of which each {every} have a scale in common"
         yield "promote", text, f"promote={most}", product
-    elif schedule.promote > 1 and schedule.split_k == "stream":
+    elif schedule.promote > 1 and schedule.is_streamed:
         text = f'split_k="stream" of sums of {schedule.promote} tiles, which shares of the steps would cut'
         yield "split_k", text, 'split_k="auto"', product
 
 
 def sliced(case: ScheduleOnMachine) -> Reasons:
-    """Sums that are promoted slice by slice are stored so: those of a row are never in one fragment."""
-    schedule, columns = case.schedule, case.mma.tile[1]
-    count = slices(case.mma, schedule.promote)
+    """Sums that are promoted slice by slice are stored slice by slice: no fragment holds a whole row."""
+    columns = case.mma.tile[1]
+    count = slices(case.mma, case.schedule.promote)
     if count == 1:
         return
-    buffered = schedule.stores_by_groups and schedule.epilogue != "direct" and schedule.split_k == 1
-    if buffered and has_slices(case.form) and columns // count % case.leaving.columns == 0:
+    if case.epilogue.stores_slices(case, columns // count):
         return
     text = (
         f"{count} slices of {columns // count} columns, the atom's, which are promoted one after the other "
@@ -117,36 +115,28 @@ def sliced(case: ScheduleOnMachine) -> Reasons:
 
 
 def decoded(case: ScheduleOnMachine) -> Reasons:
-    """A staging has a place for operands that are computed: registers, between memory and the instruction."""
+    """The staging can decode operands in registers, between memory and the instruction."""
+    atom, form, by_threads = case.schedule.atom, case.form, 'staging="fragments" and an atom of mma.sync'
     for side in case.sides:
         if side.factor.is_plain or case.staging.decodes_operand(case, side):
             continue
-        if case.is_bulk and case.schedule.atom.asynchronous:
-            yield from _in_bulk(case, side)
-        else:
-            text = f"{side.label} is computed from {side.factor.name}, for which this staging has no place"
-            yield "staging", text, 'staging="fragments"', case.form.sum
-
-
-def _in_bulk(case: ScheduleOnMachine, side: OperandSide) -> Reasons:
-    """An instruction that multiplies in the background takes operand A, and no other, from registers."""
-    atom = case.schedule.atom
-    if side.label == "A" and any(factor.is_plain for factor in case.form.rows_m):
-        plain = next(factor for factor in case.form.rows_m if factor.is_plain)
-        text = f"A is computed from {side.factor.name}, and is {plain.name} itself in another product"
-        yield "staging", text, 'staging="fragments" and an atom of mma.sync', case.form.sum
-        return
-    computed = f"{side.label} is computed from {side.factor.name}"
-    if side.label == "B":
-        both = not all(factor.is_plain for factor in case.form.rows_m)
-        nearest = (
-            'staging="fragments" and an atom of mma.sync' if both else f"swap_ab={not case.form.swap_ab}"
-        )
-        text = f"{computed}; {atom} takes B from shared memory, where bulk copies put what lies in memory"
-        yield "staging" if both else "swap_ab", text, nearest, case.form.sum
-    elif REGISTERS not in atom.a_places:
-        text = f"{computed}; {atom} takes no operand from registers"
-        yield "staging", text, 'staging="fragments"', case.form.sum
+        computed = f"{side.label} is computed from {side.factor.name}"
+        if not (case.is_bulk and atom.asynchronous):
+            text = f"{computed}, for which this staging has no place"
+            yield "staging", text, 'staging="fragments"', form.sum
+        # An asynchronous instruction takes operand A from registers, and B only from shared memory.
+        elif side.label == "A" and (plain := next((one for one in form.rows_m if one.is_plain), None)):
+            text = f"{computed}, and is {plain.name} itself in another product"
+            yield "staging", text, by_threads, form.sum
+        elif side.label == "B":
+            text = f"{computed}; {atom} takes B from shared memory, where bulk copies put what lies in memory"
+            if all(factor.is_plain for factor in form.rows_m):
+                yield "swap_ab", text, f"swap_ab={not form.swap_ab}", form.sum
+            else:
+                yield "staging", text, by_threads, form.sum
+        elif REGISTERS not in atom.a_places:
+            text = f"{computed}; {atom} takes no operand from registers"
+            yield "staging", text, 'staging="fragments"', form.sum
 
 
 REPEATED_ROWS = 8
@@ -156,7 +146,7 @@ REPEATED_ROWS = 8
 # ---------------------------------------------------------------- the tile and its instruction
 
 
-def _whole_atoms(case: ScheduleOnMachine) -> Reasons:
+def whole_atoms(case: ScheduleOnMachine) -> Reasons:
     """The tile is made of whole atoms of each warp of each group."""
     schedule, units = case.schedule, case.units
     if case.tile == schedule.tile:
@@ -167,13 +157,13 @@ def _whole_atoms(case: ScheduleOnMachine) -> Reasons:
     yield "tile", text, f"tile={case.tile}", case.form.sum
 
 
-def _whole_parts(case: ScheduleOnMachine) -> Reasons:
-    """The same of tiles that are multiplied part by part, which would leave out what is no whole part."""
-    if case.schedule.staging == "fragments" and case.schedule.tile[2] % case.units[2]:
-        yield from _whole_atoms(case)
+def whole_parts(case: ScheduleOnMachine) -> Reasons:
+    """A tile that is multiplied part by part consists of whole parts; the rest would be left out."""
+    if case.staging.by_parts and case.schedule.tile[2] % case.units[2]:
+        yield from whole_atoms(case)
 
 
-def _operands(case: ScheduleOnMachine) -> Reasons:
+def operands(case: ScheduleOnMachine) -> Reasons:
     """The atom multiplies what the kernel multiplies."""
     atom, product = case.schedule.atom, case.form.sum
     for side in case.sides:
@@ -183,7 +173,7 @@ def _operands(case: ScheduleOnMachine) -> Reasons:
             yield "atom", text, fitting(case), product
 
 
-def _exactness(case: ScheduleOnMachine) -> Reasons:
+def exactness(case: ScheduleOnMachine) -> Reasons:
     """Products are as exact as the kernel asks, and sums are added in its dtype."""
     atom, product = case.schedule.atom, case.form.sum
     if atom.c_dtype != product.dtype:
@@ -198,49 +188,17 @@ def _exactness(case: ScheduleOnMachine) -> Reasons:
         yield "atom", text, fitting(case), product
 
 
-def _balanced(case: ScheduleOnMachine) -> Reasons:
-    """A share of the rows and columns is a problem of its own, for one block."""
-    schedule, product = case.schedule, case.form.sum
-    if not schedule.balanced:
-        return
-    if case.is_persistent or schedule.group_m or schedule.group_n or schedule.cluster != (1, 1):
-        text = "balanced=True; equal shares go to a block each, in the grid's own order"
-        yield "balanced", text, "balanced=False, or blocks, group_m, group_n and cluster left out", product
-    if case.is_bulk or schedule.epilogue != "direct":
-        text = "balanced=True; bulk copies move whole tiles"
-        yield "balanced", text, 'balanced=False, or staging="cp_async" and epilogue="direct"', product
-    if any(isinstance(node, Reduce) for node in case.form.flow.walk()):
-        text = "balanced=True; what is reduced is reduced over whole tiles"
-        yield "balanced", text, "balanced=False", product
-
-
-def _batches(case: ScheduleOnMachine) -> Reasons:
-    """Batch items that a block takes one after the other are there, and the block takes them whole."""
-    schedule, product = case.schedule, case.form.sum
-    if schedule.batches == 1:
-        return
-    items = f"{schedule.batches} batch items for a block"
-    if not case.form.batch:
-        text = f"{items}; the kernel's tiles have no leading dimensions"
-        yield "batches", text, "batches=1", product
-    if schedule.blocks or schedule.balanced or schedule.split_k != 1:
-        text = (
-            f"{items}, which has a tile of them, not one after the other of a grid, a share, or a part of K"
-        )
-        yield "batches", text, "batches=1, or blocks=0, balanced=False and split_k=1", product
-
-
-def _asynchronous(case: ScheduleOnMachine) -> Reasons:
+def asynchronous(case: ScheduleOnMachine) -> Reasons:
     """Rules of an asynchronous atom for its operands in shared memory."""
-    atom, schedule = case.schedule.atom, case.schedule
+    atom = case.schedule.atom
     if not atom.asynchronous:
         return
-    if schedule.staging == "fragments":
+    if case.staging.by_parts:
         text = f"{atom} takes B from shared memory, not from registers"
         yield "staging", text, 'staging="cp_async"', case.form.sum
     for side in case.sides:
         if not side.factor.is_plain:
-            continue  # the instruction does not see how it lies in memory
+            continue  # the instruction does not see its layout in memory
         unit = atom.shape[side.at]
         if side.along_rows and "mn" not in atom.majors:
             text = (
@@ -256,7 +214,7 @@ def _asynchronous(case: ScheduleOnMachine) -> Reasons:
             yield "atom", text, f"an atom of {-(-unit // side.width) * side.width}", side.factor.part
 
 
-def _rows_of_128_bytes(case: ScheduleOnMachine) -> Reasons:
+def rows_of_128_bytes(case: ScheduleOnMachine) -> Reasons:
     """Operands under the swizzle consist of whole rows of 128 bytes, in whole repeats of 8 rows."""
     depth = case.schedule.tile[2]
     if not case.is_swizzled:
@@ -281,8 +239,8 @@ def _rows_of_128_bytes(case: ScheduleOnMachine) -> Reasons:
 # ---------------------------------------------------------------- stages, roles, blocks
 
 
-def _stages(case: ScheduleOnMachine) -> Reasons:
-    """A ring holds what it needs, and a staging without a ring one tile."""
+def ring_length(case: ScheduleOnMachine) -> Reasons:
+    """A ring has the stages that it needs, and a staging without a ring has one."""
     stages, staging = case.schedule.stages, case.schedule.staging
     if case.schedule.alternates:
         return
@@ -294,17 +252,20 @@ def _stages(case: ScheduleOnMachine) -> Reasons:
         yield "stages", text, "stages=2", case.form.sum
 
 
-def _staging(case: ScheduleOnMachine) -> Reasons:
-    """The staging has rules of its own."""
+def strategies(case: ScheduleOnMachine) -> Reasons:
+    """Each strategy has rules of its own; partitions also refuse schedules that ask for two of them."""
     yield from case.staging.against(case)
+    for partition in PARTITIONS:
+        yield from partition.against(case)
+    yield from case.epilogue.against(case)
 
 
-def _bypass(case: ScheduleOnMachine) -> Reasons:
-    """An operand that bypasses shared memory waits in registers, from which the threads multiply it."""
+def bypassed(case: ScheduleOnMachine) -> Reasons:
+    """Threads multiply an operand that bypasses shared memory from registers."""
     bypass, product = case.schedule.bypass, case.form.sum
     if not bypass:
         return
-    if case.schedule.staging != "registers":
+    if not case.staging.through_registers:
         text = f'bypass="{bypass}" with staging="{case.schedule.staging}", which fills shared memory'
         yield "bypass", text, 'bypass="", or staging="registers"', product
     if case.schedule.atom.asynchronous:
@@ -312,7 +273,7 @@ def _bypass(case: ScheduleOnMachine) -> Reasons:
         yield "bypass", text, f'bypass="", or {fitting(case)}', product
 
 
-def _roles(case: ScheduleOnMachine) -> Reasons:
+def roles_of_warps(case: ScheduleOnMachine) -> Reasons:
     """Bulk copies need a role of their own; ping-pong groups need several tiles."""
     schedule, product = case.schedule, case.form.sum
     roles, groups = schedule.roles, schedule.groups
@@ -332,16 +293,13 @@ def _roles(case: ScheduleOnMachine) -> Reasons:
     if schedule.group_m and schedule.group_n:
         text = f"bands of {schedule.group_m} rows and of {schedule.group_n} columns of tiles at once"
         yield "group_n", text, "group_n=0, or group_m=0", product
-    if roles == "none" and schedule.epilogue == "overlapped":
-        text = 'warps of their own store under multiplications, and roles="none" has none'
-        yield "epilogue", text, 'epilogue="staged"', case.form.stores[0]
 
 
-def _split(case: ScheduleOnMachine) -> Reasons:
-    """Parts of K are computed by blocks, each of which goes on with the whole sums, or not."""
+def split_k(case: ScheduleOnMachine) -> Reasons:
+    """Blocks compute parts of K, and their partial sums come together."""
     schedule, product = case.schedule, case.form.sum
     split = schedule.split_k
-    if split == 1:
+    if not schedule.is_split:
         return
     if isinstance(split, str) and not schedule.blocks:
         text = f'split_k="{split}"; how many blocks run at once is not said'
@@ -352,19 +310,14 @@ def _split(case: ScheduleOnMachine) -> Reasons:
     if schedule.roles == "ping-pong" and not schedule.alternates:
         text = 'roles="ping-pong"; groups take tiles in turns, and parts of K are no tiles'
         yield "roles", text, 'roles="cooperative"', product
-    if schedule.epilogue == "overlapped":
-        text = 'epilogue="overlapped"; warps of their own do not know which block has the whole sums'
-        yield "epilogue", text, 'epilogue="staged"', case.form.stores[0]
-    if schedule.cluster != (1, 1) and (split == "stream" or schedule.reduction == "cluster"):
-        alone = 'split_k="stream"' if split == "stream" else 'reduction="cluster"'
+    if schedule.cluster != (1, 1) and (schedule.is_streamed or schedule.is_clustered):
+        alone = 'split_k="stream"' if schedule.is_streamed else f'reduction="{schedule.reduction}"'
         text = f"cluster={schedule.cluster} with {alone}; blocks that share operands have the same part of K"
         yield "cluster", text, 'cluster=(1, 1), or split_k="auto" with another reduction', product
-    if split == "stream" and schedule.balanced:
-        yield "split_k", 'split_k="stream" of balanced shares', 'split_k="auto"', product
     yield from case.reduction.against(case)
 
 
-def _shared_by_clusters(case: ScheduleOnMachine) -> Reasons:
+def shared_by_clusters(case: ScheduleOnMachine) -> Reasons:
     """Blocks of a cluster copy equal parts of the operands that they share."""
     schedule = case.schedule
     if schedule.cluster == (1, 1):
@@ -385,7 +338,7 @@ def _shared_by_clusters(case: ScheduleOnMachine) -> Reasons:
 # ---------------------------------------------------------------- arrays
 
 
-def _bulk_operands(case: ScheduleOnMachine) -> Reasons:
+def bulk_operands(case: ScheduleOnMachine) -> Reasons:
     """Bulk copies load the operands, in boxes of up to 256 rows."""
     if not case.is_bulk:
         return
@@ -409,17 +362,17 @@ def _bulk_operands(case: ScheduleOnMachine) -> Reasons:
 
 
 OF_KERNELS: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (
-    _whole_atoms,
-    _operands,
+    whole_atoms,
+    operands,
     executed,
-    _asynchronous,
-    _rows_of_128_bytes,
+    asynchronous,
+    rows_of_128_bytes,
     features,
     threads,
     shared_bytes,
     role_registers,
     fragments,
-    _bulk_operands,
+    bulk_operands,
     clusters,
     storing_warps,
     reduced,
@@ -428,24 +381,21 @@ OF_KERNELS: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (
 
 OF_MEANING: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (
     decoded,
-    _exactness,
-    _balanced,
-    _batches,
-    _stages,
-    _bypass,
+    exactness,
+    ring_length,
+    bypassed,
     together,
     dealt,
     turned,
     interleaved,
     whole,
     reduced_across,
-    _staging,
-    _whole_parts,
-    _roles,
-    _split,
+    strategies,
+    whole_parts,
+    roles_of_warps,
+    split_k,
     grouped,
-    listed,
-    _shared_by_clusters,
+    shared_by_clusters,
     sums_beside,
 )
 """Rules without which the expanded kernel would be legal and wrong."""
@@ -463,18 +413,18 @@ def reasons(schedule: Schedule, form: Form, specs: Mapping[str, TensorSpec], arc
     Returns:
         The broken rules, each named by its field, with the author's line; no more than one of a kind.
     """
-    # Schedules are judged when they are proposed, settled and expanded.
+    # The same schedule is judged when it is proposed, chosen and expanded.
     key = (schedule, tuple(specs.items()), id(arch))
     if key not in form.judged:
         case = ScheduleOnMachine(schedule, form, specs, arch)
-        found = dict.fromkeys(reason for rule in (*OF_MEANING, *OF_KERNELS) for reason in rule(case))
-        form.judged[key] = (
-            arch,
-            [
-                Violation(field, message, nearest, _location(schedule, field, node))
-                for field, message, nearest, node in found
-            ],
-        )
+        rules, found = (*OF_MEANING, *OF_KERNELS), list[Violation]()
+        for field, message, nearest, node in dict.fromkeys(reason for rule in rules for reason in rule(case)):
+            where = node.location
+            if where is not None:
+                origin = Origin(node, where.frames, field, schedule.spelled(field))
+                where = Location(where.frames, origin)
+            found.append(Violation(field, message, nearest, where))
+        form.judged[key] = arch, found
     return [*form.judged[key][1]]
 
 
@@ -486,11 +436,3 @@ def check(schedule: Schedule, form: Form, specs: Mapping[str, TensorSpec], arch:
     """
     if found := reasons(schedule, form, specs, arch):
         raise ScheduleError(form.flow.name, arch.name, repr(schedule), found)
-
-
-def _location(schedule: Schedule, field: str, node: Node | Store) -> Location | None:
-    """The author's line, and the field."""
-    if node.location is None:
-        return None
-    frames = node.location.frames
-    return Location(frames, Origin(node, frames, field, schedule.spelled(field)))

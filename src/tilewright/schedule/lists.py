@@ -24,10 +24,11 @@ from tilewright.lang.scalars import Index, ceil_div, maximum, minimum, unwrap
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.bulk_views import against_store
+from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.form import Form
-from tilewright.schedule.groups import MOST, last_not_after, natural
-from tilewright.schedule.partition import TileOrder, Work
+from tilewright.schedule.partition import Partition, TileOrder, against_unknown_tiles
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.work import MOST, Work, last_not_after, natural
 from tilewright.symbolic.nodes import Int
 from tilewright.views.transforms import AsStrided
 
@@ -64,9 +65,13 @@ def mapped(form: Form, schedule: Schedule, specs: Mapping[str, TensorSpec]) -> t
         schedule: how.
         specs: what all arrays of a list have in common, by name.
     """
-    if schedule.staging != "tma":
+    if not schedule.by_bulk:
         return ()
-    stored = [store.operand.name for store in form.stores] if schedule.epilogue == "staged" else []
+    stored = (
+        [store.operand.name for store in form.stores]
+        if schedule.epilogue_class.is_buffered and not schedule.epilogue_class.hands_over
+        else []
+    )
     by_bulk = (name for name in stored if not any(against_store(name, specs[name])))
     return (form.a.name, form.b.name, *by_bulk)
 
@@ -165,23 +170,41 @@ class ListedArray:
         return matrix if self.map_column is None else by_map(matrix, self.table, item, self.map_column)
 
 
-class ListTiles:
+class ListTiles(Partition):
     """A grid of the schedule's blocks, each of which computes tiles of all items one after the other.
 
     Args:
         form: what is computed.
         schedule: how.
-        order: of the tiles of an item.
         arguments: the kernel's lists and its table.
     """
 
-    split: tuple[Index, Index] | None = None
-    rank: tuple[Index, Index] = (0, 0)
+    cuts_arrays = True
 
-    def __init__(
-        self, form: Form, schedule: Schedule, order: TileOrder, arguments: Mapping[str, Any]
-    ) -> None:
-        self.form, self.schedule, self.order = form, schedule, order
+    @classmethod
+    def takes(cls, form: Form, schedule: Schedule) -> bool:
+        """Batch items are arrays of their own."""
+        return form.lists
+
+    @classmethod
+    def of(cls, form: Form, schedule: Schedule, arguments: Mapping[str, Any]) -> Partition:
+        """The partition of a kernel."""
+        return cls(form, schedule, arguments)
+
+    @classmethod
+    def against(cls, facts: ScheduleFacts) -> Reasons:
+        """Blocks go through the tiles of arrays that lie anywhere, each with extents of its own."""
+        schedule, product = facts.schedule, facts.form.sum
+        if not facts.form.lists:
+            return
+        what = "extents and places of the arrays lie in memory"
+        if not schedule.blocks:
+            text = f"blocks=0, a block for each tile; {what}, and with them how many tiles there are"
+            yield "blocks", text, "blocks= of as many as run at once", product
+        yield from against_unknown_tiles(facts, what, "neighbours may be tiles of two of them", what)
+
+    def __init__(self, form: Form, schedule: Schedule, arguments: Mapping[str, Any]) -> None:
+        self.form, self.schedule, self.order = form, schedule, TileOrder.of(schedule)
         self.table: Tensor = arguments[TABLE]
         self.lists = [one for one in arguments.values() if isinstance(one, ListedArray)]
         self.count: Index = arguments[COUNT]

@@ -104,7 +104,7 @@ class Load:
         whole = prod(-(-count // blocks) * blocks for count, blocks in along)
         tiles, blocks = whole * self.question.items, schedule.blocks
         units = -(-steps // max(schedule.promote, 1))
-        if schedule.split_k == "stream":
+        if schedule.is_streamed:
             return max(-(-min(blocks, tiles * steps) // max(tiles, 1)), 1)
         if schedule.split_k == "auto":
             found = parts_of_k(tiles, steps, blocks)
@@ -121,7 +121,7 @@ class Load:
     @property
     def is_stream(self) -> bool:
         """Whether the steps of all tiles are dealt out to the blocks, which may begin within a tile."""
-        return self.schedule.split_k == "stream"
+        return self.schedule.is_streamed
 
     # ------------------------------------------------------------ the busiest processor
 
@@ -222,7 +222,7 @@ class Load:
         An operand that does not begin at a multiple of 4 bytes is loaded in pieces that take a register each.
         """
         arch = self.question.arch
-        if self.schedule.staging != "registers" or not arch.thread_registers:
+        if not self.schedule.staging_class.through_registers or not arch.thread_registers:
             return False
         case, held = self.case, 0
         for side in case.sides:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from tilewright.arch import REFERENCE
 from tilewright.dataflow.nodes import Node, Reduce, Store
 from tilewright.schedule.bulk import COPYING_REGISTERS, COPYING_WARPS
-from tilewright.schedule.fixup import is_clustered, is_split
 from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.targets.atoms import TENSOR_CORE, fma, is_listed, spelled
 
@@ -51,10 +50,10 @@ def clusters(case: ScheduleOnMachine) -> Reasons:
     """The machine runs clusters with this number of blocks."""
     schedule, most, product = case.schedule, case.arch.cluster, case.form.sum
     if not case.target.warps:
-        if case.target.machine_code and is_split(schedule) and schedule.reduction == "reduce-scatter":
-            text = f'reduction="reduce-scatter"; {case.arch.name} does not run all blocks at once'
+        if case.target.machine_code and schedule.is_split and schedule.reduction_class.waits:
+            text = f'reduction="{schedule.reduction}"; {case.arch.name} does not run all blocks at once'
             yield "reduction", text, 'reduction="workspace"', product
-        if case.target.machine_code and is_clustered(schedule):
+        if case.target.machine_code and schedule.is_clustered:
             text = f'reduction="cluster"; {case.arch.name} has no clusters'
             yield "reduction", text, 'reduction="workspace"', product
         return
@@ -62,7 +61,7 @@ def clusters(case: ScheduleOnMachine) -> Reasons:
     if (blocks := math.prod(schedule.cluster)) > most:
         text = f"clusters of {blocks} blocks; {case.arch.name} has {has}"
         yield "cluster", text, "cluster=(1, 1)" if most == 1 else "cluster=(2, 1)", product
-    if is_clustered(schedule) and isinstance(schedule.split_k, int) and schedule.split_k > most:
+    if schedule.is_clustered and isinstance(schedule.split_k, int) and schedule.split_k > most:
         text = f'split_k={schedule.split_k} with reduction="cluster"; {case.arch.name} has {has}'
         nearest = f'split_k={most}, or reduction="workspace"' if most > 1 else 'reduction="workspace"'
         yield "reduction", text, nearest, product
@@ -70,9 +69,12 @@ def clusters(case: ScheduleOnMachine) -> Reasons:
 
 def storing_warps(case: ScheduleOnMachine) -> Reasons:
     """The role that gives registers away has room for the warps that store and the one that copies."""
-    if not case.is_bulk or not case.schedule.registers or 1 + case.storing_warps <= COPYING_WARPS:
+    if not case.is_bulk or not case.schedule.registers:
         return
-    text = f"a warp that copies and {case.storing_warps} that store; their role has {COPYING_WARPS}"
+    warps = case.epilogue.storing_warps(case)
+    if 1 + warps <= COPYING_WARPS:
+        return
+    text = f"a warp that copies and {warps} that store; their role has {COPYING_WARPS}"
     yield "groups", text, f"groups={COPYING_WARPS - 1}, or registers=0", case.form.stores[0]
 
 

@@ -16,9 +16,9 @@ from tilewright.lang import operations as tw
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.schedule.factors import Factor, run_along, same
-from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.stages import PlainStages, Share, plain_tiles
+from tilewright.schedule.work import Work
 
 Moved: TypeAlias = tuple[ArrayPart, Tensor, Tensor]
 """The node of a tile, its source and its target."""

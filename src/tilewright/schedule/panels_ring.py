@@ -16,7 +16,6 @@ from tilewright.schedule.factors import Factor
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.form import Form
 from tilewright.schedule.needs import RING, Buffer
-from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums
 from tilewright.schedule.provenance import made_by
@@ -24,6 +23,7 @@ from tilewright.schedule.rings import OperandSource, WholeBlock, of_both
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sides import OperandSide, OperandTile
 from tilewright.schedule.stages import PackedTile, is_packed_first, packed, panel_rows
+from tilewright.schedule.work import Work
 from tilewright.threads.distribution import Distribution, Mode
 
 

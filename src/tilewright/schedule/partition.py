@@ -1,16 +1,25 @@
-"""Partitions: which tiles of the result a block computes, and in which order."""
+"""Partitions: which tiles of the result a block computes, and in which order.
+
+Each partition is a class.  It declares the schedules that it serves (`takes`) and what is against them, and
+records the places of a block's tiles in the kernel that is written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from tilewright.dataflow.nodes import Reduce
 from tilewright.lang.control import let, var
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import batch_index, block_index, cluster_index, derived
-from tilewright.lang.scalars import Condition, Index, ceil_div, maximum, minimum
+from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.tensors import Tensor
-from tilewright.schedule.groups import RowGroups, natural
+from tilewright.schedule.facts import Reasons, ScheduleFacts
+from tilewright.schedule.form import Form, extent_of
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.work import RowGroups, Segment, Work, natural
 
 MOST_SPLITS = 4096
 """Parts of K."""
@@ -20,67 +29,17 @@ LEAST_STEPS = 4
 
 
 @dataclass(frozen=True)
-class Segment:
-    """A part of a tile's K.
-
-    Args:
-        begin: its first step along K.
-        tile: the number of the tile, of all whose K is split.
-        part: its number among the parts of the tile.
-        parts: how many there are.
-        slot: part -> where among all parts of all tiles it is kept.
-        end: the first k behind it; None: nobody asks.
-    """
-
-    begin: Index = 0
-    tile: Index = 0
-    part: Index = 0
-    parts: Index = 1
-    slot: Callable[[Index], Index] = lambda part: part
-    end: Index | None = None
-
-
-@dataclass(frozen=True)
-class Work:
-    """One tile of the result.
-
-    Args:
-        batch: its index along each leading dimension.
-        m: its place along the rows.
-        n: its place along the columns.
-        first: how many steps along K the block has done before.
-        steps: how many there are.
-        item: how many tiles those who take it took before.
-        group: which group of warps takes it.
-        segment: which part of K it is; all of it if K is not split.
-        cuts: which of the rows, and of the columns, belong to its group; None: all of them.
-        begins: whether the block's tile before is none of the same batch item; True where nobody says.
-    """
-
-    batch: tuple[Index, ...]
-    m: Index
-    n: Index
-    first: Index
-    steps: Index
-    item: Index
-    group: Index
-    segment: Segment = Segment()
-    cuts: tuple[slice | None, slice | None] = (None, None)
-    begins: Condition | bool = True
-
-
-@dataclass(frozen=True)
 class TiledProblem:
     """Extents of what is computed, in elements.
 
     Args:
-        batch: of each leading dimension.
+        batch: extents of the leading dimensions.
         m: rows of the result.
         n: columns.
-        k: what is summed along.
+        k: elements along K.
         tile: extents (m, n, k) of a tile.
-        groups: those that its rows or columns fall into; instead of batches.
-        least: how many steps along K are taken at least, of zeros if there are none.
+        groups: groups of its rows or columns, instead of batches.
+        least: steps along K that are taken at least; if there are fewer, they add zeros.
     """
 
     batch: tuple[Index, ...]
@@ -90,6 +49,33 @@ class TiledProblem:
     tile: tuple[Index, Index, int]
     groups: RowGroups | None = None
     least: int = 0
+
+    @staticmethod
+    def of(form: Form, schedule: Schedule, arguments: Mapping[str, Any]) -> TiledProblem:
+        """The problem of a kernel.
+
+        Args:
+            form: what is computed.
+            schedule: how.
+            arguments: the kernel's, by name.
+        """
+        leading = form.batch if form.flow.grouped is None else ()
+        spans = (*leading, form.m, form.n, form.a.depth)
+        extents = {span: extent_of(form, arguments, span) for span in spans}
+        # A result along rows alone is stored without columns too, as if there were a tile of none.
+        m, n = (
+            extents[span] if all(span in store.at for store in form.stores) else maximum(extents[span], 1)
+            for span in (form.m, form.n)
+        )
+        groups = None
+        for dim, span in enumerate((form.m, form.n)):
+            if groups is None and span.groups is not None:
+                extent, ends = extent_of(form, arguments, span), arguments[span.groups.ends.name]
+                groups = RowGroups(ends, dim, extent, schedule.tile[dim])
+        # If a path leads past a loop that decodes, the assembler lets each wgmma wait for the last.
+        least = int(schedule.atom.asynchronous and not all(factor.is_plain for factor in form.factors))
+        batch = tuple(extents[span] for span in leading)
+        return TiledProblem(batch, m, n, extents[form.a.depth], schedule.tile, groups, least)
 
     @property
     def tiles(self) -> tuple[Index, Index]:
@@ -113,7 +99,7 @@ class TiledProblem:
         return self.at_least(ceil_div(self.k, self.tile[2]))
 
     def at_least(self, steps: Index) -> Index:
-        """So many steps, or as many as are taken at least."""
+        """A number of steps, or the number that is taken at least."""
         return maximum(steps, self.least) if self.least else steps
 
 
@@ -123,48 +109,138 @@ class TileOrder:
 
     Args:
         group: tiles across a band.
-        along: what a band cuts into pieces: ``"m"`` or ``"n"``.
+        along: dimension that bands divide: ``"m"`` or ``"n"``.
     """
 
     group: int
     along: str = "m"
 
+    @staticmethod
+    def of(schedule: Schedule) -> TileOrder:
+        """The order of a schedule."""
+        return TileOrder(schedule.group_n, "n") if schedule.group_n else TileOrder(schedule.group_m or 1, "m")
+
     def place(self, index: Index, tiles_m: Index, tiles_n: Index) -> tuple[Index, Index]:
-        """Number -> (m, n)."""
-        if self.along == "m":
-            return banded(index, tiles_m, tiles_n, self.group)
-        n, m = banded(index, tiles_n, tiles_m, self.group)
-        return m, n
+        """Number -> (m, n): bands of ``group`` rows of tiles, column by column."""
+        if self.along == "n":
+            tiles_m, tiles_n = tiles_n, tiles_m
+        group = self.group
+        band = let(index // (group * tiles_n) * group)
+        rows = let(minimum(tiles_m - band, group))
+        m = let(band + index % (group * tiles_n) % rows)
+        n = let(index % (group * tiles_n) // rows)
+        return (n, m) if self.along == "n" else (m, n)
 
 
-def banded(index: Index, tiles_m: Index, tiles_n: Index, group: int) -> tuple[Index, Index]:
-    """Number -> (m, n): bands of ``group`` rows of tiles, column by column."""
-    band = let(index // (group * tiles_n) * group)
-    rows = let(minimum(tiles_m - band, group))
-    m = let(band + index % (group * tiles_n) % rows)
-    n = let(index % (group * tiles_n) // rows)
-    return m, n
+class Partition:
+    """The tiles of a block, one after the other; also the partition of code that has no tiles.
+
+    A subclass declares the schedules that it serves and what is against them, and yields `Work`.
+    """
+
+    cuts_arrays = False
+    """Whether a block sees a part of each array, or one array of several."""
+
+    problem: TiledProblem | None = None
+    """What is computed; None if only the running kernel knows it."""
+
+    split: tuple[Index, Index] | None = None
+    """The split tiles and all their parts, if the partition splits K."""
+
+    rank: tuple[Index, Index] = (0, 0)
+    """The block's place in its cluster."""
+
+    begins: tuple[Index, Index] = (0, 0)
+    """First row and column of the block's part of the arrays."""
+
+    tiles_m: Index = 0
+    tiles_n: Index = 0
+    """Tiles along the rows and columns; those of a cluster count as one."""
+
+    @classmethod
+    def takes(cls, form: Form, schedule: Schedule) -> bool:
+        """Whether it is the partition of a schedule, if none before it in the table is."""
+        return True
+
+    @classmethod
+    def of(cls, form: Form, schedule: Schedule, arguments: Mapping[str, Any]) -> Partition:
+        """The partition in the kernel that is written.
+
+        Args:
+            form: what is computed.
+            schedule: how.
+            arguments: the kernel's, by name.
+        """
+        return cls()
+
+    @classmethod
+    def against(cls, facts: ScheduleFacts) -> Reasons:
+        """Reasons to refuse a schedule that asks for this partition."""
+        return iter(())
+
+    def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
+        """The block's tiles; of groups that take turns each one's own, every ``each``-th."""
+        return iter(())
+
+    def part_of(self, matrix: Tensor, rows: int | None = None, columns: int | None = None) -> Tensor:
+        """The block's part of an array.
+
+        Args:
+            matrix: the array, without batches.
+            rows: its dimension along the rows of the result.
+            columns: its dimension along the columns.
+        """
+        return matrix
 
 
-class TilePartition:
-    """The base of all partitions.
+def against_unknown_tiles(facts: ScheduleFacts, what: str, near: str, batches: str) -> Reasons:
+    """Fields that need the number of tiles before the launch.
+
+    Args:
+        facts: the schedule on a machine.
+        what: the facts that are known only on the device.
+        near: the reason why neighbouring blocks share nothing.
+        batches: the reason against several batch items for a block.
+    """
+    schedule, product = facts.schedule, facts.form.sum
+    if schedule.balanced:
+        text = f"balanced=True; {what}, and shares are made before the launch"
+        yield "balanced", text, "balanced=False", product
+    if schedule.cluster != (1, 1):
+        text = f"cluster={schedule.cluster}; {what}, and {near}"
+        yield "cluster", text, "cluster=(1, 1)", product
+    if schedule.is_split:
+        text = f"split_k={schedule.split_k!r}; {what}, and parts of K belong to tiles that are counted before"
+        yield "split_k", text, "split_k=1", product
+    if schedule.batches != 1:
+        yield "batches", f"batches={schedule.batches}; {batches}", "batches=1", product
+
+
+class TilePartition(Partition):
+    """The base of partitions of one problem.
 
     Args:
         problem: what is computed.
-        order: of tiles; of a block for each tile it may be the grid's own, None.
-        cluster: blocks along M and along N that run together and take neighbouring tiles.
+        schedule: how.
     """
 
-    def __init__(self, problem: TiledProblem, order: TileOrder | None, cluster: tuple[int, int]) -> None:
-        self.problem, self.order, self.cluster = problem, order, cluster
+    in_clusters = True
+    """Whether blocks of a cluster take neighbouring tiles."""
+
+    problem: TiledProblem
+
+    @classmethod
+    def of(cls, form: Form, schedule: Schedule, arguments: Mapping[str, Any]) -> Partition:
+        """The partition of a kernel."""
+        return cls(TiledProblem.of(form, schedule, arguments), schedule)
+
+    def __init__(self, problem: TiledProblem, schedule: Schedule) -> None:
+        self.problem, self.schedule = problem, schedule
+        self.cluster = schedule.cluster if self.in_clusters else (1, 1)
         self.steps = problem.steps
-        self.split: tuple[Index, Index] | None = None
-        """The split tiles and all their parts, if the partition splits K."""
-        self.rank: tuple[Index, Index] = (0, 0)
         tiles = problem.tiles
-        # Those of a cluster count as one.
-        self.tiles_m: Index = tiles[0] if cluster == (1, 1) else ceil_div(tiles[0], cluster[0])
-        self.tiles_n: Index = tiles[1] if cluster == (1, 1) else ceil_div(tiles[1], cluster[1])
+        self.tiles_m = tiles[0] if self.cluster == (1, 1) else ceil_div(tiles[0], self.cluster[0])
+        self.tiles_n = tiles[1] if self.cluster == (1, 1) else ceil_div(tiles[1], self.cluster[1])
 
     def _declare(self, count: Index) -> Index:
         """The number of this block's cluster among ``count``."""
@@ -178,8 +254,7 @@ class TilePartition:
 
     def _tile(self, index: Index) -> tuple[Index, Index]:
         """The tile of a block, by the number of its cluster's."""
-        assert self.order is not None, "numbers have an order"
-        m, n = self.order.place(index, self.tiles_m, self.tiles_n)
+        m, n = TileOrder.of(self.schedule).place(index, self.tiles_m, self.tiles_n)
         if self.cluster == (1, 1):
             return m, n
         return m * self.cluster[0] + self.rank[0], n * self.cluster[1] + self.rank[1]
@@ -196,48 +271,99 @@ class TilePartition:
         return replace(work, batch=(found.group,), m=m, n=n, steps=steps, cuts=cuts)
 
 
+def unflattened(index: Index, extents: Sequence[Index]) -> tuple[Index, ...]:
+    """A number as an index along each dimension, the last one fastest."""
+    found: list[Index] = []
+    for extent in reversed(extents[1:]):
+        found.insert(0, index % extent)
+        index = index // extent
+    return (index, *found)
+
+
+# ---------------------------------------------------------------- parts of K
+
+
+def parts_of_k(tiles: Index, steps: Index, blocks: int) -> Index:
+    """Parts of K with which each of the blocks that run at once has one.
+
+    ``min(blocks // tiles, steps // LEAST_STEPS)``, and 1 at least: a part of fewer steps costs more to add to
+    the others than it saves.
+
+    Args:
+        tiles: tiles of the result.
+        steps: steps along K.
+        blocks: blocks that run at once.
+
+    Example:
+        >>> parts_of_k(1, 1024, 132), parts_of_k(40, 64, 132), parts_of_k(132, 64, 132), parts_of_k(1, 6, 132)
+        (132, 3, 1, 1)
+    """
+    wanted: Index = minimum(blocks // maximum(tiles, 1), steps // LEAST_STEPS)
+    return maximum(wanted, 1)
+
+
+def split_parts(problem: TiledProblem, schedule: Schedule) -> Index | None:
+    """Parts of K; None if it is not split."""
+    split = schedule.split_k
+    if not schedule.is_split:
+        return None
+    pairs = zip(problem.tiles, schedule.cluster, strict=True)
+    # Tiles that only fill a cluster count too.
+    rows, columns = (count if blocks == 1 else ceil_div(count, blocks) * blocks for count, blocks in pairs)
+    if schedule.is_clustered and isinstance(split, int):
+        return split  # a cluster has a fixed size: some parts may have no steps
+    tiles = rows * columns * problem.batches
+    wanted = parts_of_k(tiles, problem.steps, schedule.blocks) if isinstance(split, str) else split
+    units = ceil_div(problem.steps, max(schedule.promote, 1))
+    parts = derived(maximum(minimum(wanted, minimum(units, MOST_SPLITS)), 1))
+    return parts  # noqa: RET504 the kernel's parameter is named after it
+
+
+# ---------------------------------------------------------------- a block for each tile
+
+
 class DataParallel(TilePartition):
     """A block for each tile, or for each part of a tile's K.
 
     Args:
         problem: what is computed.
-        order: of tiles.
-        cluster: blocks along M and along N that run together.
-        splits: parts of K; 0: all of K is one.
-        unit: steps of which parts are multiples, but for the last one.
-        clustered: whether the blocks of a tile's parts are a cluster; of a number of parts that is known.
-        among: groups of warps of a block that have a part of K each; with one part for each block.
+        schedule: how.
+        parts: parts of K; None: the schedule's.
     """
 
-    def __init__(
-        self,
-        problem: TiledProblem,
-        order: TileOrder | None,
-        cluster: tuple[int, int],
-        splits: Index = 0,
-        unit: int = 1,
-        *,
-        clustered: bool = False,
-        among: int = 1,
-    ) -> None:
-        super().__init__(problem, order, cluster)
-        self.parts = 1 if isinstance(splits, int) and splits == 0 else splits
-        self.clustered, self.among = clustered, among
+    def __init__(self, problem: TiledProblem, schedule: Schedule, parts: Index | None = None) -> None:
+        super().__init__(problem, schedule)
+        parts = split_parts(problem, schedule) if parts is None else parts
+        self.parts: Index = 1 if parts is None else parts
         self.segment = Segment()
-        if order is None:
-            m, n = block_index((self.tiles_m, self.tiles_n * self.parts))
-            part = self._part(n, 1)
-            n = n if part is None else let(n // self.parts)
-        else:
+        if schedule.group_m or schedule.group_n or self.cluster != (1, 1):
             index = self._declare(self.tiles_m * self.tiles_n * self.parts)
             part = self._part(index, 0)
             m, n = self._tile(index if part is None else let(index // self.parts))
+        else:  # the grid's own order
+            m, n = block_index((self.tiles_m, self.tiles_n * self.parts))
+            part = self._part(n, 1)
+            n = n if part is None else let(n // self.parts)
         self.place: tuple[Index, Index] = m, n
         self.batch = self._batch()
-        if part is not None:
-            self._split_k(part, unit)
-        elif among > 1:
-            self.each, self.more = self._shares(self.steps, among)
+        if part is not None:  # parts differ by a unit at most, the steps between two promotions
+            unit = max(schedule.promote, 1)
+            units = ceil_div(self.steps, unit)
+            each, more = self._shares(units, self.parts)
+            number: Index = 0
+            for index, extent in zip(self.batch, self.problem.batch, strict=True):
+                number = number * extent + index
+            tiles_m, tiles_n = self.tiles_m * self.cluster[0], self.tiles_n * self.cluster[1]
+            tile = let((number * tiles_m + self.place[0]) * tiles_n + self.place[1])
+            begin = let((part * each + minimum(part, more)) * unit)
+            own = (each + minimum(maximum(more - part, 0), 1)) * unit
+            own = own if unit == 1 else minimum(own, maximum(self.steps - begin, 0))
+            self.steps = let(self.problem.at_least(own))
+            self.segment = Segment(begin, tile, part, self.parts, lambda p: tile * self.parts + p)
+            tiles = tiles_m * tiles_n * self.problem.batches
+            self.split = tiles, tiles * self.parts
+        elif schedule.along_k > 1:
+            self.each, self.more = self._shares(self.steps, schedule.along_k)
 
     def _batch(self) -> tuple[Index, ...]:
         """The block's index along each leading dimension."""
@@ -249,32 +375,15 @@ class DataParallel(TilePartition):
 
         Args:
             index: the block's index along the axis of the grid that has the parts.
-            axis: which one that is.
+            axis: that axis.
         """
         if isinstance(self.parts, int) and self.parts == 1:
             return None
-        if self.clustered:
+        if self.schedule.is_clustered:
             assert isinstance(self.parts, int), "the cluster's extent"
             part: Index = cluster_index((1,) * axis + (self.parts,))[axis]
             return part
         return let(index % self.parts)
-
-    def _split_k(self, part: Index, unit: int) -> None:
-        """Parts that differ by a unit at most."""
-        units = ceil_div(self.steps, unit)
-        each, more = self._shares(units, self.parts)
-        number: Index = 0
-        for index, extent in zip(self.batch, self.problem.batch, strict=True):
-            number = number * extent + index
-        tiles_m, tiles_n = self.tiles_m * self.cluster[0], self.tiles_n * self.cluster[1]
-        tile = let((number * tiles_m + self.place[0]) * tiles_n + self.place[1])
-        begin = let((part * each + minimum(part, more)) * unit)
-        own = (each + minimum(maximum(more - part, 0), 1)) * unit
-        own = own if unit == 1 else minimum(own, maximum(self.steps - begin, 0))
-        self.steps = let(self.problem.at_least(own))
-        self.segment = Segment(begin, tile, part, self.parts, lambda p: tile * self.parts + p)
-        tiles = tiles_m * tiles_n * self.problem.batches
-        self.split = tiles, tiles * self.parts
 
     def _shares(self, count: Index, parts: Index) -> tuple[Index, Index]:
         """The steps of each part, and the number of parts with one step more."""
@@ -285,43 +394,141 @@ class DataParallel(TilePartition):
         """The block's tile; of groups that share its K each one's part."""
         m, n = self.place
         steps, segment = self.steps, self.segment
-        if self.among > 1:
+        if self.schedule.along_k > 1:
             begin = let(group * self.each + minimum(group, self.more))
             steps = let(self.each + minimum(maximum(self.more - group, 0), 1))
             segment = Segment(begin)
         yield self._of_group(Work(self.batch, m, n, 0, steps, 0, group, segment))
 
 
-def unflattened(index: Index, extents: Sequence[Index]) -> tuple[Index, ...]:
-    """A number as an index along each dimension, the last one fastest."""
-    found: list[Index] = []
-    for extent in reversed(extents[1:]):
-        found.insert(0, index % extent)
-        index = index // extent
-    return (index, *found)
+class Batches(DataParallel):
+    """A block for each tile of several batch items that follow each other in memory."""
+
+    @classmethod
+    def takes(cls, form: Form, schedule: Schedule) -> bool:
+        """Blocks take several batch items."""
+        return schedule.batches > 1 and bool(form.batch) and form.flow.grouped is None
+
+    @classmethod
+    def against(cls, facts: ScheduleFacts) -> Reasons:
+        """There are batch items, and a block takes them whole."""
+        schedule, product = facts.schedule, facts.form.sum
+        if schedule.batches == 1:
+            return
+        items = f"{schedule.batches} batch items for a block"
+        if not facts.form.batch:
+            text = f"{items}; the kernel's tiles have no leading dimensions"
+            yield "batches", text, "batches=1", product
+        if schedule.blocks or schedule.balanced or schedule.is_split:
+            what = "not one after the other of a grid, a share, or a part of K"
+            yield (
+                "batches",
+                f"{items}, which has a tile of them, {what}",
+                "batches=1, or blocks=0, balanced=False and split_k=1",
+                product,
+            )
+
+    def _batch(self) -> tuple[Index, ...]:
+        """Nothing yet: the items are counted in a loop."""
+        each = self.schedule.batches
+        self.first = let(batch_index(ceil_div(self.problem.batches, each)) * each)
+        return ()
+
+    def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
+        """The block's tile of one batch item after the other; the last block has the items that are left."""
+        (m, n), extents = self.place, self.problem.batch
+        for number in traced_range(minimum(self.problem.batches - self.first, self.schedule.batches)):
+            item = self.first + number
+            batch = unflattened(item if len(extents) == 1 else let(item), extents)
+            yield Work(batch, m, n, number * self.steps, self.steps, number, group, self.segment)
+
+
+class Shares(DataParallel):
+    """A block for each of equal shares of the rows and of the columns; none is larger than a tile.
+
+    A block computes the one tile of a problem of its own: `part_of` gives its part of each array.
+    """
+
+    cuts_arrays, in_clusters = True, False
+
+    @classmethod
+    def takes(cls, form: Form, schedule: Schedule) -> bool:
+        """Shares are balanced."""
+        return schedule.balanced
+
+    @classmethod
+    def against(cls, facts: ScheduleFacts) -> Reasons:
+        """A share of the rows and columns is a problem of its own, for one block."""
+        schedule, product = facts.schedule, facts.form.sum
+        if not schedule.balanced:
+            return
+        if facts.is_persistent or schedule.group_m or schedule.group_n or schedule.cluster != (1, 1):
+            text = "balanced=True; equal shares go to a block each, in the grid's own order"
+            nearest = "balanced=False, or blocks, group_m, group_n and cluster left out"
+            yield "balanced", text, nearest, product
+        if facts.is_bulk or schedule.epilogue_class.is_buffered:
+            text = "balanced=True; bulk copies move whole tiles"
+            yield "balanced", text, 'balanced=False, or staging="cp_async" and epilogue="direct"', product
+        if any(isinstance(node, Reduce) for node in facts.form.flow.walk()):
+            text = "balanced=True; what is reduced is reduced over whole tiles"
+            yield "balanced", text, "balanced=False", product
+
+    def __init__(self, problem: TiledProblem, schedule: Schedule) -> None:
+        parts, extents = split_parts(problem, schedule), (problem.m, problem.n)
+        units = [shape * warps for shape, warps in zip(schedule.atom.shape, schedule.warps, strict=False)]
+        sides = zip(extents, problem.tile[:2], units, strict=True)
+        rows, columns = sizes = [derived(share(extent, tile, unit)) for extent, tile, unit in sides]
+        super().__init__(replace(problem, tile=(rows, columns, problem.tile[2])), schedule, parts)
+        self.spans = []
+        for place, size, extent in zip(self.place, sizes, extents, strict=True):
+            begin = place * size
+            self.spans.append(slice(begin, minimum(begin + size, extent)))
+        self.begins = self.spans[0].start, self.spans[1].start
+
+    def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
+        """The block's share."""
+        yield Work(self.batch, 0, 0, 0, self.steps, 0, group, self.segment)
+
+    def part_of(self, matrix: Tensor, rows: int | None = None, columns: int | None = None) -> Tensor:
+        """The block's rows and columns of an array."""
+        taken = {rows: self.spans[0], columns: self.spans[1]}
+        return matrix[tuple(taken.get(dim, slice(None)) for dim in range(len(matrix.shape)))]
+
+
+def share(extent: Index, tile: Index, unit: int) -> Index:
+    """The size of equal shares of an extent, in whole units, as few as are no larger than a tile.
+
+    Example:
+        >>> share(1000, 768, 12), share(100, 768, 12), share(0, 768, 12)
+        (504, 108, 12)
+    """
+    count = maximum(ceil_div(extent, tile), 1)
+    found: Index = maximum(ceil_div(ceil_div(extent, count), unit), 1) * unit
+    return found
+
+
+# ---------------------------------------------------------------- persistent grids
 
 
 class Persistent(TilePartition):
-    """A persistent grid: as many blocks as finish together, each with one tile after the other.
+    """A persistent grid: as many blocks as finish together, each with one tile after the other."""
 
-    Args:
-        problem: what is computed.
-        order: of tiles.
-        cluster: blocks along M and along N that run together.
-        most: how many there are at most.
-    """
+    @classmethod
+    def takes(cls, form: Form, schedule: Schedule) -> bool:
+        """The number of blocks is given, and each has whole tiles."""
+        return bool(schedule.blocks) and not schedule.is_split
 
-    def __init__(self, problem: TiledProblem, order: TileOrder, cluster: tuple[int, int], most: int) -> None:
-        super().__init__(problem, order, cluster)
+    def __init__(self, problem: TiledProblem, schedule: Schedule) -> None:
+        super().__init__(problem, schedule)
         self.total = self.tiles_m * self.tiles_n
         for extent in problem.batch:
             self.total = self.total * extent
-        self.blocks = self._blocks(max(most // (cluster[0] * cluster[1]), 1))
+        self.blocks = self._blocks(max(schedule.blocks // (self.cluster[0] * self.cluster[1]), 1))
         self.block = self._declare(self.blocks)
         self.turns = ceil_div(self.total - self.block, self.blocks)
 
     def _blocks(self, most: int) -> Index:
-        """How many blocks there are."""
+        """The number of blocks."""
         rounds = maximum(ceil_div(self.total, most), 1)
         blocks = derived(maximum(minimum(ceil_div(self.total, rounds), most), 1))
         return blocks  # noqa: RET504 the kernel's parameter is named after it
@@ -333,7 +540,7 @@ class Persistent(TilePartition):
         for turn in traced_range(turns):
             number = turn if each == 1 else let(turn * each + group)
             work = self._of_group(self._work(number, turn, group))
-            if done is not None:  # what has no rows takes no steps
+            if done is not None:  # a tile without rows takes no steps
                 work = replace(work, first=let(done.get()))
                 done.set(done.get() + work.steps)
             yield work
@@ -353,117 +560,41 @@ class Persistent(TilePartition):
         return batch, m, n
 
 
-def parts_of_k(tiles: Index, steps: Index, blocks: int) -> Index:
-    """Into how many parts K is split, so that as many blocks as run at once have one.
-
-    ``min(blocks // tiles, steps // LEAST_STEPS)``, and 1 at least: a part of fewer steps costs more to add to
-    the others than it saves.
-
-    Args:
-        tiles: of the result.
-        steps: along K.
-        blocks: that run at once.
-
-    Example:
-        >>> parts_of_k(1, 1024, 132), parts_of_k(40, 64, 132), parts_of_k(132, 64, 132), parts_of_k(1, 6, 132)
-        (132, 3, 1, 1)
-    """
-    wanted: Index = minimum(blocks // maximum(tiles, 1), steps // LEAST_STEPS)
-    return maximum(wanted, 1)
-
-
-# ---------------------------------------------------------------- equal shares, a block for each
-
-
-class Shares(DataParallel):
-    """A block for each of equal shares of the rows and of the columns; none is larger than a tile.
-
-    What a block computes is the one tile of a problem of its own: `of` gives its part of each array.
-
-    Args:
-        problem: what is computed.
-        units: shares are multiples of so many rows and columns.
-        splits: parts of K; 0: all of K is one.
-        unit: steps of which parts are multiples, but for the last one.
-        clustered: whether the blocks of a share's parts are a cluster.
-    """
-
-    def __init__(
-        self,
-        problem: TiledProblem,
-        units: tuple[int, int],
-        splits: Index = 0,
-        unit: int = 1,
-        *,
-        clustered: bool = False,
-    ) -> None:
-        sides = zip((problem.m, problem.n), problem.tile[:2], units, strict=True)
-        rows, columns = shares = [derived(share(extent, tile, unit)) for extent, tile, unit in sides]
-        shared = replace(problem, tile=(rows, columns, problem.tile[2]))
-        super().__init__(shared, None, (1, 1), splits, unit, clustered=clustered)
-        self.spans = []
-        for place, size, extent in zip(self.place, shares, (problem.m, problem.n), strict=True):
-            begin = place * size
-            self.spans.append(slice(begin, minimum(begin + size, extent)))
-
-    def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
-        """The block's share."""
-        yield Work(self.batch, 0, 0, 0, self.steps, 0, group, self.segment)
-
-    def of(self, matrix: Tensor, rows: int | None = None, columns: int | None = None) -> Tensor:
-        """The block's part of an array.
-
-        Args:
-            matrix: the array, without batches.
-            rows: its dimension along the rows of the result.
-            columns: its dimension along the columns.
-        """
-        taken = {rows: self.spans[0], columns: self.spans[1]}
-        return matrix[tuple(taken.get(dim, slice(None)) for dim in range(len(matrix.shape)))]
-
-
-def share(extent: Index, tile: Index, unit: int) -> Index:
-    """The size of equal shares of an extent, in whole units, as few as are no larger than a tile.
-
-    Example:
-        >>> share(1000, 768, 12), share(100, 768, 12), share(0, 768, 12)
-        (504, 108, 12)
-    """
-    count = maximum(ceil_div(extent, tile), 1)
-    found: Index = maximum(ceil_div(ceil_div(extent, count), unit), 1) * unit
-    return found
-
-
-# ---------------------------------------------------------------- stream-K
-
-
 class Stream(Persistent):
-    """The steps of tiles, one tile behind the other, dealt out to the blocks in equal shares.
+    """Stream-K: the steps of tiles, one tile after the other, are dealt out to the blocks in equal shares.
 
-    Of more tiles than two for each block, all but so many are computed as a whole: each block has its share
-    of the steps of the first tiles, then whole tiles.  A block's share begins in one tile and ends in
+    If there are more than two tiles for each block, the others are computed as a whole: each block has its
+    share of the steps of the first tiles, then whole tiles.  A block's share begins in one tile and ends in
     another, so that it has a part of each at most.
-
-    Args:
-        problem: what is computed.
-        order: of tiles.
-        most: how many blocks there are at most.
 
     Source: Osama et al., "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix
     Multiplication on the GPU", 2023.
     """
 
-    def __init__(self, problem: TiledProblem, order: TileOrder, most: int) -> None:
-        super().__init__(problem, order, (1, 1), most)
+    in_clusters = False
+
+    @classmethod
+    def takes(cls, form: Form, schedule: Schedule) -> bool:
+        """The steps of all tiles are dealt out."""
+        return schedule.is_streamed
+
+    @classmethod
+    def against(cls, facts: ScheduleFacts) -> Reasons:
+        """Shares of the steps are no shares of rows and columns."""
+        if facts.schedule.is_streamed and facts.schedule.balanced:
+            yield "split_k", 'split_k="stream" of balanced shares', 'split_k="auto"', facts.form.sum
+
+    def __init__(self, problem: TiledProblem, schedule: Schedule) -> None:
+        super().__init__(problem, schedule)
         rounds = derived(natural(self.total // self.blocks - minimum(self.total % self.blocks, 1)))
         streamed = derived(natural(self.total - rounds * self.blocks))
         depth = derived(natural(maximum(self.steps, 1)))
         share = derived(natural(streamed * depth // self.blocks))
         longer = derived(natural(streamed * depth % self.blocks))
         self.streamed, self.depth = streamed, depth
-        """Tiles whose steps are dealt out, and how many steps each of them has."""
+        """Tiles whose steps are dealt out, and the steps of each of them."""
         self.share, self.longer = share, longer
-        """Steps of a block's share, and how many blocks have one more."""
+        """Steps of a block's share, and the number of blocks that have one more."""
         self.begin = let(self.block * share + minimum(self.block, longer))
         self.own = let(share + minimum(maximum(longer - self.block, 0), 1))
         self.first = let(self.begin // depth)
@@ -502,36 +633,3 @@ class Stream(Persistent):
 
         batch, m, n = self._numbered(tile)
         return Work(batch, m, n, first, steps, item, group, Segment(begin, tile, part, parts, slot))
-
-
-# ---------------------------------------------------------------- several batch items for a block
-
-
-class Batches(DataParallel):
-    """A block for each tile of several batch items that follow each other in memory.
-
-    Args:
-        problem: what is computed; it has leading dimensions.
-        order: of tiles; None: the grid's own.
-        cluster: blocks along M and along N that run together.
-        each: how many batch items a block computes, of which the last block has what is left.
-    """
-
-    def __init__(
-        self, problem: TiledProblem, order: TileOrder | None, cluster: tuple[int, int], each: int
-    ) -> None:
-        self.each = each
-        super().__init__(problem, order, cluster)
-
-    def _batch(self) -> tuple[Index, ...]:
-        """Nothing yet: the items are counted in a loop."""
-        self.first = let(batch_index(ceil_div(self.problem.batches, self.each)) * self.each)
-        return ()
-
-    def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
-        """The block's tile of one batch item after the other."""
-        (m, n), extents = self.place, self.problem.batch
-        for number in traced_range(minimum(self.problem.batches - self.first, self.each)):
-            item = self.first + number
-            batch = unflattened(item if len(extents) == 1 else let(item), extents)
-            yield Work(batch, m, n, number * self.steps, self.steps, number, group, self.segment)

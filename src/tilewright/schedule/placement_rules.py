@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isqrt
 
 from tilewright.schedule.facts import Reasons
+from tilewright.schedule.partition import against_unknown_tiles
 from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.sides import OperandSide
 
@@ -71,7 +72,7 @@ def turned(case: ScheduleOnMachine) -> Reasons:
             continue
         what = f'turned="{schedule.turned}"'
         near = f'turned="{schedule.turned.replace(side.label.lower(), "")}"'
-        if schedule.staging != "registers":
+        if not case.staging.through_registers:
             text = f'{what}; only staging="registers" holds a tile in registers before it is in shared memory'
             yield "turned", text, near, product
         elif not schedule.k1[side.at] or not all(schedule.dealt[side.at]):
@@ -110,7 +111,7 @@ def _against(case: ScheduleOnMachine, side: OperandSide) -> str:
     return ""
 
 
-# ---------------------------------------------------------------- rows in groups and lists of arrays
+# ---------------------------------------------------------------- rows in groups
 
 
 def grouped(case: ScheduleOnMachine) -> Reasons:
@@ -123,44 +124,10 @@ def grouped(case: ScheduleOnMachine) -> Reasons:
         text = f'roles="ping-pong"; {what}, and no group of warps knows how many steps another one takes'
         yield "roles", text, 'roles="cooperative"', case.form.sum
     near = "neighbours may be of two groups, which share nothing"
-    yield from _unknown_tiles(case, what, near, "groups are the only batches")
+    yield from against_unknown_tiles(case, what, near, "groups are the only batches")
     for side in case.sides:
         if case.staging.is_aligned and (text := against_groups(case, side)):
             yield "staging", text, f'staging="registers", or {side.factor.name} transposed', side.factor.part
-
-
-def listed(case: ScheduleOnMachine) -> Reasons:
-    """Blocks compute the tiles of all arrays of a list, each with its own extents."""
-    if not case.form.lists:
-        return
-    what = "extents and places of the arrays lie in memory"
-    if not case.schedule.blocks:
-        text = f"blocks=0, a block for each tile; {what}, and with them how many tiles there are"
-        yield "blocks", text, "blocks= of as many as run at once", case.form.sum
-    yield from _unknown_tiles(case, what, "neighbours may be tiles of two of them", what)
-
-
-def _unknown_tiles(case: ScheduleOnMachine, what: str, near: str, batches: str) -> Reasons:
-    """Fields that need the number of tiles before the launch.
-
-    Args:
-        case: the schedule on a machine.
-        what: the facts that are known only on the device.
-        near: the reason why neighbouring blocks share nothing.
-        batches: the reason against several batch items for a block.
-    """
-    schedule, product = case.schedule, case.form.sum
-    if schedule.balanced:
-        text = f"balanced=True; {what}, and shares are made before the launch"
-        yield "balanced", text, "balanced=False", product
-    if schedule.cluster != (1, 1):
-        text = f"cluster={schedule.cluster}; {what}, and {near}"
-        yield "cluster", text, "cluster=(1, 1)", product
-    if schedule.split_k != 1:
-        text = f"split_k={schedule.split_k!r}; {what}, and parts of K belong to tiles that are counted before"
-        yield "split_k", text, "split_k=1", product
-    if schedule.batches != 1:
-        yield "batches", f"batches={schedule.batches}; {batches}", "batches=1", product
 
 
 def against_groups(case: ScheduleOnMachine, side: OperandSide) -> str:

@@ -15,11 +15,11 @@ from tilewright.lang.scalars import Index
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.schedule.factors import FactorProduct
-from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.scaled_sums import HeldScales, Scales, ScaleSource
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.work import Work
 
 Held = Sequence[Tensor | Fragment]
 """Tiles of operands, in the memory or registers from which they are multiplied."""

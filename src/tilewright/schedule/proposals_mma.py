@@ -31,14 +31,13 @@ from math import prod
 
 from tilewright.schedule.estimate import F64, FMA, RATES, SMALL, PackedEstimate
 from tilewright.schedule.fallback import is_carried
-from tilewright.schedule.fixup import is_split
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.load import BARRIERS_BYTES, Load
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.proposals_reference import tensor_core
 from tilewright.schedule.proposals_wgmma import promoted_every
 from tilewright.schedule.question import BAND, Candidate, Question, widened
-from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.schedule import REDUCTIONS, Schedule
 from tilewright.schedule.sides import row_gap
 from tilewright.schedule.splitting import rule_of, split_schedule, with_more_blocks
 from tilewright.targets.atoms import fma
@@ -295,11 +294,11 @@ def small_tiles(question: Question) -> Iterator[Candidate]:
     for schedule in found:
         load = Load(question, schedule)
         asked = question.form, question.classes, question.arch
-        if (is_split(schedule) and not left) or reasons(schedule, *asked):
+        if (schedule.is_split and not left) or reasons(schedule, *asked):
             continue
         rows, columns, depth = schedule.tile
         rule = f"multiply-adds, few tiles: one of {rows} x {columns}, {depth} deep"
-        if is_split(schedule):
+        if schedule.is_split:
             left -= 1
             rule += f", {rule_of(load)}"
         yield Candidate(schedule, FMA.time_us(load), rule)
@@ -431,7 +430,8 @@ def _of_few_rows(asked: Question, swap: bool) -> Iterator[Candidate]:
         stage += columns * depth * asked.dtype.bytes + side_bytes * rows * groups_along_k
         for reduction in ("cluster", "workspace") if split == PAIR and is_free else ("workspace",):
             room = asked.arch.shared_bytes // form.beside - BARRIERS_BYTES
-            if reduction == "cluster" or shared:  # sums for the other block of a cluster, or the first group
+            # Sums for the other block of a cluster, or for the first group.
+            if REDUCTIONS[reduction].in_cluster or shared:
                 room -= form.groups * rows * (columns + 8) * 4
             stages = min(room // (stage * form.groups), MOST_STAGES)
             if stages < LEAST_STAGES:

@@ -22,7 +22,6 @@ from tilewright.lang.tile_arithmetic import redistribute
 from tilewright.lang.tracer import current
 from tilewright.schedule.factors import FactorProduct
 from tilewright.schedule.facts import Reasons, ScheduleFacts
-from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums
 from tilewright.schedule.provenance import made_by
@@ -30,6 +29,7 @@ from tilewright.schedule.rings import Move, OperandSource, Sources, WholeBlock, 
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sides import OperandSide, OperandTile
 from tilewright.schedule.stages import HeldTile, PackedTile, PlainStages, SwizzledStages
+from tilewright.schedule.work import Work
 
 
 class Registers(WholeBlock):
@@ -38,6 +38,8 @@ class Registers(WholeBlock):
     An operand that bypasses shared memory has two tiles in registers: this one and the next.  A decoded
     operand is decoded on its way to shared memory, once for all warps.
     """
+
+    through_registers, takes_turns = True, True
 
     @classmethod
     def variant(cls, schedule: Schedule, *, decodes: bool) -> type[Any]:
@@ -205,8 +207,8 @@ class Turns(Registers):
         if schedule.bypass:
             text = f'bypass="{schedule.bypass}" with {what}, whose groups share what lies in shared memory'
             yield "bypass", text, 'bypass=""', product
-        if schedule.epilogue == "overlapped":
-            text = f'epilogue="overlapped" with {what}, which has no warps that store alone'
+        if schedule.epilogue_class.hands_over:
+            text = f'epilogue="{schedule.epilogue}" with {what}, which has no warps that store alone'
             yield "epilogue", text, 'epilogue="staged"', form.stores[0]
         for field, plain in (("split_k", 1), ("balanced", False), ("batches", 1)):
             if getattr(schedule, field) != plain:

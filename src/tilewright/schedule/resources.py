@@ -1,7 +1,7 @@
-"""Resources of a schedule on a multiprocessor: the sum of the needs of its strategies.
+"""The tables of strategies, and the resources of a schedule: the sum of the needs of its strategies.
 
-A test compares them with the expanded kernel. They answer for thousands of schedules, and before anything is
-expanded.
+Resources are computed for thousands of schedules, without expanding a kernel; a test compares them with the
+expanded kernels.
 """
 
 from __future__ import annotations
@@ -12,19 +12,31 @@ from functools import cached_property
 from itertools import combinations
 
 from tilewright.schedule.bulk import BulkStaging
-from tilewright.schedule.epilogue_resources import Leaving
+from tilewright.schedule.epilogue.direct import DirectEpilogue
+from tilewright.schedule.epilogue.staged import OverlappedEpilogue, StagedEpilogue
 from tilewright.schedule.facts import ScheduleFacts
-from tilewright.schedule.fixup import SplitReduction, is_clustered, is_split, reduction_of
+from tilewright.schedule.fixup import (
+    AtomicSums,
+    ClusterSums,
+    GroupSums,
+    ReduceScatter,
+    SplitReduction,
+    TurnstileSums,
+    WorkspaceSums,
+)
+from tilewright.schedule.form import Form
 from tilewright.schedule.fragments_ring import Fragments
+from tilewright.schedule.lists import ListTiles
 from tilewright.schedule.needs import PARTIAL, RESULT, RING, TICKET, Buffer, Needs, shared_of
 from tilewright.schedule.panels_ring import PanelStaging
+from tilewright.schedule.partition import Batches, DataParallel, Partition, Persistent, Shares, Stream
 from tilewright.schedule.plans import values_of_sums
 from tilewright.schedule.registers_ring import Registers
 from tilewright.schedule.rings import CpAsync, DirectStaging, Staging
 from tilewright.schedule.scaled_sums import scale_maps
-from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.schedule import Schedule, declare
 
-RINGS: Mapping[str, type[Staging]] = {
+STAGING_CLASSES: Mapping[str, type[Staging]] = {
     "direct": DirectStaging,
     "panels": PanelStaging,
     "registers": Registers,
@@ -32,7 +44,50 @@ RINGS: Mapping[str, type[Staging]] = {
     "fragments": Fragments,
     "tma": BulkStaging,
 }
-"""The stagings, by the names that a schedule has for them."""
+"""Stagings: how tiles of A and B come to where they are multiplied, by the values of `Schedule.staging`.
+
+``"direct"``: copied into shared memory, then multiplied.  ``"panels"``: packed in the order in which a
+single thread multiplies them.  ``"registers"``: the next tile waits in registers while this one is
+multiplied.  ``"cp_async"``: a ring of tiles in shared memory is filled in the background.
+``"fragments"``: as before, and from there into registers one part ahead of the multiplication.  ``"tma"``: a
+warp of its own fills the ring by bulk copies; see ``roles``.
+"""
+
+EPILOGUE_CLASSES: Mapping[str, type[DirectEpilogue]] = {
+    "direct": DirectEpilogue,
+    "staged": StagedEpilogue,
+    "overlapped": OverlappedEpilogue,
+}
+"""Epilogues: how a tile of the result comes to global memory, by the values of `Schedule.epilogue`.
+
+``"direct"``: from registers.  ``"staged"``: through shared memory, where warps have roles slice by slice and
+by bulk copies.  ``"overlapped"``: likewise, and warps of their own store under the multiplications of the
+next tile, and bring what is added to the sums.
+"""
+
+REDUCTION_CLASSES: Mapping[str, type[SplitReduction]] = {
+    "workspace": WorkspaceSums,
+    "reduce-scatter": ReduceScatter,
+    "turnstile": TurnstileSums,
+    "atomic": AtomicSums,
+    "cluster": ClusterSums,
+}
+"""Reductions: how the sums of the parts of K come together, by the values of `Schedule.reduction`.
+
+``"workspace"``: each part is written to memory of its own, and who comes last adds them up in their order.
+``"reduce-scatter"``: likewise, but the blocks of a tile wait for each other, and each adds up all parts, in
+their order, of a share of the tile; on a GPU all of them must run at once.  Where something is reduced, or
+stored along one dimension, the first block does the whole tile.
+``"turnstile"``: each part waits for the one before it and adds its own.  ``"atomic"``: parts are added where
+they meet, in the order in which they come, so that floats may be rounded otherwise from run to run.
+``"cluster"``: the blocks of a tile's parts are a cluster; each keeps its sums in its shared memory, and all
+add up the parts, in their order, of a share of the tile.
+"""
+
+PARTITIONS: Sequence[type[Partition]] = (ListTiles, Stream, Shares, Persistent, Batches, DataParallel)
+"""The partitions: a kernel has the first that takes its schedule."""
+
+declare(STAGING_CLASSES, EPILOGUE_CLASSES, REDUCTION_CLASSES)
 
 
 def staging_of(schedule: Schedule, *, decodes: bool) -> type[Staging]:
@@ -42,8 +97,20 @@ def staging_of(schedule: Schedule, *, decodes: bool) -> type[Staging]:
         schedule: the schedule.
         decodes: whether operand A is decoded inside the main loop.
     """
-    found: type[Staging] = RINGS[schedule.staging].variant(schedule, decodes=decodes)
+    found: type[Staging] = STAGING_CLASSES[schedule.staging].variant(schedule, decodes=decodes)
     return found
+
+
+def reduction_of(schedule: Schedule) -> type[SplitReduction]:
+    """The reduction of a schedule."""
+    if schedule.along_k > 1:
+        return GroupSums
+    return REDUCTION_CLASSES[schedule.reduction] if schedule.is_split else SplitReduction
+
+
+def partition_of(form: Form, schedule: Schedule) -> type[Partition]:
+    """The partition of a schedule for a kernel."""
+    return next(one for one in PARTITIONS if one.takes(form, schedule))
 
 
 @dataclass(frozen=True)
@@ -52,39 +119,38 @@ class ScheduleOnMachine(ScheduleFacts):
 
     @cached_property
     def staging(self) -> type[Staging]:
-        """The way in which tiles of the operands come."""
+        """The staging: how tiles of the operands come to where they are multiplied."""
         return staging_of(self.schedule, decodes=not self.form.a.is_plain)
 
     @cached_property
     def reduction(self) -> type[SplitReduction]:
-        """The way in which the sums of the parts of K come together."""
+        """The reduction: how the sums of the parts of K come together."""
         return reduction_of(self.schedule)
 
     @cached_property
-    def leaving(self) -> Leaving:
-        """The epilogue."""
-        lanes = self.schedule.atom.lanes if not self.schedule.atom.asynchronous else self.arch.lanes
-        return Leaving(self.schedule, self.form, self.specs, self.mma, lanes, self.arch.lanes)
+    def epilogue(self) -> type[DirectEpilogue]:
+        """The epilogue: how results come to global memory."""
+        return EPILOGUE_CLASSES[self.schedule.epilogue]
 
     @cached_property
     def staging_needs(self) -> Needs:
         """Needs of the staging."""
         return self.staging.needs(self)
 
+    @cached_property
+    def epilogue_needs(self) -> Needs:
+        """Needs of the epilogue."""
+        return self.epilogue.needs(self)
+
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.staging_needs.threads + self.leaving.needs.threads
+        return self.staging_needs.threads + self.epilogue_needs.threads
 
     @property
     def copying(self) -> int:
         """Threads of the roles that copy, or store what others have computed."""
         return self.threads - self.schedule.groups * self.mma.threads
-
-    @property
-    def storing_warps(self) -> int:
-        """Warps that store what others have computed."""
-        return self.leaving.storing_warps
 
     @property
     def held(self) -> int:
@@ -94,33 +160,27 @@ class ScheduleOnMachine(ScheduleFacts):
     @property
     def accumulators(self) -> int:
         """Registers of a thread that hold sums, and their scales."""
-        values = values_of_sums(self.mma, len(self.form.totals), self.schedule.promote)
-        return -(-values * self.schedule.atom.c_dtype.bytes // 4) + self._of_scales
-
-    @property
-    def _of_scales(self) -> int:
-        """Registers of a thread that hold the scales of a sum."""
+        schedule = self.schedule
+        values = values_of_sums(self.mma, len(self.form.totals), schedule.promote)
         scaled = [(side.at, side.factor.scale) for side in self.sides if side.factor.scale is not None]
-        aligned = not self.schedule.balanced
-        maps = (scale_maps(self.mma, at, scale, aligned=aligned) for at, scale in scaled)
-        return sum(spread.size_values for held in maps for spread in held)
+        maps = (scale_maps(self.mma, at, scale, aligned=not schedule.balanced) for at, scale in scaled)
+        scales = sum(spread.size_values for held in maps for spread in held)
+        return -(-values * schedule.atom.c_dtype.bytes // 4) + scales
 
     @cached_property
     def shared(self) -> Sequence[Buffer]:
         """Everything in shared memory, in order."""
-        return shared_of(self.staging_needs, self.leaving.needs, self.reduction.needs(self))
+        return shared_of(self.staging_needs, self.epilogue_needs, self.reduction.needs(self))
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a block."""
+        """Bytes of shared memory of a block; buffers that are used apart lie in the same memory."""
         total = 0
         for buffer in self.shared:
             total = _up(total, buffer.align) + buffer.bytes
-        apart = any(self._are_apart(*pair) for pair in combinations(self.shared, 2))
-        return min(total, self._overlaid()) if apart else total
-
-    def _overlaid(self) -> int:
-        """Bytes where buffers lie in the same memory: the largest first, each as low as others leave room."""
+        if not any(self._are_apart(*pair) for pair in combinations(self.shared, 2)):
+            return total
+        # The largest buffer first, each as low as others leave room.
         placed: list[tuple[int, int, Buffer]] = []
         for buffer in sorted(self.shared, key=lambda one: -one.bytes):
             at = 0
@@ -131,16 +191,16 @@ class ScheduleOnMachine(ScheduleFacts):
                     break
                 at = max(at, _up(high, buffer.align))
             placed.append((at, at + buffer.bytes, buffer))
-        return max(high for _, high, _ in placed)
+        return min(total, max(high for _, high, _ in placed))
 
     def _are_apart(self, one: Buffer, other: Buffer) -> bool:
         """Whether two buffers may lie in the same memory.
 
-        So may results and what was used before them, where a barrier of the whole block stands between, no
-        engine beside the threads has used what was there, and the block computes one tile alone.
+        Results may lie in memory that was used before them if a barrier of the whole block comes between, if
+        only threads have used that memory, and if the block computes one tile.
         """
         schedule, kinds = self.schedule, {one.kind, other.kind}
-        in_cluster = is_clustered(schedule)  # where no barrier holds the threads of one block alone
+        in_cluster = schedule.is_clustered  # where no barrier holds the threads of one block alone
         if schedule.stores_by_groups or in_cluster or self.is_persistent or not self.target.machine_code:
             return False
         if schedule.atom.asynchronous and RING in kinds:
@@ -148,7 +208,7 @@ class ScheduleOnMachine(ScheduleFacts):
         if self.run and kinds == {TICKET, RING}:
             return False  # some threads alone copy the scales of groups into the ring
         return kinds in ({RESULT, PARTIAL}, {RESULT, RING}, {TICKET, RING}) or (
-            is_split(schedule) and kinds == {PARTIAL, RING}
+            schedule.is_split and kinds == {PARTIAL, RING}
         )
 
 

@@ -24,12 +24,11 @@ from tilewright.schedule.factors import Factor, FactorProduct
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.needs import ROW_BYTES, Buffer, Needs
 from tilewright.schedule.operand_metadata import OperandMetadata, Spot
-from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums, TileAccumulation, accumulation
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.scaled_sums import ScaleSource
-from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.schedule import Schedule, StagingTraits
 from tilewright.schedule.sides import OperandSide, OperandTile
 from tilewright.schedule.stages import (
     HeldTile,
@@ -42,6 +41,7 @@ from tilewright.schedule.stages import (
     plain_tiles,
     swizzled_tiles,
 )
+from tilewright.schedule.work import Work
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class Agent:
         """Continue after the last step of a tile."""
 
 
-class Staging:
+class Staging(StagingTraits):
     """A way to bring tiles of the operands to the instruction that multiplies them.
 
     A subclass declares its needs, its reasons to refuse a schedule, and the verbs of its agents.
@@ -250,7 +250,7 @@ class Staging:
         """
         name, sharing = f"s{tile.factor.name}", 0 if tile.side else schedule.sharing
         depth, stages = schedule.block_k, schedule.stages * schedule.along_k
-        if schedule.atom.asynchronous or schedule.staging == "tma":
+        if schedule.atom.asynchronous or schedule.by_bulk:
             along_rows = tile.boxes_along_rows
             return [
                 swizzled_tiles(name, tile.dtype, tile.rows, depth, stages, sharing, along_rows=along_rows)
@@ -438,7 +438,7 @@ class CpAsync(WholeBlock):
     """A ring of tiles in shared memory, filled in the background while one tile is multiplied."""
 
     least_stages, most_stages = 2, 0
-    is_aligned = True
+    is_aligned, in_background = True, True
 
     @property
     def behind(self) -> int:  # type: ignore[override]

@@ -28,10 +28,10 @@ from tilewright.schedule.bulk_views import against_array
 from tilewright.schedule.factors import Factor, Scale, run_along, without_repeats
 from tilewright.schedule.form import Form
 from tilewright.schedule.needs import Buffer
-from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import MOST_ROWS, PlainStages, Share, plain_tiles
+from tilewright.schedule.work import Work
 from tilewright.threads.distribution import Distribution
 
 HeldScales: TypeAlias = tuple[tuple[Fragment, ...], ...]
@@ -86,7 +86,7 @@ def beside_tiles(schedule: Schedule, form: Form, factor: Factor) -> ArrayPart | 
         The array, without the repetitions along K.
     """
     scale, along_rows = factor.scale, factor.row == form.m and form.flow.grouped is None and not form.lists
-    is_copied = schedule.staging == "tma" and schedule.atom.asynchronous and factor.is_plain
+    is_copied = schedule.by_bulk and schedule.atom.asynchronous and factor.is_plain
     if scale is None or not is_copied or not along_rows or schedule.promote != 1:
         return None
     is_row = scale.rows == 1 and scale.view is scale.part and factor.row in scale.part.at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TypeAlias
@@ -13,16 +14,6 @@ from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.layout.limits import COPIES, STAGES, WARPS
 from tilewright.symbolic.nodes import hashed_once
 from tilewright.targets.atoms import spelled
-
-STAGINGS = ("direct", "panels", "registers", "cp_async", "fragments", "tma")
-"""How tiles of A and B come to where they are multiplied.
-
-``"direct"``: copied into shared memory, then multiplied.  ``"panels"``: packed in the order in which a
-single thread multiplies them.  ``"registers"``: the next tile waits in registers while this one is
-multiplied.  ``"cp_async"``: a ring of tiles in shared memory is filled in the background.
-``"fragments"``: as before, and from there into registers one part ahead of the multiplication.  ``"tma"``: a
-warp of its own fills the ring by bulk copies; see ``roles``.
-"""
 
 BYPASSES = ("", "a", "b", "ab")
 """Operands that go from global memory straight into the registers that they are multiplied from."""
@@ -37,27 +28,6 @@ ROLES = ("none", "cooperative", "ping-pong")
 ``"ping-pong"``: one warp copies, and each group multiplies a tile of its own while another stores; with
 ``staging="registers"`` two groups share the rows of a tile and take turns at each step along K: while one
 multiplies what it holds in registers, the other one loads, and then they change places.
-"""
-
-EPILOGUES = ("direct", "staged", "overlapped")
-"""How a tile of the result comes to global memory.
-
-``"direct"``: from registers.  ``"staged"``: through shared memory, where warps have roles slice by slice and
-by bulk copies.  ``"overlapped"``: likewise, and warps of their own store under the multiplications of the
-next tile, and bring what is added to the sums.
-"""
-
-REDUCTIONS = ("workspace", "reduce-scatter", "turnstile", "atomic", "cluster")
-"""How the sums of the parts come together where K is split.
-
-``"workspace"``: each part is written to memory of its own, and who comes last adds them up in their order.
-``"reduce-scatter"``: likewise, but the blocks of a tile wait for each other, and each adds up all parts, in
-their order, of a share of the tile; on a GPU all of them must run at once.  Where something is reduced, or
-stored along one dimension, the first block does the whole tile.
-``"turnstile"``: each part waits for the one before it and adds its own.  ``"atomic"``: parts are added where
-they meet, in the order in which they come, so that floats may be rounded otherwise from run to run.
-``"cluster"``: the blocks of a tile's parts are a cluster; each keeps its sums in its shared memory, and all
-add up the parts, in their order, of a share of the tile.
 """
 
 SPLITS = ("auto", "stream")
@@ -77,13 +47,10 @@ EpiloguePath: TypeAlias = str
 Reduction: TypeAlias = str
 SplitK: TypeAlias = int | str
 Natural: TypeAlias = int
-legal("Staging", *one_of(STAGINGS))
 legal("Bypass", *one_of(BYPASSES))
 legal("Turned", *one_of(BYPASSES))
 legal("Dims", *one_of(DIMS))
 legal("Roles", *one_of(ROLES))
-legal("EpiloguePath", *one_of(EPILOGUES))
-legal("Reduction", *one_of(REDUCTIONS))
 legal(
     "SplitK",
     f"an integer from 1 on, {' or '.join(map(repr, SPLITS))}",
@@ -96,6 +63,86 @@ legal(
     "integers from 0 on",
     lambda value: is_integer(value) and not (is_whole(value) and value < 0),
 )
+
+
+# ---------------------------------------------------------------- strategies that a schedule names
+
+
+class StagingTraits:
+    """Facts of a staging on which other fields of a schedule depend."""
+
+    by_bulk = False
+    """Whether a role of its own fills the ring by bulk copies."""
+
+    in_background = False
+    """Whether threads issue asynchronous copies, and later wait for their own."""
+
+    through_registers = False
+    """Whether the next tile waits in registers: operands may bypass shared memory, or be turned around."""
+
+    takes_turns = False
+    """Whether ping-pong groups share the rows of a tile, and load and multiply in turns."""
+
+    by_parts = False
+    """Whether each step is multiplied part by part, from registers that are filled one part ahead."""
+
+    splits_steps = False
+    """Whether groups without roles share the steps of a tile along K."""
+
+
+class EpilogueTraits:
+    """Facts of an epilogue on which other fields of a schedule depend."""
+
+    is_buffered = False
+    """Whether results pass through shared memory."""
+
+    hands_over = False
+    """Whether warps of their own store what others have computed."""
+
+    without_helpers = ""
+    """Name of the epilogue with the same buffers whose multiplying warps store; empty: itself."""
+
+
+class ReductionTraits:
+    """Facts of a reduction on which other fields of a schedule depend."""
+
+    in_cluster = False
+    """Whether the blocks of a tile's parts are a cluster."""
+
+    shares_tile = False
+    """Whether all blocks of a tile's parts store, each a share of the tile."""
+
+    waits = False
+    """Whether all blocks of a tile wait for each other, so that a GPU must run all blocks at once."""
+
+    takes_buffers = True
+    """Whether the epilogue may be buffered; narrow shares of a tile are stored from registers."""
+
+    is_ordered = True
+    """Whether parts are added in one order, so that repeated runs have the same bits."""
+
+
+STAGINGS: dict[str, type[StagingTraits]] = {}
+"""The stagings by the names of the field `staging`; see `resources.STAGING_CLASSES`."""
+
+EPILOGUES: dict[str, type[EpilogueTraits]] = {}
+"""The epilogues by the names of the field `epilogue`; see `resources.EPILOGUE_CLASSES`."""
+
+REDUCTIONS: dict[str, type[ReductionTraits]] = {}
+"""The reductions of split K by the names of the field `reduction`; see `resources.REDUCTION_CLASSES`."""
+
+
+def declare(
+    stagings: Mapping[str, type[StagingTraits]],
+    epilogues: Mapping[str, type[EpilogueTraits]],
+    reductions: Mapping[str, type[ReductionTraits]],
+) -> None:
+    """Make strategies known by name.  Their classes are in files above this one, and so are the tables."""
+    STAGINGS.update(stagings)
+    EPILOGUES.update(epilogues)
+    REDUCTIONS.update(reductions)
+    for field, names in (("Staging", stagings), ("EpiloguePath", epilogues), ("Reduction", reductions)):
+        legal(field, *one_of(tuple(names)))
 
 
 @launches(stages=STAGES, groups=WARPS, unroll=COPIES)
@@ -249,9 +296,39 @@ class Schedule:
         return TiledMma(self.atom, self.warps, tile=(m // groups, n), interleaved=self.interleaved)
 
     @property
+    def staging_class(self) -> type[StagingTraits]:
+        """The class of the staging."""
+        return STAGINGS[self.staging]
+
+    @property
+    def epilogue_class(self) -> type[EpilogueTraits]:
+        """The class of the epilogue."""
+        return EPILOGUES[self.epilogue]
+
+    @property
+    def epilogue_without_helpers(self) -> str:
+        """Name of the epilogue with the same buffers whose multiplying warps store."""
+        return self.epilogue_class.without_helpers or self.epilogue
+
+    @property
+    def reduction_class(self) -> type[ReductionTraits]:
+        """The class of the reduction of split K, also if K is not split."""
+        return REDUCTIONS[self.reduction]
+
+    @property
+    def by_bulk(self) -> bool:
+        """Whether a role of its own fills the ring by bulk copies."""
+        return self.staging_class.by_bulk
+
+    @property
+    def copies_in_background(self) -> bool:
+        """Whether threads issue asynchronous copies, and later wait for their own."""
+        return self.staging_class.in_background
+
+    @property
     def alternates(self) -> bool:
         """Whether groups take turns at loading and multiplying each tile along K, which they share."""
-        return self.roles == "ping-pong" and self.staging == "registers"
+        return self.roles == "ping-pong" and self.staging_class.takes_turns
 
     @property
     def stores_by_groups(self) -> bool:
@@ -264,20 +341,40 @@ class Schedule:
         return self.groups if self.roles == "cooperative" or self.alternates else 1
 
     @property
-    def sharing(self) -> int:
-        """Groups whose rows of A lie in one stage side by side; 0: one group, or a stage for each."""
-        shared = self.alternates or (self.staging == "tma" and self.roles != "ping-pong")
-        return self.groups if shared else 0
+    def storing_groups(self) -> int:
+        """Groups of warps that store, each with buffers of its own."""
+        return self.groups if self.stores_by_groups else self.cooperating
 
     @property
-    def copies_in_background(self) -> bool:
-        """Whether threads issue asynchronous copies, and later wait for their own."""
-        return self.staging in ("cp_async", "fragments")
+    def sharing(self) -> int:
+        """Groups whose rows of A lie in one stage side by side; 0: one group, or a stage for each."""
+        shared = self.alternates or (self.by_bulk and self.roles != "ping-pong")
+        return self.groups if shared else 0
 
     @property
     def along_k(self) -> int:
         """Groups that share the steps of a tile along K."""
-        return self.groups if self.roles == "none" and self.staging == "fragments" else 1
+        return self.groups if self.roles == "none" and self.staging_class.splits_steps else 1
+
+    @property
+    def is_split(self) -> bool:
+        """Whether K is split."""
+        return self.split_k != 1
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the steps of all tiles are dealt out to the blocks in equal shares."""
+        return self.split_k == "stream"
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether the blocks of a tile's parts of K are a cluster."""
+        return self.is_split and self.reduction_class.in_cluster
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether all blocks of a tile's parts of K store, each a share of the tile."""
+        return self.is_split and self.reduction_class.shares_tile
 
     @property
     def block_k(self) -> int:

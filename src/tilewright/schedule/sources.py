@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from tilewright.dataflow.nodes import TILE, ArrayPart, Integer, Literal, Map, Node, NumberParam, Operand, Span
 from tilewright.functions.table import CONVERSION
@@ -17,12 +17,12 @@ from tilewright.schedule.bulk_views import against_row, anywhere, aside
 from tilewright.schedule.epilogue.values import Views
 from tilewright.schedule.factors import Factor, matrix, plain, run_along, without_repeats
 from tilewright.schedule.form import Form, array
-from tilewright.schedule.lists import ListTiles
 from tilewright.schedule.operand_metadata import OperandMetadata, Spot
-from tilewright.schedule.partition import DataParallel, Persistent, Shares, Work
+from tilewright.schedule.partition import Partition
 from tilewright.schedule.rings import OperandSource, Pairs
 from tilewright.schedule.scaled_sums import Columns, ScaleSource, beside_tiles
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.work import Work
 from tilewright.symbolic.expr import equal, mod, prove
 from tilewright.views.transforms import Slice
 
@@ -51,10 +51,6 @@ def replay(node: Node, leaf: Callable[[Node], Any], made: dict[Node, Any] | None
     return elementwise(node.function, *values, dtype=node.dtype if node.function in CONVERSION else None)
 
 
-Tiles: TypeAlias = DataParallel | Persistent | ListTiles
-"""A partition: the tiles of a block."""
-
-
 MOST_STREAMED = 1 << 28
 """Bytes of a matrix, at most, that is read once and leaves the second-level cache first.
 
@@ -67,7 +63,7 @@ PAIR_BYTES = 16
 
 
 def sources_of(
-    form: Form, schedule: Schedule, arguments: dict[str, Any], partition: Tiles
+    form: Form, schedule: Schedule, arguments: dict[str, Any], partition: Partition
 ) -> tuple[OperandSource, ...]:
     """All operands, those along M first.
 
@@ -105,7 +101,7 @@ def sources_of(
                 columns if side else rows,
                 _decode(form, factor, arguments, beside),
                 is_cut=not factor.keeps_zero or not ends_with_groups,
-                readers=0 if schedule.staging != "tma" else _readers(form, partition, factor, side),
+                readers=0 if not schedule.by_bulk else _readers(form, partition, factor, side),
                 scales=scales,
                 beside=beside,
                 pairs=_pairs(form, schedule, factor, arguments, partition),
@@ -115,17 +111,13 @@ def sources_of(
 
 
 def _pairs(
-    form: Form, schedule: Schedule, factor: Factor, arguments: dict[str, Any], partition: Tiles
+    form: Form, schedule: Schedule, factor: Factor, arguments: dict[str, Any], partition: Partition
 ) -> Pairs | None:
     """The array of 16-byte pairs with an operand's numbers, if the other numbers are an operand too."""
     in_order = schedule.k1 == (0, 0) and schedule.dealt == ((0, 0), (0, 0))
     if not schedule.copies_in_background or schedule.atom.asynchronous or not in_order:
         return None
-    if (
-        not factor.is_plain
-        or 2 * factor.dtype.bytes != PAIR_BYTES
-        or isinstance(partition, Shares | ListTiles)
-    ):
+    if not factor.is_plain or 2 * factor.dtype.bytes != PAIR_BYTES or partition.cuts_arrays:
         return None
     side = [one.part for one in (form.rows_m if factor.row == form.m else form.rows_n)]
     found = _pair_of(factor.part)
@@ -156,7 +148,7 @@ def _pair_of(part: ArrayPart) -> tuple[Operand, int] | None:
 
 
 def _view(
-    form: Form, factor: Factor, part: ArrayPart, arguments: dict[str, Any], partition: Tiles
+    form: Form, factor: Factor, part: ArrayPart, arguments: dict[str, Any], partition: Partition
 ) -> Callable[[Work], Tensor]:
     """A function from a tile of the result to an operand's array, with its rows and k, or one of them."""
     wanted = [span for span in (factor.row, factor.depth) if span in part.at]
@@ -164,15 +156,13 @@ def _view(
 
     def view(work: Work) -> Tensor:
         whole = matrix(array(arguments, part.operand), part.at, wanted, form.places(work, whole=True))
-        if not isinstance(partition, Shares) or factor.row not in part.at:
-            return whole
-        return partition.of(whole, **{along: 0})
+        return partition.part_of(whole, **{along: 0}) if factor.row in part.at else whole
 
     return view
 
 
 def _beside(
-    form: Form, factor: Factor, arguments: dict[str, Any], partition: Tiles, first: Work
+    form: Form, factor: Factor, arguments: dict[str, Any], partition: Partition, first: Work
 ) -> OperandMetadata:
     """The side arrays of an operand."""
 
@@ -195,7 +185,7 @@ def _decode(
     if factor.is_plain:
         return None
 
-    views = Views(form, arguments)
+    views = Views(form, arguments, Partition())
 
     def decode(held: Fragment, spot: Spot) -> Any:
         def leaf(node: Node) -> Any:
@@ -210,16 +200,16 @@ def _decode(
     return decode
 
 
-def _readers(form: Form, partition: Tiles, factor: Factor, side: int) -> Index:
+def _readers(form: Form, partition: Partition, factor: Factor, side: int) -> Index:
     """Number of blocks, or clusters, that load each element of a matrix: one for each tile across from it.
 
     0 if the number is another one, with batches, groups and views.  Also 0 for a very large matrix, which
     mostly pushes its own elements out of the second-level cache; the cache does best by itself then.
     """
     operand = factor.part.operand
-    if isinstance(partition, ListTiles) or operand.transforms or form.batch or form.flow.grouped is not None:
-        return 0
     problem = partition.problem
+    if problem is None or operand.transforms or form.batch or form.flow.grouped is not None:
+        return 0
     rows, beside = (problem.n, partition.tiles_m) if side else (problem.m, partition.tiles_n)
     size = maximum(rows * problem.k, 1) * operand.dtype.bytes
     readers = derived(beside * minimum(MOST_STREAMED // size, 1))

@@ -8,12 +8,12 @@ from math import prod
 
 from tilewright.schedule.estimate import BULK, FMA, RING, estimate_of
 from tilewright.schedule.fallback import with_fallback
-from tilewright.schedule.fixup import FAN, WAITING, is_clustered
+from tilewright.schedule.fixup import FAN
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.load import Load
 from tilewright.schedule.partition import MOST_SPLITS
 from tilewright.schedule.question import Candidate, Question, Splitting
-from tilewright.schedule.schedule import SPLITS, Schedule
+from tilewright.schedule.schedule import REDUCTIONS, SPLITS, Schedule
 
 CLUSTERS = (2, 4, 8)
 """Parts of K that are tried if their blocks are a cluster."""
@@ -58,8 +58,7 @@ def split_schedule(
     rows, columns, _ = plain.mma.tile
     if split_k != "stream" and plain.registers and plain.blocks and rows * columns > MOST_SPLIT_SUMS:
         return None
-    # Shares of a tile are narrow, and leave their threads directly.
-    epilogue = "staged" if plain.epilogue == "overlapped" else plain.epilogue
+    is_buffered = REDUCTIONS[reduction].takes_buffers
     return replace(
         plain,
         split_k=split_k,
@@ -67,9 +66,9 @@ def split_schedule(
         batches=1,
         blocks=processors if isinstance(split_k, str) else 0,
         balanced=plain.balanced and split_k != "stream",
-        epilogue="direct" if reduction == "reduce-scatter" else epilogue,
-        buffers=1 if reduction == "reduce-scatter" and plain.roles != "none" else plain.buffers,
-        registers=plain.registers if split_k == "stream" or plain.staging != "tma" else 0,
+        epilogue=plain.epilogue_without_helpers if is_buffered else "direct",
+        buffers=plain.buffers if is_buffered or plain.roles == "none" else 1,
+        registers=plain.registers if split_k == "stream" or not plain.by_bulk else 0,
     )
 
 
@@ -96,9 +95,9 @@ def rule_of(load: Load) -> str:
         across, beside = schedule.cluster
         shared = "" if across * beside == 1 else f", in clusters of {across} x {beside} that share operands"
         return f"K in {count}: {schedule.blocks} blocks for {tiles} tiles{shared}"
-    if schedule.split_k == "stream":
+    if schedule.is_streamed:
         return f"steps of {tiles} tiles dealt out to {schedule.blocks} blocks"
-    return f"K in {count}" + (" among the blocks of a cluster" if is_clustered(schedule) else "")
+    return f"K in {count}" + (" among the blocks of a cluster" if schedule.is_clustered else "")
 
 
 def sharing(load: Load) -> Iterator[Schedule]:
@@ -141,7 +140,7 @@ def with_more_blocks(question: Question, schedule: Schedule) -> Iterator[Schedul
     """
     yield schedule
     load = Load(question, schedule)
-    if not schedule.blocks or schedule.reduction in WAITING or not RING.applies(load):
+    if not schedule.blocks or schedule.reduction_class.waits or not RING.applies(load):
         return
     is_fitted, alone = FMA.applies(load), RING.time_us(load)
     for beside in range(2, load.resident + 1):
@@ -176,7 +175,7 @@ def legal_way(question: Question, plain: Candidate, way: Candidate) -> Candidate
         way: the candidate that does.
     """
     tried = [way.schedule]
-    if is_clustered(way.schedule):  # whose blocks hold sums besides the ring
+    if way.schedule.is_clustered:  # whose blocks hold sums besides the ring
         tried += [replace(way.schedule, stages=stages) for stages in range(way.schedule.stages - 1, 1, -1)]
     asked = question.form, question.classes, question.arch
     schedule = next((one for one in tried if not reasons(one, *asked)), None)
@@ -196,7 +195,7 @@ def schedules_of(question: Question, plain: Schedule, wanted: Splitting) -> Iter
     for reduction in wanted.reductions:
         for made in _reduced_by(question, plain, wanted, reduction):
             yield from with_more_blocks(question, made)
-            if wanted.reduction is None and made.staging == "tma" and not wanted.batch_invariant:
+            if wanted.reduction is None and made.by_bulk and not wanted.batch_invariant:
                 yield from sharing(Load(question, made))
 
 
@@ -214,11 +213,11 @@ def _reduced_by(question: Question, plain: Schedule, wanted: Splitting, reductio
         if not is_fixed:  # a part for each period, so that sums are added in the order of a single block
             periods = -(-depth // (plain.promote * plain.block_k))
             split_k = MOST_SPLITS if periods <= FAN else 1
-            split_k = CLUSTERS[-1] if reduction == "cluster" else split_k
+            split_k = CLUSTERS[-1] if REDUCTIONS[reduction].in_cluster else split_k
     tried: tuple[int | str, ...] = SPLITS if split_k is None else (split_k,)
-    if reduction == "cluster" and split_k in (None, "auto"):
+    if REDUCTIONS[reduction].in_cluster and split_k in (None, "auto"):
         tried = CLUSTERS
-    if reduction == "reduce-scatter" and split_k is None:
+    if REDUCTIONS[reduction].waits and split_k is None:
         tried = ("auto",)  # whose blocks run at once
     for parts in tried:
         made = split_schedule(plain, parts, question.processors, reduction)
@@ -231,7 +230,7 @@ def _reduced_by(question: Question, plain: Schedule, wanted: Splitting, reductio
 def runs_at_once(load: Load) -> bool:
     """Whether a GPU certainly runs all blocks at once, if they wait for each other."""
     schedule, processors = load.schedule, load.question.processors
-    if schedule.reduction not in WAITING or schedule.blocks or processors <= 1:
+    if not schedule.reduction_class.waits or schedule.blocks or processors <= 1:
         return True
     return load.parts == 1 or load.tiles * load.parts <= processors
 

@@ -1,9 +1,9 @@
-"""Reductions across tiles: each tile writes its part, and who comes last makes the result of all parts.
+"""Reductions across tiles: each tile writes its part, and the last one combines all parts.
 
-The parts of one row (or column) of tiles are taken in one order, which follows from the places of their
-tiles, so that the bits do not depend on which block was last.  The sum of powers above their maximum, ``sum
-of exp(x - max of x)``, is made of the tiles' own maxima and sums: that of a tile is multiplied by
-``exp(m - M)``, with m its maximum, M that of all.
+The parts of one row (or column) of tiles are combined in the order of their tiles, so that the bits do not
+depend on which block was last.  The sum of powers above their maximum, ``sum of exp(x - max of x)``, is
+computed from the maxima and sums of the tiles: the sum of a tile is multiplied by ``exp(m - M)``, where m is
+its maximum and M that of all tiles.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.schedule.epilogue.reductions import Reductions, neutral, wide
 from tilewright.schedule.epilogue.values import TilePlace, Values
 from tilewright.schedule.form import Form, shift_of
-from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
 from tilewright.threads.distribution import Distribution, Mode
 
 COMBINE = {"sum": "add", "max": "max", "min": "min"}
-"""The function of two parts, by what reduces."""
+"""The function that combines two parts, for each reduction."""
 
 
 AT_ONCE = 4
-"""Parts that each thread reads together: one after the other they would wait for memory each time."""
+"""Parts that each thread reads together, so that it waits for memory once."""
 
 
 class Across:
@@ -45,10 +44,10 @@ class Across:
         form: what is computed.
         schedule: how.
         nodes: the reductions.
-        dim: 0: of the rows of a result; 1: of its columns.
-        extents: of the rows and columns of the result.
-        batch: of its leading dimensions.
-        reductions: what combines what threads have.
+        dim: dimension along which they reduce: 0 for rows, 1 for columns.
+        extents: rows and columns of the result.
+        batch: extents of its leading dimensions.
+        reductions: combines the parts of threads.
     """
 
     def __init__(
@@ -78,19 +77,23 @@ class Across:
         self.arrived = arrived
 
     def store(self, tile: Values, stores: list[Store], epilogue: Any) -> None:
-        """Write the parts of a tile; the last of its row, or column, stores what becomes of all of them."""
+        """Write the parts of a tile; the last tile of its row, or column, stores the results of all parts."""
         place = tile.place
         with made_by("across"):
             own = {id(node): tile.value(node) for node in self.nodes}
-            self._quiet()
+            if self.schedule.roles == "none":  # the memory of the ring may be used again
+                if self.schedule.copies_in_background:
+                    tw.async_wait(0)
+                tw.barrier()
             for node in self.nodes:
                 tw.copy(own[id(node)].to(wide(node.dtype)), self._part(node, place, place.at[self.dim]))
             counter = self.arrived[(*place.work.batch, place.at[1 - self.dim])]
-            number = ticket(counter, of=self.parts, barrier=self._barrier(place.work))
+            barrier = None if self.schedule.roles == "none" else 1 + place.work.group
+            number = ticket(counter, of=self.parts, barrier=barrier)
         with when(number == self.parts - 1):
             made: dict[int, Fragment] = {}
             with made_by("across"):
-                # A sum above a maximum is made when the maximum is.
+                # A sum above a maximum needs the maximum first.
                 for node in sorted(self.nodes, key=lambda one: shift_of(one) is not None):
                     made[id(node)] = self._combined(node, own[id(node)], place, made)
             whole = tile.of_parts(made)
@@ -99,7 +102,7 @@ class Across:
     def _combined(
         self, node: Reduce, like: Fragment, place: TilePlace, made: dict[int, Fragment]
     ) -> Fragment:
-        """All parts of a reduction: each thread combines some of them, and then all threads theirs."""
+        """All parts of a reduction: each thread combines some of them, then threads combine theirs."""
         kind, shift = wide(node.dtype), shift_of(node)
         spread = several(like.distribution, self.dim)
         total = tw.fragment(spread, kind, neutral(node.combine, kind), name="combined")
@@ -120,35 +123,25 @@ class Across:
         return self.reductions.of_threads(node.combine, total, self.dim, place.work)
 
     def _part(self, node: Reduce, place: TilePlace, number: Index) -> Tensor:
-        """(rows, columns), of which one is 1: the part of one of the tiles along the dimension."""
+        """(rows, 1) or (1, columns): the part of one of the tiles along the dimension."""
         length = self.schedule.mma.tile[1 - self.dim]
         line = self.held[id(node)][(*place.work.batch, number)]
         tile = line.tile((length,), (place.at[1 - self.dim],))
         return tile.unmerge(0, (length, 1) if self.dim == 1 else (1, length))
 
     def _several(self, node: Reduce, place: TilePlace, number: Index, spread: Distribution) -> Fragment:
-        """As many parts as a map has; what changes nothing in the place of those that there are not."""
+        """The parts that a map has room for; the neutral element in place of parts that do not exist."""
         shape = spread.shape[self.dim], spread.shape[1 - self.dim]
         tile = self.held[id(node)][place.work.batch].tile(shape, (number, place.at[1 - self.dim]))
         other = neutral(node.combine, wide(node.dtype))
         return tw.load(tile if self.dim == 0 else tile.permute(1, 0), spread, other=other)
 
-    def _barrier(self, work: Work) -> Index | None:
-        return None if self.schedule.roles == "none" else 1 + work.group
-
-    def _quiet(self) -> None:
-        """Without roles: the ring is still, for what comes now may lie where it lay."""
-        if self.schedule.roles == "none":
-            if self.schedule.copies_in_background:
-                tw.async_wait(0)
-            tw.barrier()
-
 
 def several(one: Distribution, dim: int) -> Distribution:
-    """The map of several parts, where threads that hold copies of one have parts of their own.
+    """The map of several parts: threads that hold copies of one part get parts of their own.
 
     Args:
-        one: the map of a part, which has extent 1 along the dimension.
+        one: the map of one part; it has extent 1 along the dimension.
         dim: the dimension.
 
     Example:
@@ -166,6 +159,6 @@ def several(one: Distribution, dim: int) -> Distribution:
 
 
 def reductions_of(store: Store, nodes: tuple[Reduce, ...]) -> list[Reduce]:
-    """The reductions, among some, from which a result is computed."""
+    """The given reductions from which a result is computed."""
     inner = {id(node) for node in walk(store.value)}
     return [node for node in nodes if id(node) in inner]

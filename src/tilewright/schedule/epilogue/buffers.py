@@ -1,8 +1,9 @@
-"""Buffers in shared memory between registers and global memory, and who moves tiles at their global side."""
+"""Buffers in shared memory between registers and global memory, and their copies to global memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tilewright.dataflow.nodes import Operand, Span
 from tilewright.dtypes import DType
@@ -14,21 +15,34 @@ from tilewright.lang.tensors import Tensor
 from tilewright.schedule.bulk_views import against_bulk, anywhere, aside
 from tilewright.schedule.epilogue.values import TilePlace, Views
 from tilewright.schedule.needs import RESULT, ROW_BYTES, Buffer, spare
-from tilewright.schedule.partition import Work
+from tilewright.schedule.work import Work
+
+
+class StagedResult(NamedTuple):
+    """A result that is stored along rows and columns.
+
+    Args:
+        name: name of its buffers.
+        dtype: dtype of its elements.
+        along_rows: whether it is contiguous along the rows of the tile, that is, each column is.
+    """
+
+    name: str
+    dtype: DType
+    along_rows: bool
 
 
 class StagedArray:
     """An array whose blocks pass through shared memory.
 
     Args:
-        views: of the arrays.
+        views: blocks of the arrays.
         operand: the array.
-        at: the spans that it is taken along.
+        at: the span of each of its dimensions.
     """
 
     def __init__(self, views: Views, operand: Operand, at: Sequence[Span]) -> None:
         self.views, self.operand, self.at = views, operand, at
-        self.name = f"s{operand.name}"
         with aside():
             batch = tuple(anywhere(f"batch{i}") for i in range(len(views.form.batch)))
             m, n = (
@@ -40,9 +54,10 @@ class StagedArray:
             self.along_rows = sample.unit_dim == 0
             self.has_map = sample.value.tensor.map is not None
             """Whether the tensor maps of its arrays lie in memory."""
+        self.result = StagedResult(f"s{operand.name}", operand.dtype, self.along_rows)
 
     def block(self, place: TilePlace) -> Tensor:
-        """(rows, columns) of it in global memory."""
+        """(rows, columns): a block of the array in global memory."""
         return self.views.block(self.operand, self.at, place)
 
     def sample(self, shape: tuple[int, int]) -> TilePlace:
@@ -51,21 +66,19 @@ class StagedArray:
 
 
 class PanelBuffers:
-    """Buffers in rows of 128 bytes under the swizzle, which bulk copies take, and threads without conflicts.
+    """Buffers in rows of 128 bytes under the swizzle, for bulk copies and for threads without bank conflicts.
 
     Args:
         side: the array.
         shape: rows and columns of a buffer.
-        groups: of warps, each with buffers of its own.
-        buffers: of each group.
+        buffer: all of them, as `result_tiles` makes it.
     """
 
-    def __init__(self, side: StagedArray, shape: tuple[int, int], groups: int, buffers: int) -> None:
+    def __init__(self, side: StagedArray, shape: tuple[int, int], buffer: Buffer) -> None:
         self.side, self.shape = side, shape
         self.by_bulk = not why_no_bulk(side, shape, stored=True)
         self.panel, self.count = panel_of(side.operand.dtype, shape, along_rows=side.along_rows)
-        size = shape, groups, buffers
-        self.held = panel_tiles(side.name, side.operand.dtype, *size, along_rows=side.along_rows).allocate()
+        self.held = buffer.allocate()
 
     @property
     def bytes(self) -> int:
@@ -73,7 +86,7 @@ class PanelBuffers:
         return self.shape[0] * self.shape[1] * self.side.operand.dtype.bytes
 
     def tile(self, group: Index, buffer: Index) -> Tensor:
-        """(rows, columns): a buffer as threads write or read it."""
+        """(rows, columns): a buffer, as threads see it."""
         held = self.held[group, buffer]
         if self.count == 1:
             return held.permute(1, 0) if self.side.along_rows else held
@@ -82,11 +95,11 @@ class PanelBuffers:
     def pairs(
         self, group: Index, buffer: Index, place: TilePlace, side: StagedArray | None = None
     ) -> list[tuple[Tensor, Tensor]]:
-        """The panels of a buffer, each with the part of the array that it holds.
+        """The panels of a buffer, each with its part of the array.
 
         Args:
-            group: whose buffer.
-            buffer: which.
+            group: the group of warps.
+            buffer: the number of its buffer.
             place: the block.
             side: another array of the same dtype and order; default: the buffers' own.
         """
@@ -110,21 +123,17 @@ class PanelBuffers:
 
 
 class RowBuffers:
-    """Buffers whose rows are a little longer than what they hold, so that accesses meet in no bank.
+    """Buffers with padded rows, so that accesses have no bank conflicts.
 
     Args:
         side: the array.
-        shape: rows and columns of a buffer.
-        groups: of warps, each with buffers of its own.
-        buffers: of each group.
+        buffer: all of them, as `result_tiles` makes it.
     """
 
     by_bulk = False
 
-    def __init__(self, side: StagedArray, shape: tuple[int, int], groups: int, buffers: int) -> None:
-        self.side, self.shape = side, shape
-        size = shape, groups, buffers
-        self.held = row_tiles(side.name, side.operand.dtype, *size, along_rows=side.along_rows).allocate()
+    def __init__(self, side: StagedArray, buffer: Buffer) -> None:
+        self.side, self.held = side, buffer.allocate()
 
     def tile(self, group: Index, buffer: Index) -> Tensor:
         """(rows, columns): a buffer."""
@@ -136,36 +145,34 @@ class RowBuffers:
 
 
 def panel_of(dtype: DType, shape: tuple[int, int], *, along_rows: bool) -> tuple[tuple[int, int], int]:
-    """The shape of the parts of a block that lie in rows of 128 bytes, and how many there are."""
+    """The shape of the parts of a block in rows of 128 bytes, and their number."""
     width = ROW_BYTES // dtype.bytes
     rows, columns = shape
     return ((width, columns), rows // width) if along_rows else ((rows, width), columns // width)
 
 
-def panel_tiles(
-    name: str, dtype: DType, shape: tuple[int, int], groups: int, buffers: int, *, along_rows: bool
+def result_tiles(
+    result: StagedResult, shape: tuple[int, int], groups: int, buffers: int, *, roles: bool
 ) -> Buffer:
-    """Shared memory for blocks of a result, in rows of 128 bytes under the swizzle.
+    """Shared memory for blocks of a result.
+
+    Groups of warps with roles store whole rows of 128 bytes by bulk copies, and so keep them under the
+    swizzle; all other blocks have padded rows.
 
     Args:
-        name: of the tensor.
-        dtype: of its elements.
+        result: the result.
         shape: rows and columns of a block.
-        groups: of warps, each with buffers of its own.
-        buffers: of each group.
-        along_rows: whether the rows of 128 bytes are columns of the result.
+        groups: groups of warps, each with buffers of its own.
+        buffers: buffers of each group.
+        roles: whether each group stores for itself.
     """
-    (rows, columns), count = panel_of(dtype, shape, along_rows=along_rows)
-    held = (columns, rows) if along_rows else (rows, columns)
-    several = (count,) if count > 1 else ()
-    return Buffer(name, RESULT, (groups, buffers, *several, *held), dtype, is_swizzled=True)
-
-
-def row_tiles(
-    name: str, dtype: DType, shape: tuple[int, int], groups: int, buffers: int, *, along_rows: bool
-) -> Buffer:
-    """Shared memory for blocks of a result, with padded rows; arguments as `panel_tiles` takes them."""
+    name, dtype, along_rows = result
     rows, columns = shape
+    if roles and in_panels(result, shape):
+        (rows, columns), count = panel_of(dtype, shape, along_rows=along_rows)
+        held = (columns, rows) if along_rows else (rows, columns)
+        several = (count,) if count > 1 else ()
+        return Buffer(name, RESULT, (groups, buffers, *several, *held), dtype, is_swizzled=True)
     length, count = (rows, columns) if along_rows else (columns, rows)
     stride = length + spare(dtype, along_rows=along_rows)
     strides = (1, stride) if along_rows else (stride, 1)
@@ -173,15 +180,14 @@ def row_tiles(
     return Buffer(name, RESULT, (groups, buffers, rows, columns), dtype, (buffers * size, size, *strides))
 
 
-def in_panels(side: StagedArray, shape: tuple[int, int]) -> bool:
+def in_panels(result: StagedResult, shape: tuple[int, int]) -> bool:
     """Whether a block is a whole number of parts in rows of 128 bytes."""
-    length = shape[0] if side.along_rows else shape[1]
-    return length * side.operand.dtype.bytes % ROW_BYTES == 0
+    return shape[not result.along_rows] * result.dtype.bytes % ROW_BYTES == 0
 
 
 def why_no_bulk(side: StagedArray, shape: tuple[int, int], *, stored: bool) -> tuple[str, ...]:
-    """Why bulk copies do not move blocks of an array; nothing if they do."""
-    if not in_panels(side, shape):
+    """Reasons why bulk copies cannot move blocks of an array; empty if they can."""
+    if not in_panels(side.result, shape):
         return (f"blocks of {shape} are no whole number of rows of {ROW_BYTES} bytes",)
     panel, _ = panel_of(side.operand.dtype, shape, along_rows=side.along_rows)
     with aside():
@@ -189,6 +195,6 @@ def why_no_bulk(side: StagedArray, shape: tuple[int, int], *, stored: bool) -> t
 
 
 def as_held(side: StagedArray, place: TilePlace) -> Tensor:
-    """A part of the array with the dimension last that is contiguous."""
+    """A part of the array, with its contiguous dimension last."""
     block = side.block(place)
     return block.permute(1, 0) if side.along_rows else block

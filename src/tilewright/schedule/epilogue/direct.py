@@ -1,8 +1,8 @@
-"""From registers to global memory: what needs no shared memory, and what is stored along one dimension."""
+"""The epilogue that stores from registers, and the interface of all epilogues."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -16,17 +16,19 @@ from tilewright.lang.fragments import Fragment
 from tilewright.lang.scalars import Condition, Index, ceil_div
 from tilewright.lang.tracer import located
 from tilewright.schedule.epilogue.across import Across, reductions_of
-from tilewright.schedule.epilogue.reductions import Reductions
+from tilewright.schedule.epilogue.reductions import Reductions, reduced_tiles, scratch_shape, wide
 from tilewright.schedule.epilogue.values import Arguments, TilePlace, Values, Views, above_sums
-from tilewright.schedule.fixup import LEAST_SHARE, has_shares, is_clustered
-from tilewright.schedule.form import Form, extent_of, has_slices, reduced_in_parts
-from tilewright.schedule.needs import ROW_BYTES
-from tilewright.schedule.partition import Work
-from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.facts import Reasons, ScheduleFacts
+from tilewright.schedule.fixup import LEAST_SHARE
+from tilewright.schedule.form import Form, extent_of, has_slices, is_block, reduced_in_parts
+from tilewright.schedule.needs import PARTIAL, Buffer, Needs, tickets
+from tilewright.schedule.partition import Partition
+from tilewright.schedule.schedule import EpilogueTraits, Schedule
+from tilewright.schedule.work import Work
 from tilewright.threads.distribution import Distribution
 
 AT_ONCE = 32
-"""Columns that are computed at once where arrays are read."""
+"""Columns that are computed at once if the epilogue reads arrays."""
 
 
 class Helper(Protocol):
@@ -42,45 +44,89 @@ class Helper(Protocol):
         """Do their part for a tile."""
 
 
-class DirectEpilogue:
-    """Every thread stores what it holds.
+class DirectEpilogue(EpilogueTraits):
+    """Every thread stores the elements that it holds.
+
+    A subclass declares its needs and what is against it, and stores slices of tiles in its own way.
 
     Args:
         form: what is computed.
         schedule: how.
         arguments: the kernel's.
+        partition: the tiles of a block.
     """
 
-    def __init__(self, form: Form, schedule: Schedule, arguments: Arguments) -> None:
+    @classmethod
+    def needs(cls, facts: ScheduleFacts) -> Needs:
+        """Needs of the epilogue: shared memory in which warps, and tiles, combine what they reduce."""
+        schedule, form = facts.schedule, facts.form
+        lanes = facts.arch.lanes if schedule.atom.asynchronous else schedule.atom.lanes
+        scratch: dict[tuple[tuple[int, ...], DType], Buffer] = {}
+        for node, held, dim in reduced_tiles(form, facts.mma.c()):
+            if (shape := scratch_shape(held, dim, lanes)) is not None:
+                kind = wide(node.dtype)
+                scratch[shape, kind] = Buffer("partial", PARTIAL, (schedule.storing_groups, *shape), kind)
+        # Threads learn who comes last, for each dimension that is reduced along across tiles.
+        nodes = reduced_in_parts(form) if schedule.across else ()
+        dims = {node.argument.axes[node.axis] for node in nodes}
+        return Needs(tuple(scratch.values()), tickets=(tickets(schedule.storing_groups),) * len(dims))
+
+    @classmethod
+    def storing_warps(cls, facts: ScheduleFacts) -> int:
+        """Warps that store what others have computed."""
+        return 0
+
+    @classmethod
+    def stores_slices(cls, facts: ScheduleFacts, columns: int) -> bool:
+        """Whether the sums of so many columns are stored before those of the next ones are complete."""
+        return False
+
+    @classmethod
+    def against(cls, facts: ScheduleFacts) -> Reasons:
+        """Reasons to refuse a schedule that only this epilogue has."""
+        return iter(())
+
+    @classmethod
+    def against_bulk(cls, facts: ScheduleFacts) -> Iterator[tuple[Store, str]]:
+        """Reasons of each result that threads store, because bulk copies cannot."""
+        return iter(())
+
+    def __init__(self, form: Form, schedule: Schedule, arguments: Arguments, partition: Partition) -> None:
         self.form, self.schedule = form, schedule
-        self.views = Views(form, arguments)
+        self.views = Views(form, arguments, partition)
         extents = (extent_of(form, arguments, form.m), extent_of(form, arguments, form.n))
         self.reductions = Reductions(form, schedule, extents)
-        whole = [len(self.views.along(store.at)) == 2 for store in form.stores]
-        self.blocks = [store for store, is_whole in zip(form.stores, whole, strict=True) if is_whole]
-        self.lines = [store for store, is_whole in zip(form.stores, whole, strict=True) if not is_whole]
+        self.blocks = [store for store in form.stores if is_block(form, store)]
+        self.lines = [store for store in form.stores if not is_block(form, store)]
         """The results that are stored along rows or columns alone."""
 
-        self.across = self._across(extents) if schedule.across else []
-        """The memory of reductions across tiles, each with the results that are made of them."""
+        self.across: list[tuple[Across, list[Store]]] = []
+        """The memory of reductions across tiles along each dimension, with the results computed from them."""
 
+        batch = tuple(extent_of(form, arguments, span) for span in form.batch) if schedule.across else ()
+        for dim, span in enumerate((form.m, form.n) if schedule.across else ()):
+            own = [node for node in reduced_in_parts(form) if node.argument.axes[node.axis] == span]
+            if own:
+                stores = [store for store in self.lines if reductions_of(store, tuple(own))]
+                memory = Across(form, schedule, own, dim, extents, batch, self.reductions)
+                self.across.append((memory, stores))
         if schedule.balanced and self.lines:
             raise TraceError(
                 f"{self.lines[0].operand.name} is stored along one dimension, of which a balanced partition "
                 "does not know its first tile; nearest legal choice: balanced=False",
                 self.lines[0].location,
             )
-        self.columns = self._slice(schedule.mma.tile[1])
+        self.columns = self._slice()
         """Columns of a slice, which is computed at once."""
         self.count = schedule.mma.tile[1] // self.columns
 
-    def _slice(self, columns: int) -> int:
-        """Few columns where arrays are read, so that they fit into registers beside the sums.
+    def _slice(self) -> int:
+        """Columns of a slice: few if arrays are read, so that they fit into registers with the sums.
 
-        One thread that holds the whole tile has it in memory, and computes it in one go.
+        A block of one thread has its tile in memory, and computes it in one go.
         """
         if self.schedule.mma.threads == 1:
-            return columns
+            return self.schedule.mma.tile[1]
         columns = shared_columns(self.form, self.schedule, self.schedule.mma.c())
         if not any(isinstance(node, ArrayPart) for store in self.blocks for node in above_sums(store.value)):
             return columns
@@ -95,11 +141,11 @@ class DirectEpilogue:
         return tile, [self.part(tile, j) for j in range(self.count)]
 
     def prepare(self, parts: Sequence[Values]) -> None:
-        """When the last product of a tile is under way: read what its first slice is computed from."""
+        """Read the arrays of a tile's first slice, while its last product is under way."""
         parts[0].fetch(self.blocks)
 
     def store(self, tile: Values, parts: Sequence[Values], sums: tuple[Fragment, ...]) -> None:
-        """Compute and store what becomes of the totals of a group's tile, slice by slice."""
+        """Compute the results of a group's tile from its sums, and store them slice by slice."""
         tile.sums = sums
         self.store_lines(tile)
         self.begin(tile)
@@ -114,15 +160,14 @@ class DirectEpilogue:
         return self.count if has_slices(self.form) else 1
 
     def store_share(self, work: Work, blocks: Index, sums: Callable[[Distribution, Index], Fragment]) -> None:
-        """Compute and store this block's share of a group's tile, whose slices are dealt out to some blocks.
+        """Compute and store this block's share of a group's tile: every ``blocks``-th of its slices.
 
-        What is reduced, or stored along one dimension, is known of a whole tile alone: the first block then
-        computes all of it.
+        A reduction, or a result along one dimension, needs the whole tile: then the first block computes it.
 
         Args:
             work: the tile; the number of its part is that of the block.
-            blocks: how many share the tile.
-            sums: the sums of a slice, of which there are as many as of a distribution fit into the tile.
+            blocks: blocks that share the tile.
+            sums: returns the sums of a slice, for its map and its number.
         """
         rank, spread = work.segment.part, self.schedule.mma.c()
         if self.shares == 1:
@@ -143,12 +188,12 @@ class DirectEpilogue:
             return
         for turn in unroll(own_slices(self.form, self.schedule, self.count)):
             j = let(turn * blocks + rank)
-            # Of whole rounds of slices every block has as many.
+            # If slices make whole rounds, no block lacks one in the last round.
             with when(j < self.count) if self.count % blocks else nullcontext():
                 store(j, turn)
 
     def begin(self, tile: Values) -> None:
-        """Before the slices of a tile: nothing."""
+        """Prepare the slices of a tile: nothing to do."""
 
     def store_slice(self, values: Values, j: int) -> None:
         """Compute and store a slice."""
@@ -166,7 +211,7 @@ class DirectEpilogue:
         return TilePlace(whole.work, (rows, self.columns), (row, column * self.count + j))
 
     def drain(self) -> None:
-        """Nothing is under way."""
+        """Wait for stores under way: there are none."""
 
     def helpers(self) -> list[Helper]:
         """Warps that only store: none."""
@@ -174,31 +219,14 @@ class DirectEpilogue:
 
     def place(self, work: Work) -> TilePlace:
         """The place of a group's tile."""
-        rows, columns, _ = self.schedule.mma.tile
-        return TilePlace(work, (rows, columns), (self.row(work), work.n))
-
-    def row(self, work: Work) -> Index:
-        """The row of a group's tile, counted in such tiles."""
-        groups = self.schedule.cooperating
-        return work.m * groups + work.group if groups > 1 else work.m
+        (rows, columns, _), groups = self.schedule.mma.tile, self.schedule.cooperating
+        row = work.m * groups + work.group if groups > 1 else work.m
+        return TilePlace(work, (rows, columns), (row, work.n))
 
     def store_from(self, values: Values, stores: Sequence[Store]) -> None:
         """Store from registers."""
         for store in stores:
             tw.copy(values.stored(store), self.views.block(store.operand, store.at, values.place))
-
-    def _across(self, extents: tuple[Index, Index]) -> list[tuple[Across, list[Store]]]:
-        """For rows and for columns what is reduced across tiles."""
-        nodes, found = reduced_in_parts(self.form), []
-        batch = tuple(extent_of(self.form, self.views.arguments, span) for span in self.form.batch)
-        for dim, span in enumerate((self.form.m, self.form.n)):
-            own = [node for node in nodes if node.argument.axes[node.axis] == span]
-            if own:
-                stores = [store for store in self.lines if reductions_of(store, tuple(own))]
-                found.append(
-                    (Across(self.form, self.schedule, own, dim, extents, batch, self.reductions), stores)
-                )
-        return found
 
     def store_lines(self, tile: Values) -> None:
         """Store the results along one dimension, in the first or the last tile along the other one."""
@@ -212,75 +240,35 @@ class DirectEpilogue:
                 if span not in along:
                     first = (at == 0) & first
             tile.value(store.value)  # all threads take part in reductions
-            if first is True:
-                self.store_from(tile, [store])
-                continue
-            with when(first):
+            with nullcontext() if first is True else when(first):
                 self.store_from(tile, [store])
 
 
 def own_slices(form: Form, schedule: Schedule, count: int) -> int:
-    """How many of a tile's slices a block computes, at most: its share, where blocks share the tile."""
-    if not has_shares(schedule) or not isinstance(schedule.split_k, int) or not has_slices(form):
+    """Slices of a tile that a block computes at most: its share if blocks share the tile, or all."""
+    if not schedule.has_shares or not isinstance(schedule.split_k, int) or not has_slices(form):
         return count
     return -(-count // schedule.split_k)
 
 
 def shared_columns(form: Form, schedule: Schedule, spread: Distribution) -> int:
-    """Columns of the slices of a tile, of which each block that shares it has one.
-
-    All of them where blocks share no tile.
-    """
+    """Columns of a slice if blocks share the tile, one slice each; else all columns."""
     columns = spread.shape[1]
-    most = columns // AT_ONCE
-    if not has_shares(schedule) or not has_slices(form):
+    if not schedule.has_shares or not has_slices(form):
         return columns
-    if not is_clustered(schedule):
+    if not schedule.is_clustered:
         widths = (width for width in range(LEAST_SHARE, columns, LEAST_SHARE) if in_parts(spread, width))
         return next(widths, columns)
     # Blocks of a cluster have a number; the rules refuse another split, and ask for the columns meanwhile.
     blocks = schedule.split_k if isinstance(schedule.split_k, int) else 1
-    for count in range(min(blocks, most), 1, -1):
+    for count in range(min(blocks, columns // AT_ONCE), 1, -1):
         if columns % count == 0 and in_parts(spread, columns // count):
             return columns // count
     return columns
 
 
-def staged_columns(form: Form, schedule: Schedule, spread: Distribution) -> int:
-    """Columns of the slices in which a tile goes through shared memory where warps have no roles.
-
-    Where warps take turns at the atoms of a tile, as few turns as make rows of 128 bytes; else all of them,
-    or those of a share.
-    """
-    whole, columns = shared_columns(form, schedule, spread), schedule.atom.shape[1] * schedule.warps[1]
-    if not schedule.interleaved or whole != spread.shape[1]:
-        return whole
-    narrowest = min(store.operand.dtype.bytes for store in form.stores)
-    while columns * narrowest < ROW_BYTES and columns < whole:
-        columns *= 2
-    return columns if in_parts(spread, columns) else whole
-
-
-def bulk_columns(schedule: Schedule, spread: Distribution, results: Sequence[tuple[DType, bool]]) -> int:
-    """Columns of the slices in which a group's tile goes through shared memory where warps have roles.
-
-    Rows of 128 bytes of the narrowest elements.  Where these rows are columns of the tile, as of all results
-    of exchanged operands, slices that groups store themselves are narrow: two of them take the memory of one,
-    and blocks that share a tile have one each.
-
-    Args:
-        schedule: how the tile is computed.
-        spread: which threads hold which elements of the tile.
-        results: the dtype of each result, and whether it is contiguous along the tile's rows.
-    """
-    widths = sorted({ROW_BYTES // dtype.bytes for dtype, _ in results}, reverse=True)
-    if schedule.epilogue == "staged" and all(along_rows for _, along_rows in results):
-        widths = [AT_ONCE]
-    return next((width for width in widths if in_parts(spread, width)), spread.shape[1])
-
-
 def in_parts(spread: Distribution, columns: int) -> bool:
-    """Whether parts of so many columns make up a tile, and are the same part of every thread's values."""
+    """Whether slices of so many columns make up a tile, and are equal parts of every thread's values."""
     if spread.shape[1] % columns:
         return False
     try:

@@ -1,8 +1,9 @@
-"""Reductions of the result along its rows or columns, within a tile: one that covers all, or makes a part."""
+"""Reductions of a tile of the result along its rows or columns: of the whole extent, or of a part of it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from tilewright.dataflow.nodes import Reduce, Span
 from tilewright.dtypes import DType, limits
@@ -14,8 +15,8 @@ from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates, reduce_max, reduce_min, reduce_sum
 from tilewright.lang.tracer import current
 from tilewright.schedule.form import Form
-from tilewright.schedule.partition import Work
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.work import Work
 from tilewright.symbolic.nodes import Constant
 from tilewright.symbolic.rebuilding import Guard
 from tilewright.threads.distribution import Distribution
@@ -26,38 +27,29 @@ REDUCE = {"sum": reduce_sum, "max": reduce_max, "min": reduce_min}
 
 
 class Reductions:
-    """How tiles of the result are reduced.
+    """Reductions of tiles, with their shared memory.
 
-    A reduction's meaning is over the whole extent.  A tile must therefore cover it, which is asked of the
-    extents before the kernel starts, unless its schedule makes reductions of those of tiles; and elements of
-    the tile past the edge must not count.
+    A reduction is over the whole extent.  So a tile must cover it, which the launch requires of the extents,
+    unless the schedule combines the reductions of tiles.  Elements of the tile past the edge do not count.
 
     Args:
         form: what is computed.
         schedule: how.
-        extents: of the rows and columns of the result.
+        extents: rows and columns of the result.
     """
 
     def __init__(self, form: Form, schedule: Schedule, extents: tuple[Index, Index]) -> None:
         self.form, self.schedule, self.extents = form, schedule, extents
         self._scratch: dict[tuple[tuple[int, ...], DType], Tensor] = {}
-        spread = schedule.mma.c()
-        for node in form.flow.walk():
-            if isinstance(node, Reduce):
-                dim = 0 if node.argument.axes[node.axis] == form.m else 1
-                if not schedule.across:
-                    self._cover(node, dim)
-                shape = tuple(
-                    extent if span in node.argument.axes else 1
-                    for span, extent in zip((form.m, form.n), spread.shape, strict=True)
-                )
-                held = spread if shape == spread.shape else spread.projected(shape)
-                self._scratch_for(held, dim, wide(node.dtype))
+        for node, held, dim in reduced_tiles(form, schedule.mma.c()):
+            if not schedule.across:
+                self._cover(node, dim)
+            self._scratch_for(held, dim, wide(node.dtype))
 
     def reduce(
         self, combine: str, tile: Fragment, dim: int, work: Work, at: Index, location: Location | None
     ) -> Fragment:
-        """``combine`` over the rows (dim 0) or columns (1) that exist of the tile ``at`` a place."""
+        """``combine`` over the existing rows (dim 0) or columns (1) of the tile ``at`` a place."""
         if tile.shape[dim] == 1:
             text = "what does not vary along a dimension is not reduced along it; nearest legal choice: "
             raise TraceError(f"{text}multiply by its extent, or leave it as it is", location)
@@ -77,7 +69,7 @@ class Reductions:
         return REDUCE[combine](tile, dim, scratch=scratch, barrier=barrier)
 
     def _cover(self, node: Reduce, dim: int) -> None:
-        """One tile must hold all that is reduced."""
+        """Require that one tile covers the dimension that is reduced."""
         extent, length = self.extents[dim], self.schedule.mma.tile[dim]
         span: Span = (self.form.m, self.form.n)[dim]
         if dim == 0 and self.schedule.roles == "cooperative" and self.schedule.groups > 1:
@@ -99,7 +91,7 @@ class Reductions:
             current().guards.append(Guard(known, message, (unwrap(extent),)))
 
     def _inside(self, combine: str, tile: Fragment, dim: int, at: Index) -> Fragment:
-        """The tile, with what changes no result in the place of elements past the edge."""
+        """The tile, with the neutral element in place of elements past the edge."""
         length = tile.shape[dim]
         extent = self.extents[dim] - at * length
         if isinstance(extent, int) and extent == length:
@@ -109,16 +101,44 @@ class Reductions:
         return made
 
     def _scratch_for(self, held: Distribution, dim: int, kind: DType) -> Tensor | None:
-        """Shared memory for what several warps hold parts of; None where each warp holds all of its own."""
-        lanes = current().lanes
-        if reduction(held, dim).span <= lanes:
+        """Shared memory for the parts of several warps; None if each warp holds all of its own."""
+        shape = scratch_shape(held, dim, current().lanes)
+        if shape is None:
             return None
-        count = math.prod(extent for extent, _ in thread_digits(held, dim, lanes))
-        shape = tuple(count if d == dim else extent for d, extent in enumerate(held.shape))
         if (shape, kind) not in self._scratch:
             groups = () if self.schedule.roles == "none" else (self.schedule.groups,)
             self._scratch[shape, kind] = tw.shared((*groups, *shape), kind, name="partial")
         return self._scratch[shape, kind]
+
+
+def reduced_tiles(form: Form, spread: Distribution) -> Iterator[tuple[Reduce, Distribution, int]]:
+    """The reductions of a flow, each with the map of the tile that it reduces, and the dimension.
+
+    Args:
+        form: what is computed.
+        spread: the map of a tile of the result.
+    """
+    for node in form.flow.walk():
+        if isinstance(node, Reduce):
+            axes = node.argument.axes
+            pairs = zip((form.m, form.n), spread.shape, strict=True)
+            shape = tuple(extent if span in axes else 1 for span, extent in pairs)
+            held = spread if shape == spread.shape else spread.projected(shape)
+            yield node, held, 0 if axes[node.axis] == form.m else 1
+
+
+def scratch_shape(held: Distribution, dim: int, lanes: int) -> tuple[int, ...] | None:
+    """Shape of the shared memory in which warps combine their parts; None if each warp holds all of its own.
+
+    Args:
+        held: the map of the tile.
+        dim: the dimension along which it is reduced.
+        lanes: threads of a warp.
+    """
+    if reduction(held, dim).span <= lanes:
+        return None
+    count = math.prod(extent for extent, _ in thread_digits(held, dim, lanes))
+    return tuple(count if d == dim else extent for d, extent in enumerate(held.shape))
 
 
 def neutral(combine: str, dtype: DType) -> float | int:
@@ -138,9 +158,9 @@ def neutral(combine: str, dtype: DType) -> float | int:
 
 
 def wide(dtype: DType) -> DType:
-    """The dtype in which partial results, of several warps or tiles, are kept.
+    """The dtype of partial results of several warps or tiles.
 
     Args:
-        dtype: of what is reduced.
+        dtype: dtype of the reduced elements.
     """
     return dtype.computed if dtype.is_float else dtype

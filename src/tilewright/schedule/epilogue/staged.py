@@ -5,20 +5,24 @@ buffers of a group of warps then are a ring between the group, which fills them,
 The group waits for a free buffer and signals when it is written; its next tile begins at once.  With buffers
 for a whole tile, it waits for stores that began a tile ago.
 
-An array of the size of the result that is read, such as a residual, or C itself, comes the other way: the
-warp that stores loads its slice into the free buffer, and each thread finds the addend where it then writes
-the sum.  The array needs the dtype and order of the one that is stored.
+An array of the size of the result that the epilogue reads, such as a residual, or C itself, comes the other
+way: the warp that stores loads its slice into the free buffer, and each thread reads the addend from the
+place to which it then writes the sum.  The array needs the dtype and order of the result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import TypeGuard
 
-from tilewright.dataflow.nodes import ArrayPart, Store
+from tilewright.arch import BULK
+from tilewright.dataflow.nodes import ArrayPart, Span, Store
 from tilewright.errors import TraceError
+from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import acquire_map, bulk_commit, bulk_wait, fence_async, tma_load
 from tilewright.lang.control import unroll, when
@@ -27,20 +31,31 @@ from tilewright.lang.scalars import Index
 from tilewright.lang.tracer import current
 from tilewright.lang.transaction_barriers import arrive, wait
 from tilewright.layout.limits import divisor_at_most
-from tilewright.schedule.epilogue.buffers import PanelBuffers, RowBuffers, StagedArray, in_panels, why_no_bulk
+from tilewright.schedule.bulk_views import against_tiles
+from tilewright.schedule.epilogue.buffers import (
+    PanelBuffers,
+    RowBuffers,
+    StagedArray,
+    StagedResult,
+    result_tiles,
+    why_no_bulk,
+)
 from tilewright.schedule.epilogue.direct import (
+    AT_ONCE,
     DirectEpilogue,
     Helper,
-    bulk_columns,
+    in_parts,
     own_slices,
-    staged_columns,
+    shared_columns,
 )
 from tilewright.schedule.epilogue.values import Arguments, TilePlace, Values, above_sums
-from tilewright.schedule.form import Form
-from tilewright.schedule.needs import barriers
-from tilewright.schedule.partition import Work
+from tilewright.schedule.facts import Reasons, ScheduleFacts
+from tilewright.schedule.form import Form, has_slices, is_block
+from tilewright.schedule.needs import ROW_BYTES, Buffer, Needs, barriers
+from tilewright.schedule.partition import Partition
 from tilewright.schedule.registers_ring import meet_all
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.work import Work
 
 
 class StagedEpilogue(DirectEpilogue):
@@ -53,42 +68,137 @@ class StagedEpilogue(DirectEpilogue):
     so do groups that load and multiply in turns, each its own tile, and all of them meet for each slice.
     """
 
-    def __init__(self, form: Form, schedule: Schedule, arguments: Arguments) -> None:
-        super().__init__(form, schedule, arguments)
+    is_buffered = True
+
+    def __init__(self, form: Form, schedule: Schedule, arguments: Arguments, partition: Partition) -> None:
+        super().__init__(form, schedule, arguments, partition)
         self.roles = schedule.stores_by_groups
-        self.sides = [StagedArray(self.views, store.operand, store.at) for store in self.blocks]
-        self.buffers = self.buffers_for(self.count)
-        shape = schedule.mma.tile[0], self.columns
-        groups = schedule.groups if self.roles else schedule.cooperating
-        self.held = [self._buffers(side, shape, groups) for side in self.sides]
+        self.buffers = self.buffers_for(form, schedule, self.count)
+        self.held: list[PanelBuffers | RowBuffers] = []
+        shape, results = (schedule.mma.tile[0], self.columns), [side.result for side in self.sides]
+        buffers = self.buffers_of(form, schedule, schedule.mma, results, self.columns)
+        for side, buffer in zip(self.sides, buffers, strict=True):
+            swizzled = buffer.is_swizzled
+            self.held.append(PanelBuffers(side, shape, buffer) if swizzled else RowBuffers(side, buffer))
         self.bulk = any(held.by_bulk for held in self.held)
 
-    def buffers_for(self, count: int) -> int:
-        """How many buffers each group has for its slices."""
-        return min(self.schedule.buffers, own_slices(self.form, self.schedule, count))
+    @cached_property
+    def sides(self) -> list[StagedArray]:
+        """The results that pass through shared memory."""
+        return [StagedArray(self.views, store.operand, store.at) for store in self.blocks]
 
-    def _slice(self, columns: int) -> int:
+    def _slice(self) -> int:
         """Columns of a slice."""
-        if not self.schedule.stores_by_groups:
-            return staged_columns(self.form, self.schedule, self.schedule.mma.c())
-        sides = [StagedArray(self.views, store.operand, store.at) for store in self.blocks]
-        results = [(side.operand.dtype, side.along_rows) for side in sides]
-        return bulk_columns(self.schedule, self.schedule.mma.c(), results)
+        results = [side.result for side in self.sides]
+        return self.columns_of(self.form, self.schedule, self.schedule.mma, results)
 
-    def _buffers(self, side: StagedArray, shape: tuple[int, int], groups: int) -> PanelBuffers | RowBuffers:
-        kind = PanelBuffers if self.roles and in_panels(side, shape) else RowBuffers
-        return kind(side, shape, groups, self.buffers)
+    @classmethod
+    def columns_of(
+        cls, form: Form, schedule: Schedule, mma: TiledMma, results: Sequence[StagedResult]
+    ) -> int:
+        """Columns of the slices in which a tile goes through shared memory.
+
+        With roles, a slice has rows of 128 bytes of the narrowest elements.  If all results are contiguous
+        along the rows of the tile, as those of exchanged operands are, slices that groups store themselves
+        are narrow: two of them take the memory of one, and blocks that share a tile have one each.
+
+        Without roles, warps that take turns at the atoms of a tile store after as few turns as make rows of
+        128 bytes; other warps store all columns, or those of a share.
+
+        Args:
+            form: what is computed.
+            schedule: how.
+            mma: the tiled MMA of one group.
+            results: the results that pass through shared memory.
+        """
+        spread = mma.c()
+        if schedule.stores_by_groups:
+            widths = sorted({ROW_BYTES // result.dtype.bytes for result in results}, reverse=True)
+            if not cls.hands_over and all(result.along_rows for result in results):
+                widths = [AT_ONCE]
+            return next((width for width in widths if in_parts(spread, width)), spread.shape[1])
+        whole, columns = shared_columns(form, schedule, spread), schedule.atom.shape[1] * schedule.warps[1]
+        if not schedule.interleaved or whole != spread.shape[1]:
+            return whole
+        narrowest = min(store.operand.dtype.bytes for store in form.stores)
+        while columns * narrowest < ROW_BYTES and columns < whole:
+            columns *= 2
+        return columns if in_parts(spread, columns) else whole
+
+    @classmethod
+    def buffers_for(cls, form: Form, schedule: Schedule, slices: int) -> int:
+        """Buffers of each group of warps for the slices of its tile."""
+        return min(schedule.buffers, own_slices(form, schedule, slices))
+
+    @classmethod
+    def buffers_of(
+        cls, form: Form, schedule: Schedule, mma: TiledMma, results: Sequence[StagedResult], columns: int
+    ) -> list[Buffer]:
+        """The buffers of each result; arguments as in `columns_of`, and the columns of a slice."""
+        count = cls.buffers_for(form, schedule, mma.tile[1] // columns)
+        size = (mma.tile[0], columns), schedule.storing_groups, count
+        return [result_tiles(result, *size, roles=schedule.stores_by_groups) for result in results]
+
+    @classmethod
+    def slice_columns(cls, facts: ScheduleFacts) -> int:
+        """Columns of a slice, before anything is expanded."""
+        results = [result for _, result in results_of(facts)]
+        return cls.columns_of(facts.form, facts.schedule, facts.mma, results)
+
+    @classmethod
+    def needs(cls, facts: ScheduleFacts) -> Needs:
+        """Buffers of each result as well."""
+        found, results = super().needs(facts), [result for _, result in results_of(facts)]
+        asked = facts.form, facts.schedule, facts.mma, results
+        buffers = cls.buffers_of(*asked, cls.columns_of(*asked))
+        return replace(found, buffers=(*found.buffers, *buffers))
+
+    @classmethod
+    def stores_slices(cls, facts: ScheduleFacts, columns: int) -> bool:
+        """Groups with roles store slice by slice."""
+        schedule = facts.schedule
+        if not schedule.stores_by_groups or schedule.is_split or not has_slices(facts.form):
+            return False
+        return columns % cls.slice_columns(facts) == 0
+
+    @classmethod
+    def against_bulk(cls, facts: ScheduleFacts) -> Iterator[tuple[Store, str]]:
+        """Reasons of each result that threads store in whole rows, because bulk copies cannot."""
+        form, rows, columns = facts.form, facts.mma.tile[0], cls.slice_columns(facts)
+        for store, (_, dtype, along_rows) in results_of(facts):
+            name, width, unit = store.operand.name, ROW_BYTES // dtype.bytes, store_unit(facts, store)
+            inner, outer = (rows, columns) if along_rows else (columns, rows)
+            spans = (form.n, form.m) if along_rows else (form.m, form.n)
+            reasons = [
+                text
+                for text, _ in against_tiles(
+                    form, store.operand, store.at, spans, facts.specs, (outer, width), stored=True
+                )
+            ]
+            if form.lists and cls.hands_over:
+                text = "are seen by those who compute, and others would store"
+                reasons.append(f"tensor maps of the arrays of {name} {text}")
+            if (cut := form.flow.grouped) is not None:
+                text = f"groups of {cut.name} end anywhere in {name}, and bulk copies would store whole boxes"
+                reasons.append(text)
+            if unit not in (None, form.m, form.n):
+                reasons.append(f"{name} is contiguous along {unit.name}")
+            if inner % width:
+                reasons.append(f"slices of {inner} {dtype} are no whole number of rows of {ROW_BYTES} bytes")
+            if outer > BULK.extent:
+                reasons.append(f"slices of {outer} rows; bulk copies store at most {BULK.extent}")
+            yield from ((store, text) for text in reasons)
 
     def begin(self, tile: Values) -> None:
-        """The ring may lie in the same memory as the buffers: its copies have come to an end."""
+        """Wait for the copies of the ring, which may lie in the same memory as the buffers."""
         if self.held and self.schedule.copies_in_background:
             tw.async_wait(0)
 
     def store_slice(self, values: Values, j: int) -> None:
         """Compute one slice into its buffers, and store them.
 
-        A buffer is written again when its last store has read it.  The first of a block without roles may
-        lie where the ring was, which all have read then.
+        A buffer is written again after its last store has read it.  Without roles the first buffer may lie in
+        the memory of the ring, so all warps meet after they have read that.
         """
         if not self.held:
             return
@@ -104,20 +214,15 @@ class StagedEpilogue(DirectEpilogue):
         if self.bulk:
             fence_async()
         self.meet(group)
-        if j == 0:
-            self._acquire(values.place)
+        if j == 0:  # see the tensor maps that lie in memory, one for each batch item
+            maps = [held.side.block(values.place) for held in self.held if held.by_bulk and held.side.has_map]
+            with when(values.place.work.begins) if maps else nullcontext():
+                for block in maps:
+                    acquire_map(block)
         for held in self.held:
             held.send(group, buffer, values.place, self.schedule.mma.threads)
         if self.bulk:
             bulk_commit()
-
-    def _acquire(self, place: TilePlace) -> None:
-        """See the tensor maps that lie in memory, one for each batch item, of the arrays to be stored to."""
-        maps = [held.side.block(place) for held in self.held if held.by_bulk and held.side.has_map]
-        if maps:
-            with when(place.work.begins):
-                for block in maps:
-                    acquire_map(block)
 
     def drain(self) -> None:
         """Wait for the stores that are under way."""
@@ -125,7 +230,7 @@ class StagedEpilogue(DirectEpilogue):
             bulk_wait(0)
 
     def _pending(self, j: int) -> int:
-        """How many slices may still be read from their buffers when slice ``j`` is written to its own."""
+        """Slices that stores may still read from their buffers while slice ``j`` is written to its own."""
         before = next((i for i in range(j - 1, -1, -1) if i % self.buffers == j % self.buffers), None)
         if before is not None:
             return j - before - 1
@@ -152,10 +257,13 @@ class OverlappedEpilogue(StagedEpilogue):
         form: what is computed.
         schedule: how; its warps have roles.
         arguments: the kernel's.
+        partition: the tiles of a block.
     """
 
-    def __init__(self, form: Form, schedule: Schedule, arguments: Arguments) -> None:
-        super().__init__(form, schedule, arguments)
+    hands_over, without_helpers = True, "staged"
+
+    def __init__(self, form: Form, schedule: Schedule, arguments: Arguments, partition: Partition) -> None:
+        super().__init__(form, schedule, arguments, partition)
         if not self.roles:
             raise TraceError(
                 'epilogue="overlapped" stores by warps that do not multiply, and roles="none" has none; '
@@ -164,19 +272,49 @@ class OverlappedEpilogue(StagedEpilogue):
             )
         self.handed_over = bool(self.held) and all_panels(self.held)
         if not self.handed_over:
-            return  # what bulk copies do not store, the group's threads do
+            return  # the group's threads store instead of bulk copies
         self.brought = [self._brought(store) for store in self.blocks]
         slots = schedule.groups * self.buffers
         free = barriers("free", slots).barriers(arrivals=1)
         written = barriers("written", slots).barriers(arrivals=schedule.mma.threads // current().lanes)
         self.free, self.written = free, written
 
-    def buffers_for(self, count: int) -> int:
+    @classmethod
+    def buffers_for(cls, form: Form, schedule: Schedule, slices: int) -> int:
         """A number that divides that of the slices, so that each slice has its buffer."""
-        return divisor_at_most(count, self.schedule.buffers)
+        return divisor_at_most(slices, schedule.buffers)
+
+    @classmethod
+    def storing_warps(cls, facts: ScheduleFacts) -> int:
+        """One warp for each group, if bulk copies store all results."""
+        if not facts.schedule.stores_by_groups or not any(True for _ in results_of(facts)):
+            return 0
+        return 0 if any(True for _ in cls.against_bulk(facts)) else facts.schedule.groups
+
+    @classmethod
+    def needs(cls, facts: ScheduleFacts) -> Needs:
+        """Barriers of each buffer as well, and the warps that store."""
+        found, schedule, warps = super().needs(facts), facts.schedule, cls.storing_warps(facts)
+        if not warps:
+            return found
+        slots = math.prod(found.buffers[-1].shape[:2])
+        pair = tuple(barriers(name, slots) for name in ("free", "written"))
+        # If registers are given away, the role that copies has warps to spare.
+        return replace(found, barriers=pair, threads=0 if schedule.registers else warps * facts.arch.lanes)
+
+    @classmethod
+    def against(cls, facts: ScheduleFacts) -> Reasons:
+        """Warps of their own need roles, and whole sums."""
+        schedule, store = facts.schedule, facts.form.stores[0]
+        if schedule.roles == "none":
+            text = 'warps of their own store under multiplications, and roles="none" has none'
+            yield "epilogue", text, 'epilogue="staged"', store
+        if schedule.is_split:
+            text = 'epilogue="overlapped"; warps of their own do not know which block has the whole sums'
+            yield "epilogue", text, 'epilogue="staged"', store
 
     def _brought(self, store: Store) -> tuple[ArrayPart, StagedArray] | None:
-        """The array whose slices come into the buffers of a store before they are written."""
+        """The array whose slices are loaded into the buffers of a store before they are written."""
         rows = self.schedule.mma.tile[0]
         own = self.sides[self.blocks.index(store)]
         for node in above_sums(store.value):
@@ -190,7 +328,7 @@ class OverlappedEpilogue(StagedEpilogue):
 
     @property
     def brings(self) -> bool:
-        """Whether buffers are filled before they are written."""
+        """Whether arrays are loaded into buffers before these are written."""
         return any(brought is not None for brought in self.brought)
 
     def slot(self, group: Index, j: int) -> Index:
@@ -198,11 +336,11 @@ class OverlappedEpilogue(StagedEpilogue):
         return group * self.buffers + j % self.buffers
 
     def use(self, work: Work, j: int) -> Index:
-        """How many times the buffer of a slice was used before."""
+        """Earlier uses of the buffer of a slice."""
         return work.item * (self.count // self.buffers) + j // self.buffers
 
     def part(self, tile: Values, j: int) -> Values:
-        """The values of a slice; what was brought for it is read from its buffers."""
+        """The values of a slice; arrays that were loaded for it are read from its buffers."""
         values = super().part(tile, j)
         if self.handed_over:
             for held, pair in zip(self.panels, self.brought, strict=True):
@@ -240,7 +378,7 @@ class OverlappedEpilogue(StagedEpilogue):
         return self.held
 
     def drain(self) -> None:
-        """Nothing of the group's own is under way."""
+        """Wait for stores of the group's own, if it stores itself."""
         if not self.handed_over:
             super().drain()
 
@@ -250,14 +388,14 @@ class OverlappedEpilogue(StagedEpilogue):
 
 
 class Storer:
-    """For each group of warps that multiply one warp that stores what they have computed."""
+    """One warp for each group of warps that multiply; it stores what they have computed."""
 
     def __init__(self, epilogue: OverlappedEpilogue) -> None:
         self.epilogue = epilogue
         schedule = epilogue.schedule
         self.each = schedule.groups if schedule.roles == "ping-pong" else 1
         self.lag = min(1, epilogue.buffers - 1)
-        """Slices whose stores may go on when the buffer of the one before them is given back."""
+        """Slices whose stores may go on while the buffer of the slice before them is given back."""
 
     @contextmanager
     def role(self) -> Iterator[Index]:
@@ -266,7 +404,7 @@ class Storer:
             yield g
 
     def serve(self, work: Work) -> None:
-        """Store the slices of a tile when they are written; give each buffer back when it has been read."""
+        """Store each slice of a tile after it is written, and give its buffer back after it is read."""
         epilogue = self.epilogue
         place = epilogue.place(work)
         if epilogue.brings:
@@ -286,7 +424,7 @@ class Storer:
             self._give_back(place, j)
 
     def _give_back(self, place: TilePlace, j: int) -> None:
-        """The buffer of a slice is free: for the group, or for what is brought for the slice that is next."""
+        """Free the buffer of a slice for the group, or load the array of the next slice into it."""
         epilogue = self.epilogue
         if not epilogue.brings:
             arrive(epilogue.free[epilogue.slot(place.work.group, j)])
@@ -307,13 +445,20 @@ class Storer:
                 tma_load(source, target, free)
 
 
+def results_of(facts: ScheduleFacts) -> Iterator[tuple[Store, StagedResult]]:
+    """The results that vary along rows and columns; others are stored from registers."""
+    for store in facts.form.stores:
+        if is_block(facts.form, store):
+            along_rows = store_unit(facts, store) == facts.form.m
+            yield store, StagedResult(f"s{store.operand.name}", store.operand.dtype, along_rows)
+
+
+def store_unit(facts: ScheduleFacts, store: Store) -> Span | None:
+    """The span along which a result is contiguous."""
+    unit = facts.form.spec(store.operand, facts.specs).unit_dim
+    return None if unit is None else store.at[unit]
+
+
 def all_panels(held: list[PanelBuffers | RowBuffers]) -> TypeGuard[list[PanelBuffers]]:
     """Whether bulk copies store from all buffers."""
     return all(isinstance(one, PanelBuffers) and one.by_bulk for one in held)
-
-
-EPILOGUES: Mapping[str, Callable[[Form, Schedule, Arguments], DirectEpilogue]] = {
-    "direct": DirectEpilogue,
-    "staged": StagedEpilogue,
-    "overlapped": OverlappedEpilogue,
-}

@@ -1,8 +1,8 @@
 """The values of a flow above its sums, for the elements of one block of the result.
 
-Every value is held as a tile over (rows, columns) of the block, in the map of the sums; it has extent 1 along
-what it does not vary along, so that ``bias[n]`` costs a register for each column and is read once.  Axes that
-the author exchanged or added are the same elements then: a `Rearrange` computes nothing.
+Every value is a tile over (rows, columns) of the block, in the map of the sums.  It has extent 1 along a
+dimension that it does not vary along, so that ``bias[n]`` takes one register for each column and is read
+once.  A `Rearrange` computes nothing, because axes in another order have the same elements.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.lang.tracer import located
 from tilewright.schedule.epilogue.reductions import Reductions
-from tilewright.schedule.factors import EXPLICIT, Places, matrix
+from tilewright.schedule.factors import EXPLICIT, matrix
 from tilewright.schedule.form import Form, array
-from tilewright.schedule.partition import Shares, Work
+from tilewright.schedule.partition import Partition
 from tilewright.schedule.provenance import made_by
+from tilewright.schedule.work import Work
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import substitute
 from tilewright.threads.distribution import Distribution
@@ -53,8 +54,8 @@ class TilePlace:
     """A block of the result.
 
     Args:
-        work: the tile that it is a part of.
-        shape: its rows and columns.
+        work: the tile that contains it.
+        shape: rows and columns.
         at: its place, in blocks of this shape.
     """
 
@@ -69,40 +70,33 @@ class Views:
     Args:
         form: what is computed.
         arguments: the kernel's.
+        partition: which parts of the arrays a block sees.
     """
 
-    def __init__(self, form: Form, arguments: Arguments) -> None:
-        self.form, self.arguments = form, arguments
-        self.shares: Shares | None = None
-        """Of what a block computes a problem of its own."""
+    def __init__(self, form: Form, arguments: Arguments, partition: Partition) -> None:
+        self.form, self.arguments, self.partition = form, arguments, partition
 
     def along(self, at: Sequence[Span]) -> list[Span]:
         """The rows or columns, or both, that index an array, in this order."""
         return [span for span in (self.form.m, self.form.n) if span in at]
 
     def block(self, operand: Operand, at: Sequence[Span], place: TilePlace) -> Tensor:
-        """The block's elements as (rows, columns), with extent 1 along what the array lacks."""
+        """The block's elements as (rows, columns), with extent 1 along a dimension that the array lacks."""
         form, places = self.form, self.form.places(place.work)
         whole, wanted = array(self.arguments, operand), self.along(at)
-        if not wanted:
-            return self._single(whole, at, places)
-        whole = matrix(whole, at, wanted, places)
-        if self.shares is not None:
-            dims = [wanted.index(span) if span in wanted else None for span in (form.m, form.n)]
-            whole = self.shares.of(whole, *dims)
+        if not wanted:  # it varies along batches alone, with one element for each
+            row = whole[tuple(places[span] for span in at[:-1])] if len(at) > 1 else whole
+            last = places[at[-1]]
+            assert not isinstance(last, slice), "an index of a batch"
+            return row.tile((1,), (last,)).unmerge(0, (1, 1))
+        dims = [wanted.index(span) if span in wanted else None for span in (form.m, form.n)]
+        whole = self.partition.part_of(matrix(whole, at, wanted, places), *dims)
         extents = dict(zip((form.m, form.n), zip(place.shape, place.at, strict=True), strict=True))
         tile = whole.tile([extents[span][0] for span in wanted], [extents[span][1] for span in wanted])
         if len(wanted) == 2:
             return tile
         length = extents[wanted[0]][0]
         return tile.unmerge(0, (length, 1) if wanted == [form.m] else (1, length))
-
-    def _single(self, whole: Tensor, at: Sequence[Span], places: Places) -> Tensor:
-        """One element for all of the block: of an array that varies along batches alone."""
-        row = whole[tuple(places[span] for span in at[:-1])] if len(at) > 1 else whole
-        last = places[at[-1]]
-        assert not isinstance(last, slice), "what varies along batches alone has one element for each"
-        return row.tile((1,), (last,)).unmerge(0, (1, 1))
 
     def number(self, node: Integer) -> Any:
         """An integer of the flow, as a number."""
@@ -129,12 +123,12 @@ class Values:
     """The values of the graph for one block.
 
     Args:
-        views: of the arrays.
-        reductions: what is reduced, over whole tiles.
+        views: blocks of the arrays.
+        reductions: reduce whole tiles.
         place: the block.
-        spread: which threads hold which of its elements.
-        sums: the totals of what was added up there; None: parts of those of the outer block.
-        outer: the values of the block that this one is a part of, and the columns of it.
+        spread: the map of its elements to threads.
+        sums: the sums of the block; None: slices of those of the outer block.
+        outer: the values of the block that contains this one, and the columns of this one in it.
     """
 
     def __init__(
@@ -150,7 +144,7 @@ class Values:
         self.spread, self.sums = spread, sums
         self.outer = outer
         self.brought: dict[int, Callable[[], Fragment]] = {}
-        """For some parts of arrays, what reads them from where they were brought before."""
+        """For parts of arrays that were loaded before: functions that read them, by the `id` of the node."""
         self._known: dict[int, Any] = {}
 
     def part(self, place: TilePlace, columns: slice) -> Values:
@@ -160,7 +154,7 @@ class Values:
         return Values(self.views, self.reductions, place, spread, None, (self, columns))
 
     def of_parts(self, made: Mapping[int, Fragment]) -> Values:
-        """The values that are computed of reductions over all tiles.
+        """The values that follow from reductions over all tiles.
 
         Args:
             made: the reductions, by the `id` of their nodes.
@@ -170,7 +164,7 @@ class Values:
         return values
 
     def fetch(self, stores: Sequence[Store]) -> None:
-        """Read the arrays that what is stored is computed from, but for what is brought elsewhere."""
+        """Read the arrays from which results are computed, except those that were loaded before."""
         for store in stores:
             for node in above_sums(store.value):
                 if isinstance(node, ArrayPart) and id(node) not in self.brought:
@@ -180,8 +174,17 @@ class Values:
         """A value: a tile that has extent 1 along what it does not vary along, or a number."""
         if id(node) not in self._known:
             with made_by(node=node):
-                known = self._of_outer(node)
-                self._known[id(node)] = self._compute(node) if known is None else known
+                found = None
+                if self.outer is not None:
+                    outer, columns = self.outer
+                    form = self.views.form
+                    is_wider = isinstance(node, Reduce) or form.number_of(node) is not None
+                    is_wider = is_wider or (isinstance(node, ArrayPart) and form.n not in node.at)
+                    if is_wider or id(node) in outer._known:  # all slices of the tile share it
+                        found = outer.value(node)
+                        if isinstance(found, Fragment) and found.shape[1] > 1:
+                            found = found[:, columns]
+                self._known[id(node)] = self._compute(node) if found is None else found
         return self._known[id(node)]
 
     def stored(self, store: Store) -> Fragment:
@@ -195,10 +198,10 @@ class Values:
         return single
 
     def _wide(self, tile: Fragment, shape: tuple[int, int]) -> Fragment:
-        """A tile repeated along what it does not vary along."""
+        """A tile, repeated along the dimensions that it does not vary along."""
         if tile.shape == shape:
             return tile
-        # A choice between a tile and itself repeats it along what the coordinates vary along.
+        # A choice between a tile and itself repeats it along the dimensions of the coordinates.
         everywhere = coordinates(self.map(shape), 0) >= 0
         if shape[1] > 1 == tile.shape[1]:
             everywhere = everywhere & (coordinates(self.map(shape), 1) >= 0)
@@ -206,7 +209,7 @@ class Values:
         return wide
 
     def loads(self, stores: Sequence[Store]) -> bool:
-        """Whether computing what is stored reads arrays."""
+        """Whether results are computed from arrays."""
         return any(isinstance(node, ArrayPart) for store in stores for node in above_sums(store.value))
 
     def map(self, shape: tuple[int, int]) -> Distribution:
@@ -216,19 +219,6 @@ class Values:
     def _shape(self, along: Sequence[Span]) -> tuple[int, int]:
         form, (rows, columns) = self.views.form, self.place.shape
         return (rows if form.m in along else 1, columns if form.n in along else 1)
-
-    def _of_outer(self, node: Node) -> Any:
-        """A value that is known for all columns of a tile, or that all of its slices share."""
-        if self.outer is None:
-            return None
-        values, columns = self.outer
-        form = self.views.form
-        is_wider = isinstance(node, Reduce) or form.number_of(node) is not None
-        is_wider = is_wider or (isinstance(node, ArrayPart) and form.n not in node.at)
-        if not is_wider and id(node) not in values._known:
-            return None
-        made = values.value(node)
-        return made[:, columns] if isinstance(made, Fragment) and made.shape[1] > 1 else made
 
     def _compute(self, node: Node) -> Any:
         number = self.views.form.number_of(node)
@@ -267,14 +257,13 @@ class Values:
         return tw.load(tile, self.map((int(tile.shape[0]), int(tile.shape[1]))), name=f"r{node.operand.name}")
 
     def _position(self, span: Span) -> Any:
-        """The index of each row, or column, in the whole dimension; of a batch the one that there is."""
+        """The index of each row, or column, in the whole dimension; of a batch the index of its item."""
         form, place = self.views.form, self.place
         if span not in (form.m, form.n):
             at = place.work.batch[form.batch.index(span)]
             return of_integer(at.expr, i32) if isinstance(at, Scalar) else at
         dim = 0 if span == form.m else 1
-        shares = self.views.shares
-        begin = place.at[dim] * place.shape[dim] + (0 if shares is None else shares.spans[dim].start)
+        begin = place.at[dim] * place.shape[dim] + self.views.partition.begins[dim]
         return coordinates(self.map(self._shape([span])), dim) + begin
 
     def _map(self, function: str, node: Node, given: list[Any]) -> Any:
@@ -290,7 +279,7 @@ class Values:
 
 
 def above_sums(node: Node) -> Iterator[Node]:
-    """A value and what it is computed from, down to the sums."""
+    """A value and the values from which it is computed, down to the sums."""
     yield node
     if not isinstance(node, Sum):
         for argument in node.arguments:

@@ -1,0 +1,166 @@
+"""The work of a block: one tile of the result, a part of its K, and the group of rows that it belongs to.
+
+The sizes of groups lie in memory.  A grid knows how many rows and groups there are, but not where groups
+end.  Tiles are numbered so that the number of each group's first tile follows from the group's first row:
+group ``g`` of tiles of ``t`` rows has the numbers ``begin // t + g`` to ``end // t + g``.  No two groups
+share a number, and halving finds the group of a number.  A group has at most one number without a tile, which
+has no rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.lang.control import index, let, var
+from tilewright.lang.control import range as traced_range
+from tilewright.lang.launch import derived
+from tilewright.lang.scalars import Condition, Index, maximum, minimum
+from tilewright.lang.tensors import Tensor
+
+MOST = 2**31 - 1
+"""The largest count in 32 bits."""
+
+MOST_GROUPS_LOG2 = 31
+"""Binary logarithm of the number of groups, at most."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a tile's K.
+
+    Args:
+        begin: its first step along K.
+        tile: number of the tile, among the tiles whose K is split.
+        part: its number among the parts of the tile.
+        parts: parts of the tile.
+        slot: part -> its place among all parts of all tiles.
+        end: the first k after it; None if nobody asks.
+    """
+
+    begin: Index = 0
+    tile: Index = 0
+    part: Index = 0
+    parts: Index = 1
+    slot: Callable[[Index], Index] = lambda part: part
+    end: Index | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """One tile of the result.
+
+    Args:
+        batch: its index along each leading dimension.
+        m: its place along the rows.
+        n: its place along the columns.
+        first: steps along K that the block has done before.
+        steps: steps along K of this tile.
+        item: tiles that the same warps took before.
+        group: the group of warps that takes it.
+        segment: the part of K; all of K if it is not split.
+        cuts: the rows, and the columns, that belong to its group of rows; None: all of them.
+        begins: whether the block's tile before is of another batch item; True if that is not known.
+    """
+
+    batch: tuple[Index, ...]
+    m: Index
+    n: Index
+    first: Index
+    steps: Index
+    item: Index
+    group: Index
+    segment: Segment = Segment()
+    cuts: tuple[slice | None, slice | None] = (None, None)
+    begins: Condition | bool = True
+
+
+@dataclass(frozen=True)
+class Found:
+    """A tile of a group.
+
+    Args:
+        group: number of the group.
+        at: its place among the group's tiles.
+        rows: rows of the group.
+        count: rows of the group in the tile and after it; 0 if there is no tile.
+    """
+
+    group: Index
+    at: Index
+    rows: slice
+    count: Index
+
+
+@dataclass(frozen=True)
+class RowGroups:
+    """The groups of the rows, or of the columns, of a result.
+
+    Args:
+        ends: end of the rows of each group.
+        dim: 0 for rows, 1 for columns.
+        extent: rows of all groups.
+        tile: rows of a tile.
+    """
+
+    ends: Tensor
+    dim: int
+    extent: Index
+    tile: Index
+
+    @property
+    def count(self) -> Index:
+        """The number of groups."""
+        found: Index = self.ends.shape[0]
+        return found
+
+    @property
+    def numbers(self) -> Index:
+        """The count of numbers that tiles have; 0 without groups."""
+        return (self.extent // self.tile + self.count) * minimum(self.count, 1)
+
+    def find(self, number: Index) -> Found:
+        """The tile of a number.
+
+        An end below 0, or after the last row, is replaced by the nearest legal end.  If ends descend, groups
+        overlap, and their tiles store the same rows.
+        """
+        group = last_not_after(number, self.count, lambda g: self._begin(g) // self.tile + g)
+        begin = let(self._begin(group))
+        end = let(maximum(self._end(group), begin))
+        at = let(natural(number - begin // self.tile - group))
+        return Found(group, at, slice(begin, end), let(natural(end - begin - at * self.tile)))
+
+    def _begin(self, group: Index) -> Index:
+        """The first row of a group."""
+        return self._end(maximum(group - 1, 0)) * minimum(group, 1)
+
+    def _end(self, group: Index) -> Index:
+        """The end of the rows of a group."""
+        return minimum(natural(index(self.ends[group])), self.extent)
+
+
+def last_not_after(number: Index, count: Index, first_of: Callable[[Index], Index]) -> Index:
+    """The last group whose first number is not above a number, found by halving.
+
+    Args:
+        number: the number.
+        count: the number of groups.
+        first_of: group -> its first number; first numbers do not descend.
+    """
+    low, left = var(0), var(count)
+    # One halving for each binary digit of the count.
+    halvings = derived(sum(minimum(count // 2**i, 1) for i in range(MOST_GROUPS_LOG2)))
+    for _ in traced_range(halvings):
+        half, group = let(natural(left.get()) // 2), let(natural(low.get()))
+        middle = let(group + half)
+        first = let(first_of(middle))
+        low.set(group + half * minimum(maximum(number + 1 - first, 0), 1))
+        left.set(left.get() - half)
+    group = let(minimum(natural(low.get()), count - 1))
+    return group  # noqa: RET504 the kernel's variable is named after it
+
+
+def natural(value: Index) -> Index:
+    """The value, clipped to 0 ... 2^31 - 1, so that its range is known."""
+    return minimum(maximum(value, 0), MOST)
