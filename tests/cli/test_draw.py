@@ -98,7 +98,7 @@ def test_files(tmp_path: Path, suffix: str) -> None:
         (("banks", "(64,64):(64,1)", "--threads", "48x1"), "nearest legal choice: threads=(32, 1)"),
         (("banks", "(64,64):(64,1)", "--threads", "2x4x4"), "nearest legal choice: projection with one 1"),
         (("banks", "(64,64):(64,1)", "--threads", "0"), "nearest legal choice: threads=1"),
-        (("banks", "(64,64):(64,1)", "--vector", "7"), "no multiple of vectors of 7"),
+        (("banks", "(64,64):(64,1)", "--vector", "7"), "not a multiple of vectors of 7"),
         (("banks", "(64,64):(64,1)", "--access", "ldmatrix.x4", "--dtype", "f32"), "nearest: f16"),
         (("banks", "(64,64):(64,1)", "--access", "ldmatrix.x4", "--at", "9,9"), "outside [0, 4)"),
         (("banks", "(64,64):(64,1)", "--access", "ldmatrix.x4", "--at", "x"), "--at 0,0"),

@@ -99,7 +99,7 @@ def misused(X, *, how):
         ("no cluster", "without clusters"),
         ("global", "which all blocks reach"),
         ("twice", "another block's memory"),
-        ("async", "reaches no other block's memory"),
+        ("async", "lies in another block's memory"),
         ("mma", "lies in another block's shared memory"),
     ],
 )

@@ -128,7 +128,7 @@ def test_what_the_machine_has_not_is_refused(
 
 
 def test_several_warps_of_a_role_meet_nowhere_by_themselves() -> None:
-    with pytest.raises(tw.TraceError, match="of which gfx942 has none inside of a role"):
+    with pytest.raises(tw.TraceError, match="which gfx942 does not have inside of a role"):
         summed_by_a_role.compile(
             np.zeros((1, 128), np.float32), np.zeros(1, np.float32), target="hip", arch="gfx942"
         )
