@@ -87,34 +87,38 @@ def verify_role(op: Role) -> Iterator[Violation]:
 
 def verify_mma_async(op: MmaAsync | Mma) -> Iterator[Violation]:
     """Yield violations of the rules of `MmaAsync`."""
-    yield from verify_sign(op)
     m, n, _ = op.mma.tile
     atom = op.mma.atom
     if not atom.asynchronous:
         text = f"{atom} of {atom.lanes} lanes is synchronous"
         yield op.violation("mma_async", text, "tw.mma, or an atom of tw.atoms.wgmma")
         return
-    for label, value, dtype in (("A", op.a, atom.a_dtype), ("B", op.b, atom.b_dtype)):
-        if value.dtype != dtype:
-            yield op.violation(
-                "dtype", f"{atom} takes {label} of {dtype}, {value} is {value.dtype}", str(dtype)
-            )
+    yield from verify_kinds(op)
     if not op.a.is_fragment or REGISTERS not in atom.a_places:
         yield from _verify_operand(op, "A", op.a, m, atom.shape[0])
     elif op.a.fragment.distribution != op.mma.a(op.a.fragment.shape[1]):
         yield op.violation("distribution", f"fragment {op.a} is not distributed as operand A of {atom}")
     yield from _verify_operand(op, "B", op.b, n, atom.shape[1])
-    if not op.c.is_fragment or op.c.fragment.distribution != op.mma.c():
-        yield op.violation("distribution", f"{op.c} is not distributed as the accumulator of {atom}")
-    elif op.c.dtype != atom.c_dtype:
-        yield op.violation("dtype", f"{atom} accumulates in {atom.c_dtype}, {op.c} is {op.c.dtype}")
 
 
-def verify_sign(op: MmaAsync | Mma) -> Iterator[Violation]:
-    """Refuse to subtract integer products: subtraction negates an operand, and its negative may not exist."""
-    if op.negative and not op.mma.atom.c_dtype.is_float:
-        text = f"negative=True: products of {op.mma.atom.a_dtype}, whose lowest number has no negative"
+def verify_kinds(op: MmaAsync | Mma) -> Iterator[Violation]:
+    """Check the dtypes of a multiply, the map of its accumulator, and the sign of the products."""
+    mma, atom = op.mma, op.mma.atom
+    if op.negative and not atom.c_dtype.is_float:
+        # Subtraction negates an operand, and its negative may not exist.
+        text = f"negative=True: products of {atom.a_dtype}, whose lowest number has no negative"
         yield op.violation("mma sign", text, "an accumulator of its own, which is subtracted at the end")
+    for label, value, dtype in (("A", op.a, atom.a_dtype), ("B", op.b, atom.b_dtype)):
+        if value.dtype != dtype:
+            text = f"{atom} takes {label} of {dtype}, {value} is {value.dtype}"
+            yield op.violation("dtype", text, f"{value} of {dtype}, or an atom for {value.dtype}")
+    if not op.c.is_fragment or op.c.fragment.distribution != mma.c():
+        text = f"{op.c} is not distributed as the {mma.tile[:2]} accumulator of {atom} with warps {mma.warps}"
+        nearest = "tw.accumulator(mma), with the same mma"
+        yield op.violation("distribution", f"{text} and repeats {mma.repeats}", nearest)
+    elif op.c.dtype != atom.c_dtype:
+        text = f"{atom} accumulates in {atom.c_dtype}, {op.c} is {op.c.dtype}"
+        yield op.violation("dtype", text, "tw.accumulator(mma)")
 
 
 def _verify_operand(

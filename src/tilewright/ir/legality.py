@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.arch import REFERENCE, in_words
 from tilewright.dtypes import has_infinity, limits
 from tilewright.errors import Violation
-from tilewright.ir.async_legality import verify_mma_async, verify_sign
+from tilewright.ir.async_legality import verify_kinds, verify_mma_async
 from tilewright.ir.copies import Copy, verify_reduction
 from tilewright.ir.elementwise_legality import moved, spelled, verify_conversion, verify_literals
 from tilewright.ir.ops import Mma, Shared
@@ -326,35 +326,13 @@ def verify_mma(op: Mma) -> Iterator[Violation]:
     if op.mma.atom.asynchronous:
         yield from verify_mma_async(op)
         return
-    yield from verify_sign(op)
-    for axis, (label, value, dtype) in enumerate(
-        (("A", op.a, op.mma.atom.a_dtype), ("B", op.b, op.mma.atom.b_dtype))
-    ):
-        if value.dtype != dtype:
-            yield op.violation(
-                "dtype",
-                f"{op.mma.atom} takes {label} of {dtype}, {value} is {value.dtype}",
-                f"{value} of {dtype}, or an atom for {value.dtype}",
-            )
+    yield from verify_kinds(op)
+    for axis, (label, value) in enumerate((("A", op.a), ("B", op.b))):
         yield from _verify_operand(op, axis, label, value)
-    ka, kb = (
-        (*_shape(value), None, None)[1] for value in (op.a, op.b)
-    )  # of a number, which is refused, none
+    # None if an operand has fewer than two dimensions, which `_verify_operand` refuses.
+    ka, kb = ((*_shape(value), None, None)[1] for value in (op.a, op.b))
     if None not in (ka, kb) and ka != kb and not any(_is_transposed(op, axis) for axis in (0, 1)):
         yield op.violation("mma shape", f"A = {op.a} has K = {ka}, B = {op.b} has K = {kb}", "equal K")
-    if not op.c.is_fragment or op.c.fragment.distribution != op.mma.c():
-        yield op.violation(
-            "distribution",
-            f"{op.c} is not distributed as the {spelled(op.mma.tile[:2])} accumulator of {op.mma.atom} with "
-            f"warps {op.mma.warps} and repeats {op.mma.repeats}",
-            "tw.accumulator(mma), with the same mma",
-        )
-    elif op.c.dtype != op.mma.atom.c_dtype:
-        yield op.violation(
-            "dtype",
-            f"{op.mma.atom} accumulates in {op.mma.atom.c_dtype}, {op.c} is {op.c.dtype}",
-            "tw.accumulator(mma)",
-        )
 
 
 def _in_one_order(op: Mma) -> bool:

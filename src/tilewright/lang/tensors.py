@@ -10,11 +10,11 @@ from tilewright.errors import TraceError
 from tilewright.ir.ops import Gather, PartitionOp, Reshape
 from tilewright.ir.types import Memory, Value
 from tilewright.lang.dataflow.tiles import SpanIndex, Tile
-from tilewright.lang.fragments import Fragment, Number, Operand, elementwise
+from tilewright.lang.fragments import Fragment, Number
 from tilewright.lang.numpy_functions import no_numpy_function
 from tilewright.lang.rearranged import Rearranged
 from tilewright.lang.scalars import Index, as_tuple, constant, from_end, project, spelled_slice, unwrap, wrap
-from tilewright.lang.sharing import share_out, thread_map
+from tilewright.lang.sharing import share_out
 from tilewright.lang.source import here
 from tilewright.lang.tracer import current, inline, located, open_region, verb
 from tilewright.layout.layout import Layout
@@ -110,7 +110,7 @@ class Tiles:
         return f"tiles {self.extents} at {self.at} of {self.source!r}"
 
 
-__all__ = ["Fragment", "Number", "Operand", "Tensor", "elementwise", "thread_map"]
+__all__ = ["Fragment", "Number", "Tensor"]
 
 SHOWN = 60
 """Maximum length, in characters, of a view's source text in messages."""
