@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from tilewright.amdgcn.decode_memory import memory_step
 from tilewright.amdgcn.decode_vector import SPECIAL, VECTOR, packed_step, vector_step
-from tilewright.amdgcn.faults import ListingError, ListingParseError, UnknownInstructionError, nearest
+from tilewright.amdgcn.faults import ListingError, UnknownInstructionError, nearest
 from tilewright.amdgcn.floats import COMPARISONS
-from tilewright.amdgcn.machine_rules import require_instruction, require_machine_rules
+from tilewright.amdgcn.machine_rules import require_instruction, require_registers, require_wait_states
 from tilewright.amdgcn.matrix import Mfma, Wmma, mfma_shape, of_arch, wmma_shape
-from tilewright.amdgcn.memory import ATOMICS, COMPARING
+from tilewright.amdgcn.memory import ATOMICS
 from tilewright.amdgcn.operands import EXEC, SCC, SGPR, VCC
 from tilewright.amdgcn.scalars import SAVING, SCALAR_FLOATS, SCALARS, scalar_step
 from tilewright.amdgcn.state import GFX9, GFX11, Array, InstructionSet, Waves, waited
@@ -30,14 +28,11 @@ s_delay_alu s_icache_inv s_inst_prefetch s_nop s_sendmsg s_set_inst_prefetch_dis
 s_sleep s_ttracedata s_wait_idle s_waitcnt_depctr s_wakeup v_nop
 """
 NOTHING = frozenset(_NOTHING.split())
-"""Instructions for time, caches and debugging: they change no register here."""
+"""Instructions for timing, caches and debugging, which change no register."""
 
 
 class Nothing(DecodedStep):
     """An instruction that changes no register."""
-
-    def __init__(self, instruction: Instruction) -> None:
-        super().__init__(instruction, (), ())
 
     def run(self, waves: Waves) -> None:
         """Does nothing."""
@@ -47,11 +42,8 @@ class WaitStep(DecodedStep):
     """A wait for outstanding operations."""
 
     def __init__(self, instruction: Instruction) -> None:
-        super().__init__(instruction, (), ())
-        try:
-            self.counts = waited(instruction.modifiers["all"], instruction.mnemonic)
-        except ListingParseError as error:
-            raise ListingParseError(error.message, self.line, self.text) from None
+        super().__init__(instruction)
+        self.counts = waited(instruction.modifiers["all"], instruction.mnemonic)
 
     def run(self, waves: Waves) -> None:
         """Acts on the selected waves."""
@@ -62,9 +54,6 @@ class End(DecodedStep):
     """The end of a wave."""
 
     ends = True
-
-    def __init__(self, instruction: Instruction) -> None:
-        super().__init__(instruction, (), ())
 
 
 class BarrierStep(End):
@@ -86,9 +75,9 @@ class Jump(DecodedStep):
     """A jump, unconditional or by a condition of each wave.
 
     Args:
-        instruction: as the listing has it.
+        instruction: the parsed instruction.
         target: number of the instruction after the label.
-        words: 32-bit registers of a lane mask.
+        words: number of 32-bit registers of a lane mask.
     """
 
     ends = True
@@ -98,15 +87,15 @@ class Jump(DecodedStep):
         self.what, self.when = _CONDITIONS.get(instruction.mnemonic, ("", True))
         first = {"scc": SCC, "vcc": VCC, "exec": EXEC}.get(self.what, 0)
         count = 0 if not self.what else (1 if self.what == "scc" else words)
-        self.registers = tuple(range(first, first + count))
-        super().__init__(instruction, [SGPR + register for register in self.registers], ())
+        self.registers = [*range(first, first + count)]
+        super().__init__(instruction, [SGPR + register for register in self.registers])
 
     def jumps(self, waves: Waves) -> Array:
         """Mask of the selected waves that jump."""
         if not self.what:
             return np.ones(len(waves.mask), np.bool_)
-        waves_registers: Any = waves.scalar[list(self.registers)][:, waves.at]
-        return np.asarray((waves_registers != 0).any(0) == self.when)
+        held = waves.scalar[self.registers][:, waves.at]
+        return np.asarray((held != 0).any(0) == self.when)
 
     def check(self, waves: Waves) -> None:
         """Refuses a branch that depends on undefined bits.
@@ -114,7 +103,7 @@ class Jump(DecodedStep):
         Raises:
             UninitialisedError: it does.
         """
-        waves.require_defined(self.reads, "a branch", self.line, self.text)
+        waves.require_defined(self.reads, "a branch", self)
 
 
 # ----------------------------------------------------------------
@@ -152,7 +141,7 @@ store_2addr_b64 store_2addr_stride64_b32 store_2addr_stride64_b64
 
 
 def known_mnemonics() -> list[str]:
-    """Mnemonics that are executed, without what says how they are encoded."""
+    """Mnemonics that the interpreter executes, without suffixes of their encoding."""
     names = {*VECTOR, *SPECIAL, *SCALARS, *SCALAR_FLOATS, *SAVING, *NOTHING, *BRANCHES, *_OTHERS.split()}
     names |= {f"v_{way}_{form}" for way in ("cmp", "cmpx") for form in COMPARISONS}
     for way, forms in (("load", _LOADS), ("store", _STORES)):
@@ -162,7 +151,7 @@ def known_mnemonics() -> list[str]:
             for form in forms.split()
         }
     names |= {f"ds_{form}" for form in _LDS.split()}
-    names |= {f"global_atomic_{form}" for form in (*ATOMICS, *COMPARING)}
+    names |= {f"global_atomic_{form}" for form in ATOMICS}
     return sorted(names)
 
 
@@ -170,22 +159,17 @@ def known_mnemonics() -> list[str]:
 
 
 FAMILIES = {
-    **dict.fromkeys(
-        ("gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"), GFX11
-    ),
-    **dict.fromkeys(("gfx90a", "gfx940", "gfx941", "gfx942", "gfx950"), GFX9),
+    **{f"gfx{number}": GFX11 for number in (*range(1100, 1104), *range(1150, 1154))},
+    **{f"gfx{number}": GFX9 for number in ("90a", "940", "941", "942", "950")},
 }
-"""The instruction sets of architectures by their names; gfx1151 and gfx942 are those that are tested."""
-
-Decoder = Callable[[Instruction, InstructionSet], DecodedStep | None]
-_DECODERS: tuple[Decoder, ...] = (vector_step, scalar_step, memory_step, packed_step)
+"""Instruction set of each architecture.  Tests cover gfx1151 and gfx942."""
 
 
 def family_of(arch: str) -> InstructionSet:
     """The instruction set of an architecture.
 
     Raises:
-        UnknownInstructionError: none that is known here.
+        UnknownInstructionError: the architecture is not known.
     """
     if arch not in FAMILIES:
         raise UnknownInstructionError(f"the instructions of {arch!r} are not known{nearest(arch, FAMILIES)}")
@@ -193,53 +177,47 @@ def family_of(arch: str) -> InstructionSet:
 
 
 def decode(kernel: KernelListing, family: InstructionSet) -> list[DecodedStep]:
-    """The steps of a kernel.
+    """Decode a kernel into steps, one for each instruction.
 
     Args:
-        kernel: as it was read.
+        kernel: the parsed kernel.
         family: its instruction set.
 
-    Returns:
-        One step for each instruction.
-
     Raises:
-        UnknownInstructionError: an instruction without a meaning here; names the line and the nearest known
-            mnemonic.
-        RegisterError: a register that the kernel does not declare, or a tuple that begins at an odd one.
+        UnknownInstructionError: an instruction is not known; the message names the nearest known mnemonic.
+        RegisterError: a register that the kernel does not declare, or a tuple that begins at an odd register.
         WaitStateError: an instruction follows another one sooner than hardware permits.
     """
     steps = [step_of(instruction, family, kernel.labels) for instruction in kernel.instructions]
-    require_machine_rules(kernel, steps, family)
+    require_registers(kernel, family)
+    if family.lanes == 64:  # gfx11 waits by itself
+        require_wait_states(steps, family.arch)
     return steps
 
 
 def step_of(
     instruction: Instruction, family: InstructionSet, labels: dict[str, int] | None = None
 ) -> DecodedStep:
-    """The step of one instruction.
+    """Decode one instruction.
 
     Raises:
-        UnknownInstructionError: it has no meaning here.
+        UnknownInstructionError: the instruction, or this form of it, is not known.
     """
     try:
         step = _step(instruction, family, labels or {})
     except ListingError as error:
         if error.line:
             raise
-        raise type(error)(error.message, instruction.line, instruction.text) from None
+        raise type(error)(error.message, *instruction.position) from None
     except (ValueError, IndexError, KeyError, TypeError) as error:
         why = "it takes other operands" if isinstance(error, TypeError) else error
-        raise UnknownInstructionError(
-            f"this form of {instruction.mnemonic!r} is not known ({why})",
-            instruction.line,
-            instruction.text,
-        ) from None
+        message = f"this form of {instruction.mnemonic!r} is not known ({why})"
+        raise UnknownInstructionError(message, *instruction.position) from None
     if step is None:
         raise UnknownInstructionError(
             f"no meaning is known for {instruction.mnemonic!r} on {family.name}"
             f"{nearest(instruction.mnemonic, known_mnemonics())}",
-            instruction.line,
-            instruction.text,
+            *instruction.position,
         )
     return step
 
@@ -248,7 +226,14 @@ def _step(instruction: Instruction, family: InstructionSet, labels: dict[str, in
     name = instruction.mnemonic
     require_instruction(instruction, family.arch)
     if instruction.second is not None:
-        return _dual(instruction, family)
+        parts = []
+        for half in (replace(instruction, second=None), instruction.second):
+            plain = replace(half, mnemonic=half.mnemonic.replace("v_dual_", "v_"))
+            step = vector_step(plain, family) or packed_step(plain, family)
+            if not isinstance(step, Compute1):
+                raise UnknownInstructionError(f"no meaning is known for {half.mnemonic!r} in a double issue")
+            parts.append(step)
+        return Dual(instruction, *parts)
     if name in NOTHING:
         return Nothing(instruction)
     if name.startswith("s_waitcnt"):
@@ -258,32 +243,15 @@ def _step(instruction: Instruction, family: InstructionSet, labels: dict[str, in
     if name == "s_barrier":
         return BarrierStep(instruction)
     if name in BRANCHES:
-        return _branch(instruction, family, labels)
+        label = instruction.operands[0].text
+        if label not in labels:
+            raise UnknownInstructionError(f"there is no label {label!r}{nearest(label, labels)}")
+        return Jump(instruction, labels[label], family.lanes // 32)
     if (shape := wmma_shape(name)) and family.lanes == 32:
         return Wmma(instruction, shape)
     if (shape := mfma_shape(name)) and family.lanes == 64:
         return Mfma(instruction, of_arch(shape, family.arch))
-    for decoder in _DECODERS:
+    for decoder in (vector_step, scalar_step, memory_step, packed_step):
         if (step := decoder(instruction, family)) is not None:
             return step
     return None
-
-
-def _branch(instruction: Instruction, family: InstructionSet, labels: dict[str, int]) -> DecodedStep:
-    label = instruction.operands[0].text
-    if label not in labels:
-        raise UnknownInstructionError(f"there is no label {label!r}{nearest(label, labels)}")
-    return Jump(instruction, labels[label], family.lanes // 32)
-
-
-def _dual(instruction: Instruction, family: InstructionSet) -> DecodedStep:
-    assert instruction.second is not None
-    halves: Sequence[Instruction] = (replace(instruction, second=None), instruction.second)
-    parts = []
-    for half in halves:
-        plain = replace(half, mnemonic=half.mnemonic.replace("v_dual_", "v_"))
-        step = vector_step(plain, family) or packed_step(plain, family)
-        if not isinstance(step, Compute1):
-            raise UnknownInstructionError(f"no meaning is known for {half.mnemonic!r} in a double issue")
-        parts.append(step)
-    return Dual(instruction, parts[0], parts[1])

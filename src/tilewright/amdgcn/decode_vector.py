@@ -14,17 +14,14 @@ from tilewright.amdgcn.lanes import DPP, Dpp, Permute16, ReadLane, WriteLane, co
 from tilewright.amdgcn.operands import EXEC, VCC, ListingOperand
 from tilewright.amdgcn.packed import (
     PACKED,
-    both_halves,
     choices,
     dot_of_bytes,
     dot_of_halves,
+    joined,
     mixed,
-    mixed_readers,
-    mov_pair,
     packed_readers,
-    rounded_to_half,
 )
-from tilewright.amdgcn.readers import SELECTS, MaskWriter, OperandReader, VectorWriter, words_read
+from tilewright.amdgcn.readers import DTYPES, SELECTS, MaskWriter, OperandReader, VectorWriter, words_read
 from tilewright.amdgcn.state import InstructionSet, Waves
 from tilewright.amdgcn.steps import Compute1, DecodedStep, OpcodeRow, row
 from tilewright.amdgcn.text import Instruction
@@ -33,43 +30,19 @@ VECTOR: dict[str, OpcodeRow] = {**INTEGERS, **FLOATS}
 _SUFFIX = re.compile(r"_(?:e32|e64_dpp|e64|dpp8|dpp|sdwa)$")
 _COMPARE = re.compile(r"^v_cmp(x?)_(\w+)$")
 _KNOWN = {
-    "op_sel",
-    "clamp",
-    "mul",
-    "div",
-    "dst_sel",
-    "dst_unused",
-    "src0_sel",
-    "src1_sel",
-    "row_mask",
-    "bank_mask",
-    "bound_ctrl",
-    "fi",
-    *DPP,
+    *("op_sel", "clamp", "mul", "div", "dst_sel", "dst_unused", "src0_sel", "src1_sel"),
+    *("row_mask", "bank_mask", "bound_ctrl", "fi", *DPP),
 }
 
 
 def bare(mnemonic: str) -> str:
-    """A mnemonic without what says how it is encoded."""
+    """A mnemonic without the suffix of its encoding."""
     return _SUFFIX.sub("", mnemonic)
 
 
 def vector_step(instruction: Instruction, family: InstructionSet) -> DecodedStep | None:
     """The step of a vector instruction, or None for others."""
-    name = bare(instruction.mnemonic)
-    if (step := _between_lanes(instruction, name, family)) is not None:
-        return step
-    if match := _COMPARE.match(name):
-        return _comparison(instruction, family, match.group(2), bool(match.group(1)))
-    if name not in VECTOR:
-        return None
-    if unknown := set(instruction.modifiers) - _KNOWN:
-        raise UnknownInstructionError(f"no meaning is known for {sorted(unknown)} of {instruction.mnemonic}")
-    return _computed(instruction, family, name, VECTOR[name])
-
-
-def _between_lanes(instruction: Instruction, name: str, family: InstructionSet) -> DecodedStep | None:
-    operands = instruction.operands
+    name, operands = bare(instruction.mnemonic), instruction.operands
     if name == "v_readfirstlane_b32":
         return ReadLane(instruction, operands[0], operands[1], None)
     if name == "v_readlane_b32":
@@ -79,10 +52,15 @@ def _between_lanes(instruction: Instruction, name: str, family: InstructionSet) 
     if name in ("v_permlane16_b32", "v_permlanex16_b32") and family.lanes == 32:
         return Permute16(instruction, name == "v_permlanex16_b32")
     if name in ("v_mbcnt_lo_u32_b32", "v_mbcnt_hi_u32_b32"):
-        return _computed(
-            instruction, family, name, row("u32 = u32 u32", counted(family.lanes, "_hi_" in name))
-        )
-    return None
+        count = counted(family.lanes, "_hi_" in name)
+        return _computed(instruction, family, name, row("u32 = u32 u32", count))
+    if match := _COMPARE.match(name):
+        return _comparison(instruction, family, match[2], bool(match[1]))
+    if name not in VECTOR:
+        return None
+    if unknown := set(instruction.modifiers) - _KNOWN:
+        raise UnknownInstructionError(f"no meaning is known for {sorted(unknown)} of {instruction.mnemonic}")
+    return _computed(instruction, family, name, VECTOR[name])
 
 
 def implied(index: int, family: InstructionSet) -> ListingOperand:
@@ -106,38 +84,25 @@ def _computed(instruction: Instruction, family: InstructionSet, name: str, of: O
     for item, kind in zip([*results, *sources], [*of.results, *kinds], strict=True):
         if kind != "mask" and item.bank in "vs" and item.count not in (1, words_read(kind)):
             raise UnknownInstructionError(f"{item.text} is not {kind}")
-    halves = choices(instruction.modifiers, "op_sel", len(kinds) + 1, 0)
-    selects = [instruction.modifiers.get(f"src{i}_sel", "") for i in range(len(kinds))]
+    modifiers = instruction.modifiers
+    halves = choices(modifiers, "op_sel", len(kinds) + 1, 0)
+    selects = [modifiers.get(f"src{i}_sel", "") for i in range(len(kinds))]
     readers = [
         OperandReader(item, kind, vector=True, high=bool(half), select=select)
         for item, kind, half, select in zip(sources, kinds, halves, selects, strict=False)
     ]
-    writers: list[Any] = [
-        _writer(results[0], of.results[0], instruction, family, of.keeps, bool(halves[len(kinds)]))
-    ]
-    writers += [MaskWriter(item) for item in results[1:]]
-    step = Compute1(instruction, readers, writers, _scaled(of.compute, instruction, of.results[0]), of.track)
-    return _moved(step, instruction, family)
-
-
-def _moved(step: Compute1, instruction: Instruction, family: InstructionSet) -> DecodedStep:
-    if any(name in instruction.modifiers for name in DPP):
-        return Dpp(step, instruction.modifiers, family.lanes)
-    return step
-
-
-def _writer(
-    item: ListingOperand, kind: str, instruction: Instruction, family: InstructionSet, keeps: bool, high: bool
-) -> Any:
-    if item.bank != "v":
-        raise UnknownInstructionError(f"{item.text} is no vector register")
-    select = instruction.modifiers.get("dst_sel", "DWORD")
-    if select != "DWORD":
-        keep = instruction.modifiers.get("dst_unused", "") == "UNUSED_PRESERVE"
-        if instruction.modifiers.get("dst_unused") == "UNUSED_SEXT":
+    to, kind, high = results[0], of.results[0], bool(halves[len(kinds)])
+    if to.bank != "v":
+        raise UnknownInstructionError(f"{to.text} is no vector register")
+    writer = VectorWriter(to, kind, high, of.keeps or family.keeps_upper_half or high)
+    if (part := modifiers.get("dst_sel", "DWORD")) != "DWORD":
+        rest = modifiers.get("dst_unused", "")
+        if rest == "UNUSED_SEXT":
             raise UnknownInstructionError("no meaning is known for dst_unused:UNUSED_SEXT")
-        return PartWriter(item, kind, *SELECTS[select], keep)
-    return VectorWriter(item, kind, high, keeps or family.keeps_upper_half or high)
+        writer = PartWriter(to, kind, *SELECTS[part], rest == "UNUSED_PRESERVE")
+    writers = [writer, *(MaskWriter(item) for item in results[1:])]
+    step = Compute1(instruction, readers, writers, _scaled(of.compute, instruction, kind), of.track)
+    return Dpp(step, modifiers, family.lanes) if any(name in modifiers for name in DPP) else step
 
 
 class PartWriter(VectorWriter):
@@ -156,34 +121,33 @@ class PartWriter(VectorWriter):
 
 
 def _scaled(compute: Any, instruction: Instruction, kind: str) -> Any:
-    modifiers = instruction.modifiers
+    """A function with the modifiers ``clamp``, ``mul`` and ``div``."""
+    name, modifiers = bare(instruction.mnemonic), instruction.modifiers
     if not {"clamp", "mul", "div"} & set(modifiers):
         return compute
-    if kind[0] != "f":
-        return _saturated(compute, instruction, kind)
-    factor = float(modifiers.get("mul", "1")) / float(modifiers.get("div", "1"))
-    clamp = "clamp" in modifiers
+    if kind[0] == "f":
+        factor = float(modifiers.get("mul", "1")) / float(modifiers.get("div", "1"))
+        clamp = "clamp" in modifiers
 
-    def scaled(*values: Any) -> Any:
-        made = compute(*values)
-        result = made[0] if isinstance(made, tuple) else made
-        result = (result * result.dtype.type(factor)).astype(result.dtype)
-        if clamp:
-            result = np.where(np.isnan(result), 0, np.clip(result, 0, 1)).astype(result.dtype)
-        return (result, *made[1:]) if isinstance(made, tuple) else result
+        def scaled(*values: Any) -> Any:
+            made = compute(*values)
+            result = made[0] if isinstance(made, tuple) else made
+            result = (result * result.dtype.type(factor)).astype(result.dtype)
+            if clamp:
+                result = np.where(np.isnan(result), 0, np.clip(result, 0, 1)).astype(result.dtype)
+            return (result, *made[1:]) if isinstance(made, tuple) else result
 
-    return scaled
-
-
-def _saturated(compute: Any, instruction: Instruction, kind: str) -> Any:
-    name = bare(instruction.mnemonic)
+        return scaled
     if not re.match(r"^v_(add|sub)_(nc_)?[ui](16|32)$", name):
         raise UnknownInstructionError(f"no meaning is known for clamp of {name}")
-    info = np.iinfo(np.dtype({"u": "u", "i": "i"}[kind[0]] + str(int(kind[1:]) // 8)))
+    info = np.iinfo(DTYPES[kind])
     sign = -1 if "_sub_" in name else 1
-    return lambda a, b: np.clip(a.astype(np.int64) + sign * b.astype(np.int64), info.min, info.max).astype(
-        info.dtype
-    )
+
+    def saturated(a: Any, b: Any) -> Any:
+        exact = a.astype(np.int64) + sign * b.astype(np.int64)
+        return np.clip(exact, info.min, info.max).astype(info.dtype)
+
+    return saturated
 
 
 def _comparison(
@@ -212,7 +176,7 @@ def _comparison(
 
 
 class ExecCompare(Compute1):
-    """A comparison that becomes the mask of active lanes."""
+    """A comparison that sets the mask of active lanes."""
 
     def run_tracked(self, waves: Waves) -> None:
         """Refuse undefined bits in a comparison's operands, so that the mask is defined."""
@@ -232,14 +196,7 @@ class ExecCompare(Compute1):
 # Packed numbers, dot products, mixed formats, and 8-bit formats.
 
 
-MIXED = (
-    "v_fma_mix_f32",
-    "v_fma_mixlo_f16",
-    "v_fma_mixhi_f16",
-    "v_mad_mix_f32",
-    "v_mad_mixlo_f16",
-    "v_mad_mixhi_f16",
-)
+MIXED = tuple(f"v_{name}_{form}" for name in ("fma", "mad") for form in ("mix_f32", "mixlo_f16", "mixhi_f16"))
 NARROWED = {"v_cvt_pk_fp8_f32": "fp8", "v_cvt_pk_bf8_f32": "bf8"}
 WIDENED = {"v_cvt_f32_fp8": "fp8", "v_cvt_f32_bf8": "bf8"}
 WIDENED_PAIRS = {"v_cvt_pk_f32_fp8": "fp8", "v_cvt_pk_f32_bf8": "bf8"}
@@ -255,23 +212,32 @@ SPECIAL = (*BIT_TABLES, *PACKED, *MIXED, *NARROWED, *WIDENED, *WIDENED_PAIRS, *D
 
 
 def packed_step(instruction: Instruction, family: InstructionSet) -> DecodedStep | None:
-    """The step of such an instruction, or None for others."""
+    """The step of an instruction on packed or mixed numbers, or None for others."""
     name = bare(instruction.mnemonic)
     if name not in SPECIAL:
         return None
-    if name in BIT_TABLES:
-        return _by_table(instruction, BIT_TABLES[name])
-    if unknown := set(instruction.modifiers) - {
-        "op_sel",
-        "op_sel_hi",
-        "neg_lo",
-        "neg_hi",
-        "clamp",
-        "src0_sel",
-    }:
+    modifiers = instruction.modifiers
+    known = (
+        {"bitop3"} if name in BIT_TABLES else {"op_sel", "op_sel_hi", "neg_lo", "neg_hi", "clamp", "src0_sel"}
+    )
+    if unknown := set(modifiers) - known:
         raise UnknownInstructionError(f"no meaning is known for {sorted(unknown)} of {name}")
-    if "clamp" in instruction.modifiers and name not in DOTS:
+    if "clamp" in modifiers and name not in DOTS:
         raise UnknownInstructionError(f"no meaning is known for clamp of {name}")
+    if name in BIT_TABLES:
+        # Each bit of the result is one of eight bits of a table, which three operand bits select.
+        table = int(modifiers.get("bitop3", "0"), 0)
+        to, *operands = instruction.operands
+
+        def compute(a: Any, b: Any, c: Any) -> Any:
+            found = a & ~a
+            for line in (line for line in range(8) if table >> line & 1):
+                found = found | (a if line & 4 else ~a) & (b if line & 2 else ~b) & (c if line & 1 else ~c)
+            return found
+
+        kind = BIT_TABLES[name]
+        first, second, third = (OperandReader(item, kind, vector=True) for item in operands)
+        return Compute1(instruction, [first, second, third], [VectorWriter(to, kind)], compute)
     if name in PACKED:
         return _packed(instruction, name)
     if name in MIXED:
@@ -279,23 +245,6 @@ def packed_step(instruction: Instruction, family: InstructionSet) -> DecodedStep
     if name in DOTS or name in HALF_DOTS:
         return _dot(instruction, name)
     return _narrow(instruction, name, family)
-
-
-def _by_table(instruction: Instruction, kind: str) -> DecodedStep:
-    """Each bit of the result from the three bits of the operands, by a table of eight."""
-    if unknown := set(instruction.modifiers) - {"bitop3"}:
-        raise UnknownInstructionError(f"no meaning is known for {sorted(unknown)} of {instruction.mnemonic}")
-    table = int(instruction.modifiers.get("bitop3", "0"), 0)
-    to, first, second, third = instruction.operands
-
-    def compute(a: Any, b: Any, c: Any) -> Any:
-        found = a & ~a
-        for line in (line for line in range(8) if table >> line & 1):
-            found = found | (a if line & 4 else ~a) & (b if line & 2 else ~b) & (c if line & 1 else ~c)
-        return found
-
-    readers = [OperandReader(item, kind, vector=True) for item in (first, second, third)]
-    return Compute1(instruction, readers, [VectorWriter(to, kind)], compute)
 
 
 def _packed(instruction: Instruction, name: str) -> DecodedStep:
@@ -307,18 +256,19 @@ def _packed(instruction: Instruction, name: str) -> DecodedStep:
         raise UnknownInstructionError(f"{name} takes {count} operands, not {len(operands)}")
     readers = packed_readers(operands, kind, instruction.modifiers)
     writer = VectorWriter(to, "u64" if kind.endswith("32") else "u32")
-    if name == "v_pk_mov_b32":  # `op_sel` chooses the half of both operands, one for each result
-        return Compute1(instruction, readers[:2], [writer], mov_pair, _halves_tracked(1, kind))
-    compute = both_halves(function, count)
-    return Compute1(instruction, readers, [writer], compute, _halves_tracked(count, kind))
+    if name == "v_pk_mov_b32":
+        # The first operand gives the lower result, the second the upper; `op_sel` selects a half of each.
+        readers, count, function = readers[:2], 1, lambda a: a
 
+    def compute(*values: Any) -> Any:
+        low, high = function(*values[:count]), function(*values[count:])
+        return joined(*np.broadcast_arrays(low, high))
 
-def _halves_tracked(count: int, kind: str) -> Any:
-    """Each result is undefined where an operand of its own half is."""
     bits = int(kind[1:])
     narrow, wide = np.dtype(f"u{bits // 8}"), np.dtype(f"u{bits // 4}")
 
     def track(values: Any, shadows: Any) -> Any:
+        """Undefined bits of each half, from the operands of this half."""
         shape = np.broadcast_shapes(*(value.shape for value in values))
         parts = []
         for half in (shadows[:count], shadows[count:]):
@@ -329,37 +279,42 @@ def _halves_tracked(count: int, kind: str) -> Any:
             parts.append(np.where(hit, np.array(-1).astype(narrow), np.array(0, narrow)).astype(wide))
         return parts[0] | (parts[1] << wide.type(bits))
 
-    return track
+    return Compute1(instruction, readers, [writer], compute, track)
 
 
 def _mixed(instruction: Instruction, name: str) -> DecodedStep:
     to, *operands = instruction.operands
-    readers = mixed_readers(operands, instruction.modifiers)
+    sixteen = choices(instruction.modifiers, "op_sel_hi", len(operands), 0)  # operands in f16; others in f32
+    upper = choices(instruction.modifiers, "op_sel", len(operands), 0)
+    readers = [
+        OperandReader(item, "f16" if half else "f32", vector=True, high=bool(high))
+        for item, half, high in zip(operands, sixteen, upper, strict=True)
+    ]
     if name.endswith("_f32"):
         return Compute1(instruction, readers, [VectorWriter(to, "f32")], mixed)
     writer = VectorWriter(to, "f16", high="mixhi" in name, keeps=True)
-    return Compute1(instruction, readers, [writer], lambda a, b, c: rounded_to_half(mixed(a, b, c)))
+    return Compute1(instruction, readers, [writer], lambda a, b, c: mixed(a, b, c).astype(np.float16))
 
 
 def _dot(instruction: Instruction, name: str) -> DecodedStep:
     to, *operands = instruction.operands
     if len(operands) == 2:
         operands = [*operands, to]
-    writer = VectorWriter(to, "u32")
     if name in HALF_DOTS:
         if instruction.modifiers.keys() & {"op_sel", "neg_lo", "neg_hi"}:
             raise UnknownInstructionError(f"no meaning is known for the modifiers of {name}")
-        low = packed_readers(operands[:2], "f16", {})
-        readers = [*low[:2], OperandReader(operands[2], "f32", vector=True), *low[2:]]
-        return Compute1(instruction, readers, [VectorWriter(to, "f32")], dot_of_halves)
+        halves = packed_readers(operands[:2], "f16", {})
+        sums = OperandReader(operands[2], "f32", vector=True)
+        return Compute1(
+            instruction, [*halves[:2], sums, *halves[2:]], [VectorWriter(to, "f32")], dot_of_halves
+        )
     signs = DOTS[name]
     if name == "v_dot4_i32_iu8":
         negated = choices(instruction.modifiers, "neg_lo", 3, 0)
         signs = bool(negated[0]), bool(negated[1])
     compute = dot_of_bytes(signs, "clamp" in instruction.modifiers)
-    return Compute1(
-        instruction, [OperandReader(item, "u32", vector=True) for item in operands], [writer], compute
-    )
+    readers = [OperandReader(item, "u32", vector=True) for item in operands]
+    return Compute1(instruction, readers, [VectorWriter(to, "u32")], compute)
 
 
 def _narrow(instruction: Instruction, name: str, family: InstructionSet) -> DecodedStep:
@@ -376,12 +331,8 @@ def _narrow(instruction: Instruction, name: str, family: InstructionSet) -> Deco
         byte = int(select[-1]) if select.startswith("BYTE_") else 0
         if select and not select.startswith("BYTE_"):
             raise UnknownInstructionError(f"no meaning is known for src0_sel:{select} of {name}")
-        return Compute1(
-            instruction,
-            [OperandReader(operands[0], "u32", vector=True)],
-            [VectorWriter(to, "f32")],
-            widen(WIDENED[name], byte),
-        )
+        reader = OperandReader(operands[0], "u32", vector=True)
+        return Compute1(instruction, [reader], [VectorWriter(to, "f32")], widen(WIDENED[name], byte))
     high = select == "WORD_1" or bool(upper[0])
     reader = OperandReader(operands[0], "u16", vector=True, high=high)
     return Compute1(instruction, [reader], [VectorWriter(to, "u64")], widen_pair(WIDENED_PAIRS[name]))

@@ -10,22 +10,18 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
+from tilewright.amdgcn.readers import DTYPES
+from tilewright.amdgcn.state import Array
 from tilewright.amdgcn.steps import OpcodeRow, Partly, row, tracked
 
 # ----------------------------------------------------------------
 #
-# Fused multiply-adds and conversions, exact to the bit.
-#
-# NumPy lacks these operations of the hardware.
-
-
-Array = npt.NDArray[Any]
+# Fused multiply-adds and conversions, exact to the bit.  NumPy lacks them.
 
 
 def _towards_odd(total: Array, error: Array) -> Array:
-    """A sum in f64 and its rounding error, rounded to odd: rounding it to half as many bits is then exact."""
+    """Round a sum in f64 and its error to odd, so that a second rounding to half the bits is exact."""
     bits = total.view(np.int64)
     step = np.where((error > 0) == (total > 0), 1, -1)
     mend = (error != 0) & np.isfinite(total) & (bits & 1 == 0) & np.isfinite(error)
@@ -38,53 +34,43 @@ def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     return total, (a - (total - of_b)) + (b - of_b)
 
 
-def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    product = a * b
-    splitter = 134217729.0
-    a_high = (t := splitter * a) - (t - a)
-    b_high = (t := splitter * b) - (t - b)
-    a_low, b_low = a - a_high, b - b_high
-    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
-
-
 def fma(a: Array, b: Array, c: Array) -> Array:
-    """``a * b + c`` of f32 or f16, rounded once."""
+    """``a * b + c``, rounded once."""
     kind = np.result_type(a, b, c)
     if kind == np.float64:
-        return fma64(a, b, c)
+        return _fma64(a, b, c)
     product = np.asarray(a.astype(np.float64) * b.astype(np.float64))
     total, error = _two_sum(product, np.asarray(c.astype(np.float64)))
     return _towards_odd(total, error).astype(kind)
 
 
-def fma64(a: Array, b: Array, c: Array) -> Array:
-    """``a * b + c`` of f64, rounded once."""
+def _fma64(a: Array, b: Array, c: Array) -> Array:
     a, b, c = np.broadcast_arrays(a, b, c)
-    high, low = _two_product(a, b)
+    high = a * b
+    splitter = 134217729.0
+    a_high = (t := splitter * a) - (t - a)
+    b_high = (t := splitter * b) - (t - b)
+    a_low, b_low = a - a_high, b - b_high
+    low = ((a_high * b_high - high) + a_high * b_low + a_low * b_high) + a_low * b_low
     middle, low_error = _two_sum(c, low)
     total, error = _two_sum(high, middle)
     rest, rest_error = _two_sum(low_error, error)
     made = np.asarray(total + _towards_odd(rest, rest_error))
-    plain = np.asarray(a * b + c)
+    # The sum is exact unless parts of it underflow or overflow.
     size = np.abs(high)
-    # Where nothing is lost below the least number, and nothing grows beyond the largest.
     safe = (size > 2.0**-900) & (size < 2.0**960) & (np.maximum(np.abs(a), np.abs(b)) < 2.0**960)
     safe &= np.abs(c) < 2.0**960
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
-    made = np.where(safe, made, plain)
-    for at in np.argwhere(finite & ~safe & (a != 0) & (b != 0)):
-        made[tuple(at)] = _rational(float(a[tuple(at)]), float(b[tuple(at)]), float(c[tuple(at)]))
+    made = np.where(safe, made, np.asarray(a * b + c))
+    for at in map(tuple, np.argwhere(finite & ~safe & (a != 0) & (b != 0))):
+        (i, p), (j, q), (k, r) = (float(value[at]).as_integer_ratio() for value in (a, b, c))
+        above, below = i * j * r + k * p * q, p * q * r
+        try:
+            if above:
+                made[at] = above / below
+        except OverflowError:
+            made[at] = math.inf if above > 0 else -math.inf
     return made
-
-
-def _rational(a: float, b: float, c: float) -> float:
-    """``a * b + c`` by integers."""
-    (i, p), (j, q), (k, r) = (value.as_integer_ratio() for value in (a, b, c))
-    above, below = i * j * r + k * p * q, p * q * r
-    try:
-        return above / below if above else a * b + c
-    except OverflowError:
-        return math.inf if above > 0 else -math.inf
 
 
 def to_integer(value: Array, low: int, high: int) -> Array:
@@ -110,29 +96,27 @@ FP8 = {
     "fp8_ocp": ml_dtypes.float8_e4m3fn,
     "bf8_ocp": ml_dtypes.float8_e5m2,
 }
-"""The 8-bit formats of gfx942, whose only NaN is the negative zero, and the OCP's, which gfx950 has."""
+"""The 8-bit formats of gfx942, whose only NaN is the negative zero, and the OCP's, of gfx950."""
 
 
-def _fp8_table(name: str) -> Array:
-    every = np.arange(256, dtype=np.uint8).view(FP8[name])
-    return np.asarray(every.astype(np.float32))
-
-
-FP8_VALUES = {name: _fp8_table(name) for name in FP8}
-LARGEST = {"fp8": 240.0, "bf8": 57344.0}
+FP8_VALUES = {
+    name: np.asarray(np.arange(256, dtype=np.uint8).view(dtype).astype(np.float32))
+    for name, dtype in FP8.items()
+}
 
 
 def to_fp8(value: Array, name: str) -> Array:
     """f32 as the 8 bits of a format: to the nearest, ties to even; beyond the largest number is NaN.
 
-    Hardware does so while ``SH_MEM``-style clamping (``FP16_OVFL``) is off, as it is where a kernel begins.
+    Hardware overflows to NaN while clamping (``FP16_OVFL``) is off, which is the state at the begin of a
+    kernel.
     """
     with np.errstate(all="ignore"):
         return value.astype(FP8[name]).view(np.uint8)
 
 
 F16_VALUES = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32)
-"""The f32 of every f16, by its bits: faster than NumPy's conversion."""
+"""The f32 of each f16, by its bits; a look-up is faster than NumPy's conversion."""
 
 
 def larger(a: Array, b: Array) -> Array:
@@ -155,34 +139,24 @@ def smaller(a: Array, b: Array) -> Array:
 
 
 RANGES = {"u32": (0, 2**32 - 1), "i32": (-(2**31), 2**31 - 1), "u16": (0, 65535), "i16": (-32768, 32767)}
-NUMPY = {
-    "u32": np.uint32,
-    "i32": np.int32,
-    "u16": np.uint16,
-    "i16": np.int16,
-    "f16": np.float16,
-    "f32": np.float32,
-    "f64": np.float64,
-}
 
 
 def _through_f64(function: Any) -> Any:
-    """A function of f32 or f16 by f64: right but for numbers that lie half way to 29 bits."""
+    """A function of f32 or f16, computed in f64: wrong only for numbers close to a tie."""
     return lambda a: function(a.astype(np.float64)).astype(a.dtype)
 
 
 def _scaled(a: Any, exponent: Any) -> Any:
-    return (
-        np.ldexp(a.astype(np.float64), np.clip(exponent, -2000, 2000).astype(np.int32)).astype(a.dtype)
-        if a.dtype != np.float64
-        else np.ldexp(a, exponent)
-    )
+    if a.dtype == np.float64:
+        return np.ldexp(a, exponent)
+    exponent = np.clip(exponent, -2000, 2000).astype(np.int32)
+    return np.ldexp(a.astype(np.float64), exponent).astype(a.dtype)
 
 
 def _median(a: Any, b: Any, c: Any) -> Any:
-    """The number in the middle; the least, where one is NaN."""
-    some = np.isnan(a) | np.isnan(b) | np.isnan(c)
-    return np.where(some, smaller(smaller(a, b), c), larger(smaller(a, b), smaller(larger(a, b), c)))
+    some_nan = np.isnan(a) | np.isnan(b) | np.isnan(c)
+    least, middle = smaller(a, b), smaller(larger(a, b), c)
+    return np.where(some_nan, smaller(least, c), larger(least, middle))
 
 
 def towards_zero(value: Any) -> Any:
@@ -193,18 +167,13 @@ def towards_zero(value: Any) -> Any:
     return np.where(over & ~np.isinf(value), bits - np.uint16(1), bits)
 
 
-def _pack_rtz(a: Any, b: Any) -> Any:
-    return towards_zero(a).astype(np.uint32) | (towards_zero(b).astype(np.uint32) << np.uint32(16))
-
-
 def _pair(low: Any, high: Any) -> Any:
     return low.astype(np.uint32) | (high.astype(np.uint32) << np.uint32(16))
 
 
-def _normal(value: Any, low: int, high: int, scale: float) -> Any:
-    return (
-        np.clip(np.rint(np.nan_to_num(value.astype(np.float64)) * scale), low, high).astype(np.int64) & 0xFFFF
-    )
+def _normal(value: Any) -> Any:
+    scaled = np.rint(np.nan_to_num(value.astype(np.float64)) * 32767.0)
+    return np.clip(scaled, -32767, 32767).astype(np.int64) & 0xFFFF
 
 
 def classes(value: Any) -> Any:
@@ -219,7 +188,7 @@ def classes(value: Any) -> Any:
 
 
 def division_scale(a: Any, denominator: Any, numerator: Any) -> tuple[Any, Any]:
-    """Scales one operand of a division so that neither quotient nor reciprocal leaves the normal numbers."""
+    """Scale one operand of a division so that the quotient and the reciprocal are normal numbers."""
     step, limit, low = (64, 96, 23) if a.dtype == np.float32 else (128, 768, 53)
     info = np.finfo(a.dtype)
     exponent_n, exponent_d = np.frexp(numerator)[1], np.frexp(denominator)[1]
@@ -247,9 +216,9 @@ def division_scale(a: Any, denominator: Any, numerator: Any) -> tuple[Any, Any]:
 
 
 def division_fixup(quotient: Any, denominator: Any, numerator: Any) -> Any:
-    """The quotient of a division, or what it is for zeros, infinities and NaN.
+    """The quotient of a division, with its special results for zeros, infinities and NaN.
 
-    Steps towards a quotient beyond the largest number end in NaN, which is taken for infinity here (assumed).
+    A quotient beyond the largest number arrives as NaN and becomes infinity (assumed).
     """
     sign = np.signbit(denominator) ^ np.signbit(numerator)
     one = np.where(sign, -1.0, 1.0).astype(quotient.dtype)
@@ -260,23 +229,18 @@ def division_fixup(quotient: Any, denominator: Any, numerator: Any) -> Any:
     result = np.where(infinite, one * np.inf, np.where(zero, one * 0.0, np.copysign(np.abs(quotient), one)))
     result = np.where(np.isnan(result), one * np.inf, result)
     result = np.where(both_zero | both_infinite, np.nan, result)
-    return np.where(
-        np.isnan(numerator), numerator, np.where(np.isnan(denominator), denominator, result)
-    ).astype(quotient.dtype)
+    result = np.where(np.isnan(denominator), denominator, result)
+    return np.where(np.isnan(numerator), numerator, result).astype(quotient.dtype)
 
 
 def _fmas(scale: int) -> Any:
-    """The last step of a division: what was scaled before is scaled back."""
+    """The last step of a division, which reverts the scale."""
 
     def compute(a: Any, b: Any, c: Any, mark: Any) -> Any:
         plain = fma(a, b, c)
         return np.where(mark, np.ldexp(plain, np.where(np.abs(c) >= 2, scale, -scale)), plain).astype(a.dtype)
 
     return compute
-
-
-def _mantissa(a: Any) -> Any:
-    return np.where(np.isfinite(a), np.frexp(a)[0], a).astype(a.dtype)
 
 
 FUNCTIONS: dict[str, Any] = {
@@ -292,7 +256,7 @@ FUNCTIONS: dict[str, Any] = {
     "trunc": np.trunc,
     "rndne": np.rint,
     "fract": lambda a: (a - np.floor(a)).astype(a.dtype),
-    "frexp_mant": _mantissa,
+    "frexp_mant": lambda a: np.where(np.isfinite(a), np.asarray(np.frexp(a)[0]), a).astype(a.dtype),
 }
 
 
@@ -337,28 +301,38 @@ def _plain_rows() -> dict[str, OpcodeRow]:
     return rows
 
 
+def _any16(unknown: Any) -> Any:
+    return np.where(unknown != 0, np.uint32(0xFFFF), np.uint32(0))
+
+
+def _put_byte(value: Any, place: Any, old: Any) -> Any:
+    byte = to_integer(value, 0, 255).astype(np.uint32)
+    shift = (place & np.uint32(3)) * np.uint32(8)
+    return (old & ~(np.uint32(255) << shift)) | (byte << shift)
+
+
 def _conversions() -> dict[str, OpcodeRow]:
     rows: dict[str, OpcodeRow] = {}
     for to in ("f32", "f64"):
         for source in ("u32", "i32"):
-            rows[f"v_cvt_{to}_{source}"] = row(f"{to} = {source}", lambda a, t=NUMPY[to]: a.astype(t))
+            rows[f"v_cvt_{to}_{source}"] = row(f"{to} = {source}", lambda a, t=DTYPES[to]: a.astype(t))
     for to in ("u32", "i32"):
         for source in ("f32", "f64"):
             low, high = RANGES[to]
             rows[f"v_cvt_{to}_{source}"] = row(
-                f"{to} = {source}", lambda a, t=NUMPY[to], l=low, h=high: to_integer(a, l, h).astype(t)
+                f"{to} = {source}", lambda a, t=DTYPES[to], l=low, h=high: to_integer(a, l, h).astype(t)
             )
     for whole in ("u16", "i16"):
         low, high = RANGES[whole]
         rows[f"v_cvt_f16_{whole}"] = row(f"f16 = {whole}", lambda a: a.astype(np.float16))
         rows[f"v_cvt_{whole}_f16"] = row(
-            f"{whole} = f16", lambda a, t=NUMPY[whole], l=low, h=high: to_integer(a, l, h).astype(t)
+            f"{whole} = f16", lambda a, t=DTYPES[whole], l=low, h=high: to_integer(a, l, h).astype(t)
         )
     for to, source in (("f16", "f32"), ("f32", "f16"), ("f64", "f32"), ("f32", "f64")):
-        rows[f"v_cvt_{to}_{source}"] = row(f"{to} = {source}", lambda a, t=NUMPY[to]: a.astype(t))
+        rows[f"v_cvt_{to}_{source}"] = row(f"{to} = {source}", lambda a, t=DTYPES[to]: a.astype(t))
     both = tracked(lambda a, b: Partly(0, _pair(_any16(a.unknown), _any16(b.unknown))))
     for name in ("v_cvt_pkrtz_f16_f32", "v_cvt_pk_rtz_f16_f32"):
-        rows[name] = row("u32 = f32 f32", _pack_rtz, both)
+        rows[name] = row("u32 = f32 f32", lambda a, b: _pair(towards_zero(a), towards_zero(b)), both)
     rows["v_cvt_pk_bf16_f32"] = row("u32 = f32 f32", lambda a, b: _pair(bf16_bits(a), bf16_bits(b)), both)
     rows["v_cvt_nearest_i32_f32"] = rows["v_cvt_rpi_i32_f32"] = row(
         "i32 = f32", lambda a: to_integer(np.floor(a + np.float32(0.5)), *RANGES["i32"]).astype(np.int32)
@@ -379,20 +353,10 @@ def _conversions() -> dict[str, OpcodeRow]:
         )
     rows["v_cvt_pknorm_i16_f32"] = rows["v_cvt_pk_norm_i16_f32"] = row(
         "u32 = f32 f32",
-        lambda a, b: _pair(_normal(a, -32767, 32767, 32767.0), _normal(b, -32767, 32767, 32767.0)),
+        lambda a, b: _pair(_normal(a), _normal(b)),
     )
     rows["v_cvt_pk_u8_f32"] = row("u32 = f32 u32 u32", _put_byte)
     return rows
-
-
-def _any16(unknown: Any) -> Any:
-    return np.where(unknown != 0, np.uint32(0xFFFF), np.uint32(0))
-
-
-def _put_byte(value: Any, place: Any, old: Any) -> Any:
-    byte = to_integer(value, 0, 255).astype(np.uint32)
-    shift = (place & np.uint32(3)) * np.uint32(8)
-    return (old & ~(np.uint32(255) << shift)) | (byte << shift)
 
 
 def narrow_pair(name: str) -> Any:
@@ -425,38 +389,28 @@ FLOATS = {**_plain_rows(), **_conversions()}
 # ---------------------------------------------------------------- comparisons: one bit for each lane
 
 
-def _ordered(a: Any, b: Any) -> Any:
-    return ~(np.isnan(a) | np.isnan(b))
-
-
-_FLOAT: dict[str, Any] = {
-    "f": lambda a, b: np.zeros(np.broadcast_shapes(a.shape, b.shape), np.bool_),
-    "lt": np.less,
-    "eq": np.equal,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "lg": lambda a, b: (a < b) | (a > b),
-    "ge": np.greater_equal,
-    "o": _ordered,
-    "u": lambda a, b: ~_ordered(a, b),
-    "nge": lambda a, b: ~(a >= b),
-    "nlg": lambda a, b: ~((a < b) | (a > b)),
-    "ngt": lambda a, b: ~(a > b),
-    "nle": lambda a, b: ~(a <= b),
-    "neq": lambda a, b: ~(a == b),
-    "nlt": lambda a, b: ~(a < b),
-    "tru": lambda a, b: np.ones(np.broadcast_shapes(a.shape, b.shape), np.bool_),
-    "t": lambda a, b: np.ones(np.broadcast_shapes(a.shape, b.shape), np.bool_),
-}
 _INTEGER: dict[str, Any] = {
-    "f": _FLOAT["f"],
+    "f": lambda a, b: np.zeros(np.broadcast_shapes(a.shape, b.shape), np.bool_),
     "lt": np.less,
     "eq": np.equal,
     "le": np.less_equal,
     "gt": np.greater,
     "ne": np.not_equal,
     "ge": np.greater_equal,
-    "t": _FLOAT["t"],
+    "t": lambda a, b: np.ones(np.broadcast_shapes(a.shape, b.shape), np.bool_),
+}
+_FLOAT: dict[str, Any] = {
+    **{name: _INTEGER[name] for name in ("f", "lt", "eq", "le", "gt", "ge", "t")},
+    "tru": _INTEGER["t"],
+    "lg": lambda a, b: (a < b) | (a > b),
+    "o": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
+    "u": lambda a, b: np.isnan(a) | np.isnan(b),
+    "nge": lambda a, b: ~(a >= b),
+    "nlg": lambda a, b: ~((a < b) | (a > b)),
+    "ngt": lambda a, b: ~(a > b),
+    "nle": lambda a, b: ~(a <= b),
+    "neq": lambda a, b: ~(a == b),
+    "nlt": lambda a, b: ~(a < b),
 }
 
 
@@ -476,4 +430,4 @@ def _rows() -> dict[str, tuple[tuple[str, str], Any]]:
 
 
 COMPARISONS = _rows()
-"""Kinds of both operands, and the meaning, by what follows ``v_cmp_`` or ``v_cmpx_``."""
+"""Kinds of both operands, and the function, by the name after ``v_cmp_`` or ``v_cmpx_``."""

@@ -13,15 +13,16 @@ from tilewright.amdgcn.steps import OpcodeRow, Partly, chosen, field_of, left, r
 U64 = np.uint64
 
 
-def _carry(a: Any, b: Any, carry: Any = None) -> tuple[Any, Any]:
-    total = a.astype(U64) + b.astype(U64) + (U64(0) if carry is None else carry.astype(U64))
+def carry(a: Any, b: Any, more: Any = None) -> tuple[Any, Any]:
+    """A sum of u32 and a carry, and whether it overflows."""
+    total = a.astype(U64) + b.astype(U64) + (U64(0) if more is None else more.astype(U64))
     return total.astype(np.uint32), total > U64(0xFFFFFFFF)
 
 
-def _borrow(a: Any, b: Any, borrow: Any = None) -> tuple[Any, Any]:
-    taken = b.astype(np.int64) + (0 if borrow is None else borrow.astype(np.int64))
-    left_over = a.astype(np.int64) - taken
-    return left_over.astype(np.uint32), left_over < 0
+def borrow(a: Any, b: Any, more: Any = None) -> tuple[Any, Any]:
+    """A difference of u32 and a borrow, and whether it is negative."""
+    exact = a.astype(np.int64) - b.astype(np.int64) - (0 if more is None else more.astype(np.int64))
+    return exact.astype(np.uint32), exact < 0
 
 
 def _low24(value: Any) -> Any:
@@ -39,13 +40,13 @@ def _mad_wide(a: Any, b: Any, c: Any) -> tuple[Any, Any]:
 
 
 def _wide_sum(values: Sequence[Any], shadows: Sequence[Any]) -> tuple[Any, Any]:
-    """Undefined from the lowest bit on that is so in an operand, and so is the carry."""
+    """Undefined bits of a sum of 64 bits, from the lowest one of an operand upwards, and its carry."""
     unknown = reduce(np.bitwise_or, (shadow.astype(U64) for shadow in shadows if shadow is not None))
     return ~unknown + U64(1) | unknown, unknown != 0
 
 
 def _perm(a: Any, b: Any, select: Any) -> Any:
-    """Bytes 0 to 3 are of `b`, 4 to 7 of `a`; 8 to 11 signs of halves, 12 is 0, others 255."""
+    """``v_perm``: select bytes 0 to 3 of `b`, 4 to 7 of `a`, signs of halves (8 to 11), 0 (12) or 255."""
     both = b.astype(U64) | (a.astype(U64) << U64(32))
     shape = np.broadcast_shapes(both.shape, select.shape)
     result = np.zeros(shape, np.uint32)
@@ -73,7 +74,7 @@ def leading(value: Any) -> Any:
 
 
 def leading_signs(value: Any) -> Any:
-    """Count the leading bits that equal the sign; a word of such bits alone gives all ones."""
+    """Count the leading bits that equal the sign; a word of only such bits gives all ones."""
     return leading(np.where(value < 0, ~value, value).astype(np.uint32))
 
 
@@ -83,37 +84,22 @@ def trailing(value: Any) -> Any:
     return np.where(value == 0, 0xFFFFFFFF, value.dtype.itemsize * 8 - 1 - leading(lowest)).astype(np.uint32)
 
 
-def _reversed_bits(value: Any) -> Any:
-    octets = np.ascontiguousarray(value).view(np.uint8).reshape(*value.shape, 4)
-    return (
-        np.packbits(np.unpackbits(octets, axis=-1)[..., ::-1], axis=-1, bitorder="big")
-        .view(np.uint32)
-        .reshape(value.shape)
-    )
+def reversed_bits(value: Any) -> Any:
+    """The bits of words in reversed order."""
+    octets = np.ascontiguousarray(value).view(np.uint8).reshape(*value.shape, value.dtype.itemsize)
+    packed = np.packbits(np.unpackbits(octets, axis=-1)[..., ::-1], axis=-1)
+    return packed.view(value.dtype).reshape(value.shape)
 
 
-def _mask_bits(count: Any, first: Any) -> Any:
-    return (
-        ((U64(1) << (count & np.uint32(31)).astype(U64)) - U64(1)) << (first & np.uint32(31)).astype(U64)
-    ).astype(np.uint32)
+def mask_bits(count: Any, first: Any, width: int = 32) -> Any:
+    """Words with `count` ones from bit `first` on."""
+    ones = (U64(1) << (count.astype(U64) & U64(width - 1))) - U64(1)
+    return (ones << (first.astype(U64) & U64(width - 1))).astype(f"u{width // 8}")
 
 
 def _saturated_bytes(a: Any) -> Any:
     low, high = (np.clip((a >> np.uint32(s)).astype(np.uint16).view(np.int16), 0, 255) for s in (0, 16))
     return (low | (high << 8)).astype(np.uint16)
-
-
-def _byte(place: int) -> OpcodeRow:
-    shift = np.uint32(8 * place)
-    return row(
-        "f32 = u32",
-        lambda a: ((a >> shift) & np.uint32(255)).astype(np.float32),
-        tracked(
-            lambda a: Partly(
-                0, np.where((a.unknown >> shift) & np.uint32(255), np.uint32(0xFFFFFFFF), np.uint32(0))
-            )
-        ),
-    )
 
 
 _LOGIC: dict[str, Any] = {
@@ -144,7 +130,7 @@ def _rows() -> dict[str, OpcodeRow]:
         "v_accvgpr_mov_b32": row("u32 = u32", lambda a: a, _MOVED),
         "v_not_b32": row("u32 = u32", np.invert, _MOVED),
         "v_not_b16": row("u16 = u16", np.invert, _MOVED),
-        "v_bfrev_b32": row("u32 = u32", _reversed_bits),
+        "v_bfrev_b32": row("u32 = u32", reversed_bits),
         "v_ffbh_u32": row("u32 = u32", leading),
         "v_clz_i32_u32": row("u32 = u32", leading),
         "v_ffbh_i32": row("u32 = i32", leading_signs),
@@ -157,12 +143,12 @@ def _rows() -> dict[str, OpcodeRow]:
         ),
         "v_cndmask_b32": row("u32 = u32 u32 mask", lambda a, b, m: np.where(m, b, a), tracked(chosen)),
         "v_cndmask_b16": row("u16 = u16 u16 mask", lambda a, b, m: np.where(m, b, a), tracked(chosen)),
-        "v_add_co_u32": row("u32 mask = u32 u32", _carry),
-        "v_sub_co_u32": row("u32 mask = u32 u32", _borrow),
-        "v_subrev_co_u32": row("u32 mask = u32 u32", lambda a, b: _borrow(b, a)),
-        "v_addc_co_u32": row("u32 mask = u32 u32 mask", _carry),
-        "v_subb_co_u32": row("u32 mask = u32 u32 mask", _borrow),
-        "v_subbrev_co_u32": row("u32 mask = u32 u32 mask", lambda a, b, m: _borrow(b, a, m)),
+        "v_add_co_u32": row("u32 mask = u32 u32", carry),
+        "v_sub_co_u32": row("u32 mask = u32 u32", borrow),
+        "v_subrev_co_u32": row("u32 mask = u32 u32", lambda a, b: borrow(b, a)),
+        "v_addc_co_u32": row("u32 mask = u32 u32 mask", carry),
+        "v_subb_co_u32": row("u32 mask = u32 u32 mask", borrow),
+        "v_subbrev_co_u32": row("u32 mask = u32 u32 mask", lambda a, b, m: borrow(b, a, m)),
         "v_add_u32": row("u32 = u32 u32", np.add, track=_SUM),
         "v_sub_u32": row("u32 = u32 u32", np.subtract, track=_SUM),
         "v_subrev_u32": row("u32 = u32 u32", lambda a, b: b - a, track=_SUM),
@@ -237,7 +223,7 @@ def _rows() -> dict[str, OpcodeRow]:
                 )
             ),
         ),
-        "v_bfm_b32": row("u32 = u32 u32", _mask_bits),
+        "v_bfm_b32": row("u32 = u32 u32", mask_bits),
         "v_alignbit_b32": row(
             "u32 = u32 u32 u32",
             lambda a, b, c: _align(a, b, c & np.uint32(31)),
@@ -309,8 +295,16 @@ def _rows() -> dict[str, OpcodeRow]:
         rows[f"v_{name}_b16"] = row("u16 = u16 u16", function, tracked(function))
     for name, function in _THREE.items():
         rows[f"v_{name}_b32"] = row("u32 = u32 u32 u32", function, tracked(function))
-    for place in range(4):
-        rows[f"v_cvt_f32_ubyte{place}"] = _byte(place)
+    for shift in map(np.uint32, range(0, 32, 8)):
+        rows[f"v_cvt_f32_ubyte{shift // 8}"] = row(
+            "f32 = u32",
+            lambda a, shift=shift: ((a >> shift) & np.uint32(255)).astype(np.float32),
+            tracked(
+                lambda a, shift=shift: Partly(
+                    0, np.where((a.unknown >> shift) & np.uint32(255), np.uint32(0xFFFFFFFF), np.uint32(0))
+                )
+            ),
+        )
     for kind in ("u32", "i32", "u16", "i16"):
         rows[f"v_max_{kind}"] = row(f"{kind} = {kind} {kind}", np.maximum)
         rows[f"v_min_{kind}"] = row(f"{kind} = {kind} {kind}", np.minimum)
@@ -351,19 +345,15 @@ def _rows() -> dict[str, OpcodeRow]:
 
 
 _RENAMED = {
-    "v_add_nc_u32": "v_add_u32",
-    "v_sub_nc_u32": "v_sub_u32",
+    f"v_{name}_nc_{kind}": f"v_{name}_{kind}"
+    for name in ("add", "sub")
+    for kind in ("u32", "i32", "u16", "i16")
+} | {
     "v_subrev_nc_u32": "v_subrev_u32",
-    "v_add_nc_i32": "v_add_i32",
-    "v_sub_nc_i32": "v_sub_i32",
-    "v_add_nc_u16": "v_add_u16",
-    "v_sub_nc_u16": "v_sub_u16",
-    "v_add_nc_i16": "v_add_i16",
-    "v_sub_nc_i16": "v_sub_i16",
     "v_add_co_ci_u32": "v_addc_co_u32",
     "v_sub_co_ci_u32": "v_subb_co_u32",
     "v_subrev_co_ci_u32": "v_subbrev_co_u32",
 }
-"""gfx11's names of gfx9 instructions."""
+"""Names of gfx9 instructions on gfx11."""
 
 INTEGERS = _rows()

@@ -15,22 +15,19 @@ from tilewright.amdgcn.steps import Compute1, DecodedStep
 from tilewright.amdgcn.text import Instruction
 
 DPP = (
-    "quad_perm",
-    "row_shl",
-    "row_shr",
-    "row_ror",
-    "row_mirror",
-    "row_half_mirror",
-    "row_share",
-    "row_xmask",
-    "row_newbcast",
-    "row_bcast",
-    "wave_shl",
-    "wave_shr",
-    "wave_ror",
-    "wave_rol",
-    "dpp8",
+    *(
+        "quad_perm",
+        "row_shl",
+        "row_shr",
+        "row_ror",
+        "row_mirror",
+        "row_half_mirror",
+        "row_share",
+        "row_xmask",
+    ),
+    *("row_newbcast", "row_bcast", "wave_shl", "wave_shr", "wave_ror", "wave_rol", "dpp8"),
 )
+"""Modifiers that select the lane from which an operand is read."""
 
 
 def sources(modifiers: dict[str, str], lanes: int) -> tuple[Array, Array]:
@@ -61,7 +58,7 @@ def sources(modifiers: dict[str, str], lanes: int) -> tuple[Array, Array]:
             "row_newbcast": np.full(lanes, by),
             "row_xmask": place ^ by,
         }.get(name)
-        if to is None and name == "row_bcast":
+        if name == "row_bcast":
             which = row - 1 if by == 15 else (lane & ~31) - 1
             return np.maximum(which, 0), which >= 0
         if to is None:
@@ -96,7 +93,10 @@ class MovedReader(OperandReader):
 
 
 class Dpp(Compute1):
-    """An instruction whose first operand is that of other lanes; without one, lanes keep or read 0."""
+    """An instruction that reads its first operand from other lanes.
+
+    If the other lane is missing or inactive, a lane keeps its result, or reads 0 with ``bound_ctrl``.
+    """
 
     def __init__(self, of: Compute1, modifiers: dict[str, str], lanes: int) -> None:
         which, there = sources(modifiers, lanes)
@@ -107,44 +107,29 @@ class Dpp(Compute1):
         rows, banks = int(modifiers.get("row_mask", "0xf"), 0), int(modifiers.get("bank_mask", "0xf"), 0)
         self.enabled = ((rows >> (lane // 16)) & 1 == 1) & ((banks >> (lane % 16 // 4)) & 1 == 1)
 
-    def _within(self, waves: Waves, act: Any) -> None:
-        mask, full = waves.mask, waves.full
-        readable = self.first.readable(waves)
-        results = act()
-        waves.mask = mask & self.enabled & (self.bound | readable)
-        waves.full = bool(waves.mask.all())
-        results()
-        waves.mask, waves.full = mask, full
-
     def run(self, waves: Waves) -> None:
         """Acts on the selected waves."""
-
-        def act() -> Any:
-            results = self.results(waves)
-            return lambda: self.write(waves, results)
-
-        self._within(waves, act)
+        self._act(waves, tracks=False)
 
     def run_tracked(self, waves: Waves) -> None:
-        """Acts, and says which bits of what it writes are undefined."""
+        """Acts, and tracks undefined bits of the results."""
+        self._act(waves, tracks=True)
 
-        def act() -> Any:
-            results = self.results(waves)
-            undefined = self.undefined_results(waves, results)
-            why = self.why(waves)
-
-            def put() -> None:
-                self.write(waves, results)
-                for writer, bits in zip(self.writers, undefined, strict=True):
-                    writer.put_undefined(waves, bits, why)
-
-            return put
-
-        self._within(waves, act)
+    def _act(self, waves: Waves, tracks: bool) -> None:
+        mask, full = waves.mask, waves.full
+        results = self.results(waves)
+        undefined = self.undefined_results(waves, results) if tracks else []
+        why = self.why(waves) if tracks else ""
+        waves.mask = mask & self.enabled & (self.bound | self.first.readable(waves))
+        waves.full = bool(waves.mask.all())
+        self.write(waves, results)
+        for writer, bits in zip(self.writers, undefined, strict=False):
+            writer.put_undefined(waves, bits, why)
+        waves.mask, waves.full = mask, full
 
 
 class ReadLane(DecodedStep):
-    """One lane's number to a scalar register: that of a lane that is named, or of the first active one."""
+    """Copies a number to a scalar register, from a given lane or from the first active one."""
 
     def __init__(
         self,
@@ -158,24 +143,22 @@ class ReadLane(DecodedStep):
         reads = (*self.source.registers, *(() if self.lane is None else self.lane.registers))
         super().__init__(instruction, reads, to.registers)
 
-    def _which(self, waves: Waves) -> Array:
-        if self.lane is not None:
-            picked = self.lane(waves).astype(np.int64) & (waves.lanes - 1)
-            return np.broadcast_to(picked, (len(waves.mask),))
-        return np.asarray(np.argmax(waves.mask, 1))
-
     def _pick(self, waves: Waves, value: Array) -> Array:
+        if self.lane is None:
+            lane = np.argmax(waves.mask, 1)
+        else:
+            lane = self.lane(waves).astype(np.int64) & (waves.lanes - 1)
         whole = np.broadcast_to(value, waves.mask.shape)
-        return np.asarray(whole[np.arange(len(whole)), self._which(waves)])
+        return np.asarray(whole[np.arange(len(whole)), lane])
 
     def run(self, waves: Waves) -> None:
         """Acts on the selected waves."""
         waves.put_scalar(self.to.index, self._pick(waves, self.source(waves)))
 
     def run_tracked(self, waves: Waves) -> None:
-        """Acts, and says which bits of what it writes are undefined."""
+        """Acts, and tracks undefined bits of the results."""
         if self.lane is not None:
-            waves.require_defined(self.lane.registers, "the number of a lane", self.line, self.text)
+            waves.require_defined(self.lane.registers, "the number of a lane", self)
         bits = self.source.undefined(waves)
         picked = None if bits is None else self._pick(waves, bits)
         why = "" if bits is None else waves.why(self.source.registers[0])
@@ -184,16 +167,14 @@ class ReadLane(DecodedStep):
 
 
 class WriteLane(DecodedStep):
-    """A scalar to one lane of a vector register, active or not."""
+    """Copies a scalar to one lane of a vector register, active or not."""
 
     def __init__(
         self, instruction: Instruction, to: ListingOperand, source: ListingOperand, lane: ListingOperand
     ) -> None:
         self.to = to
-        self.source, self.lane = (
-            OperandReader(source, "u32", vector=False),
-            OperandReader(lane, "u32", vector=False),
-        )
+        self.source = OperandReader(source, "u32", vector=False)
+        self.lane = OperandReader(lane, "u32", vector=False)
         super().__init__(instruction, (*self.source.registers, *self.lane.registers), to.registers)
 
     def _at(self, waves: Waves) -> tuple[Array, Array]:
@@ -205,8 +186,8 @@ class WriteLane(DecodedStep):
         waves.vector[self.to.index][self._at(waves)] = self.source(waves)
 
     def run_tracked(self, waves: Waves) -> None:
-        """Acts, and says which bits of what it writes are undefined."""
-        waves.require_defined(self.lane.registers, "the number of a lane", self.line, self.text)
+        """Acts, and tracks undefined bits of the results."""
+        waves.require_defined(self.lane.registers, "the number of a lane", self)
         bits = self.source.undefined(waves)
         at = self._at(waves)
         self.run(waves)
@@ -219,14 +200,13 @@ class WriteLane(DecodedStep):
 
 
 class Exchange(DecodedStep):
-    """Lanes read others' numbers through the LDS unit: ``ds_bpermute``, ``ds_permute``, ``ds_swizzle``."""
+    """Moves numbers between lanes through the LDS unit: ``ds_bpermute``, ``ds_permute``, ``ds_swizzle``."""
 
     def __init__(self, instruction: Instruction, form: str) -> None:
         to, *operands = instruction.operands
         self.form, self.to = form, to
         self.readers = [OperandReader(item, "u32", vector=True) for item in operands]
-        offset = instruction.modifiers.get("offset", "0")
-        self.offset = swizzle_bits(offset)
+        self.offset = swizzle_bits(instruction.modifiers.get("offset", "0"))
         super().__init__(instruction, [r for reader in self.readers for r in reader.registers], to.registers)
         self.loads = ("lds", tuple(r for r in self.writes if r not in self.reads))
 
@@ -251,13 +231,13 @@ class Exchange(DecodedStep):
         """Acts on the selected waves."""
         values = [reader(waves) for reader in self.readers]
         waves.put(self.to.index, self._moved(waves, values[-1], values[0] if len(values) > 1 else None))
-        waves.waits.issue("lds", waves.at, self.writes, self.line, self.text)
+        waves.waits.issue("lds", waves.at, self.writes, self)
 
     def run_tracked(self, waves: Waves) -> None:
-        """Acts, and says which bits of what it writes are undefined."""
+        """Acts, and tracks undefined bits of the results."""
         lanes = None
         if len(self.readers) > 1:
-            waves.require_defined(self.readers[0].registers, "the number of a lane", self.line, self.text)
+            waves.require_defined(self.readers[0].registers, "the number of a lane", self)
             lanes = self.readers[0](waves)
         bits = self.readers[-1].undefined(waves)
         moved = None if bits is None else self._moved(waves, bits, lanes)
@@ -267,7 +247,7 @@ class Exchange(DecodedStep):
 
 
 def swizzle_bits(spelled: str) -> int:
-    """The 16 bits of a swizzle's offset, from a number or from ``swizzle(BITMASK_PERM,"…")`` and the like."""
+    """The 16 bits of a swizzle's offset, from a number or from a form like ``swizzle(BITMASK_PERM,"…")``."""
     if not spelled.startswith("swizzle"):
         return int(spelled, 0)
     words = [word.strip().strip("\"'") for word in spelled[len("swizzle(") : -1].split(",")]
@@ -297,20 +277,18 @@ def swizzled(bits: int, lanes: int) -> Array:
     return (lane & ~31) | within
 
 
-def lanes_below(lanes: int, upper: bool) -> Array:
-    """For each lane, a word with a bit for each earlier lane, of lanes 0 to 31 or from 32 on."""
-    before = [((1 << lane) - 1) >> (32 if upper else 0) & 0xFFFFFFFF for lane in range(lanes)]
-    return np.array([before], np.uint32)
-
-
 def counted(lanes: int, upper: bool) -> Any:
-    """``v_mbcnt``: how many bits of a mask belong to lanes before this one, and a number."""
-    below = lanes_below(lanes, upper)
+    """``v_mbcnt``: count the bits of a mask that belong to earlier lanes, and add a number.
+
+    The mask has a bit for each lane from 0 to 31, or from 32 on (`upper`).
+    """
+    earlier = [((1 << lane) - 1) >> (32 if upper else 0) & 0xFFFFFFFF for lane in range(lanes)]
+    below = np.array([earlier], np.uint32)
     return lambda a, b: np.bitwise_count(a & below).astype(np.uint32) + b
 
 
 class Permute16(DecodedStep):
-    """Lanes read the lane that 64 bits name of their row, or of the other row."""
+    """Lanes read another lane of their row, or of the other row; 4 bits of a pair of scalars select it."""
 
     def __init__(self, instruction: Instruction, other: bool) -> None:
         to, source, low, high = instruction.operands[:4]

@@ -23,7 +23,7 @@ from tilewright.amdgcn.machine_rules import LDS_BYTES
 from tilewright.amdgcn.memory import GlobalStep
 from tilewright.amdgcn.operands import EXEC, SGPR
 from tilewright.amdgcn.space import BASE, Arrays, Lds, Space, Watch, unknown_space
-from tilewright.amdgcn.state import Array, InstructionSet, Waves, register_name
+from tilewright.amdgcn.state import Array, InstructionSet, Waves
 from tilewright.amdgcn.steps import DecodedStep
 from tilewright.amdgcn.text import KernelArgument, KernelListing, Listing, read_listing
 from tilewright.argument_checks import is_whole
@@ -35,7 +35,7 @@ from tilewright.argument_checks import is_whole
 
 RUNNING, WAITING, DONE = range(3)
 FAIR = 64
-"""Every so many turns those go on that have waited longest, so that waves that wait in a loop starve no
+"""Every 64th turn advances the waves that have waited longest, so that waves in a waiting loop starve no
 others."""
 
 
@@ -43,10 +43,10 @@ class WaveRunner:
     """Executes the waves of some blocks.
 
     Args:
-        waves: before their first instruction.
-        steps: the kernel.
-        block_of: the block of each wave.
-        all_meet: whether a barrier that some waves of a block ended without is refused.
+        waves: the waves, before their first instruction.
+        steps: decoded instructions of the kernel.
+        block_of: block of each wave.
+        all_meet: refuse a barrier at which a wave waits after another wave of its block has ended.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class WaveRunner:
         """Executes all waves to their end.
 
         Args:
-            most: instructions of all waves that may be executed.
+            most: limit of the instructions of all waves.
 
         Returns:
-            How many of them are left.
+            The rest of this limit.
 
         Raises:
             DeadlockError: no wave can go on, or too many instructions.
@@ -90,26 +90,23 @@ class WaveRunner:
             if left < 0:
                 raise DeadlockError(
                     f"{most} instructions were executed and the kernel has not ended",
-                    self.steps[lowest].line,
-                    self.steps[lowest].text,
+                    *self.steps[lowest].position,
                 )
 
     def _go(self, chosen: Array, place: int, until: int) -> int:
-        """Executes chosen waves until they branch, wait, end or meet others; how many instructions."""
+        """Executes waves until they branch, wait, end or meet others; returns the number of instructions."""
         waves, steps, counts = self.waves, self.steps, self.counts
         waves.select(chosen)
         first, size = place, len(chosen)
         while True:
             if place >= len(steps):
                 raise DeadlockError(
-                    f"the kernel runs beyond its end, behind line {steps[-1].line}",
-                    steps[-1].line,
-                    steps[-1].text,
+                    f"the kernel runs beyond its end, behind line {steps[-1].line}", *steps[-1].position
                 )
             step = steps[place]
             counts[place] += size
             if not waves.waits.pending.keys().isdisjoint(step.touched):
-                waves.waits.check(step.touched, waves.at, step.line, step.text, register_name, step.loads)
+                waves.waits.check(step, waves.at)
             if step.ends:
                 break
             if waves.undefined.isdisjoint(step.touched):
@@ -138,7 +135,7 @@ class WaveRunner:
         busy = np.bincount(self.block_of[self.state == RUNNING], minlength=blocks)
         free = (self.state == WAITING) & (busy[self.block_of] == 0)
         if self.all_meet and free.any() and (self.state == DONE).any():
-            # Refuses that waves go on from a barrier at which others of their block can no longer arrive.
+            # Other waves of the block have ended and can no longer arrive.
             ended = np.isin(self.block_of, self.block_of[free]) & (self.state == DONE)
             if ended.any():
                 among = np.isin(self.block_of, self.block_of[ended])
@@ -146,8 +143,7 @@ class WaveRunner:
                 raise MissedBarrierError(
                     f"{int((free & among).sum())} waves wait at a barrier that {int(ended.sum())} others of "
                     "their block ended without",
-                    first.line,
-                    first.text,
+                    *first.position,
                 )
         self.state[free] = RUNNING
 
@@ -157,8 +153,9 @@ class WaveRunner:
 
 Dimensions = tuple[int, int, int]
 PACKET = 64
+"""Bytes of the dispatch packet, which lies before the arguments."""
 MOST_THREADS = 1024
-"""Threads of a block, at most."""
+"""Largest number of threads of a block."""
 
 
 @dataclass(slots=True)
@@ -166,9 +163,9 @@ class ListingExecution:
     """The record of an execution.
 
     Args:
-        waves: how many.
-        mnemonics: how often waves executed each.
-        lines: how often waves executed the instruction of each line of the listing.
+        waves: number of waves.
+        mnemonics: number of executions of each mnemonic, by all waves.
+        lines: number of executions of each line of the listing, by all waves.
     """
 
     waves: int = 0
@@ -190,45 +187,44 @@ def execute(
     all_meet: bool = False,
     watch: Watch | None = None,
 ) -> ListingExecution:
-    """Executes a grid of a kernel from its listing; what it stores is in the arrays then.
+    """Execute a grid of a kernel from its listing, and store its results in the arrays.
 
-    Blocks are executed in the order of their numbers, as many at once as make up `together` waves. A wave's
-    instructions take effect one by one, loads at once: that a listing waits where it must is checked apart
-    from that.
+    Blocks are executed in the order of their numbers; about `together` waves advance at once.  Instructions
+    of a wave, loads included, take effect one by one.  The waits of the listing are checked separately.
 
     Args:
-        listing: what a compiler wrote for gfx11 or gfx9.4, or that as `read_listing` read it.
-        arguments: for each that the metadata names but those the runtime gives: an array, a NumPy number of
-            its dtype, or bytes.
+        listing: text of a compiler's listing for gfx11 or gfx9.4, or the result of `read_listing`.
+        arguments: an array, a NumPy number or bytes for each argument of the kernel that the runtime does
+            not pass itself.
         grid: blocks along x, y and z.
         block: threads of a block along x, y and z.
-        kernel: which one, where the listing has several.
-        lds_bytes: of LDS that the launch adds to what the kernel has.
-        together: waves that are executed at once.
-        most: instructions of all waves after which it is given up.
-        stores_once: no byte of an array is stored to twice but by atomics: lanes that do are refused.
-        all_meet: all waves of a block come to as many barriers: one at which a wave waits when others have
-            ended, whom hardware does not count, is refused.
-        watch: is told of each access to LDS: its line, bytes of a lane, the offset of each wave's lanes, -1
-            for those that take no part, and whether they store.
+        kernel: name of the kernel, if the listing has several.
+        lds_bytes: dynamic LDS of the launch, in bytes.
+        together: number of waves that advance at once.
+        most: limit of executed instructions, over all waves.
+        stores_once: refuse a second plain store to the same byte of an array.
+        all_meet: refuse a barrier at which a wave waits after another wave of its block has ended; hardware
+            does not count ended waves.
+        watch: observer of the accesses to LDS.  Its arguments: line, bytes of a lane, the offset of each
+            wave's lanes (-1 for inactive lanes), and whether they store.
 
     Returns:
-        How often each instruction was executed.
+        Number of executions of each instruction.
 
     Raises:
-        UnknownInstructionError: an instruction without a meaning here.
-        MissingWaitError: a register is used before a wait for what loads into it.
-        LdsRaceError: accesses to LDS with no barrier between.
+        UnknownInstructionError: an instruction is not known.
+        MissingWaitError: a register is used before a wait for the load into it.
+        LdsRaceError: two waves access the same bytes of LDS with no barrier between.
         OutOfBoundsError: an access beyond the arrays, LDS or scratch memory.
         StoredTwiceError: two lanes store to the same bytes, under `stores_once`.
-        MissedBarrierError: waves wait where others have ended, under `all_meet`.
-        UninitialisedError: a result, an address or a branch depends on what was never written.
+        MissedBarrierError: a wave waits at a barrier after others have ended, under `all_meet`.
+        UninitialisedError: a result, an address or a branch depends on bits that were never written.
         WaitStateError: an instruction follows another one sooner than hardware permits.
-        RegisterError: a register beyond the declared ones, or a tuple that begins at an odd one.
+        RegisterError: a register beyond the declared ones, or a tuple that begins at an odd register.
         MisalignedError: 16 bytes of LDS at an address that is no multiple of 16.
-        UnreplicatedLanesError: a WMMA whose halves of a wave differ, or without all lanes.
+        UnreplicatedLanesError: the halves of a wave hold different WMMA operands, or a lane is inactive.
         DeadlockError: waves wait for each other, or `most` was reached.
-        ListingError: arguments that are not those of the kernel.
+        ListingError: the arguments do not fit the kernel.
 
     Example:
         >>> text = '''
@@ -261,8 +257,16 @@ def execute(
     family, of = family_of(read.arch), read.kernel(kernel)
     if not of.instructions:
         raise ListingParseError(f"kernel {of.name!r} has no instructions")
-    _require_extents(_three(grid), _three(block))
-    launch = _Launch(of, family, decode(of, family), _three(grid), _three(block), arguments, lds_bytes)
+    blocks_of, threads_of = _three(grid), _three(block)
+    if math.prod(threads_of) > MOST_THREADS:
+        raise ListingError(
+            f"a block has at most {MOST_THREADS} threads, not {' x '.join(map(str, threads_of))}"
+        )
+    if any(count * size >= 1 << 32 for count, size in zip(blocks_of, threads_of, strict=True)):
+        raise ListingError(
+            f"a grid of {blocks_of} blocks of {threads_of} threads has 2**32 threads or more in a dimension"
+        )
+    launch = _Launch(of, family, decode(of, family), blocks_of, threads_of, arguments, lds_bytes)
     if stores_once:
         launch.arrays.stored = np.zeros(len(launch.arrays.octets), np.bool_)
     done = ListingExecution()
@@ -291,18 +295,8 @@ def _three(extents: Sequence[int]) -> Dimensions:
     return int(x), int(y), int(z)
 
 
-def _require_extents(grid: Dimensions, block: Dimensions) -> None:
-    """A block has at most 1024 threads, and a grid fewer than 2**32 along each of its dimensions."""
-    if math.prod(block) > MOST_THREADS:
-        raise ListingError(f"a block has at most {MOST_THREADS} threads, not {' x '.join(map(str, block))}")
-    if any(count * size >= 1 << 32 for count, size in zip(grid, block, strict=True)):
-        raise ListingError(
-            f"a grid of {grid} blocks of {block} threads has 2**32 threads or more in a dimension"
-        )
-
-
 class _Launch:
-    """One launch: the arrays in their memory, and what waves begin with."""
+    """One launch: its device memory, and the initial state of its waves."""
 
     def __init__(
         self,
@@ -336,21 +330,27 @@ class _Launch:
         more = (max(kernel.directives.get("kernarg_size", 0), size) // 64 + 1) * 64 + PACKET
         self.arrays = Arrays(arrays, more, bytes(kernel.constants.octets))
         self.arguments = self.arrays.more + PACKET
-        self._packet()
+        extents = [count * size for count, size in zip(grid, block, strict=True)]
+        packet = struct.pack("<HHHHHHIII", 0, 0, *block, 0, *extents)
+        self.arrays.octets[self.arrays.more : self.arrays.more + len(packet)] = list(packet)
         for place, (argument, value) in enumerate(zip(given, arguments, strict=True)):
             self._put(argument, self._spelled(place, argument, value))
+        hidden = {"hidden_grid_dims": 3}
+        for number, letter in enumerate("xyz"):
+            hidden[f"hidden_block_count_{letter}"] = grid[number]
+            hidden[f"hidden_group_size_{letter}"] = block[number]
         for argument in kernel.arguments:
             if argument.kind.startswith("hidden_"):
-                value = self._hidden(argument.kind)
+                value = hidden.get(argument.kind, 0)
                 if value >= 1 << (8 * argument.size):
                     raise ListingError(f"{argument.kind} is {value}, which {argument.size} bytes do not hold")
                 self._put(argument, value.to_bytes(argument.size, "little"))
-        self.granule = _granule(steps)
-
-    def _packet(self) -> None:
-        extents = [count * size for count, size in zip(self.grid, self.block, strict=True)]
-        packet = struct.pack("<HHHHHHIII", 0, 0, *self.block, 0, *extents)
-        self.arrays.octets[self.arrays.more : self.arrays.more + len(packet)] = list(packet)
+        sizes = [
+            step.access.size
+            for step in steps
+            if isinstance(step, GlobalStep) and step.instruction.mnemonic.startswith(("ds_", "flat_"))
+        ]
+        self.granule = min([4, *sizes])  # the narrowest access to LDS
 
     def _put(self, argument: KernelArgument, octets: bytes) -> None:
         first = self.arguments + argument.offset
@@ -365,23 +365,23 @@ class _Launch:
         elif isinstance(value, np.generic | np.ndarray):
             octets = value.tobytes()
         else:
-            raise ListingError(_untyped(name, argument.size, value))
+            # The metadata has the size of an argument, but not its dtype.
+            examples = {
+                2: "np.float16(2) or np.int16(2)",
+                4: "np.float32(2) or np.int32(2)",
+                8: "np.float64(2) or np.int64(2)",
+            }
+            raise ListingError(
+                f"{name} takes a number of {argument.size} bytes, and the listing does not say whether an "
+                f"integer or a float; {value!r} of type {type(value).__name__} is either; "
+                f"nearest: {examples.get(argument.size, 'bytes')}"
+            )
         if len(octets) != argument.size:
             raise ListingError(f"{name} takes {argument.size} bytes, not {len(octets)}")
         return octets
 
-    def _hidden(self, kind: str) -> int:
-        for place, letter in enumerate("xyz"):
-            known = {
-                f"hidden_block_count_{letter}": self.grid[place],
-                f"hidden_group_size_{letter}": self.block[place],
-            }
-            if kind in known:
-                return known[kind]
-        return 3 if kind == "hidden_grid_dims" else 0
-
     def engine(self, blocks: range, waves_of_block: int, all_meet: bool) -> WaveRunner:
-        """Some blocks' waves before their first instruction."""
+        """The waves of some blocks before their first instruction."""
         used = {register for step in self.steps for register in step.touched if register < SGPR}
         waves = Waves(self.family, len(blocks) * waves_of_block, sorted(used | {0}))
         block_of = np.repeat(np.arange(len(blocks)), waves_of_block)
@@ -427,10 +427,8 @@ class _Launch:
             if says.get(f"user_sgpr_{name}", 0):
                 known = [] if address is None else [address & 0xFFFFFFFF, address >> 32]
                 values += known or [None] * count
-        length, first = (
-            says.get("user_sgpr_kernarg_preload_length", 0),
-            says.get("user_sgpr_kernarg_preload_offset", 0),
-        )
+        length = says.get("user_sgpr_kernarg_preload_length", 0)
+        first = says.get("user_sgpr_kernarg_preload_offset", 0)
         words = self.arrays.octets[self.arguments : self.arguments + 4 * (first + length)].view(np.uint32)
         values += [int(word) for word in words[first:]]
         values += [None] * (says.get("user_sgpr_count", len(values)) - len(values))
@@ -445,24 +443,3 @@ class _Launch:
 
 def _name(place: int, argument: KernelArgument) -> str:
     return f"argument {place}" + (f" ({argument.name})" if argument.name else "")
-
-
-def _untyped(name: str, size: int, value: object) -> str:
-    """The error for a Python number: metadata has an argument's size, but not its dtype."""
-    bits = 8 * size
-    legal = {16: "np.float16(2) or np.int16(2)", 32: "np.float32(2) or np.int32(2)"}
-    example = legal.get(bits, "np.float64(2) or np.int64(2)" if bits == 64 else "bytes")
-    return (
-        f"{name} takes a number of {size} bytes, and the listing does not say whether an integer or a float; "
-        f"{value!r} of type {type(value).__name__} is either; nearest: {example}"
-    )
-
-
-def _granule(steps: list[DecodedStep]) -> int:
-    """The least bytes that an instruction accesses in LDS: 1, 2 or 4."""
-    sizes = [
-        step.access.size
-        for step in steps
-        if isinstance(step, GlobalStep) and step.instruction.mnemonic.startswith(("ds_", "flat_"))
-    ]
-    return min([4, *sizes])

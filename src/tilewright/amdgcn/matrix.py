@@ -1,16 +1,16 @@
 """Matrix instructions: WMMA of gfx11 and MFMA of gfx942.
 
-Which lane holds which element is that of AMD's tables. In which order hardware adds products, and where it
-rounds, is not published. Here, **assumed**: products of 16 and 8 bits are exact, those of one instruction
-and the sum that comes in are added in f64 and rounded once to f32 (to f16 or bf16 where the sums are those);
-f32 and f64 are multiplied and added along k by one fused multiply-add each; integers are exact modulo 2³².
-Subnormal numbers count as what they are.
+The layouts of elements over lanes are AMD's tables.  AMD does not publish the order of the sums, nor where
+they are rounded.  This module **assumes**: products of 16 and 8 bits are exact; all products of an
+instruction and its C are added in f64 and rounded once, to f32, f16 or bf16; f32 and f64 take one fused
+multiply-add for each k; integers are exact modulo 2³².  Subnormal numbers are not flushed.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -23,16 +23,8 @@ from tilewright.amdgcn.state import Array, Waves
 from tilewright.amdgcn.steps import DecodedStep
 from tilewright.amdgcn.text import Instruction
 
-BITS = {
-    "f16": 16,
-    "bf16": 16,
-    "i8": 8,
-    "iu8": 8,
-    "iu4": 4,
-    "f32": 32,
-    "f64": 64,
-    **dict.fromkeys(FP8_VALUES, 8),
-}
+BITS = {"f16": 16, "bf16": 16, "i8": 8, "iu8": 8, "iu4": 4, "f32": 32, "f64": 64}
+BITS |= dict.fromkeys(FP8_VALUES, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +34,7 @@ class MatrixShape:
     Args:
         m: rows of A, and columns of B.
         k: products of each sum.
-        blocks: independent products.
+        blocks: number of independent products.
         of_a: format of A.
         of_b: format of B.
         sums: format of C and D.
@@ -87,7 +79,7 @@ def mfma_shape(mnemonic: str) -> MatrixShape | None:
 
 
 def of_arch(shape: MatrixShape, arch: str) -> MatrixShape:
-    """The same with the 8-bit formats of an architecture: on gfx950 they are the OCP's.
+    """The shape with the 8-bit formats of an architecture, which are the OCP's on gfx950.
 
     Example:
         >>> of_arch(MatrixShape(32, 16, 1, "fp8", "f16", "f32"), "gfx950").of_a
@@ -131,8 +123,8 @@ class MatrixStep(DecodedStep):
     """The base of matrix instructions.
 
     Args:
-        instruction: as the listing has it.
-        shape: what it multiplies.
+        instruction: the parsed instruction.
+        shape: shape and dtypes.
     """
 
     def __init__(self, instruction: Instruction, shape: MatrixShape) -> None:
@@ -157,51 +149,45 @@ class MatrixStep(DecodedStep):
         """C as registers of lanes, (waves, lanes, registers), in its own type."""
         if self.c.registers:
             return self.stacked(waves, self.c).view(dtype)
-        kind = {"f": "f32", "i": "u32"}[np.dtype(dtype).kind] if np.dtype(dtype).itemsize == 4 else "f64"
-        bits = constant_bits(self.c, kind)
-        count = len(self.d.registers) * 4 // np.dtype(dtype).itemsize
-        constant = np.array(bits, np.dtype(f"u{np.dtype(dtype).itemsize}")).view(dtype)
-        return np.full((*waves.mask.shape, count), constant)
+        of = np.dtype(dtype)
+        kind = {"f": "f32", "i": "u32"}[of.kind] if of.itemsize == 4 else "f64"
+        constant = np.array(constant_bits(self.c, kind), f"u{of.itemsize}").view(dtype)
+        return np.full((*waves.mask.shape, len(self.d.registers) * 4 // of.itemsize), constant)
 
     def put(self, waves: Waves, words: Array) -> None:
         """Writes D, (waves, lanes, registers) words, in all lanes."""
         for place, register in enumerate(self.d.registers):
             waves.put(register, words[..., place])
 
-    def spread(self, waves: Waves, rows: Array | None, columns: Array | None, inward: Array | None) -> None:
-        """Says which registers of D are undefined; of whole rows and columns where an operand is."""
-        for place, register in enumerate(self.d.registers):
-            bits: Any = None
-            parts = [part if part is None else part[..., place] for part in (rows, columns, inward)]
-            for part in parts:
-                if part is not None:
-                    bits = part if bits is None else bits | part
-            if bits is not None:
-                bits = np.where(bits, np.uint32(0xFFFFFFFF), np.uint32(0))
-            waves.put_undefined(register, bits, self._why)
-
-    _why = ""
-
     def run_tracked(self, waves: Waves) -> None:
-        """Acts, and says which bits of what it writes are undefined."""
+        """Acts, and tracks undefined bits of the results."""
         undefined = [self.undefined(waves, item) for item in (self.a, self.b, self.c)]
         bad = next((register for register in self.reads if register in waves.undefined), None)
-        self._why = "" if bad is None else waves.why(bad)
+        why = "" if bad is None else waves.why(bad)
         self.run(waves)
         mask, full = waves.mask, waves.full
         waves.mask, waves.full = np.ones_like(mask), True
-        self.spread(waves, *self.reach(*undefined))
+        reached = [part for part in self.reach(*undefined) if part is not None]
+        for place, register in enumerate(self.d.registers):
+            bits = None
+            if reached:
+                hit = reduce(np.bitwise_or, (part[..., place] for part in reached))
+                bits = np.where(hit, np.uint32(0xFFFFFFFF), np.uint32(0))
+            waves.put_undefined(register, bits, why)
         waves.mask, waves.full = mask, full
 
     def reach(
         self, a: Array | None, b: Array | None, c: Array | None
     ) -> tuple[Array | None, Array | None, Array | None]:
-        """Registers of D, as (waves, lanes, registers), that depend on undefined bits."""
+        """Registers of D, as (waves, lanes, registers), that depend on undefined bits of A, B and C."""
         raise NotImplementedError
 
 
 class Wmma(MatrixStep):
-    """A 16 × 16 × 16 product of a wave of 32 lanes, whose halves hold the same rows of A and columns of B."""
+    """A 16 × 16 × 16 product of a wave of 32 lanes.
+
+    Both halves of the wave must hold the same rows of A and columns of B.
+    """
 
     def __init__(self, instruction: Instruction, shape: MatrixShape) -> None:
         super().__init__(instruction, shape)
@@ -215,14 +201,12 @@ class Wmma(MatrixStep):
         others = {"op_sel", "op_sel_hi", "clamp", *(["neg_lo"] if self.integer else [])}
         if unknown := set(instruction.modifiers) - others:
             raise UnknownInstructionError(
-                f"no meaning is known for {sorted(unknown)} of {instruction.mnemonic}", self.line, self.text
+                f"no meaning is known for {sorted(unknown)} of {instruction.mnemonic}", *self.position
             )
         needed = 16 * BITS[shape.of_a] // 32
         if (len(self.a.registers), len(self.b.registers), len(self.d.registers)) != (needed, needed, 8):
             raise UnknownInstructionError(
-                f"{instruction.mnemonic} takes {needed} registers of A and B, and 8 of D",
-                self.line,
-                self.text,
+                f"{instruction.mnemonic} takes {needed} registers of A and B, and 8 of D", *self.position
             )
 
     def _operand(self, waves: Waves, item: ListingOperand, name: str, signed: bool) -> Array:
@@ -232,15 +216,14 @@ class Wmma(MatrixStep):
             raise UnreplicatedLanesError(
                 f"lanes {lane} and {lane + 16} of wave {waves.selected()[wave]} hold different numbers "
                 f"of {name} in v{item.registers[register]}: both halves of a wave must hold the same",
-                self.line,
-                self.text,
+                *self.position,
             )
         return numbers(words[:, :16], self.shape.of_a, signed)
 
     def run(self, waves: Waves) -> None:
         """Acts on the selected waves."""
         if not waves.full:
-            raise UnreplicatedLanesError("a WMMA is executed without all lanes active", self.line, self.text)
+            raise UnreplicatedLanesError("a WMMA is executed without all lanes active", *self.position)
         a = self._operand(waves, self.a, "A", self.signs[0])
         b = self._operand(waves, self.b, "B", self.signs[1])
         kind = {"f32": np.float32, "i32": np.int32}.get(self.shape.sums, np.uint32)
@@ -254,22 +237,18 @@ class Wmma(MatrixStep):
         with np.errstate(all="ignore"):
             total = multiplied(a, b, matrix, self.shape.of_a)
         lanes = total.reshape(-1, 8, 2, 16).transpose(0, 2, 3, 1).reshape(-1, 32, 8)
-        self.put(waves, self._rounded(waves, lanes))
-
-    def _rounded(self, waves: Waves, total: Array) -> Array:
         if self.shape.sums == "f32":
-            return total.astype(np.float32).view(np.uint32)
-        if self.shape.sums == "i32":
-            if self.clamp:
-                total = np.clip(total, -(2**31), 2**31 - 1)
-            return total.astype(np.uint32)
-        half = (
-            total.astype(np.float16).view(np.uint16)
-            if self.shape.sums == "f16"
-            else bf16_bits(total.astype(np.float32))
-        )
-        old = self.stacked(waves, self.d)
-        return (half.astype(np.uint32) << self.shift) | (old & ~(np.uint32(0xFFFF) << self.shift))
+            words = lanes.astype(np.float32).view(np.uint32)
+        elif self.shape.sums == "i32":
+            words = (np.clip(lanes, -(2**31), 2**31 - 1) if self.clamp else lanes).astype(np.uint32)
+        else:
+            if self.shape.sums == "f16":
+                half = lanes.astype(np.float16).view(np.uint16)
+            else:
+                half = bf16_bits(lanes.astype(np.float32))
+            old = self.stacked(waves, self.d)
+            words = (half.astype(np.uint32) << self.shift) | (old & ~(np.uint32(0xFFFF) << self.shift))
+        self.put(waves, words)
 
     def reach(
         self, a: Array | None, b: Array | None, c: Array | None
@@ -298,7 +277,7 @@ class Mfma(MatrixStep):
         zero = {name for name in ("cbsz", "abid", "blgp") if instruction.modifiers.get(name, "0") != "0"}
         if zero:
             raise UnknownInstructionError(
-                f"no meaning is known for {sorted(zero)} of {instruction.mnemonic}", self.line, self.text
+                f"no meaning is known for {sorted(zero)} of {instruction.mnemonic}", *self.position
             )
         expected = (
             self.per_lane * BITS[shape.of_a] // 32,
@@ -307,12 +286,11 @@ class Mfma(MatrixStep):
         if (len(self.a.registers), len(self.d.registers)) != expected or len(self.b.registers) != expected[0]:
             raise UnknownInstructionError(
                 f"{instruction.mnemonic} takes {expected[0]} registers of A and B, and {expected[1]} of D",
-                self.line,
-                self.text,
+                *self.position,
             )
 
     def _places(self) -> Array:
-        """The element of (blocks, rows, columns) that each register of each lane holds."""
+        """The element of (blocks, rows, columns) in each register of each lane."""
         lane, register = np.meshgrid(np.arange(64), np.arange(self.registers), indexing="ij")
         m = self.shape.m
         column, group = lane % m, lane // m
@@ -326,10 +304,6 @@ class Mfma(MatrixStep):
             block, row = register // 16, 8 * (register % 16 // 4) + 4 * group + register % 4
         return np.asarray((block * m + row) * m + column)
 
-    def _operand(self, waves: Waves, item: ListingOperand, kind: str) -> Array:
-        values = numbers(self.stacked(waves, item), kind)
-        return self._grouped(values)
-
     def _grouped(self, values: Array) -> Array:
         """Numbers of lanes, (waves, 64, per lane), as (waves, blocks, rows, k)."""
         groups = values.reshape(-1, 64 // self.shape.m, self.shape.m, self.per_lane)
@@ -339,7 +313,8 @@ class Mfma(MatrixStep):
 
     def run(self, waves: Waves) -> None:
         """Acts on the selected waves."""
-        a, b = self._operand(waves, self.a, self.shape.of_a), self._operand(waves, self.b, self.shape.of_b)
+        a = self._grouped(numbers(self.stacked(waves, self.a), self.shape.of_a))
+        b = self._grouped(numbers(self.stacked(waves, self.b), self.shape.of_b))
         kind = {"f32": np.float32, "i32": np.int32, "f64": np.float64}[self.shape.sums]
         held = self.sums_in(waves, kind)
         c = held.reshape(len(held), -1)[:, self.to_matrix].reshape(
@@ -358,7 +333,6 @@ class Mfma(MatrixStep):
         self, a: Array | None, b: Array | None, c: Array | None
     ) -> tuple[Array | None, Array | None, Array | None]:
         """Registers of D that depend on undefined bits of A, B and C."""
-        shape = (1, self.shape.blocks, self.shape.m, self.shape.m)
         found: list[Array | None] = []
         for bits, axis in ((a, -1), (b, -2)):
             if bits is None:
@@ -366,7 +340,8 @@ class Mfma(MatrixStep):
                 continue
             some = np.repeat(np.asarray(bits.any(-1))[..., None], self.per_lane, axis=-1)
             hit: Array = np.asarray(self._grouped(np.asarray(some)).any(-1))
-            spread = np.broadcast_to(np.expand_dims(hit, axis), (len(hit), *shape[1:]))
+            shape = (len(hit), self.shape.blocks, self.shape.m, self.shape.m)
+            spread = np.broadcast_to(np.expand_dims(hit, axis), shape)
             lanes = spread.reshape(len(hit), -1)[:, self.to_lanes].reshape(-1, 64, self.registers)
             found.append(np.repeat(lanes, len(self.d.registers) // self.registers, axis=-1))
         return found[0], found[1], c

@@ -13,7 +13,7 @@ from tilewright.amdgcn.faults import OutOfBoundsError, UninitialisedError, Unkno
 from tilewright.amdgcn.floats import bf16_bits, from_bf16, larger, smaller
 from tilewright.amdgcn.operands import APERTURES, ListingOperand
 from tilewright.amdgcn.readers import UNSIGNED, OperandReader
-from tilewright.amdgcn.space import BASE, Space
+from tilewright.amdgcn.space import BASE, GUARD_PLACE, NONE_UNKNOWN, Space
 from tilewright.amdgcn.state import Array, Waves
 from tilewright.amdgcn.steps import DecodedStep
 from tilewright.amdgcn.text import Instruction
@@ -23,8 +23,8 @@ from tilewright.amdgcn.text import Instruction
 # The lanes act one after another, in the order of waves and lanes.  This order is an assumption.
 
 
-def _pair(function: Any) -> Any:
-    """A function of the lower and of the upper 16 bits of words."""
+def _per_half(function: Any) -> Any:
+    """Apply a function to the lower and to the upper 16 bits of words."""
 
     def both(old: Any, value: Any) -> Any:
         low, high = (
@@ -36,7 +36,7 @@ def _pair(function: Any) -> Any:
     return both
 
 
-_PLAIN: dict[str, Any] = {
+_INTEGER: dict[str, Any] = {
     "add": np.add,
     "sub": np.subtract,
     "rsub": lambda old, value: value - old,
@@ -47,63 +47,49 @@ _PLAIN: dict[str, Any] = {
     "inc": lambda old, value: np.where(old >= value, old.dtype.type(0), old + old.dtype.type(1)),
     "dec": lambda old, value: np.where((old == 0) | (old > value), value, old - old.dtype.type(1)),
 }
-_ORDERED = {"min": np.minimum, "max": np.maximum}
 
 
-def _table() -> dict[str, tuple[str, Any]]:
-    """The dtype and the meaning of each operation, by what follows ``atomic_`` or ``ds_``."""
+def swap_if_equal(old: Any, new: Any, compared: Any) -> Any:
+    """Compare-and-swap: the new number where the old one equals the comparand."""
+    return np.where(old == compared, new, old)
+
+
+def _atomics() -> dict[str, tuple[str, Any]]:
     table: dict[str, tuple[str, Any]] = {}
-    for name, function in _PLAIN.items():
-        table[name], table[f"{name}_x2"] = ("u4", function), ("u8", function)
-        for bits, dtype in (("32", "u4"), ("64", "u8")):
-            for letter in "ubi":
-                table[f"{name}_{letter}{bits}"] = (dtype, function)
-    for name, function in _ORDERED.items():
-        for letter, sign in (("u", "u"), ("s", "i")):
-            table[f"{letter}{name}"], table[f"{letter}{name}_x2"] = (
-                (f"{sign}4", function),
-                (f"{sign}8", function),
-            )
-        for letter in "ui":
-            table[f"{name}_{letter}32"], table[f"{name}_{letter}64"] = (
-                (f"{letter}4", function),
-                (f"{letter}8", function),
-            )
-    for bits, dtype in (("32", "f4"), ("64", "f8")):
-        table[f"add_f{bits}"] = (dtype, np.add)
-        table[f"max_f{bits}"], table[f"min_f{bits}"] = (dtype, larger), (dtype, smaller)
-    table["pk_add_f16"], table["pk_add_bf16"] = (
-        ("u4", _pair(lambda a, b: (a.view(np.float16) + b.view(np.float16)).view(np.uint16))),
-        ("u4", _pair(lambda a, b: bf16_bits(from_bf16(a) + from_bf16(b)))),
-    )
-    for name in ("storexchg_b32", "wrxchg_b32"):
-        table[name] = ("u4", _PLAIN["swap"])
-    for name in ("storexchg_b64", "wrxchg_b64"):
-        table[name] = ("u8", _PLAIN["swap"])
+    for size in (4, 8):
+        bits, x2 = 8 * size, "_x2" if size == 8 else ""
+        unsigned = f"u{size}"
+        for name, function in _INTEGER.items():
+            for form in (f"{name}{x2}", *(f"{name}_{letter}{bits}" for letter in "ubi")):
+                table[form] = (unsigned, function)
+        for name, function, of_floats in (("min", np.minimum, smaller), ("max", np.maximum, larger)):
+            table[f"u{name}{x2}"] = table[f"{name}_u{bits}"] = (unsigned, function)
+            table[f"s{name}{x2}"] = table[f"{name}_i{bits}"] = (f"i{size}", function)
+            table[f"{name}_f{bits}"] = (f"f{size}", of_floats)
+        table[f"add_f{bits}"] = (f"f{size}", np.add)
+        table[f"storexchg_b{bits}"] = table[f"wrxchg_b{bits}"] = (unsigned, _INTEGER["swap"])
+        for form in (f"cmpswap{x2}", *(f"{name}_b{bits}" for name in ("cmpswap", "cmpst", "cmpstore"))):
+            table[form] = (unsigned, swap_if_equal)
+    add_f16 = _per_half(lambda a, b: (a.view(np.float16) + b.view(np.float16)).view(np.uint16))
+    add_bf16 = _per_half(lambda a, b: bf16_bits(from_bf16(a) + from_bf16(b)))
+    table["pk_add_f16"], table["pk_add_bf16"] = ("u4", add_f16), ("u4", add_bf16)
     return table
 
 
-ATOMICS = _table()
-COMPARING = {
-    "cmpswap": "u4", "cmpswap_x2": "u8", "cmpswap_b32": "u4", "cmpswap_b64": "u8",
-    "cmpst_b32": "u4", "cmpst_b64": "u8", "cmpstore_b32": "u4", "cmpstore_b64": "u8",
-}  # fmt: skip
-"""Compare-and-swap operations."""
+ATOMICS = _atomics()
+"""Dtype and function of each operation, by its name after ``atomic_`` or ``ds_``."""
 
 
 def apply(space: Space, places: Array, dtype: str, function: Any, values: list[Array], mask: Array) -> Array:
-    """Performs an operation in each active lane in turn.
+    """Performs an operation in each active lane in turn, and returns the old numbers.
 
     Args:
         space: the memory.
-        places: of the lanes.
-        dtype: of the numbers.
-        function: the new number from the old one and those of the lane.
-        values: numbers of the lanes.
-        mask: which lanes are active.
-
-    Returns:
-        The old numbers.
+        places: byte of each lane's number in it.
+        dtype: type of the numbers.
+        function: the new number, from the old one and the lane's operands.
+        values: operands, each an array over lanes.
+        mask: active lanes.
     """
     size = np.dtype(dtype).itemsize
     view = space.octets.view(dtype)
@@ -133,8 +119,8 @@ class AccessForm:
 
     Args:
         size: bytes.
-        signed: fewer than 4 bytes are extended by their sign.
-        half: ``""``, ``"l"`` or ``"h"``: only this half of the register is written or read.
+        signed: sign-extend fewer than 4 bytes.
+        half: ``"l"`` or ``"h"`` if only this half of the register is accessed, else ``""``.
     """
 
     size: int
@@ -200,16 +186,17 @@ def access_of(form: str) -> AccessForm | None:
 # ---------------------------------------------------------------- steps
 
 
-GUARD_PLACE = 64
+HINTS = {"glc", "slc", "dlc", "sc0", "sc1", "nt", "offset"}
+"""Modifiers of any load or store: hints for caches, and the constant offset."""
 
 
 class Address:
-    """The addresses of lanes: of a vector register or none, a scalar one or none, and a constant.
+    """The address of each lane: an optional vector operand, an optional scalar operand and a constant.
 
     Args:
-        vector: the operand that differs between lanes, or ``off``.
-        scalar: the operand that does not, or ``off``.
-        modifiers: of the instruction.
+        vector: operand that differs between lanes, or ``off``.
+        scalar: operand that all lanes share, or ``off``.
+        modifiers: modifiers of the instruction.
     """
 
     def __init__(
@@ -231,14 +218,14 @@ class Address:
 
 
 class GlobalStep(DecodedStep):
-    """The base of loads and stores of global memory.
+    """The base of vector loads, stores and atomics.
 
     Args:
-        instruction: as the listing has it.
-        address: of the lanes.
-        access: what each lane loads or stores.
-        destination: the registers that are loaded.
-        data: the registers that are stored.
+        instruction: the parsed instruction.
+        address: addresses of the lanes.
+        access: width of one load or store of a lane.
+        destination: registers that are loaded.
+        data: registers that are stored.
     """
 
     def __init__(
@@ -256,26 +243,32 @@ class GlobalStep(DecodedStep):
         self.loads = ("vm", tuple(r for r in self.destination if r not in address.registers))
 
     def run_tracked(self, waves: Waves) -> None:
-        """Acts, and says which bits of what it writes are undefined."""
-        waves.require_defined(self.address.registers, "an address", self.line, self.text)
+        """Refuses an undefined address, then acts."""
+        waves.require_defined(self.address.registers, "an address", self)
         self.run(waves)
 
-    def stream(self, waves: Waves) -> str:
-        """Its wait counter."""
-        return "vs" if not self.destination and waves.family.counts_stores_apart else "vm"
-
     def count(self, waves: Waves) -> None:
-        """Count it as outstanding."""
-        waves.waits.issue(self.stream(waves), waves.at, self.destination, self.line, self.text)
+        """Counts it as outstanding, with the other loads or with the stores."""
+        stream = "vs" if not self.destination and waves.family.counts_stores_apart else "vm"
+        waves.waits.issue(stream, waves.at, self.destination, self)
 
     def put(
         self, waves: Waves, words: list[Array], unknown: list[Array] | None = None, why: str = ""
     ) -> None:
-        """Writes the loaded words to the registers."""
+        """Writes loaded words to the registers.
+
+        Args:
+            waves: the waves.
+            words: one array of words for each register.
+            unknown: undefined bits of the words, if the memory tracks them.
+            why: origin of undefined bits.
+        """
+        if unknown is not None and not any(np.where(waves.mask, word, 0).any() for word in unknown):
+            unknown = None
         old = waves.vector[self.destination[0]][waves.at] if self.access.half else None
         for register, word in zip(self.destination, self.access.loaded(words, old), strict=True):
             waves.put(register, word)
-        if unknown is None and all(register not in waves.undefined for register in self.destination):
+        if unknown is None and waves.undefined.isdisjoint(self.destination):
             return
         bits: list[Any] = list(unknown) if unknown is not None else [None] * len(self.destination)
         if self.access.half:
@@ -288,12 +281,12 @@ class GlobalStep(DecodedStep):
             waves.put_undefined(register, shadow, why)
 
     def words(self, waves: Waves, data: Sequence[int] | None = None) -> list[Array]:
-        """The words that are stored, of all registers or of some."""
+        """Words to store, from all data registers or from some."""
         registers = self.data if data is None else data
         return self.access.stored([waves.vector[register][waves.at] for register in registers])
 
     def unknown(self, waves: Waves, data: Sequence[int] | None = None) -> list[Array | None]:
-        """Undefined bits of the stored number."""
+        """Undefined bits of the words to store."""
         found = [waves.undefined_bits(register) for register in (self.data if data is None else data)]
         if self.access.half == "h" and found[0] is not None:
             found[0] = found[0] >> np.uint32(16)
@@ -302,11 +295,13 @@ class GlobalStep(DecodedStep):
         return found
 
     def require_known(self, waves: Waves) -> None:
-        """Refuses to store undefined bits where they would be a result.
+        """Refuses to store undefined bits as a result.
 
         Raises:
-            UninitialisedError: there are some.
+            UninitialisedError: a stored number has undefined bits.
         """
+        if waves.undefined.isdisjoint(self.data):
+            return
         for register, bits in zip(self.data, self.unknown(waves), strict=True):
             if bits is None or not (bad := np.where(waves.mask, bits, 0)).any():
                 continue
@@ -314,9 +309,34 @@ class GlobalStep(DecodedStep):
             raise UninitialisedError(
                 f"a stored number depends on v{register}, {waves.why(register)} "
                 f"(wave {waves.selected()[wave]}, lane {lane})",
-                self.line,
-                self.text,
+                *self.position,
             )
+
+    def move_scratch(self, waves: Waves, offsets: Array) -> None:
+        """Loads from the scratch memory of the active lanes, or stores to it.
+
+        Raises:
+            OutOfBoundsError: an offset beyond the kernel's scratch memory.
+        """
+        size, mask = self.access.size, waves.mask
+        bad = mask & ((offsets < 0) | (offsets + size > waves.scratch_size))
+        if bad.any():
+            raise OutOfBoundsError(
+                f"scratch memory is accessed at bytes {offsets[bad][0]} to {offsets[bad][0] + size - 1} "
+                f"of {waves.scratch_size}",
+                *self.position,
+            )
+        lanes = waves.selected()[:, None] * waves.lanes + np.arange(waves.lanes)
+        idle = len(waves.scratch.octets) - GUARD_PLACE
+        places = np.where(mask, lanes * waves.scratch_size + offsets, idle)
+        if self.destination:
+            unknown = waves.scratch_unknown.load(places, size)
+            why = "loaded from scratch memory that nothing was stored to"
+            self.put(waves, waves.scratch.load(places, size), unknown, why)
+            return
+        waves.scratch.store(places, size, self.words(waves), mask)
+        bits = [NONE_UNKNOWN if word is None else word for word in self.unknown(waves)]
+        waves.scratch_unknown.store(places, size, bits, mask)
 
 
 class GlobalLoad(GlobalStep):
@@ -324,9 +344,7 @@ class GlobalLoad(GlobalStep):
 
     def run(self, waves: Waves) -> None:
         """Acts on the selected waves."""
-        places = waves.arrays.places(
-            self.address(waves), self.access.size, waves.mask, "a load", self.line, self.text
-        )
+        places = waves.arrays.places(self.address(waves), self.access.size, waves.mask, "a load", self)
         self.put(waves, waves.arrays.load(places, self.access.size))
         self.count(waves)
 
@@ -336,18 +354,16 @@ class GlobalStore(GlobalStep):
 
     def run(self, waves: Waves) -> None:
         """Acts on the selected waves."""
-        if not waves.undefined.isdisjoint(self.data):
-            self.require_known(waves)
-        places = waves.arrays.places(
-            self.address(waves), self.access.size, waves.mask, "a store", self.line, self.text
-        )
-        waves.arrays.store_once(places, self.access.size, waves.mask, self.line, self.text)
-        waves.arrays.store(places, self.access.size, self.words(waves), waves.mask)
+        self.require_known(waves)
+        size = self.access.size
+        places = waves.arrays.places(self.address(waves), size, waves.mask, "a store", self)
+        waves.arrays.store_once(places, size, waves.mask, self)
+        waves.arrays.store(places, size, self.words(waves), waves.mask)
         self.count(waves)
 
 
 class GlobalAtomic(GlobalStep):
-    """An atomic on global memory, which gives the old number back or not."""
+    """An atomic on global memory, which may return the old number."""
 
     def __init__(
         self,
@@ -363,10 +379,8 @@ class GlobalAtomic(GlobalStep):
 
     def run(self, waves: Waves) -> None:
         """Acts on the selected waves."""
-        if not waves.undefined.isdisjoint(self.data):
-            self.require_known(waves)
-        size = self.access.size
-        places = waves.arrays.places(self.address(waves), size, waves.mask, "an atomic", self.line, self.text)
+        self.require_known(waves)
+        places = waves.arrays.places(self.address(waves), self.access.size, waves.mask, "an atomic", self)
         values = typed_values(self.words(waves), self.dtype)
         old = apply(waves.arrays, places, self.dtype, self.function, values, waves.mask)
         if self.destination:
@@ -379,95 +393,54 @@ class ScratchStep(GlobalStep):
 
     def run(self, waves: Waves) -> None:
         """Acts on the selected waves."""
-        offsets = self.address(waves).astype(np.uint32).astype(np.int64)
-        move_scratch(self, waves, offsets, waves.mask)
+        self.move_scratch(waves, self.address(waves).astype(np.uint32).astype(np.int64))
         self.count(waves)
 
 
-def move_scratch(step: GlobalStep, waves: Waves, offsets: Array, mask: Array) -> None:
-    """Loads from scratch memory, or stores to it, in the lanes of a mask.
-
-    Raises:
-        OutOfBoundsError: an offset beyond what the kernel has of it.
-    """
-    size = step.access.size
-    bad = mask & ((offsets < 0) | (offsets + size > waves.scratch_size))
-    if bad.any():
-        raise OutOfBoundsError(
-            f"scratch memory is accessed at bytes {offsets[bad][0]} to {offsets[bad][0] + size - 1} "
-            f"of {waves.scratch_size}",
-            step.line,
-            step.text,
-        )
-    lanes = waves.selected()[:, None] * waves.lanes + np.arange(waves.lanes)
-    places = np.where(mask, lanes * waves.scratch_size + offsets, len(waves.scratch.octets) - GUARD_PLACE)
-    if step.destination:
-        unknown = waves.scratch_unknown.load(places, size)
-        some = any(np.where(mask, word, 0).any() for word in unknown)
-        step.put(
-            waves,
-            waves.scratch.load(places, size),
-            unknown if some else None,
-            "loaded from scratch memory that nothing was stored to",
-        )
-        return
-    waves.scratch.store(places, size, step.words(waves), mask)
-    bits = [np.uint32(0) if word is None else word for word in step.unknown(waves)]
-    waves.scratch_unknown.store(places, size, [np.asarray(word) for word in bits], mask)
-
-
 class FlatStep(GlobalStep):
-    """A load or store whose address says whether it is of global memory, LDS or scratch memory."""
+    """A load or store whose address selects global memory, LDS or scratch memory."""
 
     def run(self, waves: Waves) -> None:
         """Acts on the selected waves."""
         addresses = self.address(waves)
+        offsets = (addresses & np.uint64(0xFFFFFFFF)).astype(np.int64)
         upper = addresses >> np.uint64(32)
         active, full = waves.mask, waves.full
-        for name, where in (("scratch", "src_private_base"), ("lds", "src_shared_base"), ("global", "")):
-            here = active & ((upper == APERTURES[where] >> 32) if where else (upper >= BASE >> 32))
-            if not here.any():
-                continue
-            waves.mask, waves.full = here, bool(here.all())
-            low = (addresses & np.uint64(0xFFFFFFFF)).astype(np.int64)
-            if name == "scratch":
-                move_scratch(self, waves, low, here)
-            elif name == "lds":
-                self.move_lds(waves, low)
-            else:
-                self.move_global(waves, addresses)
+        private = active & (upper == APERTURES["src_private_base"] >> 32)
+        shared = active & (upper == APERTURES["src_shared_base"] >> 32)
+        device = active & (upper >= BASE >> 32)
+        for here, move, where in (
+            (private, self.move_scratch, offsets),
+            (shared, self.move_lds, offsets),
+            (device, self.move_global, addresses),
+        ):
+            if here.any():
+                waves.mask, waves.full = here, bool(here.all())
+                move(waves, where)
         waves.mask, waves.full = active, full
-        stray = (
-            active
-            & (upper < BASE >> 32)
-            & (upper != APERTURES["src_private_base"] >> 32)
-            & (upper != APERTURES["src_shared_base"] >> 32)
-        )
+        stray = active & ~(private | shared | device)
         if stray.any():
             raise OutOfBoundsError(
-                f"a flat address is {int(addresses[stray][0]):#x}, in no memory", self.line, self.text
+                f"a flat address is {int(addresses[stray][0]):#x}, in no memory", *self.position
             )
         self.count(waves)
-        waves.waits.issue("lds", waves.at, self.destination, self.line, self.text)
+        waves.waits.issue("lds", waves.at, self.destination, self)
 
     def move_lds(self, waves: Waves, offsets: Array) -> None:
         """Loads from LDS or stores to it."""
-        places = waves.lds.places(waves, offsets, self.access.size, self)
-        flight = waves.waits.issue("lds", waves.at, (), self.line, self.text)
-        waves.lds.record(waves, places, self.access.size, self, flight, not self.destination)
+        size = self.access.size
+        places = waves.lds.places(waves, offsets, size, self)
+        flight = waves.waits.issue("lds", waves.at, (), self)
+        waves.lds.record(waves, places, size, self, flight, not self.destination)
         if self.destination:
-            self.put(waves, waves.lds.load(places, self.access.size))
+            self.put(waves, waves.lds.load(places, size))
         else:
-            waves.lds.store(places, self.access.size, self.words(waves), waves.mask)
-            waves.lds.unknown.store(
-                places, self.access.size, [np.zeros((1, 1), np.uint32)] * self.access.registers, waves.mask
-            )
+            waves.lds.store(places, size, self.words(waves), waves.mask)
+            waves.lds.unknown.store(places, size, [NONE_UNKNOWN] * self.access.registers, waves.mask)
 
     def move_global(self, waves: Waves, addresses: Array) -> None:
         """Loads from the arrays or stores to them."""
-        places = waves.arrays.places(
-            addresses, self.access.size, waves.mask, "a flat access", self.line, self.text
-        )
+        places = waves.arrays.places(addresses, self.access.size, waves.mask, "a flat access", self)
         if self.destination:
             self.put(waves, waves.arrays.load(places, self.access.size))
         else:
@@ -492,18 +465,16 @@ class ScalarLoad(DecodedStep):
         address = self.base(waves) + np.uint64(self.constant & 0xFFFFFFFFFFFFFFFF)
         for reader in self.offsets:
             address = address + reader(waves).view(np.int32).astype(np.int64).view(np.uint64)
-        address = (np.broadcast_to(address, (len(waves.selected()),)) & np.uint64(0xFFFFFFFFFFFFFFFC))[
-            :, None
-        ]
-        mask = np.ones(address.shape, np.bool_)
-        places = waves.arrays.places(address, self.access.size, mask, "a scalar load", self.line, self.text)
+        address = np.broadcast_to(address, (len(waves.selected()),)) & np.uint64(0xFFFFFFFFFFFFFFFC)
+        mask = np.ones((len(address), 1), np.bool_)
+        places = waves.arrays.places(address[:, None], self.access.size, mask, "a scalar load", self)
         for place, word in enumerate(waves.arrays.load(places, self.access.size)):
             waves.put_scalar(self.destination.index + place, word[:, 0])
-        waves.waits.issue("smem", waves.at, self.destination.registers, self.line, self.text)
+        waves.waits.issue("smem", waves.at, self.destination.registers, self)
 
 
 def typed_values(words: list[Array], dtype: str) -> list[Array]:
-    """Words as numbers of a type, of one or two registers each."""
+    """Words as numbers of a type of one or two registers."""
     if np.dtype(dtype).itemsize == 4:
         return [np.ascontiguousarray(word).view(dtype) for word in words]
     pairs = zip(words[::2], words[1::2], strict=True)
@@ -515,9 +486,9 @@ def typed_values(words: list[Array], dtype: str) -> list[Array]:
 def words_of(values: Array) -> list[Array]:
     """Numbers as words of 32 bits."""
     bits = np.ascontiguousarray(values).view(UNSIGNED[values.dtype.itemsize])
-    if bits.dtype.itemsize == 4:
-        return [bits]
-    return [bits.astype(np.uint32), (bits >> np.uint64(32)).astype(np.uint32)]
+    if bits.dtype.itemsize == 8:
+        return [bits.astype(np.uint32), (bits >> np.uint64(32)).astype(np.uint32)]
+    return [bits.astype(np.uint32, copy=False)]
 
 
 # ---------------------------------------------------------------- accesses through a buffer descriptor
@@ -531,13 +502,13 @@ class BufferStep(GlobalStep):
     """A load through a descriptor, or a store.
 
     Args:
-        instruction: as the listing has it.
-        vector: the operand of each lane's offset, or ``off``.
+        instruction: the parsed instruction.
+        vector: operand with each lane's offset, or ``off``.
         descriptor: four scalar registers.
-        scalar: an offset that all lanes share.
-        access: what each lane loads or stores.
-        destination: the registers that are loaded.
-        data: the registers that are stored.
+        scalar: offset that all lanes share.
+        access: width of one load or store of a lane.
+        destination: registers that are loaded.
+        data: registers that are stored.
     """
 
     def __init__(
@@ -550,36 +521,21 @@ class BufferStep(GlobalStep):
         destination: Sequence[int] = (),
         data: Sequence[int] = (),
     ) -> None:
-        if unknown := set(instruction.modifiers) - {
-            "offen",
-            "offset",
-            "glc",
-            "slc",
-            "dlc",
-            "sc0",
-            "sc1",
-            "nt",
-        }:
-            raise UnknownInstructionError(
-                f"no meaning is known for {sorted(unknown)} of {instruction.mnemonic}"
-            )
-        if (
-            descriptor.bank != "s"
-            or descriptor.count != 4
-            or ("offen" in instruction.modifiers) != (vector.bank == "v")
-        ):
-            raise UnknownInstructionError(f"this form of {instruction.mnemonic} is not known")
-        super().__init__(instruction, Address(vector, None, instruction.modifiers), access, destination, data)
+        name, modifiers = instruction.mnemonic, instruction.modifiers
+        if unknown := set(modifiers) - HINTS - {"offen"}:
+            raise UnknownInstructionError(f"no meaning is known for {sorted(unknown)} of {name}")
+        if (descriptor.bank, descriptor.count) != ("s", 4) or ("offen" in modifiers) != (vector.bank == "v"):
+            raise UnknownInstructionError(f"this form of {name} is not known")
+        super().__init__(instruction, Address(vector, None, modifiers), access, destination, data)
         parts = [ListingOperand("", "s", descriptor.index + place, 1) for place in range(4)]
         self.descriptor = [OperandReader(part, "u32", vector=True) for part in parts]
         self.scalar = OperandReader(scalar, "u32", vector=True)
-        self.uniform = more = (*descriptor.registers, *self.scalar.registers)
-        self.reads = (*self.reads, *more)
-        self.touched = frozenset((*self.touched, *more))
+        self.uniform = (*descriptor.registers, *self.scalar.registers)
+        self.also_reads(*self.uniform)
 
     def run_tracked(self, waves: Waves) -> None:
         """Refuses an undefined address or descriptor, then acts."""
-        waves.require_defined((*self.address.registers, *self.uniform), "an address", self.line, self.text)
+        waves.require_defined((*self.address.registers, *self.uniform), "an address", self)
         self.run(waves)
 
     def run(self, waves: Waves) -> None:
@@ -587,33 +543,26 @@ class BufferStep(GlobalStep):
         low, high, size, _ = (reader(waves) for reader in self.descriptor)
         if np.any((high >> np.uint32(16)) & np.uint32(0x3FFF)):
             raise UnknownInstructionError(
-                "a buffer whose elements have a stride is not known", self.line, self.text
+                "a buffer whose elements have a stride is not known", *self.position
             )
         base = low.astype(np.uint64) | ((high & np.uint32(0xFFFF)).astype(np.uint64) << np.uint64(32))
         shared = self.scalar(waves).astype(np.int64)
         offset = self.address(waves).astype(np.int64)
         inside = size.astype(np.int64) - shared
         addresses = base + (offset + shared).astype(np.uint64)
-        if self.data and not waves.undefined.isdisjoint(self.data):
-            self.require_known(waves)
+        self.require_known(waves)
         found = []
         each = min(self.access.size, 4)
         words = self.words(waves) if self.data else []
-        for place in range(max(self.access.size // 4, 1)):
-            mask = waves.mask & (offset + 4 * place + each <= inside)
-            found.append(
-                self._word(waves, addresses + np.uint64(4 * place), each, mask, words[place : place + 1])
-            )
+        what = "a store" if self.data else "a load"
+        for number in range(self.access.registers):
+            mask = waves.mask & (offset + 4 * number + each <= inside)
+            places = waves.arrays.places(addresses + np.uint64(4 * number), each, mask, what, self)
+            if self.data:
+                waves.arrays.store_once(places, each, mask, self)
+                waves.arrays.store(places, each, [words[number]], mask)
+            else:
+                found.append(np.where(mask, waves.arrays.load(places, each)[0], np.uint32(0)))
         if self.destination:
             self.put(waves, found)
         self.count(waves)
-
-    def _word(self, waves: Waves, addresses: Array, size: int, mask: Array, words: list[Array]) -> Array:
-        what = "a store" if self.data else "a load"
-        places: Array = waves.arrays.places(addresses, size, mask, what, self.line, self.text)
-        if not self.data:
-            loaded: Array = waves.arrays.load(places, size)[0]
-            return np.asarray(np.where(mask, loaded, np.uint32(0)))
-        waves.arrays.store_once(places, size, mask, self.line, self.text)
-        waves.arrays.store(places, size, words, mask)
-        return places

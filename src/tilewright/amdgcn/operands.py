@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from tilewright.amdgcn.faults import ListingParseError
 
 AGPR = 512
-"""Accumulation registers follow the vector registers in one file: ``a0`` has this number."""
+"""Number of the register ``a0``.  Vector registers have the numbers before it."""
 SGPR = 1024
-"""Scalar registers follow in the numbers that say what an instruction touches."""
+"""Number of the register ``s0``."""
 VCC, M0, EXEC, SCC = 106, 124, 126, 128
 SCALARS = 129
 TRAP = 108
@@ -33,12 +33,12 @@ APERTURES = {
     "src_shared_limit": (0x1000 << 32) + 0xFFFFFFFF,
     "src_private_limit": (0x2000 << 32) + 0xFFFFFFFF,
 }
-"""Upper 32 bits of flat addresses of LDS and of scratch memory."""
+"""Flat addresses at which LDS and scratch memory begin and end."""
 
 COUNTS = {"v": 256, "a": 256, "s": VCC, "ttmp": 16}
-"""Registers of each bank that an operand can name."""
+"""Number of registers of each bank."""
 MOST_TOGETHER = 32
-"""Registers of one operand, at most: the accumulators of a lane in a product of 32 x 32 numbers."""
+"""Largest number of registers of one operand: the accumulators of a lane in a 32 x 32 product."""
 
 _REGISTER = re.compile(r"^(v|s|a|ttmp)(?:(\d+)|\[(\d+)(?::(\d+))?\])(?:\.([lh]))?$")
 _INTEGER = re.compile(r"^[+-]?(?:0x[0-9a-f]+|\d+)$", re.IGNORECASE)
@@ -50,16 +50,16 @@ class ListingOperand:
     """One operand.
 
     Args:
-        text: as the listing spells it.
+        text: its text in the listing.
         bank: ``"v"`` (vector, also accumulation registers), ``"s"`` (scalar), ``"constant"``, ``"float"``,
             ``"null"``, ``"off"``, ``"name"`` (a label or symbol).
         index: number of its first register in the bank, or the value of a constant.
-        count: of registers.
-        number: the value of a floating-point constant.
-        negative: the value is negated.
-        absolute: the absolute value is taken, before that.
-        half: ``"l"`` or ``"h"``, the 16 bits that are meant, or nothing.
-        signed: a part of a register is sign-extended (SDWA).
+        count: number of registers.
+        number: value of a floating-point constant.
+        negative: negate the value, after `absolute`.
+        absolute: take the absolute value.
+        half: ``"l"`` or ``"h"`` for half of a register, else ``""``.
+        signed: sign-extend a part of a register (SDWA).
     """
 
     text: str
@@ -83,10 +83,10 @@ class ListingOperand:
 
 
 def operand(text: str) -> ListingOperand:
-    """The operand that a text spells.
+    """Parse an operand.
 
     Raises:
-        ListingParseError: none that is known.
+        ListingParseError: the text is no operand.
 
     Example:
         >>> item = operand("-|v[4:5]|")
@@ -142,11 +142,10 @@ _TWO_PI_INVERSE = {"f16": 0x3118, "f32": 0x3E22F983, "f64": 0x3FC45F306DC9C882}
 
 
 def constant_bits(item: ListingOperand, kind: str) -> int:
-    """The bits that a constant operand has where an operand of a kind is read, e.g. ``f32`` or ``u64``.
+    """The bits of a constant, read as an operand of a kind such as ``f32`` or ``u64``.
 
-    A constant in floating point is one of the width of the operand; an integer is its bits. A literal of 32
-    bits is the upper half of a number of 64 bits in floating point, and is extended by its sign where the
-    operand is signed.
+    A floating-point constant takes the width of the operand; an integer gives its bits.  In an operand of 64
+    bits, a literal of 32 bits is the upper half of an ``f64``, and is sign-extended to an ``i64``.
     """
     wide = kind.endswith("64")
     if item.bank == "float":

@@ -1,7 +1,7 @@
 """Vector instructions on two numbers in one register, sums of products of small numbers, and mixed formats.
 
-``op_sel`` and ``op_sel_hi`` choose the halves that are read for the lower and the upper result, ``neg_lo``
-and ``neg_hi`` which are negated.
+``op_sel`` and ``op_sel_hi`` select the halves of the operands for the lower and the upper result; ``neg_lo``
+and ``neg_hi`` negate them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.amdgcn.floats import fma, larger, smaller, towards_zero
+from tilewright.amdgcn.floats import fma, larger, smaller
 from tilewright.amdgcn.operands import ListingOperand
 from tilewright.amdgcn.readers import OperandReader
 from tilewright.amdgcn.state import Array, Waves
@@ -47,7 +47,7 @@ PACKED = {f"v_pk_{name}": meaning for name, meaning in _TWO.items()}
 
 
 def choices(modifiers: dict[str, str], name: str, count: int, default: int) -> list[int]:
-    """The list of a modifier as ``op_sel:[0,1]``, or its default for each operand."""
+    """The list of a modifier such as ``op_sel:[0,1]``, or its default for each operand."""
     spelled = modifiers.get(name)
     found = [] if spelled is None else [int(word) for word in spelled.strip("[]").split(",")]
     return (found + [default] * count)[:count]
@@ -58,9 +58,9 @@ class HalfReader(OperandReader):
 
     Args:
         item: the operand.
-        kind: of the numbers.
-        high: the upper half.
-        negated: it is negated.
+        kind: type of both numbers.
+        high: read the upper half.
+        negated: negate the number.
     """
 
     def __init__(self, item: ListingOperand, kind: str, high: bool, negated: bool) -> None:
@@ -69,36 +69,29 @@ class HalfReader(OperandReader):
         super().__init__(item, "u64" if self.wide else "u32", vector=True)
         self.of = np.dtype({"f16": "f2", "u16": "u2", "i16": "i2", "f32": "f4", "u32": "u4"}[kind])
         if self.constant is not None and item.bank == "float" and kind in ("f16", "f32"):
-            self.constant = np.full((1, 1), 0, self.constant.dtype)
             raw = np.array(item.number, self.of).view(np.dtype(f"u{self.of.itemsize}"))
-            self.constant[...] = raw
+            self.constant = np.full((1, 1), raw, self.constant.dtype)
 
     def _modified(self, value: Array) -> Array:
         return value
 
     def __call__(self, waves: Waves) -> Array:
         """The numbers of the operand in the selected waves."""
-        words = super().__call__(waves)
-        return self._half(words, self.negated)
-
-    def _half(self, words: Array, negated: bool) -> Array:
-        shift = words.dtype.type(32 if self.wide else 16)
-        part = words >> shift if self.high_half else words
-        value = part.astype(np.dtype(f"u{self.of.itemsize}")).view(self.of)
-        if negated:
+        value = self._half(super().__call__(waves)).view(self.of)
+        if self.negated:
             value = -value
         if self.item.absolute:
             value = np.abs(value)
         return -value if self.item.negative else value
 
+    def _half(self, words: Array) -> Array:
+        part = words >> words.dtype.type(32 if self.wide else 16) if self.high_half else words
+        return part.astype(np.dtype(f"u{self.of.itemsize}"))
+
     def undefined(self, waves: Waves) -> Array | None:
         """Undefined bits of the numbers."""
         found = super().undefined(waves)
-        if found is None:
-            return None
-        shift = found.dtype.type(32 if self.wide else 16)
-        part = found >> shift if self.high_half else found
-        return part.astype(np.dtype(f"u{self.of.itemsize}"))
+        return None if found is None else self._half(found)
 
 
 def packed_readers(operands: list[ListingOperand], kind: str, modifiers: dict[str, str]) -> list[HalfReader]:
@@ -114,39 +107,13 @@ def packed_readers(operands: list[ListingOperand], kind: str, modifiers: dict[st
     return readers
 
 
-def both_halves(function: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """A function on the lower and on the upper numbers; the results lie in one word (or two)."""
-
-    def compute(*values: Any) -> Any:
-        return joined(function(*values[:count]), function(*values[count:]))
-
-    return compute
-
-
 def joined(low: Any, high: Any) -> Any:
     """Two numbers as one of twice their width."""
     bits = low.dtype.itemsize * 8
     wide = np.dtype(f"u{low.dtype.itemsize * 2}")
-    parts = [
-        np.ascontiguousarray(part).view(np.dtype(f"u{part.dtype.itemsize}")).astype(wide)
-        for part in (low, high)
-    ]
-    return parts[0] | (parts[1] << wide.type(bits))
-
-
-def mov_pair(low: Any, high: Any) -> Any:
-    """``v_pk_mov_b32``: the lower result is of the first operand, the upper one of the second."""
-    return joined(*np.broadcast_arrays(low, high))
-
-
-def mixed_readers(operands: list[ListingOperand], modifiers: dict[str, str]) -> list[OperandReader]:
-    """Readers of ``v_fma_mix…``: f16 where ``op_sel_hi`` says so, of one half, else f32."""
-    halves = choices(modifiers, "op_sel_hi", len(operands), 0)
-    upper = choices(modifiers, "op_sel", len(operands), 0)
-    return [
-        OperandReader(item, "f16" if half else "f32", vector=True, high=bool(high))
-        for item, half, high in zip(operands, halves, upper, strict=True)
-    ]
+    narrow = np.dtype(f"u{low.dtype.itemsize}")
+    lower, upper = (np.ascontiguousarray(part).view(narrow).astype(wide) for part in (low, high))
+    return lower | (upper << wide.type(bits))
 
 
 def mixed(a: Any, b: Any, c: Any) -> Any:
@@ -183,8 +150,3 @@ def dot_of_halves(a_low: Any, b_low: Any, c: Any, a_high: Any, b_high: Any) -> A
     """The sum of two products of f16 and an f32, rounded after each (an assumed order)."""
     low = fma(a_low.astype(np.float32), b_low.astype(np.float32), c)
     return fma(a_high.astype(np.float32), b_high.astype(np.float32), low)
-
-
-def rounded_to_half(value: Any, zero: bool = False) -> Any:
-    """f32 as f16."""
-    return towards_zero(value) if zero else value.astype(np.float16)

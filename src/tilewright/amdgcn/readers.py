@@ -1,8 +1,7 @@
-"""Reading operands as arrays of numbers, and writing results, with the bits of them that are undefined.
+"""Readers of operands and writers of results, with their undefined bits.
 
-A kind names how the bits of an operand are read: ``u32``, ``i32``, ``f32``, ``u16``, ``i16``, ``f16``,
-``u64``, ``i64``, ``f64``, ``mask`` (one bit for each lane), ``pk16`` (two numbers of 16 bits), ``wN`` (N
-words).
+A kind names the type of an operand: ``u32``, ``i32``, ``f32``, ``u16``, ``i16``, ``f16``, ``u64``, ``i64``,
+``f64``, ``mask`` (one bit for each lane), ``pk16`` (two numbers of 16 bits), ``wN`` (N words).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ DTYPES = {
 UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 Words = Callable[[Waves, int], Array]
 SELECTS = {f"BYTE_{i}": (8 * i, 8) for i in range(4)} | {f"WORD_{i}": (16 * i, 16) for i in range(2)}
-"""First bit and bits of the parts of a register that SDWA names."""
+"""First bit and number of bits of the parts of a register, by their names in SDWA."""
 
 
 def words_read(kind: str) -> int:
@@ -41,10 +40,10 @@ class OperandReader:
 
     Args:
         item: the operand.
-        kind: how its bits are read.
-        vector: its numbers are those of lanes, (waves, lanes) or (waves, 1); else of waves, (waves,).
-        high: the upper 16 bits are read.
-        select: the part of a register that is read (SDWA), or nothing.
+        kind: type of its numbers.
+        vector: return numbers of lanes, (waves, lanes) or (waves, 1); else numbers of waves, (waves,).
+        high: read the upper 16 bits.
+        select: part of the register to read (SDWA), or ``""``.
     """
 
     def __init__(
@@ -53,28 +52,23 @@ class OperandReader:
         self.item, self.kind, self.vector = item, kind, vector
         self.high = high or item.half == "h"
         self.select = select if select != "DWORD" else ""
-        self.registers = self._needed()
+        self.registers = item.registers
+        count = words_read(kind)
+        if self.registers and kind != "mask" and item.count != count:
+            self.registers = tuple(range(self.registers[0], self.registers[0] + count))
         self.constant: Array | None = None
-        if item.bank in ("constant", "float"):
-            bits = constant_bits(item, kind)
-            self.constant = self._typed_constant(bits)
-        elif item.bank == "null":
-            self.constant = self._typed_constant(0)
+        if item.bank in ("constant", "float", "null"):
+            bits = 0 if item.bank == "null" else constant_bits(item, kind)
+            if kind == "mask":
+                self.constant = lanes_of(
+                    np.array([[bits & 0xFFFFFFFF, (bits >> 32) & 0xFFFFFFFF]], np.uint32)
+                )
+            else:
+                dtype = DTYPES.get(kind, np.dtype("u4"))
+                shape = (1, 1) if vector else (1,)
+                self.constant = self._modified(np.full(shape, bits, UNSIGNED[dtype.itemsize]).view(dtype))
         elif not self.registers:
             raise ListingParseError(f"operand {item.text!r} is neither registers nor a number")
-
-    def _needed(self) -> tuple[int, ...]:
-        count = words_read(self.kind)
-        if self.kind == "mask" or self.item.count == count or not self.item.registers:
-            return self.item.registers
-        return tuple(range(self.item.registers[0], self.item.registers[0] + count))
-
-    def _typed_constant(self, bits: int) -> Array:
-        if self.kind == "mask":
-            return lanes_of(np.array([[bits & 0xFFFFFFFF, (bits >> 32) & 0xFFFFFFFF]], np.uint32))
-        dtype = DTYPES.get(self.kind, np.dtype("u4"))
-        shape = (1, 1) if self.vector else (1,)
-        return self._modified(np.full(shape, bits, UNSIGNED[dtype.itemsize]).view(dtype))
 
     def __call__(self, waves: Waves) -> Array:
         """The numbers of the operand in the selected waves."""
@@ -93,10 +87,14 @@ class OperandReader:
         if self.kind == "mask":
             words = waves.scalar[[register - SGPR for register in self.registers]][:, waves.at]
             return lanes_of(words.T)
-        low = word(waves, self.registers[0])
+        low, dtype = word(waves, self.registers[0]), DTYPES[self.kind]
         if self.select:
-            return self._selected(low)
-        dtype = DTYPES[self.kind]
+            first, bits = SELECTS[self.select]
+            part = (low >> np.uint32(first)) & np.uint32((1 << bits) - 1)
+            if self.item.signed:
+                wide = part.astype(np.int64)
+                part = (wide - ((wide >> (bits - 1)) << bits)).astype(np.uint32)
+            return part.astype(UNSIGNED[dtype.itemsize]).view(dtype)
         if dtype.itemsize == 8:
             high = word(waves, self.registers[1]) if len(self.registers) > 1 else np.zeros_like(low)
             return (low.astype(np.uint64) | (high.astype(np.uint64) << np.uint64(32))).view(dtype)
@@ -104,18 +102,8 @@ class OperandReader:
             return (low >> np.uint32(16) if self.high else low).astype(np.uint16).view(dtype)
         return np.ascontiguousarray(low).view(dtype)
 
-    def _selected(self, word: Array) -> Array:
-        first, bits = SELECTS[self.select]
-        part = (word >> np.uint32(first)) & np.uint32((1 << bits) - 1)
-        if self.item.signed or (
-            self.kind[0] == "i" and bits < DTYPES[self.kind].itemsize * 8 and self.item.signed
-        ):
-            part = (part.astype(np.int64) - ((part.astype(np.int64) >> (bits - 1)) << bits)).astype(np.uint32)
-        dtype = DTYPES[self.kind]
-        return part.astype(UNSIGNED[dtype.itemsize]).view(dtype)
-
     def _modified(self, value: Array) -> Array:
-        if value.dtype.kind == "u":  # a sign is a bit where numbers are moved as they are
+        if value.dtype.kind == "u":  # moved bits: the sign of a float is its upper bit
             sign = np.array(1 << (8 * value.dtype.itemsize - 1), value.dtype)
             value = value & ~sign if self.item.absolute else value
             return value ^ sign if self.item.negative else value
@@ -146,17 +134,17 @@ class VectorWriter:
     """Writes a result to vector registers, in the active lanes.
 
     Args:
-        item: the operand that is written.
-        kind: of the result.
-        high: a result of 16 bits goes to the upper half.
-        keeps: the other half of the register stays; else it becomes zero.
+        item: the operand to write.
+        kind: type of the result.
+        high: write a result of 16 bits to the upper half.
+        keeps: keep the other half of the register; else set it to zero.
     """
 
     def __init__(self, item: ListingOperand, kind: str, high: bool = False, keeps: bool = True) -> None:
         if item.bank != "v":
             raise ListingParseError(f"operand {item.text!r} is no vector register to write to")
         self.registers = item.registers
-        self.kind, self.keeps = kind, keeps or item.half != ""
+        self.keeps = keeps or item.half != ""
         self.high = high or item.half == "h"
         self.partial = kind in ("u16", "i16", "f16")
 
@@ -180,7 +168,7 @@ class VectorWriter:
             waves.put(register, word)
 
     def put_undefined(self, waves: Waves, bits: Array | None, why: str) -> None:
-        """Says which bits of the result are undefined."""
+        """Notes the undefined bits of the result."""
         if self.partial and (bits is not None or self.registers[0] in waves.undefined):
             count = waves.count if waves.whole else len(waves.at)
             old = waves.undefined_bits(self.registers[0])
@@ -201,13 +189,12 @@ class ScalarWriter:
         if len(item.registers) == 1 and words_read(kind) == 2 and item.index != SCC:  # which takes one bit
             raise ListingParseError(f"operand {item.text!r} is one register, and 64 bits are written to it")
         self.registers = item.registers
-        self.kind = kind
 
     def __call__(self, waves: Waves, value: Array) -> None:
         """Writes the result, (waves,)."""
-        bits = np.ascontiguousarray(value).view(UNSIGNED[value.dtype.itemsize])
         if not self.registers:
             return
+        bits = np.ascontiguousarray(value).view(UNSIGNED[value.dtype.itemsize])
         if bits.dtype.itemsize == 8:
             waves.scalar[self.registers[1] - SGPR, waves.at] = (bits >> np.uint64(32)).astype(np.uint32)
         elif len(self.registers) > 1:
@@ -215,7 +202,7 @@ class ScalarWriter:
         waves.put_scalar(self.registers[0] - SGPR, bits.astype(np.uint32))
 
     def put_undefined(self, waves: Waves, bits: Array | None, why: str) -> None:
-        """Says which bits of the result are undefined."""
+        """Notes the undefined bits of the result."""
         for place, register in enumerate(self.registers):
             part = None
             if bits is not None:
@@ -238,7 +225,7 @@ class MaskWriter:
             waves.read_exec()
 
     def put_undefined(self, waves: Waves, bits: Array | None, why: str) -> None:
-        """Says which of the bits are undefined."""
+        """Notes the undefined bits of the mask."""
         words = None if bits is None else bits_of(np.asarray(bits, np.bool_) & waves.mask)
         for place, register in enumerate(self.registers):
             waves.put_undefined(register, None if words is None else words[:, place], why)

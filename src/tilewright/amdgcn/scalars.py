@@ -10,8 +10,16 @@ from typing import Any
 import numpy as np
 
 from tilewright.amdgcn.faults import UnknownInstructionError
-from tilewright.amdgcn.floats import COMPARISONS, FLOATS
-from tilewright.amdgcn.integers import leading, leading_signs, trailing
+from tilewright.amdgcn.floats import COMPARISONS, FLOATS, fma
+from tilewright.amdgcn.integers import (
+    borrow,
+    carry,
+    leading,
+    leading_signs,
+    mask_bits,
+    reversed_bits,
+    trailing,
+)
 from tilewright.amdgcn.operands import EXEC, SCC, SGPR, ListingOperand
 from tilewright.amdgcn.readers import OperandReader, ScalarWriter
 from tilewright.amdgcn.state import Array, InstructionSet, Waves
@@ -26,12 +34,13 @@ class ScalarRow:
     """One scalar instruction.
 
     Args:
-        result: the kind of its result; ``""`` for a comparison.
-        operands: the kinds of its operands; ``scc`` for the condition.
-        compute: the result; of it and the condition where `condition` is ``"computed"``.
-        condition: ``""`` (stays), ``"nonzero"`` (of the result), ``"computed"``.
+        result: kind of its result; ``""`` for a comparison.
+        operands: kinds of its operands; ``scc`` for the condition.
+        compute: the result, or the result and the condition if `condition` is ``"computed"``.
+        condition: new value of the condition: ``""`` (unchanged), ``"nonzero"`` (of the result) or
+            ``"computed"``.
         track: undefined bits of the result.
-        accumulates: it also reads its result, first.
+        accumulates: the result is also the first operand.
     """
 
     result: str
@@ -56,53 +65,33 @@ def _signed_overflow(function: Any) -> Any:
     return compute
 
 
-def _carried(a: Any, b: Any, carry: Any = None) -> Any:
-    total = a.astype(U64) + b.astype(U64) + (U64(0) if carry is None else carry.astype(U64))
-    return total.astype(np.uint32), total > U64(0xFFFFFFFF)
+def _shift_add(a: Any, b: Any, by: int) -> Any:
+    exact = (a.astype(U64) << U64(by)) + b.astype(U64)
+    return exact.astype(np.uint32), exact > U64(0xFFFFFFFF)
 
 
-def _borrowed(a: Any, b: Any, borrow: Any = None) -> Any:
-    exact = a.astype(np.int64) - b.astype(np.int64) - (0 if borrow is None else borrow.astype(np.int64))
-    return exact.astype(np.uint32), exact < 0
-
-
-def _shift_add(by: int) -> Any:
-    def compute(a: Any, b: Any) -> Any:
-        exact = (a.astype(U64) << U64(by)) + b.astype(U64)
-        return exact.astype(np.uint32), exact > U64(0xFFFFFFFF)
-
-    return compute
+def whole_quads(a: Any) -> Any:
+    """Sets all four bits of each quad that has a 1."""
+    unit = a.dtype.type
+    ones = unit(0x1111111111111111 & ((1 << (a.dtype.itemsize * 8)) - 1))
+    return ((a | (a >> unit(1)) | (a >> unit(2)) | (a >> unit(3))) & ones) * unit(15)
 
 
 def _field(a: Any, b: Any) -> Any:
-    """Bits 4:0 of the second operand are the first bit (5:0 of 64 bits), bits 22:16 how many."""
+    """``s_bfe``: bits 4:0 of the second operand give the first bit (5:0 of 64 bits), bits 22:16 the count."""
     if a.dtype.itemsize == 4:
         count = (b >> b.dtype.type(16)) & b.dtype.type(127)
         whole = count >= 32
         return np.where(whole, right(a, b.astype(a.dtype)), field_of(a, b, count)).astype(a.dtype)
     first, count = b.astype(np.int64) & 63, (b.astype(np.int64) >> 16) & 127
     part = a.astype(U64) >> first.astype(U64)
-    keep = np.where(
-        count >= 64, U64(0xFFFFFFFFFFFFFFFF), (U64(1) << np.minimum(count, 63).astype(U64)) - U64(1)
-    )
-    part = part & keep
+    ones = (U64(1) << np.minimum(count, 63).astype(U64)) - U64(1)
+    part = part & np.where(count >= 64, U64(0xFFFFFFFFFFFFFFFF), ones)
     if a.dtype.kind == "i":
-        sign = np.where(
-            (count > 0) & (count < 64), U64(1) << np.maximum(count - 1, 0).clip(0, 63).astype(U64), U64(0)
-        )
+        upper = U64(1) << (count - 1).clip(0, 63).astype(U64)
+        sign = np.where((count > 0) & (count < 64), upper, U64(0))
         part = (part ^ sign) - sign
     return part.astype(a.dtype)
-
-
-def _mask_bits(dtype: Any) -> Any:
-    bits = np.dtype(dtype).itemsize * 8
-
-    def compute(a: Any, b: Any) -> Any:
-        return (
-            ((U64(1) << (a.astype(U64) & U64(bits - 1))) - U64(1)) << (b.astype(U64) & U64(bits - 1))
-        ).astype(dtype)
-
-    return compute
 
 
 LOGIC: dict[str, Any] = {
@@ -132,14 +121,14 @@ def _sized(width: int) -> dict[str, ScalarRow]:
         f"s_mov_b{width}": _row(f"{u} = {u}", lambda a: a, track=_MOVED),
         f"s_cmov_b{width}": _row(f"{u} += {u} scc", lambda old, a, c: np.where(c != 0, a, old)),
         f"s_not_b{width}": _row(f"{u} = {u}", np.invert, "nonzero", _MOVED),
-        f"s_wqm_b{width}": _row(f"{u} = {u}", _whole_quads, "nonzero"),
+        f"s_wqm_b{width}": _row(f"{u} = {u}", whole_quads, "nonzero"),
         f"s_lshl_b{width}": _row(f"{u} = {u} u32", lambda a, b: left(a, b.astype(a.dtype)), "nonzero"),
         f"s_lshr_b{width}": _row(f"{u} = {u} u32", lambda a, b: right(a, b.astype(a.dtype)), "nonzero"),
         f"s_ashr_i{width}": _row(f"{i} = {i} u32", lambda a, b: right(a, b.astype(a.dtype)), "nonzero"),
         f"s_bfe_u{width}": _row(f"{u} = {u} u32", _field, "nonzero"),
         f"s_bfe_i{width}": _row(f"{i} = {i} u32", _field, "nonzero"),
-        f"s_bfm_b{width}": _row(f"{u} = u32 u32", _mask_bits(np.dtype(f"u{width // 8}"))),
-        f"s_brev_b{width}": _row(f"{u} = {u}", _reversed),
+        f"s_bfm_b{width}": _row(f"{u} = u32 u32", lambda a, b: mask_bits(a, b, width)),
+        f"s_brev_b{width}": _row(f"{u} = {u}", reversed_bits),
         f"s_bcnt1_i32_b{width}": _row(
             f"u32 = {u}", lambda a: np.bitwise_count(a).astype(np.uint32), "nonzero"
         ),
@@ -171,25 +160,13 @@ def _sized(width: int) -> dict[str, ScalarRow]:
     return rows
 
 
-def _whole_quads(a: Any) -> Any:
-    ones = a.dtype.type(0x1111111111111111 & ((1 << (a.dtype.itemsize * 8)) - 1))
-    any_of = (a | (a >> a.dtype.type(1)) | (a >> a.dtype.type(2)) | (a >> a.dtype.type(3))) & ones
-    return any_of * a.dtype.type(15)
-
-
-def _reversed(a: Any) -> Any:
-    octets = np.ascontiguousarray(a).view(np.uint8).reshape(*a.shape, a.dtype.itemsize)
-    packed = np.packbits(np.unpackbits(octets, axis=-1)[..., ::-1], axis=-1)
-    return np.ascontiguousarray(packed[..., : a.dtype.itemsize]).view(a.dtype).reshape(a.shape)
-
-
 def _rows() -> dict[str, ScalarRow]:
     rows = {**_sized(32), **_sized(64)}
     rows |= {
-        "s_add_u32": _row("u32 = u32 u32", _carried, "computed"),
-        "s_addc_u32": _row("u32 = u32 u32 scc", _carried, "computed"),
-        "s_sub_u32": _row("u32 = u32 u32", _borrowed, "computed"),
-        "s_subb_u32": _row("u32 = u32 u32 scc", _borrowed, "computed"),
+        "s_add_u32": _row("u32 = u32 u32", carry, "computed"),
+        "s_addc_u32": _row("u32 = u32 u32 scc", carry, "computed"),
+        "s_sub_u32": _row("u32 = u32 u32", borrow, "computed"),
+        "s_subb_u32": _row("u32 = u32 u32 scc", borrow, "computed"),
         "s_add_i32": _row("i32 = i32 i32", _signed_overflow(np.add), "computed"),
         "s_sub_i32": _row("i32 = i32 i32", _signed_overflow(np.subtract), "computed"),
         "s_addk_i32": _row("i32 += i32", _signed_overflow(np.add), "computed"),
@@ -227,7 +204,9 @@ def _rows() -> dict[str, ScalarRow]:
     }
     rows["s_cls_i32"] = rows["s_flbit_i32"]
     for by in range(1, 5):
-        rows[f"s_lshl{by}_add_u32"] = _row("u32 = u32 u32", _shift_add(by), "computed")
+        rows[f"s_lshl{by}_add_u32"] = _row(
+            "u32 = u32 u32", lambda a, b, by=by: _shift_add(a, b, by), "computed"
+        )
     for kind in ("u32", "i32"):
         rows[f"s_min_{kind}"] = _row(
             f"{kind} = {kind} {kind}", lambda a, b: (np.minimum(a, b), a < b), "computed"
@@ -244,60 +223,36 @@ def _rows() -> dict[str, ScalarRow]:
 
 
 SCALARS = _rows()
-_PREFIXED = {
-    "and": "and",
-    "or": "or",
-    "xor": "xor",
-    "andn2": "andn2",
-    "and_not1": "andn2",
-    "orn2": "orn2",
-    "or_not1": "orn2",
-    "nand": "nand",
-    "nor": "nor",
-    "xnor": "xnor",
+_SAVED: dict[str, Any] = {
+    **LOGIC,
+    "and_not1": LOGIC["andn2"],
+    "or_not1": LOGIC["orn2"],
+    **dict.fromkeys(("andn1", "and_not0"), lambda a, b: ~a & b),
+    **dict.fromkeys(("orn1", "or_not0"), lambda a, b: ~a | b),
 }
 SAVING = {
-    f"s_{name}_saveexec_b{width}": (LOGIC[logic], width)
-    for name, logic in _PREFIXED.items()
-    for width in (32, 64)
-}
-"""Instructions that save the mask of active lanes, then combine it with an operand (which is the first
-operand)."""
-NEGATED_FIRST = {
     f"s_{name}_saveexec_b{width}": (function, width)
-    for name, function in {
-        "andn1": lambda a, b: ~a & b,
-        "and_not0": lambda a, b: ~a & b,
-        "orn1": lambda a, b: ~a | b,
-        "or_not0": lambda a, b: ~a | b,
-    }.items()
+    for name, function in _SAVED.items()
     for width in (32, 64)
 }
-SAVING |= NEGATED_FIRST
+"""Instructions that save the mask of active lanes, then combine it with their operand, which comes first."""
 
 
 # ---------------------------------------------------------------- scalar floating point (gfx11.5)
 
 
-_SAME = ("add", "sub", "mul", "min", "max", "ceil", "floor", "trunc", "rndne", "fmamk", "fmaak")
-_CONVERTED = ("f32_u32", "f32_i32", "u32_f32", "i32_f32", "f16_f32", "f32_f16")
-
-
 def _float_rows() -> dict[str, ScalarRow]:
     rows: dict[str, ScalarRow] = {}
     for kind in ("f32", "f16"):
-        for name in _SAME:
+        for name in ("add", "sub", "mul", "min", "max", "ceil", "floor", "trunc", "rndne", "fmamk", "fmaak"):
             of = FLOATS[f"v_{name}_{kind}"]
             rows[f"s_{name}_{kind}"] = ScalarRow(kind, of.operands, of.compute)
-        fma: Any = FLOATS[f"v_fma_{kind}"].compute
-        rows[f"s_fmac_{kind}"] = ScalarRow(
-            kind, (kind, kind), lambda c, a, b, fma=fma: fma(a, b, c), accumulates=True
-        )
+        rows[f"s_fmac_{kind}"] = _row(f"{kind} += {kind} {kind}", lambda c, a, b: fma(a, b, c))
         for form, (kinds, compute) in COMPARISONS.items():
             name, _, of_kind = form.rpartition("_")
             if of_kind == kind and name not in ("class", "f", "t", "tru"):
                 rows[f"s_cmp_{form}"] = ScalarRow("", kinds, compute)
-    for form in _CONVERTED:
+    for form in ("f32_u32", "f32_i32", "u32_f32", "i32_f32", "f16_f32", "f32_f16"):
         of = FLOATS[f"v_cvt_{form}"]
         rows[f"s_cvt_{form}"] = ScalarRow(form[:3], of.operands, of.compute)
     packed = FLOATS["v_cvt_pk_rtz_f16_f32"]
@@ -332,72 +287,56 @@ def scalar_step(instruction: Instruction, family: InstructionSet) -> DecodedStep
     return _step(instruction, SCALARS[name]) if name in SCALARS else None
 
 
+_IMMEDIATE = re.compile(r"^s_(?:addk|mulk|movk|cmovk|cmpk_\w+)_(i32|u32)$")
+"""Instructions with a constant of 16 bits, which is sign-extended if it is signed."""
+
+
 def _step(instruction: Instruction, of: ScalarRow) -> DecodedStep:
-    operands = [_immediate(instruction.mnemonic, item) for item in instruction.operands]
-    kinds = list(of.operands)
-    results: list[ListingOperand] = []
-    if of.result:
-        results.append(operands.pop(0))
-    sources = [*(results if of.accumulates else ()), *operands]
+    name, operands = instruction.mnemonic, list(instruction.operands)
+    if match := _IMMEDIATE.match(name):
+        for place, item in enumerate(operands):
+            if item.bank == "constant":
+                value = item.index & 0xFFFF
+                extended = value - 0x10000 if value & 0x8000 and match[1] == "i32" else value
+                operands[place] = replace(item, index=extended)
+    results = [operands.pop(0)] if of.result else []
+    sources, kinds = operands, list(of.operands)
     if of.accumulates:
-        kinds = [of.result, *kinds]
+        sources, kinds = [*results, *operands], [of.result, *kinds]
     if kinds and kinds[-1] == "scc":
         sources.append(CONDITION)
         kinds[-1] = "u32"
     if len(sources) != len(kinds):
-        raise UnknownInstructionError(
-            f"{instruction.mnemonic} takes {len(kinds)} operands, not {len(sources)}"
-        )
+        raise UnknownInstructionError(f"{name} takes {len(kinds)} operands, not {len(sources)}")
     readers = [OperandReader(item, kind, vector=False) for item, kind in zip(sources, kinds, strict=True)]
     for item in (*sources, *results):
         if item.bank == "v":
             raise UnknownInstructionError(f"{item.text} is no scalar")
     writers = [ScalarWriter(item, of.result) for item in results]
     compute, track = of.compute, of.track
-    if not of.result:
-        writers.append(ScalarWriter(CONDITION, "u32"))
-        return Compute1(instruction, readers, writers, lambda *v: compute(*v).astype(np.uint32), track)
-    if of.condition:
-        writers.append(ScalarWriter(CONDITION, "u32"))
-        return Compute1(
-            instruction, readers, writers, _with_condition(compute, of.condition), _and_condition(track)
-        )
-    return Compute1(instruction, readers, writers, compute, track)
+    if not of.condition and of.result:
+        return Compute1(instruction, readers, writers, compute, track)
+    writers.append(ScalarWriter(CONDITION, "u32"))
 
+    def compare(*values: Any) -> Any:
+        return compute(*values).astype(np.uint32)
 
-_IMMEDIATE = re.compile(r"^s_(?:addk|mulk|movk|cmovk|cmpk_\w+)_(i32|u32)$")
+    def with_flag(*values: Any) -> Any:
+        made, flag = compute(*values)
+        return made, flag.astype(np.uint32)
 
-
-def _immediate(name: str, item: ListingOperand) -> ListingOperand:
-    """The constant of an instruction that holds 16 bits of it, extended by its sign where it has one."""
-    if (match := _IMMEDIATE.match(name)) is None or item.bank != "constant":
-        return item
-    value = item.index & 0xFFFF
-    return replace(item, index=value - 0x10000 if value & 0x8000 and match[1] == "i32" else value)
-
-
-def _with_condition(compute: Any, condition: str) -> Any:
-    if condition == "computed":
-        return lambda *values: tuple(
-            part if place == 0 else part.astype(np.uint32) for place, part in enumerate(compute(*values))
-        )
-
-    def nonzero(*values: Any) -> Any:
+    def with_nonzero(*values: Any) -> Any:
         made = compute(*values)
         return made, (made != 0).astype(np.uint32)
 
-    return nonzero
-
-
-def _and_condition(track: Any) -> Any:
-    if track is None:
-        return None
-
-    def both(values: Sequence[Array], shadows: Sequence[Array | None]) -> Any:
+    def track_both(values: Sequence[Array], shadows: Sequence[Array | None]) -> Any:
         bits = track(values, shadows)
         return bits, np.where(bits != 0, np.uint32(0xFFFFFFFF), np.uint32(0))
 
-    return both
+    if not of.result:
+        return Compute1(instruction, readers, writers, compare, track)
+    computed = with_flag if of.condition == "computed" else with_nonzero
+    return Compute1(instruction, readers, writers, computed, track and track_both)
 
 
 class SaveExec(DecodedStep):
@@ -421,10 +360,8 @@ class SaveExec(DecodedStep):
             writer(waves, value)
 
     def run_tracked(self, waves: Waves) -> None:
-        """Acts, and says which bits of what it writes are undefined."""
-        waves.require_defined(
-            [r for r in self.reads if r != SGPR + EXEC], "the mask of active lanes", self.line, self.text
-        )
+        """Acts, and tracks undefined bits of the results."""
+        waves.require_defined([r for r in self.reads if r != SGPR + EXEC], "the mask of active lanes", self)
         self.run(waves)
         for writer in self.writers:
             writer.put_undefined(waves, None, "")

@@ -21,16 +21,20 @@ from tilewright.amdgcn.state import Array, Outstanding, Waves
 from tilewright.amdgcn.steps import DecodedStep
 
 BASE = 0x4000_0000_0000
-"""The address at which arrays begin: in no aperture of flat instructions."""
+"""Address of the first byte of device memory; no aperture of flat instructions contains it."""
 GUARD = 256
-"""Bytes before the first of them, which is where constants begin."""
+"""Unused bytes at the begin of device memory.  Constants follow them."""
+GUARD_PLACE = 64
+"""Distance from the end of a memory to the bytes that inactive lanes access."""
+NONE_UNKNOWN = np.zeros((1, 1), np.uint32)
+"""Undefined bits of a word whose bits are all defined."""
 
 
 class Space:
     """Bytes that are loaded and stored by their places.
 
     Args:
-        size: how many.
+        size: number of bytes.
     """
 
     def __init__(self, size: int) -> None:
@@ -41,11 +45,9 @@ class Space:
         """Words that begin at places: one for each 4 bytes, or one of 1 or 2 bytes and zeros."""
         if size < 4:
             value = self.octets[places].astype(np.uint32)
-            return (
-                [value | (self.octets[places + 1].astype(np.uint32) << np.uint32(8))]
-                if size == 2
-                else [value]
-            )
+            if size == 2:
+                value |= self.octets[places + 1].astype(np.uint32) << np.uint32(8)
+            return [value]
         if np.any(places & 3):
             octets = self.octets[places[..., None] + np.arange(size)]
             return [
@@ -68,7 +70,7 @@ class Space:
 
 
 def unknown_space(size: int) -> Space:
-    """Says which bits of as many bytes are undefined: all, at the begin."""
+    """Undefined bits of a memory: at first, all bits."""
     space = Space(size)
     space.octets[...] = 255
     return space
@@ -76,13 +78,13 @@ def unknown_space(size: int) -> Space:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRegion:
-    """Bytes of an array, or of several that overlap.
+    """Bytes of an array, or of several overlapping arrays.
 
     Args:
-        name: which argument, for messages.
+        name: name of the argument, for messages.
         first: place of the first byte.
         end: one past the last place.
-        legal: which of the bytes are elements; None for all.
+        legal: mask of the bytes that belong to elements; None for all.
     """
 
     name: str
@@ -113,16 +115,22 @@ class Arrays(Space):
     """Device memory with the arrays of a launch, each between two gaps.
 
     Args:
-        arrays: by the names of their arguments; those that overlap keep their places to each other.
+        arrays: arrays by the names of their arguments; overlapping arrays overlap here too.
         more: bytes of other memory, such as the arguments themselves.
-        constants: of the listing, which lie first.
+        constants: constants of the listing, which lie first.
     """
 
     def __init__(self, arrays: dict[str, Array], more: int, constants: bytes = b"") -> None:
         for name, array in arrays.items():
             if not isinstance(array, np.ndarray):
                 raise ListingError(f"argument {name!r} is no NumPy array but {type(array).__name__}")
-        groups = self._grouped(arrays)
+        groups: list[tuple[int, int, list[str]]] = []  # arrays that overlap, with their extent
+        for (low, high), name in sorted((extent(array), name) for name, array in arrays.items()):
+            if groups and low < groups[-1][1]:
+                before, end, names = groups[-1]
+                groups[-1] = (before, max(end, high), [*names, name])
+            else:
+                groups.append((low, high, [name]))
         size = GUARD + -(-len(constants) // GUARD) * GUARD
         places = []
         for low, high, _ in groups:
@@ -144,34 +152,21 @@ class Arrays(Space):
                 if array.size:
                     _strided(self.octets, self.place[name], array)[...] = _octets(array)
                     _strided(legal, array.ctypes.data - low, array)[...] = True
-            whole = bool(legal.all())
-            self.regions.append(
-                MemoryRegion(", ".join(names), first, first + high - low, None if whole else legal)
-            )
+            gaps = None if legal.all() else legal
+            self.regions.append(MemoryRegion(", ".join(names), first, first + high - low, gaps))
         self.more = size
         self.regions.append(MemoryRegion("the kernel's arguments", size, size + more))
         self._first = [region.first for region in self.regions]
-
-    @staticmethod
-    def _grouped(arrays: dict[str, Array]) -> list[tuple[int, int, list[str]]]:
-        groups: list[tuple[int, int, list[str]]] = []
-        for (low, high), name in sorted((extent(array), name) for name, array in arrays.items()):
-            if groups and low < groups[-1][1]:
-                before, end, names = groups[-1]
-                groups[-1] = (before, max(end, high), [*names, name])
-            else:
-                groups.append((low, high, [name]))
-        return groups
 
     def address(self, name: str) -> int:
         """The address of an array's first element."""
         return BASE + self.place[name]
 
-    def store_once(self, places: Array, size: int, mask: Array, line: int, text: str) -> None:
-        """Looks whether bytes were stored before, where each may be stored once.
+    def store_once(self, places: Array, size: int, mask: Array, step: DecodedStep) -> None:
+        """Refuses a second store to a byte, if the launch permits only one.
 
         Raises:
-            StoredTwiceError: they were.
+            StoredTwiceError: a lane stores to bytes that were stored before.
         """
         if self.stored is None:
             return
@@ -185,22 +180,21 @@ class Arrays(Space):
             raise StoredTwiceError(
                 f"{int(again.sum())} lanes store to bytes that others stored to, "
                 f"the first {place - region.first} bytes from the begin of {region.name}",
-                line,
-                text,
+                *step.position,
             )
         self.stored[octets] = True
 
     def take_back(self) -> None:
-        """Copies what kernels stored into the arrays of the launch."""
+        """Copies device memory back into the arrays of the launch."""
         for name, array in self.arrays.items():
             if array.size and array.flags.writeable:
                 _octets(array)[...] = _strided(self.octets, self.place[name], array)
 
-    def places(self, addresses: Array, size: int, mask: Array, what: str, line: int, text: str) -> Array:
+    def places(self, addresses: Array, size: int, mask: Array, what: str, step: DecodedStep) -> Array:
         """Places of addresses in the active lanes, 0 in others.
 
         Raises:
-            OutOfBoundsError: bytes that belong to no array.
+            OutOfBoundsError: an access to bytes outside all arrays.
         """
         places = np.where(mask, addresses - np.uint64(BASE), np.uint64(0)).astype(np.int64)
         active = places[mask]
@@ -213,50 +207,31 @@ class Arrays(Space):
             return places
         which_of = np.searchsorted(self._first, active, "right") - 1
         for number in np.unique(which_of):
-            of = active[which_of == number]
-            self._check(self.regions[max(int(number), 0)], of, size, what, line, text)
+            region, of = self.regions[max(int(number), 0)], active[which_of == number]
+            beyond = (of < region.first) | (of + size > region.end)
+            gap: Any = np.zeros_like(beyond)
+            if region.legal is not None and not beyond.any():
+                gap = ~region.legal[(of - region.first)[:, None] + np.arange(size)].all(-1)
+            if not (beyond | gap).any():
+                continue
+            bad = int(of[beyond | gap][0])
+            if gap.any():
+                why = "between the elements"
+            elif bad < region.end:
+                why = f"{bad - region.first} bytes from the begin"
+            else:
+                why = f"{bad - region.end} bytes behind the end"
+            raise OutOfBoundsError(
+                f"{what} of {size} bytes {why} of {region.name or 'an argument'} "
+                f"({region.end - region.first} bytes), in {int((beyond | gap).sum())} lanes",
+                *step.position,
+            )
         return places
-
-    def _check(self, region: MemoryRegion, places: Array, size: int, what: str, line: int, text: str) -> None:
-        beyond = (places < region.first) | (places + size > region.end)
-        gap: Any = np.zeros_like(beyond)
-        if region.legal is not None and not beyond.any():
-            gap = ~region.legal[(places - region.first)[:, None] + np.arange(size)].all(-1)
-        if not (beyond | gap).any():
-            return
-        bad = int(places[beyond | gap][0])
-        by = (
-            f"{bad - region.first} bytes from the begin"
-            if bad < region.end
-            else f"{bad - region.end} bytes behind the end"
-        )
-        why = "between the elements" if gap.any() else by
-        length = region.end - region.first
-        raise OutOfBoundsError(
-            f"{what} of {size} bytes {why} of {region.name or 'an argument'} "
-            f"({length} bytes), in {int((beyond | gap).sum())} lanes",
-            line,
-            text,
-        )
-
-
-class _Octets:
-    """Exposes an array's memory as bytes, for any dtype."""
-
-    def __init__(self, array: Array) -> None:
-        self.array = array
-        self.__array_interface__ = {
-            "shape": (*array.shape, array.itemsize),
-            "typestr": "|u1",
-            "data": (array.ctypes.data, not array.flags.writeable),
-            "strides": (*array.strides, 1),
-            "version": 3,
-        }
 
 
 def _octets(array: Array) -> Array:
     """The bytes of an array's elements, (…, itemsize), as a view."""
-    return np.asarray(_Octets(array))
+    return array[..., None].view(np.uint8)
 
 
 # ---------------------------------------------------------------- LDS of the blocks, with race detection
@@ -268,16 +243,16 @@ def _octets(array: Array) -> Array:
 
 
 Watch = Callable[[int, int, Array, bool], None]
-"""Is told of each access of waves: the line of the listing, bytes of a lane, and the offset in LDS of each
-wave's lanes, -1 for those that take no part; whether they store."""
+"""Observer of LDS accesses.  Its arguments: the line of the listing, bytes of a lane, the offset in LDS of
+each wave's lanes (-1 for inactive lanes), and whether they store."""
 
 _ALIGNED = 16
-"""Bytes of the widest access, which begins at a multiple of them."""
-
+"""Bytes and alignment of the widest access."""
 
 MULTIPLE = 0x7FFF
+"""Number of the wave in a record of several waves."""
 MOST_OPEN = 64
-"""Accesses that are remembered until somebody looks which were waited for."""
+"""Accesses that are kept before those that were waited for are dropped."""
 ATOMIC = 1 << 15
 _WAVE, _LINE, _EPOCH = (1 << 15) - 1, 16, 40
 
@@ -299,8 +274,8 @@ class Lds(Space):
 
     Args:
         size: bytes of one block.
-        block_of: the number of the block of each wave.
-        granule: bytes that are told apart: 1, 2 or 4.
+        block_of: block of each wave.
+        granule: bytes of one record of accesses: 1, 2 or 4.
     """
 
     def __init__(self, size: int, block_of: Array, granule: int) -> None:
@@ -329,8 +304,7 @@ class Lds(Space):
             raise OutOfBoundsError(
                 f"LDS is accessed at bytes {offsets[wave, lane]} to {offsets[wave, lane] + size - 1} "
                 f"of {self.size}, in wave {waves.selected()[wave]}, lane {lane}",
-                step.line,
-                step.text,
+                *step.position,
             )
         base = self.block_of[waves.at] * self.pitch
         return np.where(waves.mask, base[:, None] + offsets, len(self.octets) - GUARD_PLACE)
@@ -345,10 +319,12 @@ class Lds(Space):
         writes: bool,
         atomic: bool = False,
     ) -> None:
-        """Looks whether an access races with those before, and remembers it.
+        """Refuses an access that races with an earlier one, and records it.
 
         Raises:
-            LdsRaceError: it does.
+            LdsRaceError: it races with an earlier access.
+            MisalignedError: 16 bytes at an address that is no multiple of 16.
+            MissingWaitError: a load into LDS may still be on its way to these bytes.
         """
         if self.watch is not None:
             base = self.block_of[waves.at] * self.pitch
@@ -359,45 +335,37 @@ class Lds(Space):
             raise MisalignedError(
                 f"{size} bytes of LDS at {where} in wave {waves.selected()[wave]}, lane {lane}; such an "
                 f"access begins at a multiple of {_ALIGNED}",
-                step.line,
-                step.text,
+                *step.position,
             )
         count = max(size // self.granule, 1)
         granules = places[..., None] // self.granule + np.arange(count)
         selected = waves.selected()
-        mine = (
-            (self.epoch[waves.at] << _EPOCH)
-            | (step.line << _LINE)
-            | (ATOMIC if atomic else 0)
-            | (selected + 1)
-        )
+        line = step.line << _LINE | (ATOMIC if atomic else 0)
+        mine = self.epoch[waves.at] << _EPOCH | line | (selected + 1)
         keys = np.broadcast_to(mine[:, None, None], granules.shape)
         mask = np.broadcast_to(waves.mask[..., None], granules.shape)
         if len(self.open) > MOST_OPEN:
             self.open = [access for access in self.open if waves.waits.on_way(access.flight).any()]
-        self._loading(waves, granules, mask, step)
-        self._mark(granules, keys, mask, writes, step)
-        self.open.append(_Access(flight, selected, granules, mask, writes, keys))
-
-    def _loading(self, waves: Waves, granules: Array, mask: Array, step: DecodedStep) -> None:
-        """Refuses to access what a load of the same wave from global memory may still be on its way to."""
+        # A load of the same wave from global memory may still be on its way to these bytes.
         for access in self.open:
             if access.flight.stream != "vm" or not (late := waves.waits.on_way(access.flight)).any():
                 continue
-            for row, wave in enumerate(waves.selected()):
+            for row, wave in enumerate(selected):
                 if not late[wave] or wave not in access.waves:
                     continue
                 place = int(np.flatnonzero(access.waves == wave)[0])
                 if np.isin(granules[row][mask[row]], access.granules[place][access.mask[place]]).any():
+                    load = access.flight.step
                     raise MissingWaitError(
-                        f"LDS is accessed before what line {access.flight.line} ({access.flight.text}) loads "
-                        "into it is waited for by vmcnt",
-                        step.line,
-                        step.text,
+                        f"LDS is accessed before what line {load.line} ({load.text}) loads into it is waited "
+                        "for by vmcnt",
+                        *step.position,
                     )
+        self._mark(granules, keys, mask, writes, step)
+        self.open.append(_Access(flight, selected, granules, mask, writes, keys))
 
     def _mark(self, granules: Array, keys: Array, mask: Array, writes: bool, step: DecodedStep) -> None:
-        self._against(self.writer, granules, keys, mask, "written", "write" if writes else "read", step)
+        self._against(self.writer, granules, keys, mask, "write", "write" if writes else "read", step)
         if writes:
             self._against(self.reader, granules, keys, mask, "read", "write", step)
         table = self.writer if writes else self.reader
@@ -414,7 +382,7 @@ class Lds(Space):
         others = (table[flat] ^ own) & _WAVE != 0
         if others.any():
             if writes and not (own & ATOMIC).all():
-                self._race(flat[others][0], table[flat][others][0], own[others][0], "written", "write", step)
+                self._race(flat[others][0], table[flat][others][0], own[others][0], "write", "write", step)
             table[flat[others]] = table[flat[others]] | MULTIPLE
 
     def _against(
@@ -435,14 +403,13 @@ class Lds(Space):
         mine = int(new) & _WAVE
         raise LdsRaceError(
             f"wave {mine - 1 if mine != MULTIPLE else '?'} {does}s LDS at byte {place % self.pitch}, "
-            f"which {by} of its block {did.replace('read', 'reads').replace('written', 'writes')} at line "
-            f"{(int(old) >> _LINE) & 0xFFFFFF}, with no barrier between",
-            step.line,
-            step.text,
+            f"which {by} of its block {did}s at line {(int(old) >> _LINE) & 0xFFFFFF}, "
+            "with no barrier between",
+            *step.position,
         )
 
     def arrive(self, waves: Waves, flights_on_way: Any, step: DecodedStep) -> None:
-        """Waves reach a barrier: accesses that they have not waited for count as done after it."""
+        """Waves reach a barrier: their outstanding accesses count as done after it."""
         at = waves.selected()
         self.epoch[waves.at] += 1
         left = []
@@ -458,7 +425,3 @@ class Lds(Space):
                 access.keys[rows] = keys
                 self._mark(access.granules[rows], keys, access.mask[rows], access.writes, step)
         self.open = left
-
-
-GUARD_PLACE = 64
-"""Distance from the end of the bytes that inactive lanes access, after all blocks."""

@@ -16,9 +16,9 @@ from tilewright.amdgcn.operands import EXEC, SCALARS, SGPR
 # ---------------------------------------------------------------- wait counters
 #
 # A register must not be touched before a wait for the operation that loads it.  Operations of one counter
-# finish in the order of issue.  Scalar loads finish in any order, so only a wait for zero covers them. A
-# flat access counts as memory and as LDS, and is done when both are. A counter has a largest value: no more
-# operations are outstanding.
+# finish in the order of issue.  Scalar loads finish in any order, so only a wait for zero covers them.  A
+# flat access counts as memory and as LDS, and is done when both are.  A counter has a largest value: issue
+# stalls until the counter is below it.
 
 
 Counts = npt.NDArray[np.int64]
@@ -35,18 +35,16 @@ class Outstanding:
     """The outstanding operation of one instruction.
 
     Args:
-        stream: the counter that it belongs to.
+        stream: its counter, one of `STREAMS`.
         numbers: its place in the stream, for each wave; 0 for waves that did not issue it.
-        registers: it loads into.
-        line: of the listing.
-        text: of the instruction.
+        registers: registers that it loads.
+        step: the instruction.
     """
 
     stream: str
     numbers: Counts
     registers: tuple[int, ...]
-    line: int
-    text: str
+    step: Any
 
 
 MOST_LEFT = 63
@@ -63,16 +61,13 @@ def waited(operands: str, mnemonic: str = "s_waitcnt") -> dict[str, int]:
         {'vscnt': 0}
     """
     if mnemonic != "s_waitcnt":
-        return _counted({mnemonic.removeprefix("s_waitcnt_"): int(operands.rpartition(",")[2].strip(), 0)})
-    parts = _PART.findall(operands)
-    if not parts and operands.strip() == "0":
+        counts = {mnemonic.removeprefix("s_waitcnt_"): int(operands.rpartition(",")[2].strip(), 0)}
+    elif parts := _PART.findall(operands):
+        counts = {name: int(count[:9]) for name, count in parts}
+    elif operands.strip() == "0":
         return dict.fromkeys(COUNTERS, 0)
-    if not parts:
+    else:
         raise ListingParseError(f"a wait for {operands!r} is not understood")
-    return _counted({name: int(count[:9]) for name, count in parts})
-
-
-def _counted(counts: dict[str, int]) -> dict[str, int]:
     for name, count in counts.items():
         if not 0 <= count <= MOST_LEFT:
             raise ListingParseError(f"a wait until {count} of {name} are left; counters go to {MOST_LEFT}")
@@ -83,8 +78,8 @@ class Waits:
     """Outstanding loads into registers of waves.
 
     Args:
-        waves: how many.
-        limits: the most that each counter counts.
+        waves: number of waves.
+        limits: largest value of each counter.
     """
 
     def __init__(self, waves: int, limits: dict[str, int]) -> None:
@@ -94,14 +89,14 @@ class Waits:
         self.flights: list[Outstanding] = []
         self.pending: dict[int, list[Outstanding]] = {}
 
-    def issue(self, stream: str, at: Any, registers: tuple[int, ...], line: int, text: str) -> Outstanding:
-        """One more instruction of a stream, of the waves `at`, that loads into registers."""
+    def issue(self, stream: str, at: Any, registers: tuple[int, ...], step: Any) -> Outstanding:
+        """Count an instruction of the waves `at` that loads registers."""
         self.issued[stream][at] += 1
         if (limit := self.limits.get(stream)) is not None:
             self._finish(stream, self.issued[stream][at] - limit, at)
         numbers = np.zeros_like(self.issued[stream])
         numbers[at] = self.issued[stream][at]
-        flight = Outstanding(stream, numbers, registers, line, text)
+        flight = Outstanding(stream, numbers, registers, step)
         if registers:
             self.flights.append(flight)
             for register in registers:
@@ -122,11 +117,11 @@ class Waits:
         self.done[stream][at] = np.maximum(self.done[stream][at], until)
 
     def on_way(self, flight: Outstanding) -> npt.NDArray[np.bool_]:
-        """The waves to which it is still on its way."""
+        """Mask of the waves whose operation is still outstanding."""
         return flight.numbers > self.done[flight.stream]
 
     def retire(self) -> None:
-        """Forgets what has come to all waves."""
+        """Forgets operations that are done in all waves."""
         left = [flight for flight in self.flights if self.on_way(flight).any()]
         if len(left) < len(self.flights):
             self.flights = left
@@ -135,43 +130,32 @@ class Waits:
                 for register in flight.registers:
                     self.pending.setdefault(register, []).append(flight)
 
-    def check(
-        self,
-        touched: Iterable[int],
-        at: Any,
-        line: int,
-        text: str,
-        name: Any,
-        loads: tuple[str, tuple[int, ...]] = ("", ()),
-    ) -> None:
-        """Refuses to touch a register that something is on its way to.
+    def check(self, step: Any, at: Any) -> None:
+        """Refuses to touch a register while a load into it is outstanding.
+
+        A load of the same stream may load the same register again, because both arrive in order.
 
         Args:
-            touched: registers that an instruction reads or writes.
-            at: the waves that execute it.
-            line: of the instruction.
-            text: of the instruction.
-            name: spells a register.
-            loads: the stream of the instruction, and the registers it loads into without reading them: what
-                comes in order may come into the same register.
+            step: the instruction.
+            at: waves that execute it.
 
         Raises:
             MissingWaitError: a wait is missing or too weak.
         """
-        for register in touched:
+        stream, reloads = step.loads
+        for register in step.touched:
             for flight in self.pending.get(register, ()):
-                if flight.stream == loads[0] and register in loads[1]:
+                if flight.stream == stream and register in reloads:
                     continue
                 waves = self.on_way(flight)[at]
                 if not waves.any():
                     continue
                 newer = self.issued[flight.stream][at] - flight.numbers[at]
                 raise MissingWaitError(
-                    f"{name(register)} is used before what line {flight.line} ({flight.text}) "
-                    f"loads into it is waited for: {SPELLED[flight.stream]} must be at most "
-                    f"{int(newer[waves].min()) if flight.stream in ('vm', 'lds') else 0} here",
-                    line,
-                    text,
+                    f"{register_name(register)} is used before what line {flight.step.line} "
+                    f"({flight.step.text}) loads into it is waited for: {SPELLED[flight.stream]} must be at "
+                    f"most {int(newer[waves].min()) if flight.stream in ('vm', 'lds') else 0} here",
+                    *step.position,
                 )
 
 
@@ -190,10 +174,10 @@ class InstructionSet:
 
     Args:
         name: ``gfx11`` or ``gfx9``.
-        lanes: of a wave.
-        counts_stores_apart: stores have a counter of their own (vscnt).
-        keeps_upper_half: results of 16 bits leave the upper half of their register as it was.
-        most_of_lds: what the counter of LDS and scalar loads counts at most.
+        lanes: lanes of a wave.
+        counts_stores_apart: stores have their own counter (vscnt).
+        keeps_upper_half: results of 16 bits keep the upper half of their register.
+        most_of_lds: largest value of the counter of LDS and scalar loads.
         arch: the architecture, such as ``gfx942``.
     """
 
@@ -227,9 +211,9 @@ class Waves:
     Instructions act on the waves that are selected (`at`), in the lanes that are active (`mask`).
 
     Args:
-        family: of the instruction set.
-        count: how many waves.
-        vectors: how many vector registers are used, by their numbers.
+        family: the instruction set.
+        count: number of waves.
+        vectors: numbers of the vector registers that the kernel uses.
     """
 
     def __init__(self, family: InstructionSet, count: int, vectors: Iterable[int]) -> None:
@@ -297,7 +281,7 @@ class Waves:
         return np.full(count, ALL) if shadow is None else shadow[self.at]
 
     def put_undefined(self, register: int, bits: Array | None, why: str) -> None:
-        """Says which bits of a register are undefined where a result was written."""
+        """Note the undefined bits of a result in the active lanes of a register."""
         if bits is None and register not in self.undefined:
             return
         vector = register < SGPR
@@ -318,11 +302,11 @@ class Waves:
             self.undefined.discard(register)
             del self.shadow[register]
 
-    def require_defined(self, registers: Iterable[int], what: str, line: int, text: str) -> None:
+    def require_defined(self, registers: Iterable[int], what: str, step: Any) -> None:
         """Refuses undefined bits in the active lanes of registers.
 
         Raises:
-            UninitialisedError: there are some; says what depends on them.
+            UninitialisedError: some are undefined; the message names `what` depends on them.
         """
         for register in registers:
             bits = self.undefined_bits(register)
@@ -332,20 +316,19 @@ class Waves:
             if bad.any():
                 raise UninitialisedError(
                     f"{what} depends on {register_name(register)}, {self.why(register)} ({self._where(bad)})",
-                    line,
-                    text,
+                    *step.position,
                 )
 
     def require_known(self, undefined: Iterable[Array | None], what: str, why: str, step: Any) -> None:
         """Refuses undefined bits in the active lanes of numbers.
 
         Raises:
-            UninitialisedError: there are some; says what depends on them.
+            UninitialisedError: some are undefined; the message names `what` depends on them.
         """
         for bits in undefined:
             if bits is not None and (bad := np.where(self.mask, bits, 0)).any():
                 message = f"{what} depends on a number that is undefined: {why} ({self._where(bad)})"
-                raise UninitialisedError(message, step.line, step.text)
+                raise UninitialisedError(message, *step.position)
 
     def why(self, register: int) -> str:
         """The origin of a register's undefined bits."""

@@ -20,43 +20,51 @@ class DecodedStep:
     """An instruction that acts on waves.
 
     Args:
-        instruction: as the listing has it.
+        instruction: the parsed instruction.
         reads: registers that it reads.
         writes: registers that it writes.
     """
 
     loads: tuple[str, tuple[int, ...]] = ("", ())
+    """Its stream of outstanding operations, and the registers that it loads without reading them."""
     ends = False
-    """It may change which instruction is next, or when."""
+    """Whether it may change which instruction is next, or when."""
 
-    def __init__(self, instruction: Instruction, reads: Sequence[int], writes: Sequence[int]) -> None:
+    def __init__(
+        self, instruction: Instruction, reads: Sequence[int] = (), writes: Sequence[int] = ()
+    ) -> None:
         self.instruction = instruction
-        self.line, self.text = instruction.line, instruction.text
+        self.line, self.text = self.position = instruction.position
         self.reads, self.writes = tuple(reads), tuple(writes)
         self.touched = frozenset((*reads, *writes))
+
+    def also_reads(self, *registers: int) -> None:
+        """Adds registers to those that it reads."""
+        self.reads += registers
+        self.touched |= {*registers}
 
     def run(self, waves: Waves) -> None:
         """Acts on the selected waves."""
         raise NotImplementedError
 
     def run_tracked(self, waves: Waves) -> None:
-        """Acts where some register that it touches has undefined bits."""
-        waves.require_defined(self.reads, f"{self.instruction.mnemonic}", self.line, self.text)
+        """Acts when some register that it touches has undefined bits."""
+        waves.require_defined(self.reads, self.instruction.mnemonic, self)
         self.run(waves)
         for register in self.writes:
             waves.put_undefined(register, None, "")
 
 
 class Compute1(DecodedStep):
-    """Results that are computed of operands.
+    """An instruction that computes results from operands.
 
     Args:
-        instruction: as the listing has it.
-        readers: of the operands.
-        writers: of the results.
+        instruction: the parsed instruction.
+        readers: readers of the operands.
+        writers: writers of the results.
         compute: the results, or the only one, from the operands.
-        track: which bits of the results are undefined, from operands and their undefined bits; by default
-            all bits are where any of an operand is.
+        track: undefined bits of the results, from operands and their undefined bits.  By default, one
+            undefined bit of an operand makes all bits undefined.
     """
 
     def __init__(
@@ -99,7 +107,14 @@ class Compute1(DecodedStep):
         for shadow in shadows:
             if shadow is not None:
                 hit = hit | (shadow != 0)
-        return [_filled(result, hit) for result in results]
+        filled: list[Array | None] = []
+        for result in results:
+            every = np.broadcast_to(hit, np.broadcast_shapes(result.shape, np.shape(hit)))
+            if result.dtype != np.bool_:
+                unsigned = np.dtype(f"u{result.dtype.itemsize}")
+                every = np.where(every, np.array(-1).astype(unsigned), np.array(0, unsigned))
+            filled.append(every)
+        return filled
 
     def why(self, waves: Waves) -> str:
         """The origin of undefined bits in its results."""
@@ -107,7 +122,7 @@ class Compute1(DecodedStep):
         return "" if bad is None else waves.why(bad)
 
     def run_tracked(self, waves: Waves) -> None:
-        """Acts, and says which bits of what it writes are undefined."""
+        """Acts, and tracks undefined bits of the results."""
         results = self.results(waves)
         undefined = self.undefined_results(waves, results)
         why = self.why(waves) if any(bits is not None for bits in undefined) else ""
@@ -117,15 +132,6 @@ class Compute1(DecodedStep):
         for writer, bits in zip(self.writers, undefined, strict=True):
             writer.put_undefined(waves, bits, why)
         waves.mask, waves.full = changed
-
-
-def _filled(result: Array, hit: Array) -> Array:
-    """All bits of a result, where something of its operands is undefined."""
-    shape = np.broadcast_shapes(result.shape, np.shape(hit))
-    if result.dtype == np.bool_:
-        return np.broadcast_to(hit, shape)
-    unsigned = np.dtype(f"u{result.dtype.itemsize}")
-    return np.where(np.broadcast_to(hit, shape), np.array(-1).astype(unsigned), np.array(0, unsigned))
 
 
 class Dual(DecodedStep):
@@ -142,23 +148,21 @@ class Dual(DecodedStep):
             part.write(waves, results)
 
     def run_tracked(self, waves: Waves) -> None:
-        """Acts, and says which bits of what it writes are undefined."""
+        """Acts, and tracks undefined bits of the results."""
         made = [tuple(np.array(result) for result in part.results(waves)) for part in self.parts]
-        bits = [
-            part.undefined_results(waves, results) for part, results in zip(self.parts, made, strict=True)
+        undefined = [
+            (part.undefined_results(waves, results), part.why(waves))
+            for part, results in zip(self.parts, made, strict=True)
         ]
-        why = [part.why(waves) for part in self.parts]
-        for part, results, undefined, reason in zip(self.parts, made, bits, why, strict=True):
+        for part, results, (bits, why) in zip(self.parts, made, undefined, strict=True):
             part.write(waves, results)
-            for writer, shadow in zip(part.writers, undefined, strict=True):
-                writer.put_undefined(waves, shadow, reason)
+            for writer, shadow in zip(part.writers, bits, strict=True):
+                writer.put_undefined(waves, shadow, why)
 
 
 # ----------------------------------------------------------------
 #
-# One row per mnemonic that computes results from its operands.
-#
-# A row has the kinds of both and the function.
+# Rows of the opcode tables: kinds of operands and results, and the function between them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +170,12 @@ class OpcodeRow:
     """One instruction.
 
     Args:
-        results: kinds of what it writes.
-        operands: kinds of what it reads.
+        results: kinds of its results.
+        operands: kinds of its operands.
         compute: the results from the operands.
-        track: undefined bits of the result; by default all, where any bit of an operand is undefined.
-        accumulates: it also reads what it writes, as its last operand.
-        keeps: on gfx9, too, a result of 16 bits leaves the other half as it was.
+        track: undefined bits of the results, as `Compute1` takes it.
+        accumulates: the first result is also the last operand.
+        keeps: a result of 16 bits keeps the other half of its register, on gfx9 too.
     """
 
     results: tuple[str, ...]
@@ -183,13 +187,10 @@ class OpcodeRow:
 
 
 def row(spelled: str, compute: Compute, track: Track | None = None, keeps: bool = False) -> OpcodeRow:
-    """A row from kinds as ``"f32 = f32 f32"``; ``+=`` for one that also reads what it writes."""
-    results, accumulates, operands = spelled.partition("+=")
-    if not accumulates:
-        results, _, operands = spelled.partition("=")
-    return OpcodeRow(
-        tuple(results.split()), tuple(operands.split()), compute, track, bool(accumulates), keeps
-    )
+    """A row from kinds such as ``"f32 = f32 f32"``; ``+=`` if the result is also an operand."""
+    results, operands = spelled.replace("+=", "=").split("=")
+    kinds = tuple(results.split()), tuple(operands.split())
+    return OpcodeRow(*kinds, compute, track, "+=" in spelled, keeps)
 
 
 def left(value: Any, by: Any) -> Any:
@@ -222,7 +223,9 @@ def field_of(value: Any, first: Any, count: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Partly:
-    """A word and its undefined bits: a bit that the defined operand alone decides is defined.
+    """A word and its undefined bits.
+
+    A bit of ``a & b`` or ``a | b`` that one defined operand decides is defined.
 
     Args:
         value: the word.
@@ -246,11 +249,11 @@ class Partly:
         return Partly(~self.value, self.unknown)
 
     def lower(self, bits: int) -> Partly:
-        """The undefined bits among the lower bits that are used."""
+        """The word, of which only some lower bits are used."""
         return Partly(self.value, self.unknown & self.unknown.dtype.type((1 << bits) - 1))
 
     def moved(self, move: Callable[[Any, Any], Any], by: Partly) -> Partly:
-        """Bits moved by an amount; all are undefined where the amount is."""
+        """Bits shifted by an amount.  An undefined amount makes all bits undefined."""
         unknown = move(self.unknown, by.value)
         if np.any(by.unknown):
             unknown = np.where(by.unknown != 0, np.array(-1).astype(unknown.dtype), unknown)
@@ -258,7 +261,7 @@ class Partly:
 
 
 def tracked(meaning: Callable[..., Partly]) -> Callable[[Sequence[Array], Sequence[Array | None]], Array]:
-    """The tracking of a result that is computed bit by bit, from its meaning on partly defined words."""
+    """Undefined bits of a bitwise result, from its function on partly defined words."""
 
     def track(values: Sequence[Array], shadows: Sequence[Array | None]) -> Array:
         words = []
@@ -274,7 +277,7 @@ def tracked(meaning: Callable[..., Partly]) -> Callable[[Sequence[Array], Sequen
 
 
 def upward(*words: Partly) -> Partly:
-    """A sum, a difference or a product: undefined from the lowest bit on that is so in an operand."""
+    """A sum, difference or product: undefined from the lowest undefined bit of an operand upwards."""
     unknown = words[0].unknown
     for word in words[1:]:
         unknown = unknown | word.unknown
@@ -282,7 +285,7 @@ def upward(*words: Partly) -> Partly:
 
 
 def chosen(no: Partly, yes: Partly, mask: Partly) -> Partly:
-    """One of two words by a mask; undefined where the mask is and where the chosen word is."""
+    """One of two words by a mask; undefined if the mask or the chosen word is."""
     unknown = np.where(mask.value, yes.unknown, no.unknown)
     unknown = np.where(mask.unknown, np.array(-1).astype(unknown.dtype), unknown)
     return Partly(np.where(mask.value, yes.value, no.value), unknown)

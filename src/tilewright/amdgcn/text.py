@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tilewright.amdgcn.faults import ListingParseError, nearest
@@ -28,10 +28,10 @@ class KernelArgument:
     """One argument of a kernel, from its metadata.
 
     Args:
-        name: as in the source, or ``""``.
+        name: name in the source, or ``""``.
         offset: bytes from the begin of the kernel's arguments.
-        size: in bytes.
-        kind: ``global_buffer``, ``by_value``, or ``hidden_…``, which the runtime gives.
+        size: bytes.
+        kind: ``global_buffer``, ``by_value``, or ``hidden_…`` for arguments that the runtime passes.
     """
 
     name: str
@@ -42,14 +42,14 @@ class KernelArgument:
 
 @dataclass(slots=True)
 class KernelRecord:
-    """The metadata of one kernel: its arguments, and its other fields by their names."""
+    """Metadata of one kernel: its arguments, and its other fields by name."""
 
     arguments: list[KernelArgument] = field(default_factory=list)
     fields: dict[str, str] = field(default_factory=dict)
 
 
 def read_metadata(text: str) -> dict[str, KernelRecord]:
-    """The kernels that the metadata of a listing names; none where it has no metadata.
+    """Kernels in the metadata of a listing, by name.
 
     Args:
         text: the whole listing.
@@ -71,13 +71,16 @@ def read_metadata(text: str) -> dict[str, KernelRecord]:
 
 
 def kernel_records(lines: list[str]) -> dict[str, KernelRecord]:
-    """The kernels that the metadata of a listing names, by their names.
+    """Parse the metadata of kernels.
 
     Args:
-        lines: what stands between ``.amdgpu_metadata`` and ``.end_amdgpu_metadata``.
+        lines: lines between ``.amdgpu_metadata`` and ``.end_amdgpu_metadata``.
+
+    Returns:
+        The kernels by name.
 
     Raises:
-        ListingParseError: a kernel without a name.
+        ListingParseError: a kernel has no name.
     """
     records: list[tuple[dict[str, str], list[dict[str, str]]]] = []
     inside, nested = False, 0
@@ -118,21 +121,16 @@ def kernel_records(lines: list[str]) -> dict[str, KernelRecord]:
 
 def _argument(item: dict[str, str]) -> KernelArgument:
     name, kind = item.get(".name", ""), item.get(".value_kind", "")
-    offset, size = (_bytes(item, field) for field in (".offset", ".size"))
-    if kind == "global_buffer" and size != 8:
-        raise ListingParseError(f"the metadata has an array with .size {size}; an address has 8 bytes")
-    return KernelArgument(name, offset, size, kind)
-
-
-def _bytes(item: dict[str, str], field: str) -> int:
-    """A field of an argument that counts bytes."""
-    text = item.get(field, "")
-    if not (text.isascii() and text.isdigit() and len(text) < 9 and int(text) <= MOST_METADATA_BYTES):
-        raise ListingParseError(
-            f"the metadata has an argument with {field} {text!r}; "
-            f"it is an integer up to {MOST_METADATA_BYTES}"
-        )
-    return int(text)
+    offset, size = item.get(".offset", ""), item.get(".size", "")
+    for key, text in ((".offset", offset), (".size", size)):
+        if not (text.isascii() and text.isdigit() and len(text) < 9 and int(text) <= MOST_METADATA_BYTES):
+            raise ListingParseError(
+                f"the metadata has an argument with {key} {text!r}; "
+                f"it is an integer up to {MOST_METADATA_BYTES}"
+            )
+    if kind == "global_buffer" and int(size) != 8:
+        raise ListingParseError(f"the metadata has an array with .size {int(size)}; an address has 8 bytes")
+    return KernelArgument(name, int(offset), int(size), kind)
 
 
 # ----------------------------------------------------------------
@@ -140,15 +138,15 @@ def _bytes(item: dict[str, str], field: str) -> int:
 # Constants: bytes at labels, and operands that give a distance to them.
 #
 # A kernel finds a constant from the address of an instruction (``s_getpc_b64``), to which it adds a
-# distance (``name@rel32@lo+4``, ``name@rel32@hi+12``).  Here all instructions have one address, and the
+# distance (``name@rel32@lo+4``, ``name@rel32@hi+12``).  Here all instructions have the same address, and the
 # constants lie before the arrays of a launch.
 
 
 PLACE = 0x4000_0000_0100
-"""The address of the first constant."""
+"""Address of the first constant."""
 
 PROGRAM = 0x5000_0000_0000
-"""The address of every instruction."""
+"""Address of every instruction."""
 
 _BYTES = {".byte": 1, ".short": 2, ".long": 4, ".quad": 8}
 _DISTANCE = re.compile(r"^([\w.$]+)@rel32@(lo|hi)\+(4|12)$")
@@ -164,18 +162,21 @@ class Constants:
     """The bytes of a listing's constants.
 
     Args:
-        octets: all of them, one after the other.
-        places: where each label's begin.
+        octets: bytes of all constants.
+        places: first byte of each label's constant.
     """
 
     octets: bytearray = field(default_factory=bytearray)
     places: dict[str, int] = field(default_factory=dict)
 
     def take(self, label: str, word: str, rest: str) -> bool:
-        """Adds what a directive says to the bytes behind a label; whether it is such a directive.
+        """Append the bytes of a directive to a label's constant.
+
+        Returns:
+            Whether the directive defines bytes.
 
         Raises:
-            ListingParseError: bytes that are no plain numbers.
+            ListingParseError: the bytes are no plain numbers.
 
         Example:
             >>> constants = Constants()
@@ -211,28 +212,6 @@ class Constants:
         return True
 
 
-def with_distances(
-    operands: Sequence[ListingOperand], places: Mapping[str, int]
-) -> tuple[ListingOperand, ...]:
-    """Operands, with distances to constants replaced by numbers.
-
-    Raises:
-        ListingParseError: there is no such constant.
-    """
-    return tuple(_distance(item, places) for item in operands)
-
-
-def _distance(item: ListingOperand, places: Mapping[str, int]) -> ListingOperand:
-    found = _DISTANCE.match(item.text) if item.bank == "name" else None
-    if found is None:
-        return item
-    name, half, _ = found.groups()
-    if name not in places:
-        raise ListingParseError(f"nothing is known of the constant {name!r}")
-    apart = PLACE + places[name] - PROGRAM
-    return replace(item, bank="constant", index=apart >> 32 if half == "hi" else apart & 0xFFFFFFFF)
-
-
 # ---------------------------------------------------------------- instructions and kernels
 
 
@@ -250,12 +229,12 @@ class Instruction:
     """One instruction of a listing.
 
     Args:
-        line: its number in the listing, from 1.
-        text: as it stands there.
+        line: number of its line in the listing, from 1.
+        text: its text in the listing.
         mnemonic: its first word.
-        operands: what follows, separated by commas.
+        operands: its operands.
         modifiers: words and ``name:value`` after the operands.
-        second: the other half of a ``v_dual_…``, if it is one.
+        second: the other half of a ``v_dual_…``, or None.
     """
 
     line: int
@@ -265,18 +244,23 @@ class Instruction:
     modifiers: dict[str, str] = field(default_factory=dict)
     second: Instruction | None = None
 
+    @property
+    def position(self) -> tuple[int, str]:
+        """Line and text, for errors."""
+        return self.line, self.text
+
 
 @dataclass(slots=True)
 class KernelListing:
-    """The instructions of one kernel, and what the listing says about it.
+    """The instructions and directives of one kernel.
 
     Args:
-        name: of the kernel.
-        instructions: in the order in which they stand.
-        labels: which instruction follows a label.
-        directives: what ``.amdhsa_…`` says, by its name without this.
+        name: name of the kernel.
+        instructions: its instructions in order.
+        labels: number of the instruction after each label.
+        directives: values of ``.amdhsa_…`` directives, by their names without this prefix.
         record: its metadata.
-        constants: of the whole listing.
+        constants: constants of the whole listing.
     """
 
     name: str
@@ -298,17 +282,17 @@ class Listing:
 
     Args:
         arch: name of its architecture, e.g. ``gfx1151``.
-        kernels: by their names.
+        kernels: kernels by their names.
     """
 
     arch: str
     kernels: dict[str, KernelListing]
 
     def kernel(self, name: str = "") -> KernelListing:
-        """A kernel by its name, or the only one there is.
+        """A kernel by its name, or the only kernel.
 
         Raises:
-            ListingParseError: there is none of that name.
+            ListingParseError: no kernel has this name.
         """
         if not name and len(self.kernels) == 1:
             return next(iter(self.kernels.values()))
@@ -320,16 +304,16 @@ class Listing:
 
 
 def read_listing(text: str) -> Listing:
-    """Reads the assembly that a compiler wrote for ``amdgcn-amd-amdhsa``.
+    """Parse the assembly that a compiler wrote for ``amdgcn-amd-amdhsa``.
 
     Args:
         text: the whole listing, with its directives and its metadata.
 
     Returns:
-        Its kernels; functions that no ``.amdhsa_kernel`` names are left out.
+        Its kernels.  Functions without ``.amdhsa_kernel`` are left out.
 
     Raises:
-        ListingParseError: no target is named, or an operand is not understood.
+        ListingParseError: the text names no target, or an operand is not understood.
 
     Example:
         >>> listing = read_listing('''
@@ -353,17 +337,23 @@ def read_listing(text: str) -> Listing:
             reader.kernels[name].record = record
     for kernel in reader.kernels.values():
         kernel.constants = reader.constants
-        kernel.instructions = [_placed(one, reader.constants) for one in kernel.instructions]
+        kernel.instructions = [_placed(one, reader.constants.places) for one in kernel.instructions]
     return Listing(reader.arch, reader.kernels)
 
 
-def _placed(made: Instruction, constants: Constants) -> Instruction:
-    """An instruction, of whose operands those that say how far away a constant lies are numbers."""
-    try:
-        operands = with_distances(made.operands, constants.places)
-    except ListingParseError as error:
-        raise ListingParseError(error.message, made.line, made.text) from None
-    return made if operands == made.operands else replace(made, operands=operands)
+def _placed(made: Instruction, places: Mapping[str, int]) -> Instruction:
+    """An instruction, with distances to constants replaced by numbers."""
+    operands = list(made.operands)
+    for number, item in enumerate(operands):
+        if item.bank != "name" or (found := _DISTANCE.match(item.text)) is None:
+            continue
+        name, half, _ = found.groups()
+        if name not in places:
+            raise ListingParseError(f"nothing is known of the constant {name!r}", *made.position)
+        apart = PLACE + places[name] - PROGRAM
+        index = apart >> 32 if half == "hi" else apart & 0xFFFFFFFF
+        operands[number] = replace(item, bank="constant", index=index)
+    return replace(made, operands=tuple(operands)) if operands != [*made.operands] else made
 
 
 MOST = {
@@ -373,7 +363,7 @@ MOST = {
     "user_sgpr_kernarg_preload_length": 32,
     "user_sgpr_kernarg_preload_offset": 1 << 10,
 }
-"""The largest values of some directives: bytes, bytes of a lane, registers, and words of arguments."""
+"""Largest values of some directives: bytes, bytes of a lane, registers, and words of arguments."""
 MOST_OF_OTHERS = (1 << 32) - 1
 
 
@@ -398,25 +388,21 @@ class _ListingReader:
             return
         bare = _COMMENT.sub("", line).strip()
         if match := _LABEL.match(bare):
-            name = match.group(1)
+            name = match[1]
             if name.startswith(".L"):
                 if self.current is not None:
                     self.current.labels[name] = len(self.current.instructions)
             else:
                 self.current = self.functions[name] = KernelListing(name)
-            bare = match.group(2).strip()
-        if not bare:
+            bare = match[2].strip()
+        if bare and not bare.startswith("."):
+            if self.current is not None:
+                self.current.instructions.append(instruction(number, bare))
             return
-        if bare.startswith("."):
-            self._directive(bare)
-        elif self.current is not None:
-            self.current.instructions.append(instruction(number, bare))
-
-    def _directive(self, text: str) -> None:
-        word, _, rest = text.partition(" ") if " " in text else text.partition("\t")
+        word, _, rest = bare.partition(" ") if " " in bare else bare.partition("\t")
         rest = rest.strip()
-        if match := _TARGET.match(text):
-            self.arch = match.group(1)
+        if match := _TARGET.match(bare):
+            self.arch = match[1]
         elif word == METADATA_BEGIN:
             self.in_metadata = True
         elif word == ".amdhsa_kernel":
@@ -437,13 +423,10 @@ class _ListingReader:
 
 
 def instruction(line: int, text: str) -> Instruction:
-    """One instruction from its text; that of both halves of a ``v_dual_…``, which ``::`` separates."""
+    """Parse one instruction, or both halves of a ``v_dual_…``, which ``::`` separates."""
     first, _, second = text.partition("::")
     made = _half(line, first.strip(), text)
-    if not second:
-        return made
-    other = _half(line, second.strip(), text)
-    return Instruction(line, text, made.mnemonic, made.operands, made.modifiers, other)
+    return replace(made, second=_half(line, second.strip(), text)) if second else made
 
 
 def _half(line: int, text: str, whole: str) -> Instruction:
@@ -469,7 +452,7 @@ def _half(line: int, text: str, whole: str) -> Instruction:
 
 
 def _split(text: str, at: str) -> list[str]:
-    """Pieces of a text between separators that stand in no brackets."""
+    """Split a text at separators outside brackets."""
     pieces, depth, piece = [], 0, ""
     for letter in text:
         depth += (letter in "[(") - (letter in "])")

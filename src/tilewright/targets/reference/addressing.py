@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.functions.conversions import Array
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Gather, Op
 from tilewright.ir.types import Value
@@ -22,7 +21,7 @@ from tilewright.targets.reference.state import BlockState, Visit, Warp
 
 
 class Gathers:
-    """The integers in memory by which the views of a kernel choose rows."""
+    """The rows that the views of a kernel take from integers in memory (`ir.ops.Gather`)."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._of: dict[Value, tuple[Gather, ...]] = {}
@@ -35,11 +34,11 @@ class Gathers:
                     self._of[result] = gathers
 
     def chooses(self, value: Value) -> bool:
-        """Return whether integers in memory choose rows of a view."""
+        """Return whether the rows of a view come from integers in memory."""
         return value in self._of
 
     def environment(self, warp: Warp, value: Value) -> Mapping[Sym, Any]:
-        """Return the integers that place a warp's access to a tensor; tables in memory are functions."""
+        """Return the symbols of a warp's access to a tensor; index arrays in memory are functions."""
         if not value.tensor.indices:
             return warp.env
         tables = {
@@ -49,7 +48,7 @@ class Gathers:
         return {**warp.env, **tables}
 
     def read(self, checker: Checker, warp: Warp, op: Op, value: Value, footprint: WarpFootprint) -> None:
-        """Check the reads of the indices that place an access: order, bounds, and named rows."""
+        """Check the reads of an access's row indices: order, bounds, and the rows that they name."""
         view = value.tensor.view
         if value not in self._elements:
             self._elements[value] = elements((view.valid, view.offset))
@@ -60,36 +59,28 @@ class Gathers:
         for element in self._elements[value]:
             gather = next(g for g in self._of[value] if g.index.buffer.name == element.table.name)
             at = np.broadcast_to(np.asarray(evaluate(element.at, env), np.int64), shape)
-            self._read_one(checker, warp, op, gather, (at[known], np.nonzero(known)[0]))
-
-    def _read_one(
-        self, checker: Checker, warp: Warp, op: Op, gather: Gather, wanted: tuple[Array, Array]
-    ) -> None:
-        buffer = warp.block.buffers[gather.index.buffer]
-        at, lanes = np.unique(np.stack(wanted), axis=1) if len(wanted[0]) else wanted
-        site = checker.site(op, gather.index, "read")
-        batch = Batch(warp.agent, site, buffer, at, lanes.astype(np.int16))
-        outside = buffer.outside(at)
-        if outside.any():
-            checker.outside(batch.only(outside))
-        batch = batch.only(~outside)
-        checker.reads(batch)
-        if gather.padded:
-            return
-        extent = warp.int(gather.source.tensor.shape[gather.dim])
-        found = buffer.elements[batch.at]
-        rows = found.astype(np.int64)
-        strange = (rows < 0) | (rows >= extent)
-        if strange.any():
-            reason = (
-                f"row {found[strange][0]} of {gather.source}, of {extent} along dimension "
-                f"{gather.dim}, reads as other= says and is not written; if that is meant, say "
-                f"rows({gather.index}, padded=True)"
-            )
-            checker.defect(Kind.RANGE, batch.only(strange), reason)
+            wanted = np.stack([at[known], np.nonzero(known)[0]])
+            at, lanes = np.unique(wanted, axis=1) if wanted.size else wanted
+            buffer = warp.block.buffers[gather.index.buffer]
+            site = checker.site(op, gather.index, "read")
+            batch = checker.inside(Batch(warp.agent, site, buffer, at, lanes.astype(np.int16)))
+            checker.reads(batch)
+            if gather.padded:
+                continue
+            extent = warp.int(gather.source.tensor.shape[gather.dim])
+            found = buffer.elements[batch.at]
+            rows = found.astype(np.int64)
+            strange = (rows < 0) | (rows >= extent)
+            if strange.any():
+                reason = (
+                    f"row {found[strange][0]} of {gather.source}, of {extent} along dimension "
+                    f"{gather.dim}, reads as other= says and is not written; if that is meant, say "
+                    f"rows({gather.index}, padded=True)"
+                )
+                checker.defect(Kind.RANGE, batch.only(strange), reason)
 
     def once(self, checker: Checker, batch: Batch) -> Batch:
-        """Return the elements that a warp writes, each once; rows that are chosen twice are reported."""
+        """Return each element that a warp writes once; report rows that occur twice."""
         found, first, counts = np.unique(batch.at, return_index=True, return_counts=True)
         again = np.isin(batch.at, found[counts > 1])
         again[first] = False
@@ -99,7 +90,7 @@ class Gathers:
 
 
 def _integers(buffer: Storage, at: Any) -> Any:
-    """Return elements of a buffer as integers; -1, which is no row, outside of the buffer."""
+    """Return elements of a buffer as integers, and -1 outside of the buffer."""
     at = np.asarray(at)
     inside = ~buffer.outside(at.ravel()).reshape(at.shape)
     found = np.full(at.shape, -1, np.int64)
@@ -111,7 +102,7 @@ def _integers(buffer: Storage, at: Any) -> Any:
 
 
 def block_of(warp: Warp, rank: Int | None) -> BlockState | None:
-    """Return the block of a rank in a warp's cluster, or None if there is none; rank None: the warp's own."""
+    """Return the block of a rank in a warp's cluster, or None; with rank None, the own block."""
     if rank is None:
         return warp.block
     number, blocks = warp.int(rank), warp.block.cluster.blocks
@@ -140,7 +131,7 @@ def accessed_buffer(
     """Return the memory of a tensor that a warp accesses; report another block that may not have begun.
 
     Args:
-        checker: where findings go.
+        checker: receives findings.
         warp: the warp.
         op: the operation.
         value: the tensor.

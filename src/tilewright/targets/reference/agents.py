@@ -1,17 +1,16 @@
 """Agents, which access memory, their vector clocks, and the log of their accesses.
 
-Vector clocks record happens-before.  Every agent has a *time*; an access carries its agent's time, and
-it comes before another access if the other's agent has since learnt of that time.  What an agent has learnt
-depends on how far a completion reaches, its `Visibility`: a thread that waited for its own copy knows of it
-before the other lanes of its warp do, and these before the rest of the block.
+Vector clocks record happens-before.  Each agent has a *time*, and an access carries its agent's time.  The
+access comes before another access if the other agent has learnt of this time.  Knowledge has a `Visibility`:
+a thread that waited for its own copy knows of it before the other lanes of its warp do, and these before the
+rest of the block.
 
-A step may certainly come after another one and yet not see what the other wrote: bytes of a bulk copy arrive
-after the copy was issued, but tell nothing about the writes of its issuer.  Barriers count by this weaker
-order, which is in `Actor.order`.
+A step may come after another one without seeing its writes: the bytes of a bulk copy arrive after the copy
+was issued, but do not show the writes of its issuer.  Barriers use this weaker order, `Actor.order`.
 
-An agent belongs to a `Proxy`.  Operations that run in the background are agents of their own, and those that
-work through another proxy than their issuer come after what the issuer's clocks for that know, one for each
-memory: only a fence of that memory joins them with what it knows itself.
+An agent belongs to a `Proxy`.  Operations in the background are separate agents.  An operation through
+another proxy than its issuer comes after the issuer's clocks for this proxy, one for each memory.  Only a
+fence of that memory joins these clocks with the issuer's own.
 """
 
 from __future__ import annotations
@@ -82,12 +81,12 @@ class Actor:
         clocks: the times that its accesses come after.
         proxy: the path of its accesses.
         time: its own clock.
-        issues: what asynchronous operations through the other proxy come after, by the memory that they
-            access: those that a warp issues, or this one.
-        every: for a warp: all its clocks in one, its own and those of ``issues``; of shape
+        issues: clocks of asynchronous operations through the other proxy, by the memory that they access:
+            operations that a warp issues, or this operation.
+        every: for a warp: its own clocks and those of ``issues`` in one array of shape
             (clocks, visibilities, agents).
-        order: for a warp: the time of every agent that has certainly passed in every schedule when the warp
-            comes here; for a transaction barrier, the number of completed phases.
+        order: for a warp: the time of each agent that has passed in every schedule when the warp comes here;
+            for a transaction barrier, the number of completed phases.
         issuer: for an operation in the background: the clocks of the warp that issued it.
         missing: for an operation in the background: the missing wait, in words.
         shown: the synchronisation that would tell other threads of that wait, in words.

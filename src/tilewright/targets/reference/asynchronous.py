@@ -35,7 +35,7 @@ __all__ = ["REFERENCE"]
 
 @REFERENCE.rule(ops.Role)
 def _role(machine: Simulator, warp: Warp, op: ops.Role) -> Steps:
-    """The warps of each group of the role are numbered from its first one; other warps go on."""
+    """Run the body in the warps of the role, numbered from the first warp of each group."""
     if not op.first <= warp.rank < op.first + op.warps:
         return
     outside = warp.rank, warp.mates
@@ -82,9 +82,8 @@ def _arrive(machine: Simulator, warp: Warp, op: ops.Arrive) -> None:
     warp.note("arrive", barrier.slot, op.expect_bytes, barrier.phase + is_over, op)
     if barrier.arrived >= barrier.arrivals:
         if machine.check:
-            reason = (
-                f"{barrier.state()}: one arrival too many, or one without a wait for the end of the phase"
-            )
+            state = barrier.state()
+            reason = f"{state}: one arrival too many, or one without a wait for the end of the phase"
             machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason, barrier.arrivers[-1])
         if not barrier.is_complete:
             return
@@ -113,7 +112,7 @@ def _wait(machine: Simulator, warp: Warp, op: ops.Wait) -> Steps:
         machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason)
     parity %= 2
 
-    # The warp learns the state at the moment when it may pass, even if other warps go on before it does.
+    # The warp learns the state when it may pass, even if other warps run on before it does.
     heard, phase = barrier.heard, barrier.phase
 
     def ready() -> bool:
@@ -165,9 +164,9 @@ def _use(
         made = np.array([barrier.initialised])
         lanes, first = np.full(1, lane), np.zeros(1, int)
         if not barrier.initialised or events.unordered(warp.agent, lanes, made, first).any():
-            which, whose = (
-                ("barrier", "") if block is warp.block else ("cluster_barrier", block.cluster.name(block))
-            )
+            which, whose = "barrier", ""
+            if block is not warp.block:
+                which, whose = "cluster_barrier", block.cluster.name(block)
             reason = (
                 f"no {which} between the initialisation of {value}{whose}, by one thread, and its use by "
                 "this warp"
@@ -245,11 +244,11 @@ def _bulk_wait(machine: Simulator, warp: Warp, op: ops.BulkWait) -> None:
 
 @REFERENCE.rule(ops.FenceAsync)
 def _fence_async(machine: Simulator, warp: Warp, op: ops.FenceAsync) -> None:
-    """Order all accesses before the fence before asynchronous operations after it.
+    """Order accesses before the fence before asynchronous operations after it.
 
-    A proxy fence orders the accesses on whose causality path it lies (PTX ISA 8.9.5): those of its own thread
-    and those that a barrier has told it of.  So it may stand before the barrier, in each thread that writes,
-    or after it, in the thread that issues the operation (docs/decisions/0010-proxy-fences.md).
+    A proxy fence orders the accesses of its own thread, and accesses that barriers before the fence order
+    before it (PTX ISA 8.9.5, causality order).  So it may stand before the barrier, in each thread that
+    writes, or after it, in the thread that issues the operation (docs/decisions/0010-proxy-fences.md).
     """
     agent = warp.agent
     agent.issues[op.memory].learn(agent.clocks)
@@ -289,7 +288,7 @@ def _mma_wait(machine: Simulator, warp: Warp, op: ops.MmaWait) -> Steps:
 
 @REFERENCE.rule(ops.RoleBarrier)
 def _role_barrier(machine: Simulator, warp: Warp, op: ops.RoleBarrier) -> Steps:
-    """The last of the threads that a barrier waits for lets all of them go on."""
+    """Wait until all threads of a numbered barrier have arrived."""
     number = warp.int(op.number)
     barrier = warp.block.named.setdefault(number, NamedBarrier())
     opened = barrier.opened
@@ -317,8 +316,8 @@ def _role_barrier(machine: Simulator, warp: Warp, op: ops.RoleBarrier) -> Steps:
 
 
 # ---------------------------------------------------------------- barriers of clusters
-# A warp goes on between the two halves of a cluster barrier.  The barrier tells nobody what the warp does
-# there.  So each warp tells what it knows when it arrives, and hears what all have told when it waits.
+# A warp runs on between the two halves of a cluster barrier, and the barrier does not order what it does
+# there.  So each warp tells its clocks when it arrives, and learns the clocks of all warps when it waits.
 
 
 @REFERENCE.rule(ClusterBarrier)

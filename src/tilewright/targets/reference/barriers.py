@@ -126,7 +126,7 @@ class TransactionBarrier:
         return late
 
     def arrive(self, agent: Actor, op: Op, expect_bytes: int, homes: Array, *, relaxed: bool = False) -> None:
-        """Count an arrival of a warp's first lane; a relaxed one tells only bulk copies what it knows."""
+        """Count an arrival of a warp's first lane; a relaxed one orders only bulk copies."""
         self.told.tell(agent, homes, FOR_BULK_COPIES if relaxed else slice(None))
         self.arrivers.append((agent, op))
         self.came.append((agent.slot, agent.time))
@@ -136,8 +136,7 @@ class TransactionBarrier:
     def is_over(self, phases: int, agent: Actor) -> bool:
         """Return whether ``phases`` phases have certainly completed when a warp comes here.
 
-        The warp or an agent before it has waited for that, or the warp comes after every arrival of these
-        phases.
+        The warp or an agent before it has waited for them, or the warp comes after each of their arrivals.
         """
         if phases <= 0 or agent.comes_after(self.slot, phases):
             return True
@@ -155,7 +154,7 @@ class TransactionBarrier:
     def overtaken(self) -> list[PassedWait]:
         """Return the waits for the previous phase that the end of the present phase can overtake.
 
-        The parity is then the same again, so the warp keeps waiting.  The lanes of a warp wait together.
+        The parity is then the same as before, so the warp keeps waiting.  The lanes of a warp wait together.
         """
         late = (wait for wait in self.passed.values() if wait.phase == self.phase - 1)
         return [wait for wait in late if self.told.order[wait.agent.slot] < wait.time]
@@ -198,13 +197,12 @@ class NamedBarrier:
 
 
 # ---------------------------------------------------------------- counters
-# A wait until a counter is 3 passes after some three signals, and tells nothing about which.  It comes after
-# the signals without which the others could not have taken the counter there: a signal that comes after
-# another one cannot stand in for it.  Before a wait is decided, as many blocks as possible go on, so that
-# the signals that may come before it have come.  A block that begins later may still signal in time to stand
-# in for one of them.  The kernel is then executed once more, and the wait comes only after the signals
-# without which it could not have passed with the late one: accesses that need more are races.  A wait after
-# which nothing is accessed that the signallers wrote is legal.
+# A wait until a counter is 3 passes after any three signals.  It certainly comes after a signal only if the
+# counter cannot reach 3 without it, that is, by the signals that do not come after it.  Before a wait passes,
+# as many blocks as possible run on, so that all signals that may come before the wait have come.  A block
+# that begins later may still signal in time and replace one of them.  The kernel then runs once more, and the
+# wait comes after only those signals that the late one cannot replace; accesses that need more order are
+# races.  A wait before accesses that need no order is legal.
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,8 @@
-"""The checker: compares every access with the accesses before it, and describes the hazards that it finds."""
+"""The checker: compares each access with earlier accesses, and describes the hazards that it finds."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -35,10 +36,10 @@ VALUES_TWICE = (
 )
 
 LIMIT = 64
-"""How many findings a report lists."""
+"""Largest number of findings in a report."""
 
 MOST_EVENTS = 8
-"""Earlier events that are examined for one access, of those that it does not come after."""
+"""Largest number of unordered earlier events that are examined for one access."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,10 @@ class Batch:
 
     Args:
         agent: the agent.
-        site: the number of the place, from `Checker.site`.
+        site: number of the place, from `Checker.site`.
         buffer: the buffer.
         at: offsets of the elements, of shape (n,).
-        lanes: the lane that accesses each element.
+        lanes: lane that accesses each element.
     """
 
     agent: Actor
@@ -59,25 +60,30 @@ class Batch:
     at: Array
     lanes: Array
 
+    @staticmethod
+    def of_first_lane(agent: Actor, site: int, buffer: Storage, at: Array) -> Batch:
+        """Return elements that the first lane accesses."""
+        return Batch(agent, site, buffer, at, np.zeros(len(at), np.int16))
+
     def only(self, which: Array) -> Batch:
         """Return some of the elements, by truth values or indices."""
         return replace(self, at=self.at[which], lanes=self.lanes[which])
 
     @property
     def count(self) -> int:
-        """How many different elements there are."""
+        """Number of different elements."""
         return len(np.unique(self.at))
 
 
 @dataclass
 class Checker:
-    """Happens-before over the accesses of all agents."""
+    """Checks the accesses of all agents for happens-before."""
 
     remedies: Remedies
     events: Events = field(default_factory=Events)
     findings: Findings = field(default_factory=lambda: Findings(LIMIT))
     accessed: int = 0
-    """How many elements have been compared with earlier accesses."""
+    """Number of elements that have been compared with earlier accesses."""
     _sites: list[AccessSite] = field(default_factory=list)
     _numbers: dict[tuple[int, Value, str], int] = field(default_factory=dict)
 
@@ -107,7 +113,16 @@ class Checker:
         for marks in (last, *history.reduced(places, self.events, clocks)):
             self._find_unordered(Kind.WRITE_READ, batch, marks, clocks)
         if history.skips is not None:
-            self._find_stale(batch, last, history.skips.event[places])
+            # An operation wrote these elements in an earlier iteration and left them out in a later one.
+            (writes, write_lanes), skips = last, history.skips.event[places]
+            stale = (writes > 0) & (skips > writes)
+            for event, skip in np.unique(np.stack([writes[stale], skips[stale]]), axis=1).T:
+                written, left = (self._sites[self.events.sites[number]] for number in (event, skip))
+                mine = (writes == event) & (skips == skip)
+                if written.op.location == left.op.location:
+                    key = (Kind.STALE, batch.buffer.owner, self.events.sites[event], batch.site)
+                    earlier = Access.of(written, self.events.agent(event), write_lanes[mine][0])
+                    self._of_batch(key, Kind.STALE, batch.only(mine), earlier, STALE)
         event = self.events.append(batch.agent, batch.site)
         history.reads.record(self.events, batch.agent, event, places, batch.lanes, history.writes)
 
@@ -132,7 +147,7 @@ class Checker:
 
         Args:
             batch: the elements.
-            by_warp: whether the lanes of the warp write together, each also elements of other lanes.
+            by_warp: whether each lane of the warp may also write elements of other lanes.
         """
         self.accessed += len(batch.at)
         history = batch.buffer.history
@@ -148,27 +163,27 @@ class Checker:
                 continue
             late = self.events.unordered(agent, batch.lanes, *marks, clocks)
             if agent.issuer is not None and np.count_nonzero(late):
-                # What was read is in registers once a barrier has told of it: no fence needs to follow
+                # After a barrier, the values read are in registers, so no fence needs to follow
                 # (docs/decisions/0010-proxy-fences.md).
                 late &= self.events.untold(agent, agent.issuer, *marks)
             self._report_conflicts(Kind.READ_WRITE, batch, late, marks)
         event = self.events.append(agent, batch.site)
         history.writes.put(places, event, own.lanes)
-        # Two lanes that write one element: the later one is the last.
+        # If two lanes write one element, `put` keeps the later one.
         events, last = history.writes.get(places)
         self._report_conflicts(Kind.WRITE_WRITE, own, last != own.lanes, (events, last))
         if by_warp:
             history.writes.lane[places] = WHOLE_WARP
 
     def leaves_out(self, batch: Batch) -> None:
-        """Note elements that lanes would write, but for an edge of the view that they write through."""
+        """Note elements that an edge of the view excludes from a write."""
         if (history := batch.buffer.history) is not None and len(batch.at):
             _, places, lanes = batch.buffer.places(batch.at, batch.lanes)
             history.skips = history.skips or Marks.blank(len(history.writes.event))
             history.skips.put(places, self.events.append(batch.agent, batch.site), lanes)
 
     def _located(self, batch: Batch) -> tuple[Batch, Array, Clocks]:
-        """Return one entry for each place in the history, the places, and what the agent comes after."""
+        """Return the batch with one entry for each place in the history, the places, and its clocks."""
         at, places, lanes = batch.buffer.places(batch.at, batch.lanes)
         return replace(batch, at=at, lanes=lanes), places, batch.agent.after(batch.buffer.memory)
 
@@ -190,19 +205,6 @@ class Checker:
                     f"at {last}: what {owner} held is lost"
                 )
                 self.defect(Kind.UNWRITTEN, batch.only(writes == event), reason)
-
-    def _find_stale(self, batch: Batch, last: tuple[Array, Array], skips: Array) -> None:
-        """Report elements that an operation wrote in an earlier iteration, and left out in a later one."""
-        writes, write_lanes = last
-        stale = (writes > 0) & (skips > writes)
-        for event, skip in np.unique(np.stack([writes[stale], skips[stale]]), axis=1).T:
-            written, left = (self._sites[self.events.sites[number]] for number in (event, skip))
-            mine = (writes == event) & (skips == skip)
-            key = (Kind.STALE, batch.buffer.owner, self.events.sites[event], batch.site)
-            found = batch.only(mine)
-            if written.op.location == left.op.location and self.findings.is_new(key, found.count):
-                earlier = Access.of(written, self.events.agent(event), write_lanes[mine][0])
-                self.findings.add(key, self._finding(Kind.STALE, found, earlier, STALE))
 
     def _find_unordered(self, kind: Kind, batch: Batch, marks: tuple[Array, Array], clocks: Clocks) -> None:
         """Report accesses that do not come after earlier ones, given by their events and lanes."""
@@ -232,25 +234,17 @@ class Checker:
                     reason += f"; {before.value.buffer} and {owner} share memory"
                 self.findings.add(key, self._finding(found, here, earlier, reason), reach)
 
-    # ---------------------------------------------------------------- findings of one access
+    # ---------------------------------------------------------------- adding findings
 
-    def defect(self, kind: Kind, batch: Batch, reason: str) -> None:
-        """Report elements that a single access must not touch in this way."""
-        key = (kind, batch.buffer.owner, batch.site, reason)
-        if self.findings.is_new(key, batch.count):
-            self.findings.add(key, self._finding(kind, batch, None, reason))
+    def _add(self, key: tuple[object, ...], count: int, make: Callable[[], Finding]) -> None:
+        """Count a finding, and describe it if it is new."""
+        if self.findings.is_new(key, count):
+            self.findings.add(key, make())
 
-    def outside(self, batch: Batch) -> None:
-        """Report elements that lie outside of their buffer."""
-        reason = f"{batch.buffer.owner} has the elements 0 to {len(batch.buffer.elements) - 1}"
-        self.defect(Kind.OUT_OF_BOUNDS, batch, reason)
-
-    def beyond(self, batch: Batch, found: Beyond) -> None:
-        """Report an access through a view that leaves its tensor."""
-        key = (Kind.OUT_OF_BOUNDS, batch.buffer.owner, batch.site, id(found.op), found.dim)
-        if self.findings.is_new(key, batch.count):
-            view = _at(batch.agent, found.op, "view")
-            self.findings.add(key, self._finding(Kind.OUT_OF_BOUNDS, batch, view, found.reason))
+    def _of_batch(
+        self, key: tuple[object, ...], kind: Kind, batch: Batch, earlier: Access | None, reason: str
+    ) -> None:
+        self._add(key, batch.count, lambda: self._finding(kind, batch, earlier, reason))
 
     def _finding(self, kind: Kind, batch: Batch, earlier: Access | None, reason: str) -> Finding:
         owner, offset = batch.buffer.owner, int(batch.at[0])
@@ -258,8 +252,31 @@ class Checker:
         where, memory = batch.buffer.locate(offset), owner.tensor.memory.value
         return Finding(kind, str(owner), memory, where, offset, access, earlier, reason)
 
+    # ---------------------------------------------------------------- findings of one access
+
+    def defect(self, kind: Kind, batch: Batch, reason: str) -> None:
+        """Report elements of a single wrong access."""
+        self._of_batch((kind, batch.buffer.owner, batch.site, reason), kind, batch, None, reason)
+
+    def outside(self, batch: Batch) -> None:
+        """Report elements outside of their buffer."""
+        reason = f"{batch.buffer.owner} has the elements 0 to {len(batch.buffer.elements) - 1}"
+        self.defect(Kind.OUT_OF_BOUNDS, batch, reason)
+
+    def inside(self, batch: Batch) -> Batch:
+        """Report elements outside of their buffer, and return the others."""
+        outside = batch.buffer.outside(batch.at)
+        if outside.any():
+            self.outside(batch.only(outside))
+        return batch.only(~outside)
+
+    def beyond(self, batch: Batch, found: Beyond) -> None:
+        """Report an access through a view that leaves its tensor."""
+        key = (Kind.OUT_OF_BOUNDS, batch.buffer.owner, batch.site, id(found.op), found.dim)
+        self._of_batch(key, Kind.OUT_OF_BOUNDS, batch, _at(batch.agent, found.op, "view"), found.reason)
+
     def not_reset(self, agent: Actor, op: Op, buffer: Storage, offset: int, value: int) -> None:
-        """Report a counter that holds another value than 0 at the end."""
+        """Report a counter that is not 0 at the end."""
         reason = (
             f"it is {value} when the kernel ends, and would be when the next launch begins: let the last "
             "signal reset it, of=..., or say tw.reset where all signals and waits have been"
@@ -267,7 +284,7 @@ class Checker:
         self._of_array(Kind.NOT_RESET, buffer, offset, 1, _at(agent, op, "signal"), reason)
 
     def uncovered(self, op: Op, buffer: Storage, missing: Array) -> None:
-        """Report elements of an array that ``op``, and all other operations, never wrote."""
+        """Report elements of an array that no operation wrote; ``op`` is one that writes the array."""
         reason = (
             f"all blocks have run, and {len(missing)} elements of {buffer.owner} are as they were: the grid "
             "is too small, or tiles are left out; if this is meant, say "
@@ -280,10 +297,8 @@ class Checker:
         self, kind: Kind, buffer: Storage, offset: int, count: int, access: Access, reason: str
     ) -> None:
         """Report the state of an array in global memory after all blocks have run."""
-        key = (kind, buffer.owner)
-        if self.findings.is_new(key, count):
-            where, name = buffer.locate(offset), str(buffer.owner)
-            self.findings.add(key, Finding(kind, name, "global", where, offset, access, None, reason))
+        place = (str(buffer.owner), "global", buffer.locate(offset), offset)
+        self._add((kind, buffer.owner), count, lambda: Finding(kind, *place, access, None, reason))
 
     # ---------------------------------------------------------------- registers and synchronisation
 
@@ -292,12 +307,36 @@ class Checker:
     ) -> None:
         """Report that an operation reads registers that nothing wrote."""
         site = self.site(op, value, "read")
-        key = (Kind.UNWRITTEN, value, site)
-        if self.findings.is_new(key, count):
-            access = Access.of(self._sites[site], agent, lane)
-            reason = f"nothing has written this element of {value} before; fill the fragment, or load it"
-            found = Finding(Kind.UNWRITTEN, str(value), "registers", element, 0, access, None, reason)
-            self.findings.add(key, found)
+        reason = f"nothing has written this element of {value} before; fill the fragment, or load it"
+        self.register_read(Kind.UNWRITTEN, site, agent, (element, lane), count, reason)
+
+    def register_read(
+        self,
+        kind: Kind,
+        site: int,
+        agent: Actor,
+        place: tuple[tuple[int, ...], int],
+        count: int,
+        reason: str,
+    ) -> None:
+        """Report wrong elements of a fragment or tensor that an operation reads.
+
+        Args:
+            kind: the kind of the finding.
+            site: number of the read.
+            agent: the agent.
+            place: coordinate and lane of one of these elements.
+            count: number of these elements.
+            reason: the broken rule.
+        """
+        value, (element, lane) = self._sites[site].value, place
+        memory = "registers" if value.is_fragment else value.tensor.memory.value
+        access = Access.of(self._sites[site], agent, lane)
+        self._add(
+            (kind, value, site),
+            count,
+            lambda: Finding(kind, str(value), memory, element, 0, access, None, reason),
+        )
 
     def fragment(
         self,
@@ -309,12 +348,11 @@ class Checker:
         other: tuple[Actor, Op] | None,
         reason: str,
     ) -> None:
-        """Report that an operation touches a fragment when it must not."""
+        """Report an access to a fragment at a wrong time."""
         key = (kind, value, id(op), None if other is None else id(other[1]))
-        if self.findings.is_new(key, 1):
-            earlier, access = None if other is None else _at(*other, "update"), _at(agent, op, action)
-            found = Finding(kind, str(value), "registers", (), 0, access, earlier, reason, unit="times")
-            self.findings.add(key, found)
+        earlier, access = None if other is None else _at(*other, "update"), _at(agent, op, action)
+        place = (str(value), "registers", (), 0)
+        self._add(key, 1, lambda: Finding(kind, *place, access, earlier, reason, unit="times"))
 
     def waiting(
         self,
@@ -328,9 +366,8 @@ class Checker:
     ) -> None:
         """Report a wrong synchronisation of an agent, and the wait that it conflicts with."""
         key = (kind, id(op), None if other is None else id(other[1]))
-        if self.findings.is_new(key, 1):
-            earlier = None if other is None else _at(*other, before)
-            self.findings.add(key, Finding(kind, "", "", None, 0, _at(agent, op, action), earlier, reason))
+        earlier, access = None if other is None else _at(*other, before), _at(agent, op, action)
+        self._add(key, 1, lambda: Finding(kind, "", "", None, 0, access, earlier, reason))
 
     def barrier(
         self,
@@ -344,11 +381,9 @@ class Checker:
         """Report a wrong use of a transaction barrier."""
         name = barrier.name.partition("[")[0]
         key = (kind, name, id(op), None if other is None else id(other[1]))
-        if self.findings.is_new(key, 1):
-            earlier = None if other is None else _at(*other, _ACTIONS.get(other[1].verb, "use"))
-            access, where = _at(agent, op, _ACTIONS.get(op.verb, "use")), (barrier.stage,)
-            found = Finding(kind, name, "barrier", where, 0, access, earlier, reason, unit="times")
-            self.findings.add(key, found)
+        earlier = None if other is None else _at(*other, _ACTIONS.get(other[1].verb, "use"))
+        access, place = _at(agent, op, _ACTIONS.get(op.verb, "use")), (name, "barrier", (barrier.stage,), 0)
+        self._add(key, 1, lambda: Finding(kind, *place, access, earlier, reason, unit="times"))
 
 
 def _at(agent: Actor, op: Op, action: str) -> Access:

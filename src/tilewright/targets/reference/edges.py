@@ -1,15 +1,16 @@
 """Elements beyond the edge of an array, followed through registers and shared memory into sums and extremes.
 
-A tile that reaches past the edge of its array has elements there, which take part in everything: a sum over
-``exp(x)`` counts them as 1.  They are marked when they are loaded, and so is what is computed of them;
-choosing something else for them (`tw.where`) clears the mark.  A reduction, or the K of a multiply, that
-mixes them with elements inside is a finding unless their values change nothing: 0 in a sum, the least number
-in a maximum.  Where all of what is reduced lies beyond, as in rows past the last, so does the result.
+A tile that reaches past the edge of its array has elements there that take part in all computations: a sum
+over ``exp(x)`` counts them as 1.  A load marks them.  Results computed from marked elements are marked too.
+`tw.where` clears the mark if it selects another value.  A reduction, or the K of a multiply, that mixes
+marked elements with elements inside is a finding, unless their values are neutral: 0 in a sum, the least
+number in a maximum.  If all reduced elements lie beyond the edge, as in rows past the last one, the result is
+marked.
 
-The one operation that uses a sum may take off what the elements beyond the edge added to it.  The checker
-knows that share, and compares: what is left must be the sum of the elements inside.
+The only operation that uses a sum may subtract the share of the elements beyond the edge.  The checker knows
+this share, and compares the rest with the sum of the elements inside.
 
-Marks are not kept in global memory: what a kernel writes there, it means.
+Elements in global memory have no marks.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Expr, bounds
 from tilewright.targets.reference.agents import Actor
 from tilewright.targets.reference.checker import Checker
-from tilewright.targets.reference.findings import Access, Finding, Kind
+from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.memory import Storage
 from tilewright.targets.reference.state import Padded, WarpRegisters
 from tilewright.threads.registers import Reduction
@@ -48,11 +49,7 @@ MORE_ROUNDINGS = 8
 
 
 class Signs:
-    """Finds the fragments of a kernel without negative numbers: 0 does not change a maximum of them.
-
-    Args:
-        kernel: the kernel.
-    """
+    """Finds the fragments of a kernel without negative numbers, whose maximum 0 does not change."""
 
     def __init__(self, kernel: Kernel) -> None:
         ops = list(kernel.walk())
@@ -163,7 +160,7 @@ def mark(buffer: Storage, at: Array, marks: Array | None) -> None:
 
 
 def of_elementwise(function: str, operands: list[Any], marks: list[Array | None]) -> Array | None:
-    """Return which results lie beyond an edge because an operand does; of a choice, the chosen one counts."""
+    """Return which results lie beyond an edge because an operand (of ``select``: the selected one) does."""
     if all(part is None for part in marks):
         return None
     if function == "select":
@@ -221,13 +218,10 @@ def of_reduce(op: ReduceOp, marks: Array, neutral: Array) -> tuple[Array, Array]
         Which results lie beyond an edge, and which mix elements inside with elements beyond that change them;
         of shape (lanes, results).
     """
-    beyond, inside, some_beyond = (
-        np.asarray(part.any(-1)) for part in (marks & ~neutral, ~marks & ~neutral, marks)
-    )
-    for partners in lane_partners(op.plan, len(beyond)):
-        beyond, inside, some_beyond = (
-            np.asarray(part | part[partners]) for part in (beyond, inside, some_beyond)
-        )
+    found = [np.asarray(part.any(-1)) for part in (marks & ~neutral, ~marks & ~neutral, marks)]
+    for partners in lane_partners(op.plan, len(marks)):
+        found = [np.asarray(part | part[partners]) for part in found]
+    beyond, inside, some_beyond = found
     return some_beyond & ~inside, beyond & inside
 
 
@@ -258,12 +252,10 @@ def of_multiply(a: Array, b: Array, marks: tuple[Array, Array]) -> tuple[Array, 
         used.append((values != 0)[inside].any(0))
         wrong.append((beyond & (values != 0))[inside].any(0))
     rows, columns = (np.asarray(beyond.all(1)) for beyond in marks)
-    # An operand that lies entirely beyond an edge is past the end of K, and its products are 0.
-    whole = bool(rows.all() or columns.all())
-    found = (wrong[0] & used[1]) | (wrong[1] & used[0])
-    if whole:
+    if rows.all() or columns.all():
+        # An operand that lies entirely beyond an edge is past the end of K, and its products are 0.
         rows, columns = np.zeros_like(rows), np.zeros_like(columns)
-    return rows, columns, np.asarray(found)
+    return rows, columns, np.asarray((wrong[0] & used[1]) | (wrong[1] & used[0]))
 
 
 # ---------------------------------------------------------------- findings
@@ -281,7 +273,7 @@ def report(
     """Report elements beyond an edge that change a result inside.
 
     Args:
-        checker: where findings go.
+        checker: receives findings.
         agent: the agent.
         op: the reduction or multiply.
         value: the fragment or tensor that holds the elements.
@@ -289,11 +281,6 @@ def report(
         what: its value and the result that it changes, in words.
         count: number of these elements.
     """
-    element, lane = place
-    site = checker.site(op, value, "read")
-    key = (Kind.EDGE, value, site)
-    if not checker.findings.is_new(key, count):
-        return
     neutral = "0"
     if isinstance(op, ReduceOp) and op.function != "sum":
         neutral = "-inf" if op.function == "max" else "inf"
@@ -304,9 +291,7 @@ def report(
         f"  choose another number there, tw.where(inside, {value}, {neutral}), or let "
         f"tw.load(..., other=...) read what becomes {neutral} here"
     )
-    memory = "registers" if value.is_fragment else value.tensor.memory.value
-    access = Access.of(checker.describe(site), agent, lane)
-    checker.findings.add(key, Finding(Kind.EDGE, str(value), memory, element, 0, access, None, reason))
+    checker.register_read(Kind.EDGE, checker.site(op, value, "read"), agent, place, count, reason)
 
 
 def report_products(
@@ -321,7 +306,7 @@ def report_products(
     """Report the operands that multiply elements beyond the edge of K into sums.
 
     Args:
-        checker: where findings go.
+        checker: receives findings.
         agent: the agent.
         op: the multiply.
         dense: A and B, of shapes (m, k) and (n, k).

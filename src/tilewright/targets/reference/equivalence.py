@@ -1,19 +1,18 @@
-"""Which blocks of a grid, and which iterations of a loop, are equal up to their place; one stands for others.
+"""Blocks of a grid, and iterations of a loop, that are equal up to their place: one represents the others.
 
-A `TraitTable` has a row for each block, or for each iteration of one loop, and the numbers that decide what
-it does as columns.  Two rows are equal up to their place if all numbers are that decide their control flow,
-their predicates and their places in shared memory: bounds of loops, conditions, stages and parities of
-barriers, where edges cut their tiles, and for which elements a comparison of coordinates with integers holds
-(a mask decides which elements beyond an edge are used).  Numbers that cannot be separated from the place
-make rows different.
+A `TraitTable` has a row for each block, or for each iteration of one loop.  Its columns are the numbers that
+decide control flow, predicates and places in shared memory: bounds of loops, conditions, stages and parities
+of barriers, edges of tiles, and the elements for which a comparison of coordinates with integers holds (a
+mask selects the elements beyond an edge).  Two rows with equal numbers are equal up to their place.  Numbers
+that cannot be separated from the place make rows different.
 
-Iterations that repeat with some period, such as that of a ring of stages, are left out in whole periods: the
-first and the last of a steady state run.  Barriers and rings are then as if all had run.  Warps that work
-together must leave out the same, so the loops of all roles that make the same iterations at one depth are
-compared together, and so are all blocks of a cluster.  The machine counts the arrivals, waits and meetings
-that were left out, which must balance at every barrier.  If they do not, or if anything is found, all
-iterations run (`run`).  They also run if two iterations meet at an element of global memory that one of them
-writes (`selection`), because places in global memory are not compared here.
+Iterations that repeat with a period, such as the stages of a ring, are omitted in whole periods: the first
+and the last iterations of a steady state run.  Barriers and rings end in the same state.  Warps that work
+together must omit the same iterations, so all loops with the same iterations at one depth are compared
+together, in all roles and in all blocks of a cluster.  The machine counts the omitted arrivals, waits and
+meetings, which must balance at each barrier.  If they do not, or if anything is found, all iterations run
+(`run`).  They also run if two iterations access an element of global memory that one of them writes
+(`selection`), because places in global memory are not compared here.
 """
 
 from __future__ import annotations
@@ -107,12 +106,12 @@ def masks(kernel: Kernel) -> dict[Value, list[Cond]]:
 class TraitTable:
     """Rows of a body of operations, and the numbers that differ between them.
 
-    Each loop in the body whose iterations are known without running it is an axis of the numbers, and so are
-    the groups of a role.  Only the range of any other loop index is known.
+    Each loop in the body with iterations that are known before a run is an axis of the numbers, and so are
+    the groups of a role.  Of any other loop index, only the range is known.
 
     Args:
         body: the operations.
-        own: the values of each symbol that differs between rows, one per row.
+        own: values of each symbol that differs between rows, one per row.
         env: the values of the other symbols.
         lets: the values of named integers.
         masks: the conditions of comparisons, by their results.
@@ -243,7 +242,12 @@ class TraitTable:
         if parts is None:
             return [self._known[sym] for sym in self._mine(gap)]
         own, rest = parts
-        low, high = self._range(rest)
+        fixed: dict[Sym, Int] = {}  # ranges of loops and coordinates, for these sizes
+        for sym in symbols(rest):
+            stop = None if sym.stop is None else substitute(sym.stop, self._env)
+            if sym not in self._env and isinstance(stop, int):
+                fixed[sym] = Sym(sym.name, sym.low, max(stop - 1, sym.low), sym.divisor)
+        low, high = bounds(substitute(rest, {**self._env, **fixed}))
         if low == -np.inf or high == np.inf:
             return [own]
         return [np.clip(own, -int(high) - 1, -int(low))]
@@ -262,15 +266,6 @@ class TraitTable:
             else:
                 rest = add(rest, mul(term, times))
         return own, rest
-
-    def _range(self, value: Int) -> tuple[float, float]:
-        """Return the range of an integer over loops and coordinates, for these sizes."""
-        fixed: dict[Sym, Int] = {}
-        for sym in symbols(value):
-            stop = None if sym.stop is None else substitute(sym.stop, self._env)
-            if sym not in self._env and isinstance(stop, int):
-                fixed[sym] = Sym(sym.name, sym.low, max(stop - 1, sym.low), sym.divisor)
-        return bounds(substitute(value, {**self._env, **fixed}))
 
 
 def classes(columns: Iterable[Array], count: int) -> Array:
@@ -331,22 +326,26 @@ def all_blocks(extents: Sequence[int]) -> Array:
 
 
 def representatives(kernel: Kernel, env: Mapping[Sym, int], extents: Sequence[int]) -> Array | None:
-    """Return blocks that stand for all: the first of each class, its neighbours, and the last.
+    """Return representatives of all blocks: the first of each class, its neighbours, and the last.
 
     Returns:
-        Rows of block indices in the order of the grid; None if it is unknown which blocks are equal.
+        Rows of block indices in the order of the grid; None if the classes are unknown.
     """
-    if any(isinstance(op, Variable | SetVariable) and _varies(kernel, op) for op in kernel.walk()):
-        return None
-    if any(isinstance(op, ReadIndex | Gather) for op in kernel.walk()):
-        return None  # blocks of one place in their grids may find different integers
+    lets, placed = named(kernel), {axis.sym for axis in kernel.grid} | {each.sym for each in kernel.cluster}
+    for op in kernel.walk():
+        if isinstance(op, ReadIndex | Gather):
+            return None  # equal blocks may read different integers
+        if isinstance(op, Variable | SetVariable):
+            value = op.initial if isinstance(op, Variable) else op.value
+            if symbols(substitute(value, lets)) & placed:
+                return None  # a mutable integer may differ between blocks
     if not extents:
         return np.zeros((1, 0), np.int64)  # one block
     blocks = all_blocks(extents)
     try:
-        rows = TraitTable(kernel.body, block_symbols(kernel, blocks), env, named(kernel), masks(kernel))
+        rows = TraitTable(kernel.body, block_symbols(kernel, blocks), env, lets, masks(kernel))
         columns = [*rows.columns(), *(column for places in _places(kernel) for column in rows.apart(places))]
-    except ZeroDivisionError:  # which a run finds, and where
+    except ZeroDivisionError:  # a run reports it
         return None
     return blocks[sorted(set(_chosen(blocks, classes(columns, len(blocks)), extents)))]
 
@@ -363,29 +362,14 @@ def _chosen(blocks: Array, alike: Array, extents: Sequence[int]) -> Iterator[int
                 yield low + step
 
 
-def _varies(kernel: Kernel, op: Variable | SetVariable) -> bool:
-    """Return whether a mutable integer may differ between blocks."""
-    value = op.initial if isinstance(op, Variable) else op.value
-    places = {axis.sym for axis in kernel.grid} | {member.sym for member in kernel.cluster}
-    lets = named(kernel)
-    return bool(symbols(substitute(value, lets)) & places)
-
-
 def _places(kernel: Kernel) -> Iterable[list[Int]]:
-    """Return, for each written array, the offsets of all views through which it is accessed."""
+    """Return, for each written array, the offsets of all views of its accesses."""
     found: dict[Value, list[Int]] = {}
     written = {value.buffer for op in kernel.walk() for value in op.written}
-    seen: set[Value] = set()
-    for op in kernel.walk():
-        for value in (*op.read, *op.written):
-            if value.is_fragment or value.buffer not in written:
-                continue
-            if value.tensor.memory is not Memory.GLOBAL:
-                continue
-            view = value.tensor.view
-            if value not in seen:
-                seen.add(value)
-                found.setdefault(value.buffer, []).append(view.offset)
+    accessed = dict.fromkeys(value for op in kernel.walk() for value in (*op.read, *op.written))
+    for value in accessed:
+        if value.is_tensor and value.buffer in written and value.tensor.memory is Memory.GLOBAL:
+            found.setdefault(value.buffer, []).append(value.tensor.view.offset)
     return found.values()
 
 
@@ -393,8 +377,8 @@ def _places(kernel: Kernel) -> Iterable[list[Int]]:
 
 
 BEFORE, BEHIND = 2, 1
-"""Periods that run before the omitted ones, and at least after them.  Accesses to one place in memory are at
-most a period apart, so each meets the previous one and the next one."""
+"""Periods that run before the omitted ones, and the fewest periods after them.  Accesses to one place in
+memory are at most a period apart, so each meets the previous one and the next one."""
 
 
 @dataclass(frozen=True)
@@ -418,7 +402,7 @@ class Gap:
 
 
 def gap(alike: Sequence[int] | Array) -> Gap | None:
-    """Return the longest gap in iterations, given the class of each; None if all of them run.
+    """Return the longest gap in iterations, given the class of each; None if all iterations run.
 
     Example:
         >>> gap([0, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 3])
@@ -463,7 +447,7 @@ class OmittedIterations:
         if key not in self._known:
             try:
                 self._known[key] = self._found(warp, outer, turns)
-            except ZeroDivisionError:  # which a run finds, and where
+            except ZeroDivisionError:  # a run reports it
                 self._known[key] = None
         return self._known[key]
 

@@ -1,15 +1,15 @@
 """Arithmetic of pairs of residues in which ``exp2(x + y) == exp2(x) * exp2(y)``, for kernels of attention.
 
-Every float is a pair of an integer modulo ``P`` and one modulo ``Q``, both primes, of which ``Q`` divides
-``P - 1``.  Sums and products are taken of each.  A power of two has the number's second integer as the
-exponent of a number ``BASE`` whose powers repeat after ``Q``: so ``exp2(x + y)`` is ``exp2(x) * exp2(y)``,
-modulo ``P``.  Modulo ``Q`` it is unknown, and so is what is computed of it; functions, comparisons and
-results go by the first integer.  So weights that are scaled, whichever of their exponents is taken for the
-largest, and summed in any order give the same averages to the last bit, and with a key more or less they do
-not.
+A float is a pair of integers: one modulo the prime ``P``, one modulo the prime ``Q``, which divides ``P -
+1``.  Sums and products act on both.  ``exp2`` raises ``BASE``, whose powers repeat after ``Q``, to the second
+integer: so ``exp2(x + y)`` is ``exp2(x) * exp2(y)`` modulo ``P``.  The result is unknown modulo ``Q``, and so
+are all numbers computed from it.  Functions, comparisons and results use the first integer.  Scaled weights
+give the same averages to the last bit for any choice of the largest exponent and any order of the sums; a key
+more or less changes them.
 
-Minus infinity is a number of its own, less than all others: it stays what it is in sums and products, and its
-power is 0.  The lowest finite number of f32 stands for it too: a running maximum begins with that number.
+Minus infinity is a separate number, less than all others.  Sums and products with it are minus infinity, and
+its power is 0.  The lowest finite number of f32 also counts as minus infinity, because running maxima begin
+with it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BASE = 4
 """A square, so that its powers modulo P repeat after Q and not before."""
 
 UNKNOWN = np.uint64(2**32 - 1)
-"""The word part of a number that is unknown modulo Q."""
+"""Second integer of a number that is unknown modulo Q."""
 
 LOWEST = np.uint64((2**32 - 2) << 32 | (2**32 - 2))
 """Minus infinity."""
@@ -71,9 +71,7 @@ def told(words: Array) -> Array:
 
 def add(left: Array, right: Array) -> Array:
     """``left + right``."""
-    unknown = (second(left) == UNKNOWN) | (second(right) == UNKNOWN)
-    sums = np.where(unknown, UNKNOWN, (second(left) + second(right)) % _Q)
-    return _beside(left, right, pair((first(left) + first(right)) % _P, sums))
+    return _combined(left, right, np.add)
 
 
 def multiplied(left: Array, right: Array) -> Array:
@@ -84,12 +82,13 @@ def multiplied(left: Array, right: Array) -> Array:
         >>> int(multiplied(seven, seven)) == int(word(np.uint64(49)))
         True
     """
+    return _combined(left, right, np.multiply)
+
+
+def _combined(left: Array, right: Array, combine: Any) -> Array:
     unknown = (second(left) == UNKNOWN) | (second(right) == UNKNOWN)
-    products = np.where(unknown, UNKNOWN, second(left) * second(right) % _Q)
-    return _beside(left, right, pair(first(left) * first(right) % _P, products))
-
-
-def _beside(left: Array, right: Array, made: Array) -> Array:
+    low = np.where(unknown, UNKNOWN, combine(second(left), second(right)) % _Q)
+    made = pair(combine(first(left), first(right)) % _P, low)
     return np.where((left == LOWEST) | (right == LOWEST), LOWEST, made)
 
 
@@ -155,21 +154,18 @@ def _product(a: Array, b: Array, modulus: int) -> Array:
 
 def embedded(values: Any) -> Array:
     """Return integers or floats as pairs; infinity and NaN have numbers of their own."""
+
+    def one(number: float | int) -> int:
+        if number <= LEAST:
+            return int(LOWEST)
+        if not math.isfinite(number):
+            return int(word(np.asarray(some_residue(repr(float(number))), np.uint64)))
+        exact = Fraction(number)
+        high, low = (exact.numerator * pow(exact.denominator, -1, modulus) % modulus for modulus in (P, Q))
+        return high << 32 | low
+
     given = np.asarray(values)
-    numbers = given.ravel().tolist()
-    made = np.array([_embedded(number) for number in numbers], np.uint64)
-    return made.reshape(given.shape)
-
-
-def _embedded(number: float | int) -> int:
-    if number <= LEAST:
-        return int(LOWEST)
-    if not math.isfinite(number):
-        return int(word(np.asarray(some_residue(repr(float(number))), np.uint64)))
-    exact = Fraction(number)
-    both = (exact.numerator * pow(exact.denominator, -1, modulus) % modulus for modulus in (P, Q))
-    high, low = both
-    return high << 32 | low
+    return np.array([one(number) for number in given.ravel().tolist()], np.uint64).reshape(given.shape)
 
 
 def order(words: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Footprints: the elements of a buffer that the lanes of a warp touch, and related properties of views."""
+"""Footprints: elements of a buffer that the lanes of a warp touch, and related properties of views."""
 
 from __future__ import annotations
 
@@ -84,20 +84,26 @@ class WarpFootprint:
         """Return defects of accesses of ``vector`` elements: reasons, and the (lane, value) they concern."""
         if vector == 1:
             return []
-        size = dtype.bytes
-        found: list[tuple[str, Array]] = self._once(self._find_defects, vector, address, size, vector * size)
+        found: list[tuple[str, Array]] = self._once(
+            self._find_defects, vector, address, dtype.bytes, vector * dtype.bytes
+        )
         return found
 
     @cached_property
     def repeats(self) -> Array | None:
-        """Which accesses of a lane touch an element that it also touches at another coordinate of the tile.
+        """Mask of accesses to an element that the same lane also accesses at another coordinate of the tile.
 
-        A coordinate that a lane holds more than once is one value, so its accesses are not among them.  None
-        if no access is.
+        If a lane holds a coordinate more than once, these accesses move one value and do not count.  None if
+        the mask is empty.
         """
         key = ("repeats", self.offsets.shape, *self._pattern)
         if key not in self.alike:
-            self.alike[key] = self._find_same_offsets()
+            lowest = self.offsets.min(initial=0)
+            places = np.where(self.valid, self.offsets, lowest - 1 - np.arange(self.offsets.shape[1]))
+            order = np.argsort(places, axis=1, kind="stable")
+            places = np.take_along_axis(places, order, axis=1)
+            lanes, at = np.nonzero(places[:, 1:] == places[:, :-1])
+            self.alike[key] = lanes, order[lanes, at], order[lanes, at + 1]
         lanes, one, other = self.alike[key]
         apart = (self.coordinates[lanes, one] != self.coordinates[lanes, other]).any(-1)
         if not apart.any():
@@ -105,15 +111,6 @@ class WarpFootprint:
         found = np.zeros(self.offsets.shape, bool)
         found[lanes[apart], other[apart]] = True
         return found
-
-    def _find_same_offsets(self) -> tuple[Array, Array, Array]:
-        """Return lanes, and two values of each lane at one offset."""
-        lowest = self.offsets.min(initial=0)
-        places = np.where(self.valid, self.offsets, lowest - 1 - np.arange(self.offsets.shape[1]))
-        order = np.argsort(places, axis=1, kind="stable")
-        places = np.take_along_axis(places, order, axis=1)
-        lanes, at = np.nonzero(places[:, 1:] == places[:, :-1])
-        return lanes, order[lanes, at], order[lanes, at + 1]
 
     @cached_property
     def _pattern(self) -> tuple[bytes, bytes]:
@@ -171,12 +168,10 @@ class WarpFootprint:
         return int(np.count_nonzero(touched)), int(fewest.sum())
 
     def _bank_conflicts(self, vector: int, address: int, size: int) -> tuple[int, int, int]:
-        lanes, values = self.offsets.shape
-        starts = self.offsets.reshape(lanes, values // vector, vector)[..., 0] * size + address
-        valid = self.valid.reshape(lanes, values // vector, vector)[..., 0]
-        served = served_together(
-            np.where(valid, starts, ABSENT).T, lanes_together(vector * size, lanes=lanes), lanes
-        )
+        lanes = len(self.offsets)
+        first = self.offsets[:, ::vector] * size + address
+        starts = np.where(self.valid[:, ::vector], first, ABSENT)
+        served = served_together(starts.T, lanes_together(vector * size, lanes=lanes), lanes)
         degrees = bank_passes(served, vector * size)
         return int((degrees > 0).sum()), int(degrees.sum()), int(degrees.max(initial=0))
 
@@ -208,10 +203,7 @@ class Footprints:
         return slice(first, max(last, first))
 
     def first_copies(self, warp: int, spread: Distribution) -> Array | None:
-        """Return which lanes of a warp write, of shape (lanes, 1): the first of those with the same values.
-
-        None: all.
-        """
+        """Mask of the lanes that write, (lanes, 1): the first of lanes with the same values; None: all."""
         key = (warp, spread)
         if key not in self._writing:
             threads = self.threads(warp, spread)
@@ -230,20 +222,26 @@ class Footprints:
         """Return the elements of a tensor that a warp touches; None if none of its threads takes part."""
         if value not in self._unknowns:
             view = value.tensor.view
-            free = (symbols(view.offset) | symbols(view.valid)) - set(view.coords)
-            self._unknowns[value] = tuple(free)
-        unknowns = self._unknowns[value]
-        key = (value, spread, warp, *(env[sym] for sym in unknowns))
+            self._unknowns[value] = tuple((symbols(view.offset) | symbols(view.valid)) - set(view.coords))
+        key = (value, spread, warp, *(env[sym] for sym in self._unknowns[value]))
         kept = self._kept if value.tensor.memory is Memory.SHARED else self._lately
         if key in kept and not value.tensor.indices:
             return kept[key]
         for known in (self._lately, self._alike):
             if len(known) >= MOST_KEPT:
                 known.clear()
-        threads = self.threads(warp, spread)
-        made = None
+        threads, view, made = self.threads(warp, spread), value.tensor.view, None
         if threads.start != threads.stop:
-            made = WarpFootprint(*_compute(value, spread.table[threads], env), self._alike)
+            table = spread.table[threads]
+            mapping: dict[Sym, Any] = {
+                **env,
+                **dict(zip(view.coords, np.moveaxis(table, -1, 0), strict=True)),
+            }
+            offsets = np.asarray(evaluate(view.offset, mapping), np.int64)
+            valid = np.asarray(evaluate(view.valid, mapping), bool)
+            made = WarpFootprint(
+                _filling(offsets, table.shape[:-1]), _filling(valid, table.shape[:-1]), table, self._alike
+            )
         kept[key] = made
         return made
 
@@ -296,23 +294,13 @@ def _offsets(view: View, env: Mapping[Sym, int], grids: Sequence[Array]) -> Arra
     return np.broadcast_to(np.asarray(evaluate(view.offset, mapping), np.int64), shape)
 
 
-def _compute(value: Value, table: Array, env: Mapping[Sym, int]) -> tuple[Array, Array, Array]:
-    view = value.tensor.view
-    mapping: dict[Sym, Any] = dict(env)
-    mapping.update(zip(view.coords, np.moveaxis(table, -1, 0), strict=True))
-    shape = table.shape[:-1]
-    offsets = _filling(np.asarray(evaluate(view.offset, mapping), np.int64), shape)
-    valid = _filling(np.asarray(evaluate(view.valid, mapping), bool), shape)
-    return offsets, valid, table
-
-
 def _filling(values: Array, shape: tuple[int, ...]) -> Array:
     return values if values.shape == shape else np.broadcast_to(values, shape)
 
 
 # ---------------------------------------------------------------- elements that a copy leaves out
-# A view may cut off elements of the tensor in shared memory that a copy writes through it.  What is read
-# there later was written in an earlier iteration.  Elements outside of the tensor have no place in it.
+# A copy writes a tensor in shared memory through a view that may exclude some of its elements.  A later read
+# of these elements returns values of an earlier iteration.
 
 
 class Leftovers:
@@ -328,10 +316,7 @@ class Leftovers:
         self._coordinates: dict[Value, tuple[Int, ...] | None] = {}
 
     def left_out(self, value: Value, footprint: WarpFootprint, env: Mapping[Sym, int]) -> Array | None:
-        """Return which elements of a footprint are invalid although the tensor has them: (lanes, values).
-
-        None: none are.
-        """
+        """Mask of the elements that the view excludes from its tensor, (lanes, values), or None."""
         if footprint.absent is None:
             return None
         absent = footprint.absent.copy()
@@ -369,44 +354,16 @@ class Leftovers:
 
 
 # ---------------------------------------------------------------- vectors and instructions of the whole warp
-# By ``ldmatrix`` and ``stmatrix`` each lane names a row and moves elements of other lanes.  A target decides
-# how a copy is done.  The checker assumes what any target may do, so that a clean kernel is clean on all.
+# With ``ldmatrix`` and ``stmatrix``, each lane addresses a row and moves elements of other lanes.  Each
+# target selects the instructions of a copy.  The checker assumes the weakest order of all targets, so that a
+# clean kernel is clean on all.
 #
 # Source: PTX ISA, "Warp-level matrix load instruction: ldmatrix", "Warp-level matrix store instruction:
 # stmatrix".
 
 
-class Vectors:
-    """Caches the vector width of each access, in elements."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, Value | None], int] = {}
-
-    def of_copy(self, op: Copy) -> int:
-        """Return the vector width of a copy: its own, or the widest legal one."""
-        key = (id(op), None)
-        if key not in self._known:
-            self._known[key] = widest_vector(op, op.spread) if op.vector is None else op.vector
-        return self._known[key]
-
-    def of_operand(self, op: Op, value: Value, spread: Distribution) -> int:
-        """Return the widest vector that reads an operand of a multiply from memory.
-
-        Args:
-            op: the multiply.
-            value: the operand.
-            spread: its distribution.
-        """
-        key = (id(op), value)
-        if key not in self._known:
-            dim, run = spread.vector()
-            widest = min(run & -run, max(LARGEST_ACCESS_BYTES // value.dtype.bytes, 1))
-            self._known[key] = value.tensor.view.vector_width(dim, widest)
-        return self._known[key]
-
-
-class Engines:
-    """Caches for each access whether it may be an instruction of the whole warp.
+class Instructions:
+    """Caches the vector width of each access, and whether it may be an instruction of the whole warp.
 
     Args:
         lanes: threads per warp.
@@ -414,26 +371,37 @@ class Engines:
 
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes
-        self._known: dict[tuple[int, Value], bool] = {}
+        self._vectors: dict[tuple[int, Value | None], int] = {}
+        self._by_warp: dict[tuple[int, Value], bool] = {}
+
+    def copy_vector(self, op: Copy) -> int:
+        """Return the vector width of a copy in elements: its own, or the widest legal one."""
+        key = (id(op), None)
+        if key not in self._vectors:
+            self._vectors[key] = widest_vector(op, op.spread) if op.vector is None else op.vector
+        return self._vectors[key]
+
+    def operand_vector(self, op: Op, value: Value, spread: Distribution) -> int:
+        """Return the widest vector that reads an operand of a multiply from memory, in elements."""
+        key = (id(op), value)
+        if key not in self._vectors:
+            dim, run = spread.vector()
+            widest = min(run & -run, max(LARGEST_ACCESS_BYTES // value.dtype.bytes, 1))
+            self._vectors[key] = value.tensor.view.vector_width(dim, widest)
+        return self._vectors[key]
 
     def by_warp(self, op: Op, value: Value, spread: Distribution) -> bool:
-        """Return whether the lanes of a warp may access a tensor together, each for the others.
-
-        Args:
-            op: the operation.
-            value: the tensor, one of its operands.
-            spread: its distribution.
-        """
+        """Return whether a lane may access elements of an operand for other lanes of its warp."""
         key = (id(op), value)
-        if key not in self._known:
-            self._known[key] = may_be_by_matrices(op, value, spread, self._lanes)
-        return self._known[key]
+        if key not in self._by_warp:
+            self._by_warp[key] = may_be_by_matrices(op, value, spread, self._lanes)
+        return self._by_warp[key]
 
 
 # ---------------------------------------------------------------- slices and tiles beyond their tensor
 # A slice past the end of a dimension addresses the next row, or the next stage of a ring.  If it begins at an
-# integer from memory or an argument, its elements outside are invalid.  What tracing cannot prove is tested
-# here whenever an operation accesses memory through the view.
+# integer from memory or an argument, its elements outside are invalid.  Spans that tracing cannot prove are
+# tested at each access through the view.
 
 
 @dataclass(frozen=True)
@@ -443,8 +411,8 @@ class Beyond:
     Args:
         op: the operation that made the view.
         dim: the dimension.
-        is_masked: whether elements outside are invalid: nothing is accessed, and 0 is read.
-        reason: what is wrong.
+        is_masked: whether elements outside are invalid, so that reads return 0 and writes have no effect.
+        reason: the broken rule.
     """
 
     op: Op
@@ -471,11 +439,8 @@ class UnprovenSpans:
             if low < 0 or max(low, high) > extent:
                 here, written = span.shown(low, high), span.shown(span.low, span.high)
                 whole = f"{extent} tile{'s' * (extent != 1)}" if span.kind == "tile" else f"{extent}"
-                what = (
-                    "no element of it exists"
-                    if span.is_masked
-                    else "what lies there belongs to other rows or stages"
-                )
+                belongs = "what lies there belongs to other rows or stages"
+                what = "no element of it exists" if span.is_masked else belongs
                 reason = (
                     f"{here} of dimension {span.dim}, whose extent is {whole}"
                     f"{f' (written {written})' * (here != written)}: {what}"
@@ -486,12 +451,9 @@ class UnprovenSpans:
 
 def own_spans(op: Op) -> tuple[tuple[Op, DimensionRange], ...]:
     """Return the spans of a view itself.  Tiles past the edge of global memory are legal: they read as 0."""
-    if not isinstance(op, Reshape):
-        return ()
-    match op.transform:
-        case Slice() as part:
-            return tuple((op, span) for span in unproven_spans(part, op.source.tensor.view))
-        case Tile() as part if op.source.tensor.memory is Memory.SHARED:
-            return tuple((op, span) for span in unproven_spans(part, op.source.tensor.view))
-        case _:
-            return ()
+    part = op.transform if isinstance(op, Reshape) else None
+    if isinstance(op, Reshape) and (
+        isinstance(part, Slice) or (isinstance(part, Tile) and op.source.tensor.memory is Memory.SHARED)
+    ):
+        return tuple((op, span) for span in unproven_spans(part, op.source.tensor.view))
+    return ()

@@ -23,11 +23,10 @@ from tilewright.targets.reference.checker import VALUES_TWICE, Batch, Checker
 from tilewright.targets.reference.equivalence import OmittedIterations
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import (
-    Engines,
     Footprints,
+    Instructions,
     Leftovers,
     UnprovenSpans,
-    Vectors,
     WarpFootprint,
     lanes_of,
 )
@@ -60,12 +59,12 @@ class Simulator:
     Args:
         kernel: the kernel.
         lanes: threads per warp.
-        rules: the meaning of each operation, called as ``rule(machine, warp, op)``; it may return `Steps`.
+        rules: rule of each operation, called as ``rule(machine, warp, op)``; it may return `Steps`.
         buffers: global memory.
         scalars: the caller's numbers.
         check: whether to look for hazards and to count.
-        numbers: the arithmetic of numbers.
-        late: the late signals of earlier executions, see `Counts`.
+        numbers: the arithmetic.
+        late: late signals of earlier executions, see `Counts`.
     """
 
     def __init__(
@@ -87,8 +86,7 @@ class Simulator:
         self.footprints = Footprints(lanes, kernel.threads)
         self.spans = UnprovenSpans(kernel)
         self.gathers = Gathers(kernel)
-        self.engines = Engines(lanes)
-        self.vectors = Vectors()
+        self.instructions = Instructions(lanes)
         self.signs = edges.Signs(kernel)
         self.leftovers = Leftovers(kernel)
         self.barriers = 0
@@ -173,28 +171,22 @@ class Simulator:
         warp.note("meet", barrier, len(barrier.warps), opened, op)
         barrier.arrived[warp] = op
         if len(barrier.arrived) == len(barrier.warps):
-            self._release(barrier)
+            # The warps of a block must arrive at the same `tw.barrier`.  The barrier of a cluster has neither
+            # a number nor a place (PTX ISA, "barrier.cluster": it waits for all threads of the cluster), so
+            # its warps may arrive at different lines, equally often.
+            (first, its_op), *others = barrier.arrived.items()
+            for late, other in others:
+                if other is not its_op and barrier.place == "block":
+                    reason = "the warps of one block wait at different barriers"
+                    self.checker.waiting(Kind.DIVERGENCE, late.agent, other, (first.agent, its_op), reason)
+            barrier.arrived.clear()
+            barrier.opened += 1
+            self.barriers += 1
+            join([each.agent for each in barrier.warps])
         return Pause(op, lambda: barrier.opened > opened)
 
-    def _release(self, barrier: Gathering) -> None:
-        """Open a barrier.
-
-        The warps of a block must come to the same `tw.barrier`.  The barrier of a cluster has neither a
-        number nor a place (PTX ISA, "barrier.cluster": it waits for all threads of the cluster), so its
-        blocks, and the warps of each, may come to it at different lines, equally often.
-        """
-        (first, op), *others = barrier.arrived.items()
-        for warp, other in others:
-            if other is not op and barrier.place == "block":
-                reason = "the warps of one block wait at different barriers"
-                self.checker.waiting(Kind.DIVERGENCE, warp.agent, other, (first.agent, op), reason)
-        barrier.arrived.clear()
-        barrier.opened += 1
-        self.barriers += 1
-        join([warp.agent for warp in barrier.warps])
-
     def adding(self, op: Mma | MmaAsync) -> MmaAtom:
-        """Return the atom of a multiply.  Sums that lack iterations mean nothing, so they are not cut off."""
+        """Return the atom of a multiply.  With omitted iterations, sums are meaningless and not truncated."""
         atom = op.mma.atom
         return atom if self.turns is None else op.cached("plain", lambda op: replace(atom, sums=None))
 
@@ -223,7 +215,7 @@ class Simulator:
         vector: int,
         other: Array | None = None,
     ) -> Array:
-        """Read a tensor in memory; invalid elements are 0 or ``other``, what cannot be read is poison."""
+        """Read a tensor in memory; invalid elements are 0 or ``other``, elements outside of it are poison."""
         buffer = accessed_buffer(self.checker, warp, op, value, "read", self.check)
         footprint = None if buffer is None else self.footprint(warp, op, value, spread)
         result = np.zeros(self.shape(warp, spread), self.numbers.storage(value.dtype))
@@ -242,7 +234,7 @@ class Simulator:
         else:
             result[touched] = buffer.elements[at]
         if self.check:
-            by_warp = self.engines.by_warp(op, value, spread)
+            by_warp = self.instructions.by_warp(op, value, spread)
             who = np.full_like(lanes, WHOLE_WARP) if by_warp else lanes
             self.checker.reads(Batch(agent, site, buffer, at, who))
             self._count(site, buffer, footprint, vector)
@@ -276,7 +268,10 @@ class Simulator:
         at, lanes = footprint.elements(touched)
         marks = None if beyond is None else beyond[touched]
         if self.check:
-            batch, by_warp = Batch(agent, site, buffer, at, lanes), self.engines.by_warp(op, value, spread)
+            batch, by_warp = (
+                Batch(agent, site, buffer, at, lanes),
+                self.instructions.by_warp(op, value, spread),
+            )
             absent = self.leftovers.left_out(value, footprint, warp.env) if buffer.is_shared else None
             if absent is not None:
                 self.checker.leaves_out(Batch(agent, site, buffer, *footprint.elements(absent)))
@@ -285,7 +280,7 @@ class Simulator:
             elif self.gathers.chooses(value):
                 self.checker.writes(self.gathers.once(self.checker, batch), by_warp)
             else:
-                # Elements to which one lane writes several values, through a view that is broadcast.
+                # One lane writes several values to an element, through a broadcast view.
                 again = None if footprint.repeats is None else footprint.repeats & touched
                 if again is not None and again.any():
                     found = Batch(agent, site, buffer, *footprint.elements(again))
@@ -307,12 +302,12 @@ class Simulator:
         """Report an access through a slice that leaves its tensor; return whether it stays within.
 
         Args:
-            warp: the warp at whose integers the slices are taken.
+            warp: the warp, whose integers place the slices.
             agent: the agent.
-            site: the access.
+            site: number of the access.
             buffer: the memory.
             offsets: elements, of shape (lanes, values), or (n,) for the first lane.
-            mask: which of them are accessed; None: all.
+            mask: accessed elements; None: all.
         """
         found = self.spans.beyond(self.checker.describe(site).value, warp.env) if self.check else None
         if found is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ REFERENCE = RuleTable(TARGET.name)
 
 
 def held(machine: Simulator, warp: Warp, value: Value) -> WarpRegisters:
-    """Return a warp's part of a fragment.  A part that was made in the role of other warps is unwritten."""
+    """Return a warp's part of a fragment; it is unwritten if only other warps wrote the fragment."""
     shape = machine.shape(warp, value.fragment.distribution)
     registers = warp.registers.get(value)
     if registers is None:
@@ -53,7 +53,7 @@ def held(machine: Simulator, warp: Warp, value: Value) -> WarpRegisters:
 
 
 def read(machine: Simulator, warp: Warp, op: Op, value: Value) -> Array:
-    """Return the values of a fragment, all of which must have been written; poison while an MMA uses it."""
+    """Return the values of a fragment, or poison while an MMA uses it; report unwritten elements."""
     registers = held(machine, warp, value)
     require_written(machine, warp, op, value, registers)
     if touch(machine, warp, op, value, "read"):
@@ -72,7 +72,7 @@ def require_written(machine: Simulator, warp: Warp, op: Op, value: Value, regist
 
 
 def _element(machine: Simulator, warp: Warp, value: Value, lane: int, number: int) -> tuple[int, ...]:
-    """Return the coordinate of a fragment's element that lies in a register of a lane."""
+    """Return the coordinate of the element in a register of a lane."""
     table = value.fragment.distribution.table
     return tuple(int(i) for i in table[warp.rank * machine.lanes + lane, number])
 
@@ -95,8 +95,8 @@ def define(
         op: the operation.
         value: the fragment.
         values: its elements.
-        fill: the number that all of them are, in every thread.
-        beyond: which of them lie beyond the edge of an array.
+        fill: the value of all elements in all threads, if it is one number.
+        beyond: marks of the elements beyond the edge of an array.
     """
     touch(machine, warp, op, value, "write")
     set_beyond(warp, value, beyond)
@@ -130,7 +130,7 @@ def set_beyond(warp: Warp, value: Value, beyond: Array | None) -> None:
 @REFERENCE.rule(ops.Shared, ops.Reshape, ops.Gather, ops.PartitionOp, AsBytes, ByMap, Peer)
 @REFERENCE.rule(PriorGridWait, LaunchDependents)
 def _nothing(machine: Simulator, warp: Warp, op: Op) -> None:
-    """Shared memory exists from the block's start, a view is no action, and the reference runs one grid."""
+    """Do nothing: shared memory exists from the start, views are no actions, and only one grid runs."""
 
 
 @REFERENCE.rule(ops.FragmentOp)
@@ -150,7 +150,7 @@ def _fragment(machine: Simulator, warp: Warp, op: ops.FragmentOp) -> None:
 @REFERENCE.rule(ops.Copy, variant="async")
 def _copy(machine: Simulator, warp: Warp, op: ops.Copy) -> None:
     agent = warp.copies if is_in_background(op) else warp.agent
-    spread, vector = op.spread, machine.vectors.of_copy(op)
+    spread, vector = op.spread, machine.instructions.copy_vector(op)
     if op.source.is_fragment:
         values, beyond = read(machine, warp, op, op.source), warp.beyond.get(op.source)
     else:
@@ -301,13 +301,13 @@ def _mma(machine: Simulator, warp: Warp, op: ops.Mma) -> None:
             values.append(read(machine, warp, op, operand))
             beyond.append(warp.beyond.get(operand))
         else:
-            vector = machine.vectors.of_operand(op, operand, spread)
+            vector = machine.instructions.operand_vector(op, operand, spread)
             values.append(machine.load(warp, warp.agent, op, operand, spread, vector))
             beyond.append(warp.loaded)
     c = read(machine, warp, op, op.c)
     result, sums_beyond = c.copy(), warp.beyond.get(op.c)
     lanes, step = machine.shape(warp, op.mma.c())[0], min(op.mma.atom.lanes, machine.lanes)
-    for first in range(0, lanes, step):  # one execution of the atom after the other
+    for first in range(0, lanes, step):  # executions of the atom
         part = slice(first, min(first + step, lanes))
         maps = _dense(op.mma, depth, warp.rank * machine.lanes + part.start, part.stop - part.start)
         a, b = (_scattered(x[part], index, shape) for x, (index, shape) in zip(values, maps, strict=False))
@@ -376,30 +376,30 @@ def _reduce_marks(machine: Simulator, warp: Warp, op: ReduceOp, values: Array) -
     if not mixed.any():
         return made
     wrong = (marks & ~neutral)[:, registers] & mixed[..., None]
-    # If no element of this warp is wrong, another warp's lane shows it.
-    report = partial(_report_beyond, machine, warp, op, values, wrong) if wrong.any() else None
+    found = int(wrong.sum())
+
+    def report() -> None:
+        lane, result, part = (int(i) for i in np.argwhere(wrong)[0])
+        number = int(registers[result, part])
+        place = _element(machine, warp, op.source, lane, number), lane
+        what = f"{edges.spelled(values[lane, number])}, which changes the {op.function} of elements inside"
+        edges.report(machine.checker, warp.agent, op, op.source, place, what, found)
+
     if op.function == "sum" and machine.signs.sole_user(op.result) is not None:
-        # The operation that uses the sum may subtract what the elements beyond the edge added to it.
+        # The operation that uses the sum may subtract the share of the elements beyond the edge.
         parts = np.where(wrong, values[:, registers].astype(np.float64), 0)
         share, sizes = parts.sum(-1), np.abs(parts).sum(-1)
         for partners in edges.lane_partners(op.plan, len(share)):
             share, sizes = share + share[partners], sizes + sizes[partners]
-        warp.padded[op.result] = Padded(share, sizes, mixed, op.source.fragment.shape[op.dim], report)
-    elif report is not None:
+        extent = op.source.fragment.shape[op.dim]
+        warp.padded[op.result] = Padded(share, sizes, mixed, extent, report if found else None)
+    elif found:  # otherwise a lane of another warp reports it
         report()
     return made
 
 
-def _report_beyond(machine: Simulator, warp: Warp, op: ReduceOp, values: Array, wrong: Array) -> None:
-    lane, result, part = (int(i) for i in np.argwhere(wrong)[0])
-    number = int(_registers(op.plan)[result, part])
-    place = _element(machine, warp, op.source, lane, number), lane
-    what = f"{edges.spelled(values[lane, number])}, which changes the {op.function} of elements inside"
-    edges.report(machine.checker, warp.agent, op, op.source, place, what, int(wrong.sum()))
-
-
 def _registers(plan: Reduction) -> Array:
-    """Return the source's register for each register of the result and each value that is reduced to it."""
+    """Return the source registers that are reduced to each register of the result: (results, values)."""
     kept = registers_of(plan.kept, plan.result.size_values)
     return kept[:, None] + registers_of(plan.reduced, plan.count)
 
@@ -480,35 +480,33 @@ def _get_variable(machine: Simulator, warp: Warp, op: ops.GetVariable) -> None:
 
 @REFERENCE.rule(ReadIndex)
 def _read_index(machine: Simulator, warp: Warp, op: ReadIndex) -> None:
-    warp.env[op.result] = _index(machine, warp, op)
+    """Read an integer by all lanes of a warp; it is 0 outside of the array, or if nothing wrote it.
 
-
-def _index(machine: Simulator, warp: Warp, op: ReadIndex) -> int:
-    """Return the integer that all lanes of a warp read; 0 outside of the array, or if it cannot be read.
-
-    An integer outside of the range that the author declared is reported, and replaced by the nearest one.
+    An integer outside of its declared range is reported, and replaced by the nearest integer inside.
     """
+    warp.env[op.result] = 0
     view, checker = op.source.tensor.view, machine.checker
     buffer = accessed_buffer(checker, warp, op, op.source, "read", machine.check)
     if buffer is None:
-        return 0
+        return
     at, site = np.array([warp.int(view.offset)]), checker.site(op, op.source, "read")
     batch = Batch(warp.agent, site, buffer, at, np.array([WHOLE_WARP], np.int16))
     inside = machine.keep_within(warp, warp.agent, site, buffer, at)
     if not evaluate(view.valid, warp.env):
-        return 0
+        return
     if buffer.outside(at).any():
         if inside:
             checker.outside(batch)
-        return 0
+        return
     found = int(buffer.elements[at[0]])
     if not machine.check:
-        return found
+        warp.env[op.result] = found
+        return
     places, history = buffer.places(at, at)[1], buffer.history
     is_written = buffer.written or history is None or history.writes.event[places].all()
     checker.reads(batch)
     if not is_written:
-        return 0  # poison as the bound of a loop would never end
+        return  # a loop with poison as its bound would never end
     low, stop = (None if end is None else warp.int(end) for end in (op.low, op.stop))
     wrong, nearest = "", found
     if low is not None and found < low:
@@ -521,7 +519,7 @@ def _index(machine: Simulator, warp: Warp, op: ReadIndex) -> int:
         said = {"low": op.low, "stop": op.stop, "multiple": op.multiple if op.multiple > 1 else None}
         span = "".join(f", {name}={end}" for name, end in said.items() if end is not None)
         checker.defect(Kind.RANGE, batch, f"{wrong}, but the kernel says tw.index({op.source}{span})")
-    return nearest
+    warp.env[op.result] = nearest
 
 
 @REFERENCE.rule(ops.For)

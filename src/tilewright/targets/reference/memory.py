@@ -47,11 +47,11 @@ class Marks:
 
 @dataclass
 class AgentReads:
-    """The last reads of each element by one agent: two of different lanes, if both still count.
+    """The last reads of each element by one agent, by up to two different lanes.
 
-    Whatever lane accesses the element next, one of the two is by another lane.  ``other`` is None as long as
-    one lane read each element.  ``first`` and ``newest`` are events that none of these is older, or newer,
-    than; ``newest`` is None if the agent runs in the background, because its times may be postponed.
+    With two lanes, one of them differs from the lane of any later access.  ``other`` is None while only one
+    lane read each element.  ``first`` and ``newest`` are the oldest and the newest event; ``newest`` is None
+    if the agent runs in the background, because its times may be postponed.
     """
 
     last: Marks
@@ -78,10 +78,10 @@ class AgentReads:
 
 @dataclass
 class Crowd:
-    """Accesses that need no order among each other: the last ones to each element by each agent.
+    """Accesses that need no order among each other: the last access to each element by each agent.
 
-    If groups of agents run concurrently, there are too many agents for this.  An access then replaces one
-    that its agent comes after, and only unordered accesses have marks of their own.
+    If groups of agents run concurrently, there are too many agents for one record each.  An access then
+    replaces an access that comes before it, and only unordered accesses are in separate layers.
     """
 
     by_agent: dict[int, AgentReads] = field(default_factory=dict)
@@ -95,10 +95,10 @@ class Crowd:
         return [*self.by_agent.values(), *self.layers]
 
     def record(self, events: Events, agent: Actor, event: int, at: Array, lanes: Array, marks: Marks) -> None:
-        """Remember that lane ``lanes[i]`` of ``agent`` accessed element ``at[i]``; ``marks`` has them all."""
+        """Record that lane ``lanes[i]`` of ``agent`` accessed element ``at[i]`` of ``marks``."""
         elems = len(marks.event)
         if events.are_together:
-            self._record_beside(events, agent, event, at, lanes, elems)
+            self._record_in_layers(events, agent, event, at, lanes, elems)
             return
         reads = self.by_agent.get(agent.slot)
         if reads is None:
@@ -114,7 +114,7 @@ class Crowd:
             reads.put_other(at[counts], before[counts], before_lanes[counts])
         _put_last(reads, event, at, lanes)
 
-    def _record_beside(
+    def _record_in_layers(
         self, events: Events, agent: Actor, event: int, at: Array, lanes: Array, elems: int
     ) -> None:
         for layer in self.layers:
@@ -145,11 +145,11 @@ class Crowd:
 
 
 def _put_last(reads: AgentReads, event: int, at: Array, lanes: Array) -> None:
-    """Mark elements as accessed last, by two lanes if there are two."""
+    """Mark elements as accessed last, by up to two lanes."""
     reads.last.put(at, event, lanes)
-    beside = reads.last.lane[at] != lanes
-    if np.count_nonzero(beside):
-        reads.put_other(at[beside], event, lanes[beside])
+    replaced = reads.last.lane[at] != lanes
+    if np.count_nonzero(replaced):
+        reads.put_other(at[replaced], event, lanes[replaced])
 
 
 @dataclass
@@ -161,18 +161,16 @@ class History:
     reductions: dict[str, Crowd] = field(default_factory=dict)
     """Reductions by their kind.  Reductions of one kind need no order among each other."""
     skips: Marks | None = None
-    """The last write that left out each element, because the view that it writes through is cut."""
+    """The last write that excluded each element, because an edge cuts its view."""
 
     @staticmethod
     def blank(elems: int) -> History:
         """Return a history without accesses."""
         return History(Marks.blank(elems))
 
-    def reduced(
-        self, at: Array, events: Events, clocks: Clocks, beside: str = ""
-    ) -> list[tuple[Array, Array]]:
-        """Return the reductions into the elements ``at`` of all kinds but one, like `Crowd.earlier`."""
-        crowds = (crowd for kind, crowd in self.reductions.items() if kind != beside)
+    def reduced(self, at: Array, events: Events, clocks: Clocks, but: str = "") -> list[tuple[Array, Array]]:
+        """Return the reductions into elements, of all kinds but one, like `Crowd.earlier`."""
+        crowds = (crowd for kind, crowd in self.reductions.items() if kind != but)
         return [marks for crowd in crowds for marks in crowd.earlier(at, events, clocks)]
 
     def is_written(self, at: Any) -> Array:
@@ -190,16 +188,16 @@ class Storage:
 
     Args:
         owner: the value that owns it.
-        elements: its elements in address order; writing here writes the caller's array.
+        elements: its elements in address order, a view of the caller's array.
         address: byte address of element 0, for alignment and banks.
         written: whether it holds values from the start.
         locate: returns the coordinate of an element offset, or None.
-        exists: which elements belong to the array; None if all do.
-        history: the last accesses; None if hazards are not looked for.
-        beyond: which elements of shared memory were read beyond the edge of an array; None if none were.
+        exists: mask of the elements that belong to the array; None if all do.
+        history: the last accesses; None without a search for hazards.
+        beyond: marks of elements of shared memory that lie beyond the edge of an array, or None.
         first: place of element 0 in the history, which overlapping buffers share.
-        units: how many entries of the history one element takes.
-        overlaid: whether a plan placed other shared tensors in the same bytes.
+        units: entries of the history for one element.
+        overlaid: whether other shared tensors use the same bytes.
         numbers: the arithmetic of its elements.
     """
 
@@ -260,13 +258,15 @@ class Storage:
         return outside
 
 
-def shared_buffer(owner: Value, elems: int, address: int, check: bool, numbers: Numbers = NUMBERS) -> Storage:
-    """Return uninitialised shared memory, in bytes if elements are narrower than a byte."""
-    count = -(-elems // owner.dtype.per_byte)
+def new_buffer(
+    owner: Value, elems: int, address: int, check: bool, numbers: Numbers = NUMBERS, *, zeroed: bool = False
+) -> Storage:
+    """Return zeroed or uninitialised memory, in bytes if elements are narrower than a byte."""
+    kind, count = owner.dtype, -(-elems // owner.dtype.per_byte)
+    elements = np.zeros(count, numbers.storage(kind)) if zeroed else numbers.poison(kind, count)
     history = History.blank(count) if check else None
-    elements = numbers.poison(owner.dtype, count)
     locate = partial(element_of, owner)
-    return Storage(owner, elements, address, False, locate, None, history, numbers=numbers)
+    return Storage(owner, elements, address, zeroed, locate, None, history, numbers=numbers)
 
 
 def overlay(buffers: Iterable[Storage]) -> None:
@@ -286,20 +286,8 @@ def overlay(buffers: Iterable[Storage]) -> None:
         share_histories(group, {buffer.owner for buffer in group})
 
 
-def workspace_buffer(
-    owner: Value, elems: int, zeroed: bool, check: bool, numbers: Numbers = NUMBERS
-) -> Storage:
-    """Return memory that the launcher allocates, in bytes if elements are narrower than a byte."""
-    elems = -(-elems // owner.dtype.per_byte)
-    kind = owner.dtype
-    elements = np.zeros(elems, numbers.storage(kind)) if zeroed else numbers.poison(kind, elems)
-    history = History.blank(elems) if check else None
-    locate = partial(element_of, owner)
-    return Storage(owner, elements, 0, zeroed, locate, None, history, numbers=numbers)
-
-
 def overlapping(bounds: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Group ranges of addresses that have bytes in common, also through other ranges; return their numbers.
+    """Group overlapping ranges of addresses, and return the numbers of the ranges in each group.
 
     Example:
         >>> overlapping([(0, 8), (8, 16), (4, 8), (7, 7)])
@@ -324,9 +312,9 @@ def share(one: Storage, other: Storage) -> bool:
 
 
 def share_histories(buffers: Iterable[Storage], written: Container[Value]) -> None:
-    """Give arrays that overlap in memory one history if any of them is written, and otherwise none.
+    """Give overlapping arrays one history if any of them is written, and otherwise none.
 
-    Its entries are as fine as the dtypes and the distances of the arrays are.
+    An entry of the history has the largest size that divides all elements and distances of the arrays.
     """
     known = [buffer for buffer in buffers if buffer.history is not None]
     for numbers in overlapping(buffer.bounds for buffer in known):
@@ -386,7 +374,7 @@ def array_buffer(
 
 
 def _element(shape: Sequence[int], strides: Sequence[int], number: int) -> tuple[int, ...] | None:
-    """Return the coordinate of an element from its number in address order; None if there is no element."""
+    """Return the coordinate of an element from its number in address order, or None."""
     found = strided_element(shape, [abs(step) for step in strides], number)
     if found is None:
         return None
@@ -409,13 +397,16 @@ def in_elements(dtype: DType, array: Array) -> tuple[tuple[int, ...], tuple[int,
 
 
 def from_lowest(kernel: Kernel, arrays: Mapping[str, Array]) -> Kernel:
-    """Return the kernel with offsets that count from the lowest element of each array, not from its first.
+    """Return the kernel with offsets from the lowest element of each array instead of its first one.
 
-    The two differ if a stride is negative.  A buffer has no elements before its first one.
+    The two differ if a stride is negative.  A buffer begins with its lowest element.
     """
     rewriter = Rewriter(kernel, lambda op, rewriter: None)
     for old in kernel.tensors:
-        before = _before_first(old.dtype, arrays[old.name]) if old.name in arrays else 0
+        if old.name not in arrays or not arrays[old.name].size:
+            continue
+        shape, strides = in_elements(old.dtype, arrays[old.name])
+        before = sum((n - 1) * -step for n, step in zip(shape, strides, strict=True) if step < 0)
         if before:
             view = replace(old.tensor.view, offset=add(old.tensor.view.offset, before))
             rewriter.values[old] = Value(old.name, replace(old.tensor, view=view))
@@ -426,9 +417,3 @@ def from_lowest(kernel: Kernel, arrays: Mapping[str, Array]) -> Kernel:
         for p in kernel.params
     )
     return replace(kernel, params=tuple(params), body=rewriter.block(kernel.body))
-
-
-def _before_first(dtype: DType, array: Array) -> int:
-    """Return the distance in elements from the lowest element of an array to the one at coordinate 0."""
-    shape, strides = in_elements(dtype, array)
-    return sum((n - 1) * -step for n, step in zip(shape, strides, strict=True) if step < 0 and array.size)

@@ -1,4 +1,4 @@
-"""Why two accesses are not in order, what would order them, and where a missing barrier belongs."""
+"""Reasons why two accesses are not in order, and places of missing barriers."""
 
 from __future__ import annotations
 
@@ -68,8 +68,14 @@ class Remedies:
         if missing == NO_SIGNAL:
             lines = _lines(earlier, later)
             return "" if lines is None else f"; signal after {lines[0]}, await it before {lines[1]}"
-        if missing == NO_BARRIER_AFTER_WAIT:
-            return self._after_wait(later)
+        if missing == NO_BARRIER_AFTER_WAIT:  # place a barrier after the last async_wait before the access
+            path = self._paths[id(later)]
+            for step in reversed(path):
+                waits = [op for op in step.block.ops[: step.at] if isinstance(op, AsyncWait)]
+                if waits:
+                    name = _whole([step.owner for step in path])
+                    return f"; a {name} belongs {_between(waits[-1], later, step.op)}"
+            return ""
         if missing not in _ORDERS:
             return ""
         one, other = self._paths[id(earlier)], self._paths[id(later)]
@@ -84,16 +90,6 @@ class Remedies:
             return ""
         name = _whole(around) if missing == NO_BARRIER else "tw.warp_barrier()"
         return f"; a {name} belongs {where}"
-
-    def _after_wait(self, later: Op) -> str:
-        """Place a barrier between an access and the last async_wait before it."""
-        path = self._paths[id(later)]
-        for step in reversed(path):
-            waits = [op for op in step.block.ops[: step.at] if isinstance(op, AsyncWait)]
-            if waits:
-                name = _whole([step.owner for step in path])
-                return f"; a {name} belongs {_between(waits[-1], later, step.op)}"
-        return ""
 
     def _note(self, block: Block, path: tuple[PathStep, ...], owner: Op | None) -> None:
         for at, op in enumerate(block.ops):
@@ -112,8 +108,8 @@ def _place(
 ) -> str:
     """Place a barrier between two accesses, or between the iterations of the loop around both.
 
-    The accesses may have run in the order of the text, or in different iterations.  The gap without a barrier
-    decides.
+    The accesses may have run in the order of the text, or in different iterations.  The barrier belongs into
+    the gap that has none.
     """
     earlier, later = accesses
     if here.block is not there.block or here.at == there.at:
@@ -122,17 +118,13 @@ def _place(
     top, bottom = (earlier, later) if first is here else (later, earlier)
     if loop is None:
         return _between(top, bottom, second.op)
-    inside = _has(here.block.ops[first.at + 1 : second.at], orders)
-    turn = (*here.block.ops[second.at + 1 :], *here.block.ops[: first.at])
-    around = _has(turn if here.block is loop.body else (*turn, *loop.body.ops), orders)
+    ops = here.block.ops
+    turn = (*ops[second.at + 1 :], *ops[: first.at], *(() if here.block is loop.body else loop.body.ops))
+    inside = any(isinstance(op, orders) for op in ops[first.at + 1 : second.at])
+    around = any(isinstance(op, orders) for op in turn)
     if inside == around:
         return _between(top, bottom, second.op) if first is here else _at_end(loop, top, bottom)
     return _at_end(loop, top, bottom) if inside else _between(top, bottom, second.op)
-
-
-def _has(ops: tuple[Op, ...], orders: tuple[type[Op], ...]) -> bool:
-    """Return whether every thread passes a barrier among operations."""
-    return any(isinstance(op, orders) for op in ops)
 
 
 def _between(top: Op, bottom: Op, before: Op) -> str:
@@ -146,15 +138,12 @@ def _between(top: Op, bottom: Op, before: Op) -> str:
 
 
 def _at_end(loop: For, *accesses: Op) -> str:
-    """Behind what the body does last."""
+    """Name the end of a loop's body."""
     lines = _lines(loop, *accesses)
     if lines is None:
         return "at the end of the loop's body"
-    return f"at the end of the body of the loop in {lines[0]}, after {max(lines[1:], key=_number)}"
-
-
-def _number(line: str) -> int:
-    return int(line.rpartition(" ")[2].rpartition(":")[2])
+    last = max(lines[1:], key=lambda line: int(line.rpartition(" ")[2].rpartition(":")[2]))
+    return f"at the end of the body of the loop in {lines[0]}, after {last}"
 
 
 def _lines(*ops: Op) -> list[str] | None:
@@ -194,16 +183,31 @@ def explain(
         lanes: the lane of the access to one element, and the earlier lane; each of shape (1,).
         memory: the memory of the element.
     """
-    fenced = agent.issuer is None or _unordered(events, agent, lanes, event)
-    if events.is_foreign(np.array([event]), agent).any() and fenced:
-        if events.are_together and former.in_background and former.proxy is Proxy.ASYNC and not former.shown:
-            # No signal could tell of it, even if a thread waited for it.
-            return _after_bulk(events, kind, agent, former, event)
+    here, there = lanes
+    # A fence is no remedy if the issuer of the operation does not know of the event either.
+    fenced = agent.issuer is None or bool(
+        events.unordered(agent, here, np.array([event]), there, agent.issuer).any()
+    )
+    waited = former.issuer or former.clocks
+    was_waited_for = bool(waited.known[Visibility.LANE][former.slot] >= events.time(event))
+    is_bulk = former.in_background and former.proxy is Proxy.ASYNC
+    # No signal could tell of a bulk copy of another group that no wait shows.
+    no_signal_could = events.are_together and is_bulk and not former.shown
+    if fenced and not no_signal_could and events.is_foreign(np.array([event]), agent).any():
         return kind, NO_SIGNAL if events.are_together else NO_ORDER
-    if former.in_background and former.proxy is Proxy.GENERIC:
-        return _after_copy(events, kind, agent, former, event)
+    if is_bulk:
+        if not former.shown or not was_waited_for:
+            return Kind.IN_FLIGHT, f"the {former.name} may still be under way: {former.missing}"
+        warp = _warp(agent, former)
+        who = warp if agent.name == "warp" else f"the {agent.name} of {warp}"
+        return kind, f"the {former.name} was waited for, but {who} does not know: {former.shown}"
     if former.in_background:
-        return _after_bulk(events, kind, agent, former, event)
+        if was_waited_for:
+            return kind, NO_BARRIER_AFTER_WAIT
+        before = "" if former.home == agent.home else ", followed by a barrier,"
+        return Kind.IN_FLIGHT, (
+            f"warp {former.warp} has not waited for its copy: no async_wait{before} covers its group"
+        )
     if not fenced:
         who, fence = "bulk copies and asynchronous MMA", "fence_async"
         if memory != "shared":
@@ -229,31 +233,3 @@ def explain(
 def _warp(agent: Actor, other: Actor) -> str:
     """Name a warp, with its block if the other agent is in another one."""
     return f"warp {agent.warp}" + (f" of block {agent.block}" if agent.block != other.block else "")
-
-
-def _unordered(events: Events, agent: Actor, lanes: tuple[Array, Array], event: int) -> bool:
-    """Return whether the issuer of an operation does not know of an event either."""
-    here, there = lanes
-    return bool(events.unordered(agent, here, np.array([event]), there, agent.issuer).any())
-
-
-def _was_waited_for(events: Events, former: Actor, event: int) -> bool:
-    clocks = former.issuer or former.clocks
-    return bool(clocks.known[Visibility.LANE][former.slot] >= events.time(event))
-
-
-def _after_copy(events: Events, kind: Kind, agent: Actor, former: Actor, event: int) -> tuple[Kind, str]:
-    if not _was_waited_for(events, former, event):
-        before = "" if former.home == agent.home else ", followed by a barrier,"
-        return Kind.IN_FLIGHT, (
-            f"warp {former.warp} has not waited for its copy: no async_wait{before} covers its group"
-        )
-    return kind, NO_BARRIER_AFTER_WAIT
-
-
-def _after_bulk(events: Events, kind: Kind, agent: Actor, former: Actor, event: int) -> tuple[Kind, str]:
-    warp = _warp(agent, former)
-    who = warp if agent.name == "warp" else f"the {agent.name} of {warp}"
-    if not former.shown or not _was_waited_for(events, former, event):
-        return Kind.IN_FLIGHT, f"the {former.name} may still be under way: {former.missing}"
-    return kind, f"the {former.name} was waited for, but {who} does not know: {former.shown}"

@@ -20,13 +20,8 @@ RECORDED = (
     *(async_ops.Arrive, async_ops.Wait),
     *(ops.Copy, ops.AsyncCommit, ops.AsyncWait, ops.Mma, ops.Elementwise, ReduceOp, ops.Barrier),
     *(async_ops.BulkCommit, async_ops.BulkWait, async_ops.RoleBarrier),
-    *(
-        async_ops.ClusterBarrier,
-        async_ops.ClusterWait,
-        async_ops.MmaAsync,
-        async_ops.MmaCommit,
-        async_ops.MmaWait,
-    ),
+    *(async_ops.ClusterBarrier, async_ops.ClusterWait),
+    *(async_ops.MmaAsync, async_ops.MmaCommit, async_ops.MmaWait),
 )
 """Operations that take time or order others; integers, views and loops do neither."""
 
@@ -62,15 +57,14 @@ class RecordedExecution:
         cluster: the index in the grid, x first, of each block of the warp's cluster, by rank.
         block: the rank of the warp's block in its cluster.
         warp: the warp's index in its block.
-        rank: its number in its role.
-        began: its place in the order of all beginnings and ends; a warp that waits ends later.
-        ended: likewise; -1 while it goes on.
+        rank: the warp's number in its role.
+        began: place of its begin in the order of all begins and ends.
+        ended: place of its end in this order; -1 while it runs.
         barrier: the transaction barrier that it arrives at, waits for or loads for, e.g. ``"full"``.
-        stage: which of its stages; of a numbered barrier, its number.
-        phase: the phase that was over when its wait ended; phases count from 0, and what is over before the
-            first is -1.
-        reached: the ranks of the blocks at whose barriers it arrives or for which it loads, and the phase
-            that each of these is in.
+        stage: the stage of this barrier, or the number of a numbered barrier.
+        phase: the phase that was over when its wait ended; phases count from 0, and -1 is before the first.
+        reached: the rank of each block at whose barrier it arrives or for which it loads, and the phase of
+            this barrier.
         touches: the shared memory that it touches.
     """
 
@@ -121,27 +115,36 @@ class ExecutionRecorder(RuleTable):
         if type(op) not in RECORDED:
             return rule
 
+        of_first = isinstance(op, ONE_THREAD) or is_bulk(op)
+        of_first = of_first or (isinstance(op, async_ops.Arrive) and op.each != "warp")
+
+        def followed(steps: Steps, warp: Warp, execution: RecordedExecution) -> Steps:
+            yield from steps
+            self._end(warp, execution)
+
         def recorded(machine: Simulator, warp: Warp, op: Op) -> Steps | None:
-            if warp.rank and _is_left_to_the_first(op):
+            if warp.rank and of_first:
                 return rule(machine, warp, op)  # type: ignore[no-any-return]
             execution = self._begin(machine, warp, op)
             steps = rule(machine, warp, op)
             if steps is not None:
-                return self._followed(steps, warp, execution)
+                return followed(steps, warp, execution)
             self._end(warp, execution)
             return None
 
         return recorded
 
-    def _followed(self, steps: Steps, warp: Warp, execution: RecordedExecution) -> Steps:
-        yield from steps
-        self._end(warp, execution)
-
     def _begin(self, machine: Simulator, warp: Warp, op: Op) -> RecordedExecution:
         cluster = tuple(block.index for block in warp.block.cluster.blocks)
         execution = RecordedExecution(op, cluster, warp.block.rank, warp.index, warp.rank, self._moment())
         self.executions.append(execution)
-        ranks = _ranks(machine, warp, op)
+        # Blocks at whose barriers the warp arrives, or into whose shared memory it loads.
+        ranks = [warp.block.rank]
+        if isinstance(op, async_ops.Arrive) and op.block is not None:
+            ranks = [rank for rank in range(len(cluster)) if rank == warp.int(op.block)]
+        elif is_bulk_load(op):
+            mask, shift = sharing(machine.kernel.cluster, op.multicast)
+            ranks = [rank for rank in range(len(cluster)) if mask << warp.int(shift) >> rank & 1]
         execution.touches = tuple(_touches(machine, warp, op, ranks))
         if isinstance(op, async_ops.RoleBarrier):
             execution.stage = warp.int(op.number)
@@ -169,25 +172,6 @@ class ExecutionRecorder(RuleTable):
     def _moment(self) -> int:
         self._moments += 1
         return self._moments
-
-
-def _is_left_to_the_first(op: Op) -> bool:
-    if isinstance(op, ONE_THREAD) or is_bulk(op):
-        return True
-    return isinstance(op, async_ops.Arrive) and op.each != "warp"
-
-
-def _ranks(machine: Simulator, warp: Warp, op: Op) -> list[int]:
-    """Return the blocks at whose barriers a warp arrives, or into whose shared memory it loads."""
-    blocks = range(len(warp.block.cluster.blocks))
-    match op:
-        case async_ops.Arrive() if op.block is not None:
-            return [rank for rank in blocks if rank == warp.int(op.block)]
-        case ops.Copy(engine="bulk", completion="barrier"):
-            mask, shift = sharing(machine.kernel.cluster, op.multicast)
-            return [rank for rank in blocks if mask << warp.int(shift) >> rank & 1]
-        case _:
-            return [warp.block.rank]
 
 
 def _touches(machine: Simulator, warp: Warp, op: Op, ranks: list[int]) -> list[Touch]:

@@ -60,7 +60,7 @@ class ShortLoop:
 
     @property
     def needed(self) -> int:
-        """Iterations after which every stage has been used again, and once more."""
+        """Iterations after which every stage has been used twice, and one more."""
         return 2 * self.stages + 1
 
     def __str__(self) -> str:
@@ -76,13 +76,13 @@ class Coverage:
     Args:
         sizes: the kernel's sizes, by name.
         grid: blocks along each axis of the grid.
-        blocks: how many blocks ran to their end.
+        blocks: number of blocks that ran to their end.
         threads: threads per block.
         lanes: threads per warp.
-        left_out: why blocks did not run, and what is known about them; empty if all ran.
+        left_out: the reason why blocks did not run, and the facts known about them; empty if all ran.
         idle: operations that never ran, each with its line; only the first one of a nested block.
         short: loops that were too short to use their ring twice.
-        ways: the values of each executed `tw.when` without `tw.otherwise`, by its line.
+        ways: values of the condition of each executed `tw.when` without `tw.otherwise`, by its line.
     """
 
     sizes: tuple[tuple[str, int], ...] = ()
@@ -199,17 +199,9 @@ def covered(
     """Return what a run has covered, for the head of its report."""
     strides = {param.sym for param in kernel.sizes if "stride" in param.sym.name}
     sizes = tuple((sym.name, env[sym]) for sym in extents(kernel) if sym in env and sym not in strides)
-    return Coverage(
-        sizes,
-        grid,
-        blocks,
-        kernel.threads,
-        lanes,
-        left_out,
-        idle(kernel, trail),
-        short_loops(kernel, trail),
-        ways(kernel, trail),
-    )
+    missing, short = idle(kernel, trail), short_loops(kernel, trail)
+    took = ways(kernel, trail)
+    return Coverage(sizes, grid, blocks, kernel.threads, lanes, left_out, missing, short, took)
 
 
 def extents(kernel: Kernel) -> tuple[Sym, ...]:
@@ -321,7 +313,7 @@ class Report:
         uncovered: for each array that the kernel writes, the number of elements that no block wrote; known
             only if hazards were looked for.
         blocks: number of executed blocks.
-        target: the target and architecture whose rules were asked too; empty if none was named.
+        target: the target and architecture whose rules were checked too; empty without one.
         violations: the rules of that target that the kernel breaks.
         coverage: the sizes, the blocks, operations that never ran, and short loops.
         waits: notes about waits for counters that order nothing.
@@ -340,7 +332,7 @@ class Report:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found, and the kernel is legal for the target that was named."""
+        """Whether nothing was found, and the kernel is legal for the named target."""
         return not self.findings and not self.violations
 
     @property
@@ -358,7 +350,7 @@ class Report:
 
         Raises:
             HazardError: the kernel has hazards; the message describes each, and each broken rule.
-            LegalityError: it has none, but is not legal for the target that was named.
+            LegalityError: it has none, but is not legal for the named target.
         """
         if self.findings:
             raise HazardError(str(self))
@@ -394,7 +386,7 @@ class SizesReport:
         kernel: the kernel's name.
         reports: the report at each of the sizes.
         refused: sizes that the kernel refuses, with the first line of the reason.
-        left_out: sizes that were not tried, because the time was over.
+        left_out: sizes that were not tried, because time was up.
         why: the reason to try each of the sizes.
     """
 
@@ -444,7 +436,7 @@ class SizesReport:
 
         Raises:
             HazardError: the kernel has hazards; the message describes each, and at which sizes.
-            LegalityError: it has none, but is not legal for the target that was named.
+            LegalityError: it has none, but is not legal for the named target.
         """
         if self.findings:
             raise HazardError(str(self))

@@ -1,15 +1,16 @@
 """Kernels over integers modulo a prime: sums in any order are equal, and with a term more or less are not.
 
-Every float is an integer modulo ``2**61 - 1``, whatever its dtype.  Sums, products and quotients are those of
-this field, and conversions between floats change nothing: so two kernels that compute the same polynomial of
-their arrays give the same residues, to the last bit, however they group and order its terms; and two that do
-not give others, but for a chance of about the polynomial's degree in ``2**61``, for random arrays.
+A float of any dtype is an integer modulo ``2**61 - 1``.  Sums, products and quotients are those of this
+field, and conversions between floats change nothing.  So two kernels that compute the same polynomial of
+their arrays give the same residues, to the last bit, for any grouping and order of its terms.  Kernels that
+compute different polynomials give different residues for random arrays, except with a probability of about
+the polynomial's degree over ``2**61``.
 
-Functions that are no polynomials, such as ``exp``, are some function of the residue: equal for equal
-arguments; over the pairs of `exponentials`, another `Ring`, powers are powers.  Comparisons and extremes go
-by an order of residues that has nothing to do with their arithmetic.  Integers are what they are, and become
-residues where they are converted.  Unsigned bits of a float are some function of it, too, and a float that is
-made of unsigned bits is the number that they stand for.
+Functions that are no polynomials, such as ``exp``, are a hash of the residue: equal for equal arguments.
+Over the pairs of `exponentials`, another `Ring`, ``exp`` is a power.  Comparisons and extremes use an order
+of residues that is unrelated to their arithmetic.  Integers stay integers, and a conversion makes them
+residues.  The unsigned bits of a float are a hash of it, too; a float made from unsigned bits is the number
+that they encode.
 
 Source: R. Freivalds, "Probabilistic machines can use less running time", 1977; J. T. Schwartz, "Fast
 probabilistic algorithms for verification of polynomial identities", 1980.
@@ -82,24 +83,18 @@ def multiplied(left: Array, right: Array) -> Array:
 def matrix_product(a: Array, b: Array) -> Array:
     """``a @ b.T`` of residues (m, k) and (n, k): nine exact products of thirds."""
     total = np.zeros((len(a), len(b)), np.uint64)
+    mask = np.uint64((1 << _LIMB) - 1)
     for start in range(0, a.shape[1], _DEEPEST):
-        left, right = (_thirds(reduced(x[:, start : start + _DEEPEST])) for x in (a, b))
+        left, right = (
+            [((part >> np.uint64(i * _LIMB)) & mask).astype(np.float64) for i in range(3)]
+            for part in (reduced(x[:, start : start + _DEEPEST]) for x in (a, b))
+        )
         for place in range(5):
             pairs = ((i, place - i) for i in range(3) if 0 <= place - i < 3)
-            part = sum((left[i] @ right[j].T).astype(np.uint64) for i, j in pairs)
-            total = add(total, _shifted(reduced(np.asarray(part)), place * _LIMB))
+            part = reduced(np.asarray(sum((left[i] @ right[j].T).astype(np.uint64) for i, j in pairs)))
+            by = np.uint64(place * _LIMB % BITS)  # a rotation multiplies by a power of two
+            total = add(total, reduced(((part << by) & _P) | (part >> (_BITS - by))))
     return total
-
-
-def _thirds(values: Array) -> list[Array]:
-    mask = np.uint64((1 << _LIMB) - 1)
-    return [((values >> np.uint64(i * _LIMB)) & mask).astype(np.float64) for i in range(3)]
-
-
-def _shifted(values: Array, bits: int) -> Array:
-    """Return residues times a power of two, by a rotation of their bits."""
-    by = np.uint64(bits % BITS)
-    return reduced(((values << by) & _P) | (values >> (_BITS - by)))
 
 
 def residue(value: float | int) -> int:
@@ -159,10 +154,10 @@ class Ring:
         add: the sum of two words; ``negated``, ``multiplied``, ``inverse`` and ``matrix_product`` likewise.
         embedded: words of integers or floats.
         functions: functions of words, by name, that do not follow from sums, products and quotients.
-        word: the words that random integers below `PRIME` stand for.
-        told: the integers that words stand for, as a caller sees them.
-        key: what functions and comparisons see of words.
-        order: by what words are compared: larger for a larger one.
+        word: words for random integers below `PRIME`.
+        told: the integers that a caller sees for words.
+        key: the part of words that functions and comparisons use.
+        order: key by which words are compared.
     """
 
     add: Callable[[Array, Array], Array]
@@ -208,7 +203,7 @@ class Ring:
         return made
 
     def compare(self, name: str, left: Array, right: Array) -> Array:
-        """Which of two words is the larger one, or whether both are the same."""
+        """Compare two words by a comparison of this name."""
         if name in ("equal", "not_equal"):
             left, right = self.key(left), self.key(right)
         else:
@@ -279,10 +274,8 @@ class Residues(Numbers):
         if function == "bitcast":
             return self._bits(np.asarray(operands[0]), known[0], result)
         if function in ("convert", "saturate"):
-            kind = dtypes[0]
-            return (
-                self.ring.embedded(operands[0]) if kind is None else self.convert(operands[0], kind, result)
-            )
+            kind, value = dtypes[0], operands[0]
+            return self.ring.embedded(value) if kind is None else self.convert(value, kind, result)
         if function == "select":
             arms = [self._held(*pair) for pair in zip(operands[1:], dtypes[1:], strict=True)]
             return np.where(np.asarray(operands[0]), *arms)
@@ -292,12 +285,12 @@ class Residues(Numbers):
         return self.ring.function(function, held)
 
     def _bits(self, values: Array, source: DType, result: DType) -> Array:
-        """Unsigned bits of a float: some function of the residue; a float of unsigned bits: its residue.
+        """Convert a float to a hash for its unsigned bits, or unsigned bits to the residue of their float.
 
-        So a kernel that multiplies by a power of 2 made of bits, and by its inverse, changes nothing.
+        So a kernel may multiply by a power of 2 made from bits, and by its inverse, without a change.
 
         Raises:
-            DTypeError: other bits, of which kernels make more than powers of 2.
+            DTypeError: other bits, from which kernels make more than powers of 2.
         """
         if source.is_float and result.kind == "uint":
             return self.ring.some("bits", [values]).astype(result.numpy)
@@ -320,7 +313,7 @@ class Residues(Numbers):
 
     @np.errstate(over="ignore")
     def reduce_into(self, dtype: DType, elements: Array, at: Array, values: Array, kind: str) -> None:
-        """One after the other; each element once, where all are different."""
+        """Combine elements of memory with values, one after the other."""
         if not dtype.is_float:
             super().reduce_into(dtype, elements, at, values, kind)
             return

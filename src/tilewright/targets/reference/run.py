@@ -22,7 +22,6 @@ from tilewright.passes.packed import copy_bytes
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference.barriers import Late
-from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.machine import Members, Simulator
 from tilewright.targets.reference.meaning import REFERENCE
 from tilewright.targets.reference.memory import (
@@ -30,9 +29,9 @@ from tilewright.targets.reference.memory import (
     array_buffer,
     from_lowest,
     in_elements,
+    new_buffer,
     share,
     share_histories,
-    workspace_buffer,
 )
 from tilewright.targets.reference.numbers import NUMBERS, Numbers
 from tilewright.targets.reference.report import Report, covered
@@ -72,17 +71,17 @@ def run(
         sizes: integer parameters by name; extents and strides that are missing come from the arrays.
         scalars: one number per scalar parameter, by name.
         lanes: threads per warp; default: the kernel's.
-        check: whether to look for hazards and to count; without, execution alone is about three times faster.
+        check: whether to look for hazards and to count; execution alone is about three times faster.
         blocks: indices of the blocks to execute, x first, each with all of its cluster; default: all.
-        rules: the meaning of each operation.
+        rules: rule of each operation.
         outputs: arrays without contents on entry: they begin as poison, and reads before a write are found.
-        whole: arrays whose elements must all be written once all blocks have run; missing ones are reported.
-        work: number of element accesses after which only blocks run that stand for others; default: all run.
+        whole: arrays of which every element must be written once all blocks have run.
+        work: number of element accesses after which only representative blocks run; default: all blocks run.
         resident: number of blocks that certainly run at once, for blocks that wait for higher-numbered ones.
-        numbers: the arithmetic of numbers, and so of the elements of the arrays.
+        numbers: the arithmetic of all numbers, and of the elements of the arrays.
 
     Returns:
-        The findings and counters.  A block or cluster that cannot go on ends the run.
+        The findings and counters.  The run ends at the first block or cluster that cannot go on.
 
     Raises:
         LaunchError: an argument is missing or does not fit the kernel, a guard fails, or the clusters do not
@@ -115,48 +114,53 @@ def run(
         if (message := guard.broken(env)) is not None:
             raise LaunchError(f"kernel {kernel.name}: {message}")
     extents = tuple(int(evaluate(axis.extent, env)) for axis in kernel.grid)
-    bound = _bind_scalars(kernel, scalars or {}, numbers)
+    bound: dict[Value, Any] = {}
+    for value in (param.value for param in kernel.params if isinstance(param, ScalarParam)):
+        if value.name not in (scalars or {}):
+            raise LaunchError(f"kernel {kernel.name} needs the number {value.name}")
+        given = np.asarray((scalars or {})[value.name]).astype(value.dtype.numpy)
+        bound[value] = numbers.scalar(given, value.dtype)
     again = work is not None or has_signals(kernel)
     before = {name: arrays[name].copy() for name in kernel.written_params} if again else {}
     late: Late = {}
     leaves_turns_out = True
     while True:
-        buffers = _bind_buffers(kernel, arrays, env, check, numbers)
-        _forget(kernel, buffers, outputs)
+        buffers = _bind_buffers(kernel, arrays, env, check, numbers, outputs)
         machine = Simulator(kernel, lanes, rules, buffers, bound, check, numbers, late)
         selection = Selection(kernel, env, extents, buffers, work, asked is not None, leaves_turns_out)
         wanted = _clusters(kernel, extents, _grid(extents) if asked is None else asked)
-        members = ([(index, {**env, **_block_env(kernel, index)}) for index in indices] for indices in wanted)
+        members = ([(index, _block_env(kernel, env, index)) for index in indices] for indices in wanted)
         if has_signals(kernel):
             done, ended = run_together(machine, members, resident)
             is_settled = machine.counts.is_settled or not check
         else:
             done, ended = _run_apart(machine, members, selection)
-            is_settled = selection.turns is None or (
-                selection.turns.is_balanced and not machine.checker.findings.all()
-            )
+            is_clean = not machine.checker.findings.all()
+            is_settled = selection.turns is None or (selection.turns.is_balanced and is_clean)
         if is_settled:
             break
-        leaves_turns_out = False  # all turns show what there is
+        leaves_turns_out = False  # run again, with all iterations
         for name, contents in before.items():
             arrays[name][...] = contents
-    if ended and done == math.prod(extents):  # others might have reset what is left
+    if ended and done == math.prod(extents):  # otherwise other blocks might reset the counters
         report_counters(machine)
     selection.has_stopped = not ended
-    uncovered = _uncovered(kernel, buffers, machine.checker, whole, selection)
-    found = machine.checker.findings
+    uncovered: dict[str, int] = {}
+    for op, value in ((each, value.buffer) for each in kernel.walk() for value in each.written):
+        if value.name not in kernel.written_params or value.name in uncovered:
+            continue
+        missing = selection.unwritten(value, buffers[value].never_written())
+        if missing is None:
+            continue
+        if buffers[value].history is not None:
+            uncovered[value.name] = len(missing)
+        if len(missing) and value.name in whole and selection.knows_all:
+            machine.checker.uncovered(op, buffers[value], missing)
+    found, counters = machine.checker.findings, machine.counters
     about = covered(kernel, env, machine.trail, extents, done, lanes, selection.told(done))
     waits = tuple(orderless(op) for op in machine.counts.orderless)
-    return Report(
-        kernel.name,
-        found.all(),
-        found.omitted,
-        machine.counters,
-        uncovered,
-        done,
-        coverage=about,
-        waits=waits,
-    )
+    every = found.all()
+    return Report(kernel.name, every, found.omitted, counters, uncovered, done, coverage=about, waits=waits)
 
 
 def _run_apart(machine: Simulator, clusters: Iterable[Members], selection: Selection) -> tuple[int, bool]:
@@ -180,7 +184,17 @@ def bind_sizes(kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, 
     Raises:
         LaunchError: an integer argument or an array is missing, or a stride is no whole number of elements.
     """
-    env = _extents(kernel, arrays)
+    env: dict[Sym, int] = {}
+    measured: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    for value in kernel.tensors:
+        array = _array(arrays, value.name)
+        if array.ndim != len(value.tensor.shape):
+            raise LaunchError(f"{value} has rank {array.ndim}, the kernel takes {len(value.tensor.shape)}")
+        shape, _ = measured[value.name] = in_elements(value.dtype, array)
+        for dim, (extent, known) in enumerate(zip(shape, value.tensor.shape, strict=True)):
+            wanted = env.setdefault(known, extent) if isinstance(known, Sym) else known
+            if isinstance(wanted, int) and wanted != extent:
+                raise LaunchError(f"{value}.shape[{dim}] is {extent}, but {known} is {wanted}")
     for param in sorted(kernel.sizes, key=lambda param: isinstance(param.source, Derived)):
         source = param.source
         if param.sym.name in sizes:
@@ -188,9 +202,9 @@ def bind_sizes(kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, 
             continue
         match source:
             case Extent():
-                env[param.sym] = _measured(kernel, arrays, source.tensor)[0][source.dim]
+                env[param.sym] = measured[source.tensor][0][source.dim]
             case Stride():
-                env[param.sym] = _measured(kernel, arrays, source.tensor)[1][source.dim]
+                env[param.sym] = measured[source.tensor][1][source.dim]
             case Argument():
                 if source.name not in sizes:
                     raise LaunchError(f"kernel {kernel.name} needs the integer {source.name}")
@@ -200,28 +214,6 @@ def bind_sizes(kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, 
     return env
 
 
-def _extents(kernel: Kernel, arrays: Mapping[str, Array]) -> dict[Sym, int]:
-    env: dict[Sym, int] = {}
-    for value in kernel.tensors:
-        array = _array(arrays, value.name)
-        if array.ndim != len(value.tensor.shape):
-            raise LaunchError(f"{value} has rank {array.ndim}, the kernel takes {len(value.tensor.shape)}")
-        shape = in_elements(value.dtype, array)[0]
-        for dim, (extent, known) in enumerate(zip(shape, value.tensor.shape, strict=True)):
-            wanted = env.setdefault(known, extent) if isinstance(known, Sym) else known
-            if isinstance(wanted, int) and wanted != extent:
-                raise LaunchError(f"{value}.shape[{dim}] is {extent}, but {known} is {wanted}")
-    return env
-
-
-def _measured(
-    kernel: Kernel, arrays: Mapping[str, Array], name: str
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return extents and strides of an array, in elements."""
-    owner = next(value for value in kernel.tensors if value.name == name)
-    return in_elements(owner.dtype, _array(arrays, name))
-
-
 def _array(arrays: Mapping[str, Array], name: str) -> Array:
     if name not in arrays:
         raise LaunchError(f"no array for {name}; given: {', '.join(arrays)}")
@@ -229,8 +221,14 @@ def _array(arrays: Mapping[str, Array], name: str) -> Array:
 
 
 def _bind_buffers(
-    kernel: Kernel, arrays: Mapping[str, Array], env: Mapping[Sym, int], check: bool, numbers: Numbers
+    kernel: Kernel,
+    arrays: Mapping[str, Array],
+    env: Mapping[Sym, int],
+    check: bool,
+    numbers: Numbers,
+    outputs: Collection[str],
 ) -> dict[Value, Storage]:
+    """Return the global memory of a kernel, with poison in the outputs."""
     written = kernel.written_params
     buffers = {
         value: array_buffer(value, _array(arrays, value.name), value.name in written, check, numbers)
@@ -240,18 +238,16 @@ def _bind_buffers(
     for space in kernel.workspaces:
         elems = max(0, int(evaluate(space.elems, env)))
         zeroed = space.zeroed or space.resets
-        buffers[space.value] = workspace_buffer(space.value, elems, zeroed, check, numbers)
+        buffers[space.value] = new_buffer(space.value, elems, 0, check, numbers, zeroed=zeroed)
+    for value in (value for value in kernel.tensors if value.name in outputs):
+        sharing = [o for o in kernel.tensors if o is not value and share(buffers[o], buffers[value])]
+        if sharing:
+            raise LaunchError(
+                f"{value} is said to be an output that holds nothing, but shares memory with {sharing[0]}; "
+                f"nearest legal choice: leave {value} out of the outputs"
+            )
+        buffers[value].forget()
     return buffers
-
-
-def _bind_scalars(kernel: Kernel, scalars: Mapping[str, Any], numbers: Numbers) -> dict[Value, Any]:
-    bound = {}
-    for value in (param.value for param in kernel.params if isinstance(param, ScalarParam)):
-        if value.name not in scalars:
-            raise LaunchError(f"kernel {kernel.name} needs the number {value.name}")
-        given = np.asarray(scalars[value.name]).astype(value.dtype.numpy)
-        bound[value] = numbers.scalar(given, value.dtype)
-    return bound
 
 
 def _grid(extents: Sequence[int]) -> Iterable[tuple[int, ...]]:
@@ -279,46 +275,10 @@ def _clusters(
             yield [tuple(at + i for at, i in zip(first, inner, strict=True)) for inner in _grid(shape)]
 
 
-def _block_env(kernel: Kernel, index: Sequence[int]) -> dict[Sym, int]:
-    """Return the values of the grid's symbols in a block."""
-    found = {axis.sym: at for axis, at in zip(kernel.grid, index, strict=True)}
+def _block_env(kernel: Kernel, env: Mapping[Sym, int], index: Sequence[int]) -> dict[Sym, int]:
+    """Return the values of all symbols in a block."""
+    found = {**env, **{axis.sym: at for axis, at in zip(kernel.grid, index, strict=True)}}
     return found | {member.sym: index[member.axis] % member.extent for member in kernel.cluster}
-
-
-def _forget(kernel: Kernel, buffers: Mapping[Value, Storage], outputs: Collection[str]) -> None:
-    """Fill outputs with poison."""
-    for value in (value for value in kernel.tensors if value.name in outputs):
-        buffer = buffers[value]
-        sharing = [other for other in kernel.tensors if other is not value and share(buffers[other], buffer)]
-        if sharing:
-            raise LaunchError(
-                f"{value} is said to be an output that holds nothing, but shares memory with {sharing[0]}; "
-                f"nearest legal choice: leave {value} out of the outputs"
-            )
-        buffer.forget()
-
-
-def _uncovered(
-    kernel: Kernel,
-    buffers: Mapping[Value, Storage],
-    checker: Checker,
-    whole: Collection[str],
-    selection: Selection,
-) -> dict[str, int]:
-    """Count the elements of each written array that nothing has written; report those of ``whole`` arrays."""
-    counts = {}
-    for op in kernel.walk():
-        for value in (value.buffer for value in op.written):
-            if value.name not in kernel.written_params or value.name in counts:
-                continue
-            missing = selection.unwritten(value, buffers[value].never_written())
-            if missing is None:
-                continue
-            if buffers[value].history is not None:
-                counts[value.name] = len(missing)
-            if len(missing) and value.name in whole and selection.knows_all:
-                checker.uncovered(op, buffers[value], missing)
-    return counts
 
 
 def _verify(kernel: Kernel, lanes: int) -> None:

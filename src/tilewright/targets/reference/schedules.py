@@ -1,13 +1,13 @@
 """Replay of an execution's synchronisation in other schedules: its arrivals, waits and meetings.
 
-A warp's steps do not depend on data, nor on the schedule.  So the synchronisation of a cluster that ran
-without a finding is run again without its data: warps in order, in the opposite order, in random orders from
-fixed seeds, and, if it is small, in every order.  Each arrival, wait and copy must count for the phase that
-it counted for before, and every schedule must come to its end.
+A warp's steps depend neither on data nor on the schedule.  So the synchronisation of a cluster without
+findings is replayed without its data: warps in order, in the opposite order, in random orders from fixed
+seeds, and, if the cluster is small, in every order.  Each arrival, wait and copy must belong to the same
+phase as in the execution, and every schedule must end.
 
-The clocks of `TransactionBarrier` decide the same for all schedules at once: an arrival, and a copy, come
-after the end of the phase before theirs; a wait comes after the end of the phase before the one that it is
-for, and before the end of the one after it.  This is the experiment beside that argument.
+The clocks of `TransactionBarrier` prove the same for all schedules at once: an arrival or a copy comes after
+the end of the previous phase; a wait for a phase comes after the end of the previous one, and before the end
+of the next one.  The replay tests this proof.
 """
 
 from __future__ import annotations
@@ -82,10 +82,12 @@ def try_schedules(skeleton: Skeleton) -> Fault | None:
     """Return the first fault in the schedules that are tried, or None."""
     steps = [step for warp in skeleton.warps.values() for step in warp]
     if not any(step.kind in ("arrive", "wait", "load") for step in steps):
-        return None  # warps that only meet do so in every order
+        return None  # meetings are the same in every order
     orders: dict[str, Callable[[list[int]], int]] = {
         "warps in order, copies as late as they can": lambda ready: min(ready, key=lambda i: (i < 0, i)),
-        "warps in the opposite order, copies as soon as they can": lambda ready: min(ready, key=_backwards),
+        "warps in the opposite order, copies as soon as they can": lambda ready: min(
+            ready, key=lambda i: (i >= 0, -i)
+        ),
         **{f"the random order of seed {seed}": random.Random(seed).choice for seed in SEEDS},
     }
     for number, (name, choose) in enumerate(orders.items()):
@@ -96,10 +98,6 @@ def try_schedules(skeleton: Skeleton) -> Fault | None:
         if fault := play.ended(name):
             return fault
     return _every_order(skeleton)
-
-
-def _backwards(choice: int) -> tuple[bool, int]:
-    return choice >= 0, -choice
 
 
 def _every_order(skeleton: Skeleton) -> Fault | None:

@@ -27,14 +27,14 @@ from tilewright.targets.reference.equivalence import (
 from tilewright.targets.reference.memory import Storage, share
 
 # ---------------------------------------------------------------- writers of global memory
-# They follow from the places of the writes alone, without running the kernel.
+# The places of the writes determine them, without a run of the kernel.
 
 
 MOST_VISITS = 50_000
 """Largest number of accesses of all blocks that are examined."""
 
 MOST_PAIRS = 4
-"""Largest number of recorded pairs of blocks that touch one element, for each order and kind of access."""
+"""Largest number of recorded pairs of blocks that access one element, for each order and kind of access."""
 
 
 Path: TypeAlias = tuple[tuple[int, int], ...]
@@ -52,12 +52,11 @@ class Writers:
     Args:
         of: for each written array, the number of the iteration that writes each element, from 1; 0 for
             elements that no block writes.
-        clusters: the number of each block's cluster.
-        pairs: blocks that write, or read and write, one element: a few pairs of each kind, and all pairs of
-        one
-            cluster, because only a run shows whether a barrier orders them.
+        clusters: number of each block's cluster.
+        pairs: blocks that write, or read and write, one element: a few pairs of each kind, and all pairs in
+            one cluster, because only a run shows whether a barrier orders them.
         meets_in_loops: whether two iterations, of one block or of two, access an element that one of them
-            writes.  The findings then depend on which iterations run.
+            writes.  The findings then depend on the iterations that run.
     """
 
     of: dict[Value, Array]
@@ -109,12 +108,15 @@ def writers(
     Args:
         kernel: the kernel.
         env: its sizes.
-        extents: of its grid.
+        extents: extents of its grid.
         elems: number of elements of each written array.
     """
     blocks = all_blocks(extents)
     owners = {value: np.zeros(count, np.int32) for value, count in elems.items()}
-    found = Writers(owners, _clusters(kernel, blocks))
+    first = blocks.copy()
+    for member in kernel.cluster:
+        first[:, member.axis] //= member.extent
+    found = Writers(owners, np.unique(first, axis=0, return_inverse=True)[1].reshape(-1))
     known = block_symbols(kernel, blocks)
     try:
         # The writes of all blocks come first, because a read also meets the write of a later block.
@@ -127,14 +129,6 @@ def writers(
     except (UnknownError, KeyError, ZeroDivisionError):  # a mutable integer has no value here
         return None
     return found
-
-
-def _clusters(kernel: Kernel, blocks: Array) -> Array:
-    """Return the number of each block's cluster."""
-    first = blocks.copy()
-    for member in kernel.cluster:
-        first[:, member.axis] //= member.extent
-    return cast("Array", np.unique(first, axis=0, return_inverse=True)[1].reshape(-1))
 
 
 class _Accesses:
@@ -196,16 +190,16 @@ TURNS = (
 
 
 class Selection:
-    """Selects the blocks that run: all while that is little work, then those that stand for others.
+    """Selects the blocks that run: all blocks up to an amount of work, then only representatives.
 
     Args:
-        kernel: what is executed.
+        kernel: the kernel.
         env: its sizes.
-        extents: of the grid.
+        extents: extents of the grid.
         buffers: global memory.
         work: number of element accesses after which blocks are omitted; None: never.
         asked: whether the caller has named the blocks that run.
-        leaves_turns_out: whether some of the equal iterations of a loop may stand for the others, too.
+        leaves_turns_out: whether equal iterations of a loop may be omitted, too.
     """
 
     def __init__(
@@ -232,9 +226,8 @@ class Selection:
     @property
     def knows_all(self) -> bool:
         """Whether the writes of all blocks are known."""
-        return (
-            not self.has_stopped and not self._asked and (not self._is_sampled or self._writers is not None)
-        )
+        known = not self._is_sampled or self._writers is not None
+        return known and not self.has_stopped and not self._asked
 
     def leaves_out(self, indices: Sequence[tuple[int, ...]], accessed: int) -> bool:
         """Return whether a cluster need not run, after this number of element accesses."""
@@ -279,10 +272,8 @@ class Selection:
         turns = 0 if self.turns is None else self.turns.left_out
         if self.has_stopped:
             return f"it stopped early: a block could not go on, and {rest} did not come to their end"
-        if turns and not rest:
-            return TURNS
         if not rest:
-            return ""
+            return TURNS if turns else ""
         which = f"{rest} block{'s' * (rest != 1)} did not run"
         if self._asked:
             return f"{which}: only those that were asked for did"
@@ -300,7 +291,7 @@ def work_of(kernel: Kernel, env: Mapping[Sym, int]) -> int:
     """Estimate the number of elements in memory that the first block accesses."""
     try:
         return _work(kernel.body, {**env, **dict.fromkeys(fixed_symbols(kernel) - env.keys(), 0)})
-    except ZeroDivisionError:  # which a run finds, and where
+    except ZeroDivisionError:  # a run reports it
         return 0
 
 

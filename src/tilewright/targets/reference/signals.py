@@ -28,7 +28,7 @@ COUNTED = "counted"
 """The kind of reduction that stands for atomic accesses to counters."""
 
 RESIDENT = 132
-"""Blocks that certainly run at once: one for each of the 132 multiprocessors of an H200."""
+"""Number of blocks that certainly run at once: one for each of the 132 multiprocessors of an H200."""
 
 
 def has_signals(kernel: Kernel) -> bool:
@@ -47,7 +47,7 @@ def _signal(machine: Simulator, warp: Warp, op: Signal) -> None:
 
 @REFERENCE.rule(Ticket)
 def _ticket(machine: Simulator, warp: Warp, op: Ticket) -> None:
-    """The first thread writes its ticket; the block with the last ticket learns what all others told."""
+    """Write the first thread's ticket; the block with the last ticket learns what all others know."""
     if warp.rank:
         return
     old = _count_up(machine, warp, op, op.counter, 1, op.of)
@@ -55,12 +55,12 @@ def _ticket(machine: Simulator, warp: Warp, op: Ticket) -> None:
     at = np.array([warp.int(op.target.tensor.view.offset)], np.int64)
     if machine.check:
         site = machine.checker.site(op, op.target, "write")
-        machine.checker.writes(Batch(warp.agent, site, target, at, np.zeros(1, np.int16)))
+        machine.checker.writes(Batch.of_first_lane(warp.agent, site, target, at))
     target.elements[at] = old
 
 
 def _count_up(machine: Simulator, warp: Warp, op: Op, counter: Value, value: int, of: Int | None) -> int:
-    """Increase a counter by the first thread of a warp; return its value before."""
+    """Increase a counter by the first thread of a warp; return its old value."""
     count = _counter(machine, warp, op, counter, "signal")
     if count is None:
         return 0
@@ -138,7 +138,7 @@ def _counter(machine: Simulator, warp: Warp, op: Op, counter: Value, action: str
     """Return the counter that the first thread of a warp accesses; None if it does not exist."""
     buffer, agent = warp.block.buffers[counter.buffer], warp.agent
     at, site = np.array([warp.int(counter.tensor.view.offset)]), machine.checker.site(op, counter, action)
-    batch = Batch(agent, site, buffer, at, np.zeros(1, np.int16))
+    batch = Batch.of_first_lane(agent, site, buffer, at)
     inside = machine.keep_within(warp, agent, site, buffer, at)
     if buffer.outside(at).any():
         if inside:
@@ -174,7 +174,11 @@ def run_together(machine: Simulator, clusters: Iterable[Members], resident: int)
             members = next(coming, None)
             if members is None:
                 break
-            _note_residents(machine, open_, members, resident)
+            waiting = sum(len(cluster.blocks) for cluster in open_)
+            needed = waiting + len(members)
+            if machine.check and waiting and needed > resident:
+                waits = (warp for stuck in open_.values() for warp in stuck if warp.waiting is not None)
+                _report_residents(machine, next(waits), waiting, needed, resident)
             cluster, more = machine.begin(members)
             tasks.update(more)
             open_[cluster] = set(more)
@@ -200,15 +204,8 @@ def _may_go_on(warp: Warp, *, last: bool) -> bool:
     return wait is None or (wait.is_last == last and wait.ready())
 
 
-def _note_residents(
-    machine: Simulator, open_: dict[ClusterState, set[Warp]], members: Members, resident: int
-) -> None:
+def _report_residents(machine: Simulator, warp: Warp, waiting: int, needed: int, resident: int) -> None:
     """Report that more blocks must be resident at once than certainly are, because earlier ones wait."""
-    waiting = sum(len(cluster.blocks) for cluster in open_)
-    needed = waiting + len(members)
-    if not waiting or needed <= resident or not machine.check:
-        return
-    warp = next(warp for stuck in open_.values() for warp in stuck if warp.waiting is not None)
     assert warp.waiting is not None
     reason = (
         f"{waiting} blocks wait for one with a higher number, so {needed} blocks must be resident at once, "

@@ -8,21 +8,34 @@ from tilewright.ir.copies import is_bulk_load
 from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.schedules import try_schedules
-from tilewright.targets.reference.state import BlockState, ClusterState, Gathering, Warp
+from tilewright.targets.reference.state import BlockState, ClusterState, Warp
 
 
 def explain_standstill(checker: Checker, cluster: ClusterState, stuck: Sequence[Warp]) -> None:
     """Report that no warp can go on.
 
     Args:
-        checker: takes the finding.
+        checker: receives the finding.
         cluster: the blocks that run together.
-        stuck: the warps that have not come to their end.
+        stuck: the warps that have not ended.
     """
     for barrier in (*(block.barrier for block in cluster.blocks), cluster.barrier):
-        if barrier.arrived:
-            _explain_barrier(checker, barrier, stuck)
+        if not barrier.arrived:
+            continue
+        # Some warps of a block or cluster have arrived at a barrier, and others never will.
+        warp, op = next(iter(barrier.arrived.items()))
+        absent = [other for other in barrier.warps if other not in barrier.arrived]
+        waiting = [other for other in absent if other.waiting is not None]
+        the_barrier = "the barrier" if barrier.place == "block" else "the cluster_barrier"
+        if not waiting:
+            reason = f"{_listed(absent)} ended without arriving at {the_barrier} that the others wait at"
+            checker.waiting(Kind.DIVERGENCE, warp.agent, op, None, reason)
             return
+        other = waiting[0]
+        assert other.waiting is not None
+        reason = f"{_listed(waiting)} wait elsewhere while the others wait at {the_barrier}" + _states(stuck)
+        checker.waiting(Kind.DEADLOCK, warp.agent, op, (other.agent, other.waiting.op), reason)
+        return
     warp = stuck[0]
     assert warp.waiting is not None
     count = f"{len(stuck)} of {len(cluster.barrier.warps)} warps"
@@ -31,22 +44,6 @@ def explain_standstill(checker: Checker, cluster: ClusterState, stuck: Sequence[
     assert other.waiting is not None
     earlier = None if other is warp else (other.agent, other.waiting.op)
     checker.waiting(Kind.DEADLOCK, warp.agent, warp.waiting.op, earlier, reason)
-
-
-def _explain_barrier(checker: Checker, barrier: Gathering, stuck: Sequence[Warp]) -> None:
-    """Report a barrier at which some warps of a block or cluster have arrived and others never will."""
-    warp, op = next(iter(barrier.arrived.items()))
-    absent = [other for other in barrier.warps if other not in barrier.arrived]
-    waiting = [other for other in absent if other.waiting is not None]
-    the_barrier = "the barrier" if barrier.place == "block" else "the cluster_barrier"
-    if not waiting:
-        reason = f"{_listed(absent)} ended without arriving at {the_barrier} that the others wait at"
-        checker.waiting(Kind.DIVERGENCE, warp.agent, op, None, reason)
-        return
-    other = waiting[0]
-    assert other.waiting is not None
-    reason = f"{_listed(waiting)} wait elsewhere while the others wait at {the_barrier}" + _states(stuck)
-    checker.waiting(Kind.DEADLOCK, warp.agent, op, (other.agent, other.waiting.op), reason)
 
 
 def _listed(warps: Sequence[Warp]) -> str:
@@ -91,9 +88,39 @@ def report_unfinished(checker: Checker, cluster: ClusterState) -> None:
         reason = "the block ends before it has waited: a cluster_wait comes after every cluster_arrive"
         checker.waiting(Kind.UNFINISHED, warp.agent, op, None, reason, "arrival")
     for block in cluster.blocks:
-        _report_background(checker, block)
+        for warp in block.warps:
+            for store in warp.bulk:
+                closed = "bulk_wait covers" if store.group < warp.stores.time else "bulk_commit closes"
+                reason = f"the block ends before the copy has read shared memory: no {closed} its group"
+                checker.waiting(Kind.UNFINISHED, warp.stores, store.op, None, reason, "write")
+            for flight in warp.flights:
+                reason = f"the block ends before the MMA has: no {warp.missing_wait(flight)} its group"
+                checker.waiting(Kind.UNFINISHED, flight.agent, flight.op, None, reason, "read")
         _report_loads(checker, block)
-        _report_visits(checker, block)
+        # Accesses by other blocks that no warp of this block knows of.
+        for (agent, _), visit in block.visits.items():
+            if not any(warp.agent.comes_after(agent.slot, visit.time) for warp in block.warps):
+                what, waits = f"{visit.action} of its {visit.name}", ""
+                if visit.action == "arrival":
+                    what, waits = f"arrival at its {visit.name}", "it does not wait for that phase, and "
+                reason = (
+                    f"block {block.index} may have ended before this {what}: {waits}no cluster_barrier comes "
+                    f"after the {visit.action} and before its end"
+                )
+                checker.waiting(Kind.ENDED, agent, visit.op, None, reason, visit.action)
+
+
+def _report_loads(checker: Checker, block: BlockState) -> None:
+    """Report copies that no wait of the block covers."""
+    who = f"block {block.index}" if len(block.cluster.blocks) > 1 else "the block"
+    for barrier in (barrier for stages in block.mbarriers.values() for barrier in stages):
+        for load in barrier.loads:
+            reason = f"{who} ends before the copy has: nothing waits for {barrier.state()}"
+            kind = Kind.UNFINISHED
+            if is_bulk_load(load.op) and load.agent.block != block.index:
+                kind = Kind.ENDED
+                reason += "; it may be gone when the copy writes its shared memory"
+            checker.waiting(kind, load.agent, load.op, None, reason, "write")
 
 
 def report_schedules(checker: Checker, cluster: ClusterState) -> None:
@@ -103,57 +130,10 @@ def report_schedules(checker: Checker, cluster: ClusterState) -> None:
     fault = try_schedules(cluster.skeleton)
     if fault is None:
         return
-    order = " ".join(_named(warp) for warp in fault.order)
-    schedule = fault.schedule or f"the order of steps {order}"
     warp, step = fault.warp, fault.step
     assert isinstance(warp, Warp)
+    order = " ".join(str(one.index) if isinstance(one, Warp) else "copies" for one in fault.order)
+    schedule = fault.schedule or f"the order of steps {order}"
     kind = Kind.DEADLOCK if "never" in fault.what else Kind.PHASE
     reason = f"{fault.what}: warp {warp.index} in {schedule}"
     checker.waiting(kind, warp.agent, step.op, None, reason, step.kind)
-
-
-def _named(warp: object) -> str:
-    return str(warp.index) if isinstance(warp, Warp) else "copies"
-
-
-def _report_background(checker: Checker, block: BlockState) -> None:
-    for warp in block.warps:
-        for store in warp.bulk:
-            closed = "bulk_wait" if store.group < warp.stores.time else "bulk_commit"
-            reason = (
-                f"the block ends before the copy has read shared memory: no {closed} "
-                f"{'covers' if closed == 'bulk_wait' else 'closes'} its group"
-            )
-            checker.waiting(Kind.UNFINISHED, warp.stores, store.op, None, reason, "write")
-        for flight in warp.flights:
-            reason = f"the block ends before the MMA has: no {warp.missing_wait(flight)} its group"
-            checker.waiting(Kind.UNFINISHED, flight.agent, flight.op, None, reason, "read")
-
-
-def _report_loads(checker: Checker, block: BlockState) -> None:
-    """Report copies that no wait of the block covers."""
-    several = len(block.cluster.blocks) > 1
-    who = f"block {block.index}" if several else "the block"
-    for stages in block.mbarriers.values():
-        for barrier in stages:
-            for load in barrier.loads:
-                reason = f"{who} ends before the copy has: nothing waits for {barrier.state()}"
-                kind = Kind.UNFINISHED
-                if is_bulk_load(load.op) and load.agent.block != block.index:
-                    kind = Kind.ENDED
-                    reason += "; it may be gone when the copy writes its shared memory"
-                checker.waiting(kind, load.agent, load.op, None, reason, "write")
-
-
-def _report_visits(checker: Checker, block: BlockState) -> None:
-    """Report accesses by other blocks that no warp of a block knows of when it ends."""
-    for (agent, _), visit in block.visits.items():
-        if not any(warp.agent.comes_after(agent.slot, visit.time) for warp in block.warps):
-            what, waits = f"{visit.action} of its {visit.name}", ""
-            if visit.action == "arrival":
-                what, waits = f"arrival at its {visit.name}", "it does not wait for that phase, and "
-            reason = (
-                f"block {block.index} may have ended before this {what}: {waits}no cluster_barrier comes "
-                f"after the {visit.action} and before its end"
-            )
-            checker.waiting(Kind.ENDED, agent, visit.op, None, reason, visit.action)

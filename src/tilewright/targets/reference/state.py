@@ -20,7 +20,7 @@ from tilewright.symbolic.nodes import Cond, Int, Sym
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference.agents import Actor, Clocks, Message, Proxy, no_clocks
 from tilewright.targets.reference.barriers import NamedBarrier, TransactionBarrier
-from tilewright.targets.reference.memory import Storage, overlay, shared_buffer
+from tilewright.targets.reference.memory import Storage, new_buffer, overlay
 from tilewright.targets.reference.numbers import NUMBERS, Numbers
 from tilewright.targets.reference.schedules import Skeleton, SyncStep
 
@@ -33,7 +33,7 @@ class Pause:
         op: the operation.
         ready: returns whether the warp can go on.
         state: returns what the warp waits for, in words; None if the operation shows it.
-        is_last: whether all other warps that can go on do so first, because any of them may end the wait.
+        is_last: whether all other runnable warps go on first, because any of them may end the wait.
     """
 
     op: Op
@@ -94,9 +94,8 @@ class Slots:
 class WarpRegisters:
     """A fragment's values in the lanes of one warp: arrays of shape (lanes, values).
 
-    ``ahead`` are values that asynchronous MMAs have computed and that the warp has not waited for.
-    ``fill`` is the number that every thread last put into all registers, also threads outside of the
-    distribution; None: they hold other values.
+    ``ahead`` has results of asynchronous MMAs for which the warp has not waited.  ``fill`` is the last number
+    that all threads wrote to all registers, also threads outside of the distribution, or None.
     """
 
     values: Array
@@ -110,10 +109,9 @@ class WarpRegisters:
         return WarpRegisters(numbers.poison(dtype, shape), np.zeros(shape, bool))
 
     def of_lanes(self, dtype: DType, lanes: int, numbers: Numbers) -> WarpRegisters:
-        """Return the registers of the first ``lanes`` lanes; added lanes hold the fill, if there is one.
+        """Return the registers of the first ``lanes`` lanes; added lanes hold the fill, if it is known.
 
-        A role numbers its threads anew, so its warps may hold parts of a fragment that they did not hold
-        before.
+        A role renumbers its threads, so its warps may hold other parts of a fragment than before.
         """
         had = self.values.shape[0]
         if had == lanes:
@@ -130,11 +128,11 @@ class Padded:
     """A sum that includes elements beyond the edge of an array, which the next operation may subtract.
 
     Args:
-        share: what the elements beyond the edge added to each result.
-        sizes: the sum of the absolute values of these elements.
-        mixed: which results have elements of both kinds.
-        extent: number of elements that are summed to each result.
-        report: reports the finding; None if another warp's lane shows it.
+        share: sum of the elements beyond the edge, for each result.
+        sizes: sum of the absolute values of these elements.
+        mixed: mask of the results with elements of both kinds.
+        extent: number of elements in the sum of each result.
+        report: reports the finding; None if a lane of another warp does.
     """
 
     share: Array
@@ -196,12 +194,12 @@ class Warp:
         mma_group: the number of the open group of asynchronous MMAs, from 1.
         waiting: its present wait; None while it runs.
         executes: its present operation.
-        beyond: which elements of fragments lie beyond the edge of an array; fragments without any are absent.
-        padded: sums that contain elements beyond an edge, until they are used.
-        loaded: which elements of its last load lie beyond an edge.
+        beyond: marks of elements beyond the edge of an array, for each fragment that has some.
+        padded: sums that contain elements beyond an edge, until their first use.
+        loaded: marks of elements beyond an edge in its last load, or None.
         acquired: the tensor maps that it has acquired: the table of each, and the map's offset in it.
         steps: number of steps of each kind at each place, including omitted loop iterations.
-        left_out: number of these steps in omitted iterations alone.
+        left_out: number of these steps in omitted iterations.
     """
 
     index: int
@@ -256,15 +254,15 @@ class Issue:
 
     Args:
         op: the operation.
-        group: the group that it belongs to.
-        agent: the MMA as an agent; it comes after what all warps knew when they issued it.
+        group: number of its group.
+        agent: the MMA as an agent; its clocks are what all warps knew when they issued it.
         origin: the first row and column of the sums.
-        is_fresh: whether the sums begin with these products.
+        is_fresh: whether the products replace the sums.
         a: the buffer of A and its element offsets, of shape (rows, depth); None if A is in registers.
         b: the buffer of B and its element offsets, of shape (columns, depth).
         parts: for each warp that issued it, its accumulator.
         waited: the warps that waited for it.
-        is_done: whether it has been carried out.
+        is_done: whether it has been executed.
     """
 
     op: MmaAsync
@@ -327,7 +325,7 @@ class Visit:
         op: the operation.
         time: the time on the clock of the accessing agent.
         action: ``"arrival"``, ``"read"`` or ``"write"``.
-        name: of the barrier or tensor.
+        name: name of the barrier or tensor.
     """
 
     op: Op
@@ -438,11 +436,24 @@ class Population:
         cluster = ClusterState()
         self._clusters += 1
         for rank, (index, env) in enumerate(members):
-            shared = {op.result: self._shared_buffer(op) for op in self._shared}
+            shared = {
+                op.result: new_buffer(
+                    op.result, op.elems, self._addresses[op.result], self._check, self._numbers
+                )
+                for op in self._shared
+            }
             if self._numbers.in_bytes:
                 overlay(shared.values())
             block = BlockState(index, rank, cluster, self._slots[rank], {**buffers, **shared})
-            block.mbarriers = self._transaction_barriers(block)
+            slot = block.slots.barriers
+            for op in self._mbarriers:
+                expected = [each.expect_bytes for each in self._arrivals if each.barrier is op.result]
+                made = block.mbarriers[op.result] = []
+                for stage in range(op.stages):
+                    place = (f"{op.result}[{stage}]", stage, slot + stage, max(expected, default=0))
+                    told, heard = (Message.of(self.agents) for _ in range(2))
+                    made.append(TransactionBarrier(*place, op.arrivals, told, heard))
+                slot += op.stages
             block.warps += (self._warp(block, number, scalars, env) for number in range(block.slots.warps))
             block.barrier.warps += block.warps
             cluster.blocks.append(block)
@@ -453,10 +464,6 @@ class Population:
             stages = [stage for b in cluster.blocks for each in b.mbarriers.values() for stage in each]
             cluster.skeleton = Skeleton(arrivals={stage.slot: stage.arrivals for stage in stages})
         return cluster
-
-    def _shared_buffer(self, op: Shared) -> Storage:
-        address = self._addresses[op.result]
-        return shared_buffer(op.result, op.elems, address, self._check, self._numbers)
 
     def _warp(
         self, block: BlockState, number: int, scalars: Mapping[Value, Any], env: Mapping[Sym, int]
@@ -471,38 +478,12 @@ class Population:
         rank, group = block.rank if self._in_cluster else None, self._clusters
         agent = Actor(slot, *own, "warp", clocks, issues=issues, every=every, order=order)
         copies = Actor(slots.copies + number, *own, "asynchronous copy", clocks)
-        bulk = ("TMA store", clocks, Proxy.ASYNC)
-        stores, landings = (
-            Actor(
-                first + number,
-                *own,
-                *bulk,
-                issues=issues,
-                issuer=clocks,
-                missing=missing,
-                shown=shown,
-            )
-            for first, missing, shown in (
-                (slots.stores, STORE_WAIT, STORE_SHOWN),
-                (slots.landings, LANDING_WAIT, ""),
-            )
-        )
+        bulk = (*own, "TMA store", clocks, Proxy.ASYNC)
+        stores = Actor(slots.stores + number, *bulk, issues=issues, issuer=clocks)
+        stores.missing, stores.shown = STORE_WAIT, STORE_SHOWN
+        landings = Actor(slots.landings + number, *bulk, issues=issues, issuer=clocks, missing=LANDING_WAIT)
         for each in (agent, copies, stores, landings):
             each.rank, each.group = rank, group
         warp = Warp(number, block, agent, copies, stores, landings, dict(env), number, slots.warps)
         warp.scalars = dict(scalars)
         return warp
-
-    def _transaction_barriers(self, block: BlockState) -> dict[Value, list[TransactionBarrier]]:
-        made: dict[Value, list[TransactionBarrier]] = {}
-        slot = block.slots.barriers
-        for op in self._mbarriers:
-            bytes_of = [arrival.expect_bytes for arrival in self._arrivals if arrival.barrier is op.result]
-            usual = max(bytes_of, default=0)
-            made[op.result] = []
-            for stage in range(op.stages):
-                told, heard = (Message.of(self.agents) for _ in range(2))
-                name = f"{op.result}[{stage}]"
-                made[op.result].append(TransactionBarrier(name, stage, slot, usual, op.arrivals, told, heard))
-                slot += 1
-        return made

@@ -1,7 +1,7 @@
-"""Asynchronous MMA: one unit for each warpgroup carries out what all its warps have issued, in order.
+"""Asynchronous MMA: the unit of a warpgroup executes the MMAs that all its warps have issued, in order.
 
-An MMA takes place as late as possible: its operands are read, and its sums computed, when a warp of the group
-waits for it; each warp then sees its own sums after a wait of its own.
+An MMA executes as late as possible: it reads its operands and computes its sums when a warp of the group
+waits for it.  Each warp sees its own sums after its own wait.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import numpy as np
 
 from tilewright.functions.conversions import Array
 from tilewright.ir.async_ops import MmaAsync
-from tilewright.ir.mma import TiledMma
 from tilewright.ir.types import Value
 from tilewright.targets.reference import edges
 from tilewright.targets.reference.agents import Actor, Clocks, Proxy, Visibility
@@ -29,7 +28,9 @@ SHOWN = "no arrive after the mma_wait and wait at that mbarrier, and no role_bar
 
 def issue_mma(machine: Simulator, warp: Warp, op: MmaAsync) -> None:
     """Issue ``c += a @ b.T`` by one warp of a warpgroup; the MMA begins with the last warp."""
-    unit = _unit(machine, warp, op.mma)
+    size = max(op.mma.atom.lanes // machine.lanes, 1)
+    leader = warp.index - warp.rank % size
+    unit = warp.block.units.setdefault(leader, MmaUnit(warp.block.slots.units + leader, size))
     number = unit.issued.get(warp, 0)
     unit.issued[warp] = number + 1
     if number not in unit.issues:
@@ -39,23 +40,35 @@ def issue_mma(machine: Simulator, warp: Warp, op: MmaAsync) -> None:
     if issue.op is not op:
         reason = "the warps of one warpgroup issue different MMAs"
         machine.checker.waiting(Kind.DIVERGENCE, warp.agent, op, (issue.agent, issue.op), reason)
-    _use_registers(machine, warp, op, issue)
+    for value in (op.c, *([op.a] if op.a.is_fragment else [])):
+        registers = warp.registers[value] = held(machine, warp, value)
+        if machine.check:
+            overwritten = value is op.c and issue.is_fresh
+            if not overwritten and not any(flight.value is value for flight in warp.flights):
+                require_written(machine, warp, op, value, registers)
+            if value not in warp.fenced:
+                reason = (
+                    f"no mma_fence between the last access to {value} and this MMA, "
+                    "which may use its registers before that access is over"
+                )
+                machine.checker.fragment(Kind.UNFENCED, warp.agent, op, value, "use", None, reason)
+        warp.flights.append(RegisterUse(value, warp.mma_group, op, issue.agent))
     known = issue.agent.clocks.known
     np.minimum(known, warp.agent.issues["shared"].known, out=known)
     issue.parts[warp] = warp.registers[op.c]
-    if len(issue.parts) == unit.size and machine.check:
-        _read_shared(machine, warp, op, issue)
-
-
-def _unit(machine: Simulator, warp: Warp, mma: TiledMma) -> MmaUnit:
-    size = max(mma.atom.lanes // machine.lanes, 1)
-    leader = warp.index - warp.rank % size
-    slot = warp.block.slots.units + leader
-    return warp.block.units.setdefault(leader, MmaUnit(slot, size))
+    if len(issue.parts) < unit.size or not machine.check:
+        return
+    for value, place in ((op.a, issue.a), (op.b, issue.b)):
+        if place is not None:
+            buffer, at = place[0], place[1].ravel()
+            site = machine.checker.site(op, value, "read")
+            machine.keep_within(warp, issue.agent, site, buffer, at)
+            batch = Batch.of_first_lane(issue.agent, site, buffer, at)
+            machine.checker.reads(machine.checker.inside(batch))
 
 
 def _issue(machine: Simulator, warp: Warp, op: MmaAsync, unit: MmaUnit) -> Issue:
-    """Return a new MMA; the warpgroup's place in the tiled MMA gives its operands."""
+    """Return a new MMA; the warpgroup's place in the tiled MMA determines its operands."""
     mma = op.mma
     group = warp.rank // unit.size
     along_m, along_n = group % mma.warps[0], group // mma.warps[0]
@@ -86,38 +99,6 @@ def _issue(machine: Simulator, warp: Warp, op: MmaAsync, unit: MmaUnit) -> Issue
     a = operand(op.a, origin[0], rows) if op.a.is_tensor else None
     fresh = op.fresh if isinstance(op.fresh, bool) else warp.cond(op.fresh)
     return Issue(op, warp.mma_group, agent, origin, fresh, a, operand(op.b, origin[1], columns))
-
-
-def _use_registers(machine: Simulator, warp: Warp, op: MmaAsync, issue: Issue) -> None:
-    fragments = [op.c, *([op.a] if op.a.is_fragment else [])]
-    for value in fragments:
-        warp.registers[value] = held(machine, warp, value)
-        if machine.check:
-            overwritten = value is op.c and issue.is_fresh
-            if not overwritten and not any(flight.value is value for flight in warp.flights):
-                require_written(machine, warp, op, value, warp.registers[value])
-            if value not in warp.fenced:
-                reason = (
-                    f"no mma_fence between the last access to {value} and this MMA, "
-                    "which may use its registers before that access is over"
-                )
-                machine.checker.fragment(Kind.UNFENCED, warp.agent, op, value, "use", None, reason)
-        warp.flights.append(RegisterUse(value, warp.mma_group, op, issue.agent))
-
-
-def _read_shared(machine: Simulator, warp: Warp, op: MmaAsync, issue: Issue) -> None:
-    for value, place in ((op.a, issue.a), (op.b, issue.b)):
-        if place is None:
-            continue
-        buffer, box = place
-        at = box.ravel()
-        site = machine.checker.site(op, value, "read")
-        machine.keep_within(warp, issue.agent, site, buffer, at)
-        batch = Batch(issue.agent, site, buffer, at, np.zeros(len(at), np.int16))
-        outside = buffer.outside(at)
-        if outside.any():
-            machine.checker.outside(batch.only(outside))
-        machine.checker.reads(batch.only(~outside))
 
 
 def covered(warp: Warp, pending: int) -> Iterator[tuple[MmaUnit, int]]:
@@ -152,7 +133,7 @@ def wait_mma(machine: Simulator, warp: Warp, pending: int) -> None:
             if issue.group > done or warp not in issue.parts:
                 continue
             if not issue.is_done:
-                _carry_out(machine, issue)
+                _execute(machine, issue)
             part = issue.parts[warp]
             if part.ahead is not None:
                 part.values, part.ahead = part.ahead, None
@@ -163,12 +144,17 @@ def wait_mma(machine: Simulator, warp: Warp, pending: int) -> None:
     warp.flights = [flight for flight in warp.flights if flight.group > done]
 
 
-def _carry_out(machine: Simulator, issue: Issue) -> None:
+def _execute(machine: Simulator, issue: Issue) -> None:
     issue.is_done = True
     op = issue.op
     b, b_marks = _sampled(*issue.b)
     a, a_marks = _sampled(*issue.a) if issue.a is not None else _from_registers(machine, issue, b.shape[1])
-    beyond = _beyond(machine, issue, (a, b), (a_marks, b_marks))
+    beyond = None  # rows and columns of the sums that lie beyond an edge
+    if machine.check and (a_marks.any() or b_marks.any()):
+        marks = (a_marks, b_marks)
+        *beyond, wrong = edges.of_multiply(a, b, marks)
+        if wrong.any():
+            edges.report_products(machine.checker, issue.agent, op, (a, b), marks, wrong, issue.origin)
     table, places = op.mma.c().table, {}
     before = np.zeros((len(a), len(b)), machine.numbers.storage(op.mma.atom.c_dtype))
     for warp, part in issue.parts.items():
@@ -184,27 +170,15 @@ def _carry_out(machine: Simulator, issue: Issue) -> None:
         if issue.is_fresh:
             part.written[...] = True
         if beyond is not None:
-            marks = beyond[0][index[0]] | beyond[1][index[1]]
+            sums_beyond = beyond[0][index[0]] | beyond[1][index[1]]
             had = None if issue.is_fresh else warp.beyond.get(op.c)
-            set_beyond(warp, op.c, marks if had is None else had | marks)
+            set_beyond(warp, op.c, sums_beyond if had is None else had | sums_beyond)
         elif issue.is_fresh:
             set_beyond(warp, op.c, None)
 
 
-def _beyond(
-    machine: Simulator, issue: Issue, dense: tuple[Array, Array], marks: tuple[Array, Array]
-) -> tuple[Array, Array] | None:
-    """Return the rows and columns of sums beyond an edge; report elements beyond it in other sums."""
-    if not machine.check or not (marks[0].any() or marks[1].any()):
-        return None
-    rows, columns, wrong = edges.of_multiply(*dense, marks)
-    if wrong.any():
-        edges.report_products(machine.checker, issue.agent, issue.op, dense, marks, wrong, issue.origin)
-    return rows, columns
-
-
 def _sampled(buffer: Storage, box: Array) -> tuple[Array, Array]:
-    """Return the present elements of a box, with poison outside of the allocation, and their edge marks."""
+    """Return the elements of a box, with poison outside of the allocation, and their edge marks."""
     outside = buffer.outside(box.ravel()).reshape(box.shape)
     at = np.where(outside, 0, box)
     values: Array = buffer.elements[at]
@@ -214,7 +188,7 @@ def _sampled(buffer: Storage, box: Array) -> tuple[Array, Array]:
 
 
 def _from_registers(machine: Simulator, issue: Issue, depth: int) -> tuple[Array, Array]:
-    """Return A as the warps of the group hold it now, and its edge marks."""
+    """Return A from the registers of the group, and its edge marks."""
     mma = issue.op.mma
     table = mma.a(depth).table
     dense = np.zeros((mma.atom.shape[0] * mma.repeats[0], depth), machine.numbers.storage(mma.atom.a_dtype))

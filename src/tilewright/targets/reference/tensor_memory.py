@@ -1,7 +1,7 @@
-"""The tensor memory accelerator: boxes between global and shared memory, in the background.
+"""The tensor memory accelerator, which copies boxes between global and shared memory in the background.
 
-A load lands as late as possible, when a warp needs the phase of its barrier.  A store lands when the thread
-that issued it waits for its group.  Until then the target holds poison.
+A load lands as late as possible, when a warp needs the phase of its barrier.  A store lands when the issuing
+thread waits for its group.  Until then the target holds poison.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def look_at_map(machine: Simulator, warp: Warp, op: Copy) -> None:
 
 
 def _place(warp: Warp, held: MapInMemory) -> tuple[Value, int]:
-    """Return the table of a map, and the offset of the map in it."""
+    """Return the table of a map, and its offset in the table."""
     return held.table.buffer, warp.int(held.table.tensor.view.at((held.row, held.column)))
 
 
@@ -88,13 +88,13 @@ STORE_BYTES = 16
 def load_box(
     machine: Simulator, warp: Warp, op: Copy, targets: Sequence[tuple[BlockState, TransactionBarrier]]
 ) -> None:
-    """Begin ``target = source``, whose bytes count for the barrier's present phase.
+    """Begin a load, whose bytes count for the present phase of the barrier.
 
     Args:
         machine: the machine.
         warp: the warp that issues the copy.
         op: the copy.
-        targets: the blocks whose ``target`` is written, each with its barrier.
+        targets: the blocks whose shared memory is written, each with its barrier.
     """
     if machine.check:
         look_at_map(machine, warp, op)
@@ -156,7 +156,7 @@ def _load_into(
 
 
 def store_box(machine: Simulator, warp: Warp, op: Copy) -> None:
-    """Begin ``target = source`` where the target has elements."""
+    """Begin a store to the elements that the target has."""
     if machine.check:
         look_at_map(machine, warp, op)
     tile = machine.footprints.box(op.source, warp.env)
@@ -173,9 +173,8 @@ def store_box(machine: Simulator, warp: Warp, op: Copy) -> None:
         _find_row_ends(machine, warp, op, target, box)
     moved = exists & _usable(machine, warp.stores, op, op.source, source, tile)
     if machine.check:
-        _keep_within(
-            machine, warp, warp.stores, op, (op.source, source, tile), (op.target, target, at[moved])
-        )
+        boxes = (op.source, source, tile), (op.target, target, at[moved])
+        _keep_within(machine, warp, warp.stores, op, *boxes)
         _check(machine, warp.stores, op, op.source, source, tile[moved], "read")
         _check(machine, warp.landings, op, op.target, target, at[moved], "write")
     if op.reduction is None:
@@ -184,9 +183,9 @@ def store_box(machine: Simulator, warp: Warp, op: Copy) -> None:
 
 
 def _find_row_ends(machine: Simulator, warp: Warp, op: Copy, target: Storage, box: Box) -> None:
-    """Report elements after the rows of its target that a store overwrites in whole units, as on an H200.
+    """Report elements after the ends of rows, which a store overwrites in units of 16 bytes, as on an H200.
 
-    Legality refuses such a target.  This check finds it in kernels that run without legality.
+    Legality refuses such a target.  This check is for kernels that run without legality.
     """
     array, row = op.target.array, box.inner
     unit = STORE_BYTES // op.target.dtype.bytes
@@ -203,7 +202,7 @@ def _find_row_ends(machine: Simulator, warp: Warp, op: Copy, target: Storage, bo
         f"multiple of {unit}"
     )
     site = machine.checker.site(op, op.target, "write")
-    found = _by_first_lane(warp.landings, site, target, at[exists])
+    found = Batch.of_first_lane(warp.landings, site, target, at[exists])
     machine.checker.defect(Kind.OUT_OF_BOUNDS, found, reason)
 
 
@@ -238,17 +237,17 @@ def _usable(machine: Simulator, agent: Actor, op: Copy, value: Value, buffer: St
     unit = ALIGNMENT[not isinstance(box, Box) or box.is_swizzled]
     if start % unit:
         reason = f"a box in shared memory starts at a multiple of {unit} bytes; this one at byte {start}"
-        found = _by_first_lane(agent, site, buffer, tile.ravel()[:1])
+        found = Batch.of_first_lane(agent, site, buffer, tile.ravel()[:1])
         machine.checker.defect(Kind.MISALIGNED, found, reason)
     if outside.any():
-        machine.checker.outside(_by_first_lane(agent, site, buffer, tile[outside]))
+        machine.checker.outside(Batch.of_first_lane(agent, site, buffer, tile[outside]))
     return np.asarray(~outside)
 
 
 def _keep_within(
     machine: Simulator, warp: Warp, agent: Actor, op: Op, *boxes: tuple[Value, Storage, Array]
 ) -> None:
-    """Report boxes that are taken of slices that leave their tensors; all by the first lane."""
+    """Report boxes of slices that leave their tensors."""
     for (value, buffer, at), action in zip(boxes, ("read", "write"), strict=True):
         machine.keep_within(warp, agent, machine.checker.site(op, value, action), buffer, at.ravel())
 
@@ -257,14 +256,10 @@ def _check(
     machine: Simulator, agent: Actor, op: Copy, value: Value, buffer: Storage, at: Array, action: str
 ) -> None:
     checker = machine.checker
-    batch = _by_first_lane(agent, checker.site(op, value, action), buffer, at)
+    batch = Batch.of_first_lane(agent, checker.site(op, value, action), buffer, at)
     if action == "read":
         checker.reads(batch)
     elif op.reduction is not None:
         checker.reduces(batch, op.reduction)
     else:
         checker.writes(batch)
-
-
-def _by_first_lane(agent: Actor, site: int, buffer: Storage, at: Array) -> Batch:
-    return Batch(agent, site, buffer, at, np.zeros(len(at), np.int16))

@@ -95,7 +95,7 @@ def trial_sizes(
     Returns:
         The sizes by name, without repetitions.
     """
-    turnings = [*_loops(kernel), *_axes(kernel)]
+    turnings = list(_turnings(kernel))
     integers = deciding_integers(kernel)
     varied: dict[str, dict[int, str]] = {}
     for sym in (*extents(kernel), *integers):
@@ -119,7 +119,7 @@ def trial_sizes(
         others = {**base, sym.name: 0}
         for n, why in _at_conditions(kernel, turnings, sym, known).items():
             found.append(SizeTrial({**(others if n <= LARGEST else least), sym.name: n}, why))
-        if sym not in integers:
+        if sym not in integers and any(isinstance(op, Await) for op in kernel.walk()):
             found += _beyond_residents(kernel, sym, {**given, **least}, least, resident)
     unique: dict[tuple[tuple[str, int], ...], SizeTrial] = {}
     for trial in found:
@@ -168,7 +168,7 @@ def _by_turns(
         return {mine: "as given", 1: "1 element"}
     whole = [(last, why) for _, last, why in spans]
     if not any(last for last, _ in whole):
-        whole.insert(0, (mine, "as given"))  # a base of no elements shows nothing of the others
+        whole.insert(0, (mine, "as given"))  # with a base of 0 elements, other dimensions do nothing
     whole.sort(key=lambda pair: not pair[0])
     ragged = [(last - 1 if last > first else last, f"{why}, the last cut") for first, last, why in spans]
     least = min(((first, why) for first, _, why in spans if first), default=(0, "nothing"))
@@ -178,7 +178,7 @@ def _by_turns(
     return found
 
 
-def _loops(kernel: Kernel) -> Iterator[Turning]:
+def _turnings(kernel: Kernel) -> Iterator[Turning]:
     lets = named(kernel)
     for op in kernel.walk():
         if isinstance(op, For):
@@ -186,9 +186,6 @@ def _loops(kernel: Kernel) -> Iterator[Turning]:
             few = tuple(dict.fromkeys((2 * ring + 1, ring + 1, ring, ring - 1, 1, 0)))
             turns: Int = floordiv(add(op.stop, mul(op.start, -1), op.step - 1), op.step)
             yield Turning(op.index, substitute(turns, lets), "turn", f"of the loop at {place(op)}", few, op)
-
-
-def _axes(kernel: Kernel) -> Iterator[Turning]:
     for at, axis in enumerate(kernel.grid):
         yield Turning(axis.sym, axis.extent, "block", f"along axis {at}", GRIDS, None)
 
@@ -254,34 +251,22 @@ def _at_conditions(
     changing = 0
     for condition, op in _comparisons(kernel).items():
         inner = [turning for turning in turnings if turning.index in symbols(condition)]
-        if inner:
-            made = dict(
-                pair
-                for turning in inner
-                for pair in _turns_of_change(kernel, turning, condition, op, sym, known)
+        made: dict[int, str] = {}
+        if not inner and sym in symbols(condition):
+            of = np.arange(FARTHEST + 1)
+            holds = _value(kernel, condition, {**_environment(kernel, known), sym: of}, of.shape)
+            changes = (
+                [] if holds is None else (np.flatnonzero(holds[1:] != holds[:-1]) + 1)[:CHANGES].tolist()
             )
-        else:
-            made = _sizes_of_change(kernel, condition, op, sym, known)
+            for at in changes:
+                why = f"a condition at {place(op)} changes at {sym.name} = {at}"
+                above = -(-(at + 1) // 64) * 64  # for kernels that take only multiples of 64
+                made |= dict.fromkeys((at - 1, at, at + 1, above), why)
+        for turning in inner:
+            made.update(_turns_of_change(kernel, turning, condition, op, sym, known))
         if made and changing < CONDITIONS:
             changing += 1
             found = {**made, **found}
-    return found
-
-
-def _sizes_of_change(
-    kernel: Kernel, condition: Cond, op: Op, sym: Sym, known: Mapping[str, int]
-) -> dict[int, str]:
-    if sym not in symbols(condition):
-        return {}
-    of = np.arange(FARTHEST + 1)
-    holds = _value(kernel, condition, {**_environment(kernel, known), sym: of}, of.shape)
-    if holds is None:
-        return {}
-    found: dict[int, str] = {}
-    for at in (np.flatnonzero(holds[1:] != holds[:-1]) + 1)[:CHANGES].tolist():
-        why = f"a condition at {place(op)} changes at {sym.name} = {at}"
-        above = -(-(at + 1) // 64) * 64  # also for kernels that take multiples of 64 only
-        found |= dict.fromkeys((at - 1, at, at + 1, above), why)
     return found
 
 
@@ -322,9 +307,7 @@ def _turns_of_change(
 def _beyond_residents(
     kernel: Kernel, sym: Sym, known: Mapping[str, int], least: Mapping[str, int], resident: int
 ) -> list[SizeTrial]:
-    """Return a size with more blocks than are resident, if blocks of the kernel wait for each other."""
-    if not any(isinstance(op, Await) for op in kernel.walk()):
-        return []
+    """Return a size with more blocks than are resident, for blocks that wait for each other."""
     of = np.arange(FARTHEST + 1)
     env = {**_environment(kernel, known), sym: of}
     derived = _derived(kernel)
