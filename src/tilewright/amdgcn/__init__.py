@@ -1,9 +1,9 @@
-"""Reads and executes the listing that a compiler wrote for an AMD GPU, on a machine without one.
+"""Parser and interpreter of a compiler's listing for an AMD GPU; no GPU is needed.
 
-`execute` runs a grid of a kernel in NumPy, all waves of several blocks at once, and finds what hardware
-would do wrong without a word: races in LDS, accesses out of bounds, waits that are missing or too weak,
-numbers that were never written, WMMA whose lanes are not replicated. ``docs/amd_listing.md`` lists the
-assumptions and the limits of the model.
+`execute` runs a grid of a kernel in NumPy, all waves of several blocks at once.  It raises on faults that
+hardware does not report: races in LDS, accesses out of bounds, missing or weak waits, uses of unwritten
+numbers, WMMA operands whose lanes are not replicated.  ``docs/amd_listing.md`` lists the assumptions and the
+limits of the model.
 """
 
 from tilewright.amdgcn.decode import known_mnemonics

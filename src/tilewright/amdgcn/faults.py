@@ -1,4 +1,4 @@
-"""Faults that the interpreter of a listing finds: one class per kind, with the line."""
+"""Errors of the interpreter of listings: one class per kind of fault, with the line."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class ListingError(TilewrightError):
 
     Args:
         message: the fault, in one sentence.
-        line: number of the line in the listing, from 1; 0 where no line is meant.
-        text: the instruction that stands there.
+        line: number of the line in the listing, from 1; 0 without a line.
+        text: the instruction in this line.
     """
 
     def __init__(self, message: str, line: int = 0, text: str = "") -> None:
@@ -29,11 +29,11 @@ class ListingParseError(ListingError, ValueError):
 
 
 class UnknownInstructionError(ListingError):
-    """A mnemonic, or a form of one, that the interpreter has no meaning for."""
+    """A mnemonic, or a form of one, that the interpreter does not know."""
 
 
 class MissingWaitError(ListingError):
-    """A register is used while what an instruction before loads into it may still be on its way."""
+    """A register is used while a load into it may be outstanding."""
 
 
 class LdsRaceError(ListingError):
@@ -41,7 +41,7 @@ class LdsRaceError(ListingError):
 
 
 class OutOfBoundsError(ListingError):
-    """An access beyond the arrays that were given, the LDS of the block, or the scratch memory of a lane."""
+    """An access beyond the arrays of the launch, the LDS of the block, or the scratch memory of a lane."""
 
 
 class MisalignedError(ListingError):
@@ -49,34 +49,34 @@ class MisalignedError(ListingError):
 
 
 class RegisterError(ListingError):
-    """A register that the kernel does not declare, or a tuple of registers that begins where none may."""
+    """A register that the kernel does not declare, or a misaligned tuple of registers."""
 
 
 class WaitStateError(ListingError):
-    """An instruction has fewer wait states after another one than hardware needs."""
+    """An instruction follows another one with fewer wait states than hardware needs."""
 
 
 class StoredTwiceError(ListingError):
-    """Two lanes store to the same bytes of an array, though the launch says that none do."""
+    """Two lanes store to the same bytes of an array, although the launch forbids it."""
 
 
 class UninitialisedError(ListingError):
-    """An address, a branch or a stored number depends on what nothing was written to."""
+    """An address, a branch or a stored number depends on bits that were never written."""
 
 
 class UnreplicatedLanesError(ListingError):
-    """A WMMA whose operand differs between the halves of a wave, or without all lanes."""
+    """The halves of a wave hold different operands of a WMMA, or a lane is inactive."""
 
 
 class MissedBarrierError(ListingError):
-    """A wave waits at a barrier when others of its block have ended, though the launch says that all come."""
+    """A wave waits at a barrier after others of its block have ended, although the launch forbids it."""
 
 
 class DeadlockError(ListingError):
-    """Waves that wait for each other, or that take more instructions than they were given."""
+    """Waves wait for each other, or exceed the limit of instructions."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``"; nearest known: 'x'"``, or nothing where no known name is alike."""
+    """``"; nearest known: 'x'"``, or nothing if no known name is similar."""
     close = difflib.get_close_matches(name, list(known), 1, 0.5)
     return f"; nearest known: {close[0]!r}" if close else ""

@@ -101,7 +101,7 @@ class WaveRunner:
         while True:
             if place >= len(steps):
                 raise DeadlockError(
-                    f"the kernel runs beyond its end, behind line {steps[-1].line}", *steps[-1].position
+                    f"the kernel runs beyond its end, after line {steps[-1].line}", *steps[-1].position
                 )
             step = steps[place]
             counts[place] += size

@@ -90,7 +90,7 @@ def require_registers(kernel: KernelListing, family: InstructionSet) -> None:
             else:
                 unit = 2 if family.lanes == 64 else 1
             if item.count > 1 and first % unit:
-                fault = f"{item.text} begins at no multiple of {unit}, as such a tuple must"
+                fault = f"{item.text} begins at no multiple of {unit}, which it must"
                 raise RegisterError(fault, *instruction.position)
 
 

@@ -324,7 +324,7 @@ class Lds(Space):
         Raises:
             LdsRaceError: it races with an earlier access.
             MisalignedError: 16 bytes at an address that is no multiple of 16.
-            MissingWaitError: a load into LDS may still be on its way to these bytes.
+            MissingWaitError: a load into these bytes of LDS may be outstanding.
         """
         if self.watch is not None:
             base = self.block_of[waves.at] * self.pitch
@@ -346,7 +346,7 @@ class Lds(Space):
         mask = np.broadcast_to(waves.mask[..., None], granules.shape)
         if len(self.open) > MOST_OPEN:
             self.open = [access for access in self.open if waves.waits.on_way(access.flight).any()]
-        # A load of the same wave from global memory may still be on its way to these bytes.
+        # A load of the same wave from global memory into these bytes may be outstanding.
         for access in self.open:
             if access.flight.stream != "vm" or not (late := waves.waits.on_way(access.flight)).any():
                 continue

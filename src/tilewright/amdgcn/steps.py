@@ -1,4 +1,4 @@
-"""Decoded instructions: what each touches, and how it acts on the selected waves."""
+"""Decoded instructions, which act on the selected waves, and their undefined bits."""
 
 from __future__ import annotations
 
@@ -200,13 +200,13 @@ def left(value: Any, by: Any) -> Any:
 
 
 def right(value: Any, by: Any) -> Any:
-    """``value >> by``, by its sign where it has one."""
+    """``value >> by``, arithmetic if the value is signed."""
     bits = value.dtype.itemsize * 8
     return value >> (by & by.dtype.type(bits - 1)).astype(value.dtype)
 
 
 def field_of(value: Any, first: Any, count: Any) -> Any:
-    """`count` bits of a word from bit `first` on, sign-extended where the word has a sign."""
+    """`count` bits of a word from bit `first` on, sign-extended if the word is signed."""
     first, count = first.astype(np.int64) & 31, count.astype(np.int64) & 31
     wide = value.astype(np.int64) >> first
     part = wide & ((np.int64(1) << count) - 1)
@@ -249,7 +249,7 @@ class Partly:
         return Partly(~self.value, self.unknown)
 
     def lower(self, bits: int) -> Partly:
-        """The word, of which only some lower bits are used."""
+        """The word if only its lower bits are used."""
         return Partly(self.value, self.unknown & self.unknown.dtype.type((1 << bits) - 1))
 
     def moved(self, move: Callable[[Any, Any], Any], by: Partly) -> Partly:

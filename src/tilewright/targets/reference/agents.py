@@ -25,7 +25,7 @@ from tilewright.functions.conversions import Array
 from tilewright.ir.async_ops import FENCED
 
 WHOLE_WARP = -1
-"""The lane number of an access that all lanes of a warp make together, each for the others."""
+"""Lane number of an access by all lanes of a warp together, each for the others."""
 
 
 class Proxy(Enum):
@@ -63,7 +63,7 @@ class Clocks:
         return Clocks(np.zeros((len(Visibility), agents), np.int64))
 
     def learn(self, other: Clocks) -> None:
-        """Join what other clocks know."""
+        """Join the knowledge of other clocks."""
         np.maximum(self.known, other.known, out=self.known)
         learn_others(self.others, other.others)
 
@@ -179,7 +179,7 @@ class Message:
         return Message(self.every.copy(), self.order.copy(), others, self.seen)
 
     def tell(self, agent: Actor, homes: Array, clocks: slice = slice(None)) -> None:
-        """Add what the first lane of a warp knows: its own accesses, and what all lanes know.
+        """Add the knowledge of the first lane of a warp: its own accesses, and the knowledge of all lanes.
 
         Args:
             agent: the warp.
@@ -216,7 +216,7 @@ def no_clocks(agents: int) -> Array:
 
 
 def join(agents: Sequence[Actor]) -> None:
-    """Execute a barrier: all lanes of all agents learn what any lane knew; then time passes."""
+    """Execute a barrier: all lanes of all agents learn the knowledge of each lane; then time advances."""
     known = np.max([agent.every for agent in agents], axis=0) if len(agents) > 1 else agents[0].every.copy()
     known[:, Visibility.BLOCK] = known[:, Visibility.LANE]
     order = np.max([agent.order for agent in agents], axis=0)

@@ -327,7 +327,7 @@ class Counts:
         return self._numbers
 
     def wait(self, count: Count, agent: Actor, op: Op, value: int) -> None:
-        """Record a wait that passes.  Its warp learns what the certain signals told."""
+        """Record a wait that passes.  Its warp learns the knowledge of the certain signals."""
         number = self.number(agent)
         certain = count.certain(value, self.late.get(number, {}).values())
         if not certain:
@@ -336,7 +336,7 @@ class Counts:
         count.passed.append(PassedAwait(number, agent, op, value, certain))
 
     def signal(self, count: Count, agent: Actor, op: Op, value: int) -> Signalled:
-        """Record a signal of a warp, which tells what all lanes know."""
+        """Record a signal of a warp, which tells the knowledge of all lanes."""
         number = self.number(agent)
         told = tuple(dict(known) for known in agent.every_others)
         for clock, mine in enumerate(told):
@@ -351,7 +351,7 @@ class Counts:
 
 
 def learn(agent: Actor, signals: Sequence[Signalled]) -> None:
-    """Let all lanes of a warp learn what signals told."""
+    """Let all lanes of a warp learn the knowledge of signals."""
     for one in signals:
         agent.seen |= one.seen
         for clock in range(1 + len(FENCED)):

@@ -25,8 +25,8 @@ STALE = (
 )
 
 ROW_TWICE = (
-    "two of the rows that are chosen here are one, which is written twice, in no order; nearest choice: "
-    'rows that differ, or a copy with reduction="add"'
+    "two of the selected rows are the same row, which is written twice in no order; nearest choice: "
+    'different rows, or a copy with reduction="add"'
 )
 
 VALUES_TWICE = (
@@ -202,7 +202,7 @@ class Checker:
             if last.value.buffer is not owner:
                 reason = (
                     f"{last.value.buffer}, which lies in the same shared memory, was written here last, "
-                    f"at {last}: what {owner} held is lost"
+                    f"at {last}: the values of {owner} are lost"
                 )
                 self.defect(Kind.UNWRITTEN, batch.only(writes == event), reason)
 
@@ -278,16 +278,16 @@ class Checker:
     def not_reset(self, agent: Actor, op: Op, buffer: Storage, offset: int, value: int) -> None:
         """Report a counter that is not 0 at the end."""
         reason = (
-            f"it is {value} when the kernel ends, and would be when the next launch begins: let the last "
-            "signal reset it, of=..., or say tw.reset where all signals and waits have been"
+            f"it is {value} when the kernel ends and when the next launch begins: let the last signal reset "
+            "it, of=..., or say tw.reset after all signals and waits"
         )
         self._of_array(Kind.NOT_RESET, buffer, offset, 1, _at(agent, op, "signal"), reason)
 
     def uncovered(self, op: Op, buffer: Storage, missing: Array) -> None:
         """Report elements of an array that no operation wrote; ``op`` is one that writes the array."""
         reason = (
-            f"all blocks have run, and {len(missing)} elements of {buffer.owner} are as they were: the grid "
-            "is too small, or tiles are left out; if this is meant, say "
+            f"all blocks have run, and {len(missing)} elements of {buffer.owner} are unchanged: the grid is "
+            "too small, or tiles are left out; if this is intended, say "
             f'check(..., partial=("{buffer.owner}",))'
         )
         access = Access("writes of others", op, "", (), 0, None)

@@ -146,7 +146,7 @@ class TraitTable:
                 yield self._flat(np.where(runs, column, -1))
 
     def apart(self, places: Sequence[Int]) -> list[Array]:
-        """Return the distances between a row's accesses to one array, as far as they depend on the row.
+        """Return the row-dependent parts of the distances between a row's accesses to one array.
 
         A row that writes and reads one element is not equal to one whose reads and writes lie apart.
         """
@@ -161,7 +161,7 @@ class TraitTable:
     # ---------------------------------------------------------------- collecting integers and conditions
 
     def _collect(self, body: Block, runs: Array | bool, rows: int, seen: set[Value]) -> None:
-        """Collect the integers and conditions that decide what a body does; it has ``rows`` rows."""
+        """Collect the integers and conditions that determine the steps of a body of ``rows`` rows."""
         for op in body.ops:
             deciding = self._masks.get(op.result, ()) if isinstance(op, Elementwise) else _decisive(op, seen)
             self._decisive += [(substitute(what, self._lets), runs) for what in deciding]
@@ -237,7 +237,7 @@ class TraitTable:
         return [self._known[sym] for sym in self._mine(what)]
 
     def _clipped(self, gap: Int) -> list[Array]:
-        """Return what a row adds to ``gap``, as far as it decides the sign of the whole."""
+        """Return each row's part of ``gap``, clipped to values that can decide the sign of the whole."""
         parts = self._own(gap)
         if parts is None:
             return [self._known[sym] for sym in self._mine(gap)]
@@ -253,7 +253,7 @@ class TraitTable:
         return [np.clip(own, -int(high) - 1, -int(low))]
 
     def _own(self, total: Int) -> tuple[Array, Int] | None:
-        """Return what each row adds to a sum, and the rest of the sum; None if they cannot be separated."""
+        """Return each row's part of a sum, and the rest of the sum; None if they cannot be separated."""
         terms = total.terms if isinstance(total, Add) else ((total, 1),)
         constant = total.constant if isinstance(total, Add) else 0
         own: Any = np.full((1,) * self._axes, constant, np.int64)
@@ -279,7 +279,7 @@ def classes(columns: Iterable[Array], count: int) -> Array:
 
 
 def _decisive(op: Op, seen: set[Value]) -> Iterator[Any]:
-    """Yield the integers and conditions that decide what an operation does, and which elements exist."""
+    """Yield the integers and conditions that determine an operation's steps and its elements."""
     if isinstance(op, Reshape):
         for _, span in own_spans(op):
             yield all_of(less(-1, span.low), less(add(span.high, -1), span.extent))

@@ -119,14 +119,14 @@ class Finding:
     """A hazard: one pair of places in the program, with one example.
 
     Args:
-        kind: what went wrong.
+        kind: the kind of the hazard.
         tensor: name of the tensor; empty for a synchronisation.
         memory: ``"shared"``, ``"global"`` or ``"registers"``; empty for a synchronisation.
         element: coordinate of an example element in the tensor, or None if it lies outside.
         offset: element offset of the example in the buffer.
         access: the access at which the hazard was seen.
         earlier: the access that it conflicts with, if there are two.
-        reason: the broken rule, and what would order or mend it.
+        reason: the broken rule, and the remedy.
         count: number of elements, or of times for a synchronisation.
         unit: the noun of the count.
     """
@@ -162,7 +162,7 @@ class Finding:
 
 
 def element_of(value: Value, offset: int) -> tuple[int, ...] | None:
-    """Return the coordinate in a tensor at an offset; None if there is none or the shape is unknown."""
+    """Return the coordinate in a tensor at an offset; None outside of it or if the shape is unknown."""
     if not isinstance(value.type, TensorType):
         return None
     view = value.type.view

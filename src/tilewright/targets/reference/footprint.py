@@ -76,7 +76,7 @@ class WarpFootprint:
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
-        """The lowest and the highest offset of existing elements; (0, -1) if there are none."""
+        """The lowest and the highest offset of existing elements; (0, -1) without elements."""
         at = self.accessed[0]
         return (int(at.min()), int(at.max())) if len(at) else (0, -1)
 
@@ -439,7 +439,7 @@ class UnprovenSpans:
             if low < 0 or max(low, high) > extent:
                 here, written = span.shown(low, high), span.shown(span.low, span.high)
                 whole = f"{extent} tile{'s' * (extent != 1)}" if span.kind == "tile" else f"{extent}"
-                belongs = "what lies there belongs to other rows or stages"
+                belongs = "these elements belong to other rows or stages"
                 what = "no element of it exists" if span.is_masked else belongs
                 reason = (
                     f"{here} of dimension {span.dim}, whose extent is {whole}"

@@ -134,7 +134,7 @@ class Crowd:
         _put_last(self.layers[-1], event, at, lanes)
 
     def earlier(self, at: Array, events: Events, clocks: Clocks) -> list[tuple[Array, Array]]:
-        """Return accesses to elements that ``clocks`` may not know of, as pairs (events, lanes)."""
+        """Return accesses to elements that ``clocks`` may not know, as pairs (events, lanes)."""
         every = [
             marks
             for reads in self.every

@@ -1,7 +1,7 @@
-"""Numbers: how the machine holds them and computes with them.  `Numbers` follows the dtypes.
+"""Storage and arithmetic of numbers.  `Numbers` follows the dtypes.
 
-`tilewright.targets.reference.residues.Residues` is another `Numbers`: there every float is an integer modulo
-a prime.  Types narrower than f32 compute in f32 and round once; f64 computes in f64.  Integers wrap.
+`tilewright.targets.reference.residues.Residues` is another `Numbers`, in which a float is an integer modulo a
+prime.  Types narrower than f32 compute in f32 and round once; f64 computes in f64.  Integers wrap.
 Conversions of floats to integers truncate and saturate; NaN becomes 0.
 """
 
@@ -120,11 +120,11 @@ def reduce_into(elements: Array, at: Array, values: Array, kind: str) -> None:
 
 
 def multiply_add(atom: MmaAtom, a: Array, b: Array, c: Array, negative: bool = False) -> Array:
-    """``c + a @ b.T``, or minus that product, as the atom's record says.
+    """``c + a @ b.T``, or ``c - a @ b.T``, with the rounding of the atom.
 
-    An atom whose `sums` are known cuts off addends as the hardware does, one group of products after the
-    other.  Others add exact products in one sum, which is rounded once: products of two floats of at most 24
-    fraction bits are exact in f64, as are all integer products in i64.
+    If the atom has `sums`, addends are truncated as on the hardware, one group of products after the other.
+    Otherwise exact products are added in one sum, which is rounded once: products of two floats of at most 24
+    fraction bits are exact in f64, and all integer products are exact in i64.
 
     Args:
         atom: the instruction.
@@ -212,7 +212,7 @@ class Numbers:
         return elementwise(function, operands, dtypes, result)
 
     def multiply_add(self, atom: MmaAtom, a: Array, b: Array, c: Array, negative: bool = False) -> Array:
-        """``c + a @ b.T``, or minus that product, as an MMA adds it."""
+        """``c + a @ b.T``, or ``c - a @ b.T``, with the rounding of an MMA."""
         return multiply_add(atom, a, b, c, negative)
 
     def reduce_into(self, dtype: DType, elements: Array, at: Array, values: Array, kind: str) -> None:

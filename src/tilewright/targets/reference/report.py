@@ -196,7 +196,7 @@ def covered(
     lanes: int,
     left_out: str,
 ) -> Coverage:
-    """Return what a run has covered, for the head of its report."""
+    """Return the coverage of a run, for the head of its report."""
     strides = {param.sym for param in kernel.sizes if "stride" in param.sym.name}
     sizes = tuple((sym.name, env[sym]) for sym in extents(kernel) if sym in env and sym not in strides)
     missing, short = idle(kernel, trail), short_loops(kernel, trail)

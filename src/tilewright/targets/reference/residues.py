@@ -125,7 +125,7 @@ def some_residue(name: str) -> int:
 
 
 def mixed(values: Any) -> Array:
-    """Return a hash of residues, which stands for a function: far apart for neighbours.
+    """Return a hash of residues, far apart for neighbours.
 
     Source: S. Vigna's splitmix64.
     """
@@ -148,7 +148,7 @@ def inverse(values: Array) -> Array:
 
 @dataclass(frozen=True)
 class Ring:
-    """The ring that stands for floats, in words of 64 bits.
+    """A ring that replaces floats, in words of 64 bits.
 
     Args:
         add: the sum of two words; ``negated``, ``multiplied``, ``inverse`` and ``matrix_product`` likewise.
@@ -235,7 +235,7 @@ class Residues(Numbers):
         if dtype.components > 1 or dtype.is_packed:
             raise DTypeError(
                 f"{dtype} has no residues modulo 2**61 - 1; nearest legal choice: real floats of 8 bits and "
-                "more, as planes of complex numbers are"
+                "more, such as the planes of complex numbers"
             )
         return _WIDE
 

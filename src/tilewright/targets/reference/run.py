@@ -179,7 +179,7 @@ def _run_apart(machine: Simulator, clusters: Iterable[Members], selection: Selec
 
 
 def bind_sizes(kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, int]) -> dict[Sym, int]:
-    """Return the value of every integer parameter, as given or from the arrays.
+    """Return the value of each integer parameter, from ``sizes`` or from the arrays.
 
     Raises:
         LaunchError: an integer argument or an array is missing, or a stride is no whole number of elements.

@@ -137,7 +137,7 @@ class _Accesses:
     def __init__(self, kernel: Kernel, arrays: Collection[Value], writes: bool) -> None:
         self._arrays, self._writes = arrays, writes
         self._around = {id(op) for op in kernel.walk() if any(map(self._touches, op.regions))}
-        """The loops, branches and roles with such accesses in them."""
+        """The loops, branches and roles that contain some of these accesses."""
 
     def _of(self, op: Op) -> list[Value]:
         return [value for value in (op.written if self._writes else op.read) if value.buffer in self._arrays]
@@ -184,7 +184,7 @@ def _elements(op: Op, value: Value, env: Mapping[Sym, int]) -> Array:
 
 TURNS = (
     "of turns of a loop that are equal up to their place the first and the last ran: "
-    "of what repeats, two periods at least before those that were left out, and one behind"
+    "at least two periods before the omitted ones, and one after them"
 )
 """Sentence of a report about omitted iterations."""
 
@@ -267,7 +267,7 @@ class Selection:
         return None if self._writers is None else missing[self._writers.of[value][missing] == 0]
 
     def told(self, done: int) -> str:
-        """Describe the blocks that did not run; empty if there are none."""
+        """Describe the blocks that did not run; empty if all ran."""
         rest = math.prod(self._extents) - done
         turns = 0 if self.turns is None else self.turns.left_out
         if self.has_stopped:
@@ -278,11 +278,11 @@ class Selection:
         if self._asked:
             return f"{which}: only those that were asked for did"
         if self._writers is None:
-            known = 'where they write was not compared, as only a run can tell; blocks="all" runs all'
+            known = 'the places of their writes are unknown without a run; blocks="all" runs all'
         elif self._writers.meeting:
-            known = "of the blocks that touch one element of global memory some pairs ran"
+            known = "some pairs of the blocks that access one element of global memory ran"
         else:
-            known = "by the places of their accesses, no two blocks touch an element that one of them writes"
+            known = "no two blocks access an element of global memory that one of them writes"
         told = f"{which}: each is equal, up to its place, to one that did; {known}"
         return f"{told}\n{TURNS}" if turns else told
 

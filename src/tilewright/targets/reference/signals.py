@@ -25,7 +25,7 @@ from tilewright.targets.reference.standstill import explain_standstill
 from tilewright.targets.reference.state import ClusterState, Pause, Steps, Warp
 
 COUNTED = "counted"
-"""The kind of reduction that stands for atomic accesses to counters."""
+"""Kind of the reductions by atomic accesses to counters."""
 
 RESIDENT = 132
 """Number of blocks that certainly run at once: one for each of the 132 multiprocessors of an H200."""
@@ -88,7 +88,7 @@ def _make_zero(machine: Simulator, agent: Actor, op: Op, count: Count, before: S
         what = "wait" if isinstance(mark, PassedAwait) else "signal"
         reason = (
             f"the counter becomes 0 here, and nothing orders this after the {what}, which may come later and "
-            "find 0: reset it where all signals and waits have been, in the block that knows of them"
+            "find 0: reset it after all signals and waits, in a block that comes after them"
         )
         machine.checker.waiting(Kind.COUNTER, agent, op, (mark.agent, mark.op), reason, "reset", what)
     count.buffer.elements[count.at] = 0
@@ -209,7 +209,7 @@ def _report_residents(machine: Simulator, warp: Warp, waiting: int, needed: int,
     assert warp.waiting is not None
     reason = (
         f"{waiting} blocks wait for one with a higher number, so {needed} blocks must be resident at once, "
-        f"and no more than {resident} are certain to be: launch so many, each of which does the work of "
+        f"but only {resident} are certain to be: launch at most {resident} blocks, each with the work of "
         "several, or let blocks wait for lower numbers only"
     )
     machine.checker.waiting(Kind.RESIDENT, warp.agent, warp.waiting.op, None, reason)

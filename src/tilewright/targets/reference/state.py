@@ -32,7 +32,7 @@ class Pause:
     Args:
         op: the operation.
         ready: returns whether the warp can go on.
-        state: returns what the warp waits for, in words; None if the operation shows it.
+        state: describes the awaited event; None if the operation shows it.
         is_last: whether all other runnable warps go on first, because any of them may end the wait.
     """
 
@@ -255,7 +255,7 @@ class Issue:
     Args:
         op: the operation.
         group: number of its group.
-        agent: the MMA as an agent; its clocks are what all warps knew when they issued it.
+        agent: the MMA as an agent; its clocks have the common knowledge of all warps at their issue.
         origin: the first row and column of the sums.
         is_fresh: whether the products replace the sums.
         a: the buffer of A and its element offsets, of shape (rows, depth); None if A is in registers.

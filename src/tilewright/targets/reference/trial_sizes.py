@@ -87,7 +87,7 @@ def trial_sizes(
     """Return sizes to run a kernel at: one dimension varied at a time, and all ragged together.
 
     Args:
-        kernel: traced for arrays of which nothing divides the extents.
+        kernel: the kernel, traced for arrays whose extents have no known divisors.
         given: the integer arguments, by name, and extents to fall back on.
         asked: the values to try for some extents and integers.
         resident: number of blocks that certainly run at once.
