@@ -146,9 +146,17 @@ def xor(left: Int, right: Int) -> Int:
         if low != 0:
             return add(xor(high, other), low)
     for value, other in ((left, right), (right, left)):
-        high, rest = _high_part(value, other)
+        # Split off the bits above those of the other operand.
+        least, most = bounds(other)
+        if least < 0 or most == INFINITY:
+            continue
+        unit = 1 << int(most).bit_length()
+        parts, constant = parts_of(value)
+        above = {term: factor for term, factor in parts if (factor * divisor(term)) % unit == 0}
+        high = _sum(above, constant - constant % unit)
         if high != 0:
-            return add(high, xor(rest, other))
+            rest = {term: factor for term, factor in parts if term not in above}
+            return add(high, xor(_sum(rest, constant % unit), other))
     first, second = (left, right) if isinstance(right, int) else sorted((left, right), key=_order)
     return Xor(first, second)
 
@@ -372,18 +380,6 @@ def _low_part(value: Int, by: int) -> tuple[Int, Int]:
         if low != 0 and least >= 0 and most < unit:
             return _sum(high, constant - constant % unit), low
     return value, 0
-
-
-def _high_part(value: Int, other: Int) -> tuple[Int, Int]:
-    """Split ``value == high + rest`` so that all bits of high are above those of ``other``; it may be 0."""
-    least, most = bounds(other)
-    if least < 0 or most == INFINITY:
-        return 0, value
-    unit = 1 << int(most).bit_length()
-    parts, constant = parts_of(value)
-    high = {term: factor for term, factor in parts if (factor * divisor(term)) % unit == 0}
-    rest = {term: factor for term, factor in parts if term not in high}
-    return _sum(high, constant - constant % unit), _sum(rest, constant % unit)
 
 
 def _common_factor(rest: Int, right: Int) -> int:
