@@ -98,9 +98,8 @@ from tilewright.ops.rearranged_weights import RearrangedWeights, rearrange_weigh
 from tilewright.ops.scaled import scaled_mm
 from tilewright.packing import pack, unpack
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.kernel import Bound, Kernel, kernel
+from tilewright.runtime.kernel import Bound, Kernel, PreparedLaunch, kernel
 from tilewright.runtime.packed_arrays import Packed, packed
-from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.specimens import Specimen, like
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets import atoms

@@ -23,9 +23,10 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.runtime import frameworks
 from tilewright.runtime.drivers import driver_of
 from tilewright.runtime.frameworks import (
-    ArrayInfo,
+    ArrayInfo as ArrayInfo,
+)
+from tilewright.runtime.frameworks import (
     ArrayReader,
-    Device,
     Strided,
     base_of,
     finish,
@@ -34,29 +35,12 @@ from tilewright.runtime.frameworks import (
     numpy_element,
     reader_by_description,
 )
+from tilewright.runtime.frameworks import (
+    Device as Device,
+)
 from tilewright.runtime.packed_arrays import Packed, in_bytes, seen_as
 from tilewright.runtime.specimens import Specimen
 from tilewright.targets.target import AMD_GPU, GPU
-
-__all__ = [
-    "LOCATORS",
-    "ArrayInfo",
-    "Device",
-    "current_stream",
-    "describe",
-    "described",
-    "elements",
-    "exact_key",
-    "locate",
-    "locate_new",
-    "overlap",
-    "reach",
-    "sharing",
-    "stream_handle",
-    "stream_reader",
-    "watch",
-]
-
 
 # ---------------------------------------------------------------- the CUDA array interface
 #

@@ -231,10 +231,6 @@ def unsupported(given: object) -> LaunchError:
     return LaunchError(f"elements of type {given} are not supported; known: {', '.join(ALL)}")
 
 
-def _describe_numpy(array: Any, stream: int) -> ArrayInfo:
-    return _complete_numpy(array, *_locate_numpy(array, stream))
-
-
 def _complete_numpy(array: Any, key: Any, pointer: int) -> ArrayInfo:
     shape, strides, kind, _, writeable = key
     element = numpy_element(kind)
@@ -254,7 +250,13 @@ def _watch_numpy(array: Any) -> tuple[Callable[[], object], ...]:
     return address, lambda: array.shape
 
 
-NUMPY = ArrayReader(_describe_numpy, _locate_numpy, _watch_numpy, _no_stream, complete=_complete_numpy)
+NUMPY = ArrayReader(
+    lambda array, stream: _complete_numpy(array, *_locate_numpy(array, stream)),
+    _locate_numpy,
+    _watch_numpy,
+    _no_stream,
+    complete=_complete_numpy,
+)
 NUMPY_SUBCLASS = _reader_of_subclass(NUMPY, lambda array: np.ndarray.view(array, np.ndarray))
 
 
