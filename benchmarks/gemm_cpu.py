@@ -17,7 +17,7 @@ from tilewright import dtypes
 from tilewright.checking.compare import compare_gemm
 from tilewright.checking.sample import operands
 from tilewright.tune.measure import Measurement
-from tilewright.tune.trial import OURS, Trial, gemm_trial
+from tilewright.tune.trial import OURS, PlannedTrial, Trial
 
 AGAIN = f"{OURS} again"
 
@@ -45,7 +45,7 @@ def main() -> None:
         if asked.dtypes and name not in asked.dtypes:
             continue
         made = operands("random", dtypes.dtype(name), shape, layout=layout)
-        trial = gemm_trial(made, "cpu")
+        trial = PlannedTrial(made, "cpu")
         executable, _ = trial.run()
         comparison = trial.verify()
         comparison.raise_if_wrong()

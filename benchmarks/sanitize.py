@@ -40,7 +40,7 @@ from tilewright.schedule.fixup import FAN
 from tilewright.targets import cuda
 from tilewright.targets.atoms import MMA_F16
 from tilewright.targets.target import CUDA, REFERENCE
-from tilewright.tune.trial import Trial, gemm_trial
+from tilewright.tune.trial import PlannedTrial, Trial
 
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.insert(0, str(TESTS.parent))
@@ -107,10 +107,10 @@ def gemms(target: str) -> Iterator[Case]:
             for layout in ("nn", "nt", "tn", "tt"):
                 made = operands("random", tw.dtype(name), shape, layout=layout)
                 schedule = chosen(made, precision) if target == REFERENCE.name else None
-                yield tried(gemm_trial(made, target, precision, schedule))
+                yield tried(PlannedTrial(made, target, precision, schedule))
     for stages in (1, 2, 3):
         schedule = tw.Schedule(MMA_F16, (64, 64, 32), (2, 2), stages, "cp_async" if stages > 1 else "direct")
-        yield tried(gemm_trial(operands("random", tw.f16, (192, 160, 224)), target, schedule=schedule))
+        yield tried(PlannedTrial(operands("random", tw.f16, (192, 160, 224)), target, schedule=schedule))
 
 
 def chosen(made: Operands, precision: str) -> tw.Schedule | None:

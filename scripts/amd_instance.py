@@ -400,7 +400,7 @@ def _shares(found: Variant) -> Iterator[str]:
     whole, cost = found.cost.whole, found.cost
     parts = {"LDS": whole.shared, "memory": cost.memory, "other instructions": whole.other}
     units = "matrix and vector instructions"
-    if whole.beside:
+    if whole.concurrent:
         parts |= {"matrix instructions": whole.matrix, "vector instructions": whole.vector}
     else:
         parts[units] = whole.matrix + whole.vector

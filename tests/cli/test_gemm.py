@@ -19,7 +19,7 @@ from tilewright.checking.compare import compare_gemm
 from tilewright.checking.sample import operands
 from tilewright.cli.matrices import write
 from tilewright.cli.verbs import app
-from tilewright.tune.trial import PlannedTrial, Trial, gemm_trial
+from tilewright.tune.trial import PlannedTrial, Trial
 
 pytestmark = pytest.mark.in_turns(3)
 
@@ -215,7 +215,7 @@ def test_halves_are_verified_under_a_bound_of_their_own(precision: str, layout: 
 def test_what_halves_leave_out_is_found() -> None:
     made = operands("random", tw.f32, (20, 30, 40))
     schedule = tw.Schedule(tw.atoms.MMA_F16, (32, 32, 32), warps=(2, 2), promote=1)
-    trial = gemm_trial(made, "reference", "f32", schedule)
+    trial = PlannedTrial(made, "reference", "f32", schedule)
     assert isinstance(trial, PlannedTrial)
     assert (len(trial.plan.launches), trial.halves) == (2, 2)
     assert not trial.verify().ok

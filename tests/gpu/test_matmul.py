@@ -14,7 +14,7 @@ from tilewright.ops import slow
 from tilewright.ops.products import output_dtype
 from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.targets.atoms import MMA_F16
-from tilewright.tune.trial import gemm_trial
+from tilewright.tune.trial import PlannedTrial
 
 pytestmark = pytest.mark.gpu
 
@@ -36,7 +36,7 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 @pytest.mark.parametrize(("name", "precision"), DTYPES)
 def test_every_dtype_layout_and_shape(name: str, precision: str, layout: str) -> None:
     for shape, init in itertools.product(SHAPES, ("random", "integers")):
-        trial = gemm_trial(operands(init, tw.dtype(name), shape, layout=layout), "cuda", precision)
+        trial = PlannedTrial(operands(init, tw.dtype(name), shape, layout=layout), "cuda", precision)
         executable, _ = trial.run()
         assert executable.target == "cuda"
         comparison = trial.verify()
@@ -45,7 +45,7 @@ def test_every_dtype_layout_and_shape(name: str, precision: str, layout: str) ->
 
 @pytest.mark.parametrize("shape", [(2048, 2048, 2048), (3840, 1024, 1024), (8200, 8200, 136)])
 def test_schedules_of_large_problems(shape: tuple[int, int, int]) -> None:
-    trial = gemm_trial(operands("random", tw.f16, shape, layout="nt"), "cuda")
+    trial = PlannedTrial(operands("random", tw.f16, shape, layout="nt"), "cuda")
     assert trial.run()[0].target == "cuda"
     assert trial.verify().ok
 
@@ -54,7 +54,7 @@ def test_schedules_of_large_problems(shape: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("depth", [8, 32, 64, 200, 1000])
 def test_every_number_of_stages(stages: int, depth: int) -> None:
     schedule = tw.Schedule(MMA_F16, (64, 64, 32), (2, 2), stages, "cp_async" if stages > 1 else "direct")
-    trial = gemm_trial(operands("random", tw.f16, (190, 130, depth)), "cuda", schedule=schedule)
+    trial = PlannedTrial(operands("random", tw.f16, (190, 130, depth)), "cuda", schedule=schedule)
     trial.run()
     comparison = trial.verify()
     assert comparison.ok, comparison
@@ -64,7 +64,7 @@ def test_the_same_bits_every_time() -> None:
     made = operands("random", tw.f16, (500, 300, 700))
     results = []
     for _ in range(5):
-        trial = gemm_trial(made, "cuda")
+        trial = PlannedTrial(made, "cuda")
         trial.run()
         results.append(trial.result().tobytes())
     assert len(set(results)) == 1
@@ -72,7 +72,7 @@ def test_the_same_bits_every_time() -> None:
 
 def test_elevations() -> None:
     for name in ("f32", "f16", "i8"):
-        trial = gemm_trial(operands("elevation", tw.dtype(name)), "cuda")
+        trial = PlannedTrial(operands("elevation", tw.dtype(name)), "cuda")
         trial.run()
         assert trial.verify().ok
 

@@ -15,7 +15,7 @@ from tilewright.runtime.executable import Executable
 from tilewright.targets.atoms import fma
 from tilewright.tune.measure import Effort
 from tilewright.tune.rivals import rivals
-from tilewright.tune.trial import OURS, Trial, gemm_trial
+from tilewright.tune.trial import OURS, PlannedTrial, Trial
 
 SHAPE = (40, 50, 60)
 MMA = tw.TiledMma(fma(tw.f32), (1, 1), (8, 4))
@@ -44,7 +44,7 @@ def partial(skipped: str) -> Trial:
 
 
 def test_one_kernel_is_timed_without_the_preparation_of_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    trial = gemm_trial(operands("random", tw.f32, SHAPE), "cpu")
+    trial = PlannedTrial(operands("random", tw.f32, SHAPE), "cpu")
     monkeypatch.setattr(LaunchPlan, "start", lambda *given: pytest.fail("prepared again"))
     assert trial.launch().target == "cpu"
     assert trial.verify().ok
@@ -52,7 +52,7 @@ def test_one_kernel_is_timed_without_the_preparation_of_its_plan(monkeypatch: py
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_a_right_kernel_is_verified(target: str) -> None:
-    trial = gemm_trial(operands("random", tw.f32, SHAPE), target)
+    trial = PlannedTrial(operands("random", tw.f32, SHAPE), target)
     executable, seconds = trial.run()
     assert executable.target == target
     assert seconds > 0
@@ -68,12 +68,12 @@ def test_what_a_kernel_leaves_out_is_found(skipped: str) -> None:
 
 
 def test_without_a_run_nothing_is_right() -> None:
-    assert not gemm_trial(operands("random", tw.f32, SHAPE), "cpu").verify().ok
-    assert not gemm_trial(operands("random", tw.i8, SHAPE), "cpu").verify().ok
+    assert not PlannedTrial(operands("random", tw.f32, SHAPE), "cpu").verify().ok
+    assert not PlannedTrial(operands("random", tw.i8, SHAPE), "cpu").verify().ok
 
 
 def test_another_target_than_asked_for_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    trial = gemm_trial(operands("random", tw.f32, SHAPE), "cpu")
+    trial = PlannedTrial(operands("random", tw.f32, SHAPE), "cpu")
     other = Executable("reference", "numpy", trial.trace())
     monkeypatch.setattr(trial, "launch", lambda: other)
     with pytest.raises(tw.TilewrightError, match="asked for target cpu, but reference ran"):
@@ -81,7 +81,7 @@ def test_another_target_than_asked_for_is_an_error(monkeypatch: pytest.MonkeyPat
 
 
 def test_perf_counts_operations_and_bytes() -> None:
-    trial = gemm_trial(operands("random", tw.i8, (100, 200, 300)), "cpu")
+    trial = PlannedTrial(operands("random", tw.i8, (100, 200, 300)), "cpu")
     assert trial.flops == 2 * 100 * 200 * 300
     assert trial.bytes == 100 * 300 + 300 * 200 + 4 * 100 * 200
     line = trial.perf(1000.0)
@@ -91,7 +91,7 @@ def test_perf_counts_operations_and_bytes() -> None:
 
 def test_a_schedule_of_ones_own() -> None:
     schedule = tw.Schedule(fma(tw.f32), (16, 16, 8))
-    trial = gemm_trial(operands("random", tw.f32, SHAPE), "reference", schedule=schedule)
+    trial = PlannedTrial(operands("random", tw.f32, SHAPE), "reference", schedule=schedule)
     assert trial.schedule == schedule
     assert "16x16x8" in trial.name
     trial.run()
@@ -125,7 +125,7 @@ def test_an_explicit_kernel_needs_its_atom() -> None:
 
 
 def test_it_is_timed_in_turns_with_numpy() -> None:
-    trial = gemm_trial(operands("random", tw.f32, SHAPE), "cpu")
+    trial = PlannedTrial(operands("random", tw.f32, SHAPE), "cpu")
     trial.run()
     taken = trial.time(Effort(seconds=0.0, warm_up_seconds=0.0, least=3))
     assert [timing.name for timing in taken.timings] == [OURS, "NumPy"]

@@ -127,7 +127,7 @@ class GemmComparison:
         reference: the correct value.
         error: their difference.
         bound: the largest difference that a correct kernel can have there.
-        reason: the error, in words; empty if there is none.
+        reason: the error in words, or "".
         resolved: the share of the K positions whose loss would have been noticed.
     """
 

@@ -6,20 +6,20 @@ import os
 import sys
 from importlib import import_module
 
-# As `typing` has it, which would take most of the time until Ctrl-C is heard.
+# `typing` would take most of the time until Ctrl-C is handled.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from typing import NoReturn
 
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
+"""Exit status after Ctrl-C, by the convention of shells."""
 
 
 def main() -> None:
     """The entry point of `tilewright` and of `python -m tilewright`."""
     try:
-        # Beside the work itself there is nothing to clean up; a verb lets Ctrl-C be raised while it works.
+        # Only a verb has something to clean up, and has Ctrl-C raise an error while it works.
         interrupts = import_module("tilewright.cli.console")
         interrupts.end_at_once(say_interrupted)
         status = import_module("tilewright.cli.verbs").run(sys.argv[1:])

@@ -61,7 +61,7 @@ def _ours(handler: Callable[..., object]) -> bool:
 OK = 0
 
 WRONG = 1
-"""Exit status of a result that is not what it should be."""
+"""Exit status of a wrong result."""
 
 BAD_INPUT = 2
 """Exit status of a request that cannot be served."""

@@ -30,7 +30,7 @@ from tilewright.targets.target import CPU, CUDA, HIP, REFERENCE, TARGETS, target
 from tilewright.tune.machine import version
 from tilewright.tune.self_test import STEPS, SelfTestOutcome
 from tilewright.tune.self_test import self_test as tried_on
-from tilewright.tune.trial import gemm_trial
+from tilewright.tune.trial import PlannedTrial
 
 OK, UNUSED, MISSING, WRONG = "ok", "unused", "missing", "WRONG"
 
@@ -247,7 +247,7 @@ def try_target(target: str) -> ToolCheck:
             f"target {target}: no GPU here; `tilewright inspect --target {target}` compiles without one",
         )
     try:
-        trial = gemm_trial(operands("random", f32, SHAPE), target)
+        trial = PlannedTrial(operands("random", f32, SHAPE), target)
         executable, _ = trial.run()
         found = trial.verify()
     except ToolchainError as error:

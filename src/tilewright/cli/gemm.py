@@ -1,4 +1,4 @@
-"""`tilewright gemm`: multiply two matrices, say how, verify every element, and time it beside a library."""
+"""`tilewright gemm`: multiply two matrices, verify every element, and time it in turns with a library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilewright.runtime.outputs import check_output, is_standard_output
 from tilewright.schedule.proposals_reference import SUPPORTED
 from tilewright.targets.target import CPU, TARGETS
 from tilewright.tune.measure import QUICK
-from tilewright.tune.trial import OURS, Trial, gemm_trial
+from tilewright.tune.trial import OURS, PlannedTrial, Trial
 
 
 @reports
@@ -106,7 +106,7 @@ def gemm(
                 seed=seed,
             )
             choose_precision(precision, (EXACT, TF32, *HALVES_OF), element(made.a.dtype).name)
-            trial = gemm_trial(made, target, precision, chosen)
+            trial = PlannedTrial(made, target, precision, chosen)
         _execute(trial, made, verify)
         if output is not None:
             write(output, trial.result())

@@ -67,7 +67,7 @@ def _array(path: Path, file: io.BufferedReader) -> Array:
             shape, columns, element = _header(file)
     except UsageError:
         raise
-    except Exception as error:  # whatever NumPy makes of a damaged header
+    except Exception as error:  # NumPy may raise anything for a damaged header
         raise UsageError(f"{path}: {NO_NUMBERS}") from error
     if element.hasobject or element.subdtype is not None or element.names or element.kind not in "biufcV":
         raise UsageError(f"{path}: {NO_NUMBERS}")

@@ -1,4 +1,4 @@
-"""The line that ends what a verb times: ``Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>``."""
+"""The last line of a verb that times a call: ``Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>``."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Looking into kernels: what the compiler reported, how each copy moves, pictures of layouts."""
+"""Inspection of kernels: compiler reports, accesses of copies, machine code, pictures of layouts."""

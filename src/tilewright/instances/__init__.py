@@ -1,1 +1,1 @@
-"""Device GEMMs as Composable Kernel tunes them: instances, what is legal for them, what they are here."""
+"""Device GEMMs with the parameters of Composable Kernel: instances, their rules, and their schedules."""

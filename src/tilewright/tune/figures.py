@@ -1,4 +1,4 @@
-"""Pictures of measurements by matplotlib, and rooflines: the machine's limits, with what was measured."""
+"""Pictures of measurements by matplotlib, and rooflines: the machine's limits and measured rates."""
 
 from __future__ import annotations
 

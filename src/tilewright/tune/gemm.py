@@ -105,7 +105,7 @@ class Gemm:
             arch: the architecture; default: that of this machine.
         """
         found = self.bound().question(*self.specimens, target=self.target, arch=arch)
-        assert found is not None, "the kernel of matmul says in tiles what is computed"
+        assert found is not None, "the kernel of matmul is a dataflow kernel"
         return found
 
     def candidates(self, arch: str | None = None) -> tuple[Candidate, ...]:
@@ -123,7 +123,7 @@ class GemmArrays:
     Args:
         gemm: the product.
         seed: seed of the numbers.
-        sets: number of sets; default: so many that twice the second-level cache lies between two uses of one.
+        sets: number of sets; default: `sets_for` the bytes of one.
     """
 
     def __init__(self, gemm: Gemm, seed: int, sets: int | None = None) -> None:

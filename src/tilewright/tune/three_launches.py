@@ -41,18 +41,18 @@ def scaled_and_biased(
     tile = SPREAD.shape
     i, j = block_index(ceil_div(D.shape, tile))
 
-    def beside(array: Any, dim: int) -> Any:
+    def broadcast(array: Any, dim: int) -> Any:
         shape = tuple(extent if at == dim else 1 for at, extent in enumerate(tile))
         at = (i, 0) if dim == 0 else (0, j)
         return load(array.tile(shape, at), SPREAD.projected(shape)).to(dtypes.f32)
 
     value = load(P.tile(tile, (i, j)), SPREAD).to(dtypes.f32)
     if "scale_a" in terms:
-        value = value * beside(scale_a, 0)
+        value = value * broadcast(scale_a, 0)
     if "scale_b" in terms:
-        value = value * beside(scale_b, 1)
+        value = value * broadcast(scale_b, 1)
     if "bias" in terms:
-        value = value + beside(bias, 1)
+        value = value + broadcast(bias, 1)
     if activation is not None:
         value = ACTIVATIONS[activation](value)
     copy(saturated(value, D.dtype).to(D.dtype), D.tile(tile, (i, j)))
@@ -126,14 +126,14 @@ class ThreeLaunches:
         of_sums = {"scale_a", "bias"} | ({"scale_b"} if self.group is None else set())
         self._terms = frozenset(of_sums & self.given.keys())
         # Scales and the bias with a number for each row or column, so that they broadcast.
-        self._beside = {}
+        self._sides = {}
         for name in self._terms:
             array, shape = self.given[name], (m, 1) if name == "scale_a" else (1, n)
             if math.prod(array.shape) == math.prod(shape):
-                self._beside[name] = array.reshape(*shape)
+                self._sides[name] = array.reshape(*shape)
             else:
                 number = np.asarray(device_get(array)).reshape(())
-                self._beside[name] = device_put(np.full(shape, number), self.target)
+                self._sides[name] = device_put(np.full(shape, number), self.target)
 
     def _new(self, shape: tuple[int, ...], kind: DType) -> Any:
         return device_put(np.zeros(shape, kind.numpy), self.target)
@@ -144,9 +144,9 @@ class ThreeLaunches:
             self._convert(name)
         a, b = (self._wide.get(name, self.given[name]) for name in ("a", "b"))
         matmul(a, b, self._product, target=self.target)
-        beside = [self._beside.get(name, self._product) for name in ("scale_a", "scale_b", "bias")]
+        sides = [self._sides.get(name, self._product) for name in ("scale_a", "scale_b", "bias")]
         bound = scaled_and_biased.bind(terms=self._terms, activation=self.activation)
-        bound(self._product, *beside, self.out, target=self.target)
+        bound(self._product, *sides, self.out, target=self.target)
 
     def _convert(self, name: str) -> None:
         narrow, wide = self.given[name], self._wide[name]
@@ -159,9 +159,9 @@ class ThreeLaunches:
             return
         size = self.group or describe(wide).shape[1]
         stand_in = self.given[next(iter(of_groups))].T if of_groups else wide
-        beside = [self.given[one].T if one in of_groups else stand_in for one in ("scale_b", "zero_b")]
+        sides = [self.given[one].T if one in of_groups else stand_in for one in ("scale_b", "zero_b")]
         bound = widen_in_groups().bind(group=size, terms=frozenset(of_groups))
-        bound(narrow, *beside, wide, target=self.target)
+        bound(narrow, *sides, wide, target=self.target)
 
     def verified(self) -> StoredComparison:
         """Run it, and compare every element of the result and of converted operands.
@@ -181,7 +181,7 @@ class ThreeLaunches:
         found = np.asarray(device_get(self.out))
         (m, n), number = found.shape, np.float32
         ones = {"scale_a": np.ones(m, number), "scale_b": np.ones(n, number), "bias": np.zeros(n, number)}
-        ones |= {name: np.asarray(device_get(array)).reshape(-1) for name, array in self._beside.items()}
+        ones |= {name: np.asarray(device_get(array)).reshape(-1) for name, array in self._sides.items()}
         given = {"A": made["a"], "B": made["b"], **ones}
         words = {"product": output_dtype(self.multiplied), "terms": self._terms}
         flow = in_three.bind(**words, activation=self.activation).flow(*given.values(), found)
@@ -217,14 +217,14 @@ class ThreeLaunches:
     @property
     def bytes(self) -> int:
         """Bytes that the launches read and write, every array once per launch."""
-        beside = sum(
+        sides = sum(
             _bytes(self.given[name])
             for name in ("scale_a", "scale_b", "bias", "zero_b")
             if name in self.given
         )
         converted = sum(_bytes(self.given[name]) + _bytes(wide) for name, wide in self._wide.items())
         multiplied = sum(map(_bytes, self._operands.values())) + _bytes(self._product)
-        return converted + multiplied + _bytes(self._product) + beside + _bytes(self.out)
+        return converted + multiplied + _bytes(self._product) + sides + _bytes(self.out)
 
 
 def _numbers(array: Any) -> Array:

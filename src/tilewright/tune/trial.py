@@ -240,7 +240,12 @@ class PlannedTrial(Trial):
         operands: A (M, K) and B (K, N), in host memory.
         target: the target that runs it.
         precision: the precision of `matmul`.
-        schedule: how the product is computed; default: chosen for the matrices and the machine.
+        schedule: the schedule of the product; default: the choice of `matmul`.
+
+    Raises:
+        DTypeError: `matmul` does not multiply this dtype.
+        ScheduleError: the schedule is not legal for the matrices and the machine.
+        ToolchainError: the target cannot reach a device.
     """
 
     def __init__(
@@ -265,22 +270,3 @@ class PlannedTrial(Trial):
             return super().verify()
         how = Accumulation.of(self.atom, self.period)
         return compare_halves(self.operands.a, self.operands.b, self.result(), how, self.halves)
-
-
-def gemm_trial(
-    operands: Operands, target: str, precision: str = EXACT, schedule: Schedule | None = None
-) -> Trial:
-    """The launches of `matmul` for some matrices.
-
-    Args:
-        operands: A and B.
-        target: ``"cpu"``, ``"cuda"`` or ``"reference"``.
-        precision: one of those of `matmul`.
-        schedule: how it is computed; default: chosen for the matrices and the machine.
-
-    Raises:
-        DTypeError: no product of such numbers.
-        ScheduleError: the schedule is not legal for the matrices and the machine.
-        ToolchainError: the target cannot reach a device.
-    """
-    return PlannedTrial(operands, target, precision, schedule)

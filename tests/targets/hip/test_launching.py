@@ -28,7 +28,7 @@ from tilewright.runtime.hip import code_object
 from tilewright.runtime.hip_driver import HIP_DRIVER
 from tilewright.targets.target import AMD_GPU
 from tilewright.tune.clocks import clock_for
-from tilewright.tune.trial import gemm_trial
+from tilewright.tune.trial import PlannedTrial
 
 from .standin import FAILED, NO_DEVICE, OUT_OF_MEMORY, StandIn, library_bytes, standing_in
 
@@ -91,7 +91,7 @@ def test_a_prepared_launch_starts_the_kernel_and_nothing_else(gpu: StandIn) -> N
 
 
 def test_products_of_ragged_sizes_are_right_and_compiled_for_the_device(gpu: StandIn) -> None:
-    trial = gemm_trial(tw.testing.operands("random", tw.f16, (70, 50, 41)), "hip")
+    trial = PlannedTrial(tw.testing.operands("random", tw.f16, (70, 50, 41)), "hip")
     made, _ = trial.run()
     assert made.arch == ARCH
     assert trial.verify().ok

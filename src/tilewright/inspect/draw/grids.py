@@ -60,7 +60,7 @@ class GridCell:
 
 @dataclass(frozen=True)
 class Swatch:
-    """A colour of the legend and what it means; without a colour, words alone."""
+    """An entry of the legend: a colour and its meaning, or only words."""
 
     fill: str | None
     text: str

@@ -1,28 +1,28 @@
-"""The machine code of a kernel: its loops, what their instructions are, and what it should be refused for.
+"""The machine code of a kernel: its instructions and loops, and gates that its main loop must pass.
 
-`read_isa` reads a compiler's listing for an AMD GPU into an `Isa`: its instructions with their kinds and
-widths, its loops, its main loop, the one that multiplies most by matrix instructions, and what the metadata
-says that it takes.  `Gates` states what a kernel must keep to; `broken` says which of it a kernel does not.
+`read_isa` reads a compiler's listing for an AMD GPU into an `Isa`: the instructions with their kinds and
+widths, the loops, the main loop, which has the most matrix instructions, and the resources in the metadata.
+`Gates` are limits for a kernel; `broken` returns the gates that a kernel does not pass.
 
     made = kernel.compile(*arrays, target="hip", arch="gfx1151")
     isa = read_isa(made.assembly)
-    isa.main.mix                           # how many instructions there are of each kind
-    isa.main.widths(IsaKind.SHARED_LOAD)      # loads of shared memory, by bytes of one lane
-    isa.main.matrix_per_load               # matrix instructions for each load of global memory
-    isa.main.flushes_per_barrier           # instructions that invalidate caches, for each barrier
-    isa.resources, isa.limits              # registers, spills, shared memory; warps that each leaves room for
+    isa.main.mix                           # number of instructions of each kind
+    isa.main.widths(IsaKind.SHARED_LOAD)   # loads of shared memory, by bytes of one lane
+    isa.main.matrix_per_load               # matrix instructions per load of global memory
+    isa.main.flushes_per_barrier           # cache invalidations per barrier
+    isa.resources, isa.limits              # registers, spills, shared memory; warps that each of them allows
     for one in broken(isa, Gates(warps=6)):
-        print(one)                         # which gate, the value, the limit, and the instructions
+        print(one)                         # the gate, the value, the limit, and the instructions
 
-`isa_report` is what ``tilewright inspect --isa`` shows, `report_of` the same of a kernel that was compiled,
-and `page` the report in HTML: the main loop with the author's lines and arrays (`sources`), and how accesses
-of shared memory met in banks when the listing was executed (`execute_listing`, `BankCounter`).
+`isa_report` makes the report of ``tilewright inspect --isa``, `report_of` the report of a compiled kernel,
+and `page` its HTML: the main loop with the author's lines and arrays (`sources`), and bank conflicts, counted
+in an execution of the listing (`execute_listing`, `BankCounter`).
 
     found = isa_report(library_gemm("f16", "4096x4096x4096"), "hip", "gfx1151")
     print(found)
-    found.sources[line].tensors            # the arrays that the instruction of a line of the listing moves
-    found.conflicts[line].factor           # passes over the banks for each that is needed
-    found.met(IsaKind.SHARED_STORE)           # of all stores of the main loop together
+    found.sources[line].tensors            # the arrays of the instruction at a line of the listing
+    found.conflicts[line].factor           # passes over the banks per necessary pass
+    found.met(IsaKind.SHARED_STORE)        # of all stores of the main loop
 """
 
 from tilewright.inspect.isa.execution import BankCounter, Conflicts, execute_listing

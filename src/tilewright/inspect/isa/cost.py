@@ -70,19 +70,19 @@ class Phase:
         vector: clocks of vector instructions.
         other: clocks of all other instructions.
         shared: clocks of LDS.
-        beside: whether matrix and vector instructions run at the same time.
+        concurrent: whether matrix and vector instructions run at the same time.
     """
 
     matrix: float
     vector: float
     other: float
     shared: float
-    beside: bool
+    concurrent: bool
 
     @property
     def clocks(self) -> float:
         """Clocks of the slowest part."""
-        units = max(self.matrix, self.vector) if self.beside else self.matrix + self.vector
+        units = max(self.matrix, self.vector) if self.concurrent else self.matrix + self.vector
         return max(units, self.other, self.shared)
 
     @staticmethod
@@ -95,7 +95,7 @@ class Phase:
         """
         names = ("matrix", "vector", "other", "shared")
         total = {name: share * sum(getattr(one, name) for one in phases) for name in names}
-        return Phase(**total, beside=phases[0].beside)
+        return Phase(**total, concurrent=phases[0].concurrent)
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def cost_of(isa: Isa, turn: Turn, conflicts: Mapping[int, Conflicts] | None = No
                 vector=count[IsaKind.VECTOR] * each,
                 other=(len(lines) - sum(count.values())) * each,
                 shared=passes * turn.warps * line_bytes / arch.rates.shared_bytes,
-                beside=MATRIX_CORES in arch.features,
+                concurrent=MATRIX_CORES in arch.features,
             )
         )
     return Cost(tuple(phases), _memory(arch.rates, turn), turn.groups)

@@ -98,7 +98,7 @@ def read_sass(
             if current:
                 sources[number] = current
     if not lines:
-        raise LaunchError(f"no machine code of a kernel for {arch.name} in what the disassembler listed")
+        raise LaunchError(f"no machine code of a kernel for {arch.name} in the listing of the disassembler")
     return isa_of(kernel, arch, lines, labels, dict(resources), threads), sources
 
 
