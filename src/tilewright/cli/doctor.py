@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,6 +21,7 @@ from tilewright.errors import TilewrightError, ToolchainError
 from tilewright.runtime import amdgcn, nvrtc
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.cuda import CUDA_DRIVER
+from tilewright.runtime.driver import Driver
 from tilewright.runtime.drivers import driver_for, has_device
 from tilewright.runtime.environment import CACHE_DIR, settings
 from tilewright.runtime.hip_driver import HIP_DRIVER, LIBRARY
@@ -192,11 +193,7 @@ def cuda_tools() -> Iterator[ToolCheck]:
         fix = "on a machine with an NVIDIA GPU: install its driver, and pip install 'tilewright[cuda]'"
         yield ToolCheck(MISSING, "CUDA driver: runs target cuda", fix)
         return
-    for index in range(CUDA_DRIVER.device_count()):
-        gpu = CUDA_DRIVER.device(index)
-        yield ToolCheck(OK, f"GPU {index}: {gpu.name} ({gpu.arch}), {gpu.multiprocessors} multiprocessors")
-    if not CUDA_DRIVER.device_count():
-        yield ToolCheck(MISSING, "a GPU that the CUDA driver knows", "check that nvidia-smi lists one")
+    yield from _gpus(CUDA_DRIVER, "arch", "the CUDA driver", "nvidia-smi")
 
 
 def hip_tools() -> Iterator[ToolCheck]:
@@ -222,11 +219,17 @@ def hip_tools() -> Iterator[ToolCheck]:
         fix = "on a machine with an AMD GPU: install ROCm, or set ROCM_PATH to where it is"
         yield ToolCheck(MISSING, f"ROCm's runtime, {LIBRARY}: runs target hip", fix)
         return
-    for index in range(HIP_DRIVER.device_count()):
-        gpu: Any = HIP_DRIVER.device(index)
-        yield ToolCheck(OK, f"GPU {index}: {gpu.name} ({gpu.gfx}), {gpu.multiprocessors} multiprocessors")
-    if not HIP_DRIVER.device_count():
-        yield ToolCheck(MISSING, "a GPU that ROCm's runtime knows", "check that rocminfo lists one")
+    yield from _gpus(HIP_DRIVER, "gfx", "ROCm's runtime", "rocminfo")
+
+
+def _gpus(driver: Driver, arch: str, owner: str, tool: str) -> Iterator[ToolCheck]:
+    """List the GPUs of a driver, with the architecture in a field of the device."""
+    for index in range(driver.device_count()):
+        gpu = driver.device(index)
+        cores = f"{gpu.multiprocessors} multiprocessors"
+        yield ToolCheck(OK, f"GPU {index}: {gpu.name} ({getattr(gpu, arch)}), {cores}")
+    if not driver.device_count():
+        yield ToolCheck(MISSING, f"a GPU that {owner} knows", f"check that {tool} lists one")
 
 
 TOOLS: dict[str, Callable[[], Iterable[ToolCheck]]] = {

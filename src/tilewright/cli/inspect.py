@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -151,9 +150,8 @@ def inspect(
     shown = {name for name, is_shown in asked.items() if is_shown}
     if not (shown or after or isa or count or measure):
         shown = {"resources", "notes"}
-    inspected = Inspected(subject, target, arch, shown, after or [])
     try:
-        parts = [*inspected.flow(), *inspected.stages(), *inspected.parts()]
+        parts = _parts(subject, target, arch, shown, after or [])
     except LegalityError as error:
         # If the kernel is illegal for the default dtype, name a dtype that is legal.
         if chosen or (legal := subject.legal_dtype()) is None:
@@ -162,9 +160,18 @@ def inspect(
             f"{error}\n\nwithout --dtype all arrays are of {DTYPE}; nearest legal choice: --dtype {legal}"
         ) from error
     if isa:
-        parts.append(inspected.isa(html))
+        with working(f"compiling for {target}"):
+            report = isa_report(subject, target, arch)
+        if html is None:
+            parts.append(str(report))
+        else:
+            with output(html) as file:
+                file.write(page(report).encode())
+            parts.append("" if is_standard_output(html) else f"wrote {html}")
     if count:
-        parts.append(inspected.counters())
+        with working("running on the reference"):
+            lowered = subject.compile(target, arch) if TARGETS[target].warps else None
+            parts.append(counters(subject.on_reference(target, arch), lowered))
     if measure:
         given = [word for text in constant or () for word in ("--set", text)]
         given += [] if schedule is None else ["--schedule", schedule]
@@ -178,78 +185,37 @@ def inspect(
     typer.echo("\n\n".join(part.rstrip() for part in parts if part))
 
 
-@dataclass(frozen=True)
-class Inspected:
-    """A kernel on a target, and the parts to show.
+def _parts(subject: Subject, target: str, arch: str | None, shown: set[str], after: list[str]) -> list[str]:
+    """Return the flow, the passes, the traced kernel, its text, its resources and notes, as far as shown.
 
     Args:
         subject: the kernel.
         target: the target that it is compiled for.
         arch: the architecture; None: this machine's.
         shown: the names of the parts to show.
-        after: the passes after which the kernel is shown.
+        after: the pass after which the kernel is shown, or two passes whose difference is shown.
     """
-
-    subject: Subject
-    target: str
-    arch: str | None
-    shown: set[str]
-    after: list[str]
-
-    def flow(self) -> list[str]:
-        """Return the flow of the kernel, and its schedule."""
-        parts = [self.subject.flow()] if "flow" in self.shown else []
-        if "flow" in self.shown or "resources" in self.shown:
-            schedule = self.subject.schedule(self.target, self.arch)
-            parts += [] if schedule is None else [f"schedule: {schedule}"]
-        return parts
-
-    def stages(self) -> list[str]:
-        """Return the target's passes, and the kernel after one of them or the difference of two."""
-        after = self.after
-        if len(after) > 2:
-            nearest = f"--after {after[0]} --after {after[-1]}"
-            raise UsageError(f"--after is given {len(after)} times; nearest legal choice: {nearest}")
-        if not ("passes" in self.shown or after):
-            return []
-        found = self.subject.stages(self.target, self.arch)
-        parts = [listed_passes(found)] if "passes" in self.shown else []
-        if len(after) == 2:
-            parts.append(difference(found, *after))
-        elif after:
-            parts.append(kernel_after(found, after[0]))
-        return parts
-
-    def parts(self) -> list[str]:
-        """Return the traced kernel, its generated text, its resources, and the target's notes."""
-        subject, target, arch, shown = self.subject, self.target, self.arch, self.shown
-        parts = [subject.trace(target, arch)] if "ir" in shown else []
-        # The text and the notes need no compiler.
-        listing = subject.listing(target, arch) if "source" in shown or "notes" in shown else None
-        if "source" in shown:
-            parts.append(subject.trace(target, arch) if listing is None else listing.text)
-        if "resources" in shown:
-            with working(f"compiling for {target}"):
-                made = subject.compile(target, arch)
-            cached = "found in the cache" if made.cached else "made"
-            parts.append(f"{made.kernel.name} {cached} in {duration(made.seconds)}\n{resources(made)}")
-        if "notes" in shown and listing is not None:
-            parts.append("\n".join(f"note: {note}" for note in listing.notes))
-        return parts
-
-    def isa(self, html: Path | None) -> str:
-        """Return the machine code of the kernel as text, or write it as a page."""
-        with working(f"compiling for {self.target}"):
-            found = isa_report(self.subject, self.target, self.arch)
-        if html is None:
-            return str(found)
-        with output(html) as file:
-            file.write(page(found).encode())
-        return "" if is_standard_output(html) else f"wrote {html}"
-
-    def counters(self) -> str:
-        """Return sectors and bank conflicts."""
-        subject, target, arch = self.subject, self.target, self.arch
-        with working("running on the reference"):
-            lowered = subject.compile(target, arch) if TARGETS[target].warps else None
-            return counters(subject.on_reference(target, arch), lowered)
+    parts = [subject.flow()] if "flow" in shown else []
+    if shown & {"flow", "resources"} and (schedule := subject.schedule(target, arch)) is not None:
+        parts.append(f"schedule: {schedule}")
+    if len(after) > 2:
+        nearest = f"--after {after[0]} --after {after[-1]}"
+        raise UsageError(f"--after is given {len(after)} times; nearest legal choice: {nearest}")
+    if "passes" in shown or after:
+        stages = subject.stages(target, arch)
+        parts += [listed_passes(stages)] if "passes" in shown else []
+        if after:
+            parts.append(difference(stages, *after) if len(after) == 2 else kernel_after(stages, after[0]))
+    parts += [subject.trace(target, arch)] if "ir" in shown else []
+    # The text and the notes need no compiler.
+    listing = subject.listing(target, arch) if shown & {"source", "notes"} else None
+    if "source" in shown:
+        parts.append(subject.trace(target, arch) if listing is None else listing.text)
+    if "resources" in shown:
+        with working(f"compiling for {target}"):
+            made = subject.compile(target, arch)
+        cached = "found in the cache" if made.cached else "made"
+        parts.append(f"{made.kernel.name} {cached} in {duration(made.seconds)}\n{resources(made)}")
+    if "notes" in shown and listing is not None:
+        parts.append("\n".join(f"note: {note}" for note in listing.notes))
+    return parts

@@ -348,10 +348,8 @@ def _show(made: Profile, roof: Roofs) -> None:
     console.print(table)
     say("problem", f"{made.gemm}; {made.gemm.flops:.4g} operations, {made.gemm.bytes:.4g} bytes at least")
     intensity = made.gemm.flops / made.gemm.bytes
-    say(
-        "roof",
-        f"{roof.at(intensity) / 1e12:.4g} TFlops at {intensity:.4g} operations per byte; {roof.source}",
-    )
+    most = f"{roof.at(intensity) / 1e12:.4g} TFlops at {intensity:.4g} operations per byte"
+    say("roof", f"{most}; {roof.source}")
     sets, each, cache = made.result.buffers.values()
     cold = f"{sets} sets of arrays of {each} bytes in turn, beside a second-level cache of {cache}"
     say("numbers", f"{made.result.subject.distribution}; {cold}")
