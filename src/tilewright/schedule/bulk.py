@@ -52,7 +52,7 @@ class BulkStaging(Staging):
     def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:
         super().__init__(schedule, sources, products)
         self.products = products
-        self.beside: list[Callable[[], None]] = []
+        self.store_work: list[Callable[[], None]] = []
         """The work of the other warps of the group whose first warp copies."""
         self.stages = schedule.stages
         self.pingpong = schedule.roles == "ping-pong"
@@ -112,9 +112,9 @@ class BulkStaging(Staging):
         """Whether a block shares no operands with others."""
         return self.schedule.cluster == (1, 1)
 
-    def serve_beside(self, works: Sequence[Callable[[], None]]) -> None:
+    def assign_stores(self, works: Sequence[Callable[[], None]]) -> None:
         """Let the other warps of the role that copies store results."""
-        self.beside = [*works]
+        self.store_work = [*works]
 
     def end_block(self) -> None:
         """Wait until no other block can arrive at this block's barriers."""
@@ -171,7 +171,7 @@ class Producer(Agent):
         with outer:
             with role(warps=1):
                 yield 0
-            for work in self.ring.beside:
+            for work in self.ring.store_work:
                 work()
 
     def begin(self, work: Work) -> None:

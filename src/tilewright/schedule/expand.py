@@ -160,7 +160,7 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
         reduction = reduction_of(schedule).of(schedule, partition.split, len(form.totals))
     with made_by("stages"):
         ring.begin_block(partition.rank)
-    ring.serve_beside([partial(_serve, helper, partition, form) for helper in epilogue.helpers()])
+    ring.assign_stores([partial(_serve, helper, partition, form) for helper in epilogue.helpers()])
     agents = ring.agents()
     for agent in agents:
         _run(agent, partition, reduction, epilogue, form)

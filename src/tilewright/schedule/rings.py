@@ -302,7 +302,7 @@ class Staging(StagingTraits):
             rank: the block's place in its cluster.
         """
 
-    def serve_beside(self, works: Sequence[Callable[[], None]]) -> None:
+    def assign_stores(self, works: Sequence[Callable[[], None]]) -> None:
         """Take over the work of warps that only store."""
         assert not works, "no warps of this ring can store"
 

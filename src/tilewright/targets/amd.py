@@ -119,12 +119,12 @@ GFX1100 = Arch(
 
 
 def _rdna3(name: str, board: Board, source: str, *, few_registers: bool = False) -> Arch:
-    """Another machine with the instructions of gfx11.
+    """Another architecture with the instructions of gfx11.
 
     Args:
-        name: of the architecture.
+        name: the name of the architecture.
         board: a product.
-        source: where the figures of the product stand.
+        source: the source of the product's figures.
         few_registers: whether a SIMD has 1024 vector registers of 32 lanes, not 1536.
     """
     rates = replace(GFX1100.rates or Rates({}, {}, 0, (), ""), boards=(board,), source=source)
@@ -199,16 +199,16 @@ ARCHITECTURES: dict[str, Arch] = {arch.name: arch for arch in (*_CDNA, *_RDNA3, 
 
 
 def warps_per_simd(arch: Arch, registers: int, shared_bytes: int, threads: int) -> int:
-    """Occupancy in warps per SIMD, as the compiler counts it.
+    """Return the occupancy in warps per SIMD, as the compiler counts it.
 
     Shared memory is allocated per block.  Registers are counted per warp, although a block starts only when
     all of its warps have registers.
 
     Args:
         arch: the architecture.
-        registers: of a thread.
-        shared_bytes: of a block.
-        threads: of a block.
+        registers: registers of a thread.
+        shared_bytes: bytes of shared memory of a block.
+        threads: threads of a block.
 
     Example:
         >>> from tilewright.targets.amd import GFX942, GFX1151
@@ -219,13 +219,13 @@ def warps_per_simd(arch: Arch, registers: int, shared_bytes: int, threads: int) 
 
 
 def limits(arch: Arch, registers: int, shared_bytes: int, threads: int) -> dict[str, int]:
-    """Warps per SIMD that each resource leaves room for, by its name.
+    """Return the warps per SIMD that each resource allows, by its name.
 
     Args:
         arch: the architecture.
-        registers: of a thread.
-        shared_bytes: of a block.
-        threads: of a block.
+        registers: registers of a thread.
+        shared_bytes: bytes of shared memory of a block.
+        threads: threads of a block.
 
     Example:
         >>> from tilewright.targets.amd import GFX942

@@ -1,4 +1,4 @@
-"""Table of the targets' MMA atoms: one row each, from which fragment maps and records are derived.
+"""Table of NVIDIA's MMA atoms, one row each; fragment maps and records are derived from the rows.
 
 Fragment maps of ``mma.sync`` from the PTX ISA, section "Matrix fragments for mma.m16n8k*": lane ``4*g + t``
 holds rows ``g`` and ``g + 8``; the K positions of 16-bit operands are ``2*t + {0, 1}`` and ``+ 8``.  The four
@@ -26,7 +26,7 @@ __all__ = ["fma", "wgmma"]
 __getattr__, __dir__ = namespace(__name__, __all__)
 
 FLOAT_SUM_BITS = 24
-"""Bits that sums of 16-bit and tf32 products keep at least below their largest addend, on sm_80 and later.
+"""Least bits of 16-bit and tf32 sums, counted from the largest addend, on sm_80 and later.
 
 Source: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021, sections 3.3-3.6.
 """
@@ -36,15 +36,15 @@ HALF_SUMS, TF32_SUMS, FP8_SUMS = (
     AlignedSum(25, 8),
     AlignedSum(13, 32, fraction=13, zeros=False),
 )
-"""How Hopper adds a step of products of 16-bit floats, of tf32 and, by ``wgmma``, of 8-bit floats.
+"""Hopper's sums of a step of 16-bit products, of tf32 products and, by ``wgmma``, of 8-bit products.
 
 Source: `benchmarks/sum_bits.py` on an H100, equal bit by bit on random numbers.  Other architectures may keep
-fewer bits, down to `FLOAT_SUM_BITS`.  Hopper's ``mma.sync`` of 8-bit floats, which is made of that of f16,
-keeps more; its record says what sm_89 keeps, in groups as ``wgmma`` adds them.
+fewer bits, down to `FLOAT_SUM_BITS`.  Hopper executes ``mma.sync`` of 8-bit floats by that of f16, which
+keeps more bits; the record has the bits of sm_89, in the groups of ``wgmma``.
 """
 
 FP8_SUM_BITS = 13
-"""What sums of 8-bit floats keep on sm_89 and sm_90; their accumulators are stored as f32.
+"""Bits of sums of 8-bit floats on sm_89 and sm_90; their accumulators are stored as f32.
 
 Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.5.2; Zhang et al., "SageAttention2",
 2024, section 3.2; both measured it.
@@ -56,12 +56,12 @@ BYTES = (i8, u8)
 
 @dataclass(frozen=True)
 class AtomRow:
-    """The documented properties of an atom; see `MmaAtom` for the fields that it shares.
+    """The documented properties of an atom; `MmaAtom` describes the other fields.
 
     Args:
-        k: how deep it goes; 32 bytes of A for all but f64.
-        m: rows, of ``mma.sync``.
-        wide: the unit of the columns of ``wgmma`` beyond 32.
+        k: the depth; 32 bytes of A for all dtypes but f64.
+        m: rows of ``mma.sync``.
+        wide: the unit of ``wgmma``'s columns beyond 32.
     """
 
     a: DType
@@ -79,7 +79,7 @@ class AtomRow:
 
     @property
     def named(self) -> str:
-        """The dtypes as names of atoms end: that of C, and of A, and of B if it is another."""
+        """The end of the atom's name: the dtype of C, of A, and of B if it differs from A."""
         a, b = (_NAMES.get((x.name, self.precision), x.name) for x in (self.a, self.b))
         return f"{self.c}.{a}" + (f".{b}" if b != a else "")
 
@@ -89,20 +89,20 @@ _NAMES = {("f32", 10): "tf32", ("i8", None): "s8", ("f8e4m3", None): "e4m3", ("f
 
 
 def _operand_map(rows: int, k: int, per_register: int, warps: int = 1) -> Distribution:
-    """Map of A and of B: 4 neighbouring lanes along K, 8 along the rows; 4 bytes per register, or one f64."""
+    """The map of A and of B: 4 lanes along K, 8 along the rows; 4 bytes per register, or one f64."""
     along_k = (Mode(4, 1, per_register), Mode(8, 0, 1))
     run = (Mode(per_register, 1, 1),) if per_register > 1 else ()
-    below = (Mode(2, 0, 8),) if rows // warps == 16 else ()
-    beside = (Mode(k // (4 * per_register), 1, 4 * per_register),) if k > 4 * per_register else ()
-    return Distribution((rows, k), (*along_k, *_warps(warps)), (*run, *below, *beside))
+    lower_rows = (Mode(2, 0, 8),) if rows // warps == 16 else ()
+    deeper = (Mode(k // (4 * per_register), 1, 4 * per_register),) if k > 4 * per_register else ()
+    return Distribution((rows, k), (*along_k, *_warps(warps)), (*run, *lower_rows, *deeper))
 
 
 def _sum_map(m: int, n: int, warps: int = 1) -> Distribution:
-    """Map of the accumulator: pairs of neighbouring columns."""
-    below = (Mode(2, 0, 8),) if m // warps == 16 else ()
-    beside = (Mode(n // 8, 1, 8),) if warps > 1 else ()
+    """The map of the accumulator: pairs of neighbouring columns."""
+    lower_rows = (Mode(2, 0, 8),) if m // warps == 16 else ()
+    columns = (Mode(n // 8, 1, 8),) if warps > 1 else ()
     return Distribution(
-        (m, n), (Mode(4, 1, 2), Mode(8, 0, 1), *_warps(warps)), (Mode(2, 1, 1), *below, *beside)
+        (m, n), (Mode(4, 1, 2), Mode(8, 0, 1), *_warps(warps)), (Mode(2, 1, 1), *lower_rows, *columns)
     )
 
 
@@ -154,7 +154,7 @@ MMA_SYNC: tuple[MmaAtom, ...] = tuple(_MMA_SYNC.values())
 
 __all__ += _MMA_SYNC
 
-globals().update(MATRIX_CORES)  # authors write those of all vendors as ``tw.atoms.…``
+globals().update(MATRIX_CORES)  # ``tw.atoms`` has the atoms of all vendors
 __all__ += MATRIX_CORES
 
 WGMMA: tuple[AtomRow, ...] = (
@@ -188,16 +188,16 @@ def fma(
     each: tuple[int, int] = (1, 1),
     paired: bool = False,
 ) -> MmaAtom:
-    """One multiply-add per thread and coordinate: an atom for every dtype and every warp size.
+    """Return the atom of one multiply-add per thread and coordinate, for any dtype and warp size.
 
     Args:
         dtype: element type of A and B.
         acc: accumulator type; default: f32 for narrow floats, i32 for integers up to 32 bits, else ``dtype``.
         lanes: lanes along M and N; their product is the warp size.
         each: neighbouring rows and columns that one lane computes.
-        paired: whether lanes are numbered in squares of 2 x 2.  Then neighbours read the same rows of A, and
-            every second lane the same of B: accesses of 16 bytes to shared memory that are equal in such
-            pairs are served together.
+        paired: whether lanes are numbered in squares of 2 x 2.  Then two neighbours read the same rows of A,
+            and two lanes at a distance of 2 the same rows of B: equal accesses of 16 bytes to shared memory
+            are served together.
 
     Raises:
         LayoutError: pairs of an odd number of lanes.
@@ -231,7 +231,7 @@ def _fma(dtype: DType, acc: DType, lanes: tuple[int, int], each: tuple[int, ...]
 def _lanes(
     lanes: tuple[int, int], steps: tuple[int | None, int | None], dims: tuple[int, int], paired: bool
 ) -> tuple[Mode, ...]:
-    """Lanes along N and then M, or two of each in turn; where a step is None they hold copies."""
+    """Lanes along N and then M, or alternately two of each; lanes without a step hold copies."""
 
     def along(axis: int, first: int, count: int) -> Mode:
         step = steps[axis]
@@ -248,16 +248,16 @@ TENSOR_CORE: dict[str, MmaAtom] = {"f16": MMA_F16, "bf16": MMA_BF16, "f32": MMA_
 """The ``mma.sync`` atom for each dtype of A and B; f32 computes in tf32."""
 
 COARSE_TENSOR_CORES: dict[str, str] = {"f8e4m3": "sm_89", "f8e5m2": "sm_89"}
-"""Dtypes whose sums keep few bits on tensor cores, so that nothing multiplies there unless it is asked to.
+"""Dtypes whose sums keep few bits on tensor cores, with the feature of architectures that have these.
 
-With the feature of architectures that have them.
+They are multiplied on tensor cores only on request.
 
 Source: PTX ISA, "Warp-level matrix instructions: mma", types and target architectures.
 """
 
 
 def multiplied_without_tensor_cores(atom: MmaAtom, arch: str, features: frozenset[str]) -> str:
-    """A note on an atom that multiplies fp8 or wide integers without tensor cores, or ``""``."""
+    """Return a note if an atom multiplies fp8 or wide integers without tensor cores, else ``""``."""
     name = atom.a_dtype.name
     if atom.instruction == "fma" and not atom.c_dtype.is_float and atom.a_dtype.bits > i8.bits:
         return (
@@ -281,10 +281,10 @@ def multiplied_without_tensor_cores(atom: MmaAtom, arch: str, features: frozense
 def wgmma(
     dtype: DType | str, n: int, b_dtype: DType | str | None = None, acc: DType | str | None = None
 ) -> MmaAtom:
-    """The asynchronous m64 atom of a warpgroup.
+    """Return the asynchronous m64 atom of a warpgroup.
 
-    B lies in shared memory, A there or in registers.  Operands of 16 bits may be contiguous along M and N,
-    others along K only.
+    B is in shared memory, A in shared memory or in registers.  Operands of 16 bits may be contiguous along M
+    and N, others only along K.
 
     Source: PTX ISA, "Asynchronous warpgroup-level matrix instructions", register fragments of wgmma.m64nNk16.
 
@@ -343,7 +343,7 @@ def _wgmma(row: AtomRow, n: int) -> MmaAtom:
 
 @lru_cache(maxsize=1024)
 def is_listed(atom: MmaAtom) -> bool:
-    """Whether an atom equals a row of the table up to its name: no other can be emitted.
+    """Return whether an atom equals a row of the table, except for its name; others cannot be emitted.
 
     Example:
         >>> is_listed(MMA_F16), is_listed(wgmma(bf16, 64)), is_listed(replace(MMA_F16, c_dtype=f64))
@@ -360,9 +360,9 @@ def is_listed(atom: MmaAtom) -> bool:
 
 @lru_cache(maxsize=256)
 def spelled(atom: MmaAtom) -> str:
-    """An atom as an author writes it, which `eval` reads where ``tw`` is tilewright.
+    """Return an atom as an author writes it, which `eval` reads if ``tw`` is tilewright.
 
-    An atom that is none of those here, whose author made it by hand, has no such spelling.
+    An atom that is not listed here, and was made by hand, has only its `repr`.
 
     Example:
         >>> spelled(MMA_F16), spelled(wgmma("bf16", 256)), spelled(fma("f16", lanes=(8, 8), each=(4, 4)))
@@ -375,14 +375,10 @@ def spelled(atom: MmaAtom) -> str:
         asked = [f'"{atom.a_dtype}"', str(atom.shape[1])]
         asked += [f'b_dtype="{atom.b_dtype}"'] if atom.b_dtype != atom.a_dtype else []
         return f"tw.atoms.wgmma({', '.join(asked)})"
-    return (_spelled_fma(atom) if atom.instruction == "fma" else None) or repr(atom)
-
-
-def _spelled_fma(atom: MmaAtom) -> str | None:
-    """The call of `fma` that makes an atom."""
     m, n, _ = atom.shape
-    for lanes_m in (lanes for lanes in range(1, atom.lanes + 1) if atom.lanes % lanes == 0):
-        lanes = (lanes_m, atom.lanes // lanes_m)
+    count = atom.lanes if atom.instruction == "fma" else 0
+    for lanes_m in (lanes for lanes in range(1, count + 1) if count % lanes == 0):
+        lanes = (lanes_m, count // lanes_m)
         for paired in (False, True)[: 1 if lanes[0] % 2 or lanes[1] % 2 else 2]:
             each = (max(m // lanes[0], 1), max(n // lanes[1], 1))
             if fma(atom.a_dtype, atom.c_dtype, lanes, each, paired) == atom:
@@ -392,4 +388,4 @@ def _spelled_fma(atom: MmaAtom) -> str | None:
                 asked += [f"each={each}"] if each != (1, 1) else []
                 asked += ["paired=True"] if paired else []
                 return f"tw.atoms.fma({', '.join(asked)})"
-    return None
+    return repr(atom)

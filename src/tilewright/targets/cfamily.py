@@ -63,7 +63,7 @@ C_SPELLER = Speller(
     true="true",
     false="false",
 )
-"""C's spelling of integers and conditions, all but names, calls and divisions, which an emitter notes."""
+"""C's spelling of integers and conditions; an emitter adds names, calls and divisions."""
 
 
 class Emitter:
@@ -77,8 +77,8 @@ class Emitter:
         self.rules = rules
         self.dialect = dialect
         self.names = Names()
-        self.body: Body = []  # where the next statement goes
-        # 64-bit integers: sizes, numbers in variables and memory, and everything derived from them.
+        self.body: Body = []  # the body that gets the next statement
+        # 64-bit integers: sizes, numbers in variables and memory, and integers derived from them.
         self.wide = {p.sym for p in kernel.sizes if p.bits == 64}
         self.wide |= {op.result for op in kernel.walk() if is_wide(op)}
         self.from_memory = {op.result for op in kernel.walk() if isinstance(op, ReadIndex)}
@@ -93,22 +93,22 @@ class Emitter:
         )
 
     def identifier(self, name: str) -> Code:
-        """A name that C takes, close to the author's, and that nothing else will get."""
+        """Return a unique identifier of C that is close to the author's name."""
         plain = "".join(c if c.isascii() else f"u{ord(c):x}" for c in name)
         made = self.names.unique(not_reserved(plain))
         self._taken.add(made)
         return named(made)
 
     def name(self, of: Value | Sym) -> Code:
-        """The C name of a value or symbol: the author's, unless it is taken by the language."""
+        """Return the C name of a value or symbol: the author's, unless C reserves it."""
         return named(self._spelled.get(of.name, of.name))
 
     def base(self, tensor: Value) -> Code:
-        """Start of a tensor's buffer."""
+        """Return the start of a tensor's buffer."""
         return self.name(tensor.buffer)
 
     def local(self, wanted: str) -> Code:
-        """A name for a variable of an inner scope: none of the kernel's; other scopes may use it again."""
+        """Return a name for a variable of an inner scope; other scopes may use it again."""
         name, count = wanted, 0
         while name in self._taken:
             count += 1
@@ -120,11 +120,11 @@ class Emitter:
         self.body += statements
 
     def line(self, text: Code) -> None:
-        """Add a line as it is, for what no statement says."""
+        """Add a line as it is, if no statement class fits."""
         self.add(Raw(text))
 
     def do(self, what: Code) -> None:
-        """Add an expression for what it does."""
+        """Add an expression statement."""
         self.add(Do(what))
 
     def assign(self, target: Code, value: Code, operator: str = "=") -> None:
@@ -141,19 +141,19 @@ class Emitter:
         optional: bool = False,
         comment: str = "",
     ) -> None:
-        """Add ``kind name = value;``; ``optional`` if it may go where nothing names it."""
+        """Add ``kind name = value;``; ``optional`` if it is dropped when nothing uses the name."""
         self.add(Declare(kind, name, value, extent, optional, comment))
 
     def constant(self, kind: str, name: Code, value: Code) -> None:
-        """Add ``const kind name = value;``, which may go where nothing names it."""
+        """Add ``const kind name = value;``, which is dropped when nothing uses the name."""
         self.declare(named(f"const {kind}"), name, value, optional=True)
 
     def comment(self, op: Op, text: str) -> None:
-        """Say at which of the author's lines the next text was written, and what it does."""
+        """Add a comment: the author's line of an operation, and what the next text does."""
         self.add(Comment(self.place(op) + text))
 
     def place(self, op: Op) -> str:
-        """The author's line that an operation was written at, as a comment begins."""
+        """Return the author's line of an operation, as the start of a comment."""
         if op.location is None:
             return ""
         frame, origin = op.location.frame, op.location.origin
@@ -162,7 +162,7 @@ class Emitter:
 
     @contextmanager
     def into(self, body: Body) -> Iterator[None]:
-        """Statements of the with block go into a body."""
+        """Add the statements of the with block to a body."""
         outer, self.body = self.body, body
         yield
         self.body = outer
@@ -225,7 +225,7 @@ class Emitter:
         return self._spelled_by(lambda: self.speller.cond(value))
 
     def _spelled_by(self, spelling: Callable[[], str]) -> Code:
-        """The text, with the names that the speller reports."""
+        """The text, with the names that the speller used."""
         outer, self._asked = self._asked, set()
         text = spelling()
         made, self._asked = Code(text, self._asked), outer | self._asked
@@ -242,7 +242,7 @@ class Emitter:
         return found
 
     def spell_wide(self, value: Int) -> Code:
-        """Spell an integer that a variable of 64 bits takes."""
+        """Spell an integer for a variable of 64 bits."""
         return self.spell(value)
 
     def _quotient(self, left: str, right: str, node: FloorDiv) -> str:
@@ -258,7 +258,7 @@ class Emitter:
         return self._plain_remainder(left, right, node)
 
     def _plain_quotient(self, left: str, right: str, node: FloorDiv) -> str:
-        """Division truncates in C: operands that may be negative call ``floor_div``."""
+        """Division in C truncates, so a dividend that may be negative needs ``floor_div``."""
         if bounds(node.left)[0] >= 0:
             return f"{left} / {right}"
         return f"{self._uses(named('floor_div'))}({left}, {right})"
@@ -269,29 +269,29 @@ class Emitter:
         return f"{self._uses(named('floor_mod'))}({left}, {right})"
 
     def _inverse(self, node: FloorDiv | Mod) -> Code | None:
-        """The name of the divisor's inverse, if the launcher passes it and the dividend has 32 bits."""
+        """The name of the divisor's inverse, if the launcher passes one and the dividend has 32 bits."""
         sym = self.inverses.get(node.right)
         if sym is None or bounds(node.left)[0] < 0 or self.int_type(node.left) != "int":
             return None
         return self.name(sym)
 
     def int_type(self, *values: Int) -> str:
-        """``int``, or ``long long`` if one of the integers involves one of 64 bits."""
+        """Return ``int``, or ``long long`` if one of the integers depends on a 64-bit integer."""
         return "long long" if any(self.wide & symbols(value) for value in values) else "int"
 
     def defined_type(self, sym: Sym, *values: Int) -> str:
-        """The type of an integer that is defined by others, noted if it has 64 bits."""
+        """Return the type of an integer that is computed from others; remember it if it has 64 bits."""
         if (kind := self.int_type(*values)) != "int":
             self.wide.add(sym)
         return kind
 
     def temporary(self, name: str, low: int, high: int | None, divisor: int = 1) -> Sym:
-        """A fresh integer symbol for a variable that the rule declares itself."""
+        """Return a new integer symbol for a variable that the rule declares itself."""
         return Sym(self.names.unique(name), low, high, divisor)
 
 
 MOST_CLAMPED = 2**62
-"""How far beyond 64 bits the end of a loop may lie, so that a clamped integer from memory is still large."""
+"""Largest excess of a loop's end over 64 bits for which an integer from memory is clamped."""
 
 C_RULES = RuleTable("c")
 """Rules shared by the C family."""
@@ -299,7 +299,7 @@ C_RULES = RuleTable("c")
 
 @C_RULES.rule(For)
 def loop(emitter: Emitter, op: For, assume: str = "") -> None:
-    """A loop, whose end is computed once; ``assume`` names what tells the compiler that it runs at all."""
+    """Write a loop; its end is computed once.  The builtin ``assume`` states that it has an iteration."""
     index, kind = emitter.name(op.index), emitter.defined_type(op.index, op.start, op.stop)
     start, stop = emitter.spell(op.start), emitter.spell(op.stop)
     if (symbols(op.start) | symbols(op.stop)) & emitter.from_memory:
@@ -321,9 +321,9 @@ def loop(emitter: Emitter, op: For, assume: str = "") -> None:
 
 
 def _within_64_bits(end: Int, step: int, from_memory: set[Sym]) -> Int:
-    """An end of a loop, in which an integer from memory is clamped if the end, or the counter, may overflow.
+    """Clamp an integer from memory in the end of a loop, if the end or the counter may overflow.
 
-    The turns that are lost have indices near the largest integers, which lie outside of every array.
+    The lost iterations have indices near the largest integers, outside of every array.
     """
     low, high = bounds(end)
     below, above = -(2**63) - low, high + step - 2**63
@@ -364,7 +364,7 @@ def _set_variable(emitter: Emitter, op: SetVariable) -> None:
 @C_RULES.rule(Let)
 def _let(emitter: Emitter, op: Let) -> None:
     low, high = bounds(op.value)
-    is_narrow = low >= -(2**31) and high < 2**31  # however it was computed
+    is_narrow = low >= -(2**31) and high < 2**31  # even if it depends on 64-bit integers
     kind = "int" if is_narrow else emitter.defined_type(op.result, op.value)
     value = emitter.spell(op.value)
     if symbols(op.value) & emitter.from_memory:
@@ -391,4 +391,4 @@ def _read_index(emitter: Emitter, op: ReadIndex) -> None:
 
 @C_RULES.rule(Reshape, Gather, PartitionOp)
 def _no_text(emitter: Emitter, op: Reshape | Gather | PartitionOp) -> None:
-    """A view has no text of its own; its users spell its offsets."""
+    """Write nothing: the users of a view spell its offsets."""

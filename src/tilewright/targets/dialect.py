@@ -16,9 +16,9 @@ class AtomicFunction:
     """A function of the prelude that reduces into memory in one step: ``function(address, value)``.
 
     Args:
-        function: its name; one of several elements takes the address of the values.
-        width: elements at once.
-        feature: what the architecture must have; empty for none.
+        function: its name; if ``width`` is above 1, it takes the address of the values.
+        width: elements of one call.
+        feature: the feature that the architecture must have; empty for none.
         memory: ``"global"``, ``"shared"``, or ``"cluster"``: shared memory of any block of the cluster.
     """
 
@@ -35,11 +35,11 @@ class Dialect:
     Args:
         types: the name of each dtype's storage type.
         function: qualifiers of a helper function in the prelude.
-        unroll: the line before a loop that is to be unrolled.
-        copied: the same for a partial unroll; the format's argument is the factor.
+        unroll: the line before a loop that is unrolled.
+        copied: the line before a loop that is unrolled by a factor, the format's argument.
         bits: the bit cast, called with a type and a value.
-        reserved: names that the generated text uses itself, besides C++'s keywords.
-        atomics: for each kind of reduction and element type, the functions that do it.
+        reserved: names that the generated text uses itself, in addition to C++'s keywords.
+        atomics: functions for each kind of reduction and element type.
     """
 
     types: dict[str, str]
@@ -51,13 +51,13 @@ class Dialect:
     atomics: Mapping[tuple[str, str], tuple[AtomicFunction, ...]] = field(default_factory=dict)
 
     def unrolled(self, copies: bool | int) -> str:
-        """The line before a loop that is unrolled by a factor, or fully (True)."""
+        """Return the line before a loop that is unrolled by a factor, or fully (True)."""
         if copies is True or not copies:
             return self.unroll if copies else ""
         return self.copied.format(copies) if copies > 1 else ""
 
     def type(self, dtype: DType) -> str:
-        """The storage type of a dtype."""
+        """Return the storage type of a dtype."""
         return self.types[dtype.name]
 
 
@@ -68,11 +68,11 @@ _SIGNED = {8: "signed char", 16: "short", 32: "int", 64: "long long"}
 _UNSIGNED = {8: "unsigned char", 16: "unsigned short", 32: "unsigned", 64: "unsigned long long"}
 
 INTEGERS = tuple(made for made in ALL.values() if made.kind in ("int", "uint") and not made.is_packed)
-"""Every integer dtype that C has too."""
+"""Every integer dtype that is also a type of C."""
 
 
 def integer_type(dtype: DType) -> str:
-    """The type of an integer dtype.
+    """Return the C type of an integer dtype.
 
     Example:
         >>> from tilewright.dtypes import i8, u32
@@ -83,12 +83,12 @@ def integer_type(dtype: DType) -> str:
 
 
 def unsigned_type(dtype: DType) -> str:
-    """The unsigned type of as many bits."""
+    """Return the unsigned type with the same number of bits."""
     return _UNSIGNED[dtype.bits]
 
 
 def suffix(dtype: DType) -> str:
-    """Suffix of a constant of an integer dtype; narrow ones are constants of ``int``.
+    """Return the suffix of a constant of an integer dtype; narrow ones are constants of ``int``.
 
     Example:
         >>> from tilewright.dtypes import i64, u16, u32
@@ -103,7 +103,7 @@ INTEGER_TYPES: dict[str, str] = {made.name: integer_type(made) for made in INTEG
 
 
 def called_in_names(dtype: DType) -> str:
-    """Name of an integer dtype of at least 32 bits in function names.
+    """Return the name of an integer dtype of at least 32 bits in function names.
 
     Example:
         >>> from tilewright.dtypes import i32, i64, u32
@@ -114,12 +114,12 @@ def called_in_names(dtype: DType) -> str:
 
 
 def shifts(left: str, right: str, qualifiers: str) -> dict[str, str]:
-    """C++ functions that shift an integer; a count outside its bits shifts all of them out.
+    """Return C++ functions that shift an integer; a count outside of its bits shifts all bits out.
 
     Args:
         left: name of the shift to the left.
         right: name of the shift to the right, which keeps the sign.
-        qualifiers: of a function.
+        qualifiers: qualifiers of a function.
     """
     ends = {
         left: "(T)((unsigned long long)a << count) : (T)0",
@@ -141,7 +141,7 @@ template <class T>
 
 
 def integer_of_bits(kind: DType) -> str:
-    """The ``int`` of a packed integer, as an expression of its ``bits``.
+    """Return the ``int`` of a packed integer, as an expression of its ``bits``.
 
     Example:
         >>> from tilewright.dtypes import ALL
@@ -153,7 +153,7 @@ def integer_of_bits(kind: DType) -> str:
 
 
 def float_of_bits(kind: DType, float_of: str) -> tuple[str, str]:
-    """The f32 of a packed float, as an expression of its ``bits``, and a comment.
+    """Return the f32 of a packed float, as an expression of its ``bits``, and a comment.
 
     Args:
         kind: the packed float.
@@ -171,7 +171,7 @@ def float_of_bits(kind: DType, float_of: str) -> tuple[str, str]:
 
 
 def bits_of_float(kind: DType, bits_of: str) -> tuple[str, str]:
-    """The statements that return the bits of a packed float nearest to ``x``, and a comment.
+    """Return the statements that return the bits of the packed float nearest to ``x``, and a comment.
 
     Args:
         kind: the packed float.
@@ -210,11 +210,11 @@ this thread_local throw true try typedef typeid typename union unsigned using vi
 while xor xor_eq main NULL
 """
 KEYWORDS = frozenset(_KEYWORDS.split())
-"""Words of C++ that no variable may have as its name."""
+"""Words of C++ that cannot be names of variables."""
 
 
 def not_reserved(name: str) -> str:
-    """A name without the underscores before it that C++ keeps for itself, as in ``__syncthreads``."""
+    """Return a name without leading underscores that C++ reserves, as in ``__syncthreads``."""
     bare = name.lstrip("_")
     is_reserved = bare[:1].isalpha() and (name.startswith("__") or (bare != name and bare[0].isupper()))
     return bare if is_reserved else name

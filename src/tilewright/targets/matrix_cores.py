@@ -1,15 +1,14 @@
-"""MMA atoms of AMD GPUs: one row each, from which fragment maps and records are derived.
+"""Table of AMD's MMA atoms, one row each; fragment maps and records are derived from the rows.
 
-``v_mfma`` is executed by a wave of 64 lanes: a lane holds neighbours along K of one row of A and of B, and
-rows of one column of C.  ``v_wmma`` is executed by a wave of 32 lanes; before gfx12 lanes 16 apart hold
-copies of the same rows of A and B.
+A wave of 64 lanes executes ``v_mfma``: a lane holds neighbours along K of one row of A and of B, and rows of
+one column of C.  A wave of 32 lanes executes ``v_wmma``; before gfx12, lanes 16 apart hold copies of the same
+rows of A and B.
 
-Which numbers along K meet in one instruction does not change a product, as long as A and B agree: so the
-atoms in which a lane holds 16 bytes, which it reads at once, are one or several instructions, as deep as the
-hardware has them.
+The order of k within an instruction does not change a product, as long as A and B agree.  So atoms in which a
+lane holds 16 bytes, one access, consist of one or several instructions, depending on the hardware.
 
-In which order the hardware adds the products of one instruction, and where it rounds, is not documented: the
-records say that each sum is rounded once, which is an assumption.
+AMD does not document in which order the hardware adds the products of one instruction, and where it rounds.
+The records assume that each sum is rounded once.
 
 Source: AMD, "Instinct MI300 Instruction Set Architecture", section "Matrix Arithmetic Instructions"; "RDNA3
 Instruction Set Architecture" and "RDNA4 Instruction Set Architecture", sections "Wave Matrix Multiply
@@ -54,9 +53,9 @@ class MatrixCoreRow:
     Args:
         a: dtype of A and B.
         c: dtype of the sums.
-        side: rows, and columns.
-        k: how deep it goes.
-        feature: what the hardware must have.
+        side: the number of rows, and of columns.
+        k: the depth.
+        feature: the feature that the architecture must have.
         run: consecutive rows of C in a lane's registers, before the rows of the next lanes.
     """
 
@@ -69,17 +68,17 @@ class MatrixCoreRow:
 
     @property
     def named(self) -> str:
-        """Extents and dtypes, as the names of atoms end."""
+        """The end of the atom's name: extents and dtypes."""
         return f"{self.side}x{self.side}x{self.k}.{self.c}.{self.a}"
 
 
 def _mfma(row: MatrixCoreRow) -> MmaAtom:
-    """64 lanes: as many along the rows as there are, the others along K of operands, and rows of C."""
-    beside = 64 // row.side
-    held = row.k // beside
+    """The atom of 64 lanes: one lane for each row; other lanes hold further k of operands, and rows of C."""
+    along_k = 64 // row.side
+    held = row.k // along_k
     values = (Mode(held, 1, 1),) if held > 1 else ()
-    operand = Distribution((row.side, row.k), (Mode(row.side, 0, 1), Mode(beside, 1, held)), values)
-    step = row.run * beside
+    operand = Distribution((row.side, row.k), (Mode(row.side, 0, 1), Mode(along_k, 1, held)), values)
+    step = row.run * along_k
     runs = [Mode(row.run, 0, 1), Mode(row.side // step, 0, step)]
     return MmaAtom(
         f"mfma.{row.named}",
@@ -88,7 +87,7 @@ def _mfma(row: MatrixCoreRow) -> MmaAtom:
         operand,
         Distribution(
             (row.side, row.side),
-            (Mode(row.side, 1, 1), Mode(beside, 0, row.run)),
+            (Mode(row.side, 1, 1), Mode(along_k, 0, row.run)),
             tuple(mode for mode in runs if mode.extent > 1),
         ),
         MFMA,
@@ -98,7 +97,7 @@ def _mfma(row: MatrixCoreRow) -> MmaAtom:
 
 
 def _wmma(row: MatrixCoreRow) -> MmaAtom:
-    """32 lanes; half of them hold copies of A and B, and every second row of C."""
+    """The atom of 32 lanes: the second half holds copies of A and B, and the odd rows of C."""
     operand = Distribution((16, row.k), (Mode(16, 0, 1), Mode(2, None, 0)), (Mode(row.k, 1, 1),))
     sums = Distribution((16, 16), (Mode(16, 1, 1), Mode(2, 0, 1)), (Mode(8, 0, 2),))
     kinds = row.a, row.a, row.c
@@ -108,7 +107,7 @@ def _wmma(row: MatrixCoreRow) -> MmaAtom:
 
 
 def _wmma_gfx12(row: MatrixCoreRow) -> MmaAtom:
-    """32 lanes; half of them hold the other half of K, and the lower rows of C."""
+    """The atom of 32 lanes: the second half holds the second half of K, and the lower rows of C."""
     operand = Distribution((16, row.k), (Mode(16, 0, 1), Mode(2, 1, row.k // 2)), (Mode(row.k // 2, 1, 1),))
     sums = Distribution((16, 16), (Mode(16, 1, 1), Mode(2, 0, 8)), (Mode(8, 0, 1),))
     kinds, section = (row.a, row.a, row.c), _SECTIONS["gfx12"]
@@ -165,23 +164,23 @@ WMMA_E5M2_GFX12 = _wmma_gfx12(MatrixCoreRow(f8e5m2, f32, 16, 16, "gfx12"))
 MATRIX_CORES: dict[str, MmaAtom] = {
     name: atom for name, atom in globals().items() if isinstance(atom, MmaAtom)
 }
-"""Every atom of matrix cores, by the name that authors write.
+"""Every atom of matrix cores, by the author's name.
 
-The fp8 numbers of gfx942 have another bias and another NaN than those of later hardware: they are types of
-their own, and the others are widened to f16 there, which holds each of them.
+The fp8 formats of gfx942 have another bias and another NaN than those of later hardware, so they are separate
+dtypes.  On gfx942 the later formats are widened to f16, which is exact.
 """
 
 
 def nearest(
     a: DType, c: DType, features: frozenset[str], *, most: tuple[int, int] = (32, 64)
 ) -> MmaAtom | None:
-    """The atom that multiplies numbers of a dtype on hardware with these features; the deepest of the widest.
+    """Return the atom for a dtype on hardware with these features: the widest, and of these the deepest.
 
     Args:
         a: dtype of A and B.
         c: dtype of the sums.
-        features: of the hardware.
-        most: rows, and how deep it goes, at most.
+        features: features of the hardware.
+        most: the maximum of rows, and of the depth.
 
     Example:
         >>> nearest(f16, f32, frozenset({"mfma"})), nearest(f64, f64, frozenset({"gfx11"}))

@@ -92,10 +92,10 @@ ARCHITECTURES: dict[str, Arch] = {arch.name: arch for arch in (SM_80, SM_86, SM_
 
 
 def of_capability(major: int, minor: int) -> Arch:
-    """The architecture to compile for on a GPU of a compute capability: its own, or the nearest below.
+    """Return the architecture to compile for on a GPU: that of its compute capability, or the nearest below.
 
     Raises:
-        LaunchError: the GPU is older than the oldest, or no text for it would run.
+        LaunchError: no architecture has the same major version and at most the minor version.
 
     Example:
         >>> of_capability(9, 0).name, of_capability(8, 7).name, of_capability(8, 9).name

@@ -14,7 +14,7 @@ RuleType = TypeVar("RuleType", bound=Callable[..., Any])
 
 
 class RuleTable:
-    """Maps operation classes to functions; what it lacks it asks of its parent.
+    """Maps operation classes to functions; a missing rule is looked up in the parent.
 
     Example:
         >>> from tilewright.ir.ops import Barrier
@@ -32,11 +32,11 @@ class RuleTable:
         self._rules: dict[tuple[type[Op], str], Callable[..., Any]] = {}
 
     def rule(self, *ops: type[Op], variant: str = "") -> Callable[[RuleType], RuleType]:
-        """Decorate the function that serves the operation classes ``ops``.
+        """Decorate the function that emits the operation classes ``ops``.
 
         Args:
             ops: the classes.
-            variant: which operations of them, by `Op.variant`: of copies the engine.
+            variant: the `Op.variant` of the operations; for copies the engine.
         """
 
         def register(function: RuleType) -> RuleType:
@@ -47,16 +47,16 @@ class RuleTable:
         return register
 
     def find(self, op: type[Op], variant: str = "") -> Callable[..., Any] | None:
-        """The rule of an operation class here or in a parent, or None."""
+        """Return the rule of an operation class here or in a parent, or None."""
         if (op, variant) in self._rules:
             return self._rules[op, variant]
         return None if self.parent is None else self.parent.find(op, variant)
 
     def lookup(self, op: Op) -> Callable[..., Any]:
-        """The rule of an operation.
+        """Return the rule of an operation.
 
         Raises:
-            MissingRuleError: the target has none; names the operation and the target.
+            MissingRuleError: the target has no rule; the message names the operation and the target.
         """
         found = self.find(type(op), op.variant)
         if found is None:
@@ -71,8 +71,8 @@ class CopySpelling(NamedTuple):
     """Access width of a copy that the lowered kernel leaves open.
 
     Args:
-        elems: elements per access; None leaves it to the compiler.
-        how: in words; why the compiler is free, and what bounds it.
+        elems: elements per access; None if the compiler decides.
+        how: the access in words, with what limits the compiler's choice.
     """
 
     elems: int | None
@@ -81,16 +81,16 @@ class CopySpelling(NamedTuple):
 
 @dataclass(frozen=True)
 class EmittedText:
-    """Generated text and what the launcher must know of it.
+    """Generated text, with the data that the launcher needs.
 
     Args:
         text: the source.
-        entry: name of the function to call.
-        kernel: the lowered kernel that the text spells; its parameters are the function's, in order.
-        shared_bytes: shared memory per block (CPU: scratch memory per worker).
-        notes: choices the target made, one sentence each (a re-laid-out shared tensor, a widened vector).
-        accesses: how copies are spelled, by operation and line, where the target chooses that as it spells.
-        lines: for lines of the text, counted from 1, the operation of the lowered kernel that each spells.
+        entry: the name of the function to call.
+        kernel: the lowered kernel; its parameters are the function's, in order.
+        shared_bytes: bytes of shared memory per block (CPU: scratch memory per worker).
+        notes: choices of the target, one sentence each (a re-laid-out shared tensor, a widened vector).
+        accesses: the access of copies, by operation and line, if the target chooses it during emission.
+        lines: the operation of the lowered kernel for each line of the text, counted from 1.
     """
 
     text: str
@@ -103,5 +103,5 @@ class EmittedText:
 
     @property
     def code(self) -> str:
-        """The text that is compiled, without comment lines, which name the author's source lines."""
+        """The compiled text: without comment lines, which name the author's source lines."""
         return "\n".join(line for line in self.text.splitlines() if not line.lstrip().startswith("//"))

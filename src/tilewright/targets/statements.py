@@ -1,7 +1,7 @@
 """The statement tree of generated C, the passes that tidy it, and its printer.
 
-Expressions are texts that know which names they use (`Code`); statements are nodes.  Rules make nodes through
-an emitter, `tidy` rewrites them, and the printer writes them.  Nothing parses the text again.
+Expressions are text with the set of names that they use (`Code`); statements are nodes.  Rules make nodes
+through an emitter, `tidy` rewrites them, and the printer writes them.  The text is never parsed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ COLUMNS = 100
 
 
 class Code(str):
-    """A piece of C that knows which names it uses: variables, types and functions, no words of the language.
+    """A piece of C with the names that it uses: variables, types and functions, but not keywords.
 
     Example:
         >>> at = code("{} + {}", named("from"), 8)
@@ -33,12 +33,12 @@ class Code(str):
 
 
 def named(name: str) -> Code:
-    """A name by itself."""
+    """Return a name as a piece of C."""
     return Code(name, (name,))
 
 
 def code(template: str, *parts: Code | int) -> Code:
-    """A template of C's own words and signs, as `str.format` takes it, filled with pieces.
+    """Return a template of C's keywords and signs, as for `str.format`, filled with pieces.
 
     Example:
         >>> code("{}[{}]", named("a"), named("i"))
@@ -48,18 +48,18 @@ def code(template: str, *parts: Code | int) -> Code:
 
 
 def joined(separator: str, parts: Iterable[Code | int]) -> Code:
-    """Pieces with a separator between them."""
+    """Return pieces with a separator between them."""
     known = tuple(parts)
     return Code(separator.join(map(str, known)), names_in(known))
 
 
 def call(function: str, *arguments: Code | int, of: Iterable[Code | int] = ()) -> Code:
-    """A call of a function that the text defines, or that its prelude does.
+    """Return a call of a function of the text or its prelude.
 
     Args:
-        function: its name.
-        arguments: what it gets.
-        of: its template arguments.
+        function: the function's name.
+        arguments: the arguments.
+        of: the template arguments.
 
     Example:
         >>> call("load_if", named("inside"), named("from"), of=[named("uint4")])
@@ -70,7 +70,7 @@ def call(function: str, *arguments: Code | int, of: Iterable[Code | int] = ()) -
 
 
 def names_in(parts: Iterable[object]) -> frozenset[str]:
-    """The names that pieces use."""
+    """Return the names that pieces use."""
     found: set[str] = set()
     for part in parts:
         if isinstance(part, Code):
@@ -83,7 +83,7 @@ class BaseStatement:
     """The fields of every statement.
 
     Args:
-        about: what it was written for, an operation; no part of its text.
+        about: the operation that it was written for; not part of the text.
     """
 
     about: Any = field(default=None, compare=False, repr=False, kw_only=True)
@@ -98,14 +98,14 @@ class Comment(BaseStatement):
 
 @dataclass
 class Raw(BaseStatement):
-    """A line as it is, for what no other statement says: a directive, a declaration of the dialect's own."""
+    """A line as it is, if no other statement fits: a directive, or a declaration of the dialect."""
 
     text: Code
 
 
 @dataclass
 class Do(BaseStatement):
-    """An expression for what it does: ``call(...);``."""
+    """An expression statement: ``call(...);``."""
 
     what: Code
 
@@ -115,12 +115,12 @@ class Declare(BaseStatement):
     """``kind name = value;``.
 
     Args:
-        kind: its type, and what qualifies it.
+        kind: the type, with its qualifiers.
         name: a name that the text has not used.
-        value: its initial value; None for an array or a variable written later.
-        extent: how many elements an array has; None for a single value.
-        optional: whether it may go where nothing names it.
-        comment: put after it.
+        value: the initial value; None for an array or a variable that is written later.
+        extent: elements of an array; None for a single value.
+        optional: whether it is dropped when nothing uses the name.
+        comment: a comment after it.
     """
 
     kind: Code
@@ -145,13 +145,13 @@ class ForLoop(BaseStatement):
     """``for (kind index = start; condition; index += step) body``.
 
     Args:
-        kind: the index' type.
-        index: its name.
-        start: its first value.
-        condition: holds in every turn.
-        step: by what it grows.
-        body: what every turn does.
-        before: a line above the loop that says what the compiler should do with it; empty for none.
+        kind: the type of the index.
+        index: the name of the index.
+        start: the first value.
+        condition: the condition of an iteration.
+        step: the increment.
+        body: the body.
+        before: a line before the loop with a directive to the compiler; empty for none.
     """
 
     kind: Code
@@ -165,12 +165,12 @@ class ForLoop(BaseStatement):
 
 @dataclass
 class Arm:
-    """One way that a branch may take.
+    """One arm of a branch.
 
     Args:
-        condition: when it is taken, if none before it was; None for otherwise.
-        body: what is done.
-        comment: said above it.
+        condition: the condition, if no earlier arm was taken; None for ``else``.
+        body: the body.
+        comment: a comment before it.
     """
 
     condition: Code | None
@@ -187,7 +187,7 @@ class Branch(BaseStatement):
 
 @dataclass
 class InnerScope(BaseStatement):
-    """``{ body }``, for names that nothing after it sees."""
+    """``{ body }``, a scope for local names."""
 
     body: Body
 
@@ -199,7 +199,7 @@ SIMPLE = (Raw, Do, Declare, Assign)
 
 
 def write_about(body: Body, about: object) -> None:
-    """Note of statements what they were written for, and of all in them, where nothing is noted yet."""
+    """Set ``about`` of statements and of all statements inside them, if it is not set yet."""
     for node in body:
         if node.about is None:
             node.about = about
@@ -208,7 +208,7 @@ def write_about(body: Body, about: object) -> None:
 
 
 def bodies(node: Statement) -> Iterator[Body]:
-    """The bodies inside a statement."""
+    """Yield the bodies inside a statement."""
     if isinstance(node, ForLoop | InnerScope):
         yield node.body
     elif isinstance(node, Branch):
@@ -217,7 +217,7 @@ def bodies(node: Statement) -> Iterator[Body]:
 
 
 def own_names(node: Statement) -> frozenset[str]:
-    """The names that a statement uses itself, without those that its bodies use."""
+    """Return the names that a statement uses itself, without those that its bodies use."""
     match node:
         case Raw():
             return node.text.names
@@ -236,7 +236,7 @@ def own_names(node: Statement) -> frozenset[str]:
 
 
 def used(body: Body) -> set[str]:
-    """The names that some statements use, with all that is in them, and do not declare themselves."""
+    """Return the names that statements and their bodies use, but do not declare themselves."""
     found: set[str] = set()
     for node in reversed(body):
         if isinstance(node, Declare):
@@ -248,7 +248,7 @@ def used(body: Body) -> set[str]:
 
 
 def declared(body: Body) -> set[str]:
-    """The names that some statements declare, not those in their bodies."""
+    """Return the names that statements declare, without those in their bodies."""
     return {str(node.name) for node in body if isinstance(node, Declare)}
 
 
@@ -257,9 +257,9 @@ class Printer:
     """Writes statements as lines of text.
 
     Args:
-        columns: where long lines are broken.
-        lines: what was written.
-        about: for each line, by its place among them, what it was written for.
+        columns: the maximum length of a line.
+        lines: the written lines.
+        about: by index of a line, the operation that it was written for.
     """
 
     columns: int = COLUMNS
@@ -267,33 +267,33 @@ class Printer:
     about: dict[int, Any] = field(default_factory=dict)
 
     def print(self, body: Body, depth: int = 1) -> list[str]:
-        """The lines of some statements, indented by ``depth`` steps."""
+        """Write statements, indented by ``depth`` steps; return all lines."""
         for node in body:
             first = len(self.lines)
-            self._statement(node, depth)
+            match node:
+                case Comment():
+                    self._line(f"// {node.text}", depth)
+                case InnerScope():
+                    self._braces("", node.body, depth)
+                case ForLoop():
+                    if node.before:
+                        self._line(node.before, depth)
+                    index = node.index
+                    grow = f"++{index}" if node.step == "1" else f"{index} += {node.step}"
+                    head = f"for ({node.kind} {index} = {node.start}; {node.condition}; {grow})"
+                    self._compound(head, node.body, depth)
+                case Branch():
+                    self._branch(node, depth)
+                case Declare() if node.comment and len(simple_text(node)) > self.columns - 2 * depth:
+                    # The line is broken, and a comment after it would be broken, too.
+                    self._line(f"// {node.comment}", depth)
+                    self._line(simple_text(replace(node, comment="")), depth)
+                case Raw() | Do() | Declare() | Assign():
+                    self._line(simple_text(node), depth)
             if node.about is not None:
                 for at in range(first, len(self.lines)):
                     self.about.setdefault(at, node.about)
         return self.lines
-
-    def _statement(self, node: Statement, depth: int) -> None:
-        match node:
-            case Comment():
-                self._line(f"// {node.text}", depth)
-            case InnerScope():
-                self._braces("", node.body, depth)
-            case ForLoop():
-                if node.before:
-                    self._line(node.before, depth)
-                self._compound(_loop_head(node), node.body, depth)
-            case Branch():
-                self._branch(node, depth)
-            case Declare() if node.comment and len(simple_text(node)) > self.columns - 2 * depth:
-                # Behind a line that is broken it would be broken too.
-                self._line(f"// {node.comment}", depth)
-                self._line(simple_text(replace(node, comment="")), depth)
-            case Raw() | Do() | Declare() | Assign():
-                self._line(simple_text(node), depth)
 
     def _branch(self, node: Branch, depth: int) -> None:
         if len(node.arms) == 1 and not node.arms[0].comment:
@@ -308,7 +308,7 @@ class Printer:
             self._braces(f"{head} ", arm.body, depth)
 
     def _compound(self, head: str, body: Body, depth: int) -> None:
-        """A head with one simple statement on its line, if it fits there, or with statements in braces."""
+        """A head with one simple statement on the same line if it fits, else with a body in braces."""
         if len(body) == 1 and isinstance(only := body[0], SIMPLE):
             text = f"{head} {simple_text(only)}"
             if len(text) + 2 * depth <= self.columns and not isinstance(only, Declare):
@@ -331,7 +331,7 @@ class Printer:
 
 
 def simple_text(node: Raw | Do | Declare | Assign) -> str:
-    """A statement of one line."""
+    """Return the text of a statement of one line."""
     match node:
         case Raw():
             return node.text
@@ -345,13 +345,8 @@ def simple_text(node: Raw | Do | Declare | Assign) -> str:
             return f"{node.target} {node.operator} {node.value};"
 
 
-def _loop_head(node: ForLoop) -> str:
-    grow = f"++{node.index}" if node.step == "1" else f"{node.index} += {node.step}"
-    return f"for ({node.kind} {node.index} = {node.start}; {node.condition}; {grow})"
-
-
 def _cut(text: str, room: int) -> tuple[str, str]:
-    """Cut a text where the fewest parentheses are open, as far right as there is room."""
+    """Cut a text at the last place that fits and has the fewest open parentheses."""
     if len(text) <= room or text.startswith(("//", "#")):
         return text, ""
     depth = 0
@@ -370,12 +365,11 @@ def _cut(text: str, room: int) -> tuple[str, str]:
 
 # ---------------------------------------------------------------- tidying
 #
-# Each pass takes the statements of one body and returns others.  `tidy` applies all of them, innermost
-# bodies first.
+# Each pass maps the statements of one body to others.  `tidy` applies all passes, innermost bodies first.
 
 
 def drop_unused_declarations(body: Body) -> Body:
-    """Without optional declarations that nothing after them names."""
+    """Drop optional declarations whose names nothing after them uses."""
     kept: Body = []
     names: set[str] = set()
     for node in reversed(body):
@@ -387,21 +381,21 @@ def drop_unused_declarations(body: Body) -> Body:
 
 
 def drop_empty_branches(body: Body) -> Body:
-    """Without loops, scopes and branches in which nothing is done, comments aside."""
-    return [kept for node in body if (kept := _not_empty(node)) is not None]
-
-
-def _not_empty(node: Statement) -> Statement | None:
-    match node:
-        case Branch():
-            kept = list(node.arms)
-            while kept and _does_nothing(kept[-1].body):
-                kept.pop()
-            return replace(node, arms=kept) if kept else None
-        case ForLoop() | InnerScope():
-            return None if _does_nothing(node.body) else node
-        case _:
-            return node
+    """Drop loops, scopes and branches that contain only comments."""
+    found: Body = []
+    for node in body:
+        match node:
+            case Branch():
+                kept = list(node.arms)
+                while kept and _does_nothing(kept[-1].body):
+                    kept.pop()
+                if kept:
+                    found.append(replace(node, arms=kept))
+            case ForLoop() | InnerScope() if _does_nothing(node.body):
+                pass
+            case _:
+                found.append(node)
+    return found
 
 
 def _does_nothing(body: Body) -> bool:
@@ -409,31 +403,33 @@ def _does_nothing(body: Body) -> bool:
 
 
 def join_equal_arms(body: Body) -> Body:
-    """With one arm where neighbouring arms of a branch do the same."""
-    return [replace(node, arms=_joined(node.arms)) if isinstance(node, Branch) else node for node in body]
-
-
-def _joined(arms: list[Arm]) -> list[Arm]:
-    found = arms[:1]
-    for arm in arms[1:]:
-        last = found[-1]
-        if arm.body == last.body and last.condition is not None and arm.condition is not None:
-            either = joined(" || ", (code("({})", each) for each in (last.condition, arm.condition)))
-            found[-1] = replace(last, condition=either)
-        else:
-            found.append(arm)
+    """Join neighbouring arms of a branch with equal bodies."""
+    found: Body = []
+    for node in body:
+        if not isinstance(node, Branch):
+            found.append(node)
+            continue
+        arms = node.arms[:1]
+        for arm in node.arms[1:]:
+            last = arms[-1]
+            if arm.body == last.body and last.condition is not None and arm.condition is not None:
+                either = joined(" || ", (code("({})", each) for each in (last.condition, arm.condition)))
+                arms[-1] = replace(last, condition=either)
+            else:
+                arms.append(arm)
+        found.append(replace(node, arms=arms))
     return found
 
 
 def merge_adjacent_branches(body: Body, steady: Collection[str]) -> Body:
-    """With one branch where neighbours ask the same of names that no statement changes.
+    """Merge neighbouring branches with equal conditions on names that no statement changes.
 
-    Comments between two branches are those of the second: they go into it.  Branches that declare the same
-    names stay two.
+    Comments between two branches belong to the second, and move into the branch.  Branches that declare the
+    same names are not merged.
 
     Args:
         body: the statements.
-        steady: the names that nothing writes after they are declared.
+        steady: names that nothing writes after their declaration.
     """
     found: Body = []
     for node in body:
@@ -465,22 +461,21 @@ def _asks_alike(before: Statement | None, node: Statement, steady: Collection[st
 
 
 def tidy(body: Body, steady: Collection[str]) -> Body:
-    """A body after all passes, and all that is in it.
+    """Return a body after all passes, which also apply to the bodies inside it.
 
     Args:
         body: the statements.
-        steady: the names that nothing writes after they are declared.
+        steady: names that nothing writes after their declaration.
     """
-    inside = [_tidied_inside(node, steady) for node in body]
+    inside: Body = []
+    for node in body:
+        match node:
+            case Branch():
+                arms = [replace(arm, body=tidy(arm.body, steady)) for arm in node.arms]
+                inside.append(replace(node, arms=arms))
+            case ForLoop() | InnerScope():
+                inside.append(replace(node, body=tidy(node.body, steady)))
+            case _:
+                inside.append(node)
     made = merge_adjacent_branches(join_equal_arms(drop_empty_branches(inside)), steady)
     return drop_unused_declarations(made)
-
-
-def _tidied_inside(node: Statement, steady: Collection[str]) -> Statement:
-    match node:
-        case Branch():
-            return replace(node, arms=[replace(arm, body=tidy(arm.body, steady)) for arm in node.arms])
-        case ForLoop() | InnerScope():
-            return replace(node, body=tidy(node.body, steady))
-        case _:
-            return node

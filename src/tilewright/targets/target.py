@@ -1,8 +1,8 @@
 """The targets: their names, the memory that they serve, and their architectures.
 
-A target's name stands here and nowhere else; code that needs to know something of a target asks its record.
-A record holds plain values and names nothing of the rooms above.  A room that has a part for each target, as
-`runtime` has backends, keeps a table of its own, `TargetParts`.
+A target's name is written only here; other code asks the target's record.  A record holds plain values, and
+names no package of a higher layer.  A package with a part for each target, such as the backends of `runtime`,
+has its own table, `TargetParts`.
 """
 
 from __future__ import annotations
@@ -83,16 +83,16 @@ class Target:
     """One target, as data.
 
     Args:
-        name: what users call it.
-        called: what else people call it; a message then says the name.
-        memory: where the arrays lie that it reaches: `HOST`, or what frameworks call a device.
-        serves: whether it is the default target for such arrays.
-        machines: its architectures by name, or the vendor whose `MACHINES` they are.
-        arch: the architecture to compile for where there is no such machine; empty: that of this machine.
+        name: the name for users.
+        called: other common names; messages suggest the name for them.
+        memory: the memory of its arrays: `HOST`, or the frameworks' name of a device.
+        serves: whether it is the default target for arrays in this memory.
+        machines: its architectures by name, or their vendor in `MACHINES`.
+        arch: the architecture to compile for without a device; empty for that of this machine.
         machine_code: whether it compiles to machine code, and so has passes, and a speed worth measuring.
-        warps: whether its text is the program of one thread; a warp's accesses then meet in banks.
-        counters: whether this machine's profiler reads counters of its kernels.
-        shape: extents (M, N, K) that show what it can.
+        warps: whether its text is the program of one thread; a warp's accesses may then conflict in banks.
+        counters: whether the vendor's profiler reads counters of its kernels.
+        shape: extents (M, N, K) of a problem that shows its speed.
     """
 
     name: str
@@ -112,10 +112,10 @@ class Target:
         return MACHINES[self.machines] if isinstance(self.machines, str) else self.machines
 
     def architecture(self, name: Any) -> Arch:
-        """Its architecture of a name, or the architecture itself.
+        """Return its architecture of a name; return an architecture as it is.
 
         Raises:
-            LaunchError: no such architecture; lists the names.
+            LaunchError: no such architecture; the message lists the names.
         """
         if isinstance(name, Arch):
             return name
@@ -171,14 +171,14 @@ TARGETS: dict[str, Target] = {target.name: target for target in (REFERENCE, CPU,
 """Every target by its name."""
 
 MEANT = {other: target.name for target in TARGETS.values() for other in target.called}
-"""Target names by the other words that people use."""
+"""Target names by other common names."""
 
 
 def target_named(name: Any) -> Target:
-    """The target of a name.
+    """Return the target of a name.
 
     Raises:
-        LaunchError: no such target; lists the names.
+        LaunchError: no such target; the message lists the names.
     """
     if not isinstance(name, str) or name not in TARGETS:
         near = close_to(MEANT.get(name, name) if isinstance(name, str) else name, TARGETS)
@@ -187,12 +187,12 @@ def target_named(name: Any) -> Target:
 
 
 def serving(memory: str) -> Target:
-    """The default target for arrays of a memory."""
+    """Return the default target for arrays of a memory."""
     return next(target for target in TARGETS.values() if target.serves and target.memory == memory)
 
 
 def owner(arch: str) -> Target:
-    """The target that has an architecture of a name.
+    """Return the target that has an architecture of a name.
 
     Example:
         >>> owner("gfx942").name, owner("sm_80").name
