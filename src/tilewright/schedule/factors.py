@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -195,25 +195,10 @@ class FactorProduct:
         return replace(self, a=self.b, b=self.a)
 
 
-@dataclass
-class FactorPlan:
-    """The sums of a flow: operands, each loaded once, their products, and totals of products.
-
-    Args:
-        rows_m: the operands with rows along M.
-        rows_n: the operands with rows along N.
-        products: the products, in the author's order.
-        totals: the sums of products.
-    """
-
-    rows_m: list[Factor] = field(default_factory=list)
-    rows_n: list[Factor] = field(default_factory=list)
-    products: list[FactorProduct] = field(default_factory=list)
-    totals: list[Node] = field(default_factory=list)
-
-
-def plan_of(flow: Flow, m: Span, n: Span) -> FactorPlan:
-    """The operands, products and totals of a flow.
+def plan_of(
+    flow: Flow, m: Span, n: Span
+) -> tuple[tuple[Factor, ...], tuple[Factor, ...], tuple[FactorProduct, ...], tuple[Node, ...]]:
+    """The operands with rows along M, and along N, the products, and the totals of a flow.
 
     Sums that are only added to each other, or subtracted, form one total.  A negated operand becomes the
     operand itself in a subtracted product.
@@ -226,7 +211,8 @@ def plan_of(flow: Flow, m: Span, n: Span) -> FactorPlan:
     Raises:
         TraceError: sums have different spans or dtypes, or no ring can load an operand.
     """
-    plan, signs = FactorPlan(), _signs(flow)
+    rows_m, rows_n, products, totals = list[Factor](), list[Factor](), list[FactorProduct](), list[Node]()
+    signs = _signs(flow)
     for product in flow.sums:
         pair = _factor(product.a, m, product), _factor(product.b, n, product)
         kinds = pair[0].view.dtype, pair[1].view.dtype
@@ -245,10 +231,10 @@ def plan_of(flow: Flow, m: Span, n: Span) -> FactorPlan:
         a, negated_a = _positive(product.a, product)
         b, negated_b = _positive(product.b, product)
         negative = negative ^ negated_a ^ negated_b
-        at_a = _number(plan.rows_m, _factor(a, m, product, product.scale_a))
-        at_b = _number(plan.rows_n, _factor(b, n, product, product.scale_b))
-        plan.products.append(FactorProduct(product, at_a, at_b, _number(plan.totals, total), negative))
-    return plan
+        at_a = _number(rows_m, _factor(a, m, product, product.scale_a))
+        at_b = _number(rows_n, _factor(b, n, product, product.scale_b))
+        products.append(FactorProduct(product, at_a, at_b, _number(totals, total), negative))
+    return tuple(rows_m), tuple(rows_n), tuple(products), tuple(totals)
 
 
 def _signs(flow: Flow) -> dict[int, tuple[Node, bool]]:

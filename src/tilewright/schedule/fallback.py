@@ -27,7 +27,7 @@ def with_fallback(
 
     Args:
         schedule: the schedule.
-        form: what is computed.
+        form: the form.
         specs: the classes of the arrays, by name.
         arch: the machine.
 

@@ -1,4 +1,4 @@
-"""Reductions: how the sums of the parts of K are added up, and who stores the result.
+"""Reductions: how the sums of the parts of K are added up, and which block or group stores the result.
 
 A part belongs to a block, and its sums meet the others in global memory or in a cluster; or it belongs to a
 group of warps of one block.

@@ -125,7 +125,7 @@ class Form:
         return found
 
     def spec(self, operand: Operand, specs: Mapping[str, TensorSpec]) -> TensorSpec:
-        """The class of an array, or of a view, of which only the contiguous dimension is known.
+        """The class of an array, or of a view, whose contiguous dimension alone is known.
 
         Args:
             operand: the array, or the view.
@@ -200,8 +200,7 @@ def form_of(flow: Flow) -> Form:
                 f"kernel knows how many there are; nearest legal choice: {EXPLICIT}",
                 node.location,
             )
-    operands = tuple(plan.rows_m), tuple(plan.rows_n)
-    return Form(flow, *operands, tuple(plan.products), tuple(plan.totals), batch, m, n)
+    return Form(flow, *plan, batch, m, n)
 
 
 def _refuse_folds(flow: Flow) -> None:

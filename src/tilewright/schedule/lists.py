@@ -1,9 +1,8 @@
-"""Lists of arrays: products whose operands lie anywhere, each with extents and strides of its own.
+"""Lists of arrays: a batch of products whose items have their own places in memory, extents and strides.
 
-What is computed is a batch of products.  Its items differ in their extents, so that a table in memory says
-of each item how many tiles come before it and with it, its extents M, N and K, for each of its arrays where
-it begins and its strides, and for those that bulk copies move a tensor map.  Blocks go through the tiles of
-all items, one after the other; which item a tile belongs to is found by halving.
+A table in memory has a row for each item: the number of tiles up to the item's last, its extents M, N and K,
+the start and the strides of each of its arrays, and a tensor map of each array that bulk copies move.  Blocks
+compute the tiles of all items in turn, and find the item of a tile by bisection.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ TABLE = "table"
 """The kernel's parameter for the table: i64, a row for each item; more rows are not read."""
 
 COUNT = "count"
-"""The kernel's parameter for how many items there are."""
+"""The kernel's parameter for the number of items."""
 
 LAST, SIZES, PLACES = 0, 1, 4
-"""Columns of the table: tiles up to an item's last, its extents M, N and K, and where its arrays lie."""
+"""Columns of the table: tiles up to an item's last, its extents M, N and K, and the places of its arrays."""
 
 
 def map_columns(ranks: Mapping[str, int], mapped: Collection[str]) -> dict[str, int]:
-    """Where in a row of the table the tensor maps of its arrays begin; the row ends with the last.
+    """Columns at which the tensor maps of the arrays begin; a row ends with the last map.
 
     Args:
-        ranks: for each list, dimensions of its arrays and one for the list, in the order of the table.
-        mapped: of which of them there are maps.
+        ranks: for each list, the rank of its arrays and one for the list, in the order of the table.
+        mapped: lists with tensor maps.
 
     Example:
         >>> map_columns({"A": 3, "B": 3, "D": 3}, ("A", "B"))
@@ -58,12 +57,12 @@ def map_columns(ranks: Mapping[str, int], mapped: Collection[str]) -> dict[str, 
 
 
 def mapped(form: Form, schedule: Schedule, specs: Mapping[str, TensorSpec]) -> tuple[str, ...]:
-    """The names of the lists of whose arrays there are tensor maps: of those that bulk copies load or store.
+    """The names of lists with tensor maps: bulk copies load or store their arrays.
 
     Args:
-        form: what is computed.
-        schedule: how.
-        specs: what all arrays of a list have in common, by name.
+        form: the form.
+        schedule: the schedule.
+        specs: the common class of all arrays of each list, by name.
     """
     if not schedule.by_bulk:
         return ()
@@ -81,12 +80,12 @@ class ListedArray:
     """The arrays of a list, as one array with a leading dimension.
 
     Args:
-        buffer: the memory that all of them are parts of.
-        table: where they lie in it.
-        column: of the table, the one that says where an array begins; its strides follow.
-        spec: what all of them have in common, with the leading dimension.
-        lengths: of the dimensions behind it, the extents' names in the graph.
-        map_column: of the table, where the array's tensor map begins; None: there are none.
+        buffer: the memory that contains all arrays.
+        table: the table of their places.
+        column: the column with the start of an array; its strides follow.
+        spec: the common class of all arrays, with the leading dimension.
+        lengths: the extents of the other dimensions, by their names in the graph.
+        map_column: the column at which the array's tensor map begins; None: there are no maps.
     """
 
     buffer: Tensor
@@ -96,7 +95,7 @@ class ListedArray:
     lengths: tuple[Int, ...]
     map_column: int | None = None
     matrix: Tensor = field(init=False)
-    """That of the item that was begun last."""
+    """The array of the current item."""
 
     @staticmethod
     def of(
@@ -105,10 +104,10 @@ class ListedArray:
         """The lists of a kernel, by the names of the graph's arrays.
 
         Args:
-            form: what is computed.
-            schedule: how.
-            specs: what all arrays of a list have in common, in the order of the table.
-            arguments: the buffers that they are parts of, and the table.
+            form: the form.
+            schedule: the schedule.
+            specs: the common class of all arrays of each list, in the order of the table.
+            arguments: the memory that contains them, and the table.
         """
         shapes = {one.name: one.shape for one in form.flow.parameters if isinstance(one, Operand)}
         ranks = {name: spec.rank for name, spec in specs.items()}
@@ -121,7 +120,7 @@ class ListedArray:
         return found
 
     def __post_init__(self) -> None:
-        # What is known before any item is begun: along what they are contiguous, and what divides them.
+        # Before the first item, the contiguous dimension and divisors of extents and strides are known.
         lengths = [MOST // divisor * divisor for divisor in self.spec.extent_divisors[1:]]
         known = enumerate(self.spec.stride_divisors[1:])
         strides = [1 if self._is_unit(dim) else max(divisor, 2) for dim, divisor in known]
@@ -134,14 +133,14 @@ class ListedArray:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """How many arrays there are, and the extents of the one of the item that was begun last."""
+        """The number of arrays, and the extents of the current item's array."""
         return (self.table.shape[0], *self.matrix.shape)
 
     def begin(self, item: Index, sizes: Mapping[Int, Index]) -> None:
-        """Read where the array of an item lies.
+        """Make an item the current one: read the place of its array.
 
         Args:
-            item: which one.
+            item: index of the item.
             sizes: its extents, by their names in the graph.
         """
         per_start = max(self.spec.align // self.spec.dtype.bytes, 1)
@@ -214,9 +213,9 @@ class ListTiles(Partition):
         self.block, self.turns = block, turns
 
     def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
-        """The block's tiles; of groups that take turns each one's own, every ``each``-th.
+        """The block's tiles; or, for groups that take turns, every ``each``-th of them.
 
-        How many steps a tile takes, those know alone who look: every group goes through the tiles of all.
+        Only the table has the number of steps of a tile, so that every group visits the tiles of all groups.
         """
         form, (tile_m, tile_n, tile_k) = self.form, self.schedule.tile
         named = form.arranged(False)  # the table names extents as the author does
@@ -246,7 +245,7 @@ class ListTiles(Partition):
                 one.begin(item, sizes)
             first = let(done.get())
             done.set(first + steps)
-            # The tile before, of the same group, has a number that is less by as many as there are blocks.
+            # The previous tile of the same group has a number that is smaller by `blocks * each`.
             begins = at < self.schedule.blocks * each
             work = Work((item,), m, n, first, steps, turn, group, begins=begins)
             if each == 1:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewright.arch import REFERENCE
-from tilewright.dataflow.nodes import Node, Reduce, Store
+from tilewright.dataflow.nodes import Reduce
 from tilewright.schedule.bulk import COPYING_REGISTERS, COPYING_WARPS
+from tilewright.schedule.facts import Reasons
 from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.targets.atoms import TENSOR_CORE, fma, is_listed, spelled
-
-Reasons = Iterator[tuple[str, str, str, Node | Store]]
-"""Broken rules: field, sentence with value and limit, nearest legal choice, and the value of the flow."""
 
 
 def fitting(case: ScheduleOnMachine) -> str:

@@ -72,7 +72,7 @@ class PanelStaging(WholeBlock):
                 assert source is not None, "every tile belongs to an operand"
                 with made_by(node=move.part):
                     if source.factor.is_computed:
-                        # One thread holds the tile, first what is contiguous in memory.
+                        # One thread holds the tile, with the contiguous dimension first.
                         dims = (0, 1) if source.sample.unit_dim == 0 else (1, 0)
                         modes = tuple(Mode(ring.shape[dim], dim, 1) for dim in dims)
                         spread = Distribution(ring.shape, (), modes)

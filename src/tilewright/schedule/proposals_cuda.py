@@ -162,7 +162,7 @@ def _copied(question: Question) -> Iterator[Candidate]:
 
 
 def candidates(question: Question) -> Iterator[Candidate]:
-    """Candidate schedules, the first of which is the choice.
+    """Candidate schedules; the first is the choice.
 
     Small products of many batch items come first, then f64, packed weights and decoded operands, which have
     forms of their own.

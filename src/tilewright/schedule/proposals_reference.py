@@ -1,4 +1,4 @@
-"""Schedules for the reference: what is executed one operation after the other should be little."""
+"""Schedules for the reference, which executes operations one after another: few operations are best."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import MMA_F64, MMA_F64_M16K4, TENSOR_CORE, fma
 
 SUPPORTED = ("f64", "f32", "f16", "bf16", *(made.name for made in FP8), "i8")
-"""Element types that operations multiply as they are."""
+"""Element types that are multiplied without a conversion."""
 
 INTEGERS = ("u32", "u64")
-"""Wider integers, in which `matmul` multiplies those of every other width; no matrix unit does."""
+"""Wider integers, in which `matmul` multiplies all other integers; no matrix unit supports them."""
 
 LARGE = 96
-"""Up to here the sides of a result are more than two or three tiles of 32."""
+"""Rows or columns of a result up to which tiles have 32 of them, not 64."""
 
 
 def tensor_core(question: Question) -> MmaAtom | None:
-    """The atom of ``mma.sync`` for the operands of a product, if it keeps the accuracy that is asked for.
+    """The atom of ``mma.sync`` for the operands of a product, if it has the requested precision.
 
     Raises:
-        DTypeError: no product of such numbers.
+        DTypeError: no product of this dtype is supported.
     """
     dtype = question.dtype
     if dtype.name not in (*SUPPORTED, *INTEGERS):
@@ -41,7 +41,7 @@ def tensor_core(question: Question) -> MmaAtom | None:
 
 
 def candidates(question: Question) -> Iterator[Candidate]:
-    """A small tile, of large results a larger one, and no other: the fewer operations, the less time."""
+    """One small tile, or a larger one for large results: the fewer operations, the less time."""
     known = question.dtype.name in (*SUPPORTED, *INTEGERS)
     atom = (tensor_core(question) if known else None) or fma(question.dtype)
     m, n, k = atom.shape

@@ -7,8 +7,8 @@ A form's rate of multiplication says little if blocks are few or wait for memory
 join the others, and each form that leaves multiprocessors idle also comes with its K in parts.  The estimate
 `BULK` ranks all of them.
 
-Up to 64 rows of A cost no time in addition to B, which is read once.  What counts is how many bytes are on
-their way: deep steps, of several times 128 bytes of K, in a ring that fills the shared memory of a
+Up to 64 rows of A cost no time in addition to B, which is read once.  The number of bytes on their way
+counts: deep steps, of several times 128 bytes of K, in a ring that fills the shared memory of a
 multiprocessor.  The columns of B lie along the rows of ``wgmma``.
 """
 
@@ -381,7 +381,7 @@ def _decoding_schedule(asked: Question, shape: WgmmaForm, *, swap: bool) -> Sche
     (rows, columns), kind = shape.tile, asked.dtype
     block_k = max(SETS * part_depth(kind), ROW_BYTES // a.bytes)
     stored = sum(store.operand.dtype.bytes for store in asked.form.stores)
-    # A group's buffers hold rows of 128 bytes each, or narrow slices, of which two take as much.
+    # A group's buffer holds rows of 128 bytes, or two narrow slices of the same size together.
     buffers = shape.groups * shape.buffers * min(shape.rows * ROW_BYTES, shape.rows * columns * stored)
     room = asked.arch.shared_bytes - BARRIERS_BYTES - buffers * max(len(asked.form.stores), 1)
     stages = min(room // (block_k * (rows * a.bytes + columns * b.bytes)), shape.stages)

@@ -46,7 +46,7 @@ from tilewright.schedule.work import Work
 
 @dataclass(frozen=True)
 class Pairs:
-    """An array of pairs of numbers, of which each number belongs to one operand.
+    """An array of pairs of numbers; each number of a pair belongs to one operand.
 
     Args:
         array: (rows, K, 2) or (K, rows, 2) in global memory, for a tile of the result.

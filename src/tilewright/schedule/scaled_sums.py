@@ -1,4 +1,4 @@
-"""Scales of sums: numbers by which a sum of products is multiplied when it is added to others.
+"""Scales of sums: factors of a sum of products when it is added to other sums.
 
 All products of a run of neighbours along K share their scales.  They are added up first, and the sum is
 multiplied once, by the scale of its row times the scale of its column.  After a sum is added, threads load
