@@ -218,25 +218,12 @@ class ListTiles(Partition):
         Only the table has the number of steps of a tile, so that every group visits the tiles of all groups.
         """
         form, (tile_m, tile_n, tile_k) = self.form, self.schedule.tile
-        named = form.arranged(False)  # the table names extents as the author does
-        extents = (named.m.extent, named.n.extent, named.a.depth.extent)
         done = var(0)
         for turn in traced_range(self.turns):
             number = let(natural(self.block + turn * self.schedule.blocks))
             item = last_not_after(number, self.count, self._first)
             at = let(natural(number - self._first(item)))
-            sizes: dict[Int, Index] = {}
-            for column, extent in enumerate(extents):
-                # A divisor of the extent of all items is known.
-                divisor = lcm(
-                    *(
-                        one.spec.extent_divisors[dim + 1]
-                        for one in self.lists
-                        for dim, length in enumerate(one.lengths)
-                        if length == extent
-                    )
-                )
-                sizes[extent] = index(self.table[item, SIZES + column], 0, MOST + 1, multiple=divisor)
+            sizes = self._sizes(item)
             tiles_m = let(maximum(ceil_div(sizes[form.m.extent], tile_m), 1))
             tiles_n = let(maximum(ceil_div(sizes[form.n.extent], tile_n), 1))
             m, n = self.order.place(at, tiles_m, tiles_n)
@@ -258,3 +245,20 @@ class ListTiles(Partition):
         """The number of an item's first tile."""
         before = index(self.table[maximum(item - 1, 0), LAST], 0, MOST + 1)
         return before * minimum(item, 1)
+
+    def _sizes(self, item: Index) -> dict[Int, Index]:
+        """The extents of an item, by their names in the graph."""
+        form, found = self.form.arranged(False), {}  # the table names extents as the author does
+        for at, extent in enumerate((form.m.extent, form.n.extent, form.a.depth.extent)):
+            known = ((one.spec, one.lengths) for one in self.lists)
+            divisors = (  # of the extents of all items
+                spec.extent_divisors[dim + 1]
+                for spec, lengths in known
+                for dim, length in enumerate(lengths)
+                if length == extent
+            )
+            place = self.table[item, SIZES + at]
+            found[extent] = index(
+                place, 0, MOST + 1, multiple=lcm(*divisors)
+            )  # divide the extents of all items
+        return found
