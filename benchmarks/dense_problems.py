@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import tilewright as tw
 from tilewright.errors import LaunchError
 from tilewright.runtime.kernel import Bound
-from tilewright.schedule.choice import SHARED, candidates, split_candidates
+from tilewright.schedule.choice import candidates, split_candidates
 from tilewright.schedule.question import Candidate, Question, Splitting
 
 How: TypeAlias = tw.Schedule | Splitting | None
@@ -258,7 +258,7 @@ def family_of(schedule: tw.Schedule) -> str:
     copies = "bulk copies" if schedule.staging == "tma" else "other copies"
     if schedule.split_k == 1:
         return "few rows" if schedule.swap_ab else copies
-    way = schedule.split_k if schedule.reduction not in SHARED else schedule.reduction
+    way = schedule.reduction if schedule.reduction_class.shares_tile else schedule.split_k
     return f"few rows, split {way}" if schedule.swap_ab else f"split {way}"
 
 
