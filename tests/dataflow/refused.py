@@ -383,3 +383,21 @@ def unknown_precision(A, B, bias, index, C, alpha):
     for m, n in tw.tiles(C):
         acc = tw.zeros(precision="tf23")
         C[m, n] = acc
+
+
+@case
+def zeros_of_a_dtype_first(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = tw.zeros(tw.f32)
+
+
+@case
+def zeros_in_the_old_order(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = tw.zeros(tw.f32, (m, n))
+
+
+@case
+def full_in_the_old_order(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = tw.full(0.0, tw.f32, (m, n))
