@@ -200,13 +200,14 @@ class ScheduleOnMachine(ScheduleFacts):
         only threads have used that memory, and if the block computes one tile.
         """
         schedule, kinds = self.schedule, {one.kind, other.kind}
-        in_cluster = schedule.is_clustered  # where no barrier holds the threads of one block alone
-        if schedule.stores_by_groups or in_cluster or self.is_persistent or not self.target.machine_code:
+        if schedule.stores_by_groups or self.is_persistent or not self.target.machine_code:
+            return False
+        if schedule.is_clustered:  # a barrier of a cluster holds the threads of all its blocks
             return False
         if schedule.atom.asynchronous and RING in kinds:
             return False
-        if self.run and kinds == {TICKET, RING}:
-            return False  # some threads alone copy the scales of groups into the ring
+        if self.run and kinds == {TICKET, RING}:  # only some threads copy scales of groups into the ring
+            return False
         return kinds in ({RESULT, PARTIAL}, {RESULT, RING}, {TICKET, RING}) or (
             schedule.is_split and kinds == {PARTIAL, RING}
         )

@@ -53,8 +53,13 @@ class Reductions:
         if tile.shape[dim] == 1:
             text = "what does not vary along a dimension is not reduced along it; nearest legal choice: "
             raise TraceError(f"{text}multiply by its extent, or leave it as it is", location)
-        inside = self._inside(combine, tile, dim, at if self.schedule.across else 0)
-        return self.of_threads(combine, inside, dim, work)
+        length = tile.shape[dim]
+        extent = self.extents[dim] - (at if self.schedule.across else 0) * length
+        if not (isinstance(extent, int) and extent == length):
+            # Elements past the edge become the neutral element.
+            inside = coordinates(tile, dim) < extent
+            tile = elementwise("select", inside, tile, neutral(combine, tile.dtype))
+        return self.of_threads(combine, tile, dim, work)
 
     def of_threads(self, combine: str, tile: Fragment, dim: int, work: Work) -> Fragment:
         """``combine`` over the rows (dim 0) or columns (1) of a tile."""
@@ -89,16 +94,6 @@ class Reductions:
         known = unwrap_condition(extent <= length)
         if known != Constant(True):
             current().guards.append(Guard(known, message, (unwrap(extent),)))
-
-    def _inside(self, combine: str, tile: Fragment, dim: int, at: Index) -> Fragment:
-        """The tile, with the neutral element in place of elements past the edge."""
-        length = tile.shape[dim]
-        extent = self.extents[dim] - at * length
-        if isinstance(extent, int) and extent == length:
-            return tile
-        inside = coordinates(tile, dim) < extent
-        made: Fragment = elementwise("select", inside, tile, neutral(combine, tile.dtype))
-        return made
 
     def _scratch_for(self, held: Distribution, dim: int, kind: DType) -> Tensor | None:
         """Shared memory for the parts of several warps; None if each warp holds all of its own."""

@@ -205,7 +205,10 @@ class StagedEpilogue(DirectEpilogue):
         buffer, group = j % self.buffers, values.place.work.group
         made = [values.stored(store) for store in self.blocks] if values.loads(self.blocks) else None
         if self.bulk:
-            bulk_wait(self._pending(j))
+            # Stores of later slices, of this tile or the one before, may still read their buffers.
+            alike = [i for i in range(self.count) if i % self.buffers == buffer]
+            last = j - self.buffers if j >= self.buffers else alike[-1] - self.count
+            bulk_wait(j - last - 1)
         over_ring = j == 0 and not self.roles
         if self.bulk or self.buffers == 1 or self.count % self.buffers or over_ring:
             self.meet(group)
@@ -228,14 +231,6 @@ class StagedEpilogue(DirectEpilogue):
         """Wait for the stores that are under way."""
         if self.bulk:
             bulk_wait(0)
-
-    def _pending(self, j: int) -> int:
-        """Slices that stores may still read from their buffers while slice ``j`` is written to its own."""
-        before = next((i for i in range(j - 1, -1, -1) if i % self.buffers == j % self.buffers), None)
-        if before is not None:
-            return j - before - 1
-        last = max(i for i in range(self.count) if i % self.buffers == j % self.buffers)
-        return self.count - last - 1 + j  # it was used by the tile before
 
     def meet(self, group: Index) -> None:
         """Wait for all warps that compute the tile."""
