@@ -204,8 +204,8 @@ def _asked(name: str, where: str, linkers: str | None) -> AmdToolchain | Compile
     found = re.search(r"clang version (\d+)(\S*)", version)
     if found is None:
         return CompilerTrial(where, None, "it does not call itself a clang")
-    beside = str(Path(where).resolve().parent)
-    candidates = ((f"ld.lld-{found[1]}", linkers), ("ld.lld", beside), ("ld.lld", linkers))
+    own = str(Path(where).resolve().parent)
+    candidates = ((f"ld.lld-{found[1]}", linkers), ("ld.lld", own), ("ld.lld", linkers))
     linker = next((at for called, there in candidates if (at := find_program(called, there))), None)
     return AmdToolchain(name, found[1] + found[2], (where,), (linker,) if linker else ())
 

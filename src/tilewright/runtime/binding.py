@@ -147,7 +147,7 @@ def integer(kernel: str, name: str, value: Any) -> int:
     """
     try:
         number = operator.index(value) if is_integer(value) or isinstance(value, int) else None
-    except Exception:  # noqa: BLE001 what a stranger's __index__ raises
+    except Exception:  # noqa: BLE001 a user's `__index__` may raise anything
         number = None
     if number is None or isinstance(value, bool):
         whole = None if isinstance(value, bool) else near_integer(value)
@@ -309,12 +309,12 @@ def _plain(name: str, dtype: DType, value: Any) -> float | int:
             most = math.copysign(limits(dtype)[1], 1 if value > 0 else -1)
             text = f"{name}={shown(value)} must be a number, which {dtype} holds"
             raise LaunchError(f"{text}; nearest legal choice: {most}") from None
-        except Exception:  # noqa: BLE001 whatever a stranger's __float__ raises
+        except Exception:  # noqa: BLE001 a user's `__float__` may raise anything
             pass
         raise LaunchError(f"{name}={shown(value)} must be a number, which {dtype} holds")
     try:
         whole = operator.index(value)
-    except Exception:  # noqa: BLE001 what a stranger's __index__ raises
+    except Exception:  # noqa: BLE001 a user's `__index__` may raise anything
         raise LaunchError(f"{name}={shown(value)} must be an integer, to be passed as {dtype}") from None
     low, high = (0, 1) if dtype.kind == "bool" else (np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max)
     if not low <= whole <= high:

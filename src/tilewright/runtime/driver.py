@@ -131,39 +131,40 @@ class Symbols:
         not_capturing: the status of a stream that is not captured.
         ordinal: the pointer attribute for the index of its device.
         most_shared: the function attribute that allows more shared memory; needed for dynamic shared memory.
-        version: the version as a number.
-        count: how many devices there are.
-        retain: the context of a device, from its handle; empty: a device is made current by its number.
-        handle: the handle of a device, from its number; needed with `retain`.
-        get_current: what is current in this thread.
-        set_current: makes that current.
-        wait_device: returns when the current device has ended all that it was given.
-        load_module: machine code to a module.
-        find_function: a module and a name to a kernel.
-        unload_module: gives a module back.
+        version: returns the version as a number.
+        count: returns the number of devices.
+        retain: returns the context of a device from its handle; empty if devices become current by index.
+        handle: returns the handle of a device from its index; needed with `retain`.
+        get_current: returns the current context or device of this thread.
+        set_current: makes a context or device current in this thread.
+        wait_device: waits for all work on the current device.
+        load_module: loads machine code and returns a module.
+        find_function: returns a kernel from a module and a name.
+        unload_module: unloads a module.
         set_attribute: sets an attribute of a kernel; needed with `most_shared`.
-        launch: kernel, extents of the grid and of a block, shared bytes, stream, arguments, nothing.
-        resident: kernel, threads of a block, shared bytes to the blocks that a multiprocessor holds at once.
-        allocate: bytes to the address of memory of the current device.
-        free: gives that back.
-        allocate_host: bytes to the address of memory of the host that copies in the background read.
-        free_host: gives that back.
-        fill: sets bytes: address, byte, how many, stream.
-        copy_in: to the device: its address, the host's, bytes.
-        copy_out: to the host: its address, the device's, bytes.
+        launch: takes kernel, extents of grid and block, shared bytes, stream, argument pointers and null.
+        resident: returns the resident blocks of a multiprocessor from kernel, threads of a block, shared
+            bytes.
+        allocate: allocates bytes on the current device and returns the address.
+        free: frees memory of a device.
+        allocate_host: allocates pinned host memory and returns the address.
+        free_host: frees pinned host memory.
+        fill: sets bytes; takes address, byte, count, stream.
+        copy_in: copies to the device; takes its address, the host's address, bytes.
+        copy_out: copies to the host; takes its address, the device's address, bytes.
         copy_in_order: `copy_in` in order with a stream, the fourth argument.
-        pointer_attribute: an attribute of the memory at an address.
-        exchange_capture: sets the capture mode of this thread and returns the one before.
-        is_capturing: a stream to whether it is captured.
-        stream_number: a stream to a number that no other has.
-        wait_stream: returns when a stream has ended all that it was given.
-        create_event: flags to an event.
-        record: an event after all that a stream, the second argument, was given.
-        query_event: succeeds when an event has come to pass.
-        wait_event: returns when an event has come to pass.
-        elapsed: milliseconds from one event to another.
-        destroy_event: gives an event back.
-        more: arguments that a function takes after those of every driver, by its name.
+        pointer_attribute: returns an attribute of the memory at an address.
+        exchange_capture: sets the capture mode of this thread and returns the previous mode.
+        is_capturing: returns the capture status of a stream.
+        stream_number: returns the unique number of a stream.
+        wait_stream: waits for all work on a stream.
+        create_event: creates an event from flags.
+        record: records an event on a stream, the second argument.
+        query_event: succeeds if an event has completed.
+        wait_event: waits for an event.
+        elapsed: returns the milliseconds between two events.
+        destroy_event: destroys an event.
+        more: further arguments of functions in this driver, by function name.
     """
 
     vendor: str

@@ -115,7 +115,7 @@ def _describe(driver: Driver, index: int = 0) -> HipDevice:
     driver.call(ask, ctypes.addressof(record), index)
     gfx = re.search(rb"gfx[0-9a-f]+[\w:+-]*", record.raw[256:])
     if gfx is None:
-        raise LaunchError(f"{library.path} does not say of which architecture device {index} is")
+        raise LaunchError(f"{library.path} does not report the architecture of device {index}")
 
     def get(attribute: int) -> int:
         return int(driver.call("hipDeviceGetAttribute", attribute, index))

@@ -461,24 +461,23 @@ class PreparedLaunch:
                     raise LaunchError(
                         f"kernel {self._kernel}: {what} since the launch was prepared; prepare it again"
                     )
-            self._launch(self._with(numbers) if numbers else self._arguments, self._pointers, stream)
+            arguments = self._arguments
+            if numbers:
+                given = list(arguments)
+                for name, value in numbers.items():
+                    if name not in self._scalars:
+                        raise LaunchError(
+                            f"kernel {self._kernel}: {name}= is none of the numbers that may be given anew "
+                            f"({', '.join(self._scalars) or 'it has none'}); arrays, integers and constants "
+                            "need a launch prepared for them"
+                        )
+                    given[self._scalars[name]] = value
+                arguments = tuple(given)
+            self._launch(arguments, self._pointers, stream)
         except TilewrightError as error:
             trim(error)
             raise
         return self._executable
-
-    def _with(self, numbers: dict[str, Any]) -> Sequence[Any]:
-        """Return the arguments with some numbers replaced."""
-        given = list(self._arguments)
-        for name, value in numbers.items():
-            if name not in self._scalars:
-                raise LaunchError(
-                    f"kernel {self._kernel}: {name}= is none of the numbers that may be given anew "
-                    f"({', '.join(self._scalars) or 'it has none'}); arrays, integers and constants need a "
-                    "launch prepared for them"
-                )
-            given[self._scalars[name]] = value
-        return given
 
     def __repr__(self) -> str:
         return f"<prepared launch of {self._kernel} for {self._executable.target} {self._executable.arch}>"

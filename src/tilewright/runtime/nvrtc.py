@@ -116,7 +116,14 @@ def compile_text(text: str, arch: str, name: str = "kernel", *, lines: bool = Fa
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = _text(nvrtc, program, "ProgramLog")
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise CompileError(f"NVRTC refused {name} for {arch}: {status.name}", _excerpts(log, text), text)
+            # Add the source line after each message that names one.
+            source, quoted = text.split("\n"), list[str]()
+            for message in log.split("\n"):
+                quoted.append(message)
+                found = re.search(r"\.cu\((\d+)\)", message)
+                if found and int(found[1]) <= len(source):
+                    quoted.append(f"    {source[int(found[1]) - 1].strip()}")
+            raise CompileError(f"NVRTC refused {name} for {arch}: {status.name}", "\n".join(quoted), text)
         cubin = _bytes(nvrtc, program, "CUBIN")
     finally:
         nvrtc.nvrtcDestroyProgram(program)
@@ -142,17 +149,6 @@ def _bytes(nvrtc: Any, program: Any, what: str) -> bytes:
 
 def _text(nvrtc: Any, program: Any, what: str) -> str:
     return _bytes(nvrtc, program, what).rstrip(b"\x00 \n").decode(errors="replace")
-
-
-def _excerpts(log: str, text: str) -> str:
-    """Return the log with the source line after each message that names one."""
-    lines = text.split("\n")
-    out = []
-    for message in log.split("\n"):
-        out.append(message)
-        if (found := re.search(r"\.cu\((\d+)\)", message)) and int(found[1]) <= len(lines):
-            out.append(f"    {lines[int(found[1]) - 1].strip()}")
-    return "\n".join(out)
 
 
 def _resources(log: str) -> dict[str, int]:

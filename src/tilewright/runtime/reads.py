@@ -196,7 +196,11 @@ def _values(function: FunctionType) -> Iterator[tuple[str, Any]]:
             continue  # the library itself, which loads names on demand
         path = f"{where}: {name}"
         for attribute in attributes:
-            inner = _attribute(value, attribute)
+            if isinstance(value, ModuleType):
+                inner = vars(value).get(attribute, _MISSING)
+            else:  # without running user code
+                inner = inspect.getattr_static(value, attribute, _MISSING)
+                inner = _MISSING if hasattr(type(inner), "__get__") else inner
             if inner is _MISSING:
                 break
             value, path = inner, f"{path}.{attribute}"
@@ -232,14 +236,6 @@ def _cell(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # empty as yet
         return _MISSING
-
-
-def _attribute(value: Any, name: str) -> Any:
-    """Return an attribute that can be read without running user code."""
-    if isinstance(value, ModuleType):
-        return vars(value).get(name, _MISSING)
-    found = inspect.getattr_static(value, name, _MISSING)
-    return _MISSING if hasattr(type(found), "__get__") else found
 
 
 def _state(value: Any, deepest: int) -> Hashable:

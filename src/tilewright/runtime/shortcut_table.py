@@ -240,7 +240,7 @@ struct Fit {
   const Word* sizes;  // extents, then strides in bytes
   const Object* element;
   Word address;           // modulo 16
-  Word lowest, highest;   // bytes from its address to its lowest element, and to behind its highest
+  Word lowest, highest;   // bytes from its address to its lowest element, and to the end of its highest
   Word offset;            // of its address in the arguments
 };
 
@@ -264,7 +264,7 @@ struct Table {
   void (*drop)(Object*);
   Object* (*call)(Object* function, Object* arguments, Object* named);
   Word mask;      // slots - 1, a power of two less one
-  Plan** plans;   // open addressing; null where there is none
+  Plan** plans;   // open addressing; null: empty slot
 };
 
 static inline Word mixed(Word hash, Word value) {
