@@ -68,9 +68,9 @@ CASES = {
         ("ij,jk->ik", SQUARE, SQUARE),
         {"out": SQUARE.copy(), "c": SQUARE, "alpha": 2.0, "beta": 0.0, "bias": ROW, "activation": "relu"}
         | {"multiply": SQUARE, "derivative": "relu", **DRAWN, "residual": SQUARE, "saturate": True}
-        | {**HOW, **SPLIT, "batch_invariant": True},
+        | {**HOW, **SPLIT, "batch_invariant": True, "conjugate_a": True, "conjugate_b": True},
         "einsum",
-        SEEDS,
+        SEEDS | {"conjugate_a", "conjugate_b"},  # of real numbers
     ),
     "scaled_mm": Case(
         tw.scaled_mm,

@@ -119,6 +119,7 @@ def multiplied(
     numbers: tuple[complex, complex | None],
     how: tuple[Any, ...],
     stream: Any,
+    subscripts: str = "",
 ) -> Any:
     """The product of complex arrays; one like an earlier one needs addresses and numbers alone.
 
@@ -128,6 +129,7 @@ def multiplied(
         numbers: ``alpha`` and ``beta``.
         how: the other arguments of `complex_matmul`, in its order, but ``stream``.
         stream: the caller's.
+        subscripts: of a contraction; empty: of matrices.
     """
     arrays, are_pairs = list[Any](), True
     for one in given:
@@ -148,14 +150,14 @@ def multiplied(
         said = (alpha == 0, alpha == 1, alpha.imag == 0, numbers[1] is None, beta == 0, beta.imag == 0)
         # The types tell a pair, in which no part may be None, from an interleaved array.
         updates = given[2] is not None and arrays[4] is arrays[6] and arrays[5] is arrays[7]
-        words = (said, *map(type, given), updates, *how)
+        words = (said, *map(type, given), updates, *how, subscripts)
     made = called(
         _PLANS,
         arrays,
         words,
         passed,
         stream,
-        lambda located: part(PLAN)(op, given, numbers, how, located).launch(stream),
+        lambda located: part(PLAN)(op, given, numbers, how, located, subscripts).launch(stream),
         _result,
     )
     if given[3] is not None:

@@ -30,6 +30,7 @@ from tilewright.ops.complex_products import (
     RESULTS,
     Pairs,
     Together,
+    contracted,
     four_products,
     products_of_halves,
     terms_of,
@@ -42,6 +43,8 @@ from tilewright.ops.complex_strategies import (
     by_one_product,
     strategy_for,
 )
+from tilewright.ops.contraction import Posed, posed, read_subscripts
+from tilewright.ops.contraction import result_shape as contracted_shape
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
 from tilewright.ops.planning import of_sums
 from tilewright.ops.prepasses import FASTER_FROM, is_split
@@ -78,6 +81,7 @@ class ComplexWanted(NamedTuple):
     how: Schedule | Splitting | None = None
     target: str | None = None
     op: str = "complex_matmul"
+    subscripts: str = ""
 
 
 def plan_complex(
@@ -100,7 +104,12 @@ def plan_complex(
     parts = {name: parts_of(asked.op, name, one, read) for name, one in arguments.items()}
     scale = _scale_of_c(parts, asked)
     kind = _result_dtype(parts, asked)
-    shape = result_shape(parts["a"].shape, parts["b"].shape, asked.op)
+    labels = None
+    if asked.subscripts:
+        labels = read_subscripts(asked.subscripts, [len(parts[name].shape) for name in ("a", "b")])
+        shape = contracted_shape(asked.subscripts, labels, {name: one.re.info for name, one in parts.items()})
+    else:
+        shape = result_shape(parts["a"].shape, parts["b"].shape, asked.op)
     infos = {name: one.info for name, one in named(parts).items()}
     backend = backend_for(asked.op, list(infos.items()), asked.target)
     if "c" in parts and scale == 0:  # it fits, and is not read
@@ -111,20 +120,35 @@ def plan_complex(
         made = tuple(one.make() for one in fresh)
         parts["out"] = parts_of(asked.op, "out", made if len(made) == 2 else made[0])
     arrays = named(parts)
-    problem = problem_of({name: one.info for name, one in arrays.items()})
     number = dtypes.f64 if dtypes.f64 in {one.dtype for one in parts.values()} else dtypes.f32
     check_numbers(asked.op, number, alpha=asked.alpha, beta=scale)
     alpha, beta = complex(asked.alpha), complex(scale)
-    if alpha == 0:
-        problem, alpha = problem.without_products(), complex(1)
     check_apart(asked.op, parts)
     call = _call(asked.op, parts, fresh, backend)
-    seen = {name: _seen(one, problem, name) for name, one in arrays.items()}
+    infos = {name: one.info for name, one in arrays.items()}
+    contraction: Posed | None = None
+    problem: Problem | None
+    if labels is not None:
+        contraction = posed(labels, infos, multiplies=alpha != 0)
+        if contraction.is_empty:
+            return call.plan(result=parts["out"].given)
+        problem = contraction.problem
+    else:
+        whole = problem_of(infos)
+        problem = whole if alpha != 0 else whole.without_products()
+    alpha = alpha or complex(1)  # a product by 0 has K = 0
+    if problem is not None:
+        seen = {name: _seen(one, problem, name) for name, one in arrays.items()}
+    else:
+        assert contraction is not None
+        seen = {name: Strided(one.array, contraction.infos[name]) for name, one in arrays.items()}
     precision = of_sums(asked.precision, parts["a"].dtype)
     sides = ((asked.conjugate_a, "a"), (asked.conjugate_b, "b"), (False, "c"))
     conjugates = tuple(wanted ^ (name in parts and parts[name].is_conjugate) for wanted, name in sides)
     infos = {name: one.info for name, one in seen.items()}
-    if is_split(infos, problem, asked.precision, asked.how, backend.name, FASTER_FROM / 4):
+    if problem is None:
+        strategy = ComplexStrategy(METHODS[0])
+    elif is_split(infos, problem, asked.precision, asked.how, backend.name, FASTER_FROM / 4):
         strategy = by_halves(infos, problem, both=HALVES_OF[asked.precision] == 2)
     else:
         is_plain = (alpha, asked.how, asked.method, precision) == (1, None, METHODS[0], EXACT)
@@ -150,19 +174,22 @@ def plan_complex(
         numbers = (alpha.real, alpha.imag, beta.real, beta.imag)
         pairs = _pairs(seen) if has_warps else APART
         in_background = has_warps or (isinstance(asked.how, Schedule) and asked.how.copies_in_background)
-        together = _together(seen, strategy) if in_background else (False, False)
+        together = _together(seen, strategy) if in_background and problem is not None else (False, False)
         constants: dict[str, Any] = {"terms": terms_of(alpha, beta, adds="c" in parts)}
         if strategy.halves is None:
             constants["precision"] = precision
-        kernel = _kernel_of(strategy, together)(len(problem.batch), number).bind(
-            **constants, conjugates=conjugates, pairs=pairs, schedule=asked.how
-        )
+        if problem is not None:
+            multiply = _kernel_of(strategy, together)(len(problem.batch), number)
+        else:
+            assert contraction is not None
+            multiply = contracted(contraction.contraction, number)
+        kernel = multiply.bind(**constants, conjugates=conjugates, pairs=pairs, schedule=asked.how)
         joined: list[tuple[str, Callable[[Strided], Strided]]]
         joined = [(one, as_pairs) for one, kind in zip(("c", "out"), pairs, strict=True) if kind is not None]
         joined += [(one, with_both) for one, is_one in zip(("a", "b"), together, strict=True) if is_one]
-        for whole, join in joined:  # one array has both parts
-            there[whole] = join(there[whole])
-            names = [whole if one == whole + IMAGINARY else one for one in names]
+        for whole_name, join in joined:  # one array has both parts
+            there[whole_name] = join(there[whole_name])
+            names = [whole_name if one == whole_name + IMAGINARY else one for one in names]
     launches = [] if before is None else [before.launch]
     places = (OWN if before is not None and one in before.made else one for one in names)
     launches.append(Launch(kernel, tuple(there[one] for one in names), tuple(places), numbers))
@@ -233,6 +260,7 @@ def plan_words(
     numbers: tuple[complex, complex | None],
     words: tuple[Any, ...],
     located: Sequence[Located],
+    subscripts: str = "",
 ) -> LaunchPlan:
     """The launches of a product.
 
@@ -242,11 +270,12 @@ def plan_words(
         numbers: ``alpha`` and ``beta``.
         words: the other arguments of `complex_matmul`, in its order, but ``stream``.
         located: the keys and addresses of the arrays of `PARTS`, if those were read.
+        subscripts: of a contraction; empty: of matrices.
     """
     options, (schedule, split_k, reduction, batch_invariant, target) = words[:5], words[5:]
     split = Wanted(schedule=schedule, split_k=split_k, reduction=reduction, batch_invariant=batch_invariant)
     check_splitting(split, op)
-    asked = ComplexWanted._make((*numbers, *options, split.how, target, op))
+    asked = ComplexWanted._make((*numbers, *options, split.how, target, op, subscripts))
     return plan_complex(dict(zip(("a", "b", "c", "out"), given, strict=True)), asked, located)
 
 

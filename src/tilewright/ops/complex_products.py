@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from tilewright.dtypes import DType, f32
 from tilewright.ops.complex_parts import paired, parted
+from tilewright.ops.contraction import Contraction
 from tilewright.ops.ending import Addend, Alpha, Conversion, Output, Units
 from tilewright.ops.products import batches
 from tilewright.ops.tiled_product import (
@@ -125,6 +126,27 @@ def four_products(rank: int, number: DType, together: Together = (False, False))
         return TiledProduct(a, b, _ending(number, terms, conjugates, pairs), algebra, out="out", waits=True)
 
     return gemm_complex
+
+
+@lru_cache(maxsize=256)
+def contracted(made: Contraction, number: DType) -> Kernel:
+    """`four_products` of arrays that are seen as a contraction has them.
+
+    Args:
+        made: the contraction, whose arrays have the names of `OPERANDS` and `RESULTS`.
+        number: the dtype in which alpha and beta are multiplied, and given.
+    """
+    axes = {name: made.of(name).axes for name in (*OPERANDS, *RESULTS)}
+
+    @kernel_of(**axes, **dict.fromkeys(NUMBERS, number))
+    def gemm_complex_contraction(
+        *, precision: str, terms: frozenset[str], conjugates: Conjugates, pairs: Pairs = APART
+    ) -> TiledProduct:
+        algebra = replace(by_four(conjugates), precision=precision)
+        a, b = Operand(OPERANDS[:2]), Operand(OPERANDS[2:])
+        return TiledProduct(a, b, _ending(number, terms, conjugates, pairs), algebra, out="out")
+
+    return gemm_complex_contraction
 
 
 @lru_cache(maxsize=64)

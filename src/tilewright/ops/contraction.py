@@ -19,7 +19,7 @@ from typing import NoReturn, TypeAlias
 from tilewright.dtypes import DType, f32
 from tilewright.errors import LaunchError, shown
 from tilewright.ops.ending import Conversion, Output, Saturation, Units
-from tilewright.ops.problem import Dim, merged
+from tilewright.ops.problem import Dim, Matrices, Problem, is_part_of, merged
 from tilewright.ops.products import rare_numbers
 from tilewright.ops.tiled_product import Algebra, EndingTerm, Operand, TiledProduct, kernel_of
 from tilewright.runtime.arrays import ArrayInfo
@@ -222,6 +222,24 @@ class Posed:
     infos: Mapping[str, ArrayInfo]
     is_empty: bool
 
+    @property
+    def problem(self) -> Problem | None:
+        """The contraction as a product of matrices; None if an array needs a view."""
+        seen = dict(self.contraction.seen)
+        if any(inner for one in seen.values() for _, inner in one.groups):
+            return None
+        rank, found = self.contraction.batch, dict[str, Matrices]()
+        extents = dict(zip("mn", self.infos["out"].shape[rank:], strict=True))
+        extents["k"] = self.infos["a"].shape[-1]
+        batch = self.infos["out"].shape[:rank]
+        for name, one in seen.items():
+            dims = (*one.batch, *(group for group, _ in one.groups))
+            own = dict(zip(dims, self.infos[name].strides, strict=True))
+            groups = {"a": "mk", "b": "kn"}.get(name.partition("_")[0], "mn")
+            shape = (*batch, *(extents[group] for group in groups))
+            found[name] = Matrices(shape, tuple(own.get(dim, 0) for dim in (*range(rank), *groups)))
+        return Problem(batch, extents["m"], extents["n"], extents["k"], found)
+
 
 def extents_of(named: Subscripts, arrays: Mapping[str, ArrayInfo]) -> dict[str, int]:
     """The extent of each axis.
@@ -252,6 +270,31 @@ def extents_of(named: Subscripts, arrays: Mapping[str, ArrayInfo]) -> dict[str, 
                 )
             found[label] = extent if known == 1 else known
     return found
+
+
+def result_shape(text: str, named: Subscripts, infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
+    """The shape of the result, to which all other arrays are broadcast.
+
+    Args:
+        text: the subscripts as the caller gave them.
+        named: the labels of axes.
+        infos: the arrays of the call.
+
+    Raises:
+        LaunchError: extents, or shapes, that do not fit.
+    """
+    extents = extents_of(named, infos)
+    shape = tuple(extents[label] for label in named.out)
+    if "out" in infos and infos["out"].shape != shape:
+        raise LaunchError(f"einsum of {text!r}: out has shape {infos['out'].shape}, the result has {shape}")
+    for name in ADDED:
+        if name in infos:
+            own = infos[name].shape
+            pairs = zip(reversed(own), reversed(shape), strict=False)
+            if len(own) > len(shape) or any(n not in (1, extent) for n, extent in pairs):
+                text_of = f"{name} has shape {own}, which is not broadcast to {shape}, that of the result"
+                raise LaunchError(f"einsum of {text!r}: {text_of}")
+    return shape
 
 
 def posed(
@@ -286,7 +329,8 @@ def posed(
             axes[label] = replace(axes[label], steps={**axes[label].steps, INDEX: count})
             count *= axes[label].extent
     axes = {label: dim for label, dim in axes.items() if dim.extent != 1}
-    added = [name for name in ADDED if name in arrays] + ([INDEX] if indexed else [])
+    of = {part: [name for name in arrays if is_part_of(name, part)] for part in ("a", "b", "out")}
+    others = [name for name in arrays if is_part_of(name, *ADDED)] + ([INDEX] if indexed else [])
     groups: dict[str, list[Dim]] = {"batch": [], "m": [], "n": [], "k": []}
     for label, dim in axes.items():
         has_a, has_b = label in named.a, label in named.b
@@ -294,10 +338,10 @@ def posed(
         groups[group].append(dim)
     is_empty = any(axes[label].extent == 0 for label in named.out if label in axes)
     if not multiplies or any(dim.extent == 0 for dim in groups["k"]):
-        groups["k"] = [Dim(0, {"a": 1, "b": 1})]
-    members = {"batch": ("a", "b"), "m": ("a",), "n": ("b",), "k": ("a", "b")}
+        groups["k"] = [Dim(0, dict.fromkeys([*of["a"], *of["b"]], 1))]
+    members = {"batch": [*of["a"], *of["b"]], "m": of["a"], "n": of["b"], "k": [*of["a"], *of["b"]]}
     for name, dims in groups.items():
-        own = members[name] if name == "k" else (*members[name], "out", *added)
+        own = members[name] if name == "k" else [*members[name], *of["out"], *others]
         groups[name] = merged(_ordered(dims, name), own)
     outer_m, groups["m"] = _cut(groups["m"], "a", TILE["m"])
     outer_n, groups["n"] = _cut(groups["n"], "b", TILE["n"])
@@ -321,7 +365,8 @@ def _steps(label: str, named: Subscripts, arrays: Mapping[str, ArrayInfo]) -> di
     """By how much each array steps along an axis; 0 where it has none, or one element."""
     found = {}
     for name, info in arrays.items():
-        labels = getattr(named, name) if name in ("a", "b") else named.out[len(named.out) - len(info.shape) :]
+        is_operand = is_part_of(name, "a", "b")
+        labels = getattr(named, name[0]) if is_operand else named.out[len(named.out) - len(info.shape) :]
         steps = zip(labels, info.shape, info.strides, strict=True)
         # An axis that an operand has twice is its diagonal.
         found[name] = sum(step for own, extent, step in steps if own == label and extent != 1)
@@ -350,17 +395,17 @@ def _seen(
     name: str, info: ArrayInfo, batch: Sequence[Dim], groups: Mapping[str, Sequence[Dim]]
 ) -> tuple[Seen, ArrayInfo]:
     """How an array is seen: a view of no more dimensions than its strides need."""
-    has = {"a": "mk", "b": "kn"}.get(name, "mn")
-    whole = [number for number, dim in enumerate(batch) if dim.steps[name] or name == "out"]
+    has, is_out = {"a": "mk", "b": "kn"}.get(name.partition("_")[0], "mn"), is_part_of(name, "out")
+    whole = [number for number, dim in enumerate(batch) if dim.steps[name] or is_out]
     shape = [batch[number].extent for number in whole]
     strides = [batch[number].steps[name] for number in whole]
     found: list[tuple[str, tuple[int, ...]]] = []
     for group in has:
         dims = groups[group]
         varies = any(dim.steps[name] for dim in dims)
-        if name in ADDED and not varies and (group == "m" or found):
+        if is_part_of(name, *ADDED) and not varies and (group == "m" or found):
             continue  # what varies along nothing is taken along columns
-        alike = (name, INDEX) if name == "out" and any(INDEX in dim.steps for dim in dims) else (name,)
+        alike = (name, INDEX) if is_out and any(INDEX in dim.steps for dim in dims) else (name,)
         pieces = merged(dims, alike) or [Dim(1, {name: 0})]
         shape += [piece.extent for piece in pieces]
         strides += [piece.steps[name] for piece in pieces]

@@ -5,28 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 from tilewright.calls import launches
 from tilewright.dtypes import DType, f16, f32, f64
 from tilewright.errors import LaunchError
+from tilewright.namespaces import part
 from tilewright.ops.contraction import (
-    ADDED,
     NAMES,
     Contraction,
     Ending,
     Posed,
-    Subscripts,
     contraction,
     contraction_in_halves,
-    extents_of,
     posed,
     read_subscripts,
+    result_shape,
 )
 from tilewright.ops.ending import finishing
 from tilewright.ops.halves import plan_of_halves
 from tilewright.ops.launching import Call, Launch, LaunchPlan
-from tilewright.ops.planning import UPDATED, check_apart, number_dtype, of_sums, scale_of_c
+from tilewright.ops.planning import (
+    COMPLEX,
+    UPDATED,
+    check_apart,
+    check_complex,
+    check_real,
+    is_pair,
+    number_dtype,
+    of_sums,
+    scale_of_c,
+)
 from tilewright.ops.prepasses import FASTER_FROM, MOST_ITEMS, MOST_RANK
 from tilewright.ops.problem import Matrices
 from tilewright.ops.replay import Done, Located, Replay, called
@@ -43,7 +53,7 @@ from tilewright.ops.wanted import (
     dropout_of,
     said,
 )
-from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.arrays import ArrayInfo, describe
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
@@ -63,8 +73,8 @@ def einsum(
     out: Any = None,
     *,
     c: Any = None,
-    alpha: float = 1.0,
-    beta: float | None = None,
+    alpha: complex = 1.0,
+    beta: complex | None = None,
     bias: Any = None,
     activation: str | None = None,
     multiply: Any = None,
@@ -80,6 +90,8 @@ def einsum(
     split_k: SplitK | None = None,
     reduction: Reduction | None = None,
     batch_invariant: bool = False,
+    conjugate_a: bool = False,
+    conjugate_b: bool = False,
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
@@ -94,7 +106,9 @@ def einsum(
             ``"bik,kj->bij"``.  Letters that the result lacks are summed over; a letter twice in one operand
             is its diagonal; ``...`` stands for all axes without a letter, which are broadcast.  Without
             ``->`` the result has the letters that occur once, in alphabetical order.
-        a: array of f64, f32, f16, bf16, f8e4m3, f8e5m2, f8e4m3fnuz, f8e5m2fnuz or i8, of any strides.
+        a: array of f64, f32, f16, bf16, f8e4m3, f8e5m2, f8e4m3fnuz, f8e5m2fnuz or i8, of any strides; or
+            complex: of c32, c64 or c128, or a pair ``(re, im)`` of real arrays, as in `complex_matmul`.
+            Complex arrays take ``c``, ``alpha`` and ``beta``, and no other terms.
         b: array of the same dtype.
         out: array to write, of the result's shape and any strides; default: a new array of the framework of
             ``a``, whose axes follow each other in memory in the order of the subscripts.
@@ -123,6 +137,8 @@ def einsum(
         reduction: how the partial sums are added, as in `matmul`.
         batch_invariant: whether the bits of a row must not depend on how many rows there are, as in
             `matmul`. It is refused if an array needs a view.
+        conjugate_a: whether the conjugate of ``a`` is multiplied; real numbers are their own.
+        conjugate_b: the same for ``b``.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
@@ -159,22 +175,37 @@ def einsum(
     def first(located: Sequence[Located]) -> Done:
         how = (schedule, target, split_k, reduction, batch_invariant)
         wanted = Wanted(alpha, beta, activation, precision, out_dtype, *how, derivative, saturate, dropped)
-        given = dict(zip(ARRAYS, arrays, strict=True))
-        return plan_einsum(subscripts, given, wanted, located).launch(stream)
+        given, known = dict(zip(ARRAYS, arrays, strict=True)), dict[str, ArrayInfo]()
+        if not (is_pair(a) or is_pair(b)):
+            read = dict(zip(ARRAYS, located, strict=False))
+            for name in ("a", "b"):
+                known[name] = describe(given[name], f"einsum, argument {name}", located=read.get(name))
+        if not known or 2 in (info.dtype.components for info in known.values()):
+            check_complex("einsum", given, wanted)
+            words = (conjugate_a, conjugate_b, "4m", precision, out_dtype)
+            more = (schedule, split_k, reduction, batch_invariant, target)
+            of_call = ((a, b, c, out), (alpha, beta), (*words, *more))
+            return Done(part(COMPLEX)("einsum", *of_call, stream, subscripts), None)
+        return plan_einsum(subscripts, given, wanted, located, known).launch(stream)
 
     return called(_PLANS, arrays, words, numbers, stream, first)
 
 
 def plan_einsum(
-    subscripts: str, given: Mapping[str, Any], wanted: Wanted, located: Sequence[Located] = ()
+    subscripts: str,
+    given: Mapping[str, Any],
+    wanted: Wanted,
+    located: Sequence[Located] = (),
+    known: Mapping[str, ArrayInfo] = MappingProxyType({}),
 ) -> LaunchPlan:
-    """The launches of `einsum`, after a check of everything.
+    """The launches of `einsum` of real numbers, after a check of everything.
 
     Args:
         subscripts: of the axes.
         given: the arrays by the names of `ARRAYS`; None or no entry for one that is not given.
         wanted: the other arguments.
         located: the keys and addresses of the arrays, if those were read.
+        known: descriptions of arrays that there are already.
 
     Raises:
         LaunchError: subscripts, shapes or devices do not fit, or ``out`` shares memory with what is read.
@@ -183,12 +214,13 @@ def plan_einsum(
     check_words(wanted)
     check_splitting(wanted, "einsum")
     check_derivative("einsum", wanted.derivative, multiplies=given.get("multiply") is not None)
-    call = Call.of("einsum", given, located=located)
+    check_real("einsum", wanted)
+    call = Call.of("einsum", given, located=located, known=known)
     infos = call.infos
     beta = scale_of_c(call, wanted.beta)
     kind = result_dtype(infos, wanted, "einsum")
     named = read_subscripts(subscripts, [len(infos[name].shape) for name in ("a", "b")])
-    shape = _result_shape(subscripts, named, infos)
+    shape = result_shape(subscripts, named, infos)
     axes = zip(named.a, infos["a"].shape, strict=True)
     depth = prod(extent for axis, extent in axes if axis not in named.out) if wanted.alpha != 0 else 0
     backend = call.serve(wanted.target).name
@@ -288,19 +320,3 @@ def ending_of(made: Contraction, infos: Mapping[str, ArrayInfo], wanted: Wanted)
     terms |= {"alpha"} if wanted.alpha not in (0, 1) else set()
     late = replace(wanted.late, order=made.order)
     return tuple(finishing(terms, wanted.activation, late, NAMES["bias"]))
-
-
-def _result_shape(text: str, named: Subscripts, infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
-    """The shape of the result, to which all that is added is broadcast."""
-    extents = extents_of(named, infos)
-    shape = tuple(extents[label] for label in named.out)
-    if "out" in infos and infos["out"].shape != shape:
-        raise LaunchError(f"einsum of {text!r}: out has shape {infos['out'].shape}, the result has {shape}")
-    for name in ADDED:
-        if name in infos:
-            own = infos[name].shape
-            pairs = zip(reversed(own), reversed(shape), strict=False)
-            if len(own) > len(shape) or any(n not in (1, extent) for n, extent in pairs):
-                text_of = f"{name} has shape {own}, which is not broadcast to {shape}, that of the result"
-                raise LaunchError(f"einsum of {text!r}: {text_of}")
-    return shape

@@ -70,7 +70,7 @@ def multiplied(
     """
     check_words(wanted)
     known = dict[str, ArrayInfo]()
-    if not (_is_pair(given["a"]) or _is_pair(given["b"])):
+    if not (is_pair(given["a"]) or is_pair(given["b"])):
         read = dict(zip(given, located, strict=False))
         for name in ("a", "b"):
             known[name] = describe(given[name], f"matmul, argument {name}", located=read.get(name))
@@ -79,30 +79,39 @@ def multiplied(
     return plan_matmul(given, wanted, located, known).launch(stream)
 
 
-def _product_of_complex(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> Any:
-    """`matmul` of complex arrays.
+def check_complex(op: str, given: Mapping[str, Any], wanted: Wanted) -> None:
+    """Refuse the terms of a complex product that are functions of real numbers here.
+
+    Args:
+        op: what errors call the operation.
+        given: the arrays of the call by name.
+        wanted: its other arguments.
 
     Raises:
-        LaunchError: also an activation, a bias or a residual, which are functions of real numbers here.
+        LaunchError: a bias, an activation or a later term.
     """
-    check_derivative("matmul", wanted.derivative, multiplies=given.get("multiply") is not None)
     if added := [name for name in ("bias", "residual") if given.get(name) is not None]:
         raise LaunchError(
-            f"matmul: {' and '.join(added)} of complex arrays; nearest legal choice: c=, which is "
+            f"{op}: {' and '.join(added)} of complex arrays; nearest legal choice: c=, which is "
             "broadcast to the result and added"
         )
     if wanted.activation is not None:
         raise LaunchError(
-            f"matmul: activation={shown(wanted.activation)} of complex arrays, where it is not defined; "
+            f"{op}: activation={shown(wanted.activation)} of complex arrays, where it is not defined; "
             "nearest legal choice: None"
         )
-    late = {"multiply": given.get("multiply") is not None, "saturate": wanted.saturate}
-    late["dropout"] = bool(wanted.dropped.probability)
+    late = {"multiply": given.get("multiply") is not None, "derivative": wanted.derivative is not None}
+    late |= {"dropout": bool(wanted.dropped.probability), "saturate": wanted.saturate}
     if there := [name for name, is_there in late.items() if is_there]:
         raise LaunchError(
-            f"matmul: {' and '.join(there)} of complex arrays; nearest legal choice: the product, and "
+            f"{op}: {' and '.join(there)} of complex arrays; nearest legal choice: the product, and "
             "then NumPy's or the framework's own function"
         )
+
+
+def _product_of_complex(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> Any:
+    """`matmul` of complex arrays."""
+    check_complex("matmul", given, wanted)
     arrays = tuple(given.get(name) for name in ("a", "b", "c", "out"))
     options = (False, False, "4m", wanted.precision, wanted.out_dtype)
     how = (wanted.schedule, wanted.split_k, wanted.reduction, wanted.batch_invariant, wanted.target)
@@ -129,7 +138,7 @@ def plan_matmul(
     """
     call = Call.of("matmul", given, located=located, known=known)
     arrays, infos = call.arrays, call.infos
-    _refuse_complex_numbers(wanted)
+    check_real("matmul", wanted)
     check_derivative("matmul", wanted.derivative, multiplies="multiply" in arrays)
     beta = scale_of_c(call, wanted.beta)
     is_whole = not infos["a"].dtype.is_float or not infos["b"].dtype.is_float
@@ -210,7 +219,7 @@ def posed_with(arrays: Mapping[str, ArrayInfo], wanted: Wanted) -> tuple[Problem
     return problem, replace(late, order=order)
 
 
-def _is_pair(array: Any) -> bool:
+def is_pair(array: Any) -> bool:
     """Whether an array is complex as it is given: real and imaginary parts, or PyTorch's lazy conjugate.
 
     Two rows of numbers are no pair, though they are no array either.
@@ -221,12 +230,18 @@ def _is_pair(array: Any) -> bool:
     return callable(lazy) and bool(lazy())
 
 
-def _refuse_complex_numbers(wanted: Wanted) -> None:
+def check_real(op: str, wanted: Wanted) -> None:
+    """Refuse a complex alpha or beta of real arrays.
+
+    Args:
+        op: what errors call the operation.
+        wanted: the arguments of the call besides its arrays.
+    """
     for name in ("alpha", "beta"):
         given = getattr(wanted, name)
         if isinstance(given, complex | np.complexfloating):
             raise LaunchError(
-                f"matmul: {name}={shown(given)} beside arrays of real numbers; nearest legal choice: "
+                f"{op}: {name}={shown(given)} beside arrays of real numbers; nearest legal choice: "
                 f"{name}={given.real:g}, or complex arrays"
             )
 

@@ -175,6 +175,8 @@ def said(number: Any) -> str:
     """What a plan depends on of alpha and of beta: fractions, of which integers refuse to be multiples."""
     if number is None:
         return ""
+    if isinstance(number, complex):
+        return "complex"
     # By 1 nothing is multiplied, and what is multiplied by 0 is not read.
     if number in (0, 1):
         return str(int(number))

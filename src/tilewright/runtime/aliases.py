@@ -8,10 +8,10 @@ stores an element has read it before, and no other thread reads it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilewright.dataflow.nodes import ArrayPart, Flow, Span, walk
+from tilewright.dataflow.nodes import ArrayPart, Flow, Store, walk
 from tilewright.runtime.arrays import ArrayInfo, overlap, sharing
 
 
@@ -52,12 +52,11 @@ def pairs_of(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> tuple[AliasP
         for name in (name for name in read if name not in stored):
             # At one address, each element is read where it is stored, and nowhere else.
             other = arrays[name]
-            in_place = not store.operand.transforms and all(
+            in_place = own.dtype == other.dtype and all(
                 id(part) not in multiplied
-                and not part.operand.transforms
-                and own.dtype == other.dtype
                 and {*flow.tiles} == {*store.at} == {*part.at}
-                and _steps(store.at, own) == _steps(part.at, other)
+                and store.operand.transforms == part.operand.transforms
+                and _steps(store, own) == _steps(part, other)
                 for part in read[name]
             )
             made.append(AliasPair(places[store.operand.name], places[name], in_place))
@@ -65,9 +64,11 @@ def pairs_of(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> tuple[AliasP
     return tuple(made)
 
 
-def _steps(at: Sequence[Span], info: ArrayInfo) -> dict[Span, tuple[int, int]]:
-    """Return extent and stride of each span whose extent is not 1."""
-    found = zip(at, info.shape, info.strides, strict=True)
+def _steps(part: ArrayPart | Store, info: ArrayInfo) -> object:
+    """Return extent and stride of each span whose extent is not 1; of each dimension, through a view."""
+    if part.operand.transforms:
+        return info.shape, info.strides
+    found = zip(part.at, info.shape, info.strides, strict=True)
     return {span: (extent, stride) for span, extent, stride in found if extent != 1}
 
 
