@@ -19,7 +19,7 @@ from tests.targets.elementary import (
 import tilewright as tw
 from tilewright.dtypes import DType
 from tilewright.functions.table import FUNCTIONS
-from tilewright.targets.reference.numbers import elementwise
+from tilewright.targets.reference.numbers import NUMBERS
 
 pytestmark = pytest.mark.in_turns(3)
 
@@ -56,7 +56,7 @@ def test_narrow_floats_compute_in_f32_and_round_once(dtype: DType) -> None:
     y = np.full((len(VERBS), x.size), 7, dtype.numpy)
     assert each.bind(names=tuple(VERBS))(x, y, target="cpu").target == "cpu"
     for name, got in zip(VERBS, y, strict=True):
-        want = elementwise(name, [x], [dtype], dtype)
+        want = NUMBERS.elementwise(name, [x], [dtype], dtype)
         number = ~np.isnan(want.astype(np.float32))
         np.testing.assert_array_equal(np.isnan(got.astype(np.float32)), ~number, err_msg=name)
         if FUNCTIONS[name].of_operand:

@@ -12,7 +12,7 @@ from tilewright.dtypes import DType
 from tilewright.functions import conversions
 from tilewright.functions.table import fma
 from tilewright.runtime import native
-from tilewright.targets.reference import numbers
+from tilewright.targets.reference.numbers import NUMBERS
 from tilewright.targets.rules import EmittedText
 
 Machine = Callable[..., EmittedText]
@@ -173,7 +173,7 @@ def test_arithmetic_is_the_references(machine: Machine, dtype: DType) -> None:
             quotient = (x.astype(np.float64) / y.astype(np.float64)).astype(np.float32)
             expected = conversions.convert(quotient, tw.f32, dtype)
         else:
-            expected = numbers.elementwise(name, [x, y], [dtype, dtype], dtype).astype(dtype.numpy)
+            expected = NUMBERS.elementwise(name, [x, y], [dtype, dtype], dtype).astype(dtype.numpy)
         both = (v.astype(np.float64 if dtype.is_float else dtype.numpy) for v in (z, expected))
         assert np.array_equal(*both, equal_nan=dtype.is_float), name
 

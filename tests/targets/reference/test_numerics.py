@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tilewright.dtypes import bf16, c32, c64, f8e5m2, f16, f32, f64, i8, i32, i64, u8
 from tilewright.functions.conversions import convert, keep_fraction
 from tilewright.targets.atoms import MMA_F16, MMA_I8
-from tilewright.targets.reference.numbers import multiply_add
+from tilewright.targets.reference.numbers import NUMBERS
 
 
 def nearest_even(value: float, bits: int) -> Fraction:
@@ -95,8 +95,8 @@ def test_tf32_keeps_ten_bits_and_rounds_ties_away(value) -> None:
 def test_products_are_exact_and_summed_before_one_rounding() -> None:
     a, b = np.full((1, 4), 1.0, np.float16), np.array([[2048, 2.0**-14, 2.0**-14, -2048]], np.float16)
     exact = replace(MMA_F16, sums=None)
-    assert multiply_add(exact, a, b, np.zeros((1, 1), np.float32)) == 2.0**-13
-    assert multiply_add(exact, a, b, np.zeros((1, 1), np.float32), negative=True) == -(2.0**-13)
+    assert NUMBERS.multiply_add(exact, a, b, np.zeros((1, 1), np.float32)) == 2.0**-13
+    assert NUMBERS.multiply_add(exact, a, b, np.zeros((1, 1), np.float32), negative=True) == -(2.0**-13)
     big = np.full((1, 1), 2**31 - 1, np.int32)
     ones = np.ones((1, 2), np.int8)
-    assert multiply_add(MMA_I8, ones, ones, big) == -(2**31) + 1
+    assert NUMBERS.multiply_add(MMA_I8, ones, ones, big) == -(2**31) + 1

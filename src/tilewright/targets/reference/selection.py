@@ -280,9 +280,9 @@ class Selection:
         if self._writers is None:
             known = 'the places of their writes are unknown without a run; blocks="all" runs all'
         elif self._writers.meeting:
-            known = "some pairs of the blocks that access one element of global memory ran"
+            known = "some pairs of the blocks that touch one element of global memory ran"
         else:
-            known = "no two blocks access an element of global memory that one of them writes"
+            known = "by their places, no two blocks touch an element that one of them writes"
         told = f"{which}: each is equal, up to its place, to one that did; {known}"
         return f"{told}\n{TURNS}" if turns else told
 

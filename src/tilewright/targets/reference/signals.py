@@ -209,7 +209,7 @@ def _report_residents(machine: Simulator, warp: Warp, waiting: int, needed: int,
     assert warp.waiting is not None
     reason = (
         f"{waiting} blocks wait for one with a higher number, so {needed} blocks must be resident at once, "
-        f"but only {resident} are certain to be: launch at most {resident} blocks, each with the work of "
+        f"and no more than {resident} are certain to be: launch {resident} blocks, each with the work of "
         "several, or let blocks wait for lower numbers only"
     )
     machine.checker.waiting(Kind.RESIDENT, warp.agent, warp.waiting.op, None, reason)

@@ -60,7 +60,7 @@ def look_at_map(machine: Simulator, warp: Warp, op: Copy) -> None:
     found = tuple(int(word) for word in elements[max(at, 0) : at + MAP_WORDS])
     if found != wanted:
         reason = (
-            f"the tensor map at {_named(warp, held)} is {found}, which is no map of {op.ends[0]}: its begin, "
+            f"the tensor map at {_named(warp, held)} is {found}, which is none of {op.ends[0]}: its begin, "
             f"extents, strides and box are {wanted}"
         )
         machine.checker.waiting(Kind.MAP, warp.agent, op, None, reason, "read")
