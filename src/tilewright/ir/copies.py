@@ -148,7 +148,7 @@ class Copy(Op):
 
     @property
     def ends(self) -> tuple[Value, Value]:
-        """The operands of a bulk copy: the one in global memory, then the one in shared memory."""
+        """The operands of a bulk copy: first the tensor in global memory, then the tile in shared memory."""
         return (self.source, self.target) if self.verb == BULK_VERBS[0] else (self.target, self.source)
 
     @property

@@ -48,7 +48,7 @@ def violations(kernel: Kernel) -> Iterator[Violation]:
 def at_once(kernel: Kernel) -> frozenset[int]:
     """Return the identities of barriers, outside of loops, at which all threads are at the same time.
 
-    Before such a barrier all warps pass equally many others, for all sizes of the kernel.
+    Before each of them all warps pass the same number of others, for all sizes of the kernel.
     """
     if not any(is_of_all(op, kernel) for op in kernel.walk()):
         return frozenset()

@@ -259,7 +259,7 @@ def _unit(atom: MmaAtom, grid: Sequence[int]) -> tuple[int, int]:
 
 
 def _grid(atom: MmaAtom, tile: tuple[int, ...], warps: int | tuple[int, int]) -> tuple[int, ...]:
-    """Return the grid of warps over a tile: the given one, or the one that reads the fewest bytes.
+    """Return the grid of warps over a tile: the given grid, or the grid that reads the fewest bytes.
 
     Raises:
         LayoutError: no grid with this number of warps shares the tile in whole atoms.

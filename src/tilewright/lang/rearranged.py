@@ -108,7 +108,7 @@ class Rearranged(InMemory):
             lengths: lengths of the new dimensions; their product is the extent.
 
         Raises:
-            TraceError: the product is not, or is not known to be, the extent; or there is no such dimension.
+            TraceError: the product is not known to be the extent, or the dimension does not exist.
 
         Example:
             Each row holds three pairs; the second part of each is copied:

@@ -137,7 +137,7 @@ def share_out(
     access_order: Sequence[int] | None = None,
     vector: int | None = None,
 ) -> Distribution:
-    """Return the map of a tile: the one of a thread layout, or the best for a number of threads.
+    """Return the map of a tile for a thread layout, or the best map for a number of threads.
 
     For a number of threads, consecutive threads take consecutive vectors.  The side in global memory
     determines the order.  If both sides are in global memory, the target does, because a store that fills

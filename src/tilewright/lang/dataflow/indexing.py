@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tilewright.dataflow.legality import fits
@@ -112,7 +111,19 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPla
     if any(not isinstance(one, SpanIndex) for one in given):
         tensor = tensor[tuple(slice(None) if isinstance(one, SpanIndex) else one for one in given)]
         index = tuple(one for one in index if one is None or isinstance(one, SpanIndex))
-    tensor = _shared_along(flow, tensor, [one for one in index if one is not None])
+    # The view in which neighbours along some spans share one element.
+    for dim, one in enumerate(one for one in index if one is not None):
+        if one.shared == 1:
+            continue
+        extent, wanted = tensor.value.tensor.shape[dim], ceil_div(one.span.extent, one.shared)
+        if prove(equal(wanted, extent)) is not True and not _required(flow, wanted, extent):
+            said = f"{tensor.value.name}.shape[{dim}] == tw.ceil_div({one.span.extent}, {one.shared})"
+            raise TraceError(
+                f"{one} runs over {wanted}, and dimension {dim} of {tensor.value} has {extent}; nearest "
+                f"legal choice: tw.require({said}, ...) before the loop",
+                here(),
+            )
+        tensor = tensor._view(Repeat(dim, one.shared, one.span.extent), "view")
     spans = [one.span for one in index if one is not None]
     for dim, (span, extent) in enumerate(zip(spans, tensor.value.tensor.shape, strict=True)):
         if prove(equal(span.extent, extent)) is not True and not _required(flow, span.extent, extent):
@@ -128,23 +139,6 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPla
         )
     axes = tuple(None if one is None else one.span for one in index if one is None or one.span.kind != BATCH)
     return IndexedPlace(operand_of(flow, tensor), tuple(spans), axes)
-
-
-def _shared_along(flow: Recorder, tensor: Tensor, index: Sequence[SpanIndex]) -> Tensor:
-    """Return the view of an array in which neighbours along some spans share one element."""
-    for dim, one in enumerate(index):
-        if one.shared == 1:
-            continue
-        extent, wanted = tensor.value.tensor.shape[dim], ceil_div(one.span.extent, one.shared)
-        if prove(equal(wanted, extent)) is not True and not _required(flow, wanted, extent):
-            said = f"{tensor.value.name}.shape[{dim}] == tw.ceil_div({one.span.extent}, {one.shared})"
-            raise TraceError(
-                f"{one} runs over {wanted}, and dimension {dim} of {tensor.value} has {extent}; nearest "
-                f"legal choice: tw.require({said}, ...) before the loop",
-                here(),
-            )
-        tensor = tensor._view(Repeat(dim, one.shared, one.span.extent), "view")
-    return tensor
 
 
 def _required(flow: Recorder, one: Int, other: Int) -> bool:
