@@ -170,11 +170,11 @@ class ListedArray:
 
 
 class ListTiles(Partition):
-    """A grid of the schedule's blocks, each of which computes tiles of all items one after the other.
+    """A persistent grid whose blocks compute tiles of all items.
 
     Args:
-        form: what is computed.
-        schedule: how.
+        form: the form.
+        schedule: the schedule.
         arguments: the kernel's lists and its table.
     """
 
@@ -182,7 +182,7 @@ class ListTiles(Partition):
 
     @classmethod
     def takes(cls, form: Form, schedule: Schedule) -> bool:
-        """Batch items are arrays of their own."""
+        """Each batch item has its own arrays."""
         return form.lists
 
     @classmethod
@@ -192,7 +192,7 @@ class ListTiles(Partition):
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
-        """Blocks go through the tiles of arrays that lie anywhere, each with extents of its own."""
+        """Blocks compute the tiles of all arrays of a list, each with its own extents."""
         schedule, product = facts.schedule, facts.form.sum
         if not facts.form.lists:
             return

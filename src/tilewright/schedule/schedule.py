@@ -16,25 +16,25 @@ from tilewright.symbolic.nodes import hashed_once
 from tilewright.targets.atoms import spelled
 
 BYPASSES = ("", "a", "b", "ab")
-"""Operands that go from global memory straight into the registers that they are multiplied from."""
+"""Operands that bypass shared memory, from global memory into the registers of the multiplication."""
 
 DIMS = ("", "m", "n", "k", "mn", "mk", "nk", "mnk")
-"""Some of M, N and K."""
+"""Subsets of the dimensions M, N and K."""
 
 ROLES = ("none", "cooperative", "ping-pong")
 """How the warps of a block share its work.
 
-``"none"``: all do the same.  ``"cooperative"``: one warp copies, groups of warps multiply a tile together.
-``"ping-pong"``: one warp copies, and each group multiplies a tile of its own while another stores; with
-``staging="registers"`` two groups share the rows of a tile and take turns at each step along K: while one
-multiplies what it holds in registers, the other one loads, and then they change places.
+``"none"``: all warps do the same.  ``"cooperative"``: one warp copies, and groups of warps multiply a tile
+together.  ``"ping-pong"``: one warp copies, and each group multiplies its own tile while another one stores.
+With ``staging="registers"``, two ping-pong groups share the rows of a tile and take turns at each step along
+K: one multiplies from registers while the other one loads.
 """
 
 SPLITS = ("auto", "stream")
-"""How K is split, where not into a number of parts.
+"""Ways to split K, besides a number of parts.
 
-``"auto"``: into as many parts as let all blocks that run at once have one.  ``"stream"``: the steps of all
-tiles, one behind the other, are dealt out to the blocks in equal shares, which begin and end within tiles.
+``"auto"``: into as many parts as give each block that runs at once a part.  ``"stream"``: the steps of all
+tiles form one sequence, of which each block has an equal share; a share may begin and end within a tile.
 """
 
 
