@@ -381,8 +381,11 @@ def _describe_torch(tensor: Any, stream: int) -> ArrayInfo:
         raise LaunchError(f"the tensor lies on {where}; nearest: tensor.cpu() or tensor.cuda()")
     device: Device = HOST
     if where.type == GPU:  # PyTorch calls GPUs of both vendors CUDA; a build serves one vendor
-        is_amd = getattr(getattr(sys.modules["torch"], "version", None), "hip", None)
-        device = (AMD_GPU if is_amd else GPU, where.index)
+        try:
+            vendor = AMD_GPU if sys.modules["torch"].version.hip else GPU
+        except AttributeError:
+            vendor = GPU
+        device = (vendor, where.index)
     element = _BY_TORCH.get(tensor.dtype)
     if element is None:
         try:
