@@ -160,7 +160,7 @@ scaled_mm(f16(M, 192), i4(192, N), scale_b=f16(3, N), group=64)
 scaled_mm(f16(M, 192), i4.T(192, N), scale_b=f16(3, N), group=64, prepass=True)
 scaled_mm(bf16(5, 192), f4e2m1.T(192, N), scale_b=f32(12, N), group=16)
 scaled_mm(bf16(M, 192), f4e2m1.T(192, N), scale_b=f32(N))
-scaled_mm(f16(5, 192), pack_weights(i4(192, N), f16(6, N), group=32))
+scaled_mm(f16(5, 192), rearrange_weights(i4(192, N), f16(6, N), group=32))
 complex_matmul(c64(M, K), c64(K, N))
 complex_matmul(c64(M, K), c64(K, N), method="3m", conjugate_a=True)
 complex_matmul(c64.T(M, K), c64(K, N), c64(M, N), alpha=0.5 - 2j, beta=1 + 1j, conjugate_b=True)
@@ -368,7 +368,6 @@ def called(line: str, extents: Mapping[str, int], target: str, *, filled: bool) 
         return made[-1]
 
     names: dict[str, Any] = {name: partial(getattr(tw, name), target=target) for name in MEMBERS}
-    names["pack_weights"] = names["rearrange_weights"]  # its name in older records
     names |= {name: Maker(kind, made, filled=filled) for name, kind in KINDS.items()}
     names |= {"ends": ends, "up": lambda extent, unit: -(-extent // unit), **extents}
     RECORDED.arrays, MEMORY.used = made, 0
@@ -825,7 +824,8 @@ def main() -> int:
         save(asked.write, {} if everything else recorded(asked.write), now, kept)
         print(f"{counts}, {len(kept)} texts: {asked.write}")
         return 0
-    read = json.loads(asked.against.read_text())
+    text = asked.against.read_text()
+    read = json.loads(text.replace(" pack_weights(", " rearrange_weights("))  # the name in older records
     found = differences(read["record"], now, whole=whole)
     print(*found, sep="\n")
     if asked.show:
