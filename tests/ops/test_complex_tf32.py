@@ -70,7 +70,7 @@ def test_one_kernel_takes_no_scratch_memory() -> None:
 
 def test_what_is_cut_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same kernels, but that planes hold the numbers as they are."""
-    monkeypatch.setattr(planes, "_as_tf32", lambda value: value)
+    monkeypatch.setattr(planes, "round_to_tf32", lambda value: value)
     planes.splitting_of_two.cache_clear()
     a, b, made = product("interleaved")
     made.run()

@@ -14,7 +14,7 @@ from tilewright.ops.attending import by_warpgroups
 from tilewright.ops.attending.choice import AttentionQuestion, chained
 from tilewright.ops.attending.flow import gemm_chain as flow_of_chain
 from tilewright.ops.attending.tiles import ByActivation, for_warpgroups
-from tilewright.ops.gemm_chain import _one_kernel_pays, _seen
+from tilewright.ops.gemm_chain import _seen, one_kernel_pays
 from tilewright.runtime.arrays import describe
 from tilewright.targets.target import CUDA, REFERENCE
 
@@ -123,7 +123,7 @@ def test_one_kernel_is_chosen_where_it_gains(shape: tuple[int, int, int, int], g
     arrays = {"a": (m, k), "b": (k, n), "c": (n, p), "out": (m, p)}
     for element, expected in ((np.float16, gains), (np.float32, False)):
         infos = {name: describe(np.empty(extents, element)) for name, extents in arrays.items()}
-        assert _one_kernel_pays(AttentionQuestion(_seen(infos), CUDA.architecture("sm_90a"), 132)) is expected
+        assert one_kernel_pays(AttentionQuestion(_seen(infos), CUDA.architecture("sm_90a"), 132)) is expected
 
 
 def test_nothing_to_multiply() -> None:

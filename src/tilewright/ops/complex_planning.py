@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from tilewright import dtypes
@@ -56,7 +55,6 @@ from tilewright.runtime.arrays import ArrayInfo, Fresh
 from tilewright.runtime.arrays import fresh as fresh_array
 from tilewright.runtime.backends import Backend, backend_for
 from tilewright.runtime.frameworks import Strided
-from tilewright.runtime.kernel import Kernel
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import TARGETS
@@ -98,11 +96,26 @@ def plan_complex(
         LaunchError: shapes, devices or arguments do not fit.
         DTypeError: an unsupported dtype or mixture.
     """
-    _check_words(asked)
+    for name, words in (("precision", PRECISIONS), ("method", METHODS)):
+        word = getattr(asked, name)
+        if word not in words:
+            near = close_to(word, words) if isinstance(word, str) else ""
+            raise LaunchError(f"{name}={shown(word)}; choose one of {', '.join(words)}{near}")
+    if asked.precision in HALVES_OF and asked.method == METHODS[1]:
+        raise LaunchError(
+            f'{asked.op}: precision="{asked.precision}" with method="3m", which is less accurate; '
+            'nearest legal choice: method="4m"'
+        )
     arguments = {name: one for name, one in given.items() if one is not None or name in ("a", "b")}
     read = dict(zip(PARTS, located, strict=True)) if located else {}
     parts = {name: parts_of(asked.op, name, one, read) for name, one in arguments.items()}
-    scale = _scale_of_c(parts, asked)
+    scale = 1 if asked.beta is None else asked.beta
+    if scale != 0 and asked.beta is not None and "c" not in parts:
+        if "out" not in parts:
+            raise LaunchError(
+                f"{asked.op}: beta={asked.beta} multiplies neither c nor out; nearest legal choice: c="
+            )
+        parts["c"] = parts["out"]
     kind = _result_dtype(parts, asked)
     labels = None
     if asked.subscripts:
@@ -179,7 +192,13 @@ def plan_complex(
         if strategy.halves is None:
             constants["precision"] = precision
         if problem is not None:
-            multiply = _kernel_of(strategy, together)(len(problem.batch), number)
+            rank = len(problem.batch)
+            if strategy.halves is not None:
+                multiply = products_of_halves(rank, number, both=strategy.halves.both)
+            elif strategy.method == METHODS[0]:
+                multiply = four_products(rank, number, together=together)
+            else:
+                multiply = three_products(rank, number)
         else:
             assert contraction is not None
             multiply = contracted(contraction.contraction, number)
@@ -247,13 +266,6 @@ def _together(seen: Mapping[str, Strided], strategy: ComplexStrategy) -> Togethe
     return a, b
 
 
-def _kernel_of(strategy: ComplexStrategy, together: Together) -> Callable[[int, DType], Kernel]:
-    """What makes the kernel of a product."""
-    if strategy.halves is not None:
-        return partial(products_of_halves, both=strategy.halves.both)
-    return partial(four_products, together=together) if strategy.method == METHODS[0] else three_products
-
-
 def plan_words(
     op: str,
     given: Sequence[Any],
@@ -289,33 +301,6 @@ def _new(like: Parts, shape: tuple[int, ...], kind: DType) -> tuple[Fresh, ...]:
     if like.is_planar:
         return (fresh_array(like.given[0], shape, kind),) * 2
     return (fresh_array(like.given, shape, interleaved(kind)),)
-
-
-def _check_words(asked: ComplexWanted) -> None:
-    """Refuse a precision or a method that does not exist."""
-    for name, words in (("precision", PRECISIONS), ("method", METHODS)):
-        given = getattr(asked, name)
-        if given not in words:
-            near = close_to(given, words) if isinstance(given, str) else ""
-            raise LaunchError(f"{name}={shown(given)}; choose one of {', '.join(words)}{near}")
-    if asked.precision in HALVES_OF and asked.method == METHODS[1]:
-        raise LaunchError(
-            f'{asked.op}: precision="{asked.precision}" with method="3m", which is less accurate; '
-            'nearest legal choice: method="4m"'
-        )
-
-
-def _scale_of_c(parts: dict[str, Parts], asked: ComplexWanted) -> complex:
-    """What ``c`` is multiplied by; without ``c`` it is ``out``, which is added to the arrays as such."""
-    if asked.beta is None:
-        return 1
-    if asked.beta != 0 and "c" not in parts:
-        if "out" not in parts:
-            raise LaunchError(
-                f"{asked.op}: beta={asked.beta} multiplies neither c nor out; nearest legal choice: c="
-            )
-        parts["c"] = parts["out"]
-    return asked.beta
 
 
 def _result_dtype(parts: Mapping[str, Parts], asked: ComplexWanted) -> DType:

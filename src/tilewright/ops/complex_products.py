@@ -69,7 +69,8 @@ class PairOutput(EndingTerm):
     array: str
     part: DType
 
-    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+    def emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        """Store both parts as one array of pairs."""
         arrays.store(self.array, paired(values[0], values[1], self.part))
         return values
 

@@ -173,7 +173,14 @@ def _split(arrays: Sequence[Tensor], number: Index, tiling: Tiling, turning: Seq
     tw.copy(one, unit.tile((tiling.rows,), (r,)).unmerge(0, (tiling.rows, 1)))
     for k in traced_range(count):
         parts = _parts(re, im, (r, k), tiling)
-        made = [half for part in parts for half in _halves(part, scale, len(halves) // 2)]
+        made = list[Fragment]()
+        for part in parts:
+            scaled = part * scale
+            first = scaled.to(dtypes.f16)
+            made.append(first)
+            if len(halves) > 2:
+                rest = where(absolute(part) <= FINITE, scaled - first.to(dtypes.f32), 0.0)
+                made.append(rest.to(dtypes.f16))
         if tiling.turned:
             tw.barrier()  # nobody reads what was there before
             for half, place in zip(made, turning, strict=True):
@@ -192,13 +199,3 @@ def _parts(re: Tensor, im: Tensor, place: tuple[Index, Index], tiling: Tiling) -
     both = tw.load(re.tile(tile, place), spread)
     low, high = both.to(dtypes.i32), (both >> 32).to(dtypes.i32)
     return bitcast(low, dtypes.f32), bitcast(high, dtypes.f32)
-
-
-def _halves(part: Fragment, scale: Fragment, count: int) -> tuple[Fragment, ...]:
-    """Both halves of a part, or the first one, scaled."""
-    scaled = part * scale
-    first = scaled.to(dtypes.f16)
-    if count == 1:
-        return (first,)
-    rest = where(absolute(part) <= FINITE, scaled - first.to(dtypes.f32), 0.0)
-    return first, rest.to(dtypes.f16)

@@ -311,10 +311,16 @@ def strategy_for(
         conjugates: which operands are conjugated.
     """
     arch, processors = machine
-    cuts_off = _cuts_off(how, precision, arch)
+    # Hopper's multiply reads f32 from memory and cuts it off to tf32.
+    truncates = how.atom.rounding == "truncate" if isinstance(how, Schedule) else "wgmma" in arch.features
+    cuts_off = precision == TF32 and truncates
     k_major = cuts_off or (precision == TF32 and "wgmma" in arch.features)  # as its multiply takes them
     major = "k" if k_major else "mn" if _is_shallow(how, infos["a"].dtype, method, arch) else ""
-    strided = [name for name in ("a", "b") if not _is_dense(infos, name, major)]
+    strided = list[str]()  # operands that bulk copies cannot carry
+    for name in ("a", "b"):
+        dim = (-1 if (name == "a") == (major == "k") else -2) if major else None
+        if not all(is_dense(infos[name + end], dim) for end in PLANES[:2]):
+            strided.append(name)
     if isinstance(how, Schedule):
         wanted = strided if how.by_bulk else []
     elif how is not None and how.batch_invariant:
@@ -333,13 +339,6 @@ def strategy_for(
     return ComplexStrategy(method, tuple(found))
 
 
-def _cuts_off(how: Schedule | Splitting | None, precision: str, arch: Arch) -> bool:
-    """Whether numbers of f32 lose what tf32 has not, as they do where Hopper multiplies them from memory."""
-    if precision != TF32:
-        return False
-    return how.atom.rounding == "truncate" if isinstance(how, Schedule) else "wgmma" in arch.features
-
-
 def _is_shallow(how: Schedule | Splitting | None, dtype: DType, method: str, arch: Arch) -> bool:
     """Whether tiles are less deep than rows of 128 bytes, by which bulk copies bring what lies along K.
 
@@ -349,12 +348,6 @@ def _is_shallow(how: Schedule | Splitting | None, dtype: DType, method: str, arc
     if isinstance(how, Schedule):
         return how.block_k * dtype.bytes % ROW_BYTES > 0
     return method == METHODS[1] and dtype.bytes == 2 and "wgmma" in arch.features
-
-
-def _is_dense(infos: Mapping[str, ArrayInfo], name: str, major: str) -> bool:
-    """Whether bulk copies carry both parts of an operand, along K or along its rows if that is said."""
-    along = (-1 if (name == "a") == (major == "k") else -2) if major else None
-    return all(is_dense(infos[name + end], along) for end in PLANES[:2])
 
 
 def _planes_pay(

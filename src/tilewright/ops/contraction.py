@@ -81,10 +81,22 @@ def read_subscripts(text: str, ranks: Sequence[int]) -> Subscripts:
         _refuse(text, f"{len(operands)} operands, where two are multiplied; nearest legal choice: {near}")
     if arrow and "," in right:
         _refuse(text, "a comma in the result, which is one array")
-    named = zip("ab", operands, ranks, strict=True)
-    a, b = (_labels(text, name, part, rank) for name, part, rank in named)
+    labels = list[tuple[str, ...]]()
+    for name, part, rank in zip("ab", operands, ranks, strict=True):
+        before, dots, after = part.partition(ELLIPSIS)
+        first, last = _letters(text, before), _letters(text, after)
+        unnamed = rank - len(first) - len(last)
+        if unnamed < 0 or (unnamed and not dots):
+            nearest = f"; nearest legal choice: {ELLIPSIS}{part}" if unnamed > 0 else ""
+            dims = f"{rank} dimension{'' if rank == 1 else 's'}"
+            _refuse(text, f"{part!r} for {name}, an array of {dims}{nearest}")
+        labels.append((*first, *(str(number) for number in reversed(range(unnamed))), *last))
+    a, b = labels
     bare = Subscripts(a, b, ()).bare
-    return Subscripts(a, b, _of_result(text, right, bare, (a, b)) if arrow else _implied(a, b, bare))
+    if arrow:
+        return Subscripts(a, b, _of_result(text, right, bare, (a, b)))
+    letters = [label for label in (*a, *b) if not label.isdigit()]
+    return Subscripts(a, b, (*bare, *sorted(label for label in letters if letters.count(label) == 1)))
 
 
 def _of_result(
@@ -107,23 +119,6 @@ def _of_result(
                 text, f"{label!r} of the result is an axis of no operand; nearest legal choice: {nearest}"
             )
     return found
-
-
-def _implied(a: tuple[str, ...], b: tuple[str, ...], bare: tuple[str, ...]) -> tuple[str, ...]:
-    """The labels of a result that is not named."""
-    letters = [label for label in (*a, *b) if not label.isdigit()]
-    return (*bare, *sorted(label for label in letters if letters.count(label) == 1))
-
-
-def _labels(text: str, name: str, part: str, rank: int) -> tuple[str, ...]:
-    """The labels of an operand."""
-    before, dots, behind = part.partition(ELLIPSIS)
-    first, last = _letters(text, before), _letters(text, behind)
-    left = rank - len(first) - len(last)
-    if left < 0 or (left and not dots):
-        nearest = f"; nearest legal choice: {ELLIPSIS}{part}" if left > 0 else ""
-        _refuse(text, f"{part!r} for {name}, an array of {rank} dimension{'' if rank == 1 else 's'}{nearest}")
-    return (*first, *(str(number) for number in reversed(range(left))), *last)
 
 
 def _letters(text: str, part: str) -> tuple[str, ...]:

@@ -237,8 +237,12 @@ def plan_einsum(
     made = problem.contraction
     if problem.is_empty:
         return call.plan(details=made)
-    if wanted.batch_invariant:
-        _check_no_view(made)
+    views = [name for name in ("a", "b", "out") if any(inner for _, inner in made.of(name).groups)]
+    if wanted.batch_invariant and views:  # how a tile of a view is loaded depends on the number of rows
+        raise LaunchError(
+            f"einsum: batch_invariant=True, and {' and '.join(views)} need a view; nearest legal choice: "
+            "operands and a result whose axes can be joined, or batch_invariant=False"
+        )
     seen = {name: Strided(call.arrays[name], info) for name, info in problem.infos.items()}
     seen = {name: seen.get(name, seen["out"]) for name in made.names}
     numbers = (wanted.alpha, *((beta,) if "c" in made.names else ()), *wanted.dropped.numbers)
@@ -255,16 +259,6 @@ def plan_einsum(
     )
     product = Launch(kernel, tuple(seen.values()), call.stand_ins(seen), numbers)
     return call.plan(product, warns=wanted.schedule is None, details=made)
-
-
-def _check_no_view(made: Contraction) -> None:
-    """Refuse views, whose tiles are loaded in ways that depend on how many rows there are."""
-    views = [name for name in ("a", "b", "out") if any(inner for _, inner in made.of(name).groups)]
-    if views:
-        raise LaunchError(
-            f"einsum: batch_invariant=True, and {' and '.join(views)} need a view; nearest legal choice: "
-            "operands and a result whose axes can be joined, or batch_invariant=False"
-        )
 
 
 def is_split(problem: Posed, wanted: Wanted, target: str) -> bool:

@@ -36,7 +36,8 @@ class Conversion(EndingTerm):
 
     dtype: DType
 
-    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+    def emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        """Convert each tile."""
         return [value.to(self.dtype) for value in values]
 
 
@@ -46,7 +47,8 @@ class Alpha(EndingTerm):
 
     numbers: tuple[str, ...] = ("alpha",)
 
-    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+    def emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        """Multiply by the number."""
         return _times([arrays.given[name] for name in self.numbers], values)
 
 
@@ -64,7 +66,8 @@ class Addend(EndingTerm):
     numbers: tuple[str, ...] = ()
     conjugate: bool = False
 
-    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+    def emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        """Add the arrays."""
         added: Tiles = [tile.to(value.dtype) for tile, value in zip(self._read(arrays), values, strict=True)]
         added = [added[0], -added[1]] if self.conjugate else added
         added = _times([arrays.given[name] for name in self.numbers], added) if self.numbers else added
@@ -101,7 +104,8 @@ class RowScales(EndingTerm):
     rows: str = ""
     columns: str = ""
 
-    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+    def emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        """Multiply by the scales."""
         given = [arrays.given[self.number]] if self.number else []
         given += [arrays.tile(one) for one in (self.rows, self.columns) if one]
         scales = [one.to(f32) for one in given]
@@ -129,7 +133,8 @@ class Units(EndingTerm):
     rows: str
     columns: str
 
-    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+    def emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        """Multiply by the squared units."""
         unit = arrays.tile(self.rows) * arrays.tile(self.columns)
         return [value * unit * unit for value in values]  # the square of the unit may be out of range
 
@@ -140,7 +145,8 @@ class Nonlinearity(EndingTerm):
 
     name: str
 
-    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+    def emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        """Apply the activation."""
         return [ACTIVATIONS[self.name](value) for value in values]
 
 
@@ -151,7 +157,8 @@ class Multiplier(EndingTerm):
     array: str
     derivative: str | None = None
 
-    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+    def emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        """Multiply by the factor."""
         factor = arrays.tile(self.array).to(values[0].dtype)
         factor = factor if self.derivative is None else slope(self.derivative, factor)
         return [value * factor for value in values]
@@ -169,7 +176,8 @@ class DropoutMask(EndingTerm):
     result: str
     order: tuple[int, ...]
 
-    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+    def emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        """Drop elements by their numbers."""
         steps, count = dict[int, Any](), 1
         for dim in reversed(self.order):
             steps[dim], count = count, count * arrays.given[self.result].shape[dim]
@@ -199,7 +207,8 @@ class AxisReductions(EndingTerm):
     axis: int
     stored: Mapping[str, str]
 
-    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+    def emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        """Store the reductions."""
         [value], axis = values, self.axis
         high: Any = value.max(axis=axis) if self.stored.keys() & {"max", "logsumexp"} else None
         for kind, array in self.stored.items():
@@ -218,7 +227,8 @@ class Wrapping(EndingTerm):
 
     result: str
 
-    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+    def emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        """Convert modulo the range of the dtype."""
         dtype = arrays.given[self.result].dtype
         return [value != 0 if dtype == boolean else value.to(dtype) for value in values]
 
@@ -230,7 +240,8 @@ class Saturation(EndingTerm):
     result: str
     most_bits: int = 8
 
-    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+    def emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        """Convert with saturation."""
         dtype = arrays.given[self.result].dtype
         return [saturated(value, dtype, self.most_bits) for value in values]
 
@@ -249,7 +260,8 @@ class Output(EndingTerm):
 
     arrays: tuple[str, ...]
 
-    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+    def emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        """Store each tile."""
         for array, value in zip(self.arrays, values, strict=True):
             arrays.store(array, value)
         return values

@@ -49,7 +49,6 @@ from tilewright.ops.tiled_product import (
 from tilewright.ops.wanted import NO_DROPOUT, Wanted, check_numbers, check_splitting, check_words, dropout_of
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.backends import arch_of
-from tilewright.runtime.executable import Backend
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.kernel import Kernel
 from tilewright.runtime.plans import Plans
@@ -81,7 +80,8 @@ class Gate(EndingTerm):
     first: tuple[EndingTerm, ...]
     second: tuple[EndingTerm, ...]
 
-    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+    def emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        """Finish both products, each with its own terms."""
         made = list[Any]()
         for value, terms in zip(values, (self.first, self.second), strict=True):
             own: Tiles = [value]
@@ -277,8 +277,10 @@ def plan_gated(
         raise LaunchError(f"{OP}: out has shape {infos['out'].shape}; nearest legal choice: {shape}")
     check_apart(infos, updated=("residual",))
     call.updated = frozenset({("out", "residual")})
-    if wanted.schedule is None:  # which says itself what is multiplied
-        multiplied = _multiplied_on(infos, multiplied, backend)
+    if wanted.schedule is None and multiplied != dtypes.f64:  # a schedule decides the dtype itself
+        machine = TARGETS[backend.name], arch_of(backend, None)
+        first, second = (multiplied_on(infos["a"], infos[own], *machine) for own in "bc")
+        multiplied = first if first == second else dtypes.f16
     problem, late = _problem(infos, wanted)
     drops = {"dropout"} if wanted.dropped.probability else set()
     rare = tuple(name for name in RARE if name in drops | (infos.keys() - {"c"}))
@@ -348,15 +350,6 @@ def _shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
                 "for each column"
             )
     return shape
-
-
-def _multiplied_on(infos: Mapping[str, ArrayInfo], multiplied: DType, backend: Backend) -> DType:
-    """The dtype in which operands are multiplied on a machine, which is one for both products."""
-    if multiplied == dtypes.f64:
-        return multiplied
-    machine = TARGETS[backend.name], arch_of(backend, None)
-    first, second = (multiplied_on(infos["a"], infos[own], *machine) for own in "bc")
-    return first if first == second else dtypes.f16
 
 
 def _problem(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> tuple[Problem, Late]:

@@ -139,7 +139,7 @@ def plan_chain(given: Mapping[str, Any], words: ChainWords, located: Sequence[Lo
     if 0 in shape:
         return call.plan()
     question = AttentionQuestion(_seen(infos), *call.machine)
-    if not against and words.fused is not False and (words.fused or _one_kernel_pays(question)):
+    if not against and words.fused is not False and (words.fused or one_kernel_pays(question)):
         seen = tuple(Strided(call.arrays[name], info) for name, info in question.infos.items())
         return call.plan(Launch(chained(question, words.activation), seen, ARRAYS))
     return _in_two(call, words)
@@ -165,10 +165,14 @@ def _in_two(call: Call, words: ChainWords) -> LaunchPlan:
     return call.plan(*launches, scratch_bytes=size, reason="the first product is stored", warns=True)
 
 
-def _one_kernel_pays(question: AttentionQuestion) -> bool:
-    """Whether one kernel is taken if nobody says so: one that multiplies as `matmul` would.
+def one_kernel_pays(question: AttentionQuestion) -> bool:
+    """Whether one kernel is estimated to be faster than two.
 
-    A block works at its rows for all of N: too few of them leave most of the machine idle for long.
+    It must multiply as `matmul` would.  Each of its blocks computes its rows for all of N, so too few rows
+    leave most of the machine idle.
+
+    Args:
+        question: the chain, seen as attention.
     """
     batches, heads, rows, _ = question.queries.shape
     tiles = batches * heads * -(-rows // ROWS)

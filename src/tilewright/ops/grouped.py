@@ -154,8 +154,10 @@ def plan_grouped(given: Sequence[Any], wanted: Wanted, located: Sequence[Located
     seen, names = {name: Strided(arrays[name], info) for name, info in infos.items()}, [*RANKS]
     if "bias" in arrays:
         terms.add("bias")
-    else:  # a row of each matrix stands for it, and is not read
-        seen["bias"], names[BIAS] = Strided(arrays["b"], _first_rows(infos["b"])), "b"
+    else:  # the first row of each matrix stands for it, and is not read
+        (groups, _, columns), (step, _, unit) = infos["b"].shape, infos["b"].strides
+        first_rows = replace(infos["b"], shape=(groups, columns), strides=(step, unit))
+        seen["bias"], names[BIAS] = Strided(arrays["b"], first_rows), "b"
     is_wide = dtypes.f64 in {info.dtype for info in infos.values()} or not infos["a"].dtype.is_float
     kernel = grouped(dtypes.f64 if is_wide else dtypes.f32).bind(
         precision=wanted.precision if infos["a"].dtype == dtypes.f32 else EXACT,
@@ -165,12 +167,6 @@ def plan_grouped(given: Sequence[Any], wanted: Wanted, located: Sequence[Located
     )
     product = Launch(kernel, tuple(seen[name] for name in RANKS), tuple(names))
     return call.plan(product, warns=wanted.schedule is None)
-
-
-def _first_rows(info: ArrayInfo) -> ArrayInfo:
-    """The first row of each matrix, seen as (G, N)."""
-    (groups, _, columns), (step, _, unit) = info.shape, info.strides
-    return replace(info, shape=(groups, columns), strides=(step, unit))
 
 
 def _check_shapes(infos: Mapping[str, ArrayInfo]) -> None:

@@ -245,7 +245,15 @@ def product_of_lists(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> l
         return list(arrays.get("out", ()))
     located = {name: _located(name, list_) for name, list_ in arrays.items()}
     if "out" not in arrays:
-        arrays["out"] = [one.make() for one in _outputs(arrays, located, wanted)]
+        kinds = (type(array) for array in arrays["a"])
+        key = (wanted, *kinds, *((name, *(exact for exact, _ in pairs)) for name, pairs in located.items()))
+        makers = _FRESH.get(key)
+        if makers is None:
+            infos = {name: _described(name, list_) for name, list_ in arrays.items()}
+            extents, kind = _extents(infos), _kind(infos, wanted)
+            makers = [fresh(one, (e.m, e.n), kind) for one, e in zip(arrays["a"], extents, strict=True)]
+            _FRESH.keep(key, makers)
+        arrays["out"] = [one.make() for one in makers]
         located["out"] = _located("out", arrays["out"])
     key = (wanted, *((name, *(exact for exact, _ in pairs)) for name, pairs in located.items()))
     there = key, *(pointer for pairs in located.values() for _, pointer in pairs)
@@ -280,23 +288,6 @@ def _located(name: str, arrays: Sequence[Any]) -> list[tuple[Hashable, int]]:
     except (LaunchError, TypeError, ValueError):
         _described(name, arrays)  # which says of what
         raise
-
-
-def _outputs(
-    arrays: Mapping[str, Sequence[Any]],
-    located: Mapping[str, Sequence[tuple[Hashable, int]]],
-    wanted: Wanted,
-) -> list[Fresh]:
-    """What makes the outputs, of the framework of each array of A."""
-    kinds = (type(array) for array in arrays["a"])
-    key = (wanted, *kinds, *((name, *(exact for exact, _ in pairs)) for name, pairs in located.items()))
-    found = _FRESH.get(key)
-    if found is None:
-        infos = {name: _described(name, list_) for name, list_ in arrays.items()}
-        extents, kind = _extents(infos), _kind(infos, wanted)
-        found = [fresh(one, (e.m, e.n), kind) for one, e in zip(arrays["a"], extents, strict=True)]
-        _FRESH.keep(key, found)
-    return found
 
 
 def _kind(infos: Mapping[str, Sequence[ArrayInfo]], wanted: Wanted) -> DType:

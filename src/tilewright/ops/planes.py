@@ -192,11 +192,15 @@ def _write(arrays: Sequence[Tensor], number: Index, how: Writing) -> None:
         values.append(values[0] - values[1] if how.negative else values[0] + values[1])
     for end, value, target in zip(PLANES, values, targets, strict=False):
         if end in how.kept:
-            copy(_as_tf32(value) if how.rounded else value, target)
+            copy(round_to_tf32(value) if how.rounded else value, target)
 
 
-def _as_tf32(value: Fragment) -> Fragment:
-    """Numbers of f32 rounded to nearest, ties away from zero; or cut off where that would be infinite."""
+def round_to_tf32(value: Fragment) -> Fragment:
+    """Round f32 to tf32: to nearest, ties away from zero, or towards zero if that would overflow.
+
+    Args:
+        value: the numbers.
+    """
     size, bits = absolute(value), bitcast(value, i32)
     near, cut = (bitcast(bits + half & -TF32_UNIT, f32) for half in (TF32_UNIT >> 1, 0))
     found: Fragment = where(size < TF32_END, near, where(size <= FINITE, cut, value))
@@ -340,17 +344,15 @@ class Planes:
         absent = next(iter(planes))  # stands for what is not written
         names = [self.name + end if self.name + end in planes else absent for end in PLANES]
         read = [as_pairs(re)] * 2 if packed else [re, im]
-        given = [self._as_read(one) for one in (*read, *(planes[name] for name in names))]
+        # The kernel reads repeated batches once, and the contiguous dimension last.
+        dims = [*range(len(self.shape) - 2), 2 * len(self.shape) - 3 - self.source, self.source]
+        given = list[Strided]()
+        for one in (*read, *(planes[name] for name in names)):
+            shape = tuple(1 if dim in self.repeated else one.info.shape[dim] for dim in dims)
+            strides = tuple(one.info.strides[dim] for dim in dims)
+            given.append(Strided(one.array, replace(one.info, shape=shape, strides=strides)))
         sources = [self.name, self.name + (PLANES[0] if packed else ends[-1])]
         return how, given, [*sources, *[""] * len(names)], planes
-
-    def _as_read(self, one: Strided) -> Strided:
-        """An array with its batches that repeat it left out, and the dimension last that is read fastest."""
-        dims = [*range(len(self.shape) - 2), 2 * len(self.shape) - 3 - self.source, self.source]
-        shape = tuple(1 if dim in self.repeated else one.info.shape[dim] for dim in dims)
-        return Strided(
-            one.array, replace(one.info, shape=shape, strides=tuple(one.info.strides[d] for d in dims))
-        )
 
 
 def is_dense(info: ArrayInfo, along: int | None) -> bool:

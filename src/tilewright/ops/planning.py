@@ -75,7 +75,12 @@ def multiplied(
         for name in ("a", "b"):
             known[name] = describe(given[name], f"matmul, argument {name}", located=read.get(name))
     if not known or 2 in (info.dtype.components for info in known.values()):
-        return Done(_product_of_complex(given, wanted, stream), None)
+        check_complex("matmul", given, wanted)
+        arrays = tuple(given.get(name) for name in ("a", "b", "c", "out"))
+        options = (False, False, "4m", wanted.precision, wanted.out_dtype)
+        how = (wanted.schedule, wanted.split_k, wanted.reduction, wanted.batch_invariant, wanted.target)
+        factors = (wanted.alpha, wanted.beta)
+        return Done(part(COMPLEX)("matmul", arrays, factors, (*options, *how), stream), None)
     return plan_matmul(given, wanted, located, known).launch(stream)
 
 
@@ -107,15 +112,6 @@ def check_complex(op: str, given: Mapping[str, Any], wanted: Wanted) -> None:
             f"{op}: {' and '.join(there)} of complex arrays; nearest legal choice: the product, and "
             "then NumPy's or the framework's own function"
         )
-
-
-def _product_of_complex(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> Any:
-    """`matmul` of complex arrays."""
-    check_complex("matmul", given, wanted)
-    arrays = tuple(given.get(name) for name in ("a", "b", "c", "out"))
-    options = (False, False, "4m", wanted.precision, wanted.out_dtype)
-    how = (wanted.schedule, wanted.split_k, wanted.reduction, wanted.batch_invariant, wanted.target)
-    return part(COMPLEX)("matmul", arrays, (wanted.alpha, wanted.beta), (*options, *how), stream)
 
 
 def plan_matmul(

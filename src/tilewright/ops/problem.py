@@ -90,17 +90,13 @@ def result_shape(a: Sequence[int], b: Sequence[int], op: str = "matmul") -> tupl
             )
     depth_b = b[-2] if len(b) > 1 else b[0]
     if a[-1] != depth_b:
-        raise LaunchError(f"{op} of shapes {a} and {b}: K is {a[-1]} in a and {depth_b} in b{_fitting(a, b)}")
+        near = ""
+        if len(b) == 2 and a[-1] == b[-1]:
+            near = "; nearest: b.T"
+        elif len(a) == 2 and a[0] == depth_b:
+            near = "; nearest: a.T"
+        raise LaunchError(f"{op} of shapes {a} and {b}: K is {a[-1]} in a and {depth_b} in b{near}")
     return (*_broadcast(a, b, op), *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
-
-
-def _fitting(a: tuple[int, ...], b: tuple[int, ...]) -> str:
-    """Which transpose would fit."""
-    if len(b) == 2 and a[-1] == b[-1]:
-        return "; nearest: b.T"
-    if len(a) == 2 and a[0] == (b[-2] if len(b) > 1 else b[0]):
-        return "; nearest: a.T"
-    return ""
 
 
 def _broadcast(a: tuple[int, ...], b: tuple[int, ...], op: str) -> tuple[int, ...]:
@@ -153,7 +149,13 @@ def problem_of(arrays: Mapping[str, ArrayInfo], alone: str = "") -> Problem:
         elif is_part_of(name, "b"):
             steps[name] = _expanded(_matrix(info, 1 if is_column else None), (*batch, k, n))
         elif name not in OTHERS:
-            steps[name] = _result_steps(name, info, shape, (*batch, m, n), is_row, is_column)
+            check_broadcast(name, info, shape)
+            of_result = list(_expanded(info, shape))
+            if is_row:
+                of_result.insert(rank, 0)
+            if is_column:
+                of_result.append(0)
+            steps[name] = tuple(of_result)
     if "bias" in arrays and arrays["bias"].shape != (n,):
         raise LaunchError(f"bias has shape {arrays['bias'].shape}; it is one number for each column: ({n},)")
     bias = arrays["bias"].strides if "bias" in arrays else None
@@ -184,24 +186,6 @@ def _expanded(info: ArrayInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
     missing = len(shape) - len(info.shape)
     known = zip(info.shape, info.strides, shape[missing:], strict=True)
     return (*(0,) * missing, *(step if n == extent else 0 for n, step, extent in known))
-
-
-def _result_steps(
-    name: str,
-    info: ArrayInfo,
-    shape: tuple[int, ...],
-    whole: tuple[int, ...],
-    is_row: bool,
-    is_column: bool,
-) -> tuple[int, ...]:
-    """The strides of an array that is broadcast to the result, with the dimensions that vectors lack."""
-    check_broadcast(name, info, shape)
-    steps = list(_expanded(info, shape))
-    if is_row:
-        steps.insert(len(whole) - 2, 0)
-    if is_column:
-        steps.append(0)
-    return tuple(steps)
 
 
 def check_broadcast(name: str, info: ArrayInfo, shape: tuple[int, ...]) -> None:

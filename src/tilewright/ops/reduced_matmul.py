@@ -125,7 +125,15 @@ def reduced_matmul(
         array([1.313, 4.018], dtype=float32)
     """
     names = _names(reduce)
-    outs = _outs(out, names, reduce)
+    if out is None:
+        outs: tuple[Any, ...] = (None,) * len(names)
+    else:
+        outs = (out,) if isinstance(reduce, str) else tuple(out) if isinstance(out, tuple | list) else ()
+    if len(outs) != len(names):
+        raise LaunchError(
+            f"reduced_matmul: out is {shown(out)}; nearest legal choice: a tuple of {len(names)} arrays, of "
+            f"{', '.join(names)}"
+        )
     wanted = Wanted(alpha, None, activation, precision, schedule=schedule, target=target)
     given = (a, b, bias, product, *outs)
     made = called(
@@ -173,8 +181,18 @@ def plan_reduced(
         call.make(name, kept, kind)
     check_numbers("reduced_matmul", number_dtype(infos), alpha=wanted.alpha)
     call.serve(wanted.target)
-    _check_outs(infos, names, kept)
+    for name in names:
+        written = infos[name]
+        if written.shape != kept:
+            raise LaunchError(
+                f"reduced_matmul: out of {name} has shape {written.shape}, and is one of {kept}"
+            )
+        check_whole_bytes("reduced_matmul", f"out of {name}", written.dtype, dtypes.f32)
+        if not written.dtype.is_float or written.dtype.components > 1:
+            raise DTypeError(f"reduced_matmul: out of {name} is {written.dtype}; nearest legal choice: f32")
     call.written = (*names, *((PRODUCT,) if PRODUCT in infos else ()))
+    for name in call.written:
+        check_apart(infos, name)
     results = tuple(arrays[name] for name in names)
     if not prod(kept):
         return call.plan(result=results)
@@ -275,31 +293,3 @@ def _check_shapes(infos: Mapping[str, ArrayInfo], shape: tuple[int, ...], axis: 
     for name, own in (("bias", shape[-1:]), (PRODUCT, shape)):
         if name in infos and infos[name].shape != own:
             raise LaunchError(f"reduced_matmul: {name} has shape {infos[name].shape}, and is one of {own}")
-
-
-def _outs(out: Any, names: tuple[str, ...], reduce: Any) -> tuple[Any, ...]:
-    """The arrays to write; None for new ones."""
-    if out is None:
-        return (None,) * len(names)
-    outs = (out,) if isinstance(reduce, str) else tuple(out) if isinstance(out, tuple | list) else ()
-    if len(outs) != len(names):
-        raise LaunchError(
-            f"reduced_matmul: out is {shown(out)}; nearest legal choice: a tuple of {len(names)} arrays, of "
-            f"{', '.join(names)}"
-        )
-    return outs
-
-
-def _check_outs(infos: Mapping[str, ArrayInfo], names: tuple[str, ...], kept: tuple[int, ...]) -> None:
-    """All that is written has its shape and memory of its own."""
-    for name in names:
-        if infos[name].shape != kept:
-            raise LaunchError(
-                f"reduced_matmul: out of {name} has shape {infos[name].shape}, and is one of {kept}"
-            )
-        kind = infos[name].dtype
-        check_whole_bytes("reduced_matmul", f"out of {name}", kind, dtypes.f32)
-        if not kind.is_float or kind.components > 1:
-            raise DTypeError(f"reduced_matmul: out of {name} is {kind}; nearest legal choice: f32")
-    for name in (*names, *((PRODUCT,) if PRODUCT in infos else ())):
-        check_apart(infos, name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -124,7 +124,11 @@ def _check_integers(
     """Sums of integers must fit the result, and nothing may make fractions of them."""
     if made.bits < natural.bits:
         raise DTypeError(f"a @ b is {natural}, which does not fit {made}; nearest: out_dtype={natural}")
-    broken = [name for name in ("alpha", "beta") if not _is_whole(getattr(wanted, name) or 0)]
+    broken = []
+    for name in ("alpha", "beta"):
+        number = getattr(wanted, name) or 0
+        if not isinstance(number, int) and not float(number).is_integer():
+            broken.append(name)
     broken += ["activation"] if wanted.activation not in (None, "relu") else []
     broken += [name for name in read_arrays(infos, wanted) if infos[name].dtype.is_float]
     if wanted.derivative is None and "multiply" in infos and infos["multiply"].dtype.is_float:
@@ -135,10 +139,6 @@ def _check_integers(
         raise DTypeError(
             f"{' and '.join(broken)}: fractions, which a result of {made} loses; nearest: out_dtype='f32'"
         )
-
-
-def _is_whole(number: Any) -> bool:
-    return isinstance(number, int) or float(number).is_integer()
 
 
 def read_arrays(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> list[str]:
@@ -316,17 +316,9 @@ def whole_product(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> Whole | Non
             f"matmul: {', '.join(changed)} with operands of {a} and {b}, whose sums wrap; nearest legal "
             f"choice: operands of f64, or the product alone"
         )
-    return Whole(_multiplied_dtype(a, b, made), made)
-
-
-def _multiplied_dtype(a: DType, b: DType, made: DType) -> DType:
-    """The dtype in which operands are multiplied; see the top of this file."""
     if made.is_float:
-        return made
-    if (
-        a in BYTES
-        and b in BYTES
-        and (made.bits == dtypes.u8.bits or (made == dtypes.i32 and dtypes.u8 not in (a, b)))
-    ):
-        return dtypes.i8
-    return dtypes.u32 if made.bits <= dtypes.u32.bits else dtypes.u64
+        return Whole(made, made)
+    fits_i8 = made.bits == dtypes.u8.bits or (made == dtypes.i32 and dtypes.u8 not in (a, b))
+    if a in BYTES and b in BYTES and fits_i8:
+        return Whole(dtypes.i8, made)
+    return Whole(dtypes.u32 if made.bits <= dtypes.u32.bits else dtypes.u64, made)

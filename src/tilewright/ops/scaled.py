@@ -176,7 +176,12 @@ def scaled_mm(
         array([[-96.]], dtype=float16)
     """
     if isinstance(b, RearrangedWeights):
-        b, scale_b, zero_b, group = _of_rearranged(b, scale_b, zero_b, group)
+        if any(one is not None for one in (scale_b, zero_b, group)):
+            raise LaunchError(
+                f"scaled_mm: b is {b!r}, which have their own scale_b, zero_b and group; nearest legal "
+                "choice: none of these beside them"
+            )
+        b, scale_b, zero_b, group = b.b, b.scale_b, b.zero_b, b.group
     number, scales = _numbers_apart((scale_a, scale_b))
     arrays = (a, b, out, *scales, bias, zero_b, c, multiply, residual)
     dropped, drawn = NO_DROPOUT, NO_DROPOUT.words
@@ -197,16 +202,6 @@ def scaled_mm(
         return part(PLAN)(given, wanted, extras, located).launch(stream)
 
     return called(_PLANS, arrays, words, numbers, stream, first)
-
-
-def _of_rearranged(weights: RearrangedWeights, *beside: Any) -> tuple[Any, Any, Any, int | None]:
-    """Weights with scales and zero points of their own."""
-    if any(one is not None for one in beside):
-        raise LaunchError(
-            f"scaled_mm: b is {weights!r}, which have their own scale_b, zero_b and group; nearest legal "
-            "choice: none of these beside them"
-        )
-    return weights.b, weights.scale_b, weights.zero_b, weights.group
 
 
 def _numbers_apart(scales: tuple[Any, Any]) -> tuple[float, list[Any]]:

@@ -218,17 +218,13 @@ def _seen(name: str, call: Call, scaling: Scaling) -> Strided:
     if scaling.in_groups and name in OF_GROUPS:
         return Strided(call.arrays[name], as_stored(call.infos[name]))
     if scaling.shared is not None and name in SCALES:
-        return _of_blocks(name, call, scaling.problem, scaling.shared)
+        problem = scaling.problem
+        if name not in call.arrays:
+            return seen_as(call.arrays["out"], call.infos["out"], problem.operands["out"])
+        sized = problem.operands[operand_sized(name)]
+        blocks = as_blocks(name, sized, scaling.shared[SCALES.index(name)])
+        return seen_as(call.arrays[name], call.infos[name], blocks)
     return _in_place(name, name if name in call.arrays else "out", call, scaling.problem)
-
-
-def _of_blocks(name: str, call: Call, problem: Problem, shared: tuple[int, int]) -> Strided:
-    """Scales, one for each block."""
-    if name not in call.arrays:
-        return seen_as(call.arrays["out"], call.infos["out"], problem.operands["out"])
-    sized = problem.operands[operand_sized(name)]
-    blocks = as_blocks(name, sized, shared[SCALES.index(name)])
-    return seen_as(call.arrays[name], call.infos[name], blocks)
 
 
 def _in_place(name: str, there: str, call: Call, problem: Problem) -> Strided:

@@ -348,7 +348,8 @@ def _shared(info: ArrayInfo, shape: tuple[int, ...], place: int) -> int:
     """How many rows have a scale in common; 0 of what is no scale of blocks."""
     if len(info.shape) != len(shape) or prod(info.shape) == 1:
         return 0
-    blocks, row = -(-shape[place] // BLOCK), _row_of(shape, place)
+    blocks = -(-shape[place] // BLOCK)
+    row = None if len(shape) == 1 else 2 * len(shape) - 3 - place  # None of a vector
     if info.shape[place] != blocks:
         return 0
     pairs = zip(info.shape, shape, strict=True)
@@ -358,11 +359,6 @@ def _shared(info: ArrayInfo, shape: tuple[int, ...], place: int) -> int:
     if info.shape[row] == shape[row]:
         return int(batches and blocks != 1)  # else it is a scale for each row, of all of K
     return BLOCK * (batches and info.shape[row] == -(-shape[row] // BLOCK))
-
-
-def _row_of(shape: tuple[int, ...], place: int) -> int | None:
-    """The dimension of an operand that is its rows, or columns; None of a vector."""
-    return None if len(shape) == 1 else 2 * len(shape) - 3 - place
 
 
 def beside_operands(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:

@@ -279,9 +279,6 @@ class EndingTerm:
 
     def emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
         """Record the step, and return the results after it."""
-        return self._emit(values, arrays)
-
-    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
         raise NotImplementedError
 
 

@@ -114,7 +114,9 @@ def for_warpgroups(
     """
     depth, width = map(_covering, columns)
     most = next(keys for least, keys in ROWS_OF_KEYS.items() if width <= least)
-    groups = 3 if max(depth, width) <= PANEL and plain and _suit_three(rows) else 2
+    # Three groups pay if tiles of 192 rows hang over by at most 5 % more than tiles of 128.
+    by_three, by_two = (-(-rows // side) * side for side in (192, 128))
+    groups = 3 if max(depth, width) <= PANEL and plain and by_three <= 1.05 * by_two else 2
     unit = PANEL if keys_by_column else 16
 
     def sizes() -> Iterator[WarpgroupTiles]:
@@ -123,12 +125,6 @@ def for_warpgroups(
                 yield WarpgroupTiles(depth, width, keys, 2, groups, own_output, keys_by_column)
 
     return next(tiles for tiles in sizes() if _fits(tiles.shared_bytes, arch))
-
-
-def _suit_three(rows: int) -> bool:
-    """Whether tiles of three times 64 rows hang over by no more than 5 % beyond tiles of two times 64."""
-    by_three, by_two = (-(-rows // side) * side for side in (192, 128))
-    return by_three <= 1.05 * by_two
 
 
 def for_warps(
