@@ -28,7 +28,7 @@ static inline bf16 bf16_of_f32(float x) {
 
 static inline float exp2_f32(float x) {
   x = x < -151.0f ? -151.0f : x > 129.0f ? 129.0f : x;
-  // x = n + r / ln 2; what adding 1.5 * 2**fraction leaves in the last bits is round(x).
+  // x = n + r / ln 2; adding 1.5 * 2**fraction leaves round(x) in the last bits.
   const float shifted = x + 12582912.0f, n = shifted - 12582912.0f;
   const float r = (x - n) * 0.6931471805599453f;
   const float near = 1.0f + (r + r * r * (0.5f + r * (0.16666666666666666f + r * (0.041666666666666664f + r * (0.008333333333333333f + r * (0.001388888888888889f + r * (0.0001984126984126984f)))))));

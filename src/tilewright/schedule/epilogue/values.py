@@ -174,17 +174,17 @@ class Values:
         """A value: a tile that has extent 1 along what it does not vary along, or a number."""
         if id(node) not in self._known:
             with made_by(node=node):
-                found = None
+                part = None
                 if self.outer is not None:
                     outer, columns = self.outer
                     form = self.views.form
                     is_wider = isinstance(node, Reduce) or form.number_of(node) is not None
                     is_wider = is_wider or (isinstance(node, ArrayPart) and form.n not in node.at)
                     if is_wider or id(node) in outer._known:  # all slices of the tile share it
-                        found = outer.value(node)
-                        if isinstance(found, Fragment) and found.shape[1] > 1:
-                            found = found[:, columns]
-                self._known[id(node)] = self._compute(node) if found is None else found
+                        part = outer.value(node)
+                        if isinstance(part, Fragment) and part.shape[1] > 1:
+                            part = part[:, columns]
+                self._known[id(node)] = self._compute(node) if part is None else part
         return self._known[id(node)]
 
     def stored(self, store: Store) -> Fragment:
