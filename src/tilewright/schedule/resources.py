@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import combinations
 
 from tilewright.schedule.bulk import BulkStaging
+from tilewright.schedule.double_buffer import DoubleBuffer
 from tilewright.schedule.epilogue.direct import DirectEpilogue
 from tilewright.schedule.epilogue.staged import OverlappedEpilogue, StagedEpilogue
 from tilewright.schedule.facts import ScheduleFacts
@@ -39,6 +40,7 @@ from tilewright.schedule.schedule import Schedule, declare
 STAGING_CLASSES: Mapping[str, type[Staging]] = {
     "direct": DirectStaging,
     "panels": PanelStaging,
+    "double": DoubleBuffer,
     "registers": Registers,
     "cp_async": CpAsync,
     "fragments": Fragments,
@@ -47,7 +49,8 @@ STAGING_CLASSES: Mapping[str, type[Staging]] = {
 """Stagings: how tiles of A and B come to where they are multiplied, by the values of `Schedule.staging`.
 
 ``"direct"``: copied into shared memory, then multiplied.  ``"panels"``: packed in the order in which a
-single thread multiplies them.  ``"registers"``: the next tile waits in registers while this one is
+single thread multiplies them.  ``"double"``: the next tile is copied into one half of shared memory while
+the other half is multiplied.  ``"registers"``: the next tile waits in registers while this one is
 multiplied.  ``"cp_async"``: a ring of tiles in shared memory is filled in the background.
 ``"fragments"``: as before, and from there into registers one part ahead of the multiplication.  ``"tma"``: a
 warp of its own fills the ring by bulk copies; see ``roles``.
