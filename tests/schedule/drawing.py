@@ -297,6 +297,7 @@ def schedule_for(draw: random.Random, problem: Problem) -> tw.Schedule:
         bypass=draw.choice(("", "a", "b", "ab")) if staging == "registers" else "",
         **(placed(draw, depth, atom.lanes * warps[0] * warps[1]) if draw.random() < wished else {}),
         batches=draw.choice((2, 7)) if problem.program == "batched" and draw.random() < 0.3 else 1,
+        prefetch=draw.random() < 0.8,
     )
     made = replace(made, **odd(draw)) if draw.random() < 0.05 else made
     if made.staging == "fragments" and made.roles == "none" and draw.random() < 0.3:

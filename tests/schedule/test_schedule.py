@@ -62,6 +62,7 @@ def drawn(draw: random.Random) -> tw.Schedule:
         batches=draw.choice((1, 16)),
         whole=draw.choice(DIMS),
         interleaved=draw.random() < 0.5,
+        prefetch=draw.random() < 0.5,
     )
 
 

@@ -182,7 +182,7 @@ def _run(agent: Agent, partition: Partition, reduction: SplitReduction, epilogue
 
                 def issued(work: Any = work, values: Any = values) -> None:
                     agent.issued(work)
-                    if values and reduction.prefetches:
+                    if values and reduction.prefetches and epilogue.schedule.prefetch:
                         with made_by("epilogue", store):
                             epilogue.prepare(values[1])
 

@@ -216,6 +216,7 @@ class Schedule:
         across: whether results that are reduced along rows or columns, and stored along one dimension, are
             reduced across tiles: each tile writes its part, and the last block to arrive reduces all parts
             in the order of the tiles.  Otherwise one tile covers all of a row, or column.
+        prefetch: whether arrays that the epilogue reads are loaded under the last product of a tile.
 
     Raises:
         LaunchError: a field has a value that no schedule has, e.g. an unknown name, or stages below 1.
@@ -269,6 +270,7 @@ class Schedule:
     whole: Dims = ""
     interleaved: bool = False
     unroll: Count = 1
+    prefetch: bool = True
 
     def __post_init__(self) -> None:
         for name in ("tile", "warps", "cluster", "k1", "extra_rows"):
