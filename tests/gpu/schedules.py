@@ -164,6 +164,14 @@ def forms() -> Iterator[Form]:
     ring = replace(plain, stages=3, staging="cp_async")
     yield Form("direct f16", plain, "f16", "f32")
     yield Form("registers f16", replace(plain, staging="registers"), "f16", "f16")
+    yield Form("double f16", replace(plain, stages=2, staging="double"), "f16", "f16")
+    yield Form(
+        "double f16, later epilogue",
+        replace(plain, stages=2, staging="double", prefetch=False),
+        "f16",
+        "f16",
+        residual,
+    )
     past = replace(plain, staging="registers", bypass="a")
     yield Form("registers, A past shared memory", past, "f16", "f16")
     together = replace(plain, staging="registers", k1=(8, 8), extra_rows=(1, 1), dealt=((32, 4), (32, 4)))

@@ -45,6 +45,8 @@ BULK = replace(
 FORMS = {
     "direct": SYNC,
     "registers": replace(SYNC, staging="registers"),
+    "double": replace(SYNC, stages=2, staging="double"),
+    "double, blocks that stay": replace(SYNC, stages=3, staging="double", blocks=1),
     "registers, past shared memory": replace(SYNC, staging="registers", bypass="a"),
     "cp_async": replace(SYNC, stages=3, staging="cp_async"),
     "persistent": replace(SYNC, stages=4, staging="cp_async", blocks=3, group_m=2),
