@@ -19,8 +19,9 @@ from tilewright.checking.flows import compare_flow
 from tilewright.checking.sample import normal
 from tilewright.errors import LaunchError, ScheduleError, TilewrightError
 from tilewright.runtime.gpu_memory import DeviceArray
-from tilewright.schedule.fixup import FAN, WAITING
+from tilewright.schedule.fixup import FAN
 from tilewright.schedule.question import Splitting
+from tilewright.schedule.resources import REDUCTION_CLASSES
 from tilewright.schedule.schedule import Schedule
 
 
@@ -83,7 +84,8 @@ def refused(error: TilewrightError, schedule: Schedule | Splitting | None) -> Ou
         is_right = is_waiting or isinstance(error, ScheduleError)
     else:
         has_parts = schedule is not None and isinstance(schedule.split_k, int)
-        is_right = is_waiting and has_parts and schedule.reduction in WAITING
+        is_right = is_waiting and has_parts and bool(schedule.reduction)
+        is_right = is_right and REDUCTION_CLASSES[schedule.reduction].waits
     return Outcome(refused=str(error)) if is_right else Outcome(f"{type(error).__name__}: {error}")
 
 

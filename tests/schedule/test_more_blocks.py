@@ -13,9 +13,9 @@ import tilewright as tw
 from tilewright.ops.products import plain
 from tilewright.schedule import estimate
 from tilewright.schedule.choice import split_candidates
-from tilewright.schedule.fixup import WAITING
 from tilewright.schedule.load import Load
 from tilewright.schedule.question import Candidate, Question, Splitting
+from tilewright.schedule.resources import REDUCTION_CLASSES
 from tilewright.schedule.schedule import REDUCTIONS, Schedule
 from tilewright.schedule.splitting import estimated, with_more_blocks
 from tilewright.schedule.tables import read_schedule
@@ -114,7 +114,7 @@ def test_only_blocks_that_need_not_run_at_once_are_more_than_one_for_each_multip
     for reduction in REDUCTIONS:
         made = replace(RING, split_k="auto", blocks=132, reduction=reduction)
         blocks = [one.blocks for one in with_more_blocks(asked, made)]
-        assert blocks == [132] if reduction in WAITING else {132, 396} <= {*blocks}
+        assert blocks == [132] if REDUCTION_CLASSES[reduction].waits else {132, 396} <= {*blocks}
     wanted = Splitting("auto", "reduce-scatter")
     exact = replace(question((64, 64, 65536), "f32"), splitting=wanted)
     assert {one.schedule.blocks for one in split_candidates(exact)} == {132}

@@ -201,19 +201,24 @@ class Load:
         """The schedule on the machine, for the classes of the arrays."""
         return ScheduleOnMachine(self.schedule, self.question.form, self.question.classes, self.question.arch)
 
+    @property
+    def registers(self) -> int:
+        """Estimate the registers of a thread, for a schedule without bulk copies."""
+        mma = self.schedule.mma
+        sums = mma.c().size_values * (2 if self.schedule.promote else 1)
+        if self.schedule.atom.instruction == "fma":
+            found = sums + mma.a(VECTOR).size_values + mma.b(VECTOR).size_values + FMA_REGISTERS
+        else:
+            found = int(SUM_REGISTERS * sums + TENSOR_REGISTERS)
+        return min(found, self.question.arch.thread_registers)
+
     @cached_property
     def resident(self) -> int:
         """Resident blocks of a multiprocessor, for a schedule without bulk copies."""
         schedule, mma, arch = self.schedule, self.schedule.mma, self.question.arch
         rows, columns, depth = schedule.tile
         held = schedule.stages * (rows + columns) * depth * self.question.dtype.bytes
-        registers = mma.c().size_values * (2 if schedule.promote else 1)
-        if schedule.atom.instruction == "fma":
-            registers += mma.a(VECTOR).size_values + mma.b(VECTOR).size_values + FMA_REGISTERS
-        else:
-            registers = SUM_REGISTERS * registers + TENSOR_REGISTERS
-        registers = min(int(registers), arch.thread_registers)
-        return resident_blocks(arch, held, threads=mma.threads, registers=registers)
+        return resident_blocks(arch, held, threads=mma.threads, registers=self.registers)
 
     @property
     def spills(self) -> bool:
