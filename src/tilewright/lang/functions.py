@@ -434,7 +434,7 @@ def dropout(
     if not x.dtype.is_float:
         raise TraceError(f"dropout of {x.dtype}; nearest legal choice: floats, .to(tw.{f32})", here())
     _check_index(index)
-    least = threshold if isinstance(threshold, int) else threshold.to(u64)
+    least = threshold.to(u64) if isinstance(threshold, Number) else int(threshold)
     kept = elementwise("random_at_least", index.to(u64), seed, offset, least)
     return where(kept, x * scale, 0)
 
