@@ -45,7 +45,7 @@ from tilewright.ops.complex_strategies import (
 from tilewright.ops.contraction import Posed, posed, read_subscripts
 from tilewright.ops.contraction import result_shape as contracted_shape
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
-from tilewright.ops.planning import of_sums
+from tilewright.ops.planning import of_sums, seen_as
 from tilewright.ops.prepasses import FASTER_FROM, is_split
 from tilewright.ops.problem import IMAGINARY, Problem, check_broadcast, problem_of, result_shape
 from tilewright.ops.replay import Located
@@ -129,7 +129,11 @@ def plan_complex(
         check_broadcast("c", parts.pop("c").re.info, shape)
     fresh: tuple[Fresh, ...] = ()
     if "out" not in parts:
-        fresh = _new(parts["a"], shape, kind)
+        like = parts["a"]
+        if like.is_planar:
+            fresh = (fresh_array(like.given[0], shape, kind),) * 2
+        else:
+            fresh = (fresh_array(like.given, shape, interleaved(kind)),)
         made = tuple(one.make() for one in fresh)
         parts["out"] = parts_of(asked.op, "out", made if len(made) == 2 else made[0])
     arrays = named(parts)
@@ -151,7 +155,7 @@ def plan_complex(
         problem = whole if alpha != 0 else whole.without_products()
     alpha = alpha or complex(1)  # a product by 0 has K = 0
     if problem is not None:
-        seen = {name: _seen(one, problem, name) for name, one in arrays.items()}
+        seen = {name: seen_as(one.array, one.info, problem.operands[name]) for name, one in arrays.items()}
     else:
         assert contraction is not None
         seen = {name: Strided(one.array, contraction.infos[name]) for name, one in arrays.items()}
@@ -289,18 +293,6 @@ def plan_words(
     check_splitting(split, op)
     asked = ComplexWanted._make((*numbers, *options, split.how, target, op, subscripts))
     return plan_complex(dict(zip(("a", "b", "c", "out"), given, strict=True)), asked, located)
-
-
-def _seen(array: Strided, problem: Problem, name: str) -> Strided:
-    matrices = problem.operands[name]
-    return Strided(array.array, replace(array.info, shape=matrices.shape, strides=matrices.strides))
-
-
-def _new(like: Parts, shape: tuple[int, ...], kind: DType) -> tuple[Fresh, ...]:
-    """What makes a new result: one array if that is what ``a`` is, else two."""
-    if like.is_planar:
-        return (fresh_array(like.given[0], shape, kind),) * 2
-    return (fresh_array(like.given, shape, interleaved(kind)),)
 
 
 def _result_dtype(parts: Mapping[str, Parts], asked: ComplexWanted) -> DType:

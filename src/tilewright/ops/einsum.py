@@ -28,10 +28,9 @@ from tilewright.ops.halves import plan_of_halves
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import (
     COMPLEX,
-    UPDATED,
-    check_apart,
     check_complex,
     check_real,
+    check_updated,
     is_pair,
     number_dtype,
     of_sums,
@@ -230,8 +229,7 @@ def plan_einsum(
     check_sums("einsum", infos, depth, kind, wanted)
     call.make("out", shape, kind)
     check_numbers("einsum", number_dtype(infos), alpha=wanted.alpha, beta=beta)
-    check_apart(infos, updated=UPDATED)
-    call.updated = frozenset(("out", name) for name in UPDATED)
+    check_updated(call)
     drops = bool(wanted.dropped.probability)
     problem = posed(named, infos, indexed=drops, multiplies=wanted.alpha != 0)
     made = problem.contraction

@@ -10,7 +10,6 @@ from typing import Any
 from tilewright import dtypes
 from tilewright.calls import launches
 from tilewright.dtypes import DType
-from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.ending import (
     NOTHING_LATE,
@@ -24,11 +23,11 @@ from tilewright.ops.ending import (
     finishing,
 )
 from tilewright.ops.launching import Call, Launch, LaunchPlan
-from tilewright.ops.planning import check_apart, of_sums, posed_with, seen_as
+from tilewright.ops.planning import check_updated, of_sums, posed_with, seen_in_kernel
 from tilewright.ops.problem import Problem, result_shape
 from tilewright.ops.products import RARE, batches, rare_arrays, rare_numbers
 from tilewright.ops.replay import Done, Located, Replay, called
-from tilewright.ops.results import agreed, check_whole_bytes
+from tilewright.ops.results import asked_dtype, check_whole_bytes
 from tilewright.ops.scales import (
     OPERANDS,
     broadcast_scale,
@@ -275,8 +274,7 @@ def plan_gated(
     call.make("out", shape, kind)
     if infos["out"].shape != shape:
         raise LaunchError(f"{OP}: out has shape {infos['out'].shape}; nearest legal choice: {shape}")
-    check_apart(infos, updated=("residual",))
-    call.updated = frozenset({("out", "residual")})
+    check_updated(call, ("residual",))
     if wanted.schedule is None and multiplied != dtypes.f64:  # a schedule decides the dtype itself
         machine = TARGETS[backend.name], arch_of(backend, None)
         first, second = (multiplied_on(infos["a"], infos[own], *machine) for own in "bc")
@@ -322,8 +320,7 @@ def _dtypes(infos: Mapping[str, ArrayInfo], wanted: Wanted, terms: set[str]) -> 
     for name in ("multiply", "residual"):
         if name in infos and infos[name].dtype not in (*OPERANDS, dtypes.f64):
             raise DTypeError(f"{OP}: {name} is {infos[name].dtype}; nearest legal choice: f64")
-    asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
-    made = agreed(asked, infos["out"].dtype if "out" in infos else None, dtypes.f64)
+    made = asked_dtype(infos, wanted, dtypes.f64)
     if made not in (dtypes.f64, *OPERANDS):
         raise DTypeError(f"{OP}: the result is {made}; nearest legal choice: f64")
     return dtypes.f64, made
@@ -365,11 +362,5 @@ def _problem(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> tuple[Problem, L
 def _seen(name: str, call: Call, problem: Problem) -> Strided:
     """An array of the kernel, with the dimensions that it has there."""
     there = name if name in call.arrays else "out"
-    found = seen_as(call.arrays[there], call.infos[there], problem.operands["b_c" if name == "c" else there])
-    dims = [*range(len(found.info.shape))]
-    if name in SCALES:
-        del dims[-1 if name == "scale_a" else -2]
-    elif name in BIASES:
-        del dims[:-1]
-    shape, strides = (tuple(of[dim] for dim in dims) for of in (found.info.shape, found.info.strides))
-    return Strided(found.array, replace(found.info, shape=shape, strides=strides))
+    matrices = problem.operands["b_c" if name == "c" else there]
+    return seen_in_kernel(name, call.arrays[there], call.infos[there], matrices)

@@ -142,26 +142,23 @@ def plan_chain(given: Mapping[str, Any], words: ChainWords, located: Sequence[Lo
     if not against and words.fused is not False and (words.fused or one_kernel_pays(question)):
         seen = tuple(Strided(call.arrays[name], info) for name, info in question.infos.items())
         return call.plan(Launch(chained(question, words.activation), seen, ARRAYS))
-    return _in_two(call, words)
 
-
-def _in_two(call: Call, words: ChainWords) -> LaunchPlan:
-    """Two products; the first result lies in scratch memory."""
+    # Otherwise two products; the first result lies in scratch memory.
     a, b, c, out = (call.arrays[name] for name in ARRAYS)
-    info = call.infos["a"]
-    shape = (*info.shape[:-1], call.infos["b"].shape[-1])
-    strides = tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
-    middle = Strided(a, replace(info, pointer=0, shape=shape, strides=strides, readonly=False))
+    info = infos["a"]
+    middle_shape = (*info.shape[:-1], infos["b"].shape[-1])
+    strides = tuple(prod(middle_shape[dim + 1 :]) for dim in range(len(middle_shape)))
+    middle = Strided(a, replace(info, pointer=0, shape=middle_shape, strides=strides, readonly=False))
     factors = (
         ((a, b, middle), {"a": "a", "b": "b", "out": OWN}, words.activation),
         ((middle, c, out), {"a": OWN, "b": "c", "out": "out"}, None),
     )
     launches = []
     for arrays, names, activation in factors:
-        given = dict(zip(("a", "b", "out"), arrays, strict=True))
-        launch = plan_matmul(given, Wanted(activation=activation, target=words.target)).product
+        of_product = dict(zip(("a", "b", "out"), arrays, strict=True))
+        launch = plan_matmul(of_product, Wanted(activation=activation, target=words.target)).product
         launches.append(replace(launch, names=tuple(names[name] for name in launch.names)))
-    size = max(prod(shape) * info.dtype.bytes, 1)
+    size = max(prod(middle_shape) * info.dtype.bytes, 1)
     return call.plan(*launches, scratch_bytes=size, reason="the first product is stored", warns=True)
 
 

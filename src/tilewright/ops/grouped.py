@@ -14,7 +14,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.namespaces import part
 from tilewright.ops.launching import Call, Launch, LaunchPlan
-from tilewright.ops.planning import check_apart
+from tilewright.ops.planning import check_apart, number_dtype
 from tilewright.ops.products import grouped
 from tilewright.ops.replay import Located, Replay, called
 from tilewright.ops.results import check_sums, result_dtype
@@ -158,8 +158,7 @@ def plan_grouped(given: Sequence[Any], wanted: Wanted, located: Sequence[Located
         (groups, _, columns), (step, _, unit) = infos["b"].shape, infos["b"].strides
         first_rows = replace(infos["b"], shape=(groups, columns), strides=(step, unit))
         seen["bias"], names[BIAS] = Strided(arrays["b"], first_rows), "b"
-    is_wide = dtypes.f64 in {info.dtype for info in infos.values()} or not infos["a"].dtype.is_float
-    kernel = grouped(dtypes.f64 if is_wide else dtypes.f32).bind(
+    kernel = grouped(number_dtype(infos)).bind(
         precision=wanted.precision if infos["a"].dtype == dtypes.f32 else EXACT,
         terms=frozenset(terms),
         activation=wanted.activation,

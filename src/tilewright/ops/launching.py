@@ -285,18 +285,17 @@ class LaunchPlan:
         prepared = self.start(stream)
         # The reference reads arrays, not addresses.
         is_kept = prepared and TARGETS[self.target].machine_code
-        return Done(self.result, self._replay(prepared) if is_kept else None)
-
-    def _replay(self, prepared: Sequence[Prepared]) -> Replay:
+        if not is_kept:
+            return Done(self.result, None)
         launches = []
         for made, one in zip(prepared, self.launches, strict=True):
             found = [self._place(name, seen) for name, seen in zip(one.names, one.arrays, strict=True)]
             places, offsets = (tuple(values) for values in zip(*found, strict=True))
             launches.append(ReplayedLaunch.of(made, places, offsets))
-        call, device = self.call, self.launches[0].arrays[0].info.device
-        return Replay(
-            tuple(launches), (*self._clear(),), call.fresh, device, self.scratch_bytes, self.numbers
-        )
+        fresh, device = self.call.fresh, self.launches[0].arrays[0].info.device
+        clear = (*self._clear(),)
+        record = Replay(tuple(launches), clear, fresh, device, self.scratch_bytes, self.numbers)
+        return Done(self.result, record)
 
     def _place(self, name: str, seen: Strided) -> tuple[int, int]:
         """The number of the array that an argument lies in, and the bytes before it."""

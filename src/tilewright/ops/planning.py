@@ -142,16 +142,13 @@ def plan_matmul(
     kind = result_dtype(infos, wanted) if whole is None else whole.result
     shape = result_shape(infos["a"].shape, infos["b"].shape)
     backend = call.serve(wanted.target)
-    if "c" in infos and beta == 0:  # it fits, and is not read
-        check_broadcast("c", infos.pop("c"), shape)
-        del arrays["c"]
+    drop_unread_c(call, beta, shape)
     check_sums("matmul", infos, infos["a"].shape[-1] if wanted.alpha != 0 else 0, kind, wanted)
     call.make("out", shape, kind)
     check_numbers("matmul", number_dtype(infos), alpha=wanted.alpha, beta=beta)
     problem, late = posed_with(infos, wanted)
     problem = problem if wanted.alpha != 0 else problem.without_products()
-    check_apart(infos, updated=UPDATED)
-    call.updated = frozenset(("out", name) for name in UPDATED)
+    check_updated(call)
     seen = {name: seen_as(arrays[name], infos[name], problem.operands[name]) for name in arrays}
     terms = _terms(arrays, wanted)
     rare = tuple(name for name in RARE if name in terms)
@@ -292,6 +289,26 @@ def seen_as(array: Any, info: ArrayInfo, matrices: Matrices) -> Strided:
     return Strided(array, replace(info, shape=matrices.shape, strides=matrices.strides))
 
 
+def seen_in_kernel(name: str, array: Any, info: ArrayInfo, matrices: Matrices) -> Strided:
+    """Return an array as the kernel sees it: scales and biases have fewer dimensions than the matrices.
+
+    Args:
+        name: the parameter of the kernel.
+        array: the array.
+        info: its description.
+        matrices: its matrices in the problem.
+    """
+    dims = [*range(len(matrices.shape))]
+    if name == "scale_a":
+        del dims[-1]
+    elif name.startswith("scale_"):
+        del dims[-2]
+    elif name.startswith("bias"):
+        del dims[:-1]
+    shape, strides = (tuple(of[dim] for dim in dims) for of in (matrices.shape, matrices.strides))
+    return Strided(array, replace(info, shape=shape, strides=strides))
+
+
 def _row(given: Strided) -> Strided:
     info = given.info
     return Strided(given.array, replace(info, shape=info.shape[-1:], strides=info.strides[-1:]))
@@ -308,6 +325,36 @@ def scale_of_c(call: Call, beta: Any) -> Any:
             )
         call.arrays["c"], call.infos["c"] = call.arrays["out"], call.infos["out"]
     return beta
+
+
+def drop_unread_c(call: Call, beta: Any, shape: tuple[int, ...]) -> None:
+    """Check the shape of ``c``, and remove it from the call if ``beta`` is 0.
+
+    Args:
+        call: the arrays of the call.
+        beta: the factor of ``c``.
+        shape: the shape of the result.
+
+    Raises:
+        LaunchError: ``c`` is not broadcast to the result.
+    """
+    if "c" in call.infos and beta == 0:
+        check_broadcast("c", call.infos.pop("c"), shape)
+        del call.arrays["c"]
+
+
+def check_updated(call: Call, updated: Collection[str] = UPDATED) -> None:
+    """Check that ``out`` shares no memory with other arrays, and record which arrays it may replace.
+
+    Args:
+        call: the arrays of the call.
+        updated: arrays that may be ``out``, element for element.
+
+    Raises:
+        LaunchError: ``out`` cannot be written, or shares memory.
+    """
+    check_apart(call.infos, updated=updated)
+    call.updated = frozenset(("out", name) for name in updated)
 
 
 def check_apart(infos: Mapping[str, ArrayInfo], written: str = "out", updated: Collection[str] = ()) -> None:

@@ -125,29 +125,24 @@ class Replay:
             if shares and not (in_place and mine == theirs):
                 return None
         numbers = self.numbers or numbers
-        if len(self.launches) > 1:
-            self._run_all(arrays, at, numbers, stream)
+        pointers: Sequence[int]
+        if len(self.launches) == 1:
+            prepared, _, offsets, pick = self.launches[0]
+            pointers = pick(at)
+            if offsets:
+                pointers = [*map(add, pointers, offsets)]
+            # A kernel takes as many of the numbers as it has.
+            prepared.launch((*pick(arrays), *numbers), pointers, stream)
             return arrays
-        prepared, _, offsets, pick = self.launches[0]
-        pointers: Sequence[int] = pick(at)
-        if offsets:
-            pointers = [*map(add, pointers, offsets)]
-        # A kernel takes as many of the numbers as it has.
-        prepared.launch((*pick(arrays), *numbers), pointers, stream)
-        return arrays
-
-    def _run_all(
-        self, arrays: Sequence[Any], at: Sequence[Any], numbers: tuple[Any, ...], stream: Any
-    ) -> None:
-        """Launch several kernels, which share scratch memory."""
         handle, stream = stream_on(self.device, arrays, stream)
         with part(SCRATCH)(self.scratch_bytes or 1, self.device, handle) as start:
             addresses = (*at, start)  # `IN_SCRATCH` is the last one
             for prepared, _, offsets, pick in self.launches:
-                pointers: Sequence[int] = pick(addresses)
+                pointers = pick(addresses)
                 if offsets:
                     pointers = [*map(add, pointers, offsets)]
                 prepared.launch((*pointers, *numbers), pointers, stream)
+        return arrays
 
 
 class Done(NamedTuple):

@@ -54,6 +54,21 @@ def agreed(
     return written or asked or natural
 
 
+def asked_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted, natural: DType) -> DType:
+    """Return the dtype of ``out`` or ``out_dtype``, or else the natural one.
+
+    Args:
+        infos: the arrays, by the names of the arguments.
+        wanted: the other arguments of the call.
+        natural: the dtype if the call has neither.
+
+    Raises:
+        DTypeError: ``out`` and ``out_dtype`` differ.
+    """
+    asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
+    return agreed(asked, infos["out"].dtype if "out" in infos else None, natural)
+
+
 def check_whole_bytes(op: str, name: str, kind: DType, nearest: object) -> None:
     """Refuse numbers that share bytes, which these operations neither write nor add.
 
@@ -91,8 +106,7 @@ def result_dtype(
     a = _multiplied(infos, op)
     natural = output_dtype(a)
     check_added(infos, op, natural)
-    asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
-    made = agreed(asked, infos["out"].dtype if "out" in infos else None, natural)
+    made = asked_dtype(infos, wanted, natural)
     what = written if "out" in infos else "out_dtype"
     check_whole_bytes(op, what, made, f"{natural}, of which tw.pack makes {made}")
     if not natural.is_float and not made.is_float and not wanted.saturate:
@@ -295,8 +309,7 @@ def whole_product(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> Whole | Non
     if a == b == dtypes.i8 or any(one.kind not in ("int", "uint", "bool") or one.is_packed for one in (a, b)):
         return None
     natural = natural_dtype(a, b)
-    asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
-    made = agreed(asked, infos["out"].dtype if "out" in infos else None, natural)
+    made = asked_dtype(infos, wanted, natural)
     what = "out" if "out" in infos else "out_dtype"
     is_known = made in FLOATS or (made.kind in ("int", "uint", "bool") and not made.is_packed)
     if not is_known or not np.can_cast(natural.numpy, made.numpy, "safe"):

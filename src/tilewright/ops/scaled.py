@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tilewright.calls import launches
@@ -213,20 +212,14 @@ def _numbers_apart(scales: tuple[Any, Any]) -> tuple[float, list[Any]]:
         if number is not None:
             numbers[name] = number
             product *= number
-    if not TINIEST <= abs(product) <= LARGEST:
-        _check_product(numbers, product)
+    fits = TINIEST <= abs(product) <= LARGEST
+    if not fits and all(number and math.isfinite(number) for number in numbers.values()):
+        beyond, bound = ("overflows", LARGEST) if abs(product) > LARGEST else ("underflows", TINIEST)
+        nearest = f"{math.copysign(bound, product)}"
+        if all(TINIEST <= abs(number) <= LARGEST for number in numbers.values()):
+            nearest = "arrays of one element, by which results are multiplied in turn"
+        raise LaunchError(
+            f"scaled_mm: {' times '.join(numbers)} is {product:.4g}, which {beyond} f32; "
+            f"nearest legal choice: {nearest}"
+        )
     return product, arrays
-
-
-def _check_product(numbers: Mapping[str, float], product: float) -> None:
-    """Raise an error if f32 does not hold a product of finite scales that are not 0."""
-    if not all(number and math.isfinite(number) for number in numbers.values()):
-        return
-    beyond, bound = ("overflows", LARGEST) if abs(product) > LARGEST else ("underflows", TINIEST)
-    nearest = f"{math.copysign(bound, product)}"
-    if all(TINIEST <= abs(number) <= LARGEST for number in numbers.values()):
-        nearest = "arrays of one element, by which results are multiplied in turn"
-    raise LaunchError(
-        f"scaled_mm: {' times '.join(numbers)} is {product:.4g}, which {beyond} f32; "
-        f"nearest legal choice: {nearest}"
-    )

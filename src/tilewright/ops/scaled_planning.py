@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tilewright import dtypes
@@ -12,8 +12,15 @@ from tilewright.errors import LaunchError
 from tilewright.namespaces import part
 from tilewright.ops.ending import Late
 from tilewright.ops.launching import Call, Launch, LaunchPlan
-from tilewright.ops.planning import UPDATED, check_apart, posed_with, scale_of_c, seen_as
-from tilewright.ops.problem import Problem, check_broadcast, result_shape
+from tilewright.ops.planning import (
+    check_updated,
+    drop_unread_c,
+    posed_with,
+    scale_of_c,
+    seen_as,
+    seen_in_kernel,
+)
+from tilewright.ops.problem import Problem, result_shape
 from tilewright.ops.products import RARE, scaled, scaled_by_blocks, scaled_in_groups
 from tilewright.ops.replay import Located
 from tilewright.ops.scaled import ScaledExtras
@@ -127,17 +134,21 @@ def plan_scaled(
     call = Call.of("scaled_mm", given, located=located)
     beta = scale_of_c(call, wanted.beta)
     kind = scaled_dtype(call.infos, wanted)
-    _check_packed_along_k(call.infos)
+    depth, (b, packed) = call.infos["a"].shape[-1:], (call.infos["b"].shape, call.infos["b"].dtype)
+    is_packed = packed in PACKED and len(b) == 2 and depth != b[:1]
+    # The strides of a single byte do not say along which dimension its numbers are neighbours.
+    if is_packed and depth == (b[0] * packed.per_byte,) and b[1] % packed.per_byte == 0:
+        raise LaunchError(
+            f"scaled_mm: K is {depth[0]} in a and {b[0]} in b, whose numbers share bytes along N; "
+            f"nearest legal choice: b=tw.packed(bytes, '{packed}', axis=0), along K"
+        )
     shape = result_shape(call.infos["a"].shape, call.infos["b"].shape, "scaled_mm")
     backend = call.serve(wanted.target)
     call.make("out", shape, kind)
     check_numbers("scaled_mm", dtypes.f32, beta=beta)
-    if "c" in call.infos and beta == 0:  # it fits, and is not read
-        check_broadcast("c", call.infos.pop("c"), shape)
-        del call.arrays["c"]
+    drop_unread_c(call, beta, shape)
     scaling = Scaling.of(call.infos, wanted, extras.group)
-    check_apart(call.infos, updated=UPDATED)
-    call.updated = frozenset(("out", name) for name in UPDATED)
+    check_updated(call)
     multiplied, widens = _multiplied(call.infos, scaling, wanted, extras.prepass, backend)
     terms = {name for name in (*SCALES, "zero_b", "bias") if name in call.arrays}
     terms |= {*scaling.rare, *({"alpha"} if wanted.alpha != 1 else ())}
@@ -167,21 +178,6 @@ def plan_scaled(
     if widens:
         return part(WIDENED_FIRST)(call, product)  # type: ignore[no-any-return]
     return call.plan(product, warns=wanted.schedule is None)
-
-
-def _check_packed_along_k(infos: Mapping[str, ArrayInfo]) -> None:
-    """Refuse weights that share bytes along N though the other operand has as many columns as along K.
-
-    The strides of a single byte do not say along which dimension its numbers are neighbours.
-    """
-    depth, (b, kind) = infos["a"].shape[-1:], (infos["b"].shape, infos["b"].dtype)
-    if kind not in PACKED or len(b) != 2 or depth == b[:1]:
-        return
-    if depth == (b[0] * kind.per_byte,) and b[1] % kind.per_byte == 0:
-        raise LaunchError(
-            f"scaled_mm: K is {depth[0]} in a and {b[0]} in b, whose numbers share bytes along N; nearest "
-            f"legal choice: b=tw.packed(bytes, '{kind}', axis=0), along K"
-        )
 
 
 def _multiplied(
@@ -229,12 +225,4 @@ def _seen(name: str, call: Call, scaling: Scaling) -> Strided:
 
 def _in_place(name: str, there: str, call: Call, problem: Problem) -> Strided:
     """An array of a call in the place of an array of the kernel, with the dimensions that this has."""
-    found = seen_as(call.arrays[there], call.infos[there], problem.operands[there])
-    rank = len(found.info.shape)
-    dims = {
-        "scale_a": [*range(rank - 1)],
-        "scale_b": [*range(rank - 2), rank - 1],
-        "bias": [rank - 1],
-    }.get(name, [*range(rank)])
-    shape, strides = (tuple(of[dim] for dim in dims) for of in (found.info.shape, found.info.strides))
-    return Strided(found.array, replace(found.info, shape=shape, strides=strides))
+    return seen_in_kernel(name, call.arrays[there], call.infos[there], problem.operands[there])

@@ -16,12 +16,11 @@ import numpy as np
 from tilewright import dtypes
 from tilewright.arch import Arch
 from tilewright.dtypes import FP8, PACKED, DType
-from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, shown
 from tilewright.layout.limits import divisor_at_most
 from tilewright.ops.problem import OF_BLOCKS, Matrices
 from tilewright.ops.products import BLOCK
-from tilewright.ops.results import MOST_IN_I32, agreed
+from tilewright.ops.results import MOST_IN_I32, asked_dtype
 from tilewright.ops.wanted import Wanted
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.targets.atoms import WGMMA
@@ -154,8 +153,7 @@ def scaled_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted, op: str = "scal
     """
     multiplied = multiplied_as(infos["a"].dtype, infos["b"].dtype, op)
     check_dtypes(op, infos)
-    asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
-    made = agreed(asked, infos["out"].dtype if "out" in infos else None, natural_dtype(multiplied))
+    made = asked_dtype(infos, wanted, natural_dtype(multiplied))
     if made not in OPERANDS:
         what = "out" if "out" in infos else "out_dtype"
         raise DTypeError(f"{op}: {what} is {made}; nearest: {', '.join(map(str, OPERANDS))}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.ir.mma import MmaAtom, TiledMma
+from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
 from tilewright.lang.control import let, when
 from tilewright.lang.control import range as traced_range
@@ -60,7 +60,11 @@ def _compute(
     Q, K, V, O = arrays
     rows, keys, depth, width = tiles.rows, tiles.keys, tiles.depth, tiles.width
     atom, warps = tiles.atom, tiles.warps
-    by_keys, by_width = (_tiled(atom, warps, rows, columns) for columns in (keys, width))
+    # Warps lie one below the other, so that each has whole rows of scores.
+    m_atom, n_atom, _ = atom.shape
+    by_keys, by_width = (
+        TiledMma(atom, (warps, 1), (rows // m_atom // warps, columns // n_atom)) for columns in (keys, width)
+    )
     number, queries = K.shape[2], Q.shape[2]
     per_head = ceil_div(queries, rows)
     block = tw.block_index(per_head * Q.shape[1] * Q.shape[0])
@@ -112,12 +116,6 @@ def _compute(
     tw.copy(state.averages(acc), O[b, h].tile((rows, width), (m, 0)))
     if L is not None and isinstance(state, Softmax):
         tw.copy(state.log_sum_exp(), L[b, h].tile((rows, 1), (m, 0)))
-
-
-def _tiled(atom: MmaAtom, warps: int, rows: int, columns: int) -> TiledMma:
-    """Warps one below the other, so that each has whole rows of scores."""
-    m, n, _ = atom.shape
-    return TiledMma(atom, (warps, 1), (rows // m // warps, columns // n))
 
 
 def _place(number: Index, heads: Index, tiles: Index) -> tuple[Index, Index, Index]:
