@@ -1,4 +1,4 @@
-"""How a complex product is launched: one kernel on the arrays as they lie, or planes of operands first."""
+"""Strategies of complex products: one kernel on the caller's arrays, or a prepass that rewrites operands."""
 
 from __future__ import annotations
 
@@ -29,23 +29,22 @@ from tilewright.schedule.schedule import Schedule
 # ---------------------------------------------------------------- halves in scratch memory
 
 UNITS = ("p", "q")
-"""The arrays of the units of rows of A, and of columns of B."""
+"""Arrays that hold the units of A's rows, and of B's columns."""
 
 PAIR_BYTES = 8
-"""Of a number of both parts side by side."""
+"""Bytes of an interleaved complex number of two f32."""
 
 
 @dataclass(frozen=True)
 class Halves:
-    """The halves of one operand.
+    """The f16 halves of one operand. Its rows run along M or N.
 
     Args:
-        name: of the operand, whose rows are those along M or N.
-        half: the layout of each of its four halves.
-        units: that of the units of its rows.
-        tiling: how they are made.
-        both: whether the second halves are made too; else the first ones stand for them, and nobody reads
-            them.
+        name: the operand.
+        half: layout of each of its four halves.
+        units: layout of the units of its rows.
+        tiling: tiles of the kernel that splits it.
+        both: whether the kernel writes the second halves too; else the first ones replace them, unread.
     """
 
     name: str
@@ -56,13 +55,13 @@ class Halves:
 
     @staticmethod
     def of(name: str, infos: Mapping[str, ArrayInfo], problem: Problem, *, both: bool = True) -> Halves:
-        """The halves of an operand, contiguous along its rows.
+        """Lay out the halves of an operand, contiguous along M or N.
 
         Args:
             name: ``"a"`` or ``"b"``.
             infos: the arrays of the problem, by name.
-            problem: what is multiplied.
-            both: whether the second halves are made too.
+            problem: the product.
+            both: whether the kernel writes the second halves too.
         """
         of_b = name == "b"
         *batch, rows, depth = turned(problem.operands[name].shape, of_b)
@@ -82,27 +81,27 @@ class Halves:
 
     @property
     def rank(self) -> int:
-        """Dimensions of its batches."""
+        """Number of batch dimensions."""
         return len(self.units.shape) - 1
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Which of the halves lies where, in the order of `ARRAYS`."""
+        """Index in memory of each half, in the order of `ARRAYS`."""
         return (0, 1, 2, 3) if self.both else (0, 0, 1, 1)
 
     @property
     def size_bytes(self) -> int:
-        """Of all halves and the units."""
+        """Bytes of all halves and the units."""
         return len({*self.places}) * self.half.bytes + self.units.bytes
 
     @property
     def moved_bytes(self) -> int:
-        """What is read, both times, and written."""
+        """Bytes that the kernel writes, and reads in two passes."""
         numbers = self.half.bytes // dtypes.f16.bytes
         return 2 * PAIR_BYTES * numbers + self.size_bytes
 
     def arrays(self, re: Strided, im: Strided, address: int) -> tuple[Strided, ...]:
-        """The operand's parts, its halves from an address on, and the units, all with rows along M or N."""
+        """Return the operand's parts, its halves from an address on, and the units, rows along M or N."""
         parts = [as_pairs(re, dtypes.i64)] * 2 if self.tiling.packed else [re, im]
         if self.name == "b":
             parts = [transposed(one) for one in parts]
@@ -112,11 +111,11 @@ class Halves:
 
 @dataclass(frozen=True)
 class BothHalves:
-    """The halves of both operands, which one launch makes.
+    """The halves of both operands, which one launch writes.
 
     Args:
-        a: those of A.
-        b: those of B.
+        a: the halves of A.
+        b: the halves of B.
     """
 
     a: Halves
@@ -124,24 +123,24 @@ class BothHalves:
 
     @property
     def both(self) -> bool:
-        """Whether there are second halves."""
+        """Whether the launch writes the second halves too."""
         return self.a.both
 
     @property
     def size_bytes(self) -> int:
-        """Of the memory that they take."""
+        """Bytes of scratch memory for both."""
         return self.a.size_bytes + self.b.size_bytes
 
     @property
     def moved_bytes(self) -> int:
-        """What the launch reads and writes."""
+        """Bytes that the launch reads and writes."""
         return self.a.moved_bytes + self.b.moved_bytes
 
     def prepass(self, arrays: Mapping[str, Strided]) -> Prepass:
-        """The launch that makes them.
+        """Return the launch that writes the halves.
 
         Args:
-            arrays: of the product, by name.
+            arrays: the arrays of the product, by name.
         """
         address = 0
         given, names, made = list[Strided](), list[str](), dict[str, Strided]()
@@ -162,11 +161,13 @@ class BothHalves:
 
 
 METHODS = ("4m", "3m")
-"""By how many products of real matrices a complex one is computed."""
+"""Methods: four or three real products for one complex product."""
 
 STRIDED_SHARE = {"f16": 0.12, "bf16": 0.12, "tf32": 0.25, "f32": 0.45}
-"""Of the highest rate, what is reached on operands of which every other number is skipped, by what is
-multiplied.  That of f32 was measured (0.42 to 0.46); the others are estimates."""
+"""Fraction of the peak rate that interleaved operands reach, by multiplied dtype.
+
+The figure of f32 was measured (0.42 to 0.46); the others are estimates.
+"""
 
 
 @dataclass(frozen=True)
@@ -177,8 +178,8 @@ class ComplexStrategy:
         method: one of `METHODS`.
         planes: the planes of operands that one launch writes first.
         halves: the halves of both operands, which one launch writes first; None: parts are multiplied.
-        doubled: the second operand with each part twice, which one launch writes first. One real product of
-            it and the first operand follows; None: four products, or three.
+        doubled: the second operand with each part twice, which one launch writes first. One real product with
+            the first operand follows; None: four products, or three.
     """
 
     method: str
@@ -188,7 +189,7 @@ class ComplexStrategy:
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """The arrays that the kernel multiplies."""
+        """Names of the arrays that the kernel multiplies."""
         if self.doubled is not None:
             return ("a", DOUBLED)
         if self.halves is not None:
@@ -197,21 +198,21 @@ class ComplexStrategy:
 
     @property
     def size_bytes(self) -> int:
-        """Of the memory that planes or halves take."""
+        """Bytes of scratch memory."""
         return sum(one.size_bytes for one in self._first)
 
     @property
     def moved_bytes(self) -> int:
-        """What is read and written before the product."""
+        """Bytes that the prepass reads and writes."""
         return sum(one.moved_bytes for one in self._first)
 
     @property
     def rounds(self) -> bool:
-        """Whether planes of both operands are written first, rounded to tf32."""
+        """Whether a prepass writes planes of both operands, rounded to tf32."""
         return len(self.planes) == 2 and all(one.rounded for one in self.planes)
 
     def accumulation(self, schedule: Schedule) -> Accumulation:
-        """How the product adds up under a schedule, and how its numbers lose what is not multiplied."""
+        """Return how a schedule accumulates the product and rounds its operands."""
         how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
         return replace(how, rounding="nearest") if self.rounds else how
 
@@ -221,10 +222,10 @@ class ComplexStrategy:
         return made or self.planes
 
     def prepass(self, arrays: Mapping[str, Strided], *, on_host: bool) -> Prepass | None:
-        """The launch before the product, if there is one.
+        """Return the launch before the product, or None.
 
         Args:
-            arrays: of the product, by name.
+            arrays: the arrays of the product, by name.
             on_host: whether a block is one thread.
         """
         made = self.halves or self.doubled
@@ -249,12 +250,12 @@ def _words(planes: Planes) -> str:
 
 
 def by_halves(infos: Mapping[str, ArrayInfo], problem: Problem, *, both: bool = True) -> ComplexStrategy:
-    """The strategy by products of halves.
+    """Return the strategy that multiplies f16 halves.
 
     Args:
         infos: the arrays of the problem, by name.
-        problem: what is multiplied.
-        both: whether of both halves, or of the first one of each number.
+        problem: the product.
+        both: whether it multiplies both halves of each number, or the first halves alone.
     """
     made = (Halves.of(name, infos, problem, both=both) for name in ("a", "b"))
     return ComplexStrategy(METHODS[0], halves=BothHalves(*made))
@@ -266,15 +267,15 @@ def by_one_product(
     machine: tuple[Arch, int],
     conjugates: tuple[bool, ...],
 ) -> ComplexStrategy | None:
-    """The strategy by one real product of halves side by side; None if another is estimated to be faster.
+    """Return the strategy of one real product, or None if another is estimated to be faster.
 
-    What is written for it is twice the second operand, which alone is read; of planes both are read and
-    written.
+    Its prepass reads the second operand and writes it twice.  A prepass that makes planes reads and writes
+    both operands.
 
     Args:
-        infos: the arrays of the problem, by name; the result is the product, and nothing else.
-        problem: what is multiplied.
-        machine: its architecture, and how many processors there are.
+        infos: the arrays of the problem, by name; no term follows the product.
+        problem: the product.
+        machine: architecture and number of processors.
         conjugates: which operands are conjugated.
     """
     doubled = Doubled.of(infos, problem, conjugates) if "wgmma" in machine[0].features else None
@@ -293,21 +294,21 @@ def strategy_for(
     how: Schedule | Splitting | None,
     conjugates: tuple[bool, ...],
 ) -> ComplexStrategy:
-    """The strategy that is estimated to take least time.
+    """Return the strategy with the least estimated time.
 
-    Planes serve bulk copies, which a schedule may ask for, matrix units that are fed by them, and
-    multiply-adds of f32, whose operands are copied 16 bytes at a time where they are dense; everywhere else
-    one kernel reads the arrays as they lie.  Three products take planes of sums on every machine.  Where
-    tiles are less than 128 bytes deep, planes are contiguous along M and N.  Hopper's multiply cuts numbers
-    off to tf32: where one operand needs planes for it, both have them, rounded to nearest.
+    Dense planes allow bulk copies, which a schedule or the matrix units may need, and 16-byte copies for
+    multiply-adds of f32.  If planes do not pay, one kernel reads the caller's arrays.  Three products need
+    planes of sums on every machine.  If tiles are less than 128 bytes deep, planes are contiguous along M and
+    N.  Hopper's multiply truncates numbers to tf32: if one operand needs planes for it, both get planes that
+    are rounded to nearest.
 
     Args:
         infos: the arrays of the problem, by name.
-        problem: what is multiplied.
+        problem: the product.
         method: one of `METHODS`.
-        precision: how exactly f32 is multiplied.
-        machine: its architecture, and how many processors there are.
-        how: the caller's schedule; else one will be chosen, which splits K so, if that is said.
+        precision: the caller's precision.
+        machine: architecture and number of processors.
+        how: the caller's schedule, or constraints on its choice.
         conjugates: which operands are conjugated.
     """
     arch, processors = machine
@@ -340,10 +341,10 @@ def strategy_for(
 
 
 def _is_shallow(how: Schedule | Splitting | None, dtype: DType, method: str, arch: Arch) -> bool:
-    """Whether tiles are less deep than rows of 128 bytes, by which bulk copies bring what lies along K.
+    """Whether tiles along K are shallower than the 128-byte rows of bulk copies.
 
-    Those that are chosen for three products of 16 bits on Hopper are: of six operands no three stages of
-    128 x 128 x 64 fit into shared memory.
+    On Hopper, three products of 16 bits have shallow tiles: three stages of their six operands at
+    128 x 128 x 64 exceed shared memory.
     """
     if isinstance(how, Schedule):
         return how.block_k * dtype.bytes % ROW_BYTES > 0
@@ -357,7 +358,7 @@ def _planes_pay(
     machine: tuple[Arch, int],
     strided: list[str],
 ) -> bool:
-    """Whether planes of some operands are estimated to be paid back by the faster product."""
+    """Estimate whether planes of some operands save more time than their prepass takes."""
     rates = machine[0].rates
     has_tf32 = rates is not None and TF32 in rates.tensor_flops
     kind = TF32 if precision == TF32 and has_tf32 else infos["a"].dtype.name

@@ -24,7 +24,7 @@ WARN = "tilewright.ops.slow:warn"
 """Warns about slow products. Imported at the first GPU launch."""
 
 OWN = ""
-"""The name of an array in scratch memory."""
+"""Name of an array in scratch memory."""
 
 
 @dataclass
@@ -32,16 +32,17 @@ class Call:
     """The arrays of a call, by the names of its arguments.
 
     Args:
-        op: the operation, as messages call it.
-        names: all arrays that it may have, in the order in which a replay is given them.
-        given: the arrays that the caller gave.
-        arrays: the arrays that there are.
+        op: the operation's name in messages.
+        names: names of all possible arrays, in the order that a replay takes them.
+        given: names of the arrays that the caller passed.
+        arrays: the arrays, by name.
         infos: their descriptions.
-        backend: the backend that serves them, once `serve` has found it.
-        fresh: makes the results that were not given, by their numbers in ``names``.
-        written: the arrays that are written.
-        updated: results, each with an array that it may be: a thread reads an element before it stores it.
-        inside: arrays that begin inside an array of the call: its name, and the bytes before them.
+        backend: the backend that serves them; `serve` sets it.
+        fresh: allocates the results that the caller did not pass, with their numbers in ``names``.
+        written: names of the arrays that the kernels write.
+        updated: pairs of a result and an array that may be the same array.  Each thread reads an element of
+            the array before it stores that element.
+        inside: arrays that begin inside another array of the call: its name, and an offset in bytes.
     """
 
     op: str
@@ -63,17 +64,17 @@ class Call:
         located: Sequence[Located] = (),
         known: Mapping[str, ArrayInfo] = MappingProxyType({}),
     ) -> Call:
-        """The call with some arrays, each of which is described once.
+        """Describe the arrays of a call, each once.
 
         Args:
-            op: the operation, as messages call it.
-            given: all arrays that there may be, in order; None for one that is not given.
-            needed: the arrays that must be given.
-            located: for each of them its key and its address, if those were read.
-            known: descriptions that there are already.
+            op: the operation's name in messages.
+            given: all possible arrays, in order; None for an absent one.
+            needed: names of the arrays that the caller must pass.
+            located: the key and the address of each array, if the caller has read them.
+            known: descriptions that exist already.
 
         Raises:
-            LaunchError: a value is no array.
+            LaunchError: a value is not an array.
         """
         arrays = {name: array for name, array in given.items() if array is not None or name in needed}
         read = dict(zip(given, located, strict=True)) if located else {}
@@ -88,19 +89,19 @@ class Call:
         """Find the backend that serves the arrays.
 
         Raises:
-            LaunchError: the target does not exist, or does not reach the arrays.
+            LaunchError: the target does not exist, or cannot access the arrays.
         """
         self.backend = backend_for(self.op, list(self.infos.items()), target)
         return self.backend
 
     @property
     def machine(self) -> tuple[Arch, int]:
-        """The architecture of the backend's machine, and its number of processors."""
+        """Architecture and number of processors of the backend's machine."""
         assert self.backend is not None, "`serve` comes first"
         return arch_of(self.backend, None), self.backend.processors()
 
     def make(self, name: str, shape: tuple[int, ...], kind: DType) -> None:
-        """Make an array that is not given, of the framework of the first one."""
+        """Allocate an array that the caller did not pass, in the framework of the first array."""
         if name in self.arrays:
             return
         maker = fresh(self.arrays[self.names[0]], shape, kind)
@@ -110,16 +111,16 @@ class Call:
 
     @property
     def there(self) -> frozenset[str]:
-        """The arrays that the caller gave, and those that were made for it."""
+        """Names of the arrays that the caller passed, and of those allocated for it."""
         return frozenset(self.given & self.arrays.keys()) | {self.names[at] for at, _ in self.fresh}
 
     def stand_ins(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The arrays of the call that a kernel is given: ``out``, which it does not read, for absent ones."""
+        """Names of a kernel's arguments: ``out`` replaces absent arrays, which the kernel does not read."""
         there = self.there
         return tuple(name if name in there else "out" for name in names)
 
     def plan(self, *launches: Launch, result: Any = None, **more: Any) -> LaunchPlan:
-        """A plan of the call; its result is ``out`` by default."""
+        """Make a plan of the call, which returns ``out`` by default."""
         result = self.arrays.get("out") if result is None else result
         return LaunchPlan(self, tuple(launches), result, **more)
 
@@ -130,9 +131,9 @@ class Launch:
 
     Args:
         kernel: the kernel.
-        arrays: its arrays, as it sees them; pointers into scratch memory are bytes from its start.
-        names: for each array its name among the arrays of the call, or `OWN` in scratch memory.
-        numbers: its numbers.
+        arrays: its array arguments.  A pointer into scratch memory is an offset in bytes.
+        names: for each of them the name of the call's array, or `OWN` in scratch memory.
+        numbers: its scalar arguments.
     """
 
     kernel: Bound
@@ -141,11 +142,11 @@ class Launch:
     numbers: tuple[Any, ...] = ()
 
     def prepare(self, start: int, target: str) -> tuple[Prepared, tuple[Any, ...], list[int]]:
-        """The prepared launch, its arguments, and their addresses.
+        """Return the prepared launch, its arguments, and their addresses.
 
         Args:
             start: the address of scratch memory.
-            target: the target.
+            target: the target to compile for.
         """
         arrays = [
             Strided(one.array, replace(one.info, pointer=start + one.info.pointer)) if name == OWN else one
@@ -158,14 +159,14 @@ class Launch:
         return plan.prepared, arguments, pointers
 
     def schedule(self, target: str) -> Schedule | None:
-        """The schedule of the kernel on a target; None of an explicit kernel."""
+        """Return the schedule of the kernel on a target; None for an explicit kernel."""
         return self.kernel.schedule_for(*self.arrays, *self.numbers, target=target)
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes that it reads and writes; a repeated element counts once.
+        """Bytes that it reads and writes.
 
-        An array that stands for absent ones counts once too.
+        A broadcast element counts once, and so does an array that replaces several absent ones.
         """
         found = dict[tuple[str, int], int]()
         for one, name in zip(self.arrays, self.names, strict=True):
@@ -178,13 +179,13 @@ class Launch:
 
 @dataclass(frozen=True)
 class Prepass:
-    """A launch that writes operands of a product anew.
+    """A launch that converts or copies operands of a product to scratch memory.
 
     Args:
         kernel: the kernel.
-        arrays: its arrays, as it sees them; pointers into scratch memory are bytes from its start.
-        names: for each array its name among those of the product; `OWN` in scratch memory.
-        made: the arrays that it writes, as the product sees them, by name.
+        arrays: its array arguments.  A pointer into scratch memory is an offset in bytes.
+        names: for each of them the name of the product's array, or `OWN` in scratch memory.
+        made: the arrays that it writes, as the product reads them, by name.
     """
 
     kernel: Bound
@@ -207,9 +208,9 @@ class LaunchPlan:
         launches: the launches; none if there is nothing to compute.
         result: what the call returns.
         scratch_bytes: bytes of scratch memory that the launches share.
-        reason: why there are so many.
-        warns: whether a product that is far slower than the hardware is warned about.
-        numbers: the numbers of a replay, if not those of the call.
+        reason: why the call needs these launches.
+        warns: whether to warn if the product is far slower than the hardware.
+        numbers: scalar arguments of a replay, if they differ from those of the call.
         details: the strategy of a complex product, or the contraction of `einsum`.
     """
 
@@ -229,13 +230,13 @@ class LaunchPlan:
 
     @property
     def target(self) -> str:
-        """The target that it runs on."""
+        """Name of the target that runs it."""
         assert self.call.backend is not None, "`Call.serve` comes first"
         return self.call.backend.name
 
     @property
     def schedule(self) -> Schedule | None:
-        """The schedule of the product; None of an explicit kernel, or if there is nothing to compute."""
+        """Schedule of the product; None for an explicit kernel, or if there is nothing to compute."""
         return self.product.schedule(self.target) if self.launches else None
 
     @property
@@ -250,7 +251,7 @@ class LaunchPlan:
         return f"{names}: {self.scratch_bytes} bytes of scratch, {self.moved_bytes} moved; {self.reason}"
 
     def start(self, stream: Any = None) -> tuple[Prepared, ...]:
-        """Launch all; returns the prepared launches.
+        """Launch all kernels, and return the prepared launches.
 
         Args:
             stream: the CUDA stream; None: the framework's current one.
@@ -273,11 +274,11 @@ class LaunchPlan:
         return tuple(prepared for prepared, _, _ in made)
 
     def run(self, stream: Any = None) -> tuple[Executable, ...]:
-        """Launch all without a warning, for measurements; returns the executables that ran, in order."""
+        """Launch all kernels without a warning, and return the executables in order; for measurements."""
         return tuple(one.executable for one in replace(self, warns=False).start(stream))
 
     def launch(self, stream: Any = None) -> Done:
-        """Launch all; returns the result, with the record that replays them if the target has one.
+        """Launch all kernels, and return the result with its replay, if the target supports replays.
 
         Args:
             stream: the CUDA stream; None: the framework's current one.
@@ -298,14 +299,14 @@ class LaunchPlan:
         return Done(self.result, record)
 
     def _place(self, name: str, seen: Strided) -> tuple[int, int]:
-        """The number of the array that an argument lies in, and the bytes before it."""
+        """Return the number of the call's array that contains an argument, and its offset in bytes."""
         if name == OWN:
             return IN_SCRATCH, seen.info.pointer
         whole, offset = (self.call.inside or {}).get(name, (name, 0))
         return self.call.names.index(whole), offset
 
     def _clear(self) -> Iterable[Clear]:
-        """Written arrays share no memory with others, unless both are one array. New results share none."""
+        """Yield the pairs of arrays that a replay must check for shared memory; new results share none."""
         call = self.call
         fresh = {call.names[place] for place, _ in call.fresh}
         there = [name for name in call.names if name in call.there and name not in fresh]
@@ -323,6 +324,6 @@ class LaunchPlan:
 
 
 def _layout(info: ArrayInfo) -> tuple[object, ...]:
-    """The dtype, and extents and strides of the dimensions that have several elements."""
+    """Return the dtype, and the extents and strides of dimensions longer than 1."""
     steps = (step for step in zip(info.shape, info.strides, strict=True) if step[0] != 1)
     return (info.dtype, *steps)

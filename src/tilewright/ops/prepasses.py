@@ -1,4 +1,4 @@
-"""Prepasses of products: whether operands are written anew in memory first, by the size of a product."""
+"""Decides whether a prepass rewrites the operands of a product in memory first."""
 
 from __future__ import annotations
 
@@ -21,24 +21,27 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA, TARGETS
 
 LAUNCH_US = 4.0
-"""What one more kernel takes before it does anything."""
+"""Overhead of one more kernel launch, in µs."""
 
 DENSE_SHARE = 0.7
-"""Of the highest rate, what is reached on dense operands: measured on an H200, in f16 and tf32, 0.44 to 0.52
-at 1024, where a launch counts, 0.67 to 0.78 at 2048 to 8192; by multiply-adds of f32 0.66 to 0.69."""
+"""Fraction of the peak rate that products of dense operands reach.
+
+Measured on an H200: f16 and tf32 reach 0.44 to 0.52 at 1024, where the launch counts, and 0.67 to 0.78 at
+2048 to 8192; multiply-adds of f32 reach 0.66 to 0.69.
+"""
 
 
 def prepass_pays(
     flops: float, kind: str, moved_bytes: float, share: float, machine: tuple[Arch, int]
 ) -> bool:
-    """Whether a product is estimated to be faster with operands that are dense, and written so before.
+    """Estimate whether a prepass that makes operands dense saves more time than it takes.
 
     Args:
         flops: additions and multiplications of the product.
-        kind: what is multiplied.
+        kind: name of the multiplied dtype.
         moved_bytes: bytes that the prepass reads and writes.
-        share: of the highest rate, what is reached on the operands as they are.
-        machine: its architecture, and how many processors there are.
+        share: fraction of the peak rate that the product reaches without the prepass.
+        machine: architecture and number of processors.
     """
     arch, processors = machine
     if arch.rates is None:
@@ -52,24 +55,24 @@ def prepass_pays(
 
 # ----------------------------------------------------------------
 #
-# How exactly f32 is multiplied on tensor cores, and from what size on operands are written anew for it.
+# Products of f32 on tensor cores, and the sizes from which their prepasses pay.
 
 
 MOST_RANK = 2
-"""Dimensions of batches of an operand that is split."""
+"""Most batch dimensions of an operand that is split."""
 
 FASTER_FROM = 2.0**28
-"""Multiplications from which splitting the operands is faster than multiply-adds of f32."""
+"""Least number of multiplications for which splitting the operands is faster than multiply-adds of f32."""
 
 
 MOST_ITEMS = 65535
-"""Along a dimension of batches, of which an axis of a grid has no more."""
+"""Most batches along one dimension: the limit of a grid axis."""
 
 IN_HALVES = "tilewright.ops.halves:plan_product"
-"""Plans a product of operands that are split; loaded when it is asked for."""
+"""Plans a product of operands split in halves. Imported when the first is planned."""
 
 TF32_PLANES, ALONG_K = "tilewright.ops.planes:tf32_planes", "tilewright.ops.planes:plan_product"
-"""Choose the operands that are written along K for tf32, and plan their product; likewise."""
+"""Choose the operands to rewrite along K for tf32, and plan their product. Imported at the first use."""
 
 
 def is_split(
@@ -80,15 +83,15 @@ def is_split(
     target: str,
     from_size: float = FASTER_FROM,
 ) -> bool:
-    """Whether operands of f32 are split in halves, which tensor cores multiply.
+    """Whether to split operands of f32 in halves, which tensor cores multiply.
 
     Args:
         infos: the arrays.
-        problem: what they pose.
-        precision: what is asked for.
-        how: what is known of the schedule.
-        target: where it runs.
-        from_size: multiplications from which that is faster.
+        problem: the product of these arrays.
+        precision: the caller's precision.
+        how: the caller's schedule, or constraints on one.
+        target: name of the target.
+        from_size: least number of multiplications for which splitting is faster.
     """
     if precision not in HALVES_OF or infos["a"].dtype != dtypes.f32:
         return False
@@ -101,12 +104,12 @@ def is_split(
 
 
 def pays(problem: Problem, from_size: float = FASTER_FROM, *, batch_invariant: bool) -> bool:
-    """Whether tensor cores are faster with operands that are split first.
+    """Whether a product on tensor cores with a prepass is faster than multiply-adds of f32.
 
     Args:
-        problem: what is multiplied.
-        from_size: multiplications from which they are.
-        batch_invariant: whether the answer must not depend on how many rows there are.
+        problem: the product.
+        from_size: least number of multiplications for which it is.
+        batch_invariant: whether the answer must not depend on the number of rows.
     """
     operands = (problem.operands["a"], problem.operands["b"])
     is_flat = all(len(one.shape) - 2 <= MOST_RANK for one in operands)
@@ -126,10 +129,10 @@ def multiplying(
 
     Args:
         infos: the arrays of `matmul`.
-        problem: what they pose.
-        precision: what is asked for.
-        how: what is known of the schedule.
-        backend: what serves the call.
+        problem: the product of these arrays.
+        precision: the caller's precision.
+        how: the caller's schedule, or constraints on one.
+        backend: the backend of the call.
     """
     if is_split(infos, problem, precision, how, backend.name):
         made: Callable[..., Any] = part(IN_HALVES)

@@ -1,4 +1,4 @@
-"""Replay: a call like an earlier one launches the same kernels on its own arrays, and plans nothing."""
+"""Replays of calls: a call like an earlier one launches the same kernels on its own arrays."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tilewright.runtime.frameworks import Device
 from tilewright.runtime.plans import Plans
 
 OUT = 2
-"""The place of the result among the arrays of most calls: ``a``, ``b``, ``out``, and then others."""
+"""Index of the result among the arrays of most calls: ``a``, ``b``, ``out``, and then others."""
 
 SCRATCH = "tilewright.runtime.gpu_memory:scratch"
 """Allocates scratch memory. Imported when the first launches need it."""
 
 IN_SCRATCH = -1
-"""The place of an array that lies in scratch memory."""
+"""Index of the address of scratch memory, which follows those of the arrays."""
 
 
 Located: TypeAlias = tuple[Any, Any]
-"""The key and the address of an array, as `locate` gives them; of an absent array None and None."""
+"""Key and address of an array, as `locate` returns them; None and None for an absent array."""
 
 
 class ReplayedLaunch(NamedTuple):
@@ -33,9 +33,9 @@ class ReplayedLaunch(NamedTuple):
 
     Args:
         prepared: the launch.
-        places: for each array of the kernel its number among the arrays of the call, or `IN_SCRATCH`.
-        offsets: bytes from these addresses to the arrays; empty if all are 0.
-        pick: the values at these places.
+        places: for each array of the kernel its index among the arrays of the call, or `IN_SCRATCH`.
+        offsets: bytes to add to the addresses of these arrays; empty if all are 0.
+        pick: selects the values at ``places``.
     """
 
     prepared: Prepared
@@ -45,7 +45,7 @@ class ReplayedLaunch(NamedTuple):
 
     @classmethod
     def of(cls, prepared: Prepared, places: tuple[int, ...], offsets: tuple[int, ...]) -> ReplayedLaunch:
-        """A launch, whose values are picked by one call into C."""
+        """Make a launch that selects its values by one call into C."""
         pick = itemgetter(*places) if len(places) > 1 else lambda values: (values[places[0]],)
         return cls(prepared, places, offsets if any(offsets) else (), pick)
 
@@ -54,12 +54,12 @@ class Clear(NamedTuple):
     """Two arrays of a call that must not share memory.
 
     Args:
-        stored: the number of the array that is stored.
+        stored: index of the array that the kernels write.
         low: bytes from its address to its lowest element.
         high: bytes from its address to the end of its highest element.
-        other: the number of the other array.
-        other_low: the same of the other array.
-        other_high: likewise.
+        other: index of the other array.
+        other_low: ``low`` of the other array.
+        other_high: ``high`` of the other array.
         in_place: whether both may be one array, element for element.
     """
 
@@ -77,12 +77,12 @@ class Replay:
     """The launches of a call, for other arrays of the same metadata.
 
     Args:
-        launches: in order.
-        clear: the given arrays that must not share memory.
-        fresh: makes the results that are not given, by their numbers among the arrays of the call.
-        device: where the arrays lie.
+        launches: the launches, in order.
+        clear: pairs of the caller's arrays that must not share memory.
+        fresh: allocates the results that the caller did not pass, with their indices.
+        device: the device of the arrays.
         scratch_bytes: bytes of scratch memory that the launches share.
-        numbers: the numbers of the kernels; empty if each call gives them.
+        numbers: scalar arguments of the kernels; empty if each call passes them.
     """
 
     launches: tuple[ReplayedLaunch, ...]
@@ -100,16 +100,16 @@ class Replay:
     def run(
         self, arrays: Sequence[Any], at: Sequence[Any], numbers: tuple[Any, ...], stream: Any
     ) -> Sequence[Any] | None:
-        """Launch on other arrays; None, and nothing is done, if that cannot be.
+        """Launch on other arrays, or return None without a launch if the call needs a new plan.
 
         Args:
-            arrays: those of the call; None for one that is not given.
+            arrays: the arrays of the call; None for an absent one.
             at: their addresses.
-            numbers: the numbers of the kernels, if the record does not have them.
-            stream: the caller's.
+            numbers: scalar arguments of the kernels, unless the record has them.
+            stream: the caller's stream.
 
         Returns:
-            The arrays of the call, with those that were made for it.
+            The arrays of the call, with those allocated for it.
         """
         if self.fresh:
             arrays, at = [*arrays], [*at]
@@ -118,7 +118,7 @@ class Replay:
                 at[place] = address = maker.address(made)
                 if address & 15:  # the kernels were compiled for multiples of 16
                     return None
-        # Arrays that interleave may be apart all the same; the long way finds out.
+        # Interleaved arrays may share no element all the same; a new plan checks them exactly.
         for stored, low, high, other, other_low, other_high, in_place in self.clear:
             mine, theirs = at[stored], at[other]
             shares = mine + low < theirs + other_high and theirs + other_low < mine + high
@@ -131,7 +131,7 @@ class Replay:
             pointers = pick(at)
             if offsets:
                 pointers = [*map(add, pointers, offsets)]
-            # A kernel takes as many of the numbers as it has.
+            # A kernel ignores numbers beyond its parameters.
             prepared.launch((*pick(arrays), *numbers), pointers, stream)
             return arrays
         handle, stream = stream_on(self.device, arrays, stream)
@@ -146,11 +146,11 @@ class Replay:
 
 
 class Done(NamedTuple):
-    """A call that was launched.
+    """The outcome of a launched call.
 
     Args:
-        result: what it returns.
-        record: replays it on arrays of the same metadata; None if nothing can.
+        result: the value that the call returns.
+        record: replays it on arrays of the same metadata; None if the target has no replays.
     """
 
     result: Any
@@ -158,17 +158,17 @@ class Done(NamedTuple):
 
 
 def stream_on(device: Device, arrays: Sequence[Any], stream: Any) -> tuple[int, Any]:
-    """The handle of the stream that a call runs on, and the stream that each of its launches is given.
+    """Return the handle of a call's stream, and the stream argument of its launches.
 
     A host has no streams: the handle is 0, and the launch refuses the caller's stream.
 
     Args:
-        device: where the arrays lie.
-        arrays: those of the call; None for one that is not given.
-        stream: the caller's; None: the framework's current one.
+        device: the device of the arrays.
+        arrays: the arrays of the call; None for an absent one.
+        stream: the caller's stream; None: the framework's current stream.
 
     Raises:
-        LaunchError: the caller's is no stream.
+        LaunchError: ``stream`` is not a stream.
     """
     if isinstance(device, str):
         return 0, stream
@@ -186,16 +186,16 @@ def called(
     first: Callable[[Sequence[Located]], Done],
     picked: Callable[[Sequence[Any]], Any] = itemgetter(OUT),
 ) -> Any:
-    """The result of a call, which is replayed if one like it is known, and planned otherwise.
+    """Replay an earlier call of the same kind, or plan a new one; return the result.
 
     Args:
-        plans: the launches of the operation that are known.
-        arrays: those of the call; the framework of the first makes new ones. None for one that is not given.
-        words: what a plan depends on besides arrays; None if each call is planned.
-        numbers: the numbers of the kernel, if the plan does not have them.
-        stream: the caller's.
-        first: checks everything, plans, and launches; takes the keys and addresses that were read, if any.
-        picked: the result, of the arrays of the call.
+        plans: the recorded launches of the operation.
+        arrays: the arrays of the call; None for an absent one. The framework of the first allocates results.
+        words: the arguments that a plan depends on besides arrays; None: plan each call anew.
+        numbers: scalar arguments of the kernel, unless the plan has them.
+        stream: the caller's stream.
+        first: checks, plans and launches a new call; takes the arrays' keys and addresses, or nothing.
+        picked: selects the result among the arrays of the call.
     """
     key: tuple[Any, ...] | None = None
     keys: list[Any] = [type(arrays[0]), words]
@@ -212,7 +212,11 @@ def called(
                     at.append(address)
             key = tuple(keys)
             known = plans.find(key)
-        except (LaunchError, TypeError, ValueError):  # no array, or no hash: `first` says which
+        except (
+            LaunchError,
+            TypeError,
+            ValueError,
+        ):  # no array, or no hash: `first` raises the error
             key = known = None
         if known is not None:
             found = known.run(arrays, at, numbers, stream)

@@ -1,6 +1,6 @@
-"""The dtype of a result: that of ``out_dtype`` or of ``out``, if it loses no numbers.
+"""Chooses and checks the dtype of a result, which ``out_dtype`` or ``out`` may set.
 
-Sums of integers must fit the dtype in which they are added up, too.
+The dtype must not lose fractions or imaginary parts.  Sums of integers must also fit the accumulator.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ ADDED = ("c", "bias", "residual")
 
 
 MOST_IN_I32 = 2**31 // 128**2 - 1
-"""Products of two i8 of which every sum fits i32."""
+"""Most products of two i8 whose sum always fits i32."""
 
 
 def agreed(
     asked: DType | None, written: DType | None, natural: DType, said: tuple[object, object] | None = None
 ) -> DType:
-    """The dtype of a result, of which an array to write and the caller say the same.
+    """Return the dtype of a result, on which ``out`` and ``out_dtype`` must agree.
 
     Args:
-        asked: the dtype that the caller asks for; None: none.
-        written: that of the array to write; None: there is none.
-        natural: the dtype where nobody says one.
-        said: what errors call those of the array and of the caller; default: by their names.
+        asked: the caller's ``out_dtype``, or None.
+        written: the dtype of ``out``, or None without ``out``.
+        natural: the dtype if both are None.
+        said: names of both dtypes in the message, ``out`` first; default: the dtypes' own names.
 
     Raises:
-        DTypeError: they are two.
+        DTypeError: ``asked`` and ``written`` differ.
 
     Example:
         >>> from tilewright.dtypes import f16, f32
@@ -70,16 +70,16 @@ def asked_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted, natural: DType) 
 
 
 def check_whole_bytes(op: str, name: str, kind: DType, nearest: object) -> None:
-    """Refuse numbers that share bytes, which these operations neither write nor add.
+    """Refuse packed dtypes, which these operations neither write nor add.
 
     Args:
-        op: what errors call the operation.
-        name: of the argument.
+        op: the operation's name in messages.
+        name: the argument.
         kind: its dtype.
-        nearest: what errors say of one that it may have.
+        nearest: the dtype that the message recommends.
 
     Raises:
-        DTypeError: several of its numbers lie in a byte.
+        DTypeError: several numbers of the dtype share a byte.
     """
     if kind.is_packed:
         shared = f"{kind.per_byte} of which share a byte"
@@ -92,16 +92,16 @@ def result_dtype(
     op: str = "matmul",
     written: str = "out",
 ) -> DType:
-    """The dtype of the result.
+    """Return the dtype of the result.
 
     Args:
-        infos: the arrays, by the names of the arguments; what is written is ``out``.
-        wanted: what is asked for.
-        op: what errors call the product.
-        written: what errors call the array ``out``.
+        infos: the arrays, by the names of the arguments; the result is ``out``.
+        wanted: the other arguments of the call.
+        op: the operation's name in messages.
+        written: the name of ``out`` in messages.
 
     Raises:
-        DTypeError: a mixture, a dtype that has no product, or a result that would lose fractions.
+        DTypeError: two dtypes, a dtype without products, or a result that would lose fractions.
     """
     a = _multiplied(infos, op)
     natural = output_dtype(a)
@@ -118,7 +118,7 @@ def result_dtype(
 
 
 def _multiplied(infos: Mapping[str, ArrayInfo], op: str) -> DType:
-    """The dtype of both operands."""
+    """Check that both operands have one supported dtype, and return it."""
     if (a := infos["a"].dtype) != (b := infos["b"].dtype):
         narrow = {*FP8, *PACKED, dtypes.i8}
         is_scaled = narrow & {a, b} and {a, b} <= narrow | {dtypes.f32, dtypes.f16, dtypes.bf16}
@@ -135,7 +135,7 @@ def _check_integers(
     natural: DType,
     wanted: Wanted,
 ) -> None:
-    """Sums of integers must fit the result, and nothing may make fractions of them."""
+    """Refuse results too narrow for integer sums, and terms that would make fractions of these sums."""
     if made.bits < natural.bits:
         raise DTypeError(f"a @ b is {natural}, which does not fit {made}; nearest: out_dtype={natural}")
     broken = []
@@ -156,25 +156,25 @@ def _check_integers(
 
 
 def read_arrays(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> list[str]:
-    """Names of the arrays that are added to the sums; with ``beta=0`` nothing of ``c`` is read.
+    """Return the names of the arrays that are added to the sums; ``c`` is not read if ``beta=0``.
 
     Args:
         infos: the arrays, by the names of the arguments.
-        wanted: what is asked for.
+        wanted: the other arguments of the call.
     """
     return [name for name in ADDED if name in infos and not (name == "c" and wanted.beta == 0)]
 
 
 def check_added(infos: Mapping[str, ArrayInfo], op: str, natural: DType) -> None:
-    """Refuse arrays that are not converted to the numbers of the sums that they are added to.
+    """Refuse complex or packed arrays as terms of a real product.
 
     Args:
         infos: the arrays, by the names of the arguments.
-        op: what errors call the product.
+        op: the operation's name in messages.
         natural: the dtype of the product.
 
     Raises:
-        DTypeError: one is complex, or several of its numbers share a byte.
+        DTypeError: an array is complex or packed.
     """
     for name in (*ADDED, "multiply"):
         if name not in infos:
@@ -195,17 +195,19 @@ def check_sums(
     kind: DType,
     wanted: Wanted,
 ) -> None:
-    """Sums that stay as they are wrap as NumPy's do; those with which something is done must fit.
+    """Refuse sums of i8 products that may overflow i32 before a later step uses them.
+
+    Sums that are themselves the result may wrap, as NumPy's do.
 
     Args:
-        op: what errors call the product.
-        infos: of the arrays of the call that are read.
-        depth: how many products are added up.
+        op: the operation's name in messages.
+        infos: descriptions of the arrays that the call reads.
+        depth: the number of products in a sum.
         kind: dtype of the result.
-        wanted: what is asked for besides arrays.
+        wanted: the other arguments of the call.
 
     Raises:
-        LaunchError: more products of i8 than fit, whose sums are changed or become another dtype.
+        LaunchError: sums that may overflow are converted, or are changed by another term.
 
     Example:
         >>> import numpy as np
@@ -238,7 +240,7 @@ BYTES = (dtypes.i8, dtypes.u8, dtypes.boolean)
 """Operands of 8 bits."""
 
 FLOATS = (dtypes.f16, dtypes.f32, dtypes.f64)
-"""Results of integers besides integers, if they hold all integers of the result that NumPy gives."""
+"""Float results of integer products, if they hold all integers of NumPy's result dtype."""
 
 
 class Whole(NamedTuple):
@@ -253,13 +255,13 @@ class Whole(NamedTuple):
     result: DType
 
     def read(self, dtype: DType, *, on_gpu: bool) -> DType:
-        """The dtype as which the kernel reads an operand.
+        """Return the dtype that the kernel declares for an operand.
 
-        A kernel that reads truth values converts each byte to 0 or 1.  On a GPU matrix instructions take the
-        bytes of i8 as they are: a conversion would keep operands out of shared memory.
+        A kernel that reads truth values converts each byte to 0 or 1.  On a GPU, matrix instructions read
+        these bytes as i8: a conversion would keep operands out of shared memory.
 
         Args:
-            dtype: of the operand, any integer or truth values.
+            dtype: the operand's dtype, any integer or truth values.
             on_gpu: whether a GPU multiplies.
         """
         if dtype == dtypes.boolean and not (on_gpu and self.multiplied == dtypes.i8):
@@ -268,7 +270,7 @@ class Whole(NamedTuple):
         return self.multiplied if is_read else dtype
 
     def seen(self, given: Strided, *, on_gpu: bool) -> Strided:
-        """An operand with the dtype as which the kernel reads it.
+        """Return an operand with the dtype that the kernel declares for it.
 
         Args:
             given: the operand.
@@ -278,7 +280,7 @@ class Whole(NamedTuple):
 
 
 def natural_dtype(a: DType, b: DType) -> DType:
-    """The dtype of a product of integers: NumPy's, but i32 in place of i8.
+    """Return the dtype of a product of integers: NumPy's, but i32 instead of i8.
 
     Args:
         a: dtype of the operand on the left.
@@ -296,14 +298,14 @@ def natural_dtype(a: DType, b: DType) -> DType:
 
 
 def whole_product(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> Whole | None:
-    """How integers are multiplied that are not all of i8; None if an operand is no integer.
+    """Return the dtypes of a product of integers; None for two i8, or if an operand is not an integer.
 
     Args:
         infos: the arrays, by the names of the arguments of `matmul`.
         wanted: the other arguments.
 
     Raises:
-        DTypeError: a result that does not hold the product, or an argument that changes sums which wrap.
+        DTypeError: the result does not hold the product, or an argument would change sums that wrap.
     """
     a, b = infos["a"].dtype, infos["b"].dtype
     if a == b == dtypes.i8 or any(one.kind not in ("int", "uint", "bool") or one.is_packed for one in (a, b)):
