@@ -22,7 +22,7 @@ def test_it_multiplies_verifies_and_says_what_is_launched() -> None:
     given = ("complex", "5", "8", "40", "--method", "3m", "--conjugate", "a", "--target", "reference")
     result = CliRunner().invoke(app, given)
     assert result.exit_code == 0, result.output
-    assert "three products in one kernel, behind planes: sums of a and sums of b" in result.output
+    assert "three products in one kernel, after planes: sums of a and sums of b" in result.output
     assert f"{OURS}: 2 launches" in result.output
     assert f"{SIX}: 6 launches" in result.output
     assert "correct: worst element" in result.output
@@ -63,7 +63,7 @@ def test_products_of_halves_are_verified() -> None:
     given = ("complex", "9", "8", "40", "--precision", "f32", "--target", "reference", "--schedule", schedule)
     result = CliRunner().invoke(app, given)
     assert result.exit_code == 0, result.output
-    assert "twelve products of halves in one kernel, behind one that makes them" in result.output
+    assert "twelve products of halves in one kernel, after one that makes them" in result.output
     assert "correct: worst element" in result.output
 
 

@@ -115,12 +115,12 @@ def attention(
 def plan_attention(
     given: Sequence[Any], words: AttentionWords, located: Sequence[Located] = ()
 ) -> LaunchPlan:
-    """The launches of `attention`, after a check of everything; the results are both.
+    """Check the arguments of `attention`, and plan its launches, with both results.
 
     Args:
-        given: the arrays in the order of `ARRAYS`; None for one that is not given.
-        words: what is asked for besides.
-        located: the keys and addresses of the arrays, if those were read.
+        given: the arrays in the order of `ARRAYS`; None for an absent one.
+        words: the other arguments of the call.
+        located: the keys and addresses of the arrays, if the caller has read them.
 
     Raises:
         LaunchError: shapes, devices or arguments do not fit.

@@ -155,7 +155,7 @@ def plan_col2im(
     target: str | None,
     located: Sequence[Located] = (),
 ) -> LaunchPlan:
-    """The launches of `col2im`, after a check of everything; most arguments are those of `col2im`."""
+    """Check the arguments of `col2im`, most of them named as there, and plan its launches."""
     call = Call.of("col2im", {"columns": columns, "out": out}, ("columns",), located)
     if accumulate and out is None:
         raise LaunchError(

@@ -96,7 +96,7 @@ class Doubled:
 
         Args:
             infos: the arrays of the problem, by name.
-            problem: what is multiplied.
+            problem: the product.
             conjugates: which operands are conjugated.
         """
         pairs = {one: (infos[one], infos[one + IMAGINARY]) for one in ("a", "b", "out")}
@@ -138,7 +138,7 @@ class Doubled:
         """The launch that writes it.
 
         Args:
-            arrays: of the product, by name.
+            arrays: the arrays of the product, by name.
         """
         given, pitch = as_pairs(arrays["b"], dtypes.i32), self._pitch
         steps = given.info.strides[::-1] if self.along_k else given.info.strides

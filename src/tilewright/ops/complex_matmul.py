@@ -124,7 +124,7 @@ def multiplied(
     """The product of complex arrays; one like an earlier one needs addresses and numbers alone.
 
     Args:
-        op: the operation, as messages call it.
+        op: the operation's name in messages.
         given: ``a``, ``b``, ``c`` and ``out``.
         numbers: ``alpha`` and ``beta``.
         how: the other arguments of `complex_matmul`, in its order, but ``stream``.

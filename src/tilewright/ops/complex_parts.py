@@ -64,10 +64,10 @@ def parts_of(
     """The parts of a caller's array.
 
     Args:
-        op: what messages call the operation.
+        op: the operation's name in messages.
         name: the argument.
         given: an array of complex numbers, or a pair ``(re, im)`` of real ones.
-        located: the keys and addresses of its parts by their names, if those were read.
+        located: the keys and addresses of its parts by their names, if the caller has read them.
 
     Raises:
         LaunchError: no array, or a pair of arrays of unequal shapes.

@@ -90,7 +90,7 @@ def plan_complex(
     Args:
         given: the arrays ``a``, ``b``, ``c`` and ``out``; None for those that are not there.
         asked: what is asked for besides.
-        located: the keys and addresses of the arrays of `PARTS`, if those were read.
+        located: the keys and addresses of the arrays of `PARTS`, if the caller has read them.
 
     Raises:
         LaunchError: shapes, devices or arguments do not fit.
@@ -281,11 +281,11 @@ def plan_words(
     """The launches of a product.
 
     Args:
-        op: the operation, as messages call it.
+        op: the operation's name in messages.
         given: ``a``, ``b``, ``c`` and ``out``.
         numbers: ``alpha`` and ``beta``.
         words: the other arguments of `complex_matmul`, in its order, but ``stream``.
-        located: the keys and addresses of the arrays of `PARTS`, if those were read.
+        located: the keys and addresses of the arrays of `PARTS`, if the caller has read them.
         subscripts: of a contraction; empty: of matrices.
     """
     options, (schedule, split_k, reduction, batch_invariant, target) = words[:5], words[5:]

@@ -107,7 +107,7 @@ def four_products(rank: int, number: DType, together: Together = (False, False))
     """``D = alpha * op(A) @ op(B) + beta * C``; see `by_four`.
 
     Args:
-        rank: how many dimensions of batches there are.
+        rank: number of batch dimensions.
         number: the dtype in which alpha and beta are multiplied, and given.
         together: of which operands both parts are one array, which is given twice.
     """
@@ -155,7 +155,7 @@ def three_products(rank: int, number: DType) -> Kernel:
     """`four_products` by three, with sums of parts that are made before; see `by_three`.
 
     Args:
-        rank: how many dimensions of batches there are.
+        rank: number of batch dimensions.
         number: the dtype in which alpha and beta are multiplied, and given.
     """
 
@@ -178,7 +178,7 @@ def products_of_halves(rank: int, number: DType, *, both: bool = True) -> Kernel
     ``p``; of B likewise, with ``q[n]``.
 
     Args:
-        rank: how many dimensions of batches there are.
+        rank: number of batch dimensions.
         number: the dtype in which all but the sums is computed, and of alpha and beta.
         both: whether there are second halves; else only the products of first ones are added up.
     """

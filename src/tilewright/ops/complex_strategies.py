@@ -235,13 +235,13 @@ class ComplexStrategy:
 
     def __str__(self) -> str:
         if self.doubled is not None:
-            return "one real product, behind a kernel that writes each part of b twice"
+            return "one real product, after a kernel that writes each part of b twice"
         products = {"4m": "four products", "3m": "three products"}[self.method]
         if self.halves is not None:
             products = "twelve products of halves" if self.halves.both else "four products of first halves"
-            return f"{products} in one kernel, behind one that makes them"
+            return f"{products} in one kernel, after one that makes them"
         names = " and ".join(f"{_words(one)} of {one.name}" for one in self.planes)
-        return f"{products} in one kernel" + (f", behind planes: {names}" if names else "")
+        return f"{products} in one kernel" + (f", after planes: {names}" if names else "")
 
 
 def _words(planes: Planes) -> str:

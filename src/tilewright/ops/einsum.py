@@ -197,13 +197,13 @@ def plan_einsum(
     located: Sequence[Located] = (),
     known: Mapping[str, ArrayInfo] = MappingProxyType({}),
 ) -> LaunchPlan:
-    """The launches of `einsum` of real numbers, after a check of everything.
+    """Check the arguments of `einsum` of real numbers, and plan its launches.
 
     Args:
         subscripts: of the axes.
-        given: the arrays by the names of `ARRAYS`; None or no entry for one that is not given.
+        given: the arrays by the names of `ARRAYS`; None or no entry for an absent one.
         wanted: the other arguments.
-        located: the keys and addresses of the arrays, if those were read.
+        located: the keys and addresses of the arrays, if the caller has read them.
         known: descriptions of arrays that there are already.
 
     Raises:
@@ -264,7 +264,7 @@ def is_split(problem: Posed, wanted: Wanted, target: str) -> bool:
 
     Args:
         problem: the contraction.
-        wanted: what is asked for.
+        wanted: the other arguments of the call.
         target: where it runs.
 
     Raises:

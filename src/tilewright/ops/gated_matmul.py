@@ -95,7 +95,7 @@ def gated(rank: int, number: DType, multiplied: DType | None, rare: tuple[str, .
     """``D = dropout(activation(scale (A @ B) + bias_b) * (scale (A @ C) + bias_c) * Y) + R``.
 
     Args:
-        rank: how many dimensions of batches there are.
+        rank: number of batch dimensions.
         number: the dtype in which all but the sums is computed.
         multiplied: the dtype in which operands are multiplied.
         rare: of ``multiply``, ``residual`` and ``dropout`` the terms that there are.
@@ -250,13 +250,13 @@ def plan_gated(
     factors: tuple[float, ...],
     located: Sequence[Located] = (),
 ) -> LaunchPlan:
-    """The launches of `gated_matmul`, after a check of everything.
+    """Check the arguments of `gated_matmul`, and plan its launches.
 
     Args:
-        given: the arrays by the names of `ARRAYS`; None for one that is not given.
-        wanted: what is asked for besides.
+        given: the arrays by the names of `ARRAYS`; None for an absent one.
+        wanted: the other arguments of the call.
         factors: the products of the scales that are numbers, of both results.
-        located: the keys and addresses of the arrays, if those were read.
+        located: the keys and addresses of the arrays, if the caller has read them.
 
     Raises:
         LaunchError: shapes or devices do not fit, or ``out`` shares memory with what is read.

@@ -115,12 +115,12 @@ def gemm_chain(
 
 
 def plan_chain(given: Mapping[str, Any], words: ChainWords, located: Sequence[Located] = ()) -> LaunchPlan:
-    """The launches of `gemm_chain`, after a check of everything.
+    """Check the arguments of `gemm_chain`, and plan its launches.
 
     Args:
-        given: the arrays by the names of `ARRAYS`; None for one that is not given.
-        words: what is asked for besides.
-        located: the keys and addresses of the arrays, if those were read.
+        given: the arrays by the names of `ARRAYS`; None for an absent one.
+        words: the other arguments of the call.
+        located: the keys and addresses of the arrays, if the caller has read them.
 
     Raises:
         LaunchError: shapes, devices or arguments do not fit.

@@ -131,12 +131,12 @@ def grouped_matmul(
 
 
 def plan_grouped(given: Sequence[Any], wanted: Wanted, located: Sequence[Located] = ()) -> LaunchPlan:
-    """The launches of `grouped_matmul` of one array each, after a check of everything.
+    """Check the arguments of `grouped_matmul` of one array each, and plan its launches.
 
     Args:
-        given: the arrays in the order of `RANKS`; None for one that is not given.
-        wanted: what is asked for besides.
-        located: the keys and addresses of the arrays, if those were read.
+        given: the arrays in the order of `RANKS`; None for an absent one.
+        wanted: the other arguments of the call.
+        located: the keys and addresses of the arrays, if the caller has read them.
 
     Raises:
         LaunchError: shapes or devices do not fit, or ``out`` shares memory with what is read.

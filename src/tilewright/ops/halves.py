@@ -126,7 +126,7 @@ def plan_product(call: Call, problem: Problem, asked: Mapping[str, Any]) -> Laun
 
     Args:
         call: the arrays of the call.
-        problem: what they pose.
+        problem: the product of these arrays.
         asked: ``grade``; ``arrays``, those of the kernel by name, in its order; ``rare``, ``ending`` and
             ``numbers``, the terms after the sums.
     """

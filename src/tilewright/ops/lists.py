@@ -188,7 +188,7 @@ class Known(NamedTuple):
 
     Args:
         shapes: of each list.
-        backend: what serves them.
+        backend: the backend that serves the arrays.
         kernel: what computes the products.
         table: what the kernel reads of each product.
     """
@@ -233,7 +233,7 @@ def product_of_lists(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> l
 
     Args:
         given: the lists by their names, None for those that are not there.
-        wanted: what is asked for besides arrays.
+        wanted: the other arguments of the call.
         stream: the CUDA stream.
 
     Raises:
@@ -387,7 +387,7 @@ def kernel_for(
     Args:
         specs: the class of each list, by the names of the kernel.
         extents: how many products there are, and M, N and K of a typical one.
-        wanted: what is asked for besides arrays.
+        wanted: the other arguments of the call.
         arch: the machine.
         processors: how many of its processors there are.
         exact: classes that say more than the kernel knows, for the choice of a schedule.

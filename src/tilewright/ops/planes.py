@@ -111,7 +111,7 @@ def splitting(rank: int) -> Kernel:
     """The kernel that writes the planes of an operand, read row after row.
 
     Args:
-        rank: how many dimensions of batches there are.
+        rank: number of batch dimensions.
     """
     lead = "".join(f"B{dim} " for dim in range(rank))
     declared: dict[str, Any] = dict.fromkeys(PLANE_ARRAYS, f"{lead}S F")
@@ -331,8 +331,8 @@ class Planes:
         """How they are written, what the kernel sees, which of that is given, and the planes.
 
         Args:
-            arrays: of the product, by name.
-            address: of memory for all of them.
+            arrays: the arrays of the product, by name.
+            address: address of scratch memory for all planes.
             on_host: whether a block is one thread.
         """
         ends = sources_of(self.kept)
@@ -381,8 +381,8 @@ def prepass_of(
 
     Args:
         planes: of each operand.
-        arrays: of the product, by name.
-        address: of memory for all of them.
+        arrays: the arrays of the product, by name.
+        address: address of scratch memory for all planes.
         on_host: whether a block is one thread.
     """
     hows, given, names = list[Writing](), list[Strided](), list[str]()
@@ -424,9 +424,9 @@ def tf32_planes(
 
     Args:
         infos: the arrays of the call.
-        problem: what they pose.
-        how: what is known of the schedule.
-        machine: its architecture, and how many processors there are.
+        problem: the product of these arrays.
+        how: the caller's schedule, or constraints on one.
+        machine: architecture and number of processors.
     """
     if "wgmma" not in machine[0].features or isinstance(how, Schedule) or (how and how.batch_invariant):
         return ()
@@ -470,7 +470,7 @@ def plan_product(
     Args:
         planes: the operands that are written.
         call: the arrays of the call.
-        problem: what they pose.
+        problem: the product of these arrays.
         asked: ``arrays``, those of the kernel by name, in its order; ``rare``, ``ending`` and ``numbers``,
             the terms after the sums; ``on_host``.
     """

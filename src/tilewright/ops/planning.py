@@ -59,10 +59,10 @@ def multiplied(
     """Check everything about a call of `matmul`, plan it, and launch it; of complex arrays `complex_matmul`.
 
     Args:
-        given: the arrays by the names of `ARRAYS`; None for one that is not given.
-        wanted: what is asked for besides.
+        given: the arrays by the names of `ARRAYS`; None for an absent one.
+        wanted: the other arguments of the call.
         stream: the caller's.
-        located: the keys and addresses of the arrays, if those were read.
+        located: the keys and addresses of the arrays, if the caller has read them.
 
     Raises:
         LaunchError: shapes, devices or arguments do not fit.
@@ -88,7 +88,7 @@ def check_complex(op: str, given: Mapping[str, Any], wanted: Wanted) -> None:
     """Refuse the terms of a complex product that are functions of real numbers here.
 
     Args:
-        op: what errors call the operation.
+        op: the operation's name in messages.
         given: the arrays of the call by name.
         wanted: its other arguments.
 
@@ -123,9 +123,9 @@ def plan_matmul(
     """The launches of `matmul` of real numbers.
 
     Args:
-        given: the arrays by the names of `ARRAYS`; None for one that is not given.
-        wanted: what is asked for besides.
-        located: the keys and addresses of the arrays, if those were read.
+        given: the arrays by the names of `ARRAYS`; None for an absent one.
+        wanted: the other arguments of the call.
+        located: the keys and addresses of the arrays, if the caller has read them.
         known: descriptions of arrays that there are already.
 
     Raises:
@@ -227,7 +227,7 @@ def check_real(op: str, wanted: Wanted) -> None:
     """Refuse a complex alpha or beta of real arrays.
 
     Args:
-        op: what errors call the operation.
+        op: the operation's name in messages.
         wanted: the arguments of the call besides its arrays.
     """
     for name in ("alpha", "beta"):

@@ -72,7 +72,7 @@ def result_shape(a: Sequence[int], b: Sequence[int], op: str = "matmul") -> tupl
     Args:
         a: extents of the array on the left.
         b: of that on the right.
-        op: the operation, as errors name it.
+        op: the operation's name in messages.
 
     Raises:
         LaunchError: an operand without dimensions, or shapes that do not fit; says which extents.

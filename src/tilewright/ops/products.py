@@ -74,7 +74,7 @@ def plain(rank: int, multiplied: DType | None = None) -> Kernel:
     """``D[..., m, n] = sum_k A[..., m, k] * B[..., k, n]``; integers wrap, and truth values are or'ed.
 
     Args:
-        rank: how many dimensions of batches there are.
+        rank: number of batch dimensions.
         multiplied: the dtype in which operands are multiplied; None: their own.
     """
     lead = batches(rank)
@@ -93,7 +93,7 @@ def combined(rank: int, number: DType, multiplied: DType | None = None, rare: tu
     """``D = dropout(activation(alpha * A @ B + beta * C + bias) * Y) + residual``; ``terms`` selects terms.
 
     Args:
-        rank: how many dimensions of batches there are.
+        rank: number of batch dimensions.
         number: the dtype in which all of it is computed, and of alpha and beta.
         multiplied: the dtype in which operands are multiplied; None: their own.
         rare: of ``multiply`` and ``dropout`` the terms that there are.
@@ -121,7 +121,7 @@ def in_halves(rank: int, number: DType, rare: tuple[str, ...] = ()) -> Kernel:
     `Algebra.in_halves`.
 
     Args:
-        rank: how many dimensions of batches there are.
+        rank: number of batch dimensions.
         number: the dtype in which all but the sums is computed, and of alpha and beta.
         rare: of ``multiply`` and ``dropout`` the terms that there are.
     """
@@ -150,7 +150,7 @@ def scaled(rank: int, rare: tuple[str, ...] = ()) -> Kernel:
     saturates if it has 8 bits.
 
     Args:
-        rank: how many dimensions of batches there are.
+        rank: number of batch dimensions.
         rare: the terms of `RARE` that there are.
     """
     lead = batches(rank)
@@ -221,7 +221,7 @@ def scaled_by_blocks(rank: int, rare: tuple[str, ...] = ()) -> Kernel:
     A scale belongs to `BLOCK` places along K, and to ``shared`` rows of A or columns of B.
 
     Args:
-        rank: how many dimensions of batches there are.
+        rank: number of batch dimensions.
         rare: the terms of `RARE` that there are.
     """
     lead = batches(rank)

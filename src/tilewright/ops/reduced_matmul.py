@@ -47,7 +47,7 @@ def reduced(rank: int, number: DType, axis: int) -> Kernel:
     """Reductions along one axis of ``activation(alpha * A @ B + bias)``, of which ``wanted`` says which.
 
     Args:
-        rank: how many dimensions of batches there are.
+        rank: number of batch dimensions.
         number: the dtype in which all but the sums is computed, and of alpha.
         axis: along which is reduced: 1, of each row, or 0, of each column.
     """
@@ -155,14 +155,14 @@ def plan_reduced(
     wanted: Wanted,
     located: Sequence[Located] = (),
 ) -> LaunchPlan:
-    """The launches of `reduced_matmul`, after a check of everything.
+    """Check the arguments of `reduced_matmul`, and plan its launches.
 
     Args:
-        given: the arrays of `ARRAYS`, and the results; None for one that is not given.
+        given: the arrays of `ARRAYS`, and the results; None for an absent one.
         names: the reductions.
         axis: as `reduced_matmul` takes it.
-        wanted: what is asked for besides.
-        located: the keys and addresses of the arrays, if those were read.
+        wanted: the other arguments of the call.
+        located: the keys and addresses of the arrays, if the caller has read them.
 
     Raises:
         LaunchError: shapes or devices do not fit, or an array that is written shares memory with another one.

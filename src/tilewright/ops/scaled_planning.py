@@ -116,13 +116,13 @@ class Scaling:
 def plan_scaled(
     given: Mapping[str, Any], wanted: Wanted, extras: ScaledExtras, located: Sequence[Located] = ()
 ) -> LaunchPlan:
-    """The launches of `scaled_mm`, after a check of everything.
+    """Check the arguments of `scaled_mm`, and plan its launches.
 
     Args:
-        given: the arrays by the names of its arguments; None for one that is not given.
-        wanted: what is asked for besides; ``alpha`` is the product of the scales that are numbers.
-        extras: likewise.
-        located: the keys and addresses of the arrays, if those were read.
+        given: the arrays by the names of its arguments; None for an absent one.
+        wanted: the other arguments; ``alpha`` is the product of the scales that are numbers.
+        extras: more arguments of the call.
+        located: the keys and addresses of the arrays, if the caller has read them.
 
     Raises:
         LaunchError: shapes, devices or arguments do not fit.

@@ -1,7 +1,7 @@
 """Operands and scales of `scaled_mm`: dtypes, their mixtures, and the shapes of scales.
 
-A scale belongs to a row of ``a`` or a column of ``b``, to a block of 128 places along K, or to a group along
-K of weights.
+A scale applies to a row of ``a`` or a column of ``b``, to a block of 128 elements along K, or to a group of
+weights along K.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ TINIEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 
 
 def number_of(op: str, name: str, given: Any) -> float | None:
-    """What is given for a scale, if it is a number; None of anything else.
+    """Return a scale that is a number as a float; None for anything else.
 
     Args:
-        op: what messages call the operation.
+        op: the operation's name in messages.
         name: the argument.
-        given: what it is.
+        given: its value.
 
     Raises:
-        LaunchError: an integer beyond every float.
+        LaunchError: an integer exceeds every float.
 
     Example:
         >>> import numpy as np
@@ -72,15 +72,15 @@ def number_of(op: str, name: str, given: Any) -> float | None:
 
 
 def multiplied_as(a: DType, b: DType, op: str = "scaled_mm") -> DType:
-    """The dtype in which two operands are multiplied: one that holds the numbers of both.
+    """Return the dtype that two operands are multiplied in: one that holds the numbers of both.
 
     Args:
-        a: dtype of the operand on the left.
-        b: dtype of that on the right.
-        op: the operation, as errors name it.
+        a: dtype of the left operand.
+        b: dtype of the right operand.
+        op: the operation's name in messages.
 
     Raises:
-        DTypeError: one that is not multiplied, or f16 with bf16, or with f32.
+        DTypeError: an unsupported dtype, or a mixture of f16, bf16 and f32.
 
     Example:
         >>> from tilewright.dtypes import bf16, f8e4m3, f8e5m2, i8
@@ -102,19 +102,22 @@ def multiplied_as(a: DType, b: DType, op: str = "scaled_mm") -> DType:
 
 
 def multiplied_on(a: ArrayInfo, b: ArrayInfo, target: Target, arch: Arch) -> DType:
-    """The dtype in which two operands are multiplied on a machine.
+    """Return the dtype that two operands are multiplied in on a machine.
 
-    It is that of `multiplied_as`; but two of fp8 are multiplied as they are where a GPU sums them well: those
-    that Hopper has, there, if both are contiguous along K, also one of each kind; two of one kind that AMD's
-    matrix cores have, there.  Elsewhere they are widened to f16, exactly, where a GPU would add up their
-    products with 13 bits or without tensor cores; so are two i8, which are added up in f32 then, where sums
-    of so many products need not fit i32.
+    It is the dtype of `multiplied_as`, with two exceptions.
+
+    Two fp8 operands are multiplied as fp8 on GPUs that accumulate their products well.  Hopper does so for
+    its own kinds, also mixed, if both operands are contiguous along K.  AMD's matrix cores do so for two of
+    one kind.  Other GPUs would accumulate with 13 bits or without tensor cores: there fp8 is widened to f16,
+    which is exact.
+
+    Two i8 operands are widened to f16, and accumulated in f32, if K is so large that sums may overflow i32.
 
     Args:
-        a: the operand on the left.
-        b: that on the right.
-        target: the machine's.
-        arch: its architecture.
+        a: the left operand.
+        b: the right operand.
+        target: the target.
+        arch: the architecture.
     """
     found = multiplied_as(a.dtype, b.dtype)
     if found == dtypes.i8 and a.shape[-1] > MOST_IN_I32:
@@ -130,10 +133,10 @@ def multiplied_on(a: ArrayInfo, b: ArrayInfo, target: Target, arch: Arch) -> DTy
 
 
 def natural_dtype(multiplied: DType) -> DType:
-    """The dtype of a result of which none is asked for.
+    """Return the result's dtype for a call without ``out`` and ``out_dtype``.
 
     Args:
-        multiplied: the dtype in which operands are multiplied.
+        multiplied: the dtype that operands are multiplied in.
     """
     if multiplied == dtypes.i8:
         return dtypes.f32
@@ -141,15 +144,15 @@ def natural_dtype(multiplied: DType) -> DType:
 
 
 def scaled_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted, op: str = "scaled_mm") -> DType:
-    """The dtype of the result.
+    """Return the dtype of the result, after a check of all dtypes.
 
     Args:
         infos: the arrays, by the names of the arguments.
-        wanted: what is asked for.
-        op: the operation, as errors name it.
+        wanted: the other arguments of the call.
+        op: the operation's name in messages.
 
     Raises:
-        DTypeError: a dtype that an array of its name cannot have.
+        DTypeError: an argument has an unsupported dtype.
     """
     multiplied = multiplied_as(infos["a"].dtype, infos["b"].dtype, op)
     check_dtypes(op, infos)
@@ -161,14 +164,14 @@ def scaled_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted, op: str = "scal
 
 
 def check_dtypes(op: str, infos: Mapping[str, ArrayInfo]) -> None:
-    """Refuse scales, zero points and added arrays of a dtype that theirs cannot be.
+    """Refuse unsupported dtypes of scales, zero points and terms.
 
     Args:
-        op: what messages call the operation.
+        op: the operation's name in messages.
         infos: the arrays, by the names of the arguments.
 
     Raises:
-        DTypeError: one has it.
+        DTypeError: an argument has an unsupported dtype.
     """
     for name, info in infos.items():
         is_wide = name.startswith(("scale_", "bias"))
@@ -182,23 +185,23 @@ def check_dtypes(op: str, infos: Mapping[str, ArrayInfo]) -> None:
 
 
 def along_k(name: str, shape: tuple[int, ...]) -> int:
-    """Which dimension of its operand a scale is not one for each of.
+    """Return the dimension of a scale's operand that is K.
 
     Args:
-        name: of the scale.
-        shape: of the operand.
+        name: the scale.
+        shape: shape of the operand.
     """
     return len(shape) - 1 if name == SCALES[0] else max(len(shape) - 2, 0)
 
 
 def broadcast_scales(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
-    """The arrays with scales that are broadcast to the result.
+    """Return the arrays, with scales that broadcast to the result.
 
     Args:
         infos: the arrays, by the names of the arguments.
 
     Raises:
-        LaunchError: a scale whose shape does not say what it scales.
+        LaunchError: the shape of a scale does not fit its operand.
     """
     found = dict(infos)
     # Where K was, the result has the dimension of the other operand, unless that is a vector.
@@ -212,18 +215,18 @@ def broadcast_scales(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
 def broadcast_scale(
     op: str, name: str, info: ArrayInfo, operand: tuple[int, ...], *, whole: bool, blocks: bool = True
 ) -> ArrayInfo:
-    """A scale with the dimensions that it has in the result.
+    """Return a scale that broadcasts to the result.
 
     Args:
-        op: what messages call the operation.
-        name: of the scale.
-        info: what it is.
-        operand: the shape of what it scales.
-        whole: whether the result has the dimension of the other operand where that has K.
-        blocks: whether the operation takes scales of blocks too.
+        op: the operation's name in messages.
+        name: the scale.
+        info: its description.
+        operand: shape of its operand.
+        whole: whether the result has a dimension of the other operand in the place of K.
+        blocks: whether the operation also takes scales of blocks; the message then lists them.
 
     Raises:
-        LaunchError: its shape does not say what it scales.
+        LaunchError: the shape of the scale does not fit its operand.
     """
     place = along_k(name, operand)
     own = (*operand[:place], *operand[place + 1 :])
@@ -251,15 +254,15 @@ def broadcast_scale(
 
 
 SIXTEEN_BITS = (dtypes.f16, dtypes.bf16)
-"""Dtypes of 16 bits, which operands are widened to; ``wgmma`` takes it in every order."""
+"""16-bit dtypes that operands are widened to; ``wgmma`` takes them in every memory order."""
 
 
 def widens_groups(infos: Mapping[str, ArrayInfo], multiplied: DType) -> bool:
-    """Whether a pass can widen weights in groups: their neighbours along K are neighbours in memory.
+    """Whether a prepass can widen grouped weights, which must be contiguous along K.
 
     Args:
         infos: the arrays of a product.
-        multiplied: the dtype of the multiplication.
+        multiplied: the dtype that operands are multiplied in.
     """
     a, b = infos["a"], infos["b"]
     narrow = a.dtype == multiplied != b.dtype and multiplied in WIDE
@@ -275,10 +278,10 @@ def check_prepass(
     grouped: bool,
     in_blocks: bool,
 ) -> None:
-    """Refuse a pass that would widen nothing.
+    """Refuse a prepass that would widen nothing.
 
     Raises:
-        LaunchError: operand B is as wide as what is multiplied, or has scales of blocks.
+        LaunchError: operand B already has the multiplied dtype, or has scales of blocks.
     """
     if prepass and in_blocks:
         raise LaunchError("prepass=True widens b alone, and blocks of it have scales; use prepass=None")
@@ -299,7 +302,7 @@ def check_prepass(
 
 
 def shared_rows(infos: Mapping[str, ArrayInfo]) -> tuple[int, int] | None:
-    """How many rows of ``a``, and columns of ``b``, have a scale of blocks in common; None without blocks.
+    """Return how many rows of ``a``, and columns of ``b``, share a block scale; None without block scales.
 
     Args:
         infos: the arrays, by the names of the arguments.
@@ -321,29 +324,29 @@ def shared_rows(infos: Mapping[str, ArrayInfo]) -> tuple[int, int] | None:
 
 
 def check_scale(op: str, name: str, info: ArrayInfo, operand: tuple[int, ...]) -> None:
-    """Refuse a scale that belongs neither to blocks, nor to rows or columns, nor to all of its operand.
+    """Refuse a scale that fits neither blocks, nor rows or columns, nor its whole operand.
 
     Args:
-        op: what messages call the operation.
-        name: of the scale.
-        info: what it is.
-        operand: the shape of what it scales.
+        op: the operation's name in messages.
+        name: the scale.
+        info: its description.
+        operand: shape of its operand.
 
     Raises:
-        LaunchError: its shape does not say what it scales.
+        LaunchError: the shape of the scale does not fit its operand.
     """
     if not _shared(info, operand, along_k(name, operand)):
         broadcast_scale(op, name, info, operand, whole=False)
 
 
 def _operand(name: str, infos: Mapping[str, ArrayInfo]) -> tuple[tuple[int, ...], int]:
-    """The shape of what a scale belongs to, and which of its dimensions is K."""
+    """Return the shape of a scale's operand, and the dimension that is K."""
     shape = infos["a" if name == SCALES[0] else "b"].shape
     return shape, along_k(name, shape)
 
 
 def _shared(info: ArrayInfo, shape: tuple[int, ...], place: int) -> int:
-    """How many rows have a scale in common; 0 of what is no scale of blocks."""
+    """Return how many rows share a scale; 0 for a scale that does not apply to blocks."""
     if len(info.shape) != len(shape) or prod(info.shape) == 1:
         return 0
     blocks = -(-shape[place] // BLOCK)
@@ -360,13 +363,12 @@ def _shared(info: ArrayInfo, shape: tuple[int, ...], place: int) -> int:
 
 
 def beside_operands(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
-    """The arrays, with the scales as arrays that are as large as their operands, by names of their own.
+    """Return the arrays, with block scales expanded to the shapes of their operands under other names.
 
-    Where a scale has an element for several rows, or all of them, its strides say so of the operand as well:
-    batches join the rows where they are the rows' own.
+    The strides of these scales stop batches from being joined with rows that have other scales.
 
     Args:
-        infos: the arrays, by the names of the arguments; some scales are those of blocks.
+        infos: the arrays, by the names of the arguments; some scales apply to blocks.
     """
     found = {name: info for name, info in infos.items() if name not in SCALES}
     for name in SCALES:
@@ -386,7 +388,7 @@ def beside_operands(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
 
 
 def operand_sized(name: str) -> str:
-    """What a scale is called in a problem, where it is as large as its operand.
+    """Return the name in a problem of a scale that is expanded to its operand's shape.
 
     Example:
         >>> operand_sized("scale_b")
@@ -396,12 +398,12 @@ def operand_sized(name: str) -> str:
 
 
 def as_blocks(name: str, matrices: Matrices, rows: int) -> Matrices:
-    """The scales of a problem, one for each block.
+    """Return the matrices of a block scale, with one element for each block.
 
     Args:
-        name: of the scale.
-        matrices: as large as the operand.
-        rows: of the operand, which have a scale in common.
+        name: the scale.
+        matrices: the scale, expanded to the shape of the operand.
+        rows: number of rows of the operand that share a scale.
     """
     *batch, first, second = matrices.shape
     shared = (rows, BLOCK) if name == SCALES[0] else (BLOCK, rows)
@@ -409,7 +411,7 @@ def as_blocks(name: str, matrices: Matrices, rows: int) -> Matrices:
 
 
 OF_GROUPS = ("scale_b", "zero_b")
-"""The arrays that have a number for each group and column."""
+"""Arrays with one number for each group and column."""
 
 
 def in_groups(infos: Mapping[str, ArrayInfo], group: int | None, op: str = "scaled_mm") -> bool:
@@ -417,11 +419,11 @@ def in_groups(infos: Mapping[str, ArrayInfo], group: int | None, op: str = "scal
 
     Args:
         infos: the arrays, by the names of the arguments.
-        group: how many neighbours along K a group has; None: there are no groups.
-        op: what messages call the operation.
+        group: number of neighbours along K in a group; None without groups.
+        op: the operation's name in messages.
 
     Raises:
-        LaunchError: groups that are not whole, or arrays that do not fit them.
+        LaunchError: the groups do not divide K, or arrays do not fit them.
     """
     if group is None:
         if "zero_b" in infos:
@@ -466,12 +468,12 @@ def in_groups(infos: Mapping[str, ArrayInfo], group: int | None, op: str = "scal
 
 
 def as_stored(info: ArrayInfo) -> ArrayInfo:
-    """An array of groups as the kernel reads it, which reads exponents as bytes."""
+    """Return an array of groups as the kernel reads it: f8e8m0 exponents are bytes."""
     return replace(info, dtype=dtypes.u8) if info.dtype == dtypes.f8e8m0 else info
 
 
 def without_groups(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
-    """The arrays that are broadcast to the result, and the operands.
+    """Return the arrays but those of groups.
 
     Args:
         infos: the arrays, by the names of the arguments.

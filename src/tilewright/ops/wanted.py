@@ -61,7 +61,7 @@ def dropout_of(op: str, probability: float, seed: int, offset: int) -> Dropout:
     """The dropout of a call.
 
     Args:
-        op: the operation, as errors name it.
+        op: the operation's name in messages.
         probability: of each element.
         seed: the key of the random numbers.
         offset: the upper half of their counter.
@@ -150,8 +150,8 @@ def check_splitting(wanted: Wanted, op: str = "matmul") -> None:
     """A schedule says itself how K is split; atomics add in no order.
 
     Args:
-        wanted: what is asked for.
-        op: what errors call the product.
+        wanted: the other arguments of the call.
+        op: the operation's name in messages.
     """
     splitting = Splitting(wanted.split_k, wanted.reduction, wanted.batch_invariant)
     if wanted.schedule is not None and splitting != Splitting():
@@ -187,7 +187,7 @@ def check_numbers(op: str, kind: DType, **numbers: Any) -> None:
     """Refuse numbers of a call that the dtype in which they are multiplied makes infinite or 0.
 
     Args:
-        op: what errors call the operation.
+        op: the operation's name in messages.
         kind: the dtype.
         numbers: by the names of the arguments.
 
@@ -215,7 +215,7 @@ def check_derivative(op: str, derivative: str | None, *, multiplies: bool) -> No
     """Refuse the derivative of no activation, and one without an array to take it at.
 
     Args:
-        op: what errors call the operation.
+        op: the operation's name in messages.
         derivative: the name of the activation; None: none.
         multiplies: whether the caller gave ``multiply``.
     """
