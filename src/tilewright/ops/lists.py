@@ -54,16 +54,16 @@ from tilewright.targets.target import HOST, TARGETS
 # `tilewright.schedule.lists` defines its columns.
 
 LISTS = {"a": "A", "b": "B", "bias": "bias", "out": "D"}
-"""The lists, and what the kernel calls them."""
+"""Lists of a call, with the kernel's names for them."""
 
 ROWS = 256
-"""Of the table, a multiple: so that lists of any lengths share a kernel."""
+"""The table's number of rows is a multiple of this, so that lists of many lengths share a kernel."""
 
 MOST_TILES = 2**31 - 1
 
 
 class Extents(NamedTuple):
-    """Of one product."""
+    """Extents of one product."""
 
     m: int
     n: int
@@ -71,7 +71,7 @@ class Extents(NamedTuple):
 
 
 def typical(extents: Sequence[Extents]) -> tuple[int, int, int, int]:
-    """How many products of which M, N and K are as much work: the extents that work has on average.
+    """Return a number of equal products with as much work, and their M, N and K, averaged by work.
 
     Example:
         >>> typical([Extents(100, 64, 64)] * 8)
@@ -86,17 +86,17 @@ def typical(extents: Sequence[Extents]) -> tuple[int, int, int, int]:
 
 
 class ListTable:
-    """What the kernel reads of each product of lists whose arrays have these extents and strides.
+    """The kernel's table of products, for lists whose arrays have these extents and strides.
 
     Args:
-        shapes: of each list.
-        extents: of each product.
-        form: what is computed.
-        schedule: how.
-        specs: what the kernel knows of each list, by its own names.
+        shapes: shapes and strides of each list.
+        extents: extents of each product.
+        form: the form of the kernel.
+        schedule: the schedule of the kernel.
+        specs: the kernel's specialisation of each list, by its own names.
 
     Raises:
-        LaunchError: more tiles than are counted.
+        LaunchError: the products have too many tiles.
     """
 
     def __init__(
@@ -117,11 +117,11 @@ class ListTable:
 
     @property
     def tiles(self) -> int:
-        """Of all products."""
+        """Number of tiles of all products."""
         return int(self._known[self.products - 1, LAST])
 
     def filled(self, lists: Mapping[str, ArrayList]) -> Integers:
-        """The table with where each array begins, and nothing in the place of maps."""
+        """Return the table with the address of each array, and without tensor maps."""
         made, column = self._known.copy(), PLACES
         for list_ in lists.values():
             made[: self.products, column] = list_.starts
@@ -129,12 +129,12 @@ class ListTable:
         return made
 
     def write_maps(self, table: Integers, lists: Mapping[str, ArrayList], executable: Executable) -> None:
-        """Write the tensor map of every array that the kernel copies boxes of.
+        """Write the tensor map of every array that the kernel copies in boxes.
 
         Args:
             table: the table.
-            lists: where the arrays lie.
-            executable: the kernel, which says what boxes they are.
+            lists: the lists with their addresses.
+            executable: the kernel, which knows the sizes of the boxes.
         """
         if not self._maps:
             return
@@ -144,7 +144,7 @@ class ListTable:
             self._forms = (executable, forms)
         for name, maps in self._maps.items():
             column = self._columns[LISTS[name]]
-            if column not in forms:  # what threads store, since slices of it are no boxes
+            if column not in forms:  # threads store this list: its slices are not boxes
                 continue
             words = maps.of(lists[name], forms[column], encoded=executable.listing is not None)
             table[: self.products, column : column + MAP_WORDS] = words
@@ -153,7 +153,7 @@ class ListTable:
 def _known(
     shapes: Mapping[str, ListShape], extents: Sequence[Extents], schedule: Schedule, columns: int
 ) -> Integers:
-    """What the table has for lists that lie anywhere."""
+    """Return the part of the table that does not depend on addresses."""
     count = len(extents)
     table = np.zeros((-(-count // ROWS) * ROWS, columns), np.int64)
     sizes = np.asarray(extents, np.int64)
@@ -177,20 +177,20 @@ def _known(
 
 
 WRITES = "tilewright.schedule.expand:write_lists"
-"""What writes the kernel; loaded when the first is traced."""
+"""Writes the kernel. Imported when the first is traced."""
 
 UPLOADS = "tilewright.runtime.gpu_memory:uploads"
-"""What brings tables to a GPU; loaded when the first is brought there."""
+"""Uploads tables to a GPU. Imported at the first upload."""
 
 
 class Known(NamedTuple):
-    """What is known of lists whose arrays have these extents and strides, wherever they lie.
+    """The plan of a call, for any addresses of its arrays.
 
     Args:
-        shapes: of each list.
+        shapes: shapes and strides of each list.
         backend: the backend that serves the arrays.
-        kernel: what computes the products.
-        table: what the kernel reads of each product.
+        kernel: the kernel.
+        table: the kernel's table of products.
     """
 
     shapes: Mapping[str, ListShape]
@@ -200,14 +200,14 @@ class Known(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """A launch on lists whose arrays lie where those of an earlier one lay; it keeps none of them alive.
+    """A launch that repeats an earlier one at the same addresses. It keeps no array alive.
 
     Args:
         prepared: the launch.
-        arguments: what it was launched with, without arrays.
-        pointers: their addresses, but that of the table.
+        arguments: its arguments, without the arrays themselves.
+        pointers: addresses of the arrays, without that of the table.
         table: the bytes of the table.
-        device: where the arrays lie.
+        device: the device of the arrays.
     """
 
     prepared: Prepared
@@ -217,7 +217,7 @@ class Repeat(NamedTuple):
     device: Device
 
     def launch(self, arrays: Sequence[Any], stream: Any) -> None:
-        """Upload the table, and launch; of some arrays the framework says which stream is current."""
+        """Upload the table, and launch, by default on the current stream of the arrays' framework."""
         handle = current_stream(self.device, arrays) if stream is None else stream_handle(stream)
         with part(UPLOADS)(self.device).table(self.table, handle) as address:
             self.prepared.launch(self.arguments, [*self.pointers, address], handle)
@@ -232,7 +232,7 @@ def product_of_lists(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> l
     """``out[g] = activation(a[g] @ b[g] + bias[g])`` for every ``g``.
 
     Args:
-        given: the lists by their names, None for those that are not there.
+        given: the lists by their names; None for an absent one.
         wanted: the other arguments of the call.
         stream: the CUDA stream.
 
@@ -274,7 +274,7 @@ def product_of_lists(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> l
         repeat = _launch(lists, known, wanted, stream)
         if repeat is not None:
             _SAME.keep(there, repeat)
-    else:  # the reference looks at every element of what it is given
+    else:  # the reference reads every element of its arguments
         copies = {name: list_.together() for name, list_ in lists.items()}
         _launch(copies, known, wanted, stream)
         lists["out"].take(copies["out"])
@@ -282,16 +282,16 @@ def product_of_lists(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> l
 
 
 def _located(name: str, arrays: Sequence[Any]) -> list[tuple[Hashable, int]]:
-    """Of each array of a list what does not depend on where it lies, and its address."""
+    """Return the key and the address of each array of a list."""
     try:
         return [LOCATORS.get(type(array), locate_new)(array, 0) for array in arrays]
     except (LaunchError, TypeError, ValueError):
-        _described(name, arrays)  # which says of what
+        _described(name, arrays)  # raises the error with the array's name
         raise
 
 
 def _kind(infos: Mapping[str, Sequence[ArrayInfo]], wanted: Wanted) -> DType:
-    """The dtype of the results, which sums of integers must fit."""
+    """Return the dtype of the results, after a check of integer sums."""
     first, op = {name: list_[0] for name, list_ in infos.items()}, "grouped_matmul"
     kind, depth = result_dtype(first, wanted, op), max(one.shape[1] for one in infos["a"])
     check_sums(op, first, depth, kind, wanted)
@@ -299,12 +299,12 @@ def _kind(infos: Mapping[str, Sequence[ArrayInfo]], wanted: Wanted) -> DType:
 
 
 def _looked_at(arrays: Mapping[str, Sequence[Any]], wanted: Wanted) -> Known:
-    """Everything about lists that does not depend on where their arrays lie."""
+    """Plan a call, without the addresses of its arrays."""
     infos = {name: _described(name, arrays[name]) for name in LISTS if name in arrays}
     extents = _extents(infos)
     _kind(infos, wanted)
     named = [(f"{name}[{at}]", one) for name, list_ in infos.items() for at, one in enumerate(list_)]
-    # Of each device one array, so that errors name few.
+    # One array of each device, so that errors name few arrays.
     places = {info.device: (name, info) for name, info in reversed(named)}
     backend = backend_for("grouped_matmul", list(places.values()), wanted.target)
     for name, info in named:
@@ -323,19 +323,19 @@ def _looked_at(arrays: Mapping[str, Sequence[Any]], wanted: Wanted) -> Known:
 
 
 def _launch(lists: Mapping[str, ArrayList], known: Known, wanted: Wanted, stream: Any) -> Repeat | None:
-    """Launch on lists that fit; returns what does so again, if anything can."""
+    """Launch, and return a launch that repeats it, if the target has one."""
     count, kernel = known.table.products, known.kernel
     if known.table.tiles == 0:
         return None
     table = known.table.filled(lists)
     first = lists["a"].shape.infos[0]
-    # A launch on a GPU is told another address; where the table lies is no part of what a plan is made for.
+    # On a GPU, each launch passes the address of the uploaded table. Plans do not depend on it.
     place = replace(first, pointer=table.ctypes.data, shape=table.shape, strides=(table.shape[1], 1))
     seen = Strided(
         table if first.device == HOST else lists["a"].arrays[0],
         replace(place, dtype=dtypes.i64, readonly=True),
     )
-    absent = lists["b"].buffer  # stands for a bias that is not there, and is not read
+    absent = lists["b"].buffer  # replaces an absent bias, which the kernel does not read
     buffers = [*(lists[name].buffer if name in lists else absent for name in LISTS), seen]
     product = Launch(kernel, tuple(buffers), (*LISTS, TABLE), (count,))
     prepared, arguments, pointers = product.prepare(0, known.backend.name)
@@ -368,7 +368,7 @@ def listed(
     schedule: Schedule,
     specs: tuple[tuple[str, TensorSpec], ...],
 ) -> None:
-    """The products of `each` for lists of arrays: buffers that hold them, and a table of where they lie."""
+    """Compute the products of `each` for lists: buffers that hold all arrays, and a table of addresses."""
     arguments = {"A": A, "B": B, "bias": bias, "D": D, TABLE: table, COUNT: count}
     part(WRITES)(form, schedule, dict(specs), arguments)
 
@@ -382,18 +382,18 @@ def kernel_for(
     processors: int,
     exact: tuple[tuple[str, TensorSpec], ...] = (),
 ) -> Bound:
-    """The kernel for lists of some classes.
+    """Return the kernel for lists of some specialisations.
 
     Args:
-        specs: the class of each list, by the names of the kernel.
-        extents: how many products there are, and M, N and K of a typical one.
+        specs: the specialisation of each list, by the names of the kernel.
+        extents: the number of products, and M, N and K of a typical one.
         wanted: the other arguments of the call.
-        arch: the machine.
-        processors: how many of its processors there are.
-        exact: classes that say more than the kernel knows, for the choice of a schedule.
+        arch: the architecture.
+        processors: the machine's number of processors.
+        exact: finer specialisations, which guide the choice of a schedule.
 
     Raises:
-        ScheduleError: a schedule that is not legal for them.
+        ScheduleError: the caller's schedule is not legal for these lists.
     """
     known = dict(specs)
     form = _form(specs, wanted.precision, wanted.activation)
@@ -407,7 +407,7 @@ def kernel_for(
 
 @lru_cache(maxsize=256)
 def _form(specs: tuple[tuple[str, TensorSpec], ...], precision: str, activation: str | None) -> Form:
-    """The product, as of one array for each list."""
+    """Return the form of the product, traced with one array for each list."""
     known = dict(specs)
     kinds = {spec.dtype for spec in known.values()}
     wide = dtypes.f64 in kinds or not known["A"].dtype.is_float
@@ -422,7 +422,7 @@ def _form(specs: tuple[tuple[str, TensorSpec], ...], precision: str, activation:
 
 
 def _complete(specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
-    """The classes of all arrays of the flow; one that is not read may be of any."""
+    """Return specialisations of all arrays; an absent bias, which is not read, gets that of a row of B."""
     b = specs["B"]
     row = replace(b, rank=2, unit_dim=None, extent_divisors=(1, 1), stride_divisors=(1, 1))
     return {name: specs.get(name, row) for name in LISTS.values()}
@@ -432,7 +432,7 @@ def _complete(specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
 
 
 def _lists(given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
-    """The lists that are there, of one length."""
+    """Return the lists of a call, which must have one length."""
     found: dict[str, Sequence[Any]] = {}
     for name, list_ in given.items():
         if list_ is None and name not in ("a", "b"):
@@ -452,7 +452,7 @@ def _lists(given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
 
 
 def _described(name: str, arrays: Sequence[Any]) -> list[ArrayInfo]:
-    """What the arrays of a list are; all have one dtype, and the rank of the list."""
+    """Describe the arrays of a list, and check that they have one dtype and the list's rank."""
     rank = 1 if name == "bias" else 2
     found: list[ArrayInfo] = []
     for at, array in enumerate(arrays):
@@ -472,10 +472,10 @@ def _described(name: str, arrays: Sequence[Any]) -> list[ArrayInfo]:
 
 
 def _extents(infos: Mapping[str, Sequence[ArrayInfo]]) -> list[Extents]:
-    """The extents of each product.
+    """Return the extents of each product.
 
     Raises:
-        LaunchError: those of two of its arrays do not fit; names the product.
+        LaunchError: two arrays of a product do not fit; the message names the product.
     """
     found = []
     dims = {"a": "MK", "b": "KN", "bias": "N", "out": "MN"}

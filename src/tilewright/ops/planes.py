@@ -43,50 +43,50 @@ from tilewright.threads.distribution import Distribution, raked
 # ---------------------------------------------------------------- kernels
 
 ROWS, COLUMNS = 32, 64
-"""Of the tile of a block."""
+"""Rows and columns of a block's tile."""
 
 THREADS = 128
-"""Of a block, where it is not one."""
+"""Threads of a block on a GPU."""
 
 FEW_BLOCKS = 4096
-"""So many let the product begin beside them: on an H200 2 % faster to 2048³, 2 % slower at 4096³."""
+"""Most blocks for which the product may start early: on an H200 2 % less time to 2048³, 2 % more at 4096³."""
 
 VECTOR_BYTES = 16
-"""That a thread writes of a plane at once."""
+"""Bytes of one store of a thread."""
 
 TF32_UNIT = 1 << 13
-"""The last bit of a number of tf32 among those of f32."""
+"""The lowest f32 bit that tf32 keeps."""
 
 TF32_END = 2.0**128 - 2.0**116
-"""The least number of f32 that is nearer to 2**128, which is none, than to the largest number of tf32."""
+"""The least f32 number that would round to 2**128, beyond the largest tf32 number."""
 
 PLANES = ("", "_im", "_sum")
-"""What ends the names of planes: of real parts, of imaginary parts, and of their sums or differences."""
+"""Suffixes of planes: of real parts, of imaginary parts, and of their sums or differences."""
 
 REAL = PLANES[:1]
-"""The planes of an operand of real numbers, which has no imaginary parts to read."""
+"""Planes of a real operand."""
 
 PLANE_ARRAYS = ("re", "im", "first", "second", "both")
-"""Of an operand: what is read, and the planes."""
+"""Arrays of one operand in the kernel: two sources, and three planes."""
 
 
 def sources_of(kept: tuple[str, ...]) -> tuple[str, ...]:
-    """What ends the names of the arrays that are read, for planes of some endings."""
+    """Return the suffixes of the arrays that the kernel reads for some planes."""
     return REAL if kept == REAL else PLANES[:2]
 
 
 @dataclass(frozen=True)
 class Writing:
-    """How the planes of an operand are written.
+    """Constants of the kernel that writes the planes of an operand.
 
     Args:
         kept: which of `PLANES`.
         part: the dtype of real and imaginary parts.
         negative: whether the third plane is the difference, as of a conjugate.
-        turned: whether planes are contiguous along the other dimension than what is read.
-        packed: whether both parts are read as one array of pairs.
+        turned: whether the kernel transposes: planes and sources are contiguous along different dimensions.
+        packed: whether the kernel reads both parts as one array of pairs.
         on_host: whether a block is one thread.
-        rounded: whether numbers of f32 are rounded to tf32, which Hopper's multiply would cut off to.
+        rounded: whether f32 is rounded to tf32, which Hopper's multiply would truncate to.
     """
 
     kept: tuple[str, ...]
@@ -98,7 +98,7 @@ class Writing:
     rounded: bool = False
 
     def spread(self, shape: tuple[int, int]) -> Distribution:
-        """Which threads take what of a tile."""
+        """Distribute a tile among threads."""
         if self.on_host:
             return raked(shape, (1, 1), 1, 1)
         vector = VECTOR_BYTES // self.part.bytes
@@ -129,7 +129,7 @@ def splitting_of_two(rank: int) -> Kernel:
     """The kernel that writes the planes of both operands.
 
     Args:
-        rank: how many dimensions of batches each has.
+        rank: number of batch dimensions of each.
     """
     declared: dict[str, Any] = {}
     for name in "ab":
@@ -163,7 +163,7 @@ def splitting_of_two(rank: int) -> Kernel:
 
 
 def _blocks(plane: Tensor) -> Index:
-    """How many blocks an operand takes."""
+    """Return the number of blocks for an operand."""
     *batch, rows, columns = plane.shape
     count: Index = ceil_div(columns, COLUMNS) * ceil_div(rows, ROWS) * prod(batch)
     return count
@@ -208,7 +208,7 @@ def round_to_tf32(value: Fragment) -> Fragment:
 
 
 def _parts(given: Sequence[Tensor], how: Writing) -> list[Fragment]:
-    """Real and imaginary parts of a tile, or what it holds of real numbers."""
+    """Load the real and imaginary parts of a tile; one fragment for a real operand."""
     spread = how.spread((ROWS, COLUMNS))
     if how.packed:
         return list(parted(load(given[0], spread), how.part))
@@ -219,7 +219,7 @@ def _parts(given: Sequence[Tensor], how: Writing) -> list[Fragment]:
 
 
 UNIT_BYTES = 16
-"""Of a row of a plane, a multiple: what bulk copies ask for."""
+"""Alignment of a plane's rows, in bytes: bulk copies need it."""
 
 
 @dataclass(frozen=True)
@@ -227,14 +227,14 @@ class Planes:
     """The planes of one operand.
 
     Args:
-        name: of the operand.
-        kept: which of `PLANES` are written.
-        shape: extents, those of batches first.
-        source: which dimension of the last two is the faster one in the arrays.
-        target: which of them is contiguous in the planes.
-        repeated: the batches along which the operand is the same.
-        item_bytes: of an element.
-        negative: whether the third plane is the difference, as of a conjugate.
+        name: the operand.
+        kept: the suffixes in `PLANES` of the planes that the kernel writes.
+        shape: extents, batches first.
+        source: the dimension, of the last two, with the smaller stride in the arrays.
+        target: the dimension along which planes are contiguous.
+        repeated: the batch dimensions along which the operand is broadcast.
+        item_bytes: bytes of an element.
+        negative: whether the third plane is the difference, for a conjugate.
         rounded: whether numbers are rounded to tf32.
     """
 
@@ -258,13 +258,13 @@ class Planes:
         negative: bool = False,
         rounded: bool = False,
     ) -> Planes:
-        """Planes of an array of real parts.
+        """Lay out the planes of an operand.
 
         Args:
-            name: of the operand.
+            name: the operand.
             array: its real parts.
-            kept: which planes are written.
-            along: which of the last two dimensions is contiguous in them; None: as in the array.
+            kept: the suffixes of the planes that the kernel writes.
+            along: the dimension, of the last two, that is contiguous in the planes; None: as in the array.
             negative: whether the third plane is the difference.
             rounded: whether numbers are rounded to tf32.
         """
@@ -279,7 +279,7 @@ class Planes:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Of each plane, in elements."""
+        """Strides of each plane, in elements."""
         rank = len(self.shape)
         other = 2 * rank - 3 - self.target
         unit = UNIT_BYTES // self.item_bytes
@@ -295,28 +295,28 @@ class Planes:
 
     @property
     def plane_bytes(self) -> int:
-        """Of one plane, up to where the next one begins."""
+        """Bytes from one plane to the next."""
         dims = [dim for dim in range(len(self.shape)) if dim not in self.repeated]
         last = sum((max(self.shape[dim], 1) - 1) * self.strides[dim] for dim in dims)
         return -(-(last + 1) * self.item_bytes // ALIGNMENT) * ALIGNMENT
 
     @property
     def size_bytes(self) -> int:
-        """Of all of them."""
+        """Bytes of all planes."""
         return self.plane_bytes * len(self.kept)
 
     @property
     def moved_bytes(self) -> int:
-        """What is read and written."""
+        """Bytes that the kernel reads and writes."""
         whole = prod(extent for dim, extent in enumerate(self.shape) if dim not in self.repeated)
         return whole * self.item_bytes * (len(sources_of(self.kept)) + len(self.kept))
 
     def placed(self, like: Strided, address: int) -> dict[str, Strided]:
-        """The planes at an address, by the names of the kernel's arrays.
+        """Return the planes at an address, by the names of the kernel's arrays.
 
         Args:
-            like: an array of the operand, whose framework says which stream is used.
-            address: where the first of them begins.
+            like: an array of the operand; its framework supplies the stream.
+            address: address of the first plane.
         """
         info = replace(like.info, shape=self.shape, strides=self.strides, readonly=False)
         places = {end: address + at * self.plane_bytes for at, end in enumerate(self.kept)}
@@ -328,7 +328,7 @@ class Planes:
     def written(
         self, arrays: Mapping[str, Strided], address: int, *, on_host: bool
     ) -> tuple[Writing, list[Strided], list[str], dict[str, Strided]]:
-        """How they are written, what the kernel sees, which of that is given, and the planes.
+        """Return the kernel's constants, its arrays, their names in the product, and the planes.
 
         Args:
             arrays: the arrays of the product, by name.
@@ -341,7 +341,7 @@ class Planes:
         turned = self.source != self.target
         how = Writing(self.kept, re.info.dtype, self.negative, turned, packed, on_host, self.rounded)
         planes = self.placed(re, address)
-        absent = next(iter(planes))  # stands for what is not written
+        absent = next(iter(planes))  # replaces planes that the kernel does not write
         names = [self.name + end if self.name + end in planes else absent for end in PLANES]
         read = [as_pairs(re)] * 2 if packed else [re, im]
         # The kernel reads repeated batches once, and the contiguous dimension last.
@@ -356,11 +356,11 @@ class Planes:
 
 
 def is_dense(info: ArrayInfo, along: int | None) -> bool:
-    """Whether bulk copies carry an array.
+    """Whether bulk copies can load an array.
 
     Args:
         info: the array.
-        along: the dimension along which it must be contiguous; None: one of the last two.
+        along: the dimension that must be contiguous; None: either of the last two.
     """
     unit = UNIT_BYTES // info.dtype.bytes
     pairs = [pair for pair in zip(info.shape, info.strides, strict=True) if pair[0] > 1]
@@ -377,10 +377,10 @@ def is_dense(info: ArrayInfo, along: int | None) -> bool:
 def prepass_of(
     planes: Sequence[Planes], arrays: Mapping[str, Strided], address: int, *, on_host: bool
 ) -> Prepass:
-    """The launch that writes the planes of one operand, or of both.
+    """Return the launch that writes the planes of one operand, or of both.
 
     Args:
-        planes: of each operand.
+        planes: the planes of each operand.
         arrays: the arrays of the product, by name.
         address: address of scratch memory for all planes.
         on_host: whether a block is one thread.
@@ -399,17 +399,18 @@ def prepass_of(
 
 # ---------------------------------------------------------------- the tf32 prepass
 #
-# Hopper multiplies tf32 along K alone. A launch writes other operands along K first, rounded to tf32.
+# Hopper multiplies tf32 operands that are contiguous along K. A prepass rewrites other operands along K, and
+# rounds them to tf32.
 
 
 AS_THEY_LIE = 0.32
-"""Of the highest rate, what ``mma.sync`` reaches where an operand does not lie along K: an H200 at 4096³."""
+"""Fraction of the peak rate that ``mma.sync`` reaches with an operand not along K: an H200 at 4096³."""
 
 OPERANDS = {"a": -1, "b": -2}
-"""Which dimension of each is K."""
+"""Operands, with the dimension that is K."""
 
 PLAIN = (*OPERANDS, "out")
-"""The arrays of the kernel of a product and nothing else."""
+"""Arrays of the kernel of a product without terms."""
 
 
 def tf32_planes(
@@ -418,9 +419,9 @@ def tf32_planes(
     how: Schedule | Splitting | None,
     machine: tuple[Arch, int],
 ) -> tuple[Planes, ...]:
-    """The operands that are written along K first; none where that is estimated not to pay.
+    """Choose the operands that a prepass rewrites along K; none if that is not estimated to pay.
 
-    With a schedule of the caller's none is, nor where bits must not depend on the number of rows.
+    A caller's schedule, or batch invariance, rules the prepass out.
 
     Args:
         infos: the arrays of the call.
@@ -444,16 +445,16 @@ def tf32_planes(
 
 
 def as_matrices(infos: Mapping[str, ArrayInfo], problem: Problem) -> dict[str, ArrayInfo]:
-    """The operands as a problem has them."""
+    """Return the operands with the shapes and strides of a problem."""
     pairs = ((name, problem.operands[name]) for name in OPERANDS)
     return {name: replace(infos[name], shape=one.shape, strides=one.strides) for name, one in pairs}
 
 
 def written(seen: Mapping[str, ArrayInfo]) -> tuple[Planes, ...]:
-    """The operands that bulk copies do not carry along K, as they are written.
+    """Return the planes of the operands that bulk copies cannot load along K.
 
     Args:
-        seen: what they are, as matrices, by name.
+        seen: the operands as matrices, by name.
     """
     return tuple(
         Planes.of(name, seen[name], REAL, len(seen[name].shape) + along, rounded=True)
@@ -465,10 +466,10 @@ def written(seen: Mapping[str, ArrayInfo]) -> tuple[Planes, ...]:
 def plan_product(
     planes: tuple[Planes, ...], call: Call, problem: Problem, asked: Mapping[str, Any]
 ) -> LaunchPlan:
-    """The launches that write operands along K, and multiply.
+    """Plan a prepass that rewrites operands along K, and the product.
 
     Args:
-        planes: the operands that are written.
+        planes: the operands that the prepass writes.
         call: the arrays of the call.
         problem: the product of these arrays.
         asked: ``arrays``, those of the kernel by name, in its order; ``rare``, ``ending`` and ``numbers``,

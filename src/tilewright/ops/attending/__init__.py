@@ -1,1 +1,1 @@
-"""Attention: its explicit kernels, and which of them serves a problem."""
+"""Attention: its explicit kernels, and the choice among them."""

@@ -1,9 +1,9 @@
 """Attention on Hopper: warp roles, bulk copies into rings, and ``wgmma`` with the weights from registers.
 
-As many blocks as run at once take one tile of queries after the other.  One warp loads; each warpgroup takes
-64 queries, issues the products of the next keys and of the last values together, and computes weights under
-the latter.  The tiles of the next item are loaded while an item ends.  ``examples/10_hopper_attention.py`` is
-the lesson that leads here.
+The kernel is persistent: each block takes one tile of queries after the other.  One warp loads.  Each
+warpgroup takes 64 queries, issues the products with the next keys and the last values together, and computes
+weights while the latter runs.  The loads of the next item overlap the end of an item.
+``examples/10_hopper_attention.py`` is the lesson that leads here.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ from tilewright.runtime.kernel import kernel
 from tilewright.targets.atoms import wgmma
 
 WARPS, ROWS = 4, 64
-"""Of a warpgroup."""
+"""Warps and queries of a warpgroup."""
 
 REGISTERS = {1: (40, 232), 2: (40, 232), 3: (32, 160)}
-"""Math warpgroups -> registers of a thread that loads, and of one that computes."""
+"""Number of math warpgroups -> registers of a loading thread, and of a computing thread."""
 
 MOST_IN_ONE_TEXT = 128
-"""Columns up to which all groups execute one text.
+"""Most columns for which all warpgroups execute the same code.
 
-It has half of the instructions, which come from memory at first: 2 to 9 % less time, most of short rows.
-Beyond, texts for each group, whose addresses are constants, take 1 to 2 % less time without a mask.
+Shared code has half of the instructions, whose first fetch comes from memory: 2 to 9 % less time, most for
+short rows.  With more columns, separate code for each group has constant addresses: 1 to 2 % less time
+without a mask.
 """
 
 
@@ -70,8 +71,8 @@ def attention(
 ) -> None:
     """``O = softmax(scale Q Kᵀ) V``, and L the logarithms of the sums of exponentials.
 
-    ``exponent`` is that of `BySoftmax.of`, row i sees the keys up to ``i + diagonal`` if it is causal, and
-    ``band`` is how many heads are worked at side by side.
+    ``exponent`` is that of `BySoftmax.of`.  If ``causal``, row i sees the keys up to ``i + diagonal``, and
+    ``band`` is the number of heads that the blocks compute at the same time.
     """
     masked = (diagonal, band) if causal else None
     _compute(_Block((Q, K, V, O), L if with_lse else None, exponent, masked, between, tiles, blocks))
@@ -102,7 +103,7 @@ def _compute(block: _Block) -> None:
 
 
 class _Block:
-    """What the roles of a block share: arrays, tiles in shared memory, and barriers."""
+    """State that the roles of a block share: arrays, tiles in shared memory, and barriers."""
 
     def __init__(
         self,
@@ -134,17 +135,17 @@ class _Block:
         side_by_side = (beside, tiles.depth) if tiles.keys_by_column else (deep, keys)
         self.sK = tw.shared((stages, *side_by_side, PANEL), kind, swizzle=128)
         self.sV = tw.shared((stages, wide, keys, PANEL), kind, swizzle=128)
-        # A group's next queries come when it is done with its last ones, whatever the others do.
+        # Each group gets its next queries when it has finished its last ones, independently of other groups.
         self.full_q, self.empty_q = mbarrier(groups, arrivals=1), mbarrier(groups, arrivals=WARPS)
         self.full_k, self.full_v = mbarrier(stages, arrivals=1), mbarrier(stages, arrivals=1)
         self.empty_k, self.empty_v = (mbarrier(stages, arrivals=groups * WARPS) for _ in range(2))
 
     def count(self, item: Item) -> Index:
-        """Tiles of keys that the item's last row sees."""
+        """Number of key tiles that the item's last row sees."""
         return self.seen((item.tile + 1) * self.rows)
 
     def seen(self, end: Index) -> Index:
-        """Tiles of keys that the row before one sees."""
+        """Number of key tiles that row ``end - 1`` sees."""
         seen = self.K.shape[2]
         if self.diagonal is not None:
             seen = minimum(seen, maximum(end + self.diagonal, 0))
@@ -152,14 +153,14 @@ class _Block:
         return made
 
     def load(self) -> None:
-        """What the loading warp does: queries of each item, and its keys and values tile by tile."""
+        """Run the loading warp: load the queries of each item, and its keys and values tile by tile."""
         loaded, keys = var(0), self.tiles.keys
         rings = ((self.sK, self.full_k, self.empty_k), (self.sV, self.full_v, self.empty_v))
         for item in self.items.all():
             b, g = item.batch, let(item.head // self.ratio)
             count = self.count(item)
-            # The places of keys and values are free before those of queries: these wait for the last
-            # product with keys, or, where results leave by the same place, for the last store.
+            # Stages of keys and values become free before the queries' buffer, which the last product with
+            # keys reads, or from which the last results are stored.
             for j in traced_range(count, provenance="mainloop"):
                 stage, parity = self.place(loaded, j)
                 for held, full, empty in rings:
@@ -181,7 +182,7 @@ class _Block:
             self.advance(loaded, count)
 
     def load_queries(self, item: Item, *, needed: bool = True) -> None:
-        """Load the queries of an item, those of each group when it wants them; who sees no key needs none."""
+        """Load an item's queries, for each group when its buffer is free; rows without keys need none."""
         for group in unroll(self.tiles.groups):
             full = self.full_q[group]
             wait(self.empty_q[group], 1 - item.parity)
@@ -191,24 +192,24 @@ class _Block:
                 tma_load(self.Q[item.batch, item.head].tile((ROWS, PANEL), at), self.sQ[group, p], full)
 
     def place(self, before: MutableIndex, j: Index) -> tuple[Index, Index]:
-        """Stage and parity of an item's j-th tile of keys, by what came before the item: see `advance`."""
+        """Stage and parity of an item's j-th key tile; ``before`` counts earlier tiles, see `advance`."""
         twice = 2 * self.tiles.stages
-        number = let(maximum(minimum(before.get(), twice - 1), 0) + j)  # which 32 bits hold
+        number = let(maximum(minimum(before.get(), twice - 1), 0) + j)  # fits 32 bits
         return let(number % self.tiles.stages), let(number // self.tiles.stages % 2)
 
     def advance(self, before: MutableIndex, count: Index) -> None:
-        """Count the tiles of an item, modulo two turns of the ring, after which places repeat."""
+        """Count the tiles of an item, modulo two turns of the ring, after which stage and parity repeat."""
         twice = 2 * self.tiles.stages
         before.set((maximum(minimum(before.get(), twice - 1), 0) + count) % twice)
 
     @property
     def differs(self) -> bool:
-        """Whether groups may see unequally many tiles of keys."""
+        """Whether groups may see different numbers of key tiles."""
         groups, keys = self.tiles.groups, self.tiles.keys
         return self.diagonal is not None and groups > 1 and keys < groups * ROWS
 
     def attend(self, g: Index) -> None:
-        """What one warpgroup does with its 64 queries of each item."""
+        """Run one math warpgroup: compute its 64 queries of each item."""
         done = var(0)
         for item in self.items.all():
             count = self.count(item)
@@ -225,13 +226,13 @@ class _Block:
 
 
 class _Rows:
-    """The 64 queries that one warpgroup takes of an item, and what it keeps of them in registers.
+    """The 64 queries of one warpgroup in an item, and their state in registers.
 
     Args:
-        block: what the roles share.
-        g: the warpgroup's number among those that compute.
+        block: the state that the roles share.
+        g: the number of the warpgroup among those that compute.
         item: the item.
-        before: the place in the rings at which the item's tiles begin.
+        before: number of key tiles before the item, modulo two turns of the ring.
     """
 
     def __init__(self, block: _Block, g: Index, item: Item, before: MutableIndex) -> None:
@@ -245,7 +246,7 @@ class _Rows:
         self.first = let((item.tile * tiles.groups + g) * ROWS)
 
     def compute(self, count: Index) -> None:
-        """The rows of the result, from so many tiles of keys."""
+        """Compute the rows of the result from ``count`` key tiles."""
         block = self.block
         wait(block.full_q[self.g], self.item.parity)
         with when(count > 0):
@@ -274,7 +275,7 @@ class _Rows:
         self.store()
 
     def skip(self, begin: Index, end: Index) -> None:
-        """Give back tiles of keys that other groups alone see."""
+        """Release key tiles that only other groups see."""
         block = self.block
         for j in traced_range(begin, end):
             stage, parity = self.place(j)
@@ -284,11 +285,11 @@ class _Rows:
             arrive(block.empty_v[stage], each="warp")
 
     def place(self, j: Index) -> tuple[Index, Index]:
-        """Stage and parity of the item's tile of keys."""
+        """Stage and parity of the item's j-th key tile."""
         return self.block.place(self.before, j)
 
     def multiply_keys(self, j: Index) -> None:
-        """Begin the scores of a tile of keys."""
+        """Issue the product of the queries with a key tile."""
         block, (stage, parity) = self.block, self.place(j)
         wait(block.full_k[stage], parity)
         mma_fence()
@@ -296,7 +297,7 @@ class _Rows:
         mma_commit()
 
     def keys_of(self, stage: Index) -> Tensor:
-        """A tile of keys, of which one stage of the ring holds the columns in use."""
+        """Return a stage's key tile, cut to the columns in use."""
         tiles, held = self.block.tiles, self.block.sK[stage]
         if not tiles.keys_by_column:
             return _columns(held, tiles.depth)
@@ -304,7 +305,7 @@ class _Rows:
         return whole.tile((tiles.depth, tiles.keys), (0, 0)).permute(1, 0)
 
     def multiply_values(self, j: Index) -> None:
-        """Begin adding the values of a tile of keys, each with its weight."""
+        """Issue the product of the weights with a value tile."""
         block, (stage, parity) = self.block, self.place(j)
         wait(block.full_v[stage], parity)
         mma_fence()
@@ -312,21 +313,21 @@ class _Rows:
         mma_commit()
 
     def weigh(self, j: Index) -> None:
-        """Make weights of the scores of a tile of keys."""
+        """Turn the scores of a key tile into weights."""
         block, begin = self.block, j * self.block.tiles.keys
         seen = None if block.diagonal is None else self.first + block.diagonal
         self.state.hide(self.scores, begin, block.K.shape[2], seen)
         self.state.weigh(self.scores)
 
     def keep_weights(self) -> None:
-        """Round the weights to what operand A of the next product is."""
+        """Round the weights, and move them to the fragment of operand A of the next product."""
         self.weights.assign(redistribute(self.scores.to(self.block.Q.dtype), self.weights))
 
     def store(self) -> None:
-        """Send the averages by way of shared memory: a place of their own, or that of the queries."""
+        """Store the averages through shared memory: their own buffer, or that of the queries."""
         block, item, held = self.block, self.item, self.block.sO[self.g]
         if block.tiles.own_output:
-            bulk_wait(0)  # the last item's have been read
+            bulk_wait(0)  # the last item's stores have read the buffer
         role_barrier(1 + self.g, threads=32 * WARPS)
         tw.copy(self.state.averages(self.acc), _columns(held, block.tiles.width))
         fence_async()
@@ -343,7 +344,7 @@ class _Rows:
 
 
 def _columns(panels: Tensor, columns: int) -> Tensor:
-    """Panels side by side, of which the first columns are in use."""
+    """Merge panels side by side, and cut them to the columns in use."""
     whole = panels.permute(1, 0, 2).merge(1)
     return whole if whole.shape[1] == columns else whole.tile((whole.shape[0], columns), (0, 0))
 

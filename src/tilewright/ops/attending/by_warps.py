@@ -1,4 +1,4 @@
-"""Attention by ``mma.sync`` or multiply-adds: tiles of keys and values come by ``cp.async``, one step ahead.
+"""Attention by ``mma.sync`` or multiply-adds: ``cp.async`` loads keys and values one step ahead.
 
 A block takes a tile of queries of one head and walks over the keys.  Scores never leave registers: their
 weights are operand A of the second product.  ``examples/09_attention.py`` is the lesson that leads here.
@@ -38,7 +38,7 @@ def attention(
 ) -> None:
     """``O = softmax(scale Q Kᵀ) V``, and L the logarithms of the sums of exponentials.
 
-    ``exponent`` is that of `BySoftmax.of`, and row i sees the keys up to ``i + diagonal`` if it is causal.
+    ``exponent`` is that of `BySoftmax.of`.  If ``causal``, row i sees the keys up to ``i + diagonal``.
     """
     _compute((Q, K, V, O), L if with_lse else None, exponent, diagonal if causal else None, between, tiles)
 
@@ -72,21 +72,21 @@ def _compute(
     g = let(h // tw.derived(Q.shape[1] // maximum(K.shape[1], 1)))
     seen = number
     if diagonal is not None:
-        m = let(per_head - 1 - m)  # those with the most keys begin first
+        m = let(per_head - 1 - m)  # rows with the most keys begin first
         seen = minimum(number, maximum((m + 1) * rows + diagonal, 0))
     count = let(ceil_div(seen, keys))
 
     sQ = tw.shared((rows, depth), Q.dtype)
     sK = tw.shared((2, depth, keys) if tiles.keys_by_column else (2, keys, depth), K.dtype)
     sV = tw.shared((2, keys, width), V.dtype)
-    # Where units want of A what they give as C, no weight leaves its thread.
+    # If fragments of A and C have one layout, weights stay in their threads.
     scratch = tw.shared((rows, keys), V.dtype) if tiles.is_exchanged else None
 
     def fetch(source: Tensor, target: Tensor, at: Index) -> None:
         tw.copy_async(source.tile(target.shape, (at, 0)), target, threads=atom.lanes * warps)
 
     def fetch_keys(j: Index) -> None:
-        """Keys and values of step j."""
+        """Load keys and values of step j."""
         if tiles.keys_by_column:
             held = K[b, g].permute(1, 0).tile((depth, keys), (0, j))
             tw.copy_async(held, sK[j % 2], threads=atom.lanes * warps)
@@ -101,7 +101,7 @@ def _compute(
     state = between.begin(by_keys, exponent)
     for j in traced_range(count, provenance="mainloop"):
         tw.async_wait(0)
-        tw.barrier()  # tile j is there for all threads, and all have read tile j - 1
+        tw.barrier()  # all threads see tile j, and have read tile j - 1
         with when(j + 1 < count):
             fetch_keys(j + 1)
         tw.async_commit()
@@ -119,6 +119,6 @@ def _compute(
 
 
 def _place(number: Index, heads: Index, tiles: Index) -> tuple[Index, Index, Index]:
-    """Batch, head and tile of a block: the tiles of one head follow each other."""
+    """Return batch, head and tile of a block; tiles of one head are consecutive."""
     over = let(number // tiles)
     return let(over // heads), let(over % heads), let(number % tiles)

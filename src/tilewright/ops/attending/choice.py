@@ -1,4 +1,4 @@
-"""Which kernel of attention serves a problem, with which tiles."""
+"""Chooses the kernel of attention, and its tiles."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from tilewright.schedule.bulk_views import against_array, against_store
 
 WARPS, WARPGROUPS = "warps", "warpgroups"
 KERNELS = (WARPS, WARPGROUPS)
-"""What `attention` may be told to take."""
+"""Values of the argument ``kernel`` of `attention`."""
 
 CACHE_SHARE = 0.7
-"""Of the second-level cache: keys and values that are in use at one time."""
+"""Fraction of the L2 cache that keys and values in use may fill."""
 
 WIDTHS = 32
-"""Of bands that are looked at: the widest that the cache lets be, and narrower ones to half of it."""
+"""Number of band widths to compare, from the widest that fits the cache down to half of that."""
 
 AS_EVEN = 1.02
-"""How much longer the longest block of a narrower band may be: what is shared by fewer heads stays cached."""
+"""Tolerated increase of the longest block's time for a narrower band, whose keys stay cached better."""
 
 MOST_DEALT = 1 << 16
-"""Tiles of queries beyond which every band is even enough not to be looked at."""
+"""Tiles of queries beyond which every band is balanced, so that widths are not compared."""
 
 ITEM = 0.6
-"""What a tile of queries takes besides its products, in tiles of keys."""
+"""Overhead of a tile of queries, in units of the time for a tile of keys."""
 
 CACHE_BYTES = 40e6
-"""Of a machine that nobody has said the cache of."""
+"""Assumed L2 cache of an unknown machine, in bytes."""
 
 
 class AttentionQuestion(NamedTuple):
-    """What is computed, and where.
+    """A problem of attention, and the machine that computes it.
 
     Args:
         infos: the arrays with four dimensions each, by name: queries, keys, values and the result.
-        arch: the machine.
-        processors: how many it has; 0: nobody knows.
-        scale: of the scores.
-        diagonal: row i sees the keys up to i + diagonal; None: all of them.
-        with_lse: whether logarithms of sums are stored too.
+        arch: the architecture.
+        processors: the machine's number of processors; 0 if unknown.
+        scale: factor of the scores.
+        diagonal: row i sees the keys up to i + diagonal; None: all keys.
+        with_lse: whether the kernel stores logarithms of sums too.
     """
 
     infos: Mapping[str, ArrayInfo]
@@ -65,17 +65,17 @@ class AttentionQuestion(NamedTuple):
 
     @property
     def queries(self) -> ArrayInfo:
-        """What stands in their place."""
+        """The first array: queries, or A of a chain."""
         return next(iter(self.infos.values()))
 
     @property
     def keys(self) -> ArrayInfo:
-        """Likewise."""
+        """The second array: keys, or B of a chain."""
         return tuple(self.infos.values())[1]
 
     @property
     def columns(self) -> tuple[int, int]:
-        """Of keys and of values."""
+        """Numbers of columns of keys and of values."""
         return self.keys.shape[3], tuple(self.infos.values())[2].shape[3]
 
     @property
@@ -86,24 +86,24 @@ class AttentionQuestion(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """A kernel, and the numbers that it takes behind the arrays."""
+    """A kernel, and the scalar arguments that follow its arrays."""
 
     kernel: Bound
     numbers: tuple[float | int, ...]
 
 
 def chosen(question: AttentionQuestion, wanted: str | None) -> Answer:
-    """The kernel of attention that is wanted; if none is, for warpgroups where they can, else for warps.
+    """Return the caller's kernel; by default that for warpgroups if it serves the problem, else for warps.
 
     Raises:
-        LaunchError: warpgroups are wanted, and cannot; with every reason.
+        LaunchError: the caller wants warpgroups, and they do not serve the problem; lists every reason.
     """
     constants = {
         "causal": question.diagonal is not None,
         "between": BySoftmax.of(question.scale)[0],
         "with_lse": question.with_lse,
     }
-    # The reference executes either; warps are executed sooner.
+    # The reference executes both kernels; that for warps is faster there.
     if wanted == WARPGROUPS or (wanted is None and question.arch != REFERENCE):
         reasons = list(against_warpgroups(question))
         if not reasons:
@@ -120,7 +120,7 @@ def chosen(question: AttentionQuestion, wanted: str | None) -> Answer:
 
 
 def chained(question: AttentionQuestion, activation: str | None) -> Bound:
-    """The kernel of a chain of two products: for warpgroups where they can, else for warps."""
+    """Return the kernel of a chain: for warpgroups if it serves the problem, else for warps."""
     between = ByActivation(activation)
     if question.arch != REFERENCE and not any(against_warpgroups(question)):
         return by_warpgroups.gemm_chain.bind(between=between, **_of_warpgroups(question, plain=False))
@@ -128,7 +128,7 @@ def chained(question: AttentionQuestion, activation: str | None) -> Bound:
 
 
 def _of_warpgroups(question: AttentionQuestion, *, plain: bool) -> dict[str, Any]:
-    """The constants of a kernel for warpgroups that follow from the problem's size."""
+    """Return the constants of a kernel for warpgroups that depend on the problem's size."""
     tiles = for_warpgroups(
         question.columns,
         question.queries.shape[2],
@@ -145,7 +145,7 @@ def _of_warps(question: AttentionQuestion) -> WarpTiles:
 
 
 def against_warpgroups(question: AttentionQuestion) -> Iterator[str]:
-    """Why the kernels for warpgroups do not serve a problem."""
+    """Yield the reasons why kernels for warpgroups do not serve a problem."""
     arch, kind = question.arch, question.queries.dtype
     if arch != REFERENCE and "wgmma" not in arch.features:
         yield f"{arch.name} has no warpgroups that multiply in the background"
@@ -164,16 +164,16 @@ def against_warpgroups(question: AttentionQuestion) -> Iterator[str]:
 
 
 def _numbers(question: AttentionQuestion) -> tuple[float, int]:
-    """The exponent and the diagonal; a diagonal beyond all keys is as good as any other."""
+    """Return the exponent, and the diagonal, clamped to the range of the keys."""
     rows, keys = question.queries.shape[2], question.keys.shape[2]
     diagonal = min(max(question.diagonal or 0, -rows), keys)
     return BySoftmax.of(question.scale)[1], diagonal
 
 
 def band(question: AttentionQuestion, tiles: WarpgroupTiles, blocks: int) -> int:
-    """How many heads of queries are worked at side by side behind a mask.
+    """Return how many heads of queries the blocks compute at the same time if there is a mask.
 
-    Their keys and values fit the cache; of such bands it is the one whose longest block is shortest.
+    Keys and values of these heads fit the cache.  Among such bands, it balances the blocks best.
     """
     q, k = question.queries, question.keys
     heads, ratio = q.shape[0] * q.shape[1], q.shape[1] // k.shape[1]

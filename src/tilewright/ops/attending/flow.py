@@ -1,4 +1,4 @@
-"""What attention and chains are, in the language of tiles: folds, of which attention's has a state.
+"""Attention and chains as dataflow kernels: folds over keys. Attention's fold has a state.
 
 Schedules compute no folds yet; ``tw.ir.evaluate`` does, and the explicit kernels are compared with it.
 """

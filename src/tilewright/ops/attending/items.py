@@ -15,7 +15,7 @@ from tilewright.lang.launch import block_index, derived, require
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 
 MOST = (1 << 30) - 1
-"""Tiles of one launch: numbers of 32 bits, which GPUs divide fast."""
+"""Most tiles of one launch: GPUs divide 32-bit numbers fast."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Item:
     """One tile of queries of one head.
 
     Args:
-        parity: whether the block has taken an odd number of items before.
+        parity: parity of the number of items that the block has taken before.
         batch: its batch.
         head: its head among the queries'.
         tile: its number along the queries.
@@ -36,20 +36,20 @@ class Item:
 
 
 class Items:
-    """As many blocks as run at once deal the tiles of all heads out among themselves.
+    """The tiles of queries that each block of a persistent kernel takes, in order.
 
-    Where every row sees all keys, tiles take equally long: they are dealt head after head, so that blocks
-    read the same keys at the same time.
+    Without a mask, tiles take the same time.  Blocks take them head after head, so that they read the same
+    keys at the same time.
 
-    Where rows see the keys before them alone, later tiles take longer.  Heads are then taken ``band`` at a
-    time, as many as have keys and values that fit the cache.  Of a band the last tiles of all heads come
-    first, and turn after turn the blocks draw forwards and backwards: who drew the longest of one turn draws
-    the shortest of the next.  The next band begins the other way round.
+    With a causal mask, later tiles take longer.  Blocks then finish ``band`` heads before the next ones; keys
+    and values of a band fit the cache.  In a band, the last tiles of all heads come first.  The order of the
+    blocks alternates from turn to turn: the block with the longest tile of one turn gets the shortest of the
+    next.  The next band begins with the other order.
 
     Args:
         extents: batches, heads, and tiles of one head.
-        blocks: as many as run at once.
-        band: heads that are worked at side by side, if rows see the keys before them alone; else None.
+        blocks: number of blocks that run at the same time.
+        band: number of heads in a band with a causal mask; None without a mask.
     """
 
     def __init__(self, extents: tuple[Index, Index, Index], blocks: int, band: Index | None) -> None:
@@ -62,7 +62,7 @@ class Items:
         self.band = None if band is None else _bounded(maximum(minimum(band, self.all_heads), 1))
 
     def all(self) -> Iterator[Item]:
-        """The block's items, one after the other."""
+        """Yield the block's items in order."""
         taken = var(0)
         for batch_head, tile in self._one_by_one() if self.band is None else self._in_bands():
             parity = let(maximum(minimum(taken.get(), 1), 0))
@@ -70,14 +70,14 @@ class Items:
             taken.set(1 - parity)
 
     def _one_by_one(self) -> Iterator[tuple[Index, Index]]:
-        """Heads and tiles, head after head."""
+        """Yield heads and tiles, head after head."""
         for turn in traced_range(let(ceil_div(self.total - self.block, self.blocks))):
             number = let(minimum(turn * self.blocks + self.block, MOST))
             yield let(number // self.tiles), let(number % self.tiles)
 
     def _in_bands(self) -> Iterator[tuple[Index, Index]]:
-        """Heads and tiles, band after band, the longest tiles of each first."""
-        assert self.band is not None, "who asks for bands has said how wide"
+        """Yield heads and tiles, band after band, the longest tiles of each band first."""
+        assert self.band is not None, "bands need a width"
         bands = _bounded(ceil_div(self.all_heads, self.band))
         turns = _bounded(maximum(ceil_div(self.band * self.tiles, self.blocks), 1))
         for number in traced_range(_bounded(bands * turns)):
@@ -93,13 +93,13 @@ class Items:
 
 
 def longest(lengths: npt.NDArray[Any], heads: int, band: int, blocks: int) -> float:
-    """How long the block takes that has the most to do, where rows see the keys before them alone.
+    """Return the time of the slowest block with a causal mask.
 
     Args:
-        lengths: how long each tile of a head takes, the first one first.
-        heads: of all batches.
-        band: as in `Items`, which deals tiles out likewise.
-        blocks: likewise.
+        lengths: time of each tile of a head, in order.
+        heads: number of heads in all batches.
+        band: as in `Items`, whose order of tiles this follows.
+        blocks: number of blocks that run at the same time.
     """
     tiles = len(lengths)
     drawing = max(min(heads * tiles, blocks), 1)
@@ -114,6 +114,6 @@ def longest(lengths: npt.NDArray[Any], heads: int, band: int, blocks: int) -> fl
 
 
 def _bounded(count: Index) -> Index:
-    """A count as the host computes it, of which is known that 32 bits hold it."""
+    """Let the host compute a count, clamped to 32 bits."""
     made: Index = derived(minimum(count, MOST))
     return made

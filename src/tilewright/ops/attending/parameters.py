@@ -18,4 +18,4 @@ PARAMETERS: dict[str, Any] = {
 """Queries, keys, values, results and logarithms; `BySoftmax.of`'s exponent; the mask's first diagonal."""
 
 CHAINED: dict[str, Any] = {"A": "B H M K", "B": "B G N K", "C": "B G N P", "D": "B H M P"}
-"""Of a chain of two products: the factors, B as it would be for keys, and the result."""
+"""Parameters of a chain of two products: its factors, with B transposed as keys are, and the result."""

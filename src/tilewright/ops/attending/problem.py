@@ -16,11 +16,11 @@ from tilewright.runtime.arrays import ArrayInfo
 SUPPORTED = (f16, bf16, f32)
 
 MOST_SCALE = 2.0**64
-"""Scales below it have an exponent in f32."""
+"""Upper bound of scales whose exponent fits f32."""
 
 
 class AttentionWords(NamedTuple):
-    """What is asked for besides arrays; the arguments of `attention` by their names."""
+    """The arguments of `attention` besides its arrays."""
 
     causal: bool
     diagonal: int
@@ -30,10 +30,10 @@ class AttentionWords(NamedTuple):
     target: str | None
 
     def check(self) -> None:
-        """Refuse what says nothing, before any array is looked at.
+        """Refuse invalid arguments, before any array is read.
 
         Raises:
-            LaunchError: a diagonal without a mask, a scale that is no finite number, or no such kernel.
+            LaunchError: a diagonal without a mask, a scale that is not finite, or an unknown kernel.
         """
         if self.diagonal and not self.causal:
             raise LaunchError(
@@ -51,7 +51,7 @@ class AttentionWords(NamedTuple):
 
 
 def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
-    """The shape of the result, of arrays that fit each other.
+    """Check that the arrays fit each other, and return the shape of the result.
 
     Raises:
         LaunchError: shapes do not fit.
@@ -96,28 +96,28 @@ def _refuse(infos: Mapping[str, ArrayInfo], nearest: str) -> NoReturn:
 
 
 def in_four(info: ArrayInfo) -> ArrayInfo:
-    """The array with four dimensions; those that are missing have one element."""
+    """Return the array with four dimensions; leading ones are added with extent 1."""
     missing = 4 - len(info.shape)
     span = abs(info.strides[0]) * info.shape[0] if missing else 0
     return replace(info, shape=(1,) * missing + info.shape, strides=(span,) * missing + info.strides)
 
 
 def in_columns(info: ArrayInfo) -> ArrayInfo:
-    """The array with one column."""
+    """Return the array with another last dimension of extent 1."""
     return replace(info, shape=(*info.shape, 1), strides=(*info.strides, 1))
 
 
 def first_column(info: ArrayInfo) -> ArrayInfo:
-    """The first column of an array, as an array with one column."""
+    """Return the first column of an array, as an array with one column."""
     return replace(info, shape=(*info.shape[:-1], 1))
 
 
 def heads_as_rows(seen: Mapping[str, ArrayInfo], diagonal: int | None) -> dict[str, ArrayInfo]:
-    """One row for each head: heads that share keys are seen as rows of one head, which read them once.
+    """View heads that share keys as rows of one head, so that the kernel loads the keys once.
 
     Args:
-        seen: the arrays with four dimensions.
-        diagonal: the row sees the keys up to it, and others are seen as not there; None: all of them.
+        seen: the arrays with four dimensions, and one row of queries in each head.
+        diagonal: the last key that the row sees; later keys are cut off.  None: it sees all keys.
     """
     made = dict(seen)
     shared = seen["k"].shape[1]

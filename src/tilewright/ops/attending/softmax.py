@@ -1,7 +1,7 @@
-"""The softmax of rows whose scores come in tiles: what every kernel of attention does between its products.
+"""The online softmax that kernels of attention compute between their two products.
 
-Of each row it keeps the largest score so far and the sum of the weights so far, and says by how much what
-was summed up before shrinks: the fold of ``flow.py``, in registers.
+For each row, it keeps the largest score and the sum of the weights so far, and computes the factor that
+rescales earlier sums.  It is the fold of ``flow.py``, in registers.
 
 A weight is ``exp2(fma(score, exponent, -base))`` with ``base = round(largest * exponent)``: one instruction
 before the exponential.  The rounding error of the base is a factor that all weights of a row share, at most
@@ -30,16 +30,16 @@ from tilewright.lang.scalars import Index
 from tilewright.lang.tile_arithmetic import causal_mask, coordinates, reduce_max, reduce_sum
 
 FAINT = 2.0**-64
-"""Scales below it multiply scores in two steps, so that no exponent is too small for f32."""
+"""Scales below this multiply scores in two steps, so that the exponent fits f32."""
 
 NEVER_0 = 2.0**-100
-"""Stands for a scale of 0 after the first step: times a score of f32 it is less than 2**-36."""
+"""Replaces a scale of 0 in the second step: its product with an f32 score after the first is below 2**-36."""
 
 STEEP = 2.0**27
-"""The least base of a row whose exponent is rounded up to a power of two."""
+"""Least base for which the exponent of a row is rounded up to a power of two."""
 
 LOWEST = limits(f32)[0]
-"""The largest score of a row that has seen no key: -inf less this is -inf, which less itself would be NaN."""
+"""Initial largest score of a row. With -inf instead, the difference to a hidden score would be NaN."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class BySoftmax:
 
     @staticmethod
     def of(scale: float) -> tuple[BySoftmax, float]:
-        """The softmax of scores times a scale, and the exponent that its kernels take.
+        """Return the softmax of scaled scores, and the exponent argument of its kernels.
 
         The exponent is ``abs(scale) * log2(e)`` without the first factor.  It is more than 0: a score that
         is hidden is -inf, which times 0 is NaN.
@@ -68,7 +68,7 @@ class BySoftmax:
         return BySoftmax(math.copysign(factor, scale), power), exponent
 
     def begin(self, mma: TiledMma, exponent: Number) -> Softmax:
-        """The state of the rows of a tile; see `Softmax`."""
+        """Return the initial state of the rows of a tile."""
         return Softmax(mma, exponent, factor=self.factor, power=self.power)
 
 
@@ -76,7 +76,7 @@ class Softmax:
     """The state of the rows of one tile of queries.
 
     Args:
-        mma: what multiplies queries by keys; its accumulator is a tile of scores.
+        mma: the MMA of queries and keys; its accumulator is a tile of scores.
         exponent: multiplies differences of scores, as weights are powers of two; more than 0.
         factor: multiplies scores first.
         power: see `BySoftmax`.
@@ -91,12 +91,12 @@ class Softmax:
         self.decay = tw.fragment(self.largest, fill=1)
 
     def hide(self, scores: Fragment, begin: Index, keys: Index, seen: Index | None) -> None:
-        """Hide keys that do not exist, and those that a row does not see.
+        """Set the scores of keys that do not exist, or that a row does not see, to -inf.
 
         Args:
             scores: a tile of scores.
             begin: the number of its first key.
-            keys: how many there are in all.
+            keys: the number of keys.
             seen: the last key that the tile's first row sees; the next row sees one more.  None: every row
                 sees all of them.
         """
@@ -109,7 +109,7 @@ class Softmax:
                 scores.assign(causal_mask(scores, seen, begin))
 
     def weigh(self, scores: Fragment) -> None:
-        """Make weights of a tile of scores; `decay` is by how much sums with earlier weights shrink."""
+        """Turn a tile of scores into weights, and set `decay`, the factor that rescales earlier sums."""
         highest = maximum(self.largest, reduce_max(scores, 1))
         if self.base is None:
             scores.assign(exp2((scores - highest) * self.exponent))
@@ -124,10 +124,10 @@ class Softmax:
         self.largest.assign(highest)
 
     def averages(self, sums: Fragment) -> Fragment:
-        """The weighted averages of the values, of their weighted sums: 0 in a row that has seen no key.
+        """Divide weighted sums of values by the sums of weights; 0 in a row that has seen no key.
 
-        A row has one division, of 1 by its sum: one for each element is sixteen instructions and a branch
-        each, of which a GPU begins none before the last one has ended.
+        Each row has one division, 1 by its sum.  A division takes sixteen instructions and a branch, and a
+        GPU does not overlap divisions, so one for each element would be slow.
         """
         made: Fragment = where(self.total == 0, 0.0, sums * (1.0 / self.total))
         return made

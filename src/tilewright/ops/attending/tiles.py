@@ -16,16 +16,16 @@ from tilewright.targets.atoms import TENSOR_CORE, fma
 from tilewright.targets.matrix_cores import nearest
 
 MOST_COLUMNS = 256
-"""Of queries, keys and values."""
+"""Most columns of queries, keys and values."""
 
 PANEL = 64
-"""Columns that bulk copies carry together: rows of 128 bytes."""
+"""Columns of one bulk copy: rows of 128 bytes."""
 
 BARRIER_BYTES = 256
-"""Shared memory that is left for transaction barriers."""
+"""Bytes of shared memory for transaction barriers."""
 
 ROWS_OF_KEYS = {64: 128, 128: 128, 192: 112, 256: 80}
-"""Columns of values -> rows of a tile of keys: their scores and weights fit registers beside the sums."""
+"""Columns of values -> rows of a key tile, so that scores, weights and sums fit registers."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class WarpgroupTiles:
         depth: columns of queries and keys, a multiple of 16.
         width: columns of values, a multiple of 16.
         keys: rows of a tile of keys.
-        stages: tiles of keys, and as many of values, that are loaded ahead.
+        stages: stages of the ring of key tiles, and of that of value tiles.
         groups: warpgroups that compute, of 64 queries each.
-        own_output: whether results leave by a place of their own, so that the next queries come meanwhile.
+        own_output: whether results have their own buffer, so that loads of queries overlap their store.
         keys_by_column: whether keys are contiguous along their columns instead of rows.
     """
 
@@ -52,7 +52,7 @@ class WarpgroupTiles:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory that it takes, of numbers of 2 bytes."""
+        """Bytes of shared memory, for elements of 2 bytes."""
         deep, wide, long = (-(-side // PANEL) * PANEL for side in (self.depth, self.width, self.keys))
         rows = 64 * self.groups
         held = rows * (deep + wide if self.own_output else max(deep, wide))
@@ -69,8 +69,8 @@ class WarpTiles:
         keys: rows of a tile of keys.
         depth: columns of queries and keys, a multiple of 16.
         width: columns of values, a multiple of 16.
-        warps: of a block; each has whole rows of scores.
-        atom: what multiplies.
+        warps: warps of a block; each has whole rows of scores.
+        atom: the MMA instruction.
         keys_by_column: whether keys are contiguous along their columns instead of rows.
     """
 
@@ -84,32 +84,32 @@ class WarpTiles:
 
     @property
     def is_exchanged(self) -> bool:
-        """Whether weights pass through shared memory: only ``mma.sync`` takes A as it gives C."""
+        """Whether weights pass through shared memory: only ``mma.sync`` has one layout for A and C."""
         return self.atom.instruction != "mma.sync"
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory that it takes."""
+        """Bytes of shared memory."""
         held = self.rows * self.depth + 2 * self.keys * (self.depth + self.width)
         scratch = self.rows * self.keys if self.is_exchanged else 0
         return self.atom.a_dtype.bytes * (held + scratch)
 
 
 def _covering(columns: int) -> int:
-    """A multiple of what one product is deep."""
+    """Round columns up to a multiple of 16, the K of one MMA."""
     return max(-(-columns // 16) * 16, 16)
 
 
 def for_warpgroups(
     columns: tuple[int, int], rows: int, arch: Arch, *, plain: bool, keys_by_column: bool = False
 ) -> WarpgroupTiles:
-    """The tiles for warpgroups, of numbers of 2 bytes.
+    """Return the tiles for warpgroups, for elements of 2 bytes.
 
     Args:
-        columns: of queries and keys, and of values.
-        rows: of the queries of one head.
-        arch: the machine; 0 bytes of shared memory are as many as are wanted.
-        plain: whether registers suffice for a third group: a mask takes them.
+        columns: columns of queries and keys, and of values.
+        rows: queries of one head.
+        arch: the architecture; 0 bytes of shared memory mean no limit.
+        plain: whether registers suffice for a third group, which a mask prevents.
         keys_by_column: whether keys are contiguous along their columns, 64 of which are loaded together.
     """
     depth, width = map(_covering, columns)
@@ -130,16 +130,16 @@ def for_warpgroups(
 def for_warps(
     columns: tuple[int, int], element: DType, arch: Arch, *, keys_by_column: bool = False
 ) -> WarpTiles:
-    """The tiles for warps, by matrix units or, of f32, by multiply-adds.
+    """Return the tiles for warps: MMA instructions, or multiply-adds for f32.
 
     Args:
-        columns: of queries and keys, and of values.
+        columns: columns of queries and keys, and of values.
         element: f16, bf16 or f32.
-        arch: the machine; 0 bytes of shared memory are as many as are wanted.
+        arch: the architecture; 0 bytes of shared memory mean no limit.
         keys_by_column: whether keys are contiguous along their columns.
     """
     depth, width = map(_covering, columns)
-    if element == f32:  # lanes keep sums of other numbers of columns in memory
+    if element == f32:  # with other numbers of columns, lanes spill sums to memory
         depth, width = (1 << (side - 1).bit_length() for side in (depth, width))
     atom = _atom(element, arch)
 
@@ -164,12 +164,12 @@ def for_warps(
 
 
 def _atom(element: DType, arch: Arch, keys: int = 16) -> MmaAtom:
-    """What multiplies: of f32 multiply-adds, else matrix units, of which the narrow ones leave warps rows.
+    """Return the MMA instruction, at most 16 x 16, so that each warp has whole rows; multiply-adds for f32.
 
     Args:
         element: f16, bf16 or f32.
-        arch: the machine.
-        keys: rows of a tile of keys; of 8 each lane has one.
+        arch: the architecture.
+        keys: rows of a key tile.
     """
     if element == f32:
         return fma(f32, lanes=(arch.lanes // 8, 8), each=(2, min(keys // 8, 2)))
@@ -193,14 +193,14 @@ class ByActivation:
 
     activation: str | None
     decay = None
-    """Sums with earlier weights stay as they are."""
+    """Earlier sums are not rescaled."""
 
     def begin(self, mma: TiledMma, exponent: Any) -> ByActivation:
-        """What does the work for a tile: the same for all of them."""
+        """Return the state of a tile: this object, as rows have no state."""
         return self
 
     def hide(self, scores: Fragment, begin: Index, keys: Index, seen: Index | None) -> None:
-        """Nothing: rows of the second matrix that do not exist are zeros."""
+        """Do nothing: rows beyond the second matrix are loaded as zeros."""
 
     def weigh(self, scores: Fragment) -> None:
         """Apply the function."""
@@ -208,5 +208,5 @@ class ByActivation:
             scores.assign(ACTIVATIONS[self.activation](scores))
 
     def averages(self, sums: Fragment) -> Fragment:
-        """The sums are the result."""
+        """Return the sums, which are the result."""
         return sums
