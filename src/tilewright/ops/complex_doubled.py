@@ -32,7 +32,7 @@ ROWS, COLUMNS, THREADS, VECTOR = 32, 128, 128, 4
 """Of the tile of pairs of a block, its threads, and pairs that one of these moves at once."""
 
 FEW_BLOCKS = 2048
-"""So many let the product begin beside them, as those of planes do up to as large products."""
+"""Most blocks for which the product may start early; as for planes of products of the same size."""
 
 DOUBLED = "b_doubled"
 """The name of the operand that is written."""

@@ -67,7 +67,7 @@ SUPPORTED = ("f64", "f32", "f16", "bf16")
 
 
 class ComplexWanted(NamedTuple):
-    """What is asked for besides arrays; `complex_matmul`'s arguments by their names, the numbers first."""
+    """The arguments of `complex_matmul` other than its arrays; numbers come first."""
 
     alpha: complex = 1
     beta: complex | None = None
@@ -89,7 +89,7 @@ def plan_complex(
 
     Args:
         given: the arrays ``a``, ``b``, ``c`` and ``out``; None for those that are not there.
-        asked: what is asked for besides.
+        asked: the other arguments of the call.
         located: the keys and addresses of the arrays of `PARTS`, if the caller has read them.
 
     Raises:

@@ -35,12 +35,12 @@ SHALLOW = 1024
 """Elements along K, at most, of operands that few blocks split: they take deeper tiles of fewer rows."""
 
 GAP = 2
-"""Halves behind each row of a tile in shared memory, so that neighbours along K are in other banks."""
+"""Padding of each row of a tile in shared memory, in halves, which puts neighbours along K in other banks."""
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a block of threads splits so many rows of an operand, tile after tile along K.
+    """How a block of threads splits rows of an operand, tile after tile along K.
 
     Args:
         rows: of a tile.

@@ -35,7 +35,7 @@ ELLIPSIS = "..."
 class Subscripts:
     """A label for each axis of two operands and of the result.
 
-    An axis has its letter, or, behind an ellipsis, a number, counted from the last of them.
+    An axis has its letter, or, for an ellipsis, a number that counts from the last axis.
 
     Args:
         a: of the first operand.
@@ -49,7 +49,7 @@ class Subscripts:
 
     @property
     def bare(self) -> tuple[str, ...]:
-        """The axes behind ellipses, in the order of the result."""
+        """The axes of ellipses, in the order of the result."""
         count = max((int(label) for label in (*self.a, *self.b) if label.isdigit()), default=-1) + 1
         return tuple(str(number) for number in reversed(range(count)))
 
@@ -59,7 +59,7 @@ def read_subscripts(text: str, ranks: Sequence[int]) -> Subscripts:
 
     Args:
         text: such as ``"bik,kj->bij"``; without an arrow the result has the letters that stand once, in
-            the order of the alphabet, behind the axes of ellipses.
+            the order of the alphabet, after the axes of ellipses.
         ranks: how many axes the operands have.
 
     Raises:
@@ -102,13 +102,13 @@ def read_subscripts(text: str, ranks: Sequence[int]) -> Subscripts:
 def _of_result(
     text: str, part: str, bare: tuple[str, ...], operands: tuple[tuple[str, ...], ...]
 ) -> tuple[str, ...]:
-    """The labels behind the arrow."""
-    before, dots, behind = part.partition(ELLIPSIS)
+    """Return the labels after the arrow."""
+    before, dots, after = part.partition(ELLIPSIS)
     if bare and not dots:
         _refuse(
             text, f"axes behind {ELLIPSIS} that the result lacks; nearest legal choice: ->{ELLIPSIS}{part}"
         )
-    found = (*_letters(text, before), *(bare if dots else ()), *_letters(text, behind))
+    found = (*_letters(text, before), *(bare if dots else ()), *_letters(text, after))
     for label in found:
         if found.count(label) > 1:
             nearest = f"->{''.join(one for at, one in enumerate(part) if one == '.' or one not in part[:at])}"

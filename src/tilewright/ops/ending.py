@@ -247,7 +247,7 @@ class Saturation(EndingTerm):
 
 
 def saturated(value: Any, dtype: DType, most_bits: int = 8) -> Any:
-    """Convert to the nearest finite number of a dtype of at most so many bits; leave wider results alone."""
+    """Convert to the nearest finite number of a dtype of at most ``most_bits``; leave wider dtypes alone."""
     if dtype.bits > most_bits:
         return value
     is_rounded = value.dtype.is_float and not dtype.is_float

@@ -36,7 +36,7 @@ FEW_COLUMNS = 1024
 
 
 class ChainWords(NamedTuple):
-    """What is asked for besides arrays; the arguments of `gemm_chain` by their names."""
+    """The arguments of `gemm_chain` other than its arrays."""
 
     activation: str | None
     fused: bool | None

@@ -25,10 +25,10 @@ from tilewright.runtime.plans import Plans
 from tilewright.schedule.schedule import Schedule
 
 LISTS = "tilewright.ops.lists:product_of_lists"
-"""What multiplies lists of arrays; loaded when the first are multiplied."""
+"""Multiplies lists of arrays. Imported when the first are multiplied."""
 
 RANKS = {"a": 2, "b": 3, "ends": 1, "bias": 2, "out": 2}
-"""The arrays of a call, and of the kernel, with how many dimensions each has."""
+"""Arrays of a call, and of the kernel, with their ranks."""
 
 BIAS, OUT = (tuple(RANKS).index(name) for name in ("bias", "out"))
 
@@ -63,7 +63,7 @@ def grouped_matmul(
     replays the extents and addresses that it was captured with.
 
     Args:
-        a: array (T, K): the rows of all groups, one group behind the other; or a list of arrays (M, K).
+        a: array (T, K): the rows of all groups, one group after the other; or a list of arrays (M, K).
         b: array (G, K, N): a matrix for each group; or a list of arrays (K, N).
         ends: array (G,) of i32 or i64, which must not descend.  Ends below 0 or beyond T are clamped; rows
             after the last end are not written.  None for lists.

@@ -65,7 +65,7 @@ def dropout_numbers(number: DType) -> dict[str, DType]:
 
 
 def batches(rank: int) -> str:
-    """The axes of so many dimensions of batches, before those of a matrix."""
+    """Return the axes of batch dimensions, which precede those of a matrix."""
     return "".join(f"b{dim} " for dim in range(rank))
 
 

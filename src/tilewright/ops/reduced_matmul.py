@@ -37,7 +37,7 @@ PRODUCT = "product"
 """The array of the elements that are reduced, where they are stored too."""
 
 ARRAYS = ("a", "b", "bias", PRODUCT)
-"""The arrays of a call, behind which are its results."""
+"""Arrays of a call. Its results follow them."""
 
 _PLANS: Plans[Replay] = Plans()
 

@@ -53,7 +53,7 @@ TOP = 14
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a block of threads splits so many rows of an operand, tile after tile along K.
+    """How a block of threads splits rows of an operand, tile after tile along K.
 
     Args:
         rows: of a tile.
@@ -92,7 +92,7 @@ class Tiling:
 
 
 FEW_BLOCKS = 512
-"""So many let the product begin beside them: on an H200 6 % faster at 1024³, 2 % slower at 4096³."""
+"""Most blocks for which the product may start early: on an H200 6 % faster at 1024³, 2 % slower at 4096³."""
 
 
 @lru_cache(maxsize=(MOST_RANK + 1) ** 2)
@@ -140,14 +140,14 @@ def splitting_of_both(rank_a: int, rank_b: int) -> Kernel:
 
 
 def blocks_of(unit: Tensor, rows: int) -> Index:
-    """How many blocks of so many rows an operand takes, which has a unit for each row."""
+    """Return the number of blocks for an operand, by its units: one for each row."""
     *batch, extent = unit.shape
     count: Index = ceil_div(extent, rows) * prod(batch)
     return count
 
 
 def place_of(unit: Tensor, rows: int, number: Index) -> tuple[tuple[Index, ...], Index]:
-    """Which batch a block takes, and which of its tiles of so many rows."""
+    """Return the batch of a block, and the number of its tile of rows."""
     *batch, extent = unit.shape
     count = ceil_div(extent, rows)
     places, r, number = list[Index](), number % count, number // count

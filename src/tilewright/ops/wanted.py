@@ -1,4 +1,4 @@
-"""The arguments of a product besides its arrays, and the checks of them."""
+"""The arguments of a product other than its arrays, and their checks."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _check_dropout(dropout: float, seed: int, offset: int) -> None:
 
 
 class Wanted(NamedTuple):
-    """The arguments of a product besides its arrays, by their names in `matmul`; the numbers come first."""
+    """The arguments of a product other than its arrays, by their names in `matmul`; numbers come first."""
 
     alpha: complex = 1.0
     beta: complex | None = None

@@ -26,7 +26,7 @@ from tilewright.runtime.kernel import kernel
     scale=f32,
 )
 def attention(Q: Any, K: Any, V: Any, mask: Any, O: Any, L: Any, scale: Any) -> None:
-    """``O = softmax(scale Q Kᵀ + mask) V`` for R heads of queries beside each head of keys, and L."""
+    """``O = softmax(scale Q Kᵀ + mask) V`` for R heads of queries that share a head of keys, and L."""
     for b, g, r, m, e in tiles(O):
         top, total, out = full((m,), -math.inf, f32), zeros((m,), f32), zeros((m, e), f32)
         for n in steps(K.shape[2]):
