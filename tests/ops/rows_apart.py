@@ -49,7 +49,7 @@ class Case(NamedTuple):
         a: dtype of the left operand; ``"(f16)"`` for a pair of arrays of f16.
         b: dtype of the right operand.
         orders: for each operand whether rows (``C``) or columns (``F``) are contiguous.
-        words: arguments of the call.
+        words: arguments of the call; ``blocks`` gives each 128 places along K scales of their own.
         items: batch items.
         adds: whether c, bias and residual are added.
     """
@@ -106,6 +106,8 @@ def cases() -> Iterator[Case]:
     for name, weights in (("f16", "f8e4m3"), ("bf16", "i8"), ("f32", "f8e5m2"), ("f8e4m3", "f8e4m3")):
         yield Case("scaled_mm", name, weights)
     yield Case("scaled_mm", "f16", "i8", "CF", words=(("split_k", "auto"),))
+    for split in ({}, {"split_k": "auto"}):
+        yield Case("scaled_mm", "f16", "i8", words=(("blocks", True), *split.items()))
     for name in ("f64", "f32", "f16", "bf16", "f8e4m3", "i8"):
         yield Case("gated_matmul", name, name)
     yield Case("gated_matmul", "bf16", "i8")
@@ -137,6 +139,7 @@ class Product:
         self._added = self._drawn(case.a, ROWS, n)[0] if case.adds else None
         self._bias = self._drawn(case.a, n)[0] if case.adds else None
         self._scales = self._rng.uniform(0.5, 2, n).astype(np.float32)
+        self._block_scales = self._rng.uniform(0.5, 2, (-(-k // 128), n)).astype(np.float32)
 
     def _drawn(self, name: str, *shape: int) -> list[Array]:
         parts = []
@@ -164,7 +167,7 @@ class Product:
             a = [np.asfortranarray(part) for part in a]
         words: dict[str, Any] = dict(case.words)
         if case.op == "scaled_mm":
-            words["scale_b"] = self._scales
+            words["scale_b"] = self._block_scales if words.pop("blocks", False) else self._scales
         if self._added is not None:
             words |= {"c": self._added[taken], "residual": self._added[taken], "bias": self._bias}
         made = getattr(tw, case.op)(

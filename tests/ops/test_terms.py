@@ -114,13 +114,57 @@ def test_numbers_of_a_known_call_are_its_own(target: str) -> None:
     rng = np.random.default_rng(1)
     a, b, c = (device_put(whole(rng, *shape), target) for shape in ((9, 4), (4, 33), (9, 33)))
     product = device_get(a).astype(np.float64) @ device_get(b)
+    asked = [(2.0, 0.5, 3), (-1.0, 0.5, 4), (2.0, 0.75, 3), (2.0, 0.5, 3), (1, 0.5, 3), (None, 0.5, 5)]
     for op in CALLS:
-        for beta, share, seed in ((2.0, 0.5, 3), (-1.0, 0.5, 4), (2.0, 0.75, 3), (2.0, 0.5, 3)):
+        for beta, share, seed in (*asked, (0, 0.5, 3), (0.0, 0.5, 4), (0, 0.5, 3)):
             out = device_put(np.full((9, 33), np.nan, np.float32), target)
             CALLS[op](a, b, out, c=c, beta=beta, dropout=share, seed=seed, target=target)
             kept = tw.testing.philox(np.arange(9 * 33).reshape(9, 33), seed, 0) >= share * 2**32
-            want = np.where(kept, (0.5 * product + beta * device_get(c)) / (1 - share), 0)
+            factor = 1.0 if beta is None else beta
+            want = np.where(kept, (0.5 * product + factor * device_get(c)) / (1 - share), 0)
             assert np.array_equal(device_get(out), want), (op, beta, share, seed)
+
+
+@ALL_TARGETS
+@pytest.mark.parametrize("op", CALLS)
+def test_a_beta_of_0_reads_nothing_and_is_no_number_of_the_kernel(op: str, target: str) -> None:
+    rng = np.random.default_rng(8)
+    a, b = (device_put(whole(rng, *shape), target) for shape in ((9, 4), (4, 33)))
+    half = 0.5 * (device_get(a).astype(np.float64) @ device_get(b))
+    for words in ({}, {"c": device_put(np.full((9, 33), np.nan, np.float32), target)}):
+        for drawn_by in ({}, {"dropout": 0.5, "seed": 0}):
+            for _ in range(2):
+                out = device_put(np.full((9, 33), np.nan, np.float32), target)
+                CALLS[op](a, b, out, beta=0, **words, **drawn_by, target=target)
+                kept = tw.testing.philox(np.arange(9 * 33).reshape(9, 33), 0, 0) >= 2**31
+                assert np.array_equal(device_get(out), np.where(kept, 2 * half, 0) if drawn_by else half)
+
+
+@ALL_TARGETS
+@pytest.mark.parametrize(
+    ("subscripts", "shapes"),
+    [
+        ("mk,k->m", ((2, 3), (3,))),
+        ("k,k->", ((3,), (3,))),
+        ("bk,bk->b", ((2, 3), (2, 3))),
+        ("bk,bk->bk", ((2, 3), (2, 3))),
+        ("ak,kb->ab", ((1, 4), (4, 1))),
+        ("mk,kn->nm", ((5, 4), (4, 6))),
+    ],
+)
+def test_a_result_may_be_what_is_added_to_it(
+    subscripts: str, shapes: tuple[tuple[int, ...], ...], target: str
+) -> None:
+    rng = np.random.default_rng(9)
+    a, b = (whole(rng, *shape) for shape in shapes)
+    product = np.asarray(np.einsum(subscripts, a, b))
+    before = whole(rng, *product.shape)
+    there = [device_put(one, target) for one in (a, b)]
+    for words, factor in (({"beta": 2.0}, 2), ({"residual": "out"}, 1), ({"c": "out", "residual": "out"}, 2)):
+        out = device_put(before.copy(), target)
+        given = {name: out if isinstance(one, str) else one for name, one in words.items()}
+        tw.einsum(subscripts, *there, out, **given, target=target)
+        assert np.array_equal(device_get(out), product + factor * before), words
 
 
 @ALL_TARGETS
@@ -192,15 +236,19 @@ def test_results_of_matmul_saturate(target: str) -> None:
 
 
 @ALL_TARGETS
-def test_the_derivative_of_an_activation_is_that_of_einsum(target: str) -> None:
+@pytest.mark.parametrize("op", CALLS)
+def test_the_derivative_of_an_activation_is_the_factor(op: str, target: str) -> None:
+    """The derivative of silu, by NumPy in f64: s + x s (1 - s) with the sigmoid s of x."""
     rng = np.random.default_rng(7)
-    a, b, y = (
-        device_put(rng.standard_normal(s).astype(np.float32), target) for s in ((9, 7), (7, 6), (9, 6))
-    )
-    words = {"multiply": y, "derivative": "gelu", "target": target}
-    assert np.array_equal(
-        device_get(tw.matmul(a, b, **words)), device_get(tw.einsum("mk,kn->mn", a, b, **words))
-    )
+    a, b = whole(rng, 9, 7), whole(rng, 7, 6)
+    y = rng.standard_normal((9, 6)).astype(np.float32)
+    there = [device_put(one, target) for one in (a, b, y)]
+    out = device_put(np.full((9, 6), np.nan, np.float32), target)
+    CALLS[op](*there[:2], out, multiply=there[2], derivative="silu", target=target)
+    x = y.astype(np.float64)
+    s = 1 / (1 + np.exp(-x))
+    want = 0.5 * (a.astype(np.float64) @ b) * (s + x * s * (1 - s))
+    assert (np.abs(device_get(out) - want) <= 2.0**-18 * (1 + np.abs(want))).all()
 
 
 A, B = np.ones((4, 3), np.float32), np.ones((3, 5), np.float32)
@@ -214,6 +262,9 @@ A, B = np.ones((4, 3), np.float32), np.ones((3, 5), np.float32)
         ({"dropout": 0.5, "seed": -1}, "seed=-1; nearest legal choice: an integer from 0 on"),
         ({"offset": -1}, "offset=-1; nearest legal choice: an integer from 0 on"),
         ({"dropout": "half"}, "dropout must be a number"),
+        ({"dropout": np.array([0.5, 0.5])}, "dropout must be a number"),
+        ({"dropout": None}, "dropout must be a number"),
+        ({"seed": np.zeros(2)}, "seed must be an integer"),
         ({"derivative": "gelu"}, "derivative='gelu' of nothing; nearest legal choice: multiply="),
         ({"derivative": "gelo", "multiply": np.ones((4, 5), np.float32)}, "derivative='gelo'; choose one of"),
         ({"beta": 2.0}, r"beta=2.0 multiplies neither c nor out; nearest legal choice: c="),
@@ -244,3 +295,14 @@ def test_invariant_contractions_need_no_view() -> None:
     x, w = np.ones((3, 6, 4), np.float32), np.ones((4, 2, 5), np.float32)
     with pytest.raises(tw.LaunchError, match="batch_invariant=True, and out need a view; nearest"):
         tw.einsum("bsk,khe->bhse", x, w, batch_invariant=True, target="reference")
+
+
+def test_results_of_integers_hold_what_is_added_to_them() -> None:
+    ones = np.ones((3, 3), np.int8)
+    for name in ("c", "residual", "multiply"):
+        with pytest.raises(
+            tw.DTypeError, match=f"{name} is i64, whose numbers a result of i32 does not hold"
+        ):
+            tw.matmul(ones, ones, **{name: np.full((3, 3), 2**40)}, target="reference")
+    added = np.full((3, 3), 2**30, np.int32)
+    assert np.array_equal(tw.matmul(ones, ones, residual=added, target="cpu"), np.full((3, 3), 2**30 + 3))

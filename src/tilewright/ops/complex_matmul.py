@@ -119,7 +119,7 @@ def multiplied(
     numbers: tuple[complex, complex | None],
     how: tuple[Any, ...],
     stream: Any,
-    subscripts: str = "",
+    subscripts: str | None = None,
 ) -> Any:
     """The product of complex arrays; one like an earlier one needs addresses and numbers alone.
 
@@ -129,7 +129,7 @@ def multiplied(
         numbers: ``alpha`` and ``beta``.
         how: the other arguments of `complex_matmul`, in its order, but ``stream``.
         stream: the caller's.
-        subscripts: of a contraction; empty: of matrices.
+        subscripts: of a contraction; None: of matrices.
     """
     arrays, are_pairs = list[Any](), True
     for one in given:

@@ -42,7 +42,7 @@ from tilewright.ops.complex_strategies import (
     by_one_product,
     strategy_for,
 )
-from tilewright.ops.contraction import Posed, posed, read_subscripts
+from tilewright.ops.contraction import Posed, check_no_view, posed, read_subscripts
 from tilewright.ops.contraction import result_shape as contracted_shape
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
 from tilewright.ops.planning import of_sums, seen_as
@@ -79,7 +79,7 @@ class ComplexWanted(NamedTuple):
     how: Schedule | Splitting | None = None
     target: str | None = None
     op: str = "complex_matmul"
-    subscripts: str = ""
+    subscripts: str | None = None
 
 
 def plan_complex(
@@ -118,7 +118,7 @@ def plan_complex(
         parts["c"] = parts["out"]
     kind = _result_dtype(parts, asked)
     labels = None
-    if asked.subscripts:
+    if asked.subscripts is not None:
         labels = read_subscripts(asked.subscripts, [len(parts[name].shape) for name in ("a", "b")])
         shape = contracted_shape(asked.subscripts, labels, {name: one.re.info for name, one in parts.items()})
     else:
@@ -150,6 +150,8 @@ def plan_complex(
         if contraction.is_empty:
             return call.plan(result=parts["out"].given)
         problem = contraction.problem
+        if isinstance(asked.how, Splitting) and asked.how.batch_invariant:
+            check_no_view(contraction.contraction)
     else:
         whole = problem_of(infos)
         problem = whole if alpha != 0 else whole.without_products()
@@ -276,7 +278,7 @@ def plan_words(
     numbers: tuple[complex, complex | None],
     words: tuple[Any, ...],
     located: Sequence[Located],
-    subscripts: str = "",
+    subscripts: str | None = None,
 ) -> LaunchPlan:
     """The launches of a product.
 
@@ -286,7 +288,7 @@ def plan_words(
         numbers: ``alpha`` and ``beta``.
         words: the other arguments of `complex_matmul`, in its order, but ``stream``.
         located: the keys and addresses of the arrays of `PARTS`, if the caller has read them.
-        subscripts: of a contraction; empty: of matrices.
+        subscripts: of a contraction; None: of matrices.
     """
     options, (schedule, split_k, reduction, batch_invariant, target) = words[:5], words[5:]
     split = Wanted(schedule=schedule, split_k=split_k, reduction=reduction, batch_invariant=batch_invariant)

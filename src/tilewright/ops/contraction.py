@@ -292,6 +292,23 @@ def result_shape(text: str, named: Subscripts, infos: Mapping[str, ArrayInfo]) -
     return shape
 
 
+def check_no_view(made: Contraction) -> None:
+    """Refuse a batch-invariant contraction through views, whose tiles are loaded in ways that depend on rows.
+
+    Args:
+        made: the contraction.
+
+    Raises:
+        LaunchError: an operand or the result needs a view.
+    """
+    views = [name for name in ("a", "b", "out") if any(inner for _, inner in made.of(name).groups)]
+    if views:
+        raise LaunchError(
+            f"einsum: batch_invariant=True, and {' and '.join(views)} need a view; nearest legal choice: "
+            "operands and a result whose axes can be joined, or batch_invariant=False"
+        )
+
+
 def posed(
     named: Subscripts, arrays: Mapping[str, ArrayInfo], *, indexed: bool = False, multiplies: bool = True
 ) -> Posed:
@@ -398,7 +415,7 @@ def _seen(
     for group in has:
         dims = groups[group]
         varies = any(dim.steps[name] for dim in dims)
-        if is_part_of(name, *ADDED) and not varies and (group == "m" or found):
+        if is_part_of(name, *ADDED) and dims and not varies and (group == "m" or found):
             continue  # what varies along nothing is taken along columns
         alike = (name, INDEX) if is_out and any(INDEX in dim.steps for dim in dims) else (name,)
         pieces = merged(dims, alike) or [Dim(1, {name: 0})]

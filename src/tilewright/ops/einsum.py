@@ -17,6 +17,7 @@ from tilewright.ops.contraction import (
     Contraction,
     Ending,
     Posed,
+    check_no_view,
     contraction,
     contraction_in_halves,
     posed,
@@ -126,7 +127,7 @@ def einsum(
         offset: likewise; another one for each layer, or step, of one seed.
         residual: array that is broadcast to the result and added last; it may be ``out``.
         precision: as in `matmul`. Operands of f32 are split in halves (``"f32"``, ``"f16"``) where they need
-            no view; others are multiplied without tensor cores, which is at least as exact.
+            no view; operands that need one are multiplied without tensor cores, at least as exactly.
         out_dtype: dtype of a new result; default: as in `matmul`.
         saturate: whether what is beyond the finite range of the result's dtype, infinities too, becomes the
             nearest number of it; without it f16 and f8e5m2 have infinity there, f8e4m3 NaN.  NaN stays NaN.
@@ -164,7 +165,7 @@ def einsum(
     if dropout or seed or offset:
         dropped = dropout_of("einsum", dropout, seed, offset)
         numbers, drawn = (alpha, *dropped.numbers), dropped.words
-    if c is not None or beta is not None:
+    if beta != 0 and (c is not None or beta is not None):  # else c is not read, and the kernel has no beta
         numbers = (alpha, 1.0 if beta is None else beta, *numbers[1:])
     words: tuple[Any, ...] | None = None
     if schedule is None:
@@ -235,12 +236,8 @@ def plan_einsum(
     made = problem.contraction
     if problem.is_empty:
         return call.plan(details=made)
-    views = [name for name in ("a", "b", "out") if any(inner for _, inner in made.of(name).groups)]
-    if wanted.batch_invariant and views:  # how a tile of a view is loaded depends on the number of rows
-        raise LaunchError(
-            f"einsum: batch_invariant=True, and {' and '.join(views)} need a view; nearest legal choice: "
-            "operands and a result whose axes can be joined, or batch_invariant=False"
-        )
+    if wanted.batch_invariant:
+        check_no_view(made)
     seen = {name: Strided(call.arrays[name], info) for name, info in problem.infos.items()}
     seen = {name: seen.get(name, seen["out"]) for name in made.names}
     numbers = (wanted.alpha, *((beta,) if "c" in made.names else ()), *wanted.dropped.numbers)

@@ -40,7 +40,7 @@ def output_dtype(dtype: DType) -> DType:
 
 
 RARE = {"c": "C", "multiply": "Y", "residual": "R", "dropout": ""}
-"""Terms that most calls lack, with the kernels' names of their arrays; a kernel declares only its own."""
+"""Rare terms, and the kernels' names of their arrays. A kernel declares only the arrays of its own terms."""
 
 
 def rare_arrays(lead: str, rare: Sequence[str]) -> dict[str, str]:

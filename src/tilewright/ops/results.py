@@ -138,6 +138,13 @@ def _check_integers(
     """Refuse results too narrow for integer sums, and terms that would make fractions of these sums."""
     if made.bits < natural.bits:
         raise DTypeError(f"a @ b is {natural}, which does not fit {made}; nearest: out_dtype={natural}")
+    for name in (*read_arrays(infos, wanted), *({"multiply"} & infos.keys())):
+        own = infos[name].dtype
+        if not own.is_float and (own.bits > made.bits or (own.bits == made.bits and own != made)):
+            raise DTypeError(
+                f"{name} is {own}, whose numbers a result of {made} does not hold; nearest legal choice: "
+                f"{name} of {made}, or out_dtype='f64'"
+            )
     broken = []
     for name in ("alpha", "beta"):
         number = getattr(wanted, name) or 0

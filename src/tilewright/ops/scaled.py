@@ -185,7 +185,7 @@ def scaled_mm(
     arrays = (a, b, out, *scales, bias, zero_b, c, multiply, residual)
     dropped, drawn = NO_DROPOUT, NO_DROPOUT.words
     numbers: tuple[Any, ...] = (number,)
-    if c is not None or beta is not None:
+    if beta != 0 and (c is not None or beta is not None):  # else c is not read, and the kernel has no beta
         numbers = (number, 1.0 if beta is None else beta)
     if dropout or seed or offset:
         dropped = dropout_of("scaled_mm", dropout, seed, offset)

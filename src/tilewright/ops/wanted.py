@@ -69,7 +69,8 @@ def dropout_of(op: str, probability: float, seed: int, offset: int) -> Dropout:
     Raises:
         LaunchError: a probability that is not below 1, or a number below 0.
     """
-    if not (probability or seed or offset):
+    are_plain = type(probability) in (float, int) and type(seed) is type(offset) is int
+    if are_plain and not (probability or seed or offset):
         return NO_DROPOUT
     _check_dropout(probability, seed, offset)
     if not 0 <= probability < 1:

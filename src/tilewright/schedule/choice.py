@@ -284,7 +284,7 @@ def _in_one_order(question: Question, found: list[Candidate]) -> list[Candidate]
     """The candidates that share the best instruction and order of additions, whatever the number of rows.
 
     Threads of a GPU keep their sums from step to step.  Processors and the reference add up the products of
-    one step first, so there the depth of a step decides the order too.
+    a step before they add the steps, so there the depth of a step is part of the order.
     """
 
     def order(one: Candidate) -> tuple[int, int, int, int]:

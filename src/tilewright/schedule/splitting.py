@@ -210,6 +210,11 @@ def _reduced_by(question: Question, plain: Schedule, wanted: Splitting, reductio
             plain = replace(plain, promote=period_of(depth) // plain.block_k)
         if split_k is None:
             yield plain
+        if question.form.scaled_every and not is_fixed:
+            # One block multiplies and adds in one rounding, the parts of several blocks are only added.
+            if split_k is not None:
+                yield plain
+            return
         if not is_fixed:  # a part for each period, so that sums are added in the order of a single block
             periods = -(-depth // (plain.promote * plain.block_k))
             split_k = MOST_SPLITS if periods <= FAN else 1
