@@ -35,6 +35,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import (
     MeasuredSchedule,
     ScheduleTable,
+    TableError,
     Version,
     class_of,
     extents_of,
@@ -243,7 +244,11 @@ def main() -> None:
     path = tables.SHIPPED / tables.file_name(found.version)
     if asked.table:
         tables.save(found, path)
-    if asked.check and (not path.exists() or json.loads(path.read_text("utf-8")) != found.record()):
+    try:
+        is_present = not asked.check or tables.load(path, found.version).record() == found.record()
+    except (TableError, OSError):
+        is_present = False
+    if not is_present:
         sys.exit(f"{path} differs from the present measurements and rules; --table writes it again")
 
 

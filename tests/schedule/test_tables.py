@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import pytest
@@ -27,6 +27,7 @@ from tilewright.schedule.tables import (
     class_of,
     extents_of,
     read_schedule,
+    schedule_format,
 )
 
 VERSION = Version.now("sm_90a", "some GPU", 132)
@@ -221,3 +222,16 @@ def test_a_version_is_the_same_in_every_process() -> None:
 def test_other_text_is_no_schedule(text: str) -> None:
     with pytest.raises(ParseError, match="is no schedule"):
         read_schedule(text)
+
+
+def test_texts_mean_the_same_after_a_field_was_added_last() -> None:
+    """Not after a default changed, a field was added between others, or one is gone."""
+    older = schedule_format(len(fields(tw.Schedule)) - 1)
+    record = asdict(Version.now("sm_90a", "NVIDIA H200", 132))
+    assert Version.of(record | {"format": older}, "here") == Version(**record)
+    count, _, digest = older.partition(" fields, ")
+    wrong = [f"{count} fields, 0{digest[1:]}", f"{int(count) - 1} fields, {digest}"]
+    for other in (*wrong, f"{10**9} fields, {digest}", "x"):
+        found = Version.of(record | {"format": other}, "here")
+        assert found.format == other
+        assert "schedule format" in Version(**record).against(found)

@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.argument_checks import Count
 from tilewright.calls import launches
 from tilewright.dtypes import DType, dtype
-from tilewright.errors import LaunchError, shown
+from tilewright.errors import DTypeError, LaunchError, shown
 from tilewright.instances.instance_rules import rules_of_instances
 from tilewright.instances.problem import PACKED, GemmProblem, packed, rules_of_problems
 from tilewright.instances.template import Template
@@ -100,7 +100,11 @@ class DeviceGemm(Template):
         """
         place = place_of(arch)
         self.check(arch=arch if arch in machines() else "").require()
-        return schedule_of(self, place, None if b_memory is None else dtype(b_memory))
+        try:
+            wide = None if b_memory is None else dtype(b_memory)
+        except DTypeError as error:
+            raise DTypeError(f"DeviceGemm.schedule(b_memory=...): {error}") from None
+        return schedule_of(self, place, wide)
 
     @launches
     def notes(self, arch: str) -> tuple[str, ...]:

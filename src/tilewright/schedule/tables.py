@@ -43,11 +43,26 @@ MAKERS: dict[str, Callable[..., MmaAtom]] = {"wgmma": atoms.wgmma, "fma": atoms.
 
 
 @functools.cache
-def schedule_format() -> str:
-    """Return a hash of the fields of a schedule and of their defaults, which the text of a schedule omits."""
-    defaults = {field.name: field.default for field in fields(Schedule)}
+def schedule_format(count: int | None = None) -> str:
+    """Return the number of fields of a schedule, and a hash of them and of their defaults.
+
+    The text of a schedule omits fields with their defaults.  A new last field does not change the meaning of
+    older texts, which have the format of the fields before it.
+
+    Args:
+        count: the first so many fields; None: all.
+    """
+    known = fields(Schedule)[:count]
+    defaults = {field.name: field.default for field in known}
     meaning = " ".join(name if value is MISSING else f"{name}={value!r}" for name, value in defaults.items())
-    return hashlib.sha256(meaning.encode()).hexdigest()[:12]
+    return f"{len(known)} fields, {hashlib.sha256(meaning.encode()).hexdigest()[:12]}"
+
+
+def _as_present(known: str) -> str:
+    """Return the present format in place of an older one whose texts mean the same today."""
+    count = known.partition(" ")[0]
+    is_prefix = count.isdecimal() and len(count) <= 3 and known == schedule_format(int(count))
+    return schedule_format() if is_prefix else known
 
 
 def read_schedule(text: str) -> Schedule:
@@ -135,7 +150,8 @@ class Version:
         Raises:
             TableError: the record is not a version.
         """
-        return Version(**checked(record, get_type_hints(Version), where))
+        found = Version(**checked(record, get_type_hints(Version), where))
+        return replace(found, format=_as_present(found.format))
 
     def against(self, other: Version) -> str:
         """Return the difference from another version in words, or ""."""
