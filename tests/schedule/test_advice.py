@@ -214,7 +214,7 @@ def of_a_dimension(X, F, Y, *, taps):
 def test_a_depthwise_convolution_has_a_dimension_of_groups() -> None:
     x, f = integers(2, 8, 9, 6), integers(6, 9, 1)
     y = np.full((6, 2 * 6 * 7, 1), np.nan, np.float32)
-    with pytest.raises(tw.TraceError, match=r"only the divisor \d is known.*choice: an array with a dim"):
+    with pytest.raises(tw.TraceError, match=r"only their divisor \d is known.*choice: an array with a dim"):
         of_groups(x, f, y, taps=(3, 3), groups=6, target="reference")
     of_a_dimension(x[..., None], f, y, taps=(3, 3), target="cpu")
     wanted = sum(x[:, i : i + 6, j : j + 7] * f[:, 3 * i + j, 0] for i in range(3) for j in range(3))

@@ -12,6 +12,7 @@ import tilewright as tw
 from tilewright.ir.async_ops import Role
 from tilewright.ir.copies import Copy
 from tilewright.ir.kernel import Kernel
+from tilewright.schedule.epilogue import staged
 from tilewright.schedule.epilogue.staged import OverlappedEpilogue, StagedEpilogue, Storer
 
 from .epilogues import (
@@ -343,8 +344,9 @@ def test_buffers_meet_in_no_bank() -> None:
 
 
 def test_a_buffer_written_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    pending = StagedEpilogue._pending
-    monkeypatch.setattr(StagedEpilogue, "_pending", lambda self, j: pending(self, j) + 1)
+    wait = staged.bulk_wait
+    monkeypatch.setattr(staged, "bulk_wait", lambda pending: wait(pending + 1))
+    monkeypatch.setattr(StagedEpilogue, "drain", lambda self: wait(0))
     assert not fresh().bind(schedule=KINDS["staged, ping-pong"]).check(*arrays_of((200, 392, 40))).is_clean
 
 
