@@ -173,6 +173,12 @@ SCATTERED = replace(ONCE, split_k=2, epilogue="direct", reduction="reduce-scatte
 CASES = {
     "direct": Case(SYNC, edge=19),
     "registers": Case(replace(SYNC, staging="registers")),
+    "double": Case(replace(SYNC, stages=2, staging="double"), edge=19),
+    "double, blocks that stay, staged": Case(
+        replace(SYNC, stages=3, staging="double", blocks=2, group_m=2, epilogue="staged", prefetch=False),
+        residual,
+        tiles=(3, 2),
+    ),
     "registers, A past shared memory": Case(
         replace(SYNC, staging="registers", bypass="a", blocks=2, group_m=2), tiles=(3, 2), edge=19
     ),
