@@ -23,17 +23,17 @@ def in_words(numbers: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Board:
-    """One product with an architecture's multiprocessors.
+    """One GPU model of an architecture.
 
     Args:
         name: its product name.
         multiprocessors: number of multiprocessors.
         clock_mhz: the highest clock.
         memory_gbytes_per_s: bandwidth of its memory, from the datasheet.
-        l2_mbytes: megabytes of L2 cache that one multiprocessor reaches; products of several dies have one
-            cache on each.
-        copied_gbytes_per_s: measured bandwidth of a copy in memory, reads and writes added; 0 if unknown.
-        memory_side_mbytes: megabytes of a cache between L2 and memory, AMD's Infinity Cache; 0 without one.
+        l2_mbytes: megabytes of L2 cache that one multiprocessor reaches; a GPU of several dies has one L2 on
+            each die.
+        copied_gbytes_per_s: measured bandwidth of a copy in memory, reads plus writes; 0 if unknown.
+        memory_side_mbytes: megabytes of cache between L2 and memory (AMD's Infinity Cache); 0 without one.
     """
 
     name: str

@@ -162,7 +162,7 @@ def legal(name: str, words: str, several: str, holds: Callable[[Any], bool]) -> 
 
 
 def one_of(names: tuple[str, ...]) -> tuple[str, str, Callable[[Any], bool]]:
-    """Return the arguments of `legal` for an annotation that means one of a few names.
+    """Return the last three arguments of `legal`, for an annotation whose values are a few names.
 
     Example:
         >>> words, _, holds = one_of(("row", "column"))

@@ -38,7 +38,7 @@ def trim(error: BaseException) -> None:
 
 
 def mark(error: BaseException) -> None:
-    """Let `trim` cut an error that user code raised while the package called it, of any class."""
+    """Mark an error of any class that was raised in user code called by the package, for `trim`."""
     *_, last = _entries(error.__traceback__)
     if not is_ours(last.tb_frame):
         error.of_users = True  # type: ignore[attr-defined]

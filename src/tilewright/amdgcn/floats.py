@@ -120,7 +120,7 @@ F16_VALUES = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float3
 
 
 def larger(a: Array, b: Array) -> Array:
-    """The larger of two numbers, the number if one is NaN, +0 before -0."""
+    """Return the larger of two numbers; if one is NaN, the other one; +0 is larger than -0."""
     unsigned = np.dtype(f"u{a.dtype.itemsize}")
     same = np.asarray(a == b)
     both = np.asarray(a.view(unsigned) & b.view(unsigned)).view(a.dtype)
@@ -128,7 +128,7 @@ def larger(a: Array, b: Array) -> Array:
 
 
 def smaller(a: Array, b: Array) -> Array:
-    """The smaller of two numbers, the number if one is NaN, -0 before +0."""
+    """Return the smaller of two numbers; if one is NaN, the other one; -0 is smaller than +0."""
     unsigned = np.dtype(f"u{a.dtype.itemsize}")
     same = np.asarray(a == b)
     either = np.asarray(a.view(unsigned) | b.view(unsigned)).view(a.dtype)

@@ -48,13 +48,13 @@ LEAST = 2.0**-38
 
 
 def halves_bound(a: Array, b: Array, how: Accumulation, halves: int = 2) -> Array:
-    """Return the largest error of a product of halves, for rows of A and columns of B of any range.
+    """Return the largest error of a product of halves; rows of A and columns of B may have any range.
 
     Args:
         a: (M, K) of f32.
         b: (K, N) of f32.
-        how: how the products of halves are added up.
-        halves: number of halves of each number that are multiplied.
+        how: the order and precision in which the products of halves are summed.
+        halves: how many halves of each number are multiplied.
     """
     sizes = np.abs(a).astype(np.float64), np.abs(b).astype(np.float64)
     tops = sizes[0].max(axis=1, initial=0)[:, None], sizes[1].max(axis=0, initial=0)[None, :]

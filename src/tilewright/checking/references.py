@@ -141,12 +141,12 @@ Doubles = npt.NDArray[np.float64]
 
 
 class Activation(NamedTuple):
-    """The function of each element of the first product.
+    """An activation, applied to each element of the first product.
 
     Args:
         meaning: the function in float64.
-        steepest: the largest slope.
-        error: error of the function in f32, relative to its operand or its result.
+        steepest: its largest slope.
+        error: its error in f32, relative to its operand or to its result.
     """
 
     meaning: Callable[[Doubles], Doubles]

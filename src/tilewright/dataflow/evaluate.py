@@ -159,8 +159,8 @@ def evaluate(
     """Compute a flow in wider numbers, rounded once at each store; return the stored arrays by name.
 
     Floats up to f32 are computed in f64, and f64 in ``numpy.longdouble``.  Products of floats up to f32 are
-    exact, and their sum is rounded in f64.  Values of types narrower than f32, and conversions to integers,
-    are rounded at the point where the flow has them; integers wrap.
+    exact, and their sum is rounded in f64.  A value narrower than f32 is rounded when the flow computes it,
+    and so is a conversion to an integer.  Integers wrap.
 
     Args:
         flow: the recorded kernel.

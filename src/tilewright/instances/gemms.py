@@ -39,10 +39,10 @@ class DeviceGemmXdl(DeviceGemm):
     """``C = c_op(a_op(A) @ b_op(B))`` by XDL: an instance of ``DeviceGemm_Xdl_CShuffle``.
 
     Every parameter of the template is a field of the same name in small letters: ``MPerBlock`` is
-    ``m_per_block``.  The parameters of each transfer, and of the store of the result, are one value.
+    ``m_per_block``.  The parameters of a transfer form one value, and so do those of the store.
 
     Args:
-        a_dtype: element type of A (M, K); all by name, or as `tw.f16`.
+        a_dtype: element type of A (M, K); a dtype is a name, or as `tw.f16`.
         b_dtype: element type of B (K, N).
         acc_dtype: dtype of sums.
         c_shuffle_dtype: dtype of the result in shared memory.
@@ -66,7 +66,7 @@ class DeviceGemmXdl(DeviceGemm):
         a_element_op: the name of the function of each element of A.
         b_element_op: the same for B.
         c_element_op: the same for the result.
-        gemm_specialization: the padded ones of M, N and K: ``"Default"`` none, ``"MNKPadding"`` all.
+        gemm_specialization: which of M, N and K are padded: ``"Default"`` none, ``"MNKPadding"`` all.
         num_prefetch: steps that are loaded into registers while another one is multiplied.
         loop_scheduler: ``"Default"`` or ``"Interwave"``.
         pipeline_version: ``"v1"`` or ``"v2"``.
@@ -153,10 +153,10 @@ class DeviceGemmWmma(DeviceGemm):
     """``C = c_op(a_op(A) @ b_op(B))`` by WMMA: an instance of ``DeviceGemmWmma_CShuffle``.
 
     Every parameter of the template is a field of the same name in small letters: ``MPerBlock`` is
-    ``m_per_block``.  The parameters of each transfer, and of the store of the result, are one value.
+    ``m_per_block``.  The parameters of a transfer form one value, and so do those of the store.
 
     Args:
-        a_dtype: element type of A (M, K); all by name, or as `tw.f16`.
+        a_dtype: element type of A (M, K); a dtype is a name, or as `tw.f16`.
         b_dtype: element type of B (K, N).
         acc_dtype: dtype of sums.
         c_shuffle_dtype: dtype of the result in shared memory.
@@ -179,7 +179,7 @@ class DeviceGemmWmma(DeviceGemm):
         a_element_op: the name of the function of each element of A.
         b_element_op: the same for B.
         c_element_op: the same for the result.
-        gemm_specialization: the padded ones of M, N and K: ``"Default"`` none, ``"MNKPadding"`` all.
+        gemm_specialization: which of M, N and K are padded: ``"Default"`` none, ``"MNKPadding"`` all.
         num_prefetch: steps that are loaded into registers while another one is multiplied.
         loop_scheduler: ``"Default"`` or ``"Interwave"``.
         pipeline_version: ``"v1"`` or ``"v2"``.

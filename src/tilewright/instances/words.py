@@ -124,7 +124,7 @@ class Check:
 
 
 def checked(name: str, ok: bool, value: object, limit: str, nearest: str) -> Check:
-    """Return the row of a rule; the nearest legal choice is left out if the value is legal."""
+    """Return the row of a rule, with the nearest legal choice only if the value is not legal."""
     return Check(name, ok, str(value), limit, "" if ok else nearest)
 
 

@@ -193,7 +193,7 @@ def verify_async_copy(op: Copy) -> Iterator[Violation]:
 
 
 def verify_matrix_copy(op: Copy) -> Iterator[Violation]:
-    """Like `verify_copy`, for the matrix engine: between shared memory and registers."""
+    """Verify a copy by ``ldmatrix`` or ``stmatrix``: `verify_copy`, and only shared memory and registers."""
     yield from verify_copy(op)
     if set(op.way) != {"shared", "registers"}:
         text = f"matrices move between shared memory and registers, not from {op.way[0]} to {op.way[1]}"

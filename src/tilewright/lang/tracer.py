@@ -296,7 +296,7 @@ def open_region() -> int:
 
 
 class located:  # noqa: N801
-    """``with located():`` gives errors of the layout and type rooms the author's line."""
+    """``with located():`` adds the author's line to errors that layouts and types raise."""
 
     def __enter__(self) -> None:
         """Nothing to prepare."""

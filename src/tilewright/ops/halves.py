@@ -52,12 +52,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Split:
-    """An operand with rows along M or N, and its halves.
+    """An operand with rows along M or N, and the layouts of its halves.
 
     Args:
-        given: (batches, rows, K).
-        halves: the layout of each of its halves.
-        units: that of the units of its rows.
+        given: the operand (batches, rows, K).
+        halves: the layout of each half.
+        units: the layout of the units, one for each row.
     """
 
     given: Strided
@@ -66,7 +66,7 @@ class Split:
 
     @staticmethod
     def of(array: Any, info: ArrayInfo, matrices: Matrices, is_turned: bool) -> Split:
-        """The halves of an operand, in the order of memory that the operand has."""
+        """Return an operand with layouts for its halves; the same dimension is contiguous in both."""
         *batch, rows, depth = turned(matrices.shape, is_turned)
         *lead, row_step, depth_step = turned(matrices.strides, is_turned)
         own = [extent if step else 1 for extent, step in zip(batch, lead, strict=True)]  # one of what repeats

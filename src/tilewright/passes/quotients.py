@@ -29,7 +29,7 @@ LARGEST = 2**63 - 1
 
 
 def derive_inverses(kernel: Kernel) -> Kernel:
-    """Add a derived size for every divisor in a copy's views that only the launcher knows.
+    """Add a derived size, the inverse, for every run-time divisor in the views of copies.
 
     The operations do not change.  Code generation looks up the inverse of a divisor with `inverses`.
     """

@@ -223,7 +223,7 @@ class Cache:
         return next(fits, None) or self._unwritten.get(name)
 
     def _publish(self, home: Path | None, name: str, data: bytes, meta: Mapping[str, object]) -> CacheEntry:
-        """Write an entry to the directory, else to one of this process's own, else keep it in memory."""
+        """Write an entry to `home`, else to a private directory; keep it in memory if both fail."""
         problem: OSError | None = None
         while home is not None:
             try:

@@ -88,7 +88,7 @@ class DeviceInfo(Protocol):
 
     @property
     def name(self) -> str:
-        """The driver's name for it."""
+        """The name that the driver gives the GPU."""
 
     @property
     def arch(self) -> str:

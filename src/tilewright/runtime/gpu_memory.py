@@ -80,7 +80,7 @@ _PER_THREAD = 2
 
 
 class _Own(threading.local):
-    """The key of a thread's own stream; a thread identifier may be used again."""
+    """The key of a thread's own stream.  Thread identifiers cannot be keys: they are reused."""
 
     def __init__(self) -> None:
         self.key = object()

@@ -246,7 +246,7 @@ def split_candidates(question: Question) -> Iterator[Candidate]:
     waiting: list[Turn] = []
 
     def wait(plain: Candidate, way: Candidate, number: int) -> None:
-        """Queue a candidate; one whose estimate deserves less trust comes later."""
+        """Queue a candidate; candidates with less reliable estimates come later."""
         schedule = way.schedule
         # The model was not fitted to copies by threads, with or without blocks that share a tile's sums.
         is_copied = not schedule.by_bulk
@@ -341,7 +341,7 @@ def _refusal(question: Question, wanted: Splitting) -> LaunchError:
         counts = Counter(reason.rule for reason in found)
 
         def rank(one: Violation) -> tuple[bool, int, int]:
-            """A rule about the request first, then one with a way out, then the one broken most often."""
+            """Sort key: rules about the request first, then rules with a way out, then frequent ones."""
             way_out = WAYS_OUT.index(one.nearest) if one.nearest in WAYS_OUT else len(WAYS_OUT)
             return one.rule not in OF_PARTS, way_out, -counts[one.rule]
 

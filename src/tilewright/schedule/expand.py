@@ -121,20 +121,21 @@ class Expanded(Program):
         constants: Mapping[str, Any] | None = None,
         arch: Arch = REFERENCE,
     ) -> Kernel:
-        """Record the explicit kernel of this schedule, legal or not; the kernel's own rules say why not."""
+        """Record the explicit kernel of this schedule without checking it; only the kernel's rules apply."""
         return super().trace(specs, constants, arch)
 
 
 def write_lists(
     form: Form, schedule: Schedule, specs: Mapping[str, TensorSpec], arguments: Mapping[str, Any]
 ) -> None:
-    """Write the explicit kernel of a product whose batch items are arrays of their own.
+    """Write the explicit kernel of a product over lists of arrays, with one array for each batch item.
 
     Args:
         form: the product, with one array for each list.
         schedule: how it is computed.
-        specs: common properties of the arrays of each list, by the names of the flow, in the table's order.
-        arguments: the buffers that contain the arrays, by the same names; the table, and its number of items.
+        specs: the common properties of each list's arrays; keys are the flow's names, in the table's order.
+        arguments: the buffer that contains each list's arrays, by the same names; also the table and the
+            number of its items.
     """
     with expanding(schedule, form.sum):
         _write(form, schedule, {**arguments, **ListedArray.of(form, schedule, specs, arguments)})

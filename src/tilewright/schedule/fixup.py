@@ -246,7 +246,7 @@ class WorkspaceSums(Fixup):
             tw.copy(total, self.held(work.segment.slot(part), work.group, number))
 
     def _add(self, work: Work, totals: Sequence[Fragment], first: Index, count: Index, step: int) -> None:
-        """Add up ``count`` parts from ``first`` on, every ``step``-th."""
+        """Add the parts ``first``, ``first + step``, ..., ``count`` in number, to the totals."""
         most = min(self.most if step == 1 else -(-self.most // step), FAN)
         segment = work.segment
         for number, total in enumerate(totals):
@@ -258,10 +258,10 @@ class WorkspaceSums(Fixup):
 
 
 class ReduceScatter(Fixup):
-    """Every part is written; then each block of the tile adds up all parts of its share of the tile.
+    """Every block writes its part; then each block adds up all parts of its share of the tile.
 
-    A block waits for all others of its tile, so that all of them must run at once.  A block without a share
-    does not wait; there are some if a tile has fewer slices than parts.
+    A block waits for the other blocks of its tile, so all of them must run at once.  If a tile has fewer
+    slices than parts, some blocks have no share, and do not wait.
     """
 
     shares_tile, waits, takes_buffers, keeps_parts = True, True, False, True

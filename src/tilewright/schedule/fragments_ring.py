@@ -79,10 +79,10 @@ class Fragments(CpAsync):
             source.beside.stage(source.rows, schedule.block_k, self.stages)
 
     def _apart(self) -> int:
-        """Distance along K of the two numbers of a register of packed operands.
+        """Return the distance along K of the two numbers that one register of a decoded operand holds.
 
-        With distance `APART` fewer instructions decode integers of 4 bits.  But then pairs of the other
-        operand, which are neighbours in memory, have to be put together.
+        At distance `APART`, decoding 4-bit integers takes fewer instructions.  But the other operand has
+        neighbours along K in each register, and must be permuted to match.
         """
         mma, warps = self.schedule.mma, self.schedule.warps
         packed = {source.side for source in self.sources if source.sample.dtype == i4}

@@ -45,7 +45,7 @@ def map_columns(ranks: Mapping[str, int], mapped: Collection[str]) -> dict[str, 
     """Columns at which the tensor maps of the arrays begin; a row ends with the last map.
 
     Args:
-        ranks: for each list, the rank of its arrays and one for the list, in the order of the table.
+        ranks: for each list, 1 plus the rank of its arrays, in the order of the table.
         mapped: lists with tensor maps.
 
     Example:

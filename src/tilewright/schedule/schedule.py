@@ -72,7 +72,7 @@ class StagingTraits:
     """Facts of a staging on which other fields of a schedule depend."""
 
     by_bulk = False
-    """Whether a role of its own fills the ring by bulk copies."""
+    """Whether a producer role fills the ring by bulk copies."""
 
     in_background = False
     """Whether threads issue asynchronous copies, and later wait for their own."""
@@ -319,7 +319,7 @@ class Schedule:
 
     @property
     def by_bulk(self) -> bool:
-        """Whether a role of its own fills the ring by bulk copies."""
+        """Whether a producer role fills the ring by bulk copies."""
         return self.staging_class.by_bulk
 
     @property
@@ -329,12 +329,12 @@ class Schedule:
 
     @property
     def alternates(self) -> bool:
-        """Whether groups take turns at loading and multiplying each tile along K, which they share."""
+        """Whether groups share each tile along K, and take turns at loading and multiplying it."""
         return self.roles == "ping-pong" and self.staging_class.takes_turns
 
     @property
     def stores_by_groups(self) -> bool:
-        """Whether each group of warps stores for itself, by barriers and bulk copies of its own."""
+        """Whether each group of warps stores its own tile, with its own barriers and bulk copies."""
         return self.roles != "none" and not self.alternates
 
     @property

@@ -101,10 +101,10 @@ def rule_of(load: Load) -> str:
 
 
 def sharing(load: Load) -> Iterator[Schedule]:
-    """A schedule that splits K, with clusters of blocks that share operands; tiles must fill the clusters.
+    """Yield a split schedule with each cluster shape whose blocks share operands; tiles fill the clusters.
 
-    There is no such schedule if an operand is decoded: threads that have read a stage release it to the other
-    blocks of a cluster in memory order, which took twice the time of the product.
+    Decoded operands get no clusters: their threads release each stage to the other blocks of the cluster with
+    a memory fence, and the product took twice the time.
     """
     question, schedule = load.question, load.schedule
     if question.decodes or not schedule.blocks:

@@ -272,7 +272,7 @@ def _at(
 
 
 def is_local(source: Distribution, target: Distribution, start: tuple[Int, ...]) -> bool:
-    """Return whether every thread already holds its values of a new map, in the same registers."""
+    """Return whether every thread already holds its values of the target map, all at the same registers."""
     if any(symbols(at) for at in start):
         return register_digits(source, target, start) is not None
     return registers(source, target, [int(evaluate(at, {})) for at in start]) is not None

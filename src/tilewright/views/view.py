@@ -227,7 +227,7 @@ class Neighbours(NamedTuple):
     Args:
         position: the dimension's coordinate, as group and lane.
         lane: the index within the group, in ``[0, width)``.
-        start: the offset of a group if the group is contiguous; otherwise the expression contains ``lane``.
+        start: the offset of a group.  If a group is not contiguous, the expression contains ``lane``.
     """
 
     position: dict[Sym, Int]

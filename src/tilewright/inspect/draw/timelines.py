@@ -217,9 +217,10 @@ def slot_rows(timeline: Timeline, block: int = 0) -> list[TimelineRow]:
 
 
 def slots_of(timeline: Timeline, block: int = 0) -> list[Slot]:
-    """Return the parts of a block's shared memory that are filled and read as a whole; stages are numbered.
+    """Return the slots of a block's shared memory: ranges that are filled and read as a whole.
 
-    If several copies fill pieces of a part, the part is the range that one multiply reads.
+    If several copies fill pieces of a slot, the slot is the range that one multiply reads.  A buffer with
+    several slots numbers them, as stages.
     """
     written = {
         touch

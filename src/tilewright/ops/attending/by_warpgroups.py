@@ -1,8 +1,8 @@
-"""Attention on Hopper: warp roles, bulk copies into rings, and ``wgmma`` with the weights from registers.
+"""Attention on Hopper: warp roles, bulk copies into rings, and ``wgmma`` that reads weights from registers.
 
 The kernel is persistent: each block takes one tile of queries after the other.  One warp loads.  Each
-warpgroup takes 64 queries, issues the products with the next keys and the last values together, and computes
-weights while the latter runs.  The loads of the next item overlap the end of an item.
+warpgroup takes 64 queries.  It issues the products with the next keys and with the previous values together,
+and computes weights while the second product runs.  The loads of the next item overlap the end of an item.
 ``examples/10_hopper_attention.py`` is the lesson that leads here.
 """
 

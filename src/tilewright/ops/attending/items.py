@@ -98,7 +98,7 @@ def longest(lengths: npt.NDArray[Any], heads: int, band: int, blocks: int) -> fl
     Args:
         lengths: time of each tile of a head, in order.
         heads: number of heads in all batches.
-        band: as in `Items`, whose order of tiles this follows.
+        band: number of heads in a band; the order of tiles is that of `Items`.
         blocks: number of blocks that run at the same time.
     """
     tiles = len(lengths)

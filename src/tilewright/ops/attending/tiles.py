@@ -130,13 +130,13 @@ def for_warpgroups(
 def for_warps(
     columns: tuple[int, int], element: DType, arch: Arch, *, keys_by_column: bool = False
 ) -> WarpTiles:
-    """Return the tiles for warps: MMA instructions, or multiply-adds for f32.
+    """Return the tiles of the kernel by warps, which uses MMA instructions, or multiply-adds for f32.
 
     Args:
-        columns: columns of queries and keys, and of values.
+        columns: number of columns of queries and keys, and of values.
         element: f16, bf16 or f32.
         arch: the architecture; 0 bytes of shared memory mean no limit.
-        keys_by_column: whether keys are contiguous along their columns.
+        keys_by_column: whether each column of keys is contiguous.
     """
     depth, width = map(_covering, columns)
     if element == f32:  # with other numbers of columns, lanes spill sums to memory

@@ -32,16 +32,16 @@ AT_ONCE = 32
 
 
 class Helper(Protocol):
-    """Warps that do not multiply, and do a part of the epilogue."""
+    """Warps that do not multiply, but help with the epilogue."""
 
     each: int
-    """They take every tile of the block, or one in this number of tiles."""
+    """A group of these warps takes one tile out of this number; 1: every tile of the block."""
 
     def role(self) -> AbstractContextManager[Index]:
-        """Record operations of these warps alone; gives the number of their group."""
+        """Record operations that only these warps execute; yields the number of their group."""
 
     def serve(self, work: Work) -> None:
-        """Do their part for a tile."""
+        """Record the work of these warps for a tile."""
 
 
 class DirectEpilogue(EpilogueTraits):
@@ -165,9 +165,9 @@ class DirectEpilogue(EpilogueTraits):
         A reduction, or a result along one dimension, needs the whole tile: then the first block computes it.
 
         Args:
-            work: the tile; the number of its part is that of the block.
-            blocks: blocks that share the tile.
-            sums: returns the sums of a slice, for its map and its number.
+            work: the tile, and the number of this block's part of it.
+            blocks: number of blocks that share the tile.
+            sums: returns the sums of a slice, given the slice's map and number.
         """
         rank, spread = work.segment.part, self.schedule.mma.c()
         if self.shares == 1:

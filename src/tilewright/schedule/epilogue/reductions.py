@@ -49,7 +49,7 @@ class Reductions:
     def reduce(
         self, combine: str, tile: Fragment, dim: int, work: Work, at: Index, location: Location | None
     ) -> Fragment:
-        """``combine`` over the existing rows (dim 0) or columns (1) of the tile ``at`` a place."""
+        """Reduce a tile by ``combine`` over its rows (dim 0) or columns (1), without those past the edge."""
         if tile.shape[dim] == 1:
             text = "what does not vary along a dimension is not reduced along it; nearest legal choice: "
             raise TraceError(f"{text}multiply by its extent, or leave it as it is", location)

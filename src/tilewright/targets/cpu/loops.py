@@ -268,13 +268,13 @@ def freedom(loops: Nest, sides: Sequence[tuple[str, DType]], vector_bytes: int, 
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of the innermost loop.
+    """The runs into which the innermost loop is divided.
 
     Args:
-        first: the element of the row at index 0 of the loop.
-        length: elements of a run.
-        number: the index of the run.
-        loops: the nest, in which the index of the innermost loop is not divided.
+        first: the number of the row's element at which the loop begins.
+        length: number of elements of a run.
+        number: the index of a run.
+        loops: the nest over one run, without divisions of the innermost index.
     """
 
     first: Int

@@ -66,7 +66,7 @@ static inline void {SELF}({real}* total, const {real}* source) {{
 
 
 def _lanes(reduced: tuple[Digit, ...], most: int) -> int:
-    """Totals of each result: contiguous reduced elements, up to a vector."""
+    """Return the number of partial totals of each result: contiguous elements share a vector of totals."""
     run = next((digit.extent for digit in reduced if digit.weight == 1), 1)
     return math.gcd(run, most)
 

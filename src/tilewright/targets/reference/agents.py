@@ -183,7 +183,7 @@ class Message:
 
         Args:
             agent: the warp.
-            homes: for each slot, the slot of the warp whose lanes the agent serves.
+            homes: for the agent of each slot, the slot of the warp whose lanes it serves.
             clocks: the clocks that it tells.  If it tells all, it also tells its signals.
         """
         told, known = self.every[clocks], agent.every[clocks]
@@ -260,7 +260,7 @@ class Events:
         """Begin a group of agents that can order each other.  Only signals order agents of different groups.
 
         Args:
-            homes: for each slot, the slot of the warp whose lanes the agent serves.
+            homes: for the agent of each slot, the slot of the warp whose lanes it serves.
         """
         self.first = len(self.agents)
         self.homes = np.array(homes, np.int64)

@@ -235,7 +235,7 @@ class Storage:
         return np.flatnonzero(missing if self.exists is None else missing & self.exists)
 
     def forget(self) -> None:
-        """Fill the buffer with poison, and let reads before a write be reported."""
+        """Fill the buffer with poison, so that a read before the next write is reported."""
         self.written = False
         at: Any = slice(None) if self.exists is None else self.exists
         self.elements[at] = self.numbers.poison(self.owner.dtype, ())

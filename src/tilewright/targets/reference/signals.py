@@ -205,7 +205,7 @@ def _may_go_on(warp: Warp, *, last: bool) -> bool:
 
 
 def _report_residents(machine: Simulator, warp: Warp, waiting: int, needed: int, resident: int) -> None:
-    """Report that more blocks must be resident at once than certainly are, because earlier ones wait."""
+    """Report that earlier blocks wait for later ones, and that these may not be resident at the same time."""
     assert warp.waiting is not None
     reason = (
         f"{waiting} blocks wait for one with a higher number, so {needed} blocks must be resident at once, "

@@ -85,7 +85,7 @@ class Slots:
 
     @property
     def homes(self) -> list[int]:
-        """For each slot, the slot of the warp whose lanes the agent serves."""
+        """For each slot's agent, the slot of the warp whose lanes it serves."""
         own = list(range(self.first, self.copies))
         return [*own * 4, *range(self.units, self.end)]
 
@@ -412,7 +412,7 @@ class Population:
 
     @property
     def homes(self) -> list[int]:
-        """For each slot, the slot of the warp whose lanes the agent serves."""
+        """For each slot's agent, the slot of the warp whose lanes it serves."""
         return [home for slots in self._slots for home in slots.homes]
 
     @property
