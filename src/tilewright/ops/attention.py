@@ -50,14 +50,13 @@ def attention(
 ) -> Any:
     """``out = softmax(scale * q @ kᵀ) @ v`` for every batch and head, in one pass over the keys.
 
-    With ``s[i, j] = scale * sum_d q[i, d] * k[j, d]`` and ``p[i, j] = exp(s[i, j] - lse[i])``, where
-    ``lse[i] = log(sum_j exp(s[i, j]))``, it is ``out[i] = sum_j p[i, j] * v[j]``.  Scores never leave
-    registers.
+    Let ``s[i, j] = scale * sum_d q[i, d] * k[j, d]``, ``lse[i] = log(sum_j exp(s[i, j]))`` and ``p[i, j] =
+    exp(s[i, j] - lse[i])``.  Then ``out[i] = sum_j p[i, j] * v[j]``.  Scores never leave registers.
 
-    Products are exact and sums are in f32; weights are rounded to the arrays' dtype before they multiply
-    values, and the result is rounded once.  With ``u`` the unit roundoff of f32 and ``w`` that of the dtype,
-    an element is off by at most ``2 e sum_j p[i, j] |v[j]| + w |out[i]|``, where ``e = w + u (2 (D + 1)
-    |scale| max_j sum_d |q[i, d] k[j, d]| + 2 N + 124)``.
+    Products are exact and sums are in f32.  Weights are rounded to the arrays' dtype before they multiply
+    values, and the result is rounded once.  Let ``u`` be the unit roundoff of f32 and ``w`` that of the
+    dtype.  The error of an element is at most ``2 e sum_j p[i, j] |v[j]| + w |out[i]|``, where ``e = w + u (2
+    (D + 1) |scale| max_j sum_d |q[i, d] k[j, d]| + 2 N + 124)``.
 
     Args:
         q: array (B, H, M, D) of f16, bf16 or f32, of any strides; D is at most 256.  (H, M, D) is one batch,
@@ -66,15 +65,15 @@ def attention(
             share a head of keys and values.
         v: array (B, G, N, E); E is at most 256, and may differ from D.
         causal: whether row i sees only the keys up to ``i + diagonal``.
-        diagonal: where the mask begins; 0 as in PyTorch.  ``N - M`` lets the last row see every key, as is
-            wanted where keys of earlier rows are cached.
+        diagonal: offset of the mask; default: 0, as in PyTorch.  With ``N - M`` the last row sees every key;
+            use this if the keys of earlier rows are cached.
         scale: a number; default: ``1 / sqrt(D)``.
         out: array (B, H, M, E) to write, of any strides; default: a new array of the framework of ``q``.
-        lse: f32 array (B, H, M) to write ``lse`` to, of any strides: with it parts of the keys that were
-            attended to on their own are combined.
-        return_lse: whether to return ``lse`` too, a new array if none was given.
-        kernel: ``"warpgroups"`` (TMA and wgmma, of Hopper) or ``"warps"``; default: the former where machine,
-            dtype and strides let it.
+        lse: f32 array (B, H, M) to write ``lse`` to, of any strides.  It is needed to combine results for
+            separate parts of the keys.
+        return_lse: whether to return ``lse`` too; it is a new array if ``lse`` is not given.
+        kernel: ``"warpgroups"`` (TMA and wgmma, on Hopper) or ``"warps"``; default: ``"warpgroups"`` if
+            machine, dtype and strides allow it.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
@@ -83,8 +82,8 @@ def attention(
         -inf in ``lse``.
 
     Raises:
-        LaunchError: shapes or devices do not fit, ``out`` shares memory with what is read, a diagonal without
-            ``causal``, or a kernel that cannot serve the call.
+        LaunchError: shapes or devices do not fit, ``out`` shares memory with an array that is read,
+            ``diagonal`` is given without ``causal``, or ``kernel`` cannot compute the call.
         DTypeError: an unsupported dtype or mixture.
 
     Example:

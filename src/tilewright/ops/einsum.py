@@ -97,47 +97,49 @@ def einsum(
 ) -> Any:
     """``out = dropout(activation(alpha * contraction(a, b) + beta * c + bias) * multiply) + residual``.
 
-    It is one kernel, and no array is copied: axes with matching strides are merged; axes whose strides do not
-    match, as those of a permuted result, are read and stored through views.  On Hopper bulk copies (TMA) load
-    operands and store permuted results where every tile is a box of the array: see the page on epilogues.
+    One kernel computes it, and no array is copied.  Axes with matching strides are merged; axes whose strides
+    do not match, e.g. those of a permuted result, are read and stored through views.  On Hopper bulk copies
+    (TMA) load operands, and store permuted results if every tile is a box of the array; see the page on
+    epilogues.
 
     Args:
-        subscripts: as of NumPy's einsum, letters for the axes of ``a``, of ``b``, and of the result:
-            ``"bik,kj->bij"``.  Letters that the result lacks are summed over; a letter twice in one operand
-            is its diagonal; ``...`` stands for all axes without a letter, which are broadcast.  Without
-            ``->`` the result has the letters that occur once, in alphabetical order.
+        subscripts: as in NumPy's einsum, letters for the axes of ``a``, of ``b``, and of the result:
+            ``"bik,kj->bij"``.  Letters that the result lacks are summed over; a letter that one operand has
+            twice selects its diagonal; ``...`` stands for all axes without a letter, which are broadcast.
+            Without ``->`` the result has the letters that occur once, in alphabetical order.
         a: array of f64, f32, f16, bf16, f8e4m3, f8e5m2, f8e4m3fnuz, f8e5m2fnuz or i8, of any strides; or
             complex: of c32, c64 or c128, or a pair ``(re, im)`` of real arrays, as in `complex_matmul`.
             Complex arrays take ``c``, ``alpha`` and ``beta``, and no other terms.
         b: array of the same dtype.
         out: array to write, of the result's shape and any strides; default: a new array of the framework of
-            ``a``, whose axes follow each other in memory in the order of the subscripts.
+            ``a``, contiguous in the order of the subscripts.
         c: array that is broadcast to the result; it may be ``out``.
         alpha: a number, as in `matmul`.
         beta: a number, as in `matmul`: the factor of ``c``, or of ``out`` if there is no ``c``.
         bias: array that is broadcast to the result by NumPy's rules, and added before the activation.
         activation: as in `matmul`.
-        multiply: array that is broadcast to the result, by which the activation's value is multiplied.
+        multiply: array that is broadcast to the result, and multiplied with the activation's value.
         derivative: the name of an activation: multiplies by ``activation'(multiply)`` instead of
-            ``multiply``, as the gradient of a layer asks for.
-        dropout: the probability ``p`` that an element is set to 0; others are divided by ``1 - p``.
-        seed: of dropout, an integer from 0 to ``2**63 - 1``: which elements are dropped depends on it, on
-            ``offset`` and on the number of an element in the result, in the order of its subscripts, and on
-            nothing else; `testing.philox` says which.
-        offset: likewise; another one for each layer, or step, of one seed.
+            ``multiply``, for the gradient of a layer.
+        dropout: the probability ``p`` that an element is set to 0; the others are divided by ``1 - p``.
+        seed: the seed of dropout, an integer from 0 to ``2**63 - 1``. The dropped elements depend on
+            ``seed``, ``offset`` and the number of an element in the result, in the order of its subscripts,
+            and on nothing else; `testing.philox` computes them.
+        offset: an integer in the same range; use another one for each layer or step of one seed.
         residual: array that is broadcast to the result and added last; it may be ``out``.
-        precision: as in `matmul`. Operands of f32 are split in halves (``"f32"``, ``"f16"``) where they need
-            no view; operands that need one are multiplied without tensor cores, at least as exactly.
+        precision: as in `matmul`. ``"f32"`` and ``"f16"`` split operands of f32 in halves only if the
+            operands need no view; other operands are multiplied without tensor cores, at least as exactly.
         out_dtype: dtype of a new result; default: as in `matmul`.
-        saturate: whether what is beyond the finite range of the result's dtype, infinities too, becomes the
-            nearest number of it; without it f16 and f8e5m2 have infinity there, f8e4m3 NaN.  NaN stays NaN.
-            Any result may then be of integers, to the nearest of which it is rounded, NaN to 0.
+        saturate: whether numbers beyond the finite range of the result's dtype, infinities included, become
+            the nearest number of it; otherwise they become infinity in f16 and f8e5m2, and NaN in f8e4m3.
+            NaN stays NaN.  With it the result may have an integer dtype: numbers are rounded to the nearest
+            integer, and NaN becomes 0.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
-        split_k: into how many parts K is split, as in `matmul`.
+        split_k: number of parts of K, as in `matmul`.
         reduction: how the partial sums are added, as in `matmul`.
-        batch_invariant: whether the bits of a row must not depend on how many rows there are, as in
-            `matmul`. It is refused if an array needs a view.
-        conjugate_a: whether the conjugate of ``a`` is multiplied; real numbers are their own.
+        batch_invariant: whether the bits of a row must not depend on the number of rows, as in `matmul`. It
+            is refused if an array needs a view.
+        conjugate_a: whether to multiply the conjugate of ``a``; real arrays stay as they are.
         conjugate_b: the same for ``b``.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
@@ -146,7 +148,8 @@ def einsum(
         ``out``.
 
     Raises:
-        LaunchError: subscripts, shapes or devices do not fit, or ``out`` shares memory with what is read.
+        LaunchError: subscripts, shapes or devices do not fit, or ``out`` shares memory with an array that is
+            read.
         DTypeError: an unsupported dtype or mixture.
 
     Example:

@@ -68,22 +68,25 @@ def gemm_chain(
 ) -> Any:
     """``out = activation(a @ b) @ c``, in one kernel that never stores ``a @ b``.
 
-    Products are exact and sums are in f32; the activation is applied to these sums, which are then rounded
-    to the arrays' dtype before they are multiplied by ``c``, and the result is rounded once.  With ``u`` the
-    unit roundoff of f32, ``w`` that of the dtype, ``h = activation(a @ b)``, and ``e[m, n]`` how far the
-    sums' rounding, at most ``2 (K + 1) u (|a| @ |b|)[m, n]``, moves the activation, an element is off by at
-    most ``(e + w |h|) @ |c| + 2 (N + 1) u |h| @ |c| + w |out|``, and by what the activation itself is off.
+    Products are exact and sums are in f32.  The activation of the first sums is rounded to the arrays' dtype
+    before it is multiplied by ``c``, and the result is rounded once.
+
+    Let ``u`` be the unit roundoff of f32, ``w`` that of the dtype, and ``h = activation(a @ b)``.  The first
+    sums are off by at most ``2 (K + 1) u (|a| @ |b|)[m, n]``; let ``e[m, n]`` be how far this moves the
+    activation.  The error of an element is at most ``(e + w |h|) @ |c| + 2 (N + 1) u |h| @ |c| + w |out|``,
+    plus the effect of the error of the activation itself.
 
     Args:
-        a: array (M, K), or with one or two leading dimensions, which are batches; of f16, bf16 or f32,
-            or of f64, whose chain is two products in f64.
+        a: array (M, K), or with one or two leading dimensions, which are batches; of f16, bf16 or f32, or of
+            f64, which is always computed as two products.
         b: array (K, N), or with the leading dimensions of ``a``; of the same dtype.
         c: array (N, P), likewise.
         activation: as in `matmul`.
         out: array (..., M, P) to write; default: a new one of the framework of ``a``.
-        fused: whether it is one kernel, for which K and P are at most 256; False: two calls of `matmul`,
-            which store ``a @ b``.  Default: one where the sizes let it, the dtype has 16 bits, tiles of 128
-            rows occupy the machine or N is at most 1024, and on Hopper bulk copies carry the arrays.
+        fused: whether to use one kernel, for which K and P are at most 256; False: two calls of `matmul`,
+            which store ``a @ b``.  Default: one kernel if the sizes allow it, the dtype has 16 bits, tiles of
+            128 rows occupy the machine or N is at most 1024, and, on Hopper, bulk copies can load and store
+            the arrays.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
@@ -91,8 +94,8 @@ def gemm_chain(
         ``out``.
 
     Raises:
-        LaunchError: shapes or devices do not fit, ``out`` shares memory with what is read, or ``fused`` is
-            True for sizes that do not fit one kernel.
+        LaunchError: shapes or devices do not fit, ``out`` shares memory with an array that is read, or
+            ``fused`` is True for sizes that do not fit one kernel.
         DTypeError: an unsupported dtype or mixture.
 
     Example:

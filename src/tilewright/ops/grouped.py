@@ -52,15 +52,15 @@ def grouped_matmul(
 ) -> Any:
     """``out[rows] = activation(a[rows] @ b[g] + bias[g])`` for the rows of each group ``g``.
 
-    The rows of group ``g`` are those from ``ends[g - 1]``, or 0, up to ``ends[g]``; groups may be empty.  The
-    kernel reads the ends from their memory: they may just have been computed on the GPU, and the host waits
-    for nothing.
+    Group ``g`` has the rows from ``ends[g - 1]`` (0 for the first group) up to, but without, ``ends[g]``;
+    groups may be empty.  The kernel reads ``ends`` on the device: a kernel may have just computed them, and
+    the host does not wait for them.
 
-    For lists, or tuples, of arrays it is ``out[g] = activation(a[g] @ b[g] + bias[g])`` for every ``g``; M,
-    N, K and the strides may differ from product to product, and any extent may be 0.  It is one launch, of a
-    kernel that reads the arrays' addresses from a table; the host makes the table at every call, and on a GPU
-    one asynchronous copy in the stream transfers it, so that the host waits for nothing.  A captured graph
-    replays the extents and addresses that it was captured with.
+    For lists, or tuples, of arrays it is ``out[g] = activation(a[g] @ b[g] + bias[g])`` for every ``g``.  M,
+    N, K and the strides may differ from product to product, and any extent may be 0.  One launch computes all
+    products; its kernel reads the arrays' addresses from a table.  The host makes the table at every call,
+    and on a GPU copies it asynchronously in the stream, without waiting.  A captured graph replays the
+    extents and addresses that it was captured with.
 
     Args:
         a: array (T, K): the rows of all groups, one group after the other; or a list of arrays (M, K).
@@ -68,22 +68,22 @@ def grouped_matmul(
         ends: array (G,) of i32 or i64, which must not descend.  Ends below 0 or beyond T are clamped; rows
             after the last end are not written.  None for lists.
         out: array (T, N) to write; or a list of arrays (M, N), none of which shares memory with another
-            array; default: new ones of the framework of ``a``.
+            array; default: new arrays of the framework of ``a``.
         bias: array (G, N), a row for each group; or a list of arrays (N,).
         activation: as in `matmul`.
         precision: as in `matmul`.
         out_dtype: as in `matmul`.
-        schedule: how it is computed; default: chosen for the average group.  For lists its ``blocks`` must be
-            as many as run at once, and ``staging="tma"`` needs rows that begin at multiples of 16 bytes.
+        schedule: how it is computed; default: chosen for the average group.  For lists, all its ``blocks``
+            must run at once, and ``staging="tma"`` needs rows that begin at multiples of 16 bytes.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
     Returns:
-        ``out``; of lists a list.
+        ``out``; for lists a list.
 
     Raises:
-        LaunchError: shapes or devices do not fit, lists differ in length, or ``out`` shares memory with what
-            is read, or with itself.
+        LaunchError: shapes or devices do not fit, lists differ in length, or ``out`` shares memory with an
+            array that is read, or with itself.
         DTypeError: an unsupported dtype or mixture, or two dtypes in one list.
 
     Example:

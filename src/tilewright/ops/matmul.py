@@ -56,69 +56,71 @@ def matmul(
 ) -> Any:
     """``out = dropout(activation(alpha * (a @ b) + beta * c + bias) * multiply) + residual``.
 
-    Shapes follow NumPy's rules.  Every term is optional, and all of them are one kernel.
+    Shapes follow NumPy's rules.  Every term is optional, and one kernel computes them all.
 
-    Products are exact, sums are in f32 (f64 of f64, i32 of i8), and the result is rounded once.
+    Products are exact, sums are in f32 (f64 for f64, i32 for i8), and the result is rounded once.
 
     Integers and booleans follow `numpy.matmul`: the result has NumPy's dtype, and sums wrap in it.  i16 by
-    i16 is i16, u8 by i8 is i16, u32 by i32 is i64, u64 by i64 is f64.  A product of booleans is boolean: the
-    or of ands.  A byte of a boolean is true unless it is 0; GPUs that multiply booleans as i8 take bytes as
-    they are, and a view of other bytes than 0 and 1 must be made with ``!= 0`` there first.
-    There is one exception: i8 by i8, or by booleans, is i32.  With an integer or float ``out_dtype`` that
-    holds NumPy's, operands are multiplied in ``out_dtype``.  All terms (but ``c`` with ``beta=0``, and
-    ``alpha`` of 0 or 1) are refused with integers other than i8.
+    i16 is i16, u8 by i8 is i16, u32 by i32 is i64, u64 by i64 is f64.  There is one exception: i8 by i8, or
+    by booleans, is i32.  If ``out_dtype`` is an integer or float dtype that holds all values of NumPy's
+    dtype, operands are multiplied in ``out_dtype``.  Integers other than i8 take no terms, except ``c`` with
+    ``beta=0``, and ``alpha`` of 0 or 1.
+
+    A product of booleans is boolean: the or of ands.  A byte other than 0 is true.  GPUs that multiply
+    booleans as i8 take bytes as they are: if an array may hold other bytes than 0 and 1, pass ``array != 0``.
 
     Args:
-        a: array (..., M, K) of f64, f32, f16, bf16, f8e4m3, f8e5m2, f8e4m3fnuz, f8e5m2fnuz, an integer or
-            truth values, or a vector (K,); of any strides.
-            Complex arrays, or pairs ``(re, im)``, are multiplied by `complex_matmul`.
-        b: array (..., K, N) of the same dtype, of integers any, or a vector (K,). Leading dimensions are
-            batches, which are broadcast against those of ``a``; a vector's missing dimension is missing in
-            the result too.
-        out: array to write, of the result's shape and any strides by which no two elements overlap; default:
+        a: array (..., M, K), or a vector (K,), of any strides: of f64, f32, f16, bf16, f8e4m3, f8e5m2,
+            f8e4m3fnuz, f8e5m2fnuz, integers or booleans. Complex arrays, or pairs ``(re, im)``, are
+            multiplied by `complex_matmul`.
+        b: array (..., K, N), or a vector (K,), of the same dtype; integer dtypes may differ. Leading
+            dimensions are batches, which are broadcast against those of ``a``; a vector's missing dimension
+            is missing in the result too.
+        out: array to write, of the result's shape and any strides, but no two elements may overlap; default:
             a new array of the framework of ``a``.
         c: array that is broadcast to the result; it may be ``out``.
-        alpha: a number, which is real unless the arrays are complex. With 0, ``a`` and ``b`` must fit, but
-            are not read. What f32 (of f64 and of integers f64) would make infinite or 0 is refused.
-        beta: likewise; default: 1 if ``c`` is given. With 0, ``c`` must fit, but is not read. Without ``c``
-            it is ``out`` that is multiplied and added to.
+        alpha: a number, which is real unless the arrays are complex. With 0, ``a`` and ``b`` are checked, but
+            not read. A number that becomes infinite or 0 in f32 (in f64 for f64 and integers) is refused.
+        beta: a number, likewise: the factor of ``c``, or of the old values of ``out`` if there is no ``c``;
+            default: 1 if ``c`` is given. With 0, ``c`` is checked, but not read.
         bias: array (N,), added to each row.
         activation: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"sigmoid"`` or ``"tanh"``.
         multiply: array that is broadcast to the result, and multiplied with the activation's value.
         derivative: the name of an activation: multiplies by ``activation'(multiply)`` instead of
             ``multiply``, for the gradient of a layer.
         dropout: the probability ``p`` that an element is set to 0; the others are divided by ``1 - p``.
-        seed: of dropout, an integer from 0 to ``2**63 - 1``. The dropped elements depend on ``seed``,
-            ``offset`` and the number of an element in the result (its place in C order), and on nothing
-            else; `testing.philox` computes them.
-        offset: the same; use another one for each layer or step of one seed.
+        seed: the seed of dropout, an integer from 0 to ``2**63 - 1``. The dropped elements depend on
+            ``seed``, ``offset`` and the number of an element in the result (its place in C order), and on
+            nothing else; `testing.philox` computes them.
+        offset: an integer in the same range; use another one for each layer or step of one seed.
         residual: array that is broadcast to the result and added last; it may be ``out``.
         saturate: whether numbers beyond the finite range of the result's dtype, infinities included, become
-            the nearest number of it. NaN stays NaN. The result may then be of integers: numbers are rounded
-            to the nearest one, ties to even, and NaN becomes 0.
-        precision: ``"exact"``; or how f32 is multiplied on tensor cores: ``"f32"`` in two halves of 11 bits
-            each, ``"tf32"`` in 11 bits, or ``"f16"`` in 11 bits, scaled row by row:
-            where factors within a row differ by more than 2**16, and small ones meet large ones of the other
-            operand, ``"f32"`` and ``"f16"`` may lose all of their products, and ``"exact"`` is to be taken.
-            ``"tf32"`` has numbers below 2**-126 as multiples of 2**-136; no finite one becomes infinite.
-            For f16, bf16 and fp8 ``"f32"`` says that sums lose no more than sums in f32.
-        out_dtype: dtype of a new result; default: of integers as above, f16 of fp8, else that of ``a``.
+            the nearest number of it. NaN stays NaN. With it the result may have an integer dtype: numbers are
+            rounded to the nearest integer, ties to even, and NaN becomes 0.
+        precision: ``"exact"``, or the form in which tensor cores multiply f32: ``"f32"`` (two halves of 11
+            bits each), ``"tf32"`` (11 bits), or ``"f16"`` (11 bits, with a scale for each row). ``"f32"`` and
+            ``"f16"`` may lose all products of a small element of a row with large elements of the other
+            operand, if elements of the row differ by more than a factor of 2**16; use ``"exact"`` then.
+            ``"tf32"`` rounds numbers below 2**-126 to multiples of 2**-136, and keeps finite numbers finite.
+            For f16, bf16 and fp8, ``"f32"`` guarantees that sums lose no more than sums in f32.
+        out_dtype: dtype of a new result; default: as above for integers, f16 for fp8, otherwise the dtype of
+            ``a``.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
-        split_k: into how many parts K is split, each of which is summed by its own block: a number,
-            ``"auto"`` for as many as fill the machine, or ``"stream"`` to divide the steps of all tiles into
-            equal shares; default: as the schedule has it. See `Schedule`.
-        reduction: how the partial sums are added: ``"workspace"``, ``"reduce-scatter"`` or ``"turnstile"``,
-            in an order that depends on the problem and the machine alone; ``"atomic"``, in any order; or
-            ``"cluster"``, in their order, in the shared memory of the 2 to 8 blocks that compute them;
-            default: of ``"workspace"``, ``"reduce-scatter"`` and ``"cluster"``, whose bits are the same at
-            every run, the one that is estimated to be the fastest for the problem on the machine, and
-            ``"workspace"`` for ``"stream"`` and with ``batch_invariant``.
-        batch_invariant: whether the bits of a row of the result must not depend on how many rows there are:
-            products of arrays that are contiguous along the same dimensions are then added in an order that
-            follows from K and the dtypes alone, and from ``split_k`` where that is a number. That order
-            has parts, and ``split_k="auto"`` gives each of them a block; if blocks wait for each other, as
-            ``reduction`` says, and are more than run at once, one block adds all parts in the same order.
-            ``"stream"`` and ``reduction="atomic"`` are refused.
+        split_k: number of parts of K, each summed by its own block; or ``"auto"`` for as many parts as fill
+            the machine, or ``"stream"`` to divide the steps of all tiles into equal shares; default: the
+            schedule's. See `Schedule`.
+        reduction: how the partial sums are added. ``"workspace"``, ``"reduce-scatter"`` and ``"turnstile"``
+            add in an order that depends only on the problem and the machine. ``"cluster"`` adds in the order
+            of the parts, in the shared memory of the 2 to 8 blocks that compute them. ``"atomic"`` adds in
+            any order. Default: the estimated fastest of ``"workspace"``, ``"reduce-scatter"`` and
+            ``"cluster"``, which give the same bits at every run; ``"workspace"`` for ``"stream"`` and with
+            ``batch_invariant``.
+        batch_invariant: whether the bits of a row of the result must not depend on the number of rows. The
+            order of a sum then follows from K and the dtypes alone, and from ``split_k`` if that is a number,
+            for arrays that are contiguous along the same dimensions. That order has parts, and
+            ``split_k="auto"`` gives each part a block. If the ``reduction`` makes blocks wait for each other,
+            but not all of them run at once, one block adds all parts in the same order. ``"stream"`` and
+            ``reduction="atomic"`` are refused.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
@@ -126,16 +128,17 @@ def matmul(
         ``out``.
 
     Raises:
-        LaunchError: shapes or devices do not fit, ``out`` shares memory with what is read, or an argument is
-            none of those above.
+        LaunchError: shapes or devices do not fit, ``out`` shares memory with an array that is read, or an
+            argument has a value that is not listed above.
         DTypeError: an unsupported dtype or mixture.
 
     Warns:
-        SlowWarning: once for each dtype that a GPU has tensor cores for and this multiplies without them:
-            f8e4m3 and f8e5m2 from sm_89 on, whose hardware sums keep only 13 bits; not on sm_90a where both
-            arrays are contiguous along K, for there these sums are regularly added to others in f32.
-            Also once for integers of 32 and of 64 bits on a GPU, which has tensor cores for neither; those of
-            16 bits are multiplied in 32.  Products of u8, of i8 and of truth values have tensor cores.
+        SlowWarning: once for each dtype that the GPU has tensor cores for, but this multiplies without them:
+            f8e4m3 and f8e5m2 from sm_89 on, because sums of these tensor cores keep only 13 bits. On sm_90a
+            there is no warning if both arrays are contiguous along K: tensor cores multiply them, and f32
+            sums collect their results at short intervals. Also once for integers of 32 and of 64 bits, for
+            which GPUs have no tensor cores; integers of 16 bits are multiplied as 32 bits. Products of u8, of
+            i8 and of booleans use tensor cores.
 
     Example:
         >>> import numpy as np

@@ -85,23 +85,23 @@ def reduced_matmul(
 ) -> Any:
     """``out[m] = reduce over n of activation(alpha * (a @ b) + bias)[m, n]``, or over m of each column.
 
-    It is one kernel: the product is not stored, unless that is asked for.  Rows that are longer than a tile
-    are reduced across tiles, in an order that is the same at every run.
+    One kernel computes it, and stores the elements only if ``product`` is given.  Rows that are longer than a
+    tile are reduced across tiles, in the same order at every run.
 
     Args:
         a: array (..., M, K) of f64, f32, f16, bf16 or fp8, of any strides.
         b: array (..., K, N) of the same dtype. Leading dimensions are broadcast as in `matmul`.
-        reduce: ``"sum"``, ``"max"``, ``"min"``, or ``"logsumexp"``, the logarithm of the sum of exponentials,
-            with which a softmax is ``exp(x - logsumexp)``; or a tuple of some of them.
-        axis: -1, for a number for each row, or -2, for one for each column.
-        out: array (..., M), or (..., N), to write; of several reductions a tuple; default: new arrays, of
-            f32, and of f64 where the operands are of f64.
+        reduce: ``"sum"``, ``"max"``, ``"min"``, or ``"logsumexp"``, the logarithm of the sum of exponentials
+            (a softmax is ``exp(x - logsumexp)``); or a tuple of some of them.
+        axis: -1 for one number per row, or -2 for one number per column.
+        out: array (..., M), or (..., N), to write; for a tuple of reductions, a tuple of arrays; default: new
+            arrays of f32, or of f64 if the operands are of f64.
         alpha: a number, as in `matmul`.
         bias: array (N,), added to each row.
         activation: as in `matmul`.
-        product: array (..., M, N) to which the elements are written as well.
-        precision: as in `matmul`; but f32 is not split in halves: ``"f32"`` and ``"f16"`` are computed as
-            ``"exact"``, which is at least as accurate.
+        product: array (..., M, N) to write the elements to before they are reduced.
+        precision: as in `matmul`; but f32 is not split in halves: ``"f32"`` and ``"f16"`` mean ``"exact"``
+            here, which is at least as accurate.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.

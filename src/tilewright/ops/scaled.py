@@ -71,72 +71,73 @@ def scaled_mm(
     With all terms it is ``out = dropout(activation(scale_a * (a @ b) * scale_b + beta * c + bias) *
     multiply) + residual``.
 
-    With ``group`` each run of ``group`` neighbours along K of a column has its own scale and zero point:
-    ``out = activation(scale_a * (a @ w) + bias)``, where ``w[k, n] = (b[k, n] - zero_b[k // group, n]) *
-    scale_b[k // group, n]`` is computed in the dtype of the multiplication, and rounded there.
+    With ``group``, each run of ``group`` neighbours along K in a column of ``b`` has its own scale and zero
+    point: ``out = activation(scale_a * (a @ w) + bias)``, where ``w[k, n] = (b[k, n] - zero_b[k // group, n])
+    * scale_b[k // group, n]`` is computed in, and rounded to, the dtype of the multiplication.
 
-    Scales may belong to blocks of 128 places along K, and of 128 rows or columns besides: then ``out =
-    activation(sum over blocks of scale_a * scale_b * (a @ b) + bias)``, where the sum over a block is
-    multiplied by the scales of that block and added to those of the other blocks, in f32.
+    Scales may belong to blocks of 128 places along K, or to blocks of 128 places along K by 128 rows or
+    columns: then ``out = activation(sum over blocks of scale_a * scale_b * (a @ b) + bias)``.  The sum over a
+    block is multiplied by the scales of that block and added to those of the other blocks, in f32.
 
-    The MX formats are groups of 32 neighbours whose scales are powers of 2, of `f8e8m0`: of mxfp4 ``b`` is
+    The MX formats have groups of 32 neighbours, whose scales are powers of 2 (`f8e8m0`).  For mxfp4, ``b`` is
     `packed` f4e2m1.  Each product of a number and its scale is rounded once, and is exact unless it leaves
     the range of the dtype of the multiplication; the scale 255 is NaN.
 
-    It is one kernel, which reads the narrower operand in its own dtype and converts it exactly before it is
-    multiplied: on Hopper in registers.  Where that is faster, a separate kernel converts ``b`` in memory
-    first: on Hopper for thousands of rows of ``a``, and for more than 256 rows by weights of 4 bits in
-    groups; on processors for groups whose length is no multiple of 8, and from 512
-    rows on for those that only tiles of less than 32 along K divide, as 136.  See ``prepass``.
+    One kernel reads the narrower operand in its own dtype, and converts it exactly before the multiplication,
+    on Hopper in registers.  If it is faster, a separate kernel converts ``b`` in memory first.  On Hopper
+    this happens for thousands of rows of ``a``, and for 4-bit weights in groups from 257 rows on.  On
+    processors it happens for groups whose length is no multiple of 8, and from 512 rows on for group lengths
+    that only tiles of less than 32 along K divide, e.g. 136.  See ``prepass``.
 
-    Sums are in f32 (of two i8 in i32); the rest is computed in f32 and rounded once.
+    Sums are in f32 (i32 for two i8); the rest is computed in f32 and rounded once.
 
-    A result of 8 bits saturates: what is beyond its range, infinities too, becomes the nearest number that it
-    has; of integers each is rounded to the nearest one, ties to even.  Wider results overflow to infinity.
-    NaN, whether it is among the operands, the scales or the bias, gives NaN; in integers, which have none, 0.
+    A result of 8 bits saturates: numbers beyond its range, infinities included, become the nearest number
+    that it has.  Integer results are rounded to the nearest integer, ties to even.  Wider results overflow to
+    infinity.  NaN in the operands, the scales or the bias gives NaN, or 0 in an integer result.
 
     Args:
         a: array (..., M, K) of f32, f16, bf16, f8e4m3, f8e5m2, f8e4m3fnuz, f8e5m2fnuz or i8, or a vector
             (K,); of any strides.
         b: array (..., K, N) of one of these, or a vector (K,); of any strides; or `packed` numbers of 4 bits,
-            i4 or f4e2m1, of two dimensions, best contiguous along K.  Two dtypes are multiplied as
-            the wider one, i8 and fp8 as f16.  Two of f8e4m3 and f8e5m2 are multiplied as they are on Hopper,
-            if both are contiguous along K, and two of one kind on AMD's GPUs that have matrix cores for it;
-            elsewhere two kinds of fp8 are multiplied as f16, and so are two of the same kind on other GPUs.
-            f16 and bf16 are not mixed.  Shapes follow NumPy's rules, as in `matmul`.
+            i4 or f4e2m1, of two dimensions, best contiguous along K.  Shapes follow NumPy's rules, as in
+            `matmul`.  Different dtypes are multiplied as the wider one, i8 and fp8 as f16; f16 and bf16 are
+            not mixed.  Tensor cores of Hopper multiply f8e4m3 and f8e5m2 as they are, alone or mixed, if both
+            arrays are contiguous along K.  Matrix cores of AMD's GPUs multiply two arrays of one fp8 dtype as
+            they are if they have that dtype.  Other products of fp8 on GPUs, and mixtures of fp8 dtypes on
+            processors, are computed as f16.
         out: array to write; default: a new array of the framework of ``a``.
-        scale_a: a number; or an array of f32, f16 or bf16 with one element, or with one for each row of
-            ``a``: of the shape of ``a`` without K, or with 1 in the place of K; or with one for each row and
-            block, (..., M, ceil(K / 128)), or each block of rows and of K, (..., ceil(M / 128), ceil(K /
-            128)).
-        scale_b: the same for each column of ``b``, with the axes of blocks in the order of the axes of ``b``:
-            (..., ceil(K / 128), N) or (..., ceil(K / 128), ceil(N / 128)); with ``group`` an array
-            (K / group, N), also of f8e8m0.
-        zero_b: with ``group``, what is subtracted from the numbers of ``b`` before they are scaled: an array
-            (K / group, N) of f32, f16, bf16, i8 or u8.
-        group: how many neighbours along K have a scale in common; a divisor of K.
+        scale_a: a number, or an array of f32, f16 or bf16: of one element; or with a scale for each row of
+            ``a``, of the shape of ``a`` without K or with 1 in the place of K; or with a scale for each row
+            and block of K, (..., M, ceil(K / 128)); or for each block of rows and of K, (..., ceil(M / 128),
+            ceil(K / 128)).
+        scale_b: the same for each column of ``b``; axes of blocks are in the order of the axes of ``b``:
+            (..., ceil(K / 128), N) or (..., ceil(K / 128), ceil(N / 128)).  With ``group`` an array (K /
+            group, N), also of f8e8m0.
+        zero_b: zero points, with ``group``: they are subtracted from the numbers of ``b`` before these are
+            scaled.  An array (K / group, N) of f32, f16, bf16, i8 or u8.
+        group: number of neighbours along K that share a scale; a divisor of K.
         c: array that is broadcast to the result, of one of the dtypes of ``a``; it may be ``out``.
         beta: a number, as in `matmul`: the factor of ``c``, or of ``out`` if there is no ``c``.
         bias: array (N,) of f32, f16 or bf16, added to each row.
         activation: as in `matmul`.
         multiply: array that is broadcast to the result, as in `matmul`, of one of the dtypes of ``a``.
         derivative: as in `matmul`: multiplies by ``derivative'(multiply)``.
-        dropout: as in `matmul`, with ``seed`` and ``offset``.
-        seed: of dropout.
-        offset: of dropout.
+        dropout: as in `matmul`.
+        seed: the seed of dropout, as in `matmul`.
+        offset: the offset of dropout, as in `matmul`.
         residual: array that is broadcast to the result and added last, of one of the dtypes of ``a``; it may
             be ``out``.
         out_dtype: dtype of a new result, one of those of ``a``; default: the dtype in which operands are
             multiplied, f16 for fp8, and f32 for two i8.
-        prepass: whether a separate kernel converts ``b`` in memory before the product, to memory of twice the
-            bytes of ``b`` (four times those of numbers of 4 bits); default: where that is faster, as above.
+        prepass: whether a separate kernel converts ``b`` in memory before the product.  It needs memory for
+            the converted numbers: twice the bytes of ``b``, or four times for numbers of 4 bits.  Default: if
+            it is faster, as above.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
-        split_k: into how many parts K is split, as in `matmul`: a number, ``"auto"`` or, without scales of
-            blocks, ``"stream"``. With this or one of the next two arguments the kernel of the product
-            converts ``b`` unless ``prepass=True``.
+        split_k: number of parts of K, as in `matmul`, or ``"auto"``, or, without scales of blocks,
+            ``"stream"``. With this or one of the next two arguments the kernel of the product converts ``b``
+            unless ``prepass=True``.
         reduction: how the partial sums are added, as in `matmul`.
-        batch_invariant: whether the bits of a row must not depend on how many rows there are, as in
-            `matmul`.
+        batch_invariant: whether the bits of a row must not depend on the number of rows, as in `matmul`.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
@@ -144,7 +145,7 @@ def scaled_mm(
         ``out``.
 
     Raises:
-        LaunchError: shapes or devices do not fit, or ``out`` shares memory with what is read.
+        LaunchError: shapes or devices do not fit, or ``out`` shares memory with an array that is read.
         DTypeError: an unsupported dtype or mixture.
 
     Example:

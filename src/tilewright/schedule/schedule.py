@@ -151,8 +151,8 @@ def declare(
 class Schedule:
     """How the hardware computes ``C = epilogue(sum over K of A @ B)``: instruction, tile, warps, staging.
 
-    For a kernel, its arrays and an architecture, a schedule is legal as a whole, or it is refused before
-    anything is compiled, with every reason at once.
+    A schedule is checked for a kernel, its arrays and an architecture before anything is compiled.  If it is
+    not legal, the error has every reason.
 
     Args:
         atom: the instruction that multiplies.
@@ -162,64 +162,65 @@ class Schedule:
             tile.
         interleaved: whether warps take turns at the atoms of a tile; see `TiledMma`.  A staged epilogue
             without roles then stores the tile in slices of its columns.
-        stages: tiles of A and B in shared memory.
+        stages: number of stages of the ring: tiles of A, and of B, in shared memory.
         staging: one of ``"direct"``, ``"panels"``, ``"registers"``, ``"cp_async"``, ``"fragments"``,
             ``"tma"``.
         roles: one of ``"none"``, ``"cooperative"``, ``"ping-pong"``.
-        groups: groups of warps that multiply.  Cooperative groups share the rows of a tile.  Ping-pong groups
-            take a tile each, or share one with ``staging="registers"``.  Without roles, with
+        groups: number of groups of warps that multiply.  Cooperative groups share the rows of a tile.
+            Ping-pong groups take a tile each, or share one with ``staging="registers"``.  Without roles, with
             ``staging="fragments"``, groups share a tile along K: each has a part of it and its own ring, and
             their sums are added up in shared memory, in the order of the parts.
-        balanced: whether blocks have equal shares of the rows and columns, each at most a tile; else all
+        balanced: whether blocks have equal shares of the rows and columns, each at most a tile; otherwise all
             tiles but the last have the extents of ``tile``.
-        blocks: blocks of a persistent grid, at most; each computes one tile after the other, and a launch has
-            as many as finish together; 0: a block for each tile.
-        cluster: blocks along M, which share B, and along N, which share A, by multicast copies.
+        blocks: largest number of blocks of a persistent grid, in which each block computes one tile after the
+            other; a launch has as many blocks as finish together.  0: a block for each tile.
+        cluster: number of blocks along M, which share B, and along N, which share A, by multicast copies.
         group_m: rows of tiles in a band that is traversed column by column; 0: the order of the grid.
         group_n: columns of tiles in a band that is traversed row by row, instead.
-        promote: tiles along K after which sums are added to others that keep all bits; 0: never.  With 1, an
-            asynchronous atom with fewer columns than the tile multiplies one slice of columns after another,
-            and all slices use the same accumulators before they are promoted.
+        promote: number of tiles along K after which sums are added to sums of full precision; 0: never.  With
+            1, an asynchronous atom with fewer columns than the tile multiplies one slice of columns after
+            another, and all slices use the same accumulators before they are promoted.
         epilogue: one of ``"direct"``, ``"staged"``, ``"overlapped"``.
-        buffers: buffers of each group in a staged or overlapped epilogue.
-        registers: registers of each thread that multiplies, if another role copies; 0: the compiler chooses.
+        buffers: number of buffers of each group in a staged or overlapped epilogue.
+        registers: number of registers of each thread that multiplies, if another role copies; 0: the compiler
+            chooses.
         swap_ab: whether to compute the transposed product ``C^T = B^T @ A^T``, with the same elements: the
-            columns of B lie along the rows of the atom, and the rows of A along its columns, of which an atom
-            may have as few as 8.  All other fields then describe the transposed product: ``tile`` is (n, m,
-            k) in the author's words, and ``warps``, ``groups``, ``cluster``, ``group_m`` and ``group_n``
-            change likewise.
-        split_k: parts of K, each for a block; or ``"auto"`` or ``"stream"``, see `SPLITS`, with ``blocks``
-            that run at once.  The epilogue runs once, with the sums of all parts.
+            columns of B lie along the rows of the atom, and the rows of A along its columns.  This suits few
+            rows of A, because an atom may have as few as 8 columns.  All other fields then describe the
+            transposed product: ``tile`` is (n, m, k) of the original product, and ``warps``, ``groups``,
+            ``cluster``, ``group_m`` and ``group_n`` change likewise.
+        split_k: number of parts of K, each for a block; or ``"auto"`` or ``"stream"`` (see `SPLITS`), with a
+            number of ``blocks`` that run at once.  The epilogue runs once, with the sums of all parts.
         reduction: how the sums of the parts are added up: ``"workspace"``, ``"reduce-scatter"``,
             ``"turnstile"``, ``"atomic"``, ``"cluster"``; see `REDUCTIONS`.  If `matmul` is asked to split K
             without a reduction, it chooses the fastest of those with a fixed order.
-        bypass: operands that bypass shared memory, on their way into the registers of the multiplication:
-            ``""``, ``"a"``, ``"b"`` or ``"ab"``; with ``staging="registers"``.  It pays if no two warps
-            multiply the same rows of the operand, because each warp reads them for itself.
+        bypass: operands that go from global memory to the registers of the multiplication without shared
+            memory: ``""``, ``"a"``, ``"b"`` or ``"ab"``; with ``staging="registers"``.  It pays if no two
+            warps multiply the same rows of the operand, because each warp reads them for itself.
         k1: neighbours along K of A, and of B, that stay together in shared memory: the layout of a tile is
             (K0, rows, K1) with K1 fastest, for any layout of the array; 0: the layout of the array.
-        extra_rows: unused rows of K1 elements between two K0 of A, and of B; with one of them neighbouring K0
-            are in different banks.
-        dealt: threads along the rows and along K that copy a tile of A, and one of B.  Each thread copies a
-            contiguous part, and neighbouring threads are neighbours along the contiguous dimension of the
-            array; 0: all threads copy, in as few sectors as the array allows.
+        extra_rows: number of unused rows of K1 elements between two K0 of A, and of B.  With one unused row,
+            neighbouring K0 are in different banks.
+        dealt: threads along the rows and along K that copy a tile of A, and those that copy a tile of B.
+            Each thread copies a contiguous part, and neighbouring threads are neighbours along the contiguous
+            dimension of the array.  0: all threads copy, in as few sectors as the array allows.
         turned: operands that are contiguous along their rows in memory, but have K1 neighbours along K in
             shared memory: ``""``, ``"a"``, ``"b"`` or ``"ab"``; with ``staging="registers"`` and ``dealt`` of
-            the operand.  Threads read along the rows, as wide as the array allows, and turn their parts
-            around in registers.  An operand that is contiguous along K is not turned.
-        batches: batch items for which a block computes the same tile, one after the other.
-        whole: dimensions among M, N and K that are multiples of the tile's extents, some of ``"mnk"``.  No
-            access along them checks whether it is within the array, and a launch with another extent is
-            refused.
-        unroll: tiles along K in each turn of the main loop of the multiplying warps; the compiler copies the
-            body of the loop, so that the end of one tile is next to the beginning of another.
+            the operand.  Threads read along the rows, as wide as the array allows, and transpose their parts
+            in registers.  An operand that is contiguous along K is not transposed.
+        batches: number of batch items for which a block computes the same tile, one after the other.
+        whole: dimensions that are multiples of the tile's extents, some of ``"mnk"``.  Accesses along them
+            have no bounds checks, and a launch with another extent is refused.
+        unroll: number of tiles along K in each turn of the main loop of the multiplying warps.  The compiler
+            copies the body of the loop, so that it can interleave the end of one tile with the beginning of
+            the next.
         across: whether results that are reduced along rows or columns, and stored along one dimension, are
-            reduced across tiles: each tile writes its part, and the last block to arrive reduces all parts
-            in the order of the tiles.  Otherwise one tile covers all of a row, or column.
-        prefetch: whether arrays that the epilogue reads are loaded under the last product of a tile.
+            reduced across tiles: each tile writes its part, and the last block to arrive reduces all parts in
+            the order of the tiles.  Otherwise one tile must cover the whole row, or column.
+        prefetch: whether arrays that the epilogue reads are loaded while the last product of a tile runs.
 
     Raises:
-        LaunchError: a field has a value that no schedule has, e.g. an unknown name, or stages below 1.
+        LaunchError: a field has an illegal value, e.g. an unknown name, or stages below 1.
 
     Example:
         >>> import tilewright as tw
