@@ -1,4 +1,4 @@
-"""Addition of the sums of the parts of K, in their order, and the layout of these sums in global memory."""
+"""Adds the partial sums of K in order; the layout of partial sums in global memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IN_FLIGHT = 64
 """Registers of each thread for values of other parts that are read before the first of them is added."""
 
 STACKED = 128
-"""The same if the sums of the block's own part are not in registers any more."""
+"""Like `IN_FLIGHT`, if the sums of the block's own part are no longer in registers."""
 
 REGISTER_BYTES = 4
 
@@ -25,7 +25,7 @@ REGISTER_BYTES = 4
 def add_parts(total: Fragment, count: Index, most: int, part: Callable[[Index], Tensor]) -> None:
     """Add up ``count`` parts, in their order; several are read before the first of them is added.
 
-    The reads stand in a branch, so that a compiler that saves registers does not add in between.
+    The reads are in a branch, so that the compiler cannot save registers by additions between them.
 
     Args:
         total: the result.
@@ -129,7 +129,7 @@ class ThreadOrder:
 
 
 def in_order_of_threads(spread: Distribution) -> ThreadOrder:
-    """The order for a tile that threads hold; row by row if threads hold copies, or there is only one.
+    """The order for a tile in registers; row-major for a single thread, or if threads hold copies.
 
     Args:
         spread: threads that hold the elements.

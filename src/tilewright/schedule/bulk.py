@@ -147,7 +147,7 @@ class BulkStaging(Staging):
         return Consumer(self)
 
     def number(self, work: Work, at: LoopStep) -> Index:
-        """The number of a step since the block began, from which the stage and its phase follow."""
+        """The number of a step since the block began; it determines the stage and its phase."""
         if "number" in at.shared:
             return at.shared["number"] + at.ahead  # type: ignore[no-any-return]
         if at.ahead or not at.inside:

@@ -78,7 +78,7 @@ def candidates(question: Question) -> tuple[Candidate, ...]:
 
     Returns:
         Each proposal as it would run: with the fallback engine if bulk copies cannot carry an array.
-        ``against`` of one that is not legal has every reason.
+        If a proposal is not legal, its ``against`` has every reason.
     """
     asked = question.form, question.classes, question.arch
     found: dict[object, Candidate] = {}
@@ -96,7 +96,7 @@ def candidates(question: Question) -> tuple[Candidate, ...]:
 def proposals(question: Question) -> Iterator[Candidate]:
     """The proposals of the rules of the question's target; the first is the choice.
 
-    Each is made when it is asked for, and its legality is not checked yet.
+    Proposals are made lazily, and their legality is not checked yet.
     """
     found = CHOOSERS[owner(question.arch.name).name](question)
     changes: list[Callable[[Schedule], Schedule | None]] = []
@@ -171,9 +171,9 @@ def schedule_of_lists(question: Question) -> Schedule:
 def list_proposals(question: Question) -> Iterator[Candidate]:
     """The proposals for products of lists, computed by a persistent grid.
 
-    They are changed from the proposals for the items of a batch.  Bulk copies load the arrays if all of them
-    can have tensor maps.  If not, threads copy: for the same asynchronous multiply if rows begin at multiples
-    of 4 bytes, else for ``mma.sync`` or multiply-adds.
+    They are derived from the proposals for a batch.  Bulk copies load the arrays if all of them can have
+    tensor maps.  If not, threads copy: for the same asynchronous multiply if rows begin at multiples of 4
+    bytes, else for ``mma.sync`` or multiply-adds.
 
     Args:
         question: the problem, of a form of lists; its extents are those of a typical product.
@@ -233,7 +233,7 @@ INSTRUCTIONS = ("wgmma", "mma", "mfma", "wmma", "fma")
 def split_candidates(question: Question) -> Iterator[Candidate]:
     """The legal candidates that split K as requested, in the order of the estimates.
 
-    A candidate is checked when it is its turn.  If its ring gets shorter then, its turn comes again.
+    A candidate is checked when its turn comes.  If the check shortens its ring, it is queued again.
 
     Args:
         question: the problem, with the request to split K.

@@ -429,7 +429,8 @@ class F64Estimate(Estimate):
         waiting: cycles that a scheduler's only warp waits for each cycle in which it multiplies.
         other_registers: registers of a thread besides its sums and both sets of its operands.
         shared_bytes: bytes from shared memory into the registers of a multiprocessor, in each clock.
-        cached_bytes: bytes from the second-level cache into a multiprocessor in each clock, if all read.
+        cached_bytes: bytes from the second-level cache into each multiprocessor in each clock, if all of them
+            read.
     """
 
     fixed_us: float = 4.0

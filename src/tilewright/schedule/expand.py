@@ -39,8 +39,8 @@ def whole_tiles(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> di
 
     Args:
         form: what is computed, as the schedule multiplies it.
-        schedule: how.
-        arguments: the kernel's, by name.
+        schedule: how it is computed.
+        arguments: the kernel's arguments, by name.
     """
     spans = dict(zip("mnk", (form.m, form.n, form.a.depth), strict=True))
     units = {spans[dim]: schedule.tile["mnk".index(dim)] for dim in schedule.whole}

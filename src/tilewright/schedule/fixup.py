@@ -59,7 +59,7 @@ class SplitReduction(ReductionTraits):
         Args:
             schedule: the schedule.
             split: tiles whose K is split, and the parts of all of them; None: no tile is split.
-            totals: sums of each element.
+            totals: number of sums of each element.
         """
         return cls()
 
@@ -386,7 +386,7 @@ class SharedSums(SplitReduction):
     def end_tile(
         self, work: Work, totals: Sequence[Fragment], values: Any, epilogue: Any, store: Store
     ) -> None:
-        """Write the sums of a part to where all others read them."""
+        """Write the sums of a part to shared memory, where the others read them."""
         [total] = totals
         with made_by("reduction"):
             tw.copy(total, self.sums[work.group])

@@ -125,7 +125,7 @@ class Form:
         return found
 
     def spec(self, operand: Operand, specs: Mapping[str, TensorSpec]) -> TensorSpec:
-        """The class of an array, or of a view, whose contiguous dimension alone is known.
+        """The class of an array or a view; of a view, only the contiguous dimension is known.
 
         Args:
             operand: the array, or the view.

@@ -158,7 +158,7 @@ class Fragments(CpAsync):
 
     @property
     def ahead(self) -> int:
-        """Parts before its multiplication at which a tile must have arrived."""
+        """Number of parts before its multiplication by which a tile must have arrived."""
         return 2 if self.decodes and not self.run else 1
 
     @property

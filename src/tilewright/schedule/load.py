@@ -250,9 +250,9 @@ def resident_blocks(
     Args:
         arch: the machine.
         shared_bytes: shared memory of a block.
-        threads: of a block.
-        registers: of a thread; 0: they do not limit the blocks.
-        most: blocks at most.
+        threads: threads of a block.
+        registers: registers of a thread; 0: they do not limit the blocks.
+        most: largest number of blocks.
         reserved: shared memory that the system takes for each block.
 
     Example:

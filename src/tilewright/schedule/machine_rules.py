@@ -166,7 +166,7 @@ def fragments(case: ScheduleOnMachine) -> Reasons:
 
 
 def sums_beside(case: ScheduleOnMachine) -> Reasons:
-    """The same for asynchronous atoms, and for roles."""
+    """Like `fragments`, for asynchronous atoms and for roles."""
     if case.schedule.atom.asynchronous or case.is_bulk or case.schedule.alternates:
         yield from _accumulators(case)
 

@@ -34,7 +34,7 @@ class PanelStaging(WholeBlock):
 
     @classmethod
     def buffers_of(cls, schedule: Schedule, tile: OperandTile, run: int) -> list[Buffer]:
-        """The tile for the multiplication; before it a narrow one, if it is packed before it is converted."""
+        """The tile for the multiplication; before it a narrow tile, if elements are packed unconverted."""
         atom, name = schedule.atom, f"s{tile.factor.name}"
         unit = panel_rows(atom, tile.side == 0, tile.along_rows)
         kind = (atom.a_dtype, atom.b_dtype)[tile.side] if not tile.factor.is_plain else tile.dtype

@@ -39,7 +39,7 @@ class TiledProblem:
         k: elements along K.
         tile: extents (m, n, k) of a tile.
         groups: groups of its rows or columns, instead of batches.
-        least: steps along K that are taken at least; if there are fewer, they add zeros.
+        least: smallest number of steps along K; missing steps add zeros.
     """
 
     batch: tuple[Index, ...]
@@ -56,8 +56,8 @@ class TiledProblem:
 
         Args:
             form: what is computed.
-            schedule: how.
-            arguments: the kernel's, by name.
+            schedule: how it is computed.
+            arguments: the kernel's arguments, by name.
         """
         leading = form.batch if form.flow.grouped is None else ()
         spans = (*leading, form.m, form.n, form.a.depth)
@@ -99,7 +99,7 @@ class TiledProblem:
         return self.at_least(ceil_div(self.k, self.tile[2]))
 
     def at_least(self, steps: Index) -> Index:
-        """A number of steps, or the number that is taken at least."""
+        """A number of steps, but not less than `least`."""
         return maximum(steps, self.least) if self.least else steps
 
 
@@ -159,7 +159,7 @@ class Partition:
 
     @classmethod
     def takes(cls, form: Form, schedule: Schedule) -> bool:
-        """Whether it is the partition of a schedule, if none before it in the table is."""
+        """Whether this partition serves a schedule, if no earlier one in the table does."""
         return True
 
     @classmethod
@@ -168,8 +168,8 @@ class Partition:
 
         Args:
             form: what is computed.
-            schedule: how.
-            arguments: the kernel's, by name.
+            schedule: how it is computed.
+            arguments: the kernel's arguments, by name.
         """
         return cls()
 
@@ -179,7 +179,7 @@ class Partition:
         return iter(())
 
     def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
-        """The block's tiles; of groups that take turns each one's own, every ``each``-th."""
+        """The block's tiles; if groups take turns, every ``each``-th tile from the group's first on."""
         return iter(())
 
     def part_of(self, matrix: Tensor, rows: int | None = None, columns: int | None = None) -> Tensor:
@@ -221,7 +221,7 @@ class TilePartition(Partition):
 
     Args:
         problem: what is computed.
-        schedule: how.
+        schedule: how it is computed.
     """
 
     in_clusters = True
@@ -253,7 +253,7 @@ class TilePartition(Partition):
         return let(place[0] // across)
 
     def _tile(self, index: Index) -> tuple[Index, Index]:
-        """The tile of a block, by the number of its cluster's."""
+        """The tile of a block, given the number of its cluster's tile."""
         m, n = TileOrder.of(self.schedule).place(index, self.tiles_m, self.tiles_n)
         if self.cluster == (1, 1):
             return m, n
@@ -327,7 +327,7 @@ class DataParallel(TilePartition):
 
     Args:
         problem: what is computed.
-        schedule: how.
+        schedule: how it is computed.
         parts: parts of K; None: the schedule's.
     """
 
@@ -391,7 +391,7 @@ class DataParallel(TilePartition):
         return each, more
 
     def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
-        """The block's tile; of groups that share its K each one's part."""
+        """The block's tile; if groups share its K, the group's part of it."""
         m, n = self.place
         steps, segment = self.steps, self.segment
         if self.schedule.along_k > 1:
@@ -446,7 +446,7 @@ class Batches(DataParallel):
 class Shares(DataParallel):
     """A block for each of equal shares of the rows and of the columns; none is larger than a tile.
 
-    A block computes the one tile of a problem of its own: `part_of` gives its part of each array.
+    The share of a block is a separate problem of one tile; `part_of` gives the block's part of each array.
     """
 
     cuts_arrays, in_clusters = True, False
@@ -458,7 +458,7 @@ class Shares(DataParallel):
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
-        """A share of the rows and columns is a problem of its own, for one block."""
+        """A share of the rows and columns is a separate problem, for one block."""
         schedule, product = facts.schedule, facts.form.sum
         if not schedule.balanced:
             return
@@ -534,7 +534,7 @@ class Persistent(TilePartition):
         return blocks  # noqa: RET504 the kernel's parameter is named after it
 
     def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
-        """The block's tiles; of groups that take turns each one's own, every ``each``-th."""
+        """The block's tiles; if groups take turns, every ``each``-th tile from the group's first on."""
         turns = self.turns if each == 1 else (self.turns + each - 1 - group) // each
         done = var(0) if self.problem.groups is not None else None
         for turn in traced_range(turns):
@@ -563,8 +563,8 @@ class Persistent(TilePartition):
 class Stream(Persistent):
     """Stream-K: the steps of tiles, one tile after the other, are dealt out to the blocks in equal shares.
 
-    If there are more than two tiles for each block, the others are computed as a whole: each block has its
-    share of the steps of the first tiles, then whole tiles.  A block's share begins in one tile and ends in
+    If there are more than two tiles for each block, only the first tiles are dealt out by steps: each block
+    computes its share of their steps, then whole tiles.  A block's share begins in one tile and ends in
     another, so that it has a part of each at most.
 
     Source: Osama et al., "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix

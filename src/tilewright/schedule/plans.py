@@ -37,7 +37,7 @@ class Sums:
 
     Args:
         acc: accumulators of the instruction.
-        total: sums with all bits, to which ``acc`` is promoted; ``acc`` itself without promotion.
+        total: sums of full precision, to which ``acc`` is promoted; ``acc`` itself without promotion.
         scales: factors of ``acc`` when it is promoted.
     """
 
@@ -54,7 +54,7 @@ class TileAccumulation:
         mma: the tiled MMA.
         products: the products of a step.
         overlap: parts that may begin before an asynchronous product must be complete.
-        promote: tiles along K after which sums are added to others that keep all bits; 0: never.
+        promote: tiles along K after which sums are promoted; 0: never.
         scales: factors of the sums when they are promoted.
         parts: number of parts along K in which a tile is multiplied.
     """
@@ -213,7 +213,7 @@ class TileAccumulation:
         return [*found, Verb("scale", 1, scale, self.parts, outside=True)] if self.scales else found
 
     def _promote(self, sums: Sums, *, again: bool) -> None:
-        """Add all sums to those that keep all bits; clear them if more products follow."""
+        """Add all sums to those of full precision; clear them if more products follow."""
         for number, acc in enumerate(sums.acc):
             self._promote_one(sums, number)
             if again and not self.refreshes:
@@ -225,7 +225,7 @@ class TileAccumulation:
         return self.takes_turns and self.parts == 1 and self.scales.have_factors
 
     def _promote_one(self, sums: Sums, number: int, step: LoopStep | None = None) -> None:
-        """Add the sums of one total, or of one slice, to those that keep all bits."""
+        """Add the sums of one total, or of one slice, to those of full precision."""
         total, acc = sums.total[number], sums.acc[number]
         if self.scales:
             factors = None if step is None else step.shared.get("factors")
@@ -297,11 +297,12 @@ def slice_of(mma: TiledMma, count: int) -> TiledMma:
 def takes_turns(atom: MmaAtom, totals: int, promote: int) -> bool:
     """Whether all totals are promoted in turn from the same accumulators, which saves registers.
 
-    They are if each tile along K is promoted, and the atom is asynchronous, so that a product can overwrite.
+    This needs a promotion after each tile along K, and an asynchronous atom, whose product can overwrite the
+    accumulators.
 
     Args:
         atom: the instruction.
-        totals: sums of each element.
+        totals: number of sums of each element.
         promote: tiles along K after which sums are promoted; 0: never.
     """
     return promote == 1 and atom.asynchronous and totals > 1
@@ -312,7 +313,7 @@ def values_of_sums(mma: TiledMma, totals: int, promote: int) -> int:
 
     Args:
         mma: the tiled MMA of the group.
-        totals: sums of each element.
+        totals: number of sums of each element.
         promote: tiles along K after which sums are promoted; 0: never.
     """
     count, each = slices(mma, promote), mma.c().size_values

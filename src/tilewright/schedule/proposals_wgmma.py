@@ -7,9 +7,9 @@ A form's rate of multiplication says little if blocks are few or wait for memory
 join the others, and each form that leaves multiprocessors idle also comes with its K in parts.  The estimate
 `BULK` ranks all of them.
 
-Up to 64 rows of A cost no time in addition to B, which is read once.  The number of bytes on their way
-counts: deep steps, of several times 128 bytes of K, in a ring that fills the shared memory of a
-multiprocessor.  The columns of B lie along the rows of ``wgmma``.
+Up to 64 rows of A cost no time in addition to B, which is read once.  The number of bytes in flight counts:
+deep steps, of several times 128 bytes of K, in a ring that fills the shared memory of a multiprocessor.  The
+columns of B lie along the rows of ``wgmma``.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class WgmmaForm:
 
         Args:
             question: the problem as it is multiplied.
-            schedule: of the form.
+            schedule: the schedule of the form.
             row_us: time of 128 bytes of a row of A, and of B, for all operands that are loaded.
         """
         in_slices = self.promotes_slices(question)
@@ -433,11 +433,11 @@ class RowStream:
     """A form of the Hopper kernel for few rows of A.
 
     Args:
-        groups: that multiply.
-        depth: of a step, in units of 128 bytes of K.
+        groups: number of groups that multiply.
+        depth: depth of a step, in units of 128 bytes of K.
         beside: blocks that share a multiprocessor, and its shared memory.
         each: columns of B that a group multiplies.
-        most: stages.
+        most: largest number of stages.
         copies: of the main loop's body in each turn; with several, results leave from registers.
     """
 
@@ -469,7 +469,7 @@ class RowStream:
 
         Args:
             question: the problem.
-            rows: of A, in a tile.
+            rows: rows of A in a tile.
             promoted: elements along K after which sums are promoted; 0: never.
         """
         block_k = self.block_k(question)

@@ -48,12 +48,12 @@ STAGING_CLASSES: Mapping[str, type[Staging]] = {
 }
 """Stagings: how tiles of A and B come to where they are multiplied, by the values of `Schedule.staging`.
 
-``"direct"``: copied into shared memory, then multiplied.  ``"panels"``: packed in the order in which a
-single thread multiplies them.  ``"double"``: the next tile is copied into one half of shared memory while
-the other half is multiplied.  ``"registers"``: the next tile waits in registers while this one is
-multiplied.  ``"cp_async"``: a ring of tiles in shared memory is filled in the background.
-``"fragments"``: as before, and from there into registers one part ahead of the multiplication.  ``"tma"``: a
-warp of its own fills the ring by bulk copies; see ``roles``.
+``"direct"``: copied into shared memory, then multiplied.  ``"panels"``: packed in the order in which a single
+thread multiplies them.  ``"double"``: the next tile is copied into one half of shared memory while the other
+half is multiplied.  ``"registers"``: the next tile waits in registers while this one is multiplied.
+``"cp_async"``: a ring of tiles in shared memory is filled in the background.  ``"fragments"``: as before, and
+from there into registers one part ahead of the multiplication.  ``"tma"``: a separate warp fills the ring by
+bulk copies; see ``roles``.
 """
 
 EPILOGUE_CLASSES: Mapping[str, type[DirectEpilogue]] = {
@@ -63,9 +63,9 @@ EPILOGUE_CLASSES: Mapping[str, type[DirectEpilogue]] = {
 }
 """Epilogues: how a tile of the result comes to global memory, by the values of `Schedule.epilogue`.
 
-``"direct"``: from registers.  ``"staged"``: through shared memory, where warps have roles slice by slice and
-by bulk copies.  ``"overlapped"``: likewise, and warps of their own store under the multiplications of the
-next tile, and bring what is added to the sums.
+``"direct"``: from registers.  ``"staged"``: through shared memory; if warps have roles, slice by slice and by
+bulk copies.  ``"overlapped"``: likewise, but separate warps store a tile while the next one is multiplied,
+and load the arrays that are added to the sums.
 """
 
 REDUCTION_CLASSES: Mapping[str, type[SplitReduction]] = {
@@ -77,14 +77,14 @@ REDUCTION_CLASSES: Mapping[str, type[SplitReduction]] = {
 }
 """Reductions: how the sums of the parts of K come together, by the values of `Schedule.reduction`.
 
-``"workspace"``: each part is written to memory of its own, and who comes last adds them up in their order.
-``"reduce-scatter"``: likewise, but the blocks of a tile wait for each other, and each adds up all parts, in
-their order, of a share of the tile; on a GPU all of them must run at once.  Where something is reduced, or
-stored along one dimension, the first block does the whole tile.
-``"turnstile"``: each part waits for the one before it and adds its own.  ``"atomic"``: parts are added where
-they meet, in the order in which they come, so that floats may be rounded otherwise from run to run.
-``"cluster"``: the blocks of a tile's parts are a cluster; each keeps its sums in its shared memory, and all
-add up the parts, in their order, of a share of the tile.
+``"workspace"``: each part is written to its own memory, and the last block to arrive adds the parts in their
+order.  ``"reduce-scatter"``: likewise, but the blocks of a tile wait for each other, and each adds up all
+parts, in their order, of a share of the tile; on a GPU all of them must run at once.  If the result is
+reduced, or stored along one dimension, the first block does the whole tile.  ``"turnstile"``: each part waits
+for the one before it and adds its own.  ``"atomic"``: parts are added in memory in the order in which they
+arrive, so that floats may be rounded differently from run to run. ``"cluster"``: the blocks of a tile's parts
+are a cluster; each keeps its sums in its shared memory, and all add up the parts, in their order, of a share
+of the tile.
 """
 
 PARTITIONS: Sequence[type[Partition]] = (ListTiles, Stream, Shares, Persistent, Batches, DataParallel)
@@ -152,7 +152,7 @@ class ScheduleOnMachine(ScheduleFacts):
 
     @property
     def copying(self) -> int:
-        """Threads of the roles that copy, or store what others have computed."""
+        """Threads of the roles that copy, or that only store."""
         return self.threads - self.schedule.groups * self.mma.threads
 
     @property
@@ -177,7 +177,7 @@ class ScheduleOnMachine(ScheduleFacts):
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a block; buffers that are used apart lie in the same memory."""
+        """Bytes of shared memory of a block; buffers that are used at different times may share memory."""
         total = 0
         for buffer in self.shared:
             total = _up(total, buffer.align) + buffer.bytes

@@ -97,7 +97,7 @@ class EpilogueTraits:
     """Whether results pass through shared memory."""
 
     hands_over = False
-    """Whether warps of their own store what others have computed."""
+    """Whether separate warps store what the multiplying warps have computed."""
 
     without_helpers = ""
     """Name of the epilogue with the same buffers whose multiplying warps store; empty: itself."""
@@ -345,7 +345,7 @@ class Schedule:
 
     @property
     def storing_groups(self) -> int:
-        """Groups of warps that store, each with buffers of its own."""
+        """Groups of warps that store, each with its own buffers."""
         return self.groups if self.stores_by_groups else self.cooperating
 
     @property
@@ -381,7 +381,7 @@ class Schedule:
 
     @property
     def block_k(self) -> int:
-        """How deep the tiles of A and B are that are copied at once."""
+        """Depth along K of the tiles of A and B that are copied at once."""
         return self.tile[2]
 
     @launches

@@ -1,8 +1,8 @@
 """The operands of a product under a schedule: their tiles, and the order of K in which a lane takes them.
 
-A lane of ``mma.sync`` holds pairs along K that lie apart, so that it would load packed elements byte by byte.
-The order of K does not matter to a sum.  If both operands are taken in another order along K, one access of a
-lane brings all of its neighbours.
+A lane of ``mma.sync`` holds pairs that are not neighbours along K, so it would load packed elements byte by
+byte.  A sum may take K in any order.  If both operands take K in another order, one access loads all elements
+of a lane.
 """
 
 from __future__ import annotations

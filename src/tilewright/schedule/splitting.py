@@ -1,4 +1,4 @@
-"""Splitting K: the schedules that split K, made of one that does not, and their estimated times."""
+"""Splitting K: derives schedules that split K from one that does not, and estimates their times."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def split_schedule(
 def period_of(depth: int) -> int:
     """Elements along K after which sums are promoted, if that may depend on K alone.
 
-    A power of 2; K has at most `PERIODS` of them.
+    It is a power of 2; K has at most `PERIODS` periods.
 
     Example:
         >>> period_of(4096), period_of(4097), period_of(100), period_of(28672)
@@ -131,8 +131,8 @@ def in_clusters(processors: int, size: int) -> int:
 def with_more_blocks(question: Question, schedule: Schedule) -> Iterator[Schedule]:
     """A schedule that splits K, and the same with more blocks for each multiprocessor.
 
-    There are at most as many blocks as run at once, about.  A schedule whose blocks wait for each other gets
-    no more of them.
+    There are at most about as many blocks as run at once.  A schedule whose blocks wait for each other gets
+    no more blocks.
 
     Args:
         question: the problem.
@@ -185,7 +185,7 @@ def legal_way(question: Question, plain: Candidate, way: Candidate) -> Candidate
 
 
 def schedules_of(question: Question, plain: Schedule, wanted: Splitting) -> Iterator[Schedule]:
-    """The schedules that split K, made of one that does not; their legality is not checked yet.
+    """The schedules that split K, derived from one that does not; their legality is not checked yet.
 
     Args:
         question: the problem.

@@ -163,8 +163,8 @@ class OneOfPairs:
 def is_widened(atom: MmaAtom, side: int, dtype: DType, *, along_k: bool) -> bool:
     """Whether packed elements are converted before they are written to shared memory.
 
-    They are if a lane multiplies fewer neighbours along K than share a byte, or if neighbours along K share
-    no byte.
+    That is so if a lane multiplies fewer neighbours along K than share a byte, or if neighbours along K do
+    not share bytes.
 
     Args:
         atom: the instruction.
@@ -221,7 +221,7 @@ class PackedTile:
 def is_packed_first(source: DType, dtype: DType, unit: int, *, along_rows: bool) -> bool:
     """Whether a tile is packed first, and converted afterwards.
 
-    Conversion and transposition at once move numbers one by one, but each of them alone moves whole vectors.
+    Converting and transposing at once moves numbers one by one; one of the two alone moves vectors.
     Packed elements are not transposed.  Truth values are converted in vectors before they are transposed.
 
     Args:

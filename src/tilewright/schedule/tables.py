@@ -1,7 +1,7 @@
 """Tables of measured schedules: the fastest schedule for each measured problem on one device, as text.
 
-A table is data.  It was measured among the schedules that the rules proposed then, by a library with the same
-text of schedules.  A table is refused if either differs now.
+A table belongs to the rules that proposed the measured schedules, and to the text format of schedules.  It is
+refused if either has changed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def schedule_format(count: int | None = None) -> str:
     older texts, which have the format of the fields before it.
 
     Args:
-        count: the first so many fields; None: all.
+        count: number of leading fields to include; None: all.
     """
     known = fields(Schedule)[:count]
     defaults = {field.name: field.default for field in known}
@@ -168,7 +168,7 @@ def checked(record: Any, fields: Mapping[str, type], where: str) -> dict[str, An
     Args:
         record: the JSON value.
         fields: the type of each field; a float is finite, and may be written as an integer.
-        where: the record's place, as errors name it.
+        where: location of the record, for error messages.
 
     Raises:
         TableError: the record is not an object with exactly these fields; names the first wrong one.
@@ -238,7 +238,7 @@ class MeasuredSchedule:
 
         Args:
             record: a JSON object, as `record` makes it.
-            where: the record's place, as errors name it.
+            where: location of the record, for error messages.
 
         Raises:
             TableError: the record is not an entry.

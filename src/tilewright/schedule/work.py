@@ -35,7 +35,7 @@ class Segment:
         part: its number among the parts of the tile.
         parts: parts of the tile.
         slot: part -> its place among all parts of all tiles.
-        end: the first k after it; None if nobody asks.
+        end: the first k after it; None if it is not needed.
     """
 
     begin: Index = 0
@@ -54,13 +54,13 @@ class Work:
         batch: its index along each leading dimension.
         m: its place along the rows.
         n: its place along the columns.
-        first: steps along K that the block has done before.
+        first: number of steps along K that the block has done before.
         steps: steps along K of this tile.
         item: tiles that the same warps took before.
         group: the group of warps that takes it.
         segment: the part of K; all of K if it is not split.
         cuts: the rows, and the columns, that belong to its group of rows; None: all of them.
-        begins: whether the block's tile before is of another batch item; True if that is not known.
+        begins: whether the block's previous tile belongs to another batch item; True if that is not known.
     """
 
     batch: tuple[Index, ...]
@@ -141,7 +141,7 @@ class RowGroups:
 
 
 def last_not_after(number: Index, count: Index, first_of: Callable[[Index], Index]) -> Index:
-    """The last group whose first number is not above a number, found by halving.
+    """The last group whose first number is not above a number, found by bisection.
 
     Args:
         number: the number.

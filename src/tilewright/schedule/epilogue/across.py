@@ -42,7 +42,7 @@ class Across:
 
     Args:
         form: what is computed.
-        schedule: how.
+        schedule: how it is computed.
         nodes: the reductions.
         dim: dimension along which they reduce: 0 for rows, 1 for columns.
         extents: rows and columns of the result.

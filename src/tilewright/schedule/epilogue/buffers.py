@@ -71,7 +71,7 @@ class PanelBuffers:
     Args:
         side: the array.
         shape: rows and columns of a buffer.
-        buffer: all of them, as `result_tiles` makes it.
+        buffer: the tensor of all buffers, from `result_tiles`.
     """
 
     def __init__(self, side: StagedArray, shape: tuple[int, int], buffer: Buffer) -> None:
@@ -127,7 +127,7 @@ class RowBuffers:
 
     Args:
         side: the array.
-        buffer: all of them, as `result_tiles` makes it.
+        buffer: the tensor of all buffers, from `result_tiles`.
     """
 
     by_bulk = False

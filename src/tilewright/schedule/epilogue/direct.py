@@ -51,8 +51,8 @@ class DirectEpilogue(EpilogueTraits):
 
     Args:
         form: what is computed.
-        schedule: how.
-        arguments: the kernel's.
+        schedule: how it is computed.
+        arguments: the kernel's arguments.
         partition: the tiles of a block.
     """
 
@@ -78,17 +78,17 @@ class DirectEpilogue(EpilogueTraits):
 
     @classmethod
     def stores_slices(cls, facts: ScheduleFacts, columns: int) -> bool:
-        """Whether the sums of so many columns are stored before those of the next ones are complete."""
+        """Whether a slice of this width is stored before the sums of the next slice are complete."""
         return False
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
-        """Reasons to refuse a schedule that only this epilogue has."""
+        """Reasons of this epilogue to refuse a schedule."""
         return iter(())
 
     @classmethod
     def against_bulk(cls, facts: ScheduleFacts) -> Iterator[tuple[Store, str]]:
-        """Reasons of each result that threads store, because bulk copies cannot."""
+        """A reason for each result that threads store because bulk copies cannot."""
         return iter(())
 
     def __init__(self, form: Form, schedule: Schedule, arguments: Arguments, partition: Partition) -> None:
@@ -268,7 +268,7 @@ def shared_columns(form: Form, schedule: Schedule, spread: Distribution) -> int:
 
 
 def in_parts(spread: Distribution, columns: int) -> bool:
-    """Whether slices of so many columns make up a tile, and are equal parts of every thread's values."""
+    """Whether slices of this width divide a tile, and each thread's values, into equal parts."""
     if spread.shape[1] % columns:
         return False
     try:

@@ -29,12 +29,12 @@ REDUCE = {"sum": reduce_sum, "max": reduce_max, "min": reduce_min}
 class Reductions:
     """Reductions of tiles, with their shared memory.
 
-    A reduction is over the whole extent.  So a tile must cover it, which the launch requires of the extents,
-    unless the schedule combines the reductions of tiles.  Elements of the tile past the edge do not count.
+    A reduction covers the whole extent.  Unless the schedule combines the reductions of tiles, one tile must
+    cover the extent; the launch checks this.  Elements of the tile past the edge do not count.
 
     Args:
         form: what is computed.
-        schedule: how.
+        schedule: how it is computed.
         extents: rows and columns of the result.
     """
 

@@ -1,12 +1,12 @@
 """Epilogues through shared memory to global memory, slice by slice, so that whole rows are written at once.
 
-Stores may go on under the next tile's multiplications, by warps of their own (`OverlappedEpilogue`).  The
-buffers of a group of warps then are a ring between the group, which fills them, and a warp that stores them.
-The group waits for a free buffer and signals when it is written; its next tile begins at once.  With buffers
-for a whole tile, it waits for stores that began a tile ago.
+Separate warps may store one tile while the next one is multiplied (`OverlappedEpilogue`).  The buffers of a
+group of warps are then a ring: the group fills buffers, and a warp stores them.  The group waits for a free
+buffer and signals when it is written; its next tile begins at once.  With buffers for a whole tile, it waits
+for stores that began a tile ago.
 
-An array of the size of the result that the epilogue reads, such as a residual, or C itself, comes the other
-way: the warp that stores loads its slice into the free buffer, and each thread reads the addend from the
+An array of the size of the result that the epilogue reads, e.g. a residual, or C itself, takes the opposite
+way.  The warp that stores loads its slice into the free buffer, and each thread reads the addend from the
 place to which it then writes the sum.  The array needs the dtype and order of the result.
 """
 
@@ -59,13 +59,13 @@ from tilewright.schedule.work import Work
 
 
 class StagedEpilogue(DirectEpilogue):
-    """Through buffers in shared memory.
+    """An epilogue that stores through buffers in shared memory.
 
-    Where warps have roles, each group of warps goes through its tile by slices of 128 bytes of columns, and
-    bulk copies take one slice while the next one is computed.  An array that bulk copies do not store (rows
-    that are no multiples of 16 bytes, which they would write beyond) is stored by the group's threads, in
-    whole rows.  Without roles all threads store the whole tile in that way, or slices where warps take turns;
-    so do groups that load and multiply in turns, each its own tile, and all of them meet for each slice.
+    If warps have roles, each group of warps stores its tile in slices with rows of 128 bytes: bulk copies
+    store one slice while the group computes the next one.  If bulk copies cannot store an array (its rows are
+    not multiples of 16 bytes), the group's threads store it in whole rows.  Without roles, all threads store
+    the whole tile in whole rows, or slice by slice if warps take turns.  Groups that load and multiply in
+    turns do the same, each with its own tile, and all of them meet for each slice.
     """
 
     is_buffered = True
@@ -99,15 +99,15 @@ class StagedEpilogue(DirectEpilogue):
         """Columns of the slices in which a tile goes through shared memory.
 
         With roles, a slice has rows of 128 bytes of the narrowest elements.  If all results are contiguous
-        along the rows of the tile, as those of exchanged operands are, slices that groups store themselves
-        are narrow: two of them take the memory of one, and blocks that share a tile have one each.
+        along the rows of the tile, as in a transposed product, slices that groups store themselves are
+        narrow: two of them take the memory of one, and blocks that share a tile have one each.
 
         Without roles, warps that take turns at the atoms of a tile store after as few turns as make rows of
         128 bytes; other warps store all columns, or those of a share.
 
         Args:
             form: what is computed.
-            schedule: how.
+            schedule: how it is computed.
             mma: the tiled MMA of one group.
             results: the results that pass through shared memory.
         """
@@ -163,7 +163,7 @@ class StagedEpilogue(DirectEpilogue):
 
     @classmethod
     def against_bulk(cls, facts: ScheduleFacts) -> Iterator[tuple[Store, str]]:
-        """Reasons of each result that threads store in whole rows, because bulk copies cannot."""
+        """A reason for each result that threads store in whole rows because bulk copies cannot."""
         form, rows, columns = facts.form, facts.mma.tile[0], cls.slice_columns(facts)
         for store, (_, dtype, along_rows) in results_of(facts):
             name, width, unit = store.operand.name, ROW_BYTES // dtype.bytes, store_unit(facts, store)
@@ -246,12 +246,12 @@ class StagedEpilogue(DirectEpilogue):
 
 
 class OverlappedEpilogue(StagedEpilogue):
-    """Through buffers that warps of their own store from, and bring residuals to.
+    """An epilogue through buffers, from which separate warps store, and to which they load residuals.
 
     Args:
         form: what is computed.
         schedule: how; its warps have roles.
-        arguments: the kernel's.
+        arguments: the kernel's arguments.
         partition: the tiles of a block.
     """
 
@@ -276,7 +276,7 @@ class OverlappedEpilogue(StagedEpilogue):
 
     @classmethod
     def buffers_for(cls, form: Form, schedule: Schedule, slices: int) -> int:
-        """A number that divides that of the slices, so that each slice has its buffer."""
+        """A divisor of the number of slices, so that a slice always has the same buffer."""
         return divisor_at_most(slices, schedule.buffers)
 
     @classmethod
@@ -299,7 +299,7 @@ class OverlappedEpilogue(StagedEpilogue):
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
-        """Warps of their own need roles, and whole sums."""
+        """Separate warps need roles, and whole sums."""
         schedule, store = facts.schedule, facts.form.stores[0]
         if schedule.roles == "none":
             text = 'warps of their own store under multiplications, and roles="none" has none'
@@ -331,7 +331,7 @@ class OverlappedEpilogue(StagedEpilogue):
         return group * self.buffers + j % self.buffers
 
     def use(self, work: Work, j: int) -> Index:
-        """Earlier uses of the buffer of a slice."""
+        """Number of earlier uses of the buffer of a slice."""
         return work.item * (self.count // self.buffers) + j // self.buffers
 
     def part(self, tile: Values, j: int) -> Values:
@@ -373,7 +373,7 @@ class OverlappedEpilogue(StagedEpilogue):
         return self.held
 
     def drain(self) -> None:
-        """Wait for stores of the group's own, if it stores itself."""
+        """Wait for the group's own stores, if it stores itself."""
         if not self.handed_over:
             super().drain()
 

@@ -69,7 +69,7 @@ class Views:
 
     Args:
         form: what is computed.
-        arguments: the kernel's.
+        arguments: the kernel's arguments.
         partition: which parts of the arrays a block sees.
     """
 
@@ -104,7 +104,7 @@ class Views:
         return of_integer(known.expr, node.dtype) if isinstance(known, Scalar) else known
 
     def integer(self, value: Int) -> Index:
-        """An integer of the flow, as the kernel's arguments have it."""
+        """The value of a flow's integer in the kernel's arguments."""
         known: dict[Sym, Int] = {}
         for parameter in self.form.flow.parameters:
             if isinstance(parameter, Operand):
@@ -127,7 +127,7 @@ class Values:
         reductions: reduce whole tiles.
         place: the block.
         spread: the map of its elements to threads.
-        sums: the sums of the block; None: slices of those of the outer block.
+        sums: the sums of the block; None: slices of the outer block's sums.
         outer: the values of the block that contains this one, and the columns of this one in it.
     """
 
@@ -171,7 +171,7 @@ class Values:
                     self.value(node)
 
     def value(self, node: Node) -> Any:
-        """A value: a tile that has extent 1 along what it does not vary along, or a number."""
+        """A value: a number, or a tile with extent 1 along dimensions that it does not vary along."""
         if id(node) not in self._known:
             with made_by(node=node):
                 part = None
