@@ -1,8 +1,8 @@
-"""Complex products of halves as one real product, whose second operand holds each part twice.
+"""Complex products of f16 as one real product, whose second operand holds each part twice.
 
-Of numbers whose parts lie side by side A is a real matrix of twice as many columns, ``[Ar, Ai]``, and the
-result one of as many, ``[Dr, Di]``, as they lie.  What multiplies A is ``[[Br, Bi], [-Bi, Br]]``, part beside
-part: each number of B, and the number times i.  One launch writes it, which reads B alone.
+Interleaved complex numbers A are a real matrix ``[Ar, Ai]`` with twice as many columns, and so is the result
+``[Dr, Di]``; neither is copied.  A prepass reads B, and writes the second operand ``[[Br, Bi], [-Bi, Br]]``,
+interleaved too: each number of B, and the number times i.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.threads.distribution import raked
 
 ROWS, COLUMNS, THREADS, VECTOR = 32, 128, 128, 4
-"""Of the tile of pairs of a block, its threads, and pairs that one of these moves at once."""
+"""Rows and columns of a block's tile of pairs, its threads, and pairs that a thread moves at once."""
 
 FEW_BLOCKS = 2048
 """Most blocks for which the product may start early; as for planes of products of the same size."""
@@ -38,15 +38,15 @@ DOUBLED = "b_doubled"
 """The name of the operand that is written."""
 
 LOW, HIGH = 0x8000, -(1 << 31)
-"""The signs of the real and of the imaginary part of a pair of halves."""
+"""Sign bits of the real and of the imaginary part in a pair of f16."""
 
 UNIT = 8
-"""Halves that rows are multiples of, as bulk copies ask."""
+"""Rows have a multiple of this number of f16 elements, because bulk copies require it."""
 
 
 @lru_cache(maxsize=1)
 def doubling() -> Kernel:
-    """``first = (re, im)`` and ``second = (im, re)`` of pairs, seen as integers, with signs that are said."""
+    """``first = (re, im)`` and ``second = (im, re)`` of pairs, read as integers, with the given signs."""
 
     @kernel(pairs="S F", first="S F", second="S F")
     def complex_twice(pairs: Any, first: Any, second: Any, *, signs: tuple[int, int]) -> None:
@@ -65,7 +65,7 @@ def doubling() -> Kernel:
 
 @lru_cache(maxsize=1)
 def product_of_doubled() -> Kernel:
-    """``D = A B``, of which another launch writes B."""
+    """``D = A B``, where another launch writes B."""
 
     @kernel_of(A="m k", B="k n", D="m n")
     def gemm_of_pairs() -> TiledProduct:
@@ -79,10 +79,10 @@ class Doubled:
     """The second operand with each part twice.
 
     Args:
-        rows: of B, along K.
-        columns: of B.
-        along_k: whether it is contiguous along K.
-        signs: of the parts of the numbers, and of the numbers times i.
+        rows: rows of B, along K.
+        columns: columns of B.
+        along_k: whether B is contiguous along K.
+        signs: signs of the parts of the numbers, and of the numbers times i.
     """
 
     rows: int
@@ -92,7 +92,7 @@ class Doubled:
 
     @staticmethod
     def of(infos: Mapping[str, ArrayInfo], problem: Problem, conjugates: tuple[bool, ...]) -> Doubled | None:
-        """That of a product, with conjugated operands; None where its arrays are not those that it asks for.
+        """The doubled operand of a product; None if the arrays do not allow this method.
 
         Args:
             infos: the arrays of the problem, by name.
@@ -116,7 +116,7 @@ class Doubled:
 
     @property
     def _fastest(self) -> tuple[int, int]:
-        """Extents of B, the one whose neighbours are neighbours in memory last."""
+        """Extents of B, the contiguous dimension last."""
         return (self.columns, self.rows) if self.along_k else (self.rows, self.columns)
 
     @property
@@ -126,16 +126,16 @@ class Doubled:
 
     @property
     def size_bytes(self) -> int:
-        """Of the memory that it takes."""
+        """Bytes of scratch memory."""
         return -(-2 * self._fastest[0] * self._pitch * dtypes.i32.bytes // ALIGNMENT) * ALIGNMENT
 
     @property
     def moved_bytes(self) -> int:
-        """What is read and written for it."""
+        """Bytes that the prepass reads and writes."""
         return 3 * self.rows * self.columns * dtypes.i32.bytes
 
     def prepass(self, arrays: Mapping[str, Strided]) -> Prepass:
-        """The launch that writes it.
+        """The launch that writes the doubled operand.
 
         Args:
             arrays: the arrays of the product, by name.
@@ -157,6 +157,6 @@ class Doubled:
 
 
 def as_matrix(re: Strided) -> Strided:
-    """Numbers whose parts lie side by side as a real matrix of twice as many columns."""
+    """Interleaved complex numbers as a real matrix with twice as many columns."""
     (rows, columns), (step, _) = re.info.shape, re.info.strides
     return Strided(re.array, replace(re.info, shape=(rows, 2 * columns), strides=(step, 1)))

@@ -18,7 +18,7 @@ from tilewright.runtime.binding import check_output
 from tilewright.runtime.frameworks import Strided
 
 INTERLEAVED = {"f16": "c32", "f32": "c64", "f64": "c128"}
-"""The complex dtype whose components are of a real one; bf16 has none."""
+"""Complex dtypes by the real dtype of their parts; bf16 has none."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Parts:
     """A complex array, seen as two real ones of one shape.
 
     Args:
-        given: the caller's: an array of complex numbers, or a pair of real ones.
+        given: the caller's argument: an array of complex numbers, or a pair of real arrays.
         re: the real parts.
         im: the imaginary parts.
-        is_conjugate: whether the numbers are the conjugates of those in memory, as PyTorch has it.
+        is_conjugate: whether the numbers are the conjugates of those in memory (PyTorch's lazy conjugate).
     """
 
     given: Any
@@ -39,17 +39,17 @@ class Parts:
 
     @property
     def is_planar(self) -> bool:
-        """Whether real and imaginary parts are arrays of their own."""
+        """Whether real and imaginary parts are separate arrays."""
         return isinstance(self.given, tuple | list)
 
     @property
     def dtype(self) -> DType:
-        """Of the parts."""
+        """Dtype of the parts."""
         return self.re.info.dtype
 
     @property
     def name_of_dtype(self) -> str:
-        """What messages say of the dtype."""
+        """Name of the dtype in messages."""
         return f"a pair of {self.dtype}" if self.is_planar else INTERLEAVED[self.dtype.name]
 
     @property
@@ -128,7 +128,7 @@ def interleaved(element: DType) -> DType:
 
 
 def named(parts: Mapping[str, Parts]) -> dict[str, Strided]:
-    """The real arrays of some complex ones, by name: ``a`` of the real parts, ``a_im`` of the others."""
+    """The real arrays of complex arrays, by name: ``a`` for real parts, ``a_im`` for imaginary parts."""
     found = {}
     for name, one in parts.items():
         found[name], found[name + IMAGINARY] = one.re, one.im
@@ -136,10 +136,10 @@ def named(parts: Mapping[str, Parts]) -> dict[str, Strided]:
 
 
 def check_apart(op: str, parts: Mapping[str, Parts]) -> None:
-    """What is written can be, is not read in another place, and not written twice.
+    """Check that written arrays are writable, and share no memory with arrays that are read or written.
 
     Raises:
-        LaunchError: it is; says of which array.
+        LaunchError: an array is not writable, or shares memory; the message names it.
     """
     out = parts["out"]
     for at, part in enumerate((out.re, out.im)):
@@ -171,10 +171,10 @@ def _refuse(op: str, out: str, name: str, mine: ArrayInfo, theirs: ArrayInfo) ->
 
 
 MOVED = {"f16": dtypes.i32, "f32": dtypes.f64}
-"""As what a pair of parts is moved: types of its size that bulk copies know."""
+"""Dtypes as which copies move a pair of parts: they have its size, and bulk copies support them."""
 
 BITS = {"f16": (dtypes.i16, dtypes.i32), "f32": (dtypes.i32, dtypes.i64)}
-"""The integers of as many bits as a part, and as a pair, has."""
+"""Integers with the number of bits of a part, and of a pair."""
 
 
 def are_paired(re: ArrayInfo, im: ArrayInfo) -> bool:
@@ -204,8 +204,8 @@ def as_pairs(re: Strided, dtype: DType | None = None) -> Strided:
     """Both parts as one array.
 
     Args:
-        re: the real parts, beside which the imaginary ones lie.
-        dtype: as what they are seen; default: as `MOVED` has it.
+        re: the real parts; the imaginary parts are their neighbours in memory.
+        dtype: dtype of a pair; default: from `MOVED`.
     """
     strides = tuple(step // 2 for step in re.info.strides)
     return Strided(re.array, replace(re.info, strides=strides, dtype=dtype or MOVED[re.info.dtype.name]))
@@ -215,14 +215,14 @@ def with_both(re: Strided) -> Strided:
     """Both parts as one array of numbers, along a last dimension of two.
 
     Args:
-        re: the real parts, beside which the imaginary ones lie.
+        re: the real parts; the imaginary parts are their neighbours in memory.
     """
     info = replace(re.info, shape=(*re.info.shape, 2), strides=(*re.info.strides, 1))
     return Strided(re.array, info)
 
 
 def paired(re: Any, im: Any, part: DType) -> Any:
-    """Both parts, rounded to a dtype, as they are moved."""
+    """Round both parts to a dtype, and pack them to one element that copies move."""
     narrow, wide = BITS[part.name]
     low, high = (bitcast(one.to(part), narrow).to(wide) for one in (re, im))
     both = (low & ((1 << part.bits) - 1)) | (high << part.bits)
@@ -230,7 +230,7 @@ def paired(re: Any, im: Any, part: DType) -> Any:
 
 
 def parted(pair: Any, part: DType) -> tuple[Any, Any]:
-    """Both parts of a dtype, of what is moved."""
+    """Unpack both parts from one element that copies move."""
     narrow, wide = BITS[part.name]
     both = bitcast(pair, wide) if MOVED[part.name] != wide else pair
     low, high = both.to(narrow), (both >> part.bits).to(narrow)

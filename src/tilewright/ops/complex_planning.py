@@ -60,7 +60,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import TARGETS
 
 PRECISIONS = (EXACT, TF32, F32, F16)
-"""How exactly parts of f32 are multiplied."""
+"""Precisions in which parts of f32 are multiplied."""
 
 SUPPORTED = ("f64", "f32", "f16", "bf16")
 """The dtypes of real and imaginary parts that are multiplied."""
@@ -88,7 +88,7 @@ def plan_complex(
     """The launches of ``out = alpha * op(a) @ op(b) + beta * c``, after a check of everything.
 
     Args:
-        given: the arrays ``a``, ``b``, ``c`` and ``out``; None for those that are not there.
+        given: the arrays ``a``, ``b``, ``c`` and ``out``; None for absent ones.
         asked: the other arguments of the call.
         located: the keys and addresses of the arrays of `PARTS`, if the caller has read them.
 
@@ -229,7 +229,7 @@ def plan_complex(
 
 
 def _call(op: str, parts: Mapping[str, Parts], fresh: Sequence[Fresh], backend: Backend) -> Call:
-    """The call, whose arrays are those of `PARTS`: of an interleaved array the first has both parts."""
+    """The call, with the arrays of `PARTS`; the first array of an interleaved operand has both parts."""
     arrays, infos = dict[str, Any](), dict[str, ArrayInfo]()
     inside = dict[str, tuple[str, int]]()
     for name, one in parts.items():
@@ -253,7 +253,7 @@ def _call(op: str, parts: Mapping[str, Parts], fresh: Sequence[Fresh], backend: 
 
 
 def _pairs(seen: Mapping[str, Strided]) -> Pairs:
-    """Which of what is added and what is written are seen as pairs of both parts."""
+    """Whether the addend, and the result, are seen as arrays of pairs."""
     found: list[DType | None] = []
     for name in ("c", "out"):
         re, im = seen.get(name), seen.get(name + IMAGINARY)
@@ -263,7 +263,7 @@ def _pairs(seen: Mapping[str, Strided]) -> Pairs:
 
 
 def _together(seen: Mapping[str, Strided], strategy: ComplexStrategy) -> Together:
-    """Which operands of four products are copied with both parts at once: of f64, 16 bytes."""
+    """Which operands of four products are copied with both parts at once: f64, in 16 bytes."""
     if strategy.halves is not None or strategy.method != METHODS[0]:
         return (False, False)
     planes = {one.name for one in strategy.planes}
@@ -288,7 +288,7 @@ def plan_words(
         numbers: ``alpha`` and ``beta``.
         words: the other arguments of `complex_matmul`, in its order, but ``stream``.
         located: the keys and addresses of the arrays of `PARTS`, if the caller has read them.
-        subscripts: of a contraction; None: of matrices.
+        subscripts: the subscripts of a contraction; None for a product of matrices.
     """
     options, (schedule, split_k, reduction, batch_invariant, target) = words[:5], words[5:]
     split = Wanted(schedule=schedule, split_k=split_k, reduction=reduction, batch_invariant=batch_invariant)

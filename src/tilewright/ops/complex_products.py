@@ -26,13 +26,13 @@ OPERANDS = ("a", "a_im", "b", "b_im")
 """The real and imaginary parts that are multiplied, by the names of their arrays."""
 
 SUMS = ("a_sum", "b_sum")
-"""Real and imaginary parts of operands, added up: what the third product of three multiplies."""
+"""Sums of real and imaginary parts of operands, which the third of three products multiplies."""
 
 HALVES = ("a1", "a2", "a1_im", "a2_im", "b1", "b2", "b1_im", "b2_im")
 """Both halves of the parts of the operands."""
 
 RESULTS = ("c", "c_im", "out", "out_im")
-"""The parts of what is added and of what is written."""
+"""The parts of the addend and of the result."""
 
 TERMS = ("alpha", "turn", "c", "turn c")
 """Alpha is not 1; it has an imaginary part; something is added; beta has an imaginary part."""
@@ -40,21 +40,21 @@ TERMS = ("alpha", "turn", "c", "turn c")
 NUMBERS = ("alpha_re", "alpha_im", "beta_re", "beta_im")
 
 Pairs: TypeAlias = tuple[DType | None, DType | None]
-"""Of what is added and of what is written the dtype of the parts, if both lie side by side as one array."""
+"""Dtypes of the parts of the addend, and of the result, if they are interleaved in one array."""
 
 APART: Pairs = (None, None)
-"""Real and imaginary parts are arrays of their own."""
+"""Real and imaginary parts are separate arrays."""
 
 Together: TypeAlias = tuple[bool, bool]
 """Whether A, and B, is one array with a last dimension of both parts."""
 
 Conjugates: TypeAlias = tuple[bool, bool, bool]
-"""Whether A, B, and what is added are conjugated."""
+"""Whether A, B, and the addend are conjugated."""
 
 
 @dataclass(frozen=True)
 class PairAddend(Addend):
-    """Adds both parts of an array of pairs, the first one, whose parts have a dtype."""
+    """Adds both parts of the first array, which holds pairs whose parts have the given dtype."""
 
     part: DType = f32
 
@@ -64,7 +64,7 @@ class PairAddend(Addend):
 
 @dataclass(frozen=True)
 class PairOutput(EndingTerm):
-    """Stores both results as pairs, whose parts have a dtype, to one array."""
+    """Stores both results to one array of pairs, whose parts have the given dtype."""
 
     array: str
     part: DType
@@ -78,7 +78,7 @@ class PairOutput(EndingTerm):
 def by_four(conjugates: Conjugates) -> Algebra:
     """The algebra of complex products by four real ones.
 
-    With ``op(A) = Ar + i sa Ai`` and ``op(B) = Br + i sb Bi``, where a sign is -1 of a conjugate, the sums
+    With ``op(A) = Ar + i sa Ai`` and ``op(B) = Br + i sb Bi``, where the sign of a conjugate is -1, the sums
     are ``Ar Br - sa sb Ai Bi`` and ``sb Ar Bi + sa Ai Br``.
 
     Args:
@@ -91,8 +91,8 @@ def by_four(conjugates: Conjugates) -> Algebra:
 def by_three(conjugates: Conjugates) -> Algebra:
     """The algebra by three, ``P1 = Ar Br``, ``P2 = Ai Bi`` and ``P3 = (Ar + sa Ai) (Br + sb Bi)``.
 
-    With ``s = sa sb`` the sums are ``P1 - s P2`` and ``P3 - P1 - s P2``: what the third product has too much
-    is taken away again, so that the imaginary parts lose the bits by which they are smaller than it.
+    With ``s = sa sb`` the sums are ``P1 - s P2`` and ``P3 - P1 - s P2``: the surplus of the third product is
+    subtracted again, so that an imaginary part loses as many bits as it is smaller than that product.
 
     Args:
         conjugates: which operands are conjugated.
@@ -108,8 +108,8 @@ def four_products(rank: int, number: DType, together: Together = (False, False))
 
     Args:
         rank: number of batch dimensions.
-        number: the dtype in which alpha and beta are multiplied, and given.
-        together: of which operands both parts are one array, which is given twice.
+        number: the dtype of alpha and beta, and of the multiplications by them.
+        together: operands whose parts are one array, which is passed twice.
     """
     declared = _declared(rank, OPERANDS, number)
     for name in (name for name in OPERANDS if together[name.startswith("b")]):
@@ -131,10 +131,10 @@ def four_products(rank: int, number: DType, together: Together = (False, False))
 
 @lru_cache(maxsize=256)
 def contracted(made: Contraction, number: DType) -> Kernel:
-    """`four_products` of arrays that are seen as a contraction has them.
+    """`four_products` of the arrays of a contraction.
 
     Args:
-        made: the contraction, whose arrays have the names of `OPERANDS` and `RESULTS`.
+        made: the contraction; its arrays have the names in `OPERANDS` and `RESULTS`.
         number: the dtype in which alpha and beta are multiplied, and given.
     """
     axes = {name: made.of(name).axes for name in (*OPERANDS, *RESULTS)}
@@ -152,7 +152,7 @@ def contracted(made: Contraction, number: DType) -> Kernel:
 
 @lru_cache(maxsize=64)
 def three_products(rank: int, number: DType) -> Kernel:
-    """`four_products` by three, with sums of parts that are made before; see `by_three`.
+    """Like `four_products`, by three products, whose sums of parts a prepass has written; see `by_three`.
 
     Args:
         rank: number of batch dimensions.
@@ -180,7 +180,7 @@ def products_of_halves(rank: int, number: DType, *, both: bool = True) -> Kernel
     Args:
         rank: number of batch dimensions.
         number: the dtype in which all but the sums is computed, and of alpha and beta.
-        both: whether there are second halves; else only the products of first ones are added up.
+        both: whether there are second halves; otherwise only products of first halves are added up.
     """
     lead = batches(rank)
 
@@ -203,13 +203,13 @@ def _declared(rank: int, operands: tuple[str, ...], number: DType, **units: str)
 
 
 def _ending(number: DType, terms: frozenset[str], conjugates: Conjugates, pairs: Pairs) -> list[EndingTerm]:
-    """``alpha`` times the sums, ``beta`` times what is added, and the stores.
+    """``alpha`` times the sums plus ``beta`` times the addend, and the stores.
 
     Args:
         number: the dtype in which alpha and beta are multiplied.
-        terms: of `TERMS` those that there are.
-        conjugates: whether the conjugate is added, last.
-        pairs: of what is added and of the result the dtype of the parts, if both lie side by side.
+        terms: the terms of `TERMS` that the call has.
+        conjugates: which operands are conjugated; the last element is for the addend.
+        pairs: dtype of the parts of the addend, and of the result, if they are interleaved.
     """
     found: list[EndingTerm] = [Conversion(number)] if terms else []
     if terms & {"alpha", "turn"}:
@@ -222,12 +222,12 @@ def _ending(number: DType, terms: frozenset[str], conjugates: Conjugates, pairs:
 
 
 def terms_of(alpha: complex, beta: complex, *, adds: bool) -> frozenset[str]:
-    """What is done with the sums, by the names of `TERMS`.
+    """Return the terms of `TERMS` that follow the sums.
 
     Args:
-        alpha: what they are multiplied by.
-        beta: what is added is multiplied by it.
-        adds: whether anything is added.
+        alpha: factor of the sums.
+        beta: factor of the addend.
+        adds: whether there is an addend.
     """
     asked = (alpha != 1, alpha.imag != 0, adds, adds and beta.imag != 0)
     return frozenset(term for term, is_wanted in zip(TERMS, asked, strict=True) if is_wanted)

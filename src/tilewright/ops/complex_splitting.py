@@ -1,8 +1,8 @@
 """Complex numbers of f32 as halves of 11 bits, which tensor cores multiply: the kernel that makes them.
 
-As in `splitting`, but real and imaginary parts of a row have one scale, for their products are added up
-together, and what is written is contiguous along the rows: stages of 32 elements along K then lie in whole
-lines of 128 bytes.  One launch splits both operands.
+As in `splitting`, with two differences.  Real and imaginary parts of a row share a scale, because their
+products are added up together.  The halves are contiguous along the rows, so that stages of 32 elements along
+K consist of whole lines of 128 bytes.  One launch splits both operands.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.threads.distribution import Distribution, raked
 
 LANES = 32
-"""Of a warp."""
+"""Lanes of a warp."""
 
 SHALLOW = 1024
 """Elements along K, at most, of operands that few blocks split: they take deeper tiles of fewer rows."""
@@ -43,10 +43,10 @@ class Tiling:
     """How a block of threads splits rows of an operand, tile after tile along K.
 
     Args:
-        rows: of a tile.
-        depth: of a tile.
-        warps: of a block.
-        turned: whether the operand is contiguous along K, so that halves go by way of shared memory.
+        rows: rows of a tile.
+        depth: depth of a tile.
+        warps: warps of a block.
+        turned: whether the operand is contiguous along K, so that halves are transposed in shared memory.
         packed: whether an array of 64 bits holds real and imaginary parts side by side.
     """
 
@@ -58,31 +58,31 @@ class Tiling:
 
     @staticmethod
     def of(depth: int, *, turned: bool, packed: bool) -> Tiling:
-        """The tiling for an operand that is so deep."""
+        """The tiling for an operand of this depth."""
         if depth <= SHALLOW:
             return Tiling(16, 256, 16, turned, packed)
         return Tiling(32, 128, 8, turned, packed)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of a tile."""
+        """Shape of a tile."""
         return self.rows, self.depth
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return self.warps * LANES
 
     @property
     def spread(self) -> Distribution:
-        """Which threads read what: a warp each row, or neighbours along the rows."""
+        """Threads that read a tile: a warp for each row, or neighbouring threads along the rows."""
         if self.turned:
             return raked(self.shape, (self.warps, LANES), 2, 1)
         return self._along_rows(2)
 
     @property
     def written(self) -> Distribution:
-        """Which threads write what of a tile that was turned."""
+        """Threads that write a transposed tile."""
         return self._along_rows(2)
 
     def _along_rows(self, vector: int) -> Distribution:
@@ -91,7 +91,7 @@ class Tiling:
 
 
 ARRAYS = ("re", "im", "re_high", "re_low", "im_high", "im_low")
-"""Of an operand: its parts, and the halves of each."""
+"""Arrays of an operand: its parts, and the halves of each."""
 
 
 @lru_cache(maxsize=16)
@@ -102,8 +102,8 @@ def splitting_of_both(rank_a: int, rank_b: int) -> Kernel:
     not written.
 
     Args:
-        rank_a: how many dimensions of batches A has.
-        rank_b: how many B has.
+        rank_a: number of batch dimensions of A.
+        rank_b: number of batch dimensions of B.
     """
     declared: dict[str, Any] = {}
     for name, rank in (("a", rank_a), ("b", rank_b)):
@@ -154,10 +154,11 @@ def _split(arrays: Sequence[Tensor], number: Index, tiling: Tiling, turning: Seq
     """Split the rows of one block: first their largest number, then their halves.
 
     Args:
-        arrays: of the operand, as `ARRAYS` has them, or without the second halves, and its units.
-        number: of the block.
-        tiling: how it takes them.
-        turning: for each half a tile in shared memory, by way of which it is turned.
+        arrays: the arrays of the operand in the order of `ARRAYS`, perhaps without the second halves, and its
+            units.
+        number: number of the block.
+        tiling: the tiling of the operand.
+        turning: a tile in shared memory for each half, in which it is transposed.
     """
     batch, r = place_of(arrays[-1], tiling.rows, number)
     re, im, *halves, unit = (array[batch] if batch else array for array in arrays)

@@ -2,10 +2,10 @@
 
 Each axis belongs to the batches, the rows, the columns or K.
 
-Axes that two arrays step along alike are joined.  What is left of the rows (or columns) is cut in two: outer
-axes that a kernel takes one index after the other, as batches, and inner ones that are merged.  An array in
-which merged axes have several strides is seen through a view, in which all but the outermost extent are known
-when the kernel is compiled.
+Axes along which two arrays have matching strides are joined.  The other axes of the rows (or columns) are
+divided: a kernel takes outer axes index by index, as batches, and merges the inner ones.  If merged axes of
+an array have several strides, the kernel reads the array through a view, whose extents are compile-time
+constants, except the outermost one.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Subscripts:
     An axis has its letter, or, for an ellipsis, a number that counts from the last axis.
 
     Args:
-        a: of the first operand.
-        b: of the second.
-        out: of the result.
+        a: labels of the first operand.
+        b: labels of the second operand.
+        out: labels of the result.
     """
 
     a: tuple[str, ...]
@@ -58,12 +58,12 @@ def read_subscripts(text: str, ranks: Sequence[int]) -> Subscripts:
     """Subscripts as NumPy has them, of two operands.
 
     Args:
-        text: such as ``"bik,kj->bij"``; without an arrow the result has the letters that stand once, in
-            the order of the alphabet, after the axes of ellipses.
-        ranks: how many axes the operands have.
+        text: such as ``"bik,kj->bij"``; without an arrow the result has the letters that occur once, in
+            alphabetical order, after the axes of ellipses.
+        ranks: number of axes of each operand.
 
     Raises:
-        LaunchError: text that says nothing about two such operands.
+        LaunchError: the text does not fit two operands of these ranks.
 
     Example:
         >>> read_subscripts("ij,jk", (2, 2)).out
@@ -139,13 +139,13 @@ TILE = {"m": 128, "n": 256}
 """Rows and columns of the tiles that large problems are computed in."""
 
 MOST_WASTE = 1.13
-"""By how much longer the last tile may make an axis that is cut in tiles of its own."""
+"""Largest factor by which whole tiles may lengthen an axis with separate tiles."""
 
 MOST_WASTE_OF_VIEWS = 1.5
-"""The same where an operand would be seen through a view otherwise."""
+"""The same factor, if an operand would otherwise be seen through a view."""
 
 INDEX = "index"
-"""In the place of an array: the number of each element of the result, in the order of its subscripts."""
+"""Name of a pseudo-array: the number of each element of the result, in the order of its subscripts."""
 
 ADDED = ("bias", "multiply", "residual", "c")
 """Arrays that are broadcast to the result."""
@@ -153,14 +153,14 @@ ADDED = ("bias", "multiply", "residual", "c")
 
 @dataclass(frozen=True)
 class Seen:
-    """How a kernel sees an array: one dimension for each batch that it has, then those of its groups of axes.
+    """How a kernel sees an array: a dimension for each of its batches, then those of its groups of axes.
 
-    A group has one dimension, and one more for each axis inside of it that has a stride of its own.
+    A group has one dimension, and one more for each inner axis with a separate stride.
 
     Args:
-        batch: which of the kernel's batches it has.
-        groups: the groups that it has, ``"m"``, ``"k"`` and ``"n"`` in this order, each with the extents of
-            what is inside of its first dimension.
+        batch: the kernel's batches that the array has.
+        groups: the groups of ``"m"``, ``"k"`` and ``"n"`` that the array has, in this order, each with the
+            extents inside its first dimension.
     """
 
     batch: tuple[int, ...]
@@ -182,10 +182,10 @@ class Contraction:
     """A contraction of two arrays, as a kernel computes it.
 
     Args:
-        batch: how many dimensions are taken one index after the other.
+        batch: number of batch dimensions, which are taken index by index.
         seen: how each array is seen, by name, in the order of the kernel.
-        order: the dimensions of the result as it is seen, in the order of its subscripts; empty if nothing
-            depends on where its elements stand.
+        order: the dimensions of the seen result, in the order of its subscripts; empty if nothing depends on
+            the positions of elements.
     """
 
     batch: int
@@ -198,7 +198,7 @@ class Contraction:
         return (*IN_KERNEL, "c") if "c" in dict(self.seen) else IN_KERNEL
 
     def of(self, name: str) -> Seen:
-        """How an array is seen; the result stands for one that there is not."""
+        """How an array is seen; the result replaces an absent array."""
         found = dict(self.seen)
         return found.get(name, found["out"])
 
@@ -316,10 +316,10 @@ def posed(
 
     Args:
         named: the labels of axes.
-        arrays: the arrays called ``a``, ``b`` and ``out``, and those of `ADDED` that there are, which have
-            the axes of the result.
-        indexed: whether something depends on where an element of the result stands.
-        multiplies: whether there are products; else K is 0, and nothing of ``a`` and ``b`` is read.
+        arrays: the arrays called ``a``, ``b`` and ``out``, and those of `ADDED` that the call has, with the
+            axes of the result.
+        indexed: whether something depends on the position of an element in the result.
+        multiplies: whether there are products; otherwise K is 0, and ``a`` and ``b`` are not read.
 
     Raises:
         LaunchError: extents that do not fit.
@@ -367,14 +367,14 @@ def posed(
 
 
 def _places(batch: Sequence[Dim], groups: Mapping[str, Sequence[Dim]]) -> tuple[int, ...]:
-    """The dimensions of the result as it is seen, in the order of its subscripts."""
+    """The dimensions of the seen result, in the order of its subscripts."""
     pieces = [piece for group in "mn" for piece in merged(groups[group], ("out", INDEX)) or [Dim(1, {})]]
     steps = [dim.steps.get(INDEX, 0) for dim in (*batch, *pieces)]
     return tuple(sorted(range(len(steps)), key=lambda dim: -steps[dim]))
 
 
 def _steps(label: str, named: Subscripts, arrays: Mapping[str, ArrayInfo]) -> dict[str, int]:
-    """By how much each array steps along an axis; 0 where it has none, or one element."""
+    """Stride of each array along an axis; 0 if the array lacks the axis, or has one element there."""
     found = {}
     for name, info in arrays.items():
         is_operand = is_part_of(name, "a", "b")
@@ -386,7 +386,7 @@ def _steps(label: str, named: Subscripts, arrays: Mapping[str, ArrayInfo]) -> di
 
 
 def _ordered(dims: list[Dim], group: str) -> list[Dim]:
-    """Axes of a group, slowest first: of the result, or along K of an operand that is contiguous there."""
+    """Axes of a group, slowest first, in the order of the result, or for K of an operand contiguous there."""
     by = "out"
     if group == "k":
         by = next((name for name in ("a", "b") if any(abs(dim.steps[name]) == 1 for dim in dims)), "a")
@@ -394,7 +394,7 @@ def _ordered(dims: list[Dim], group: str) -> list[Dim]:
 
 
 def _cut(dims: list[Dim], operand: str, tile: int) -> tuple[list[Dim], list[Dim]]:
-    """Outer axes, of which each index has tiles of its own, and inner ones that are cut in tiles together."""
+    """Outer axes, with separate tiles for each index, and inner axes that are cut in tiles together."""
     waste = MOST_WASTE if len(merged(dims, (operand,))) < 2 else MOST_WASTE_OF_VIEWS
     for place in reversed(range(1, len(dims))):
         inner = math.prod(dim.extent for dim in dims[place:])
@@ -406,7 +406,7 @@ def _cut(dims: list[Dim], operand: str, tile: int) -> tuple[list[Dim], list[Dim]
 def _seen(
     name: str, info: ArrayInfo, batch: Sequence[Dim], groups: Mapping[str, Sequence[Dim]]
 ) -> tuple[Seen, ArrayInfo]:
-    """How an array is seen: a view of no more dimensions than its strides need."""
+    """How an array is seen: a view with as few dimensions as its strides allow."""
     has, is_out = {"a": "mk", "b": "kn"}.get(name.partition("_")[0], "mn"), is_part_of(name, "out")
     whole = [number for number, dim in enumerate(batch) if dim.steps[name] or is_out]
     shape = [batch[number].extent for number in whole]
@@ -435,7 +435,7 @@ NAMES = dict(zip((*IN_KERNEL, "c"), "ABXYRDC", strict=True))
 """The kernels' names of arrays."""
 
 Ending: TypeAlias = tuple[EndingTerm, ...]
-"""What is done with the sums before they are stored: a constant of the kernels."""
+"""The terms between the sums and the stores: a constant of the kernels."""
 
 
 @lru_cache(maxsize=256)
@@ -443,8 +443,8 @@ def contraction(made: Contraction, number: DType) -> Kernel:
     """``D = dropout(activation(alpha * A @ B + beta * C + bias) * Y) + R`` of arrays seen as matrices.
 
     Args:
-        made: how they are seen.
-        number: the dtype in which all but the sums is computed, and of alpha and scale.
+        made: how the arrays are seen.
+        number: the dtype of everything but the sums, and of alpha and scale.
     """
 
     @kernel_of(**_declared(made, made.names, number))
@@ -458,7 +458,7 @@ def contraction(made: Contraction, number: DType) -> Kernel:
 
 @lru_cache(maxsize=64)
 def contraction_in_halves(made: Contraction) -> Kernel:
-    """The same of operands that are split in halves, as `products.in_halves` has them.
+    """The contraction of operands that are split in halves, as in `products.in_halves`.
 
     Args:
         made: how arrays are seen; the operands through no view.
@@ -478,7 +478,7 @@ def contraction_in_halves(made: Contraction) -> Kernel:
 
 
 def _declared(made: Contraction, names: Sequence[str], number: DType) -> dict[str, str | DType]:
-    """What a kernel declares of some arrays, and of its numbers."""
+    """Declarations of a kernel's arrays and numbers."""
     arrays = {NAMES[name]: made.of(name).axes for name in names}
     rare = ("c", "dropout") if "c" in names else ("dropout",)
     return {**arrays, "alpha": number, **rare_numbers(rare, number)}
