@@ -23,7 +23,7 @@ from tilewright.checking.composed_products import compare_complex
 from tilewright.dtypes import IN_TORCH
 from tilewright.errors import TilewrightError
 from tilewright.ops.complex_planning import ComplexWanted, plan_complex
-from tilewright.ops.prepasses import HALVES_OF
+from tilewright.ops.wanted import HALVES_OF
 from tilewright.tune.complex_trial import LAUNCHES, SIX, SixLaunches, bytes_moved
 from tilewright.tune.measure import measure, measure_calls
 from tilewright.tune.trial import OURS

@@ -249,5 +249,5 @@ def test_a_jax_tracer_is_refused(package: str) -> None:
     jax = import_module(package)
     a, _, _ = made()
     for transform in (jax.jit, jax.vmap, jax.grad):
-        with pytest.raises(tw.LaunchError, match="a JAX tracer stands for arrays"):
+        with pytest.raises(tw.LaunchError, match="a JAX tracer stands for an array"):
             transform(lambda x: matmul(x, x))(a[:70, :70])

@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.functions.conversions import keep_fraction
-from tilewright.ops.prepasses import HALVES_OF
+from tilewright.ops.wanted import HALVES_OF
 
 MOST = np.finfo(np.float32).max
 
