@@ -207,7 +207,7 @@ def misused(X, *, how):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("rank", "no single element"),
+        ("rank", "is not a single element"),
         ("float", "is f32"),
         ("range", "no integer lies in"),
         ("multiple", "1 or more"),

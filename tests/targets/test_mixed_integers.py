@@ -358,7 +358,7 @@ def test_a_truth_value_beside_an_integer_is_refused(target: str) -> None:
         tw.copy(tw.where(tw.load(part) > 0, high, 2), Y.tile((32,), (0,)))
 
     x, y = np.arange(5, dtype=np.float32), np.zeros(5, np.int32)
-    with pytest.raises(tw.TilewrightError, match=r"True is no i32\s+nearest legal choice: 1"):
+    with pytest.raises(tw.TilewrightError, match=r"True is not a value of i32\s+nearest legal choice: 1"):
         mixed(x, y, high=True, target=target)
     mixed(x, y, high=1, target=target)
     assert y.tolist() == [2, 1, 1, 1, 1]
