@@ -90,10 +90,10 @@ def col2im(
     copies from it, so that ``sum(im2col(x) * y) == sum(x * col2im(y))``. Columns in the padding are dropped.
 
     Each thread sums its own elements of the image, tap after tap, the last dimension of the filter fastest:
-    the result is the same at every run, without atomics. Columns of f16, bf16 and f32 are summed in f32, of
-    f64 in f64, of i8 and i32 in i32, which wraps. With ``u`` the unit roundoff of the sums, ``w`` that of the
-    image, ``T`` taps, and the old image among the terms if ``accumulate``, an element is off by at most
-    ``T u sum |terms| + w |out|``.
+    the result is the same at every run, without atomics. Columns of f16, bf16 and f32 are summed in f32, f64
+    in f64, and i8 and i32 in i32, which wraps. Let ``u`` be the unit roundoff of the sums, ``w`` that of the
+    image, and ``T`` the number of taps; with ``accumulate`` the old image is one of the terms. An element is
+    off by at most ``T u sum |terms| + w |out|``.
 
     Args:
         columns: array ``(N*Ho*Wo, Y*X*C)``, or with groups ``(G, N*Ho*Wo, Y*X*C)``, of any strides.
@@ -106,10 +106,10 @@ def col2im(
         batch: the dimension of images.
         channel: the dimension of channels.
         group: the dimension of groups, if the image has one.
-        groups: the number of groups that the channels fall into, if the image has no such dimension.
+        groups: the number of groups of channels, if the image has no dimension of groups.
         out: the image to write; default: a new array of the framework of ``columns``, of the dtype of the
             columns, or i32 for integers.
-        accumulate: whether the sums are added to what ``out`` holds.
+        accumulate: whether the sums are added to the old values of ``out``.
         target: ``"cpu"``, ``"cuda"``, ``"hip"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 

@@ -16,7 +16,7 @@ PLAN = "tilewright.ops.complex_planning:plan_words"
 """Plans products of complex arrays. Imported when the first are multiplied."""
 
 PARTS = ("a", "a_im", "b", "b_im", "c", "c_im", "out", "out_im")
-"""The arrays of a call; of an interleaved one the first has both parts, and the second is None."""
+"""The arrays of a call; for an interleaved array the first has both parts, and the second is None."""
 
 _PLANS: Plans[Replay] = Plans()
 
@@ -44,45 +44,48 @@ def complex_matmul(
 ) -> Any:
     """``out = alpha * op(a) @ op(b) + beta * c`` of complex numbers, where ``op`` may conjugate.
 
-    Every array is interleaved, complex numbers of NumPy, PyTorch or CuPy, or planar: a pair ``(re, im)`` of
-    real arrays of one shape, as of bf16, which has no complex numbers. One kernel computes both parts; sums
-    of real products are in f32 (f64 of f64). On GPUs, where that is estimated to be faster, a launch first
-    splits the interleaved operands of a large product into planes, in memory that is kept for the stream,
-    since TMA cannot copy arrays of stride 2. Each part of the result is a sum of 2 K products: with the
-    partial sums bounded by ``P``, it is off by at most ``4 u sqrt(2 K) P`` if roundings are independent,
-    ``u = 2**-24`` (``2**-53`` of f64), and rounded once.
+    Every array is interleaved (complex numbers of NumPy, PyTorch or CuPy) or planar: a pair ``(re, im)`` of
+    real arrays of one shape, e.g. of bf16, which has no complex dtype. One kernel computes both parts; sums
+    of real products are in f32 (f64 for f64). TMA cannot copy arrays of stride 2. On GPUs a launch therefore
+    first splits interleaved operands of a large product into planes if that is estimated to be faster; the
+    planes are in memory that is kept for the stream.
+
+    Each part of the result is a sum of 2 K products. Let ``P`` bound the partial sums, and ``u`` be
+    ``2**-24`` (``2**-53`` for f64). If roundings are independent, a part is off by at most ``4 u sqrt(2 K)
+    P``, and is rounded once.
 
     Args:
-        a: array (..., M, K) of c32 (``torch.complex32``), c64 or c128, or a pair of real arrays of f64, f32,
-            f16 or bf16, or vectors (K,); of any strides, so that a transpose is ``a.T``.
+        a: array (..., M, K), or a vector (K,), of c32 (``torch.complex32``), c64 or c128; or a pair of real
+            arrays of f64, f32, f16 or bf16. Any strides, so that a transpose is ``a.T``.
         b: array (..., K, N) whose parts are of the same dtype. Leading dimensions are batches, which are
             broadcast against those of ``a``.
         c: array that is broadcast to the result; it may be ``out``.
-        alpha: a number, real or complex. With 0, ``a`` and ``b`` must fit, but are not read.
-        beta: a number, real or complex; default: 1 if ``c`` is given. With 0, ``c`` must fit, but is not
-            read. Without ``c`` it is ``out`` that is multiplied and added to.
+        alpha: a number, real or complex. With 0, ``a`` and ``b`` are checked, but not read.
+        beta: a number, real or complex: the factor of ``c``, or of the old values of ``out`` if there is no
+            ``c``; default: 1 if ``c`` is given. With 0, ``c`` is checked, but not read.
         out: array to write, or a pair; default: a new array of the framework of ``a``, or a pair if ``a`` is.
-        conjugate_a: whether the conjugates of ``a`` are multiplied.
-        conjugate_b: whether those of ``b`` are.
-        method: ``"4m"``, four products of real matrices, which is as accurate as complex arithmetic; or
-            ``"3m"``, three products, of which one multiplies sums ``re + im`` that a launch writes before.
-            Its real parts have the errors of ``re re`` and ``im im``, its imaginary parts those of all three
-            and ``8 u_in sqrt(sum (product of sums)^2)``, ``u_in`` the unit roundoff of the dtype of the
-            parts, even where the imaginary parts are small; sums of f16 may exceed 65504.
-        precision: ``"exact"``; or how parts of f32 are multiplied on tensor cores: ``"f32"`` in two halves of
-            11 bits each, which is as near as multiply-adds of f32, ``"tf32"`` in 11 bits, or
-            ``"f16"`` in 11 bits, scaled row by row: where factors within a row differ by more than
-            2**16, and small ones meet large ones of the other operand, ``"f32"`` and ``"f16"`` may lose all
-            of their products. ``"tf32"`` has numbers below 2**-126 as multiples of 2**-136; no finite one
-            becomes infinite. For f16 and bf16 ``"f32"`` says that sums lose no more than sums in f32.
+        conjugate_a: whether to multiply the conjugate of ``a``.
+        conjugate_b: whether to multiply the conjugate of ``b``.
+        method: ``"4m"``, four products of real matrices, as accurate as complex arithmetic; or ``"3m"``,
+            three products, one of which multiplies sums ``re + im`` that a launch writes before. With
+            ``"3m"`` real parts have the errors of ``re re`` and ``im im``. Imaginary parts have the errors of
+            all three products and ``8 u_in sqrt(sum (product of sums)^2)``, where ``u_in`` is the unit
+            roundoff of the dtype of the parts, even if the imaginary parts are small. Sums of f16 may exceed
+            65504.
+        precision: ``"exact"``, or the form in which tensor cores multiply parts of f32: ``"f32"`` (two halves
+            of 11 bits each, about as exact as multiply-adds of f32), ``"tf32"`` (11 bits), or ``"f16"`` (11
+            bits, with a scale for each row). ``"f32"`` and ``"f16"`` may lose all products of a small element
+            of a row with large elements of the other operand, if elements of the row differ by more than a
+            factor of 2**16; use ``"exact"`` then. ``"tf32"`` rounds numbers below 2**-126 to multiples of
+            2**-136, and keeps finite numbers finite. For f16 and bf16, ``"f32"`` guarantees that sums lose no
+            more than sums in f32.
         out_dtype: dtype of a new result; default: that of ``a``.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
-        split_k: into how many parts K is split, as `matmul` has it: a number, ``"auto"`` or ``"stream"``.
+        split_k: number of parts of K, as in `matmul`, or ``"auto"`` or ``"stream"``.
         reduction: how the partial sums are added: ``"workspace"``, ``"turnstile"`` or ``"atomic"``. Real and
             imaginary parts have separate partial sums, which the other reductions of `matmul` do not divide
             among blocks.
-        batch_invariant: whether the bits of a row must not depend on how many rows there are, as `matmul`
-            has it.
+        batch_invariant: whether the bits of a row must not depend on the number of rows, as in `matmul`.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
@@ -90,8 +93,8 @@ def complex_matmul(
         ``out``.
 
     Raises:
-        LaunchError: shapes or devices do not fit, ``out`` shares memory with what is read, or an argument is
-            none of those above.
+        LaunchError: shapes or devices do not fit, ``out`` shares memory with an array that is read, or an
+            argument has a value that is not listed above.
         DTypeError: real arrays, an unsupported dtype or a mixture.
 
     Example:
@@ -121,15 +124,15 @@ def multiplied(
     stream: Any,
     subscripts: str | None = None,
 ) -> Any:
-    """The product of complex arrays; one like an earlier one needs addresses and numbers alone.
+    """The product of complex arrays; a repeated call needs only addresses and numbers.
 
     Args:
         op: the operation's name in messages.
         given: ``a``, ``b``, ``c`` and ``out``.
         numbers: ``alpha`` and ``beta``.
         how: the other arguments of `complex_matmul`, in its order, but ``stream``.
-        stream: the caller's.
-        subscripts: of a contraction; None: of matrices.
+        stream: the caller's stream.
+        subscripts: the subscripts of a contraction; None for a product of matrices.
     """
     arrays, are_pairs = list[Any](), True
     for one in given:

@@ -204,11 +204,11 @@ def plan_einsum(
     """Check the arguments of `einsum` of real numbers, and plan its launches.
 
     Args:
-        subscripts: of the axes.
+        subscripts: the labels of the axes.
         given: the arrays by the names of `ARRAYS`; None or no entry for an absent one.
         wanted: the other arguments.
         located: the keys and addresses of the arrays, if the caller has read them.
-        known: descriptions of arrays that there are already.
+        known: existing descriptions of arrays.
 
     Raises:
         LaunchError: subscripts, shapes or devices do not fit, or ``out`` shares memory with what is read.
@@ -290,7 +290,7 @@ def is_split(problem: Posed, wanted: Wanted, target: str) -> bool:
 
 
 def against_halves(made: Contraction) -> str:
-    """Why operands are not split in halves, whose rows are those of matrices; empty if they are."""
+    """Reason why operands cannot be split in halves, or "": they must be matrices."""
     for name in "ab":
         seen = made.of(name)
         if any(inner for _, inner in seen.groups):

@@ -32,7 +32,7 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Conversion(EndingTerm):
-    """Converts to a dtype.  It is recorded even where values have it already."""
+    """Converts to a dtype.  It is recorded even if values already have the dtype."""
 
     dtype: DType
 
@@ -54,7 +54,7 @@ class Alpha(EndingTerm):
 
 @dataclass(frozen=True)
 class Addend(EndingTerm):
-    """Adds arrays, multiplied by a number before.
+    """Adds arrays times a number.
 
     Args:
         arrays: an array for each result.
@@ -201,7 +201,7 @@ class AxisReductions(EndingTerm):
 
     Args:
         axis: 1, along which rows are reduced, or 0.
-        stored: of ``"sum"``, ``"max"``, ``"min"`` and ``"logsumexp"`` the arrays of those that are wanted.
+        stored: the array of each reduction that is stored: ``"sum"``, ``"max"``, ``"min"``, ``"logsumexp"``.
     """
 
     axis: int
@@ -223,7 +223,7 @@ class AxisReductions(EndingTerm):
 
 @dataclass(frozen=True)
 class Wrapping(EndingTerm):
-    """Keeps the lowest bits of integers that a result has; of truth values, whether any product is true."""
+    """Truncates integers to the bits of the result; booleans become whether any product is true."""
 
     result: str
 
@@ -292,10 +292,10 @@ def finishing(
     """``dropout(activation(alpha * value + beta * C + bias) * Y) + R``, perhaps saturated.
 
     Args:
-        terms: of ``"alpha"``, ``"c"``, ``"bias"``, ``"multiply"`` and ``"residual"`` those that there are.
+        terms: the terms of the call, among ``"alpha"``, ``"c"``, ``"bias"``, ``"multiply"``, ``"residual"``.
         activation: its name; None: none.
         late: the constants of the terms after it.
-        bias: the array that is added before it.
+        bias: the array that is added before the activation.
     """
     before: dict[str, EndingTerm] = {
         "alpha": Alpha(),

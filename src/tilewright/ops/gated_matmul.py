@@ -74,7 +74,7 @@ _PLANS: Plans[Replay] = Plans()
 
 @dataclass(frozen=True)
 class Gate(EndingTerm):
-    """Multiplies two results, each after terms of its own."""
+    """Multiplies two results, after the separate terms of each."""
 
     first: tuple[EndingTerm, ...]
     second: tuple[EndingTerm, ...]
@@ -98,7 +98,7 @@ def gated(rank: int, number: DType, multiplied: DType | None, rare: tuple[str, .
         rank: number of batch dimensions.
         number: the dtype in which all but the sums is computed.
         multiplied: the dtype in which operands are multiplied.
-        rare: of ``multiply``, ``residual`` and ``dropout`` the terms that there are.
+        rare: the terms of the call, among ``multiply``, ``residual`` and ``dropout``.
     """
     lead = batches(rank)
     arrays = {"A": f"{lead}m k", "B": f"{lead}k n", "C": f"{lead}k n", "scale_a": f"{lead}m"}
@@ -156,44 +156,44 @@ def gated_matmul(
 
     With all terms it is ``out = dropout(activation(scale_a * (a @ b) * scale_b + bias_b) * (scale_a * (a @ c)
     * scale_c + bias_c) * multiply) + residual``.  The kernel loads each tile of ``a`` once for both products,
-    and stores neither of them.  Sums are in f32 (f64 of f64, i32 of i8); the rest is computed in f32 (f64 of
-    f64) and rounded once.
+    and stores neither of them.  Sums are in f32 (f64 for f64, i32 for i8); the rest is computed in f32 (f64
+    for f64) and rounded once.
 
-    A result of 8 bits saturates, as that of `scaled_mm`.
+    A result of 8 bits saturates, as in `scaled_mm`.
 
     Args:
         a: array (..., M, K) of f64, f32, f16, bf16, f8e4m3, f8e5m2, f8e4m3fnuz, f8e5m2fnuz or i8, or a vector
             (K,); of any strides.
-        b: array (..., K, N) of the same dtype, or of another that `scaled_mm` multiplies by that of ``a``:
-            weights of 8 bits by f16, bf16 or f32. Leading dimensions are batches, which are broadcast
-            against those of ``a``.
+        b: array (..., K, N) of the same dtype, or of another dtype that `scaled_mm` multiplies with that of
+            ``a``: weights of 8 bits with f16, bf16 or f32. Leading dimensions are batches, which are
+            broadcast against those of ``a``.
         c: array of the shape and dtype of ``b``; of any strides.
-        out: array (..., M, N) to write, of any strides by which no two elements overlap; default: a new array
+        out: array (..., M, N) to write, of any strides, but no two elements may overlap; default: a new array
             of the framework of ``a``.
         activation: the function of ``a @ b``: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``,
             ``"sigmoid"`` or ``"tanh"``; None: the two products are multiplied as they are.
-        scale_a: a number; or an array of f32, f16 or bf16 with one element, or with one for each row of
+        scale_a: a number, or an array of f32, f16 or bf16 with one element, or with one for each row of
             ``a``. Operands of f64 take no scales.
         scale_b: a number, or an array with one element, or with one for each column of ``b``.
         scale_c: the same for ``c``.
-        bias_b: array (N,), of f32, f16 or bf16 (of f64 operands: f64), added to each row of ``a @ b``.
+        bias_b: array (N,) of f32, f16 or bf16 (f64 for operands of f64), added to each row of ``a @ b``.
         bias_c: the same for ``a @ c``.
         multiply: array that is broadcast to the result and multiplied with it, of one of the dtypes of ``a``.
-        dropout: as in `matmul`, with ``seed`` and ``offset``.
-        seed: of dropout.
-        offset: of dropout.
+        dropout: as in `matmul`.
+        seed: the seed of dropout, as in `matmul`.
+        offset: the offset of dropout, as in `matmul`.
         residual: array that is broadcast to the result and added last, of one of the dtypes of ``a``; it may
             be ``out``.
         precision: ``"exact"``, or ``"tf32"`` for f32 on tensor cores, as in `matmul`. f32 is not split in
-            halves: ``"f32"`` and ``"f16"`` are computed as ``"exact"``, which is at least as accurate.
+            halves: ``"f32"`` and ``"f16"`` mean ``"exact"`` here, which is at least as accurate.
         out_dtype: dtype of a new result; default: the dtype in which operands are multiplied, f16 for fp8,
             and f32 for two i8.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
-        split_k: into how many parts K is split, as in `matmul`: a number, ``"auto"`` or ``"stream"``.
+        split_k: number of parts of K, as in `matmul`, or ``"auto"`` or ``"stream"``.
         reduction: how the partial sums are added: ``"workspace"``, ``"turnstile"`` or ``"atomic"``. The two
             products have separate partial sums, which the other reductions of `matmul` do not divide among
             blocks.
-        batch_invariant: whether the bits of a row must not depend on how many rows there are, as in `matmul`.
+        batch_invariant: whether the bits of a row must not depend on the number of rows, as in `matmul`.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
@@ -201,8 +201,8 @@ def gated_matmul(
         ``out``.
 
     Raises:
-        LaunchError: shapes or devices do not fit, ``out`` shares memory with what is read, or an argument is
-            none of those above.
+        LaunchError: shapes or devices do not fit, ``out`` shares memory with an array that is read, or an
+            argument has a value that is not listed above.
         DTypeError: an unsupported dtype or mixture.
 
     Example:
@@ -350,7 +350,7 @@ def _shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
 
 
 def _problem(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> tuple[Problem, Late]:
-    """What the arrays pose, with ``c`` as another array of the dimensions of ``b``."""
+    """The problem of the arrays; ``c`` has the dimensions of ``b``."""
     whole = {name: info for name, info in infos.items() if name != "c"}
     for name in (name for name in SCALES if name in infos):
         operand = infos["a" if name == "scale_a" else "b"].shape
@@ -360,7 +360,7 @@ def _problem(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> tuple[Problem, L
 
 
 def _seen(name: str, call: Call, problem: Problem) -> Strided:
-    """An array of the kernel, with the dimensions that it has there."""
+    """An array of the call, with the rank of the kernel's parameter."""
     there = name if name in call.arrays else "out"
     matrices = problem.operands["b_c" if name == "c" else there]
     return seen_in_kernel(name, call.arrays[there], call.infos[there], matrices)

@@ -26,13 +26,13 @@ from tilewright.runtime.plans import Plans
 FUSED = (f16, bf16, f32)
 
 ROWS = 128
-"""Of a tile, on most machines."""
+"""Rows of a tile, on most machines."""
 
 OCCUPIED = 0.75
 """Share of the processors that have a tile."""
 
 FEW_COLUMNS = 1024
-"""Of the first product, through which a block goes in less time than two launches take."""
+"""Columns of the first product up to which one block takes less time than two launches."""
 
 
 class ChainWords(NamedTuple):
@@ -183,7 +183,7 @@ def one_kernel_pays(question: AttentionQuestion) -> bool:
 
 
 def _seen(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
-    """As the kernels see them: b with a row for each of its columns, and what is shared as one head."""
+    """The arrays as the kernels see them: ``b`` transposed, and shared matrices as one head."""
     made = {name: in_four(infos[name]) for name in ("a", "b", "c", "out")}
     b = made["b"]
     made["b"] = replace(
@@ -198,7 +198,7 @@ def _seen(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
 
 
 def _against_one_kernel(infos: Mapping[str, ArrayInfo]) -> str:
-    """Why the two products are not one kernel; empty if they are."""
+    """Reason why one kernel cannot compute both products, or ""."""
     (*_, k), (*_, n, p) = infos["a"].shape, infos["c"].shape
     if infos["a"].dtype not in FUSED:
         return f"the arrays are {infos['a'].dtype}, and one kernel takes {', '.join(map(str, FUSED))}"

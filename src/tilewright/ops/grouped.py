@@ -169,7 +169,7 @@ def plan_grouped(given: Sequence[Any], wanted: Wanted, located: Sequence[Located
 
 
 def _check_shapes(infos: Mapping[str, ArrayInfo]) -> None:
-    """Every array has its rank, and extents of one name are one number.
+    """Check that every array has its rank, and that extents of one name agree.
 
     Raises:
         LaunchError: they do not.

@@ -21,7 +21,7 @@ from tilewright.runtime.gpu_memory import ALIGNMENT
 from tilewright.runtime.kernel import Bound
 
 UNIT = 8
-"""Elements that rows of halves are a multiple of, as bulk copies ask."""
+"""Rows of halves have a multiple of this number of elements, because bulk copies require it."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Part:
     """An array in scratch memory.
 
     Args:
-        dtype: of its elements.
+        dtype: dtype of its elements.
         shape: its extents.
         strides: its strides, in elements; 0 repeats.
     """
@@ -40,12 +40,12 @@ class Part:
 
     @cached_property
     def bytes(self) -> int:
-        """That it takes, in whole units of `ALIGNMENT`."""
+        """Bytes of scratch memory, a multiple of `ALIGNMENT`."""
         last = sum((extent - 1) * step for extent, step in zip(self.shape, self.strides, strict=True))
         return -(-(last + 1) * self.dtype.bytes // ALIGNMENT) * ALIGNMENT
 
     def at(self, pointer: int, given: Strided) -> Strided:
-        """It as an array that kernels take, on the device of another array."""
+        """The array at an address, as kernels take it, on the device of another array."""
         info = replace(given.info, pointer=pointer, shape=self.shape, strides=self.strides, dtype=self.dtype)
         return Strided(given.array, replace(info, readonly=False))
 
@@ -86,7 +86,7 @@ class Split:
 
     @property
     def bytes(self) -> int:
-        """Of both halves and the units."""
+        """Bytes of both halves and the units."""
         return 2 * self.halves.bytes + self.units.bytes
 
     def placed(self, start: int) -> tuple[Strided, Strided, Strided]:
@@ -97,14 +97,14 @@ class Split:
 
     @property
     def tiling(self) -> Tiling:
-        """How blocks split it."""
+        """How blocks split the operand."""
         rows, depth = self.halves.shape[-2:]
         row_step, depth_step = self.halves.strides[-2:]
         return Tiling.of(rows, depth, along_rows=row_step == 1 and depth_step != 1)
 
 
 def turned(values: tuple[int, ...], is_turned: bool) -> tuple[int, ...]:
-    """Extents or strides of an operand with rows first: those of B are its columns.
+    """Extents or strides of an operand with rows before K; the columns of B are its rows here.
 
     Example:
         >>> turned((2, 3, 4), True)
@@ -114,7 +114,7 @@ def turned(values: tuple[int, ...], is_turned: bool) -> tuple[int, ...]:
 
 
 def once(given: Strided, rank: int) -> Strided:
-    """An array with one index along those batches that repeat it."""
+    """An array with extent 1 along batch dimensions in which it is broadcast."""
     info = given.info
     pairs = zip(info.shape[:rank], info.strides[:rank], strict=True)
     lead = tuple(extent if step else min(extent, 1) for extent, step in pairs)
@@ -147,14 +147,14 @@ def plan_of_halves(
 ) -> LaunchPlan:
     """The launches that split both operands, and multiply their halves by a kernel.
 
-    What repeats along a batch is split once.
+    An operand that is broadcast along a batch is split once.
 
     Args:
         call: the arrays of the call.
         operands: ``a`` and ``b``, with their matrices.
         kernel: takes both halves of A, those of B, the units of both, and the other arrays.
         rest: the other arrays, by name.
-        numbers: its numbers.
+        numbers: numbers of the kernel.
         both: whether low halves are written and multiplied.
     """
     a, b = (

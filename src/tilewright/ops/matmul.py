@@ -187,7 +187,7 @@ def matmul(
 
 
 def _plain(a: Any, b: Any, out: Any, target: str | None, stream: Any) -> Any:
-    """A product and nothing else. `called`, without loops over arrays that there are not."""
+    """A product without terms: like `called`, but without loops over absent arrays."""
     key: tuple[Any, ...] | None
     known: Replay | None
     key_a = key_b = key_out = at_a = at_b = at_out = None
@@ -218,7 +218,7 @@ def _plain(a: Any, b: Any, out: Any, target: str | None, stream: Any) -> Any:
 
 
 def _combined(arrays: _Arrays, wanted: Wanted, stream: Any) -> Any:
-    """A product with which something else is done; one that is known needs addresses and numbers."""
+    """A product with terms; a repeated call needs only addresses and numbers."""
     numbers: tuple[Any, ...] = (wanted.alpha, 1.0 if wanted.beta is None else wanted.beta)
     if wanted.dropped is not NO_DROPOUT:
         numbers += wanted.dropped.numbers
@@ -231,7 +231,7 @@ def _combined(arrays: _Arrays, wanted: Wanted, stream: Any) -> Any:
 
 
 def _words(wanted: Wanted) -> tuple[Any, ...] | None:
-    """All that a plan depends on but arrays and numbers; None if there is no plan."""
+    """Everything that a plan depends on, except arrays and numbers; None if there is no plan."""
     numbers: tuple[Any, Any] = (wanted.alpha, wanted.beta)
     if wanted.schedule is not None:
         return None

@@ -1,8 +1,8 @@
-"""Planes of operands: real parts, imaginary parts and their sums, dense, in memory of their own.
+"""Planes of operands: real parts, imaginary parts and their sums, as dense arrays in scratch memory.
 
-Bulk copies carry no array of which every other number is left out, the third of three products multiplies
-sums of real and imaginary parts, and Hopper's multiply takes tf32 along K alone, also of real numbers, which
-are one plane.  One launch writes what is wanted of one operand, or of both.
+Planes serve three purposes.  Bulk copies cannot load every other number of an array.  The third of three
+products multiplies sums of real and imaginary parts.  Hopper's multiply takes tf32 only along K; a real
+operand then has one plane.  One launch writes the planes of one operand, or of both.
 """
 
 from __future__ import annotations

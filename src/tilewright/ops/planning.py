@@ -41,7 +41,7 @@ UPDATED = ("c", "residual")
 """Arrays that may be the result: a thread reads an element of them before it stores that element."""
 
 PLAIN = ("a", "b", "out")
-"""The arrays of the kernel of a product and nothing else, in its order."""
+"""The arrays of the kernel of a product without terms, in its order."""
 
 COMBINED = ("a", "b", "c", "bias", "residual", "out")
 """The arrays of the kernel with terms after the sums; ``out`` stands for absent ones, which are not read."""
@@ -56,12 +56,12 @@ INDEX = "index"
 def multiplied(
     given: Mapping[str, Any], wanted: Wanted, stream: Any, located: Sequence[Located] = ()
 ) -> Done:
-    """Check everything about a call of `matmul`, plan it, and launch it; of complex arrays `complex_matmul`.
+    """Check a call of `matmul`, plan it, and launch it; complex arrays go to `complex_matmul`.
 
     Args:
         given: the arrays by the names of `ARRAYS`; None for an absent one.
         wanted: the other arguments of the call.
-        stream: the caller's.
+        stream: the caller's stream.
         located: the keys and addresses of the arrays, if the caller has read them.
 
     Raises:
@@ -126,7 +126,7 @@ def plan_matmul(
         given: the arrays by the names of `ARRAYS`; None for an absent one.
         wanted: the other arguments of the call.
         located: the keys and addresses of the arrays, if the caller has read them.
-        known: descriptions of arrays that there are already.
+        known: existing descriptions of arrays.
 
     Raises:
         LaunchError: shapes, devices or arguments do not fit.
@@ -190,13 +190,13 @@ def plan_matmul(
 
 
 def posed_with(arrays: Mapping[str, ArrayInfo], wanted: Wanted) -> tuple[Problem, Late]:
-    """The problem that arrays pose, and the constants of the terms after the activation.
+    """The problem of the arrays, and the constants of the terms after the activation.
 
     Dropout needs the place of each element in the result.  The numbers of elements are therefore an array of
     the problem: dimensions are joined only if neighbours have neighbouring numbers.
 
     Args:
-        arrays: as `problem_of` takes them.
+        arrays: the arrays for `problem_of`.
         wanted: the other arguments of the call.
     """
     late = wanted.late
@@ -213,9 +213,9 @@ def posed_with(arrays: Mapping[str, ArrayInfo], wanted: Wanted) -> tuple[Problem
 
 
 def is_pair(array: Any) -> bool:
-    """Whether an array is complex as it is given: real and imaginary parts, or PyTorch's lazy conjugate.
+    """Whether an argument is a pair of real and imaginary parts, or PyTorch's lazy conjugate.
 
-    Two rows of numbers are no pair, though they are no array either.
+    A list of two rows of numbers is not a pair.
     """
     lazy = getattr(array, "is_conj", None)
     if isinstance(array, tuple | list):
@@ -240,11 +240,11 @@ def check_real(op: str, wanted: Wanted) -> None:
 
 
 def widened_on(dtype: DType, features: frozenset[str]) -> tuple[DType, ...]:
-    """f16, if it holds the numbers of a dtype and matrix cores multiply it alone; else nothing.
+    """``(f16,)`` for fp8 numbers that matrix cores do not multiply as they are, but as f16; else ``()``.
 
     Args:
-        dtype: of the operands.
-        features: what the architecture has; matrix cores are those of AMD.
+        dtype: dtype of the operands.
+        features: features of the architecture; matrix cores are AMD's.
 
     Example:
         >>> widened_on(dtypes.f8e4m3, frozenset({"gfx11"})), widened_on(dtypes.f8e4m3, frozenset({"gfx12"}))
@@ -255,21 +255,21 @@ def widened_on(dtype: DType, features: frozenset[str]) -> tuple[DType, ...]:
 
 
 def _with_absent(seen: Mapping[str, Strided]) -> dict[str, Strided]:
-    """All arrays. An absent one is not read, and any array of its shape stands for it."""
+    """All arrays; another array of the same shape replaces an absent one, which is not read."""
     return {"c": seen["out"], "residual": seen["out"], "bias": _row(seen["out"]), **seen}
 
 
 def number_dtype(infos: Mapping[str, ArrayInfo]) -> DType:
-    """The dtype in which all but the sums is computed, and of alpha and beta.
+    """The dtype of alpha and beta, and of all computations but the sums.
 
-    In f64 integers of 32 bits, and arrays of f64, lose nothing before the result is rounded.
+    It is f64 for integers and arrays of f64, so that only the result is rounded.
     """
     wide = dtypes.f64 in {info.dtype for info in infos.values()} or not infos["a"].dtype.is_float
     return dtypes.f64 if wide else dtypes.f32
 
 
 def of_sums(precision: str, dtype: DType) -> str:
-    """How exact the sums of a kernel are that multiplies numbers of a dtype as they are."""
+    """Precision of the sums in a kernel that multiplies a dtype without conversion."""
     if dtype == dtypes.f32:
         return precision if precision == TF32 else EXACT
     return SUMMED if precision == SUMMED and dtype.is_float and dtype.bits < 32 else EXACT
@@ -285,7 +285,7 @@ def _terms(arrays: Mapping[str, Any], wanted: Wanted) -> frozenset[str]:
 
 
 def seen_as(array: Any, info: ArrayInfo, matrices: Matrices) -> Strided:
-    """An array as the matrices of a problem."""
+    """An array with the shape and strides of its matrices in a problem."""
     return Strided(array, replace(info, shape=matrices.shape, strides=matrices.strides))
 
 
@@ -358,12 +358,12 @@ def check_updated(call: Call, updated: Collection[str] = UPDATED) -> None:
 
 
 def check_apart(infos: Mapping[str, ArrayInfo], written: str = "out", updated: Collection[str] = ()) -> None:
-    """An array that is written can be, and shares no memory with another one.
+    """Check that a written array is writable, and shares no memory with another array.
 
     Args:
         infos: the arrays of a call.
-        written: the name of one that is written.
-        updated: arrays that may be the same one, element for element.
+        written: the name of the written array.
+        updated: arrays that may be the same array, element for element.
 
     Raises:
         LaunchError: it cannot be written, or shares memory.

@@ -15,10 +15,10 @@ OTHERS = ("a", "b", "bias")
 """The arrays that are not broadcast to the result."""
 
 IMAGINARY = "_im"
-"""Ends the name of an array of imaginary parts, whose dimensions are those of the real parts."""
+"""Suffix of the name of an array of imaginary parts, with the dimensions of the real parts."""
 
 OF_BLOCKS = "_scales"
-"""Ends the name of an array of scales whose dimensions are those of what they scale."""
+"""Suffix of the name of an array of scales with the dimensions of its operand."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Matrices:
     """One operand as matrices: one for each index of the batches.
 
     Args:
-        shape: extents: batches first, then rows and columns; of the bias, columns alone.
-        strides: of these dimensions, in elements; 0 repeats.
+        shape: extents: batches first, then rows and columns; the bias has only columns.
+        strides: strides of these dimensions, in elements; 0 repeats.
     """
 
     shape: tuple[int, ...]
@@ -36,10 +36,10 @@ class Matrices:
 
 @dataclass(frozen=True)
 class Problem:
-    """``out[..., m, n] = sum_k a[..., m, k] * b[..., k, n]``, with what is done to the sums.
+    """``out[..., m, n] = sum_k a[..., m, k] * b[..., k, n]``, with the terms after the sums.
 
     Args:
-        batch: extents of the batches, of which there are as few as the strides allow.
+        batch: extents of the batches, as few as the strides allow.
         m: rows of a and of the result.
         n: columns of b and of the result.
         k: columns of a, rows of b.
@@ -66,12 +66,12 @@ class Problem:
 def result_shape(a: Sequence[int], b: Sequence[int], op: str = "matmul") -> tuple[int, ...]:
     """The shape of ``a @ b`` by NumPy's rules.
 
-    A vector on the left is one row, on the right one column, and that dimension is left out of the result.
+    A vector on the left is one row, a vector on the right one column; the result lacks that dimension.
     Leading dimensions are batches, which are broadcast against each other.
 
     Args:
         a: extents of the array on the left.
-        b: of that on the right.
+        b: extents of the array on the right.
         op: the operation's name in messages.
 
     Raises:
@@ -115,7 +115,7 @@ def _broadcast(a: tuple[int, ...], b: tuple[int, ...], op: str) -> tuple[int, ..
 
 
 def problem_of(arrays: Mapping[str, ArrayInfo], alone: str = "") -> Problem:
-    """The problem that arrays pose.
+    """The problem of the arrays.
 
     Args:
         arrays: the arrays called ``a``, ``b``, ``out``, and, where it is given, ``bias``, one number for each
@@ -163,7 +163,7 @@ def problem_of(arrays: Mapping[str, ArrayInfo], alone: str = "") -> Problem:
 
 
 def is_part_of(name: str, *wholes: str) -> bool:
-    """Whether an array is one of some, or has the dimensions of one, as ``a_im`` has those of ``a``.
+    """Whether an array is one of the named arrays, or has the dimensions of one: ``a_im`` those of ``a``.
 
     Example:
         >>> is_part_of("a", "a"), is_part_of("c_im", "c", "out"), is_part_of("out_im", "a")
@@ -189,7 +189,7 @@ def _expanded(info: ArrayInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def check_broadcast(name: str, info: ArrayInfo, shape: tuple[int, ...]) -> None:
-    """Whether NumPy broadcasts an array to the shape of the result.
+    """Check that NumPy broadcasts an array to the shape of the result.
 
     Raises:
         LaunchError: it does not.
@@ -207,15 +207,15 @@ class Dim:
     """A dimension: its extent, and its stride in each array.
 
     Args:
-        extent: how many indices it has.
-        steps: the stride in each array, by name.
+        extent: its extent.
+        steps: its stride in each array, by name.
     """
 
     extent: int
     steps: Mapping[str, int]
 
     def within(self, inner: Dim, names: Sequence[str]) -> Dim | None:
-        """This dimension and a faster one as a single one; None if strides do not allow it."""
+        """This dimension merged with a faster one; None if strides do not allow it."""
         extent = self.extent * inner.extent
         if extent > MOST:
             return None
@@ -259,7 +259,7 @@ def _joined(
 
 
 def merged(dims: Sequence[Dim], names: Sequence[str]) -> list[Dim]:
-    """Dimensions of which neighbours are joined where the strides of all arrays allow it.
+    """Dimensions, with neighbours joined if the strides of all arrays allow it.
 
     Args:
         dims: slowest first.
@@ -277,7 +277,7 @@ def merged(dims: Sequence[Dim], names: Sequence[str]) -> list[Dim]:
 
 
 def _absorbed(dims: Sequence[Dim], inner: Dim, without: str) -> tuple[list[Dim], Dim]:
-    """Batches that one operand repeats become rows (or columns) of the other and of the result."""
+    """Join batches of a broadcast operand with rows (or columns) of the other operand and the result."""
     left = list(dims)
     for dim in reversed(dims):
         if not any(step for name, step in dim.steps.items() if is_part_of(name, without)):

@@ -26,7 +26,7 @@ WHOLE = (dtypes.i8, dtypes.u32, dtypes.u64)
 """Dtypes in which integers of all widths are multiplied; unsigned ones wrap in every language."""
 
 BLOCK = 128
-"""Places along K that have a scale in common where scales belong to blocks; rows and columns likewise."""
+"""Places along K that share a scale of a block; also the rows, or columns, of a block."""
 
 STORED = Output(("D",))
 """Stores the result."""
@@ -60,7 +60,7 @@ def rare_numbers(rare: Sequence[str], number: DType) -> dict[str, DType]:
 
 
 def dropout_numbers(number: DType) -> dict[str, DType]:
-    """The declarations of the numbers of dropout, of which the last is multiplied with elements."""
+    """The declarations of the numbers of dropout; the last one multiplies elements."""
     return {"seed": dtypes.u64, "offset": dtypes.u64, "threshold": dtypes.u32, "scale": number}
 
 
@@ -115,7 +115,7 @@ def combined(rank: int, number: DType, multiplied: DType | None = None, rare: tu
 
 @lru_cache(maxsize=64)
 def in_halves(rank: int, number: DType, rare: tuple[str, ...] = ()) -> Kernel:
-    """The same product of numbers that are split in halves.
+    """The product of `combined` for operands that are split in halves.
 
     ``A[m, k] = (A1 + A2)[m, k] * p[m] ** 2`` and ``B[k, n] = (B1 + B2)[k, n] * q[n] ** 2``; see
     `Algebra.in_halves`.
@@ -167,13 +167,13 @@ def scaled(rank: int, rare: tuple[str, ...] = ()) -> Kernel:
 
 
 def _declared(lead: str, scales: Mapping[str, str], rare: Sequence[str]) -> dict[str, Any]:
-    """What the kernels of `scaled_mm` declare."""
+    """The declarations of the kernels of `scaled_mm`."""
     arrays = {"A": f"{lead}m k", "B": f"{lead}k n", **scales, "bias": "n", "D": f"{lead}m n"}
     return {**arrays, **rare_arrays(lead, rare), "alpha": dtypes.f32, **rare_numbers(rare, dtypes.f32)}
 
 
 def _scaled(terms: frozenset[str], rows: str, columns: str = "") -> list[EndingTerm]:
-    """Sums in f32, times alpha and the scales of rows and columns that there are."""
+    """Sums in f32, times alpha and the scales of rows and columns, if there are any."""
     number, by_row, by_column = (name if name in terms else "" for name in ("alpha", rows, columns))
     return [Conversion(dtypes.f32), RowScales(number, by_row, by_column)]
 
@@ -191,7 +191,7 @@ def scaled_in_groups(rank: int, rare: tuple[str, ...] = ()) -> Kernel:
     multiplication, in which both steps are rounded.
 
     Args:
-        rank: how many dimensions of batches there are; zero points and scales of groups have none.
+        rank: number of batch dimensions; zero points and scales of groups have none.
         rare: the terms of `RARE` that there are.
     """
     lead = batches(rank)

@@ -31,10 +31,10 @@ REDUCED = {"sum": "total", "max": "top", "min": "least", "logsumexp": "lse"}
 """The kernel's array of each reduction, in its order."""
 
 REDUCTIONS = tuple(REDUCED)
-"""What rows or columns are reduced to."""
+"""Names of the reductions of rows or columns."""
 
 PRODUCT = "product"
-"""The array of the elements that are reduced, where they are stored too."""
+"""The array that stores the elements before they are reduced."""
 
 ARRAYS = ("a", "b", "bias", PRODUCT)
 """Arrays of a call. Its results follow them."""
@@ -44,12 +44,12 @@ _PLANS: Plans[Replay] = Plans()
 
 @lru_cache(maxsize=64)
 def reduced(rank: int, number: DType, axis: int) -> Kernel:
-    """Reductions along one axis of ``activation(alpha * A @ B + bias)``, of which ``wanted`` says which.
+    """Reductions ``wanted`` of ``activation(alpha * A @ B + bias)`` along one axis.
 
     Args:
         rank: number of batch dimensions.
         number: the dtype in which all but the sums is computed, and of alpha.
-        axis: along which is reduced: 1, of each row, or 0, of each column.
+        axis: 1 to reduce each row, or 0 to reduce each column.
     """
     lead = batches(rank)
     kept = f"{lead}{'n' if axis == 0 else 'm'}"
@@ -253,7 +253,7 @@ def _row(matrices: Matrices) -> Matrices:
 
 
 def _names(reduce: Any) -> tuple[str, ...]:
-    """Which reductions are asked for, each once."""
+    """The requested reductions, each once."""
     names = (
         (reduce,) if isinstance(reduce, str) else tuple(reduce) if isinstance(reduce, tuple | list) else ()
     )
@@ -268,7 +268,7 @@ def _names(reduce: Any) -> tuple[str, ...]:
 
 
 def _dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> DType:
-    """The dtype of new results; the product that is stored, too, must hold fractions."""
+    """The dtype of new results; a stored product must hold fractions, too."""
     read = {name: infos[name] for name in ("a", "b", "bias") if name in infos}
     kind = result_dtype(read, wanted, "reduced_matmul")
     if not kind.is_float:
@@ -281,7 +281,7 @@ def _dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> DType:
 
 
 def _check_shapes(infos: Mapping[str, ArrayInfo], shape: tuple[int, ...], axis: int) -> None:
-    """Matrices, with something to reduce, and arrays of the shapes that follow from them."""
+    """Check that the operands are matrices with something to reduce, and that all shapes fit."""
     for name in ("a", "b"):
         if len(infos[name].shape) < 2:
             raise LaunchError(

@@ -26,11 +26,11 @@ _PLANS: Plans[Replay] = Plans()
 
 
 class ScaledExtras(NamedTuple):
-    """What is asked for that `matmul` does not have.
+    """Arguments of `scaled_mm` that `matmul` does not have.
 
     Args:
-        group: how many neighbours along K have a scale in common; None: there are no groups.
-        prepass: whether operand B is widened in memory first; None: where that is faster.
+        group: number of neighbours along K that share a scale; None: there are no groups.
+        prepass: whether operand B is widened in memory first; None: if that is faster.
     """
 
     group: int | None = None
@@ -205,7 +205,7 @@ def scaled_mm(
 
 
 def _numbers_apart(scales: tuple[Any, Any]) -> tuple[float, list[Any]]:
-    """The product of the scales that are numbers, and the arrays, in the place of a number None."""
+    """The product of the scales that are numbers, and the array of each scale, or None for a number."""
     numbers, arrays, product = dict[str, float](), list[Any](), 1.0
     for name, scale in zip(SCALES, scales, strict=True):
         number = None if scale is None else number_of("scaled_mm", name, scale)

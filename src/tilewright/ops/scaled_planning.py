@@ -49,10 +49,10 @@ from tilewright.runtime.frameworks import Strided
 from tilewright.targets.target import TARGETS
 
 IN_KERNEL = ("a", "b", "scale_a", "scale_b", "bias", "out")
-"""The arrays of the kernel, in its order; what is not given is not read, and ``out`` stands for it."""
+"""The arrays of the kernel, in its order; ``out`` replaces absent arrays, which are not read."""
 
 WITH_GROUPS = ("a", "b", "scale_a", "scale_b", "zero_b", "bias", "out")
-"""The same where weights have groups; of scales and zero points one stands for the other if need be."""
+"""The arrays of the kernel for weights in groups; scales may replace zero points, or the reverse."""
 
 WIDENED_FIRST = "tilewright.ops.widening:plan_product"
 """Plans a product with operand B widened in memory first. Imported when the first is planned."""
@@ -60,12 +60,12 @@ WIDENED_FIRST = "tilewright.ops.widening:plan_product"
 
 @dataclass(frozen=True)
 class Scaling:
-    """To what the scales of a call belong, and what its arrays pose.
+    """The elements to which a call's scales belong, and the problem of its arrays.
 
     Args:
-        group: how many neighbours along K have a scale in common; None: there are no groups.
-        shared: how many rows, and how many columns, have a scale in common; None: there are no blocks.
-        problem: what the arrays pose.
+        group: number of neighbours along K that share a scale; None: there are no groups.
+        shared: number of rows, and of columns, that share a scale; None: there are no blocks.
+        problem: the problem of the arrays.
         late: the constants of the terms after the activation.
         rare: the terms of `RARE` that there are.
     """
@@ -107,7 +107,7 @@ class Scaling:
         return tuple(name for name in self.rare if RARE[name])
 
     def present(self, arrays: Mapping[str, Any]) -> tuple[str, ...]:
-        """The same, with what stands for scales or zero points of groups that are not there."""
+        """The arrays, with replacements for absent scales or zero points of groups."""
         scale, zero = OF_GROUPS
         instead = {} if not self.in_groups else {scale: zero} if scale not in arrays else {zero: scale}
         return tuple(name if name in arrays else instead.get(name, name) for name in self.names)
@@ -210,7 +210,7 @@ def _multiplied(
 
 
 def _seen(name: str, call: Call, scaling: Scaling) -> Strided:
-    """An array of the kernel; the result stands for one that is not there, for it is not read."""
+    """An array of the kernel; the result replaces an absent array, which is not read."""
     if scaling.in_groups and name in OF_GROUPS:
         return Strided(call.arrays[name], as_stored(call.infos[name]))
     if scaling.shared is not None and name in SCALES:
@@ -224,5 +224,5 @@ def _seen(name: str, call: Call, scaling: Scaling) -> Strided:
 
 
 def _in_place(name: str, there: str, call: Call, problem: Problem) -> Strided:
-    """An array of a call in the place of an array of the kernel, with the dimensions that this has."""
+    """A call's array, viewed with the rank of the kernel's parameter."""
     return seen_in_kernel(name, call.arrays[there], call.infos[there], problem.operands[there])

@@ -31,7 +31,7 @@ def warn_if_slow(atom: MmaAtom, arch: Arch) -> None:
 
 
 def warn(executable: Executable) -> None:
-    """Say so where what multiplies is slow for the dtype on the machine."""
+    """Warn if the executable's instruction is slow for the dtype on the machine."""
     for op in executable.kernel.walk():
         if isinstance(op, Mma | MmaAsync):
             warn_if_slow(op.mma.atom, TARGETS[executable.target].architecture(executable.arch))

@@ -1,9 +1,9 @@
 """Numbers of f32 as two halves of 11 bits each, which tensor cores multiply: the kernel that makes them.
 
-Each row, along which is summed, is scaled by a power of 4 so that its largest number lies in [2**13, 2**15).
-Each number x of it becomes ``high = f16(x)`` and ``low = f16(x - high)``: ``high + low`` differs from x by at
-most ``2**-22 |x|``, or ``2**-25`` where the low half is subnormal, that is ``2**-38`` of the largest.
-One launch splits both operands.
+Each row along K is scaled by a power of 4 so that its largest number lies in [2**13, 2**15). Each number x of
+it becomes ``high = f16(x)`` and ``low = f16(x - high)``: ``high + low`` differs from x by at most ``2**-22
+|x|``, or ``2**-25`` where the low half is subnormal, that is ``2**-38`` of the largest. One launch splits
+both operands.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.threads.distribution import Distribution, raked
 
 THREADS, LANES = 256, 32
-"""Of a block, and of a warp."""
+"""Threads of a block, and lanes of a warp."""
 
 VECTOR = 4
 """Neighbours that a thread reads at once."""
 
 SHALLOW = 1024
-"""Elements along K, at most, of operands that threads keep in registers between both looks at them."""
+"""Largest depth of operands that threads keep in registers between both passes."""
 
 FEW = 4096
-"""Rows of an operand, at most, that are dealt out to more blocks of fewer rows each."""
+"""Largest number of rows that are dealt out to more blocks with fewer rows each."""
 
 FINITE = 3.4028234663852886e38
 """The largest number of f32."""
 
 BIAS = 127
-"""Of the exponent in the bits of an f32, which begin at bit 23."""
+"""Bias of the exponent of an f32, which begins at bit 23."""
 
 TOP = 14
 """The exponent of the largest scaled number, or one less, for the scale is a power of 4."""
@@ -56,11 +56,11 @@ class Tiling:
     """How a block of threads splits rows of an operand, tile after tile along K.
 
     Args:
-        rows: of a tile.
-        depth: of a tile.
+        rows: rows of a tile.
+        depth: depth of a tile.
         along_rows: whether neighbours in memory are neighbours along the rows, not along K.
         is_whole: whether a tile is as deep as the operand, and is read only once.
-        threads: of a block.
+        threads: threads of a block.
     """
 
     rows: int
@@ -81,12 +81,12 @@ class Tiling:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of a tile."""
+        """Shape of a tile."""
         return self.rows, self.depth
 
     @property
     def spread(self) -> Distribution:
-        """Which threads split what: a warp each row, or neighbours along the rows."""
+        """Threads that split a tile: a warp for each row, or neighbouring threads along the rows."""
         across = self.rows // VECTOR if self.along_rows else self.threads // LANES
         return raked(self.shape, (across, self.threads // across), VECTOR, int(not self.along_rows))
 
@@ -103,8 +103,8 @@ def splitting_of_both(rank_a: int, rank_b: int) -> Kernel:
     ``both``.
 
     Args:
-        rank_a: how many dimensions of batches A has.
-        rank_b: how many B has.
+        rank_a: number of batch dimensions of A.
+        rank_b: number of batch dimensions of B.
     """
     declared: dict[str, Any] = {}
     for name, rank in (("a", rank_a), ("b", rank_b)):
@@ -162,8 +162,8 @@ def _split(arrays: tuple[Tensor, ...], number: Index, tiling: Tiling, both: bool
 
     Args:
         arrays: an operand, its halves, and the units of its rows.
-        number: of the block.
-        tiling: how it takes them.
+        number: number of the block.
+        tiling: the tiling of the operand.
         both: whether the low halves are written.
     """
     batch, r = place_of(arrays[-1], tiling.rows, number)
@@ -199,14 +199,14 @@ def _split(arrays: tuple[Tensor, ...], number: Index, tiling: Tiling, both: bool
 
 
 def _finite(given: Fragment) -> Fragment:
-    """Sizes of numbers, 0 for those that are not finite."""
+    """Absolute values; 0 for numbers that are not finite."""
     size = absolute(given)
     found: Fragment = where(size <= FINITE, size, 0.0)
     return found
 
 
 def units_of(largest: Fragment) -> tuple[Fragment, Fragment]:
-    """What rows are multiplied by, whose largest numbers are given, and the square root of what undoes it."""
+    """Factors of rows, from their largest numbers, and the square roots of the inverse factors."""
     exponent = maximum(bitcast(largest, dtypes.i32) >> 23, 1)
     half = minimum((TOP + BIAS - exponent) >> 1, BIAS // 2)
     scale = bitcast((BIAS + 2 * half) << 23, dtypes.f32)

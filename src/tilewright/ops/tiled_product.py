@@ -34,7 +34,7 @@ OCP_FP8 = {f8e4m3, f8e5m2}
 """The two kinds of fp8 that are multiplied as they are, also with each other."""
 
 FIXED: Mapping[str, int | None] = {"new": None, "re": 0, "im": 1}
-"""The index along axes that no loop goes along."""
+"""Index along axes without a loop."""
 
 WORD = re.compile(r"(\w+)(?:/(\d+))?((?:\*\d+)*)")
 """A span, how many neighbours share an element, and the extents of inner dimensions."""
@@ -82,7 +82,7 @@ class KernelArrays:
     """The arrays and numbers of a kernel, and the spans of the loops that are open.
 
     Args:
-        given: them as the kernel takes them, by name.
+        given: the arrays and numbers as the kernel takes them, by name.
         declared: the axes of each array, by name.
         matrices: the arrays with one dimension for each axis, by name.
         spans: the spans, by name.
@@ -99,7 +99,7 @@ class KernelArrays:
         return KernelArrays(given, declared, {n: _merged(given[n], axes) for n, axes in declared.items()}, {})
 
     def within(self, **spans: Any) -> KernelArrays:
-        """The same inside more loops."""
+        """The arrays and numbers inside more loops."""
         return replace(self, spans={**self.spans, **spans})
 
     def axes(self, array: str) -> tuple[ArrayAxis, ...]:
@@ -112,11 +112,11 @@ class KernelArrays:
         return self.matrices[array.split()[0]]
 
     def extent(self, array: str, span: str) -> Any:
-        """How many elements an array has along a span."""
+        """Number of elements of an array along a span."""
         return self.matrix(array).shape[[axis.span for axis in self.axes(array)].index(span)]
 
     def tile(self, array: str) -> Any:
-        """The tile of an array at the open spans; one along rows alone becomes a column."""
+        """The tile of an array at the open spans; an array with only rows becomes a column."""
         tile, spans = self.matrix(array)[self._index(array)], {axis.span for axis in self.axes(array)}
         return tile[:, None] if "m" in spans and spans.isdisjoint(("n", "k", "new")) else tile
 
@@ -133,7 +133,7 @@ class KernelArrays:
         """Require that all arrays have as many elements along a span.
 
         Args:
-            first: by the name of the span the array that has them.
+            first: for each span, by name, the array that defines its extent.
         """
         known = set[str]()
         for name, axes in self.declared.items():
@@ -148,7 +148,7 @@ class KernelArrays:
 
         Args:
             array: the array.
-            first: as `require_extents` takes them.
+            first: as in `require_extents`.
             whole: whether no group may be cut at the end.
         """
         for axis in sorted(axis for axis in self.axes(array) if axis.shared):
@@ -182,9 +182,9 @@ class Operand:
     Args:
         parts: the matrices that an algebra multiplies: one, both parts of complex numbers, or halves.
         multiplied: the dtype in which they are multiplied; None: their own.
-        zeros: the array of what is subtracted from groups of neighbours along K; "": nothing.
-        factors: the array of what these are multiplied by then, or of the bytes of powers of 2; "": nothing.
-        scales: the array by which the products of blocks along K are multiplied; "": nothing.
+        zeros: array of zero points, subtracted from groups of neighbours along K; "": none.
+        factors: array of factors by which groups are then multiplied, or of bytes of powers of 2; "": none.
+        scales: array of factors of the products of blocks along K; "": none.
     """
 
     parts: tuple[str, ...]
@@ -197,8 +197,8 @@ class Operand:
         """Require an element for each group of neighbours, of which none is cut, and for each block.
 
         Args:
-            arrays: those of the kernel.
-            first: by the name of the span the array that has its extent.
+            arrays: the arrays of the kernel.
+            first: for each span, by name, the array that defines its extent.
         """
         for array in filter(None, (self.factors or self.zeros, self.scales)):
             arrays.require_shared(array, first, whole=array != self.scales)
@@ -228,7 +228,7 @@ class Operand:
 def power_of_two(codes: Any) -> Any:
     """The f32 numbers of bytes of `f8e8m0`: ``2 ** (code - 127)``, and NaN for 255.
 
-    The code is the exponent of f32, but for 0, a subnormal number, and 255, which would be infinity.
+    The code is the exponent of an f32, except for 0 (a subnormal number) and 255 (infinity in f32).
     """
     bits = codes.to(u32)
     return bitcast(maximum(bits << 23, 1 << 22) | ((bits + 1) >> 8) << 22, f32)
@@ -236,13 +236,13 @@ def power_of_two(codes: Any) -> Any:
 
 @dataclass(frozen=True)
 class Algebra:
-    """Products of parts of operands, and results that are made of their totals.
+    """Products of parts of operands, and results computed from their totals.
 
     Args:
         products: (part of A, part of B, total, sign), in the order in which they are added up.
         results: for each result (total, sign); the first sign is 1.
-        precision: how exactly products are computed.
-        sums: how exactly they are added up.
+        precision: precision of the products.
+        sums: precision of the sums.
     """
 
     products: tuple[tuple[int, int, int, int], ...] = ((0, 0, 0, 1),)
@@ -252,17 +252,16 @@ class Algebra:
 
     @property
     def totals(self) -> int:
-        """How many totals there are."""
+        """Number of totals."""
         return len({total for _, _, total, _ in self.products})
 
     def in_halves(self, *, both: bool) -> Algebra:
-        """The algebra of parts that are each two halves.
+        """The algebra for parts that are split in two halves.
 
-        Products of two second halves are left out; those of two first ones, which are the largest, are added
-        last.
+        Products of two second halves are omitted.  Products of two first halves, the largest, are added last.
 
         Args:
-            both: whether second halves are multiplied at all.
+            both: whether second halves are multiplied.
         """
         pairs = ((1, 0), (0, 1), (0, 0)) if both else ((0, 0),)
         rows = ((i, j, row) for i, j in pairs for row in self.products)
@@ -306,12 +305,12 @@ class TiledProduct:
 
 
 def kernel_of(**declared: Any) -> Callable[[Callable[..., TiledProduct]], Kernel]:
-    """Make a kernel of a function that says what is computed: the decorator of the family's kernels.
+    """Decorator that makes a kernel from a function that returns a `TiledProduct`.
 
     The function takes the compile-time constants by keyword; its name is the kernel's.
 
     Args:
-        declared: the axes of each array, see above, and the dtype of each number, in order.
+        declared: the axes of each array (see the module), and the dtype of each number, in order.
     """
     axes = {name: axes_of(one) for name, one in declared.items() if isinstance(one, str)}
     dims = {name: dimensions(name, own) for name, own in axes.items()}

@@ -18,14 +18,14 @@ from tilewright.schedule.schedule import REDUCTIONS, Reduction, Schedule, SplitK
 
 F32, F16 = "f32", "f16"
 HALVES_OF = {F32: 2, F16: 1}
-"""How many halves of each number of f32 are multiplied, by the precision that is asked for."""
+"""Number of halves of an f32 number that are multiplied, by precision."""
 
 
 class Dropout(NamedTuple):
     """Elements to drop: those whose random bits are below the probability's share of ``2**32``.
 
     Args:
-        probability: of each element.
+        probability: probability that an element is dropped.
         seed: the key of the random numbers.
         offset: the upper half of their counter.
     """
@@ -44,7 +44,7 @@ class Dropout(NamedTuple):
 
     @property
     def words(self) -> bool | None:
-        """What a plan depends on: None if no element is dropped, else whether fractions are made."""
+        """The part that a plan depends on: None without dropped elements, else whether it makes fractions."""
         return self.makes_fractions if self.probability else None
 
     @property
@@ -62,7 +62,7 @@ def dropout_of(op: str, probability: float, seed: int, offset: int) -> Dropout:
 
     Args:
         op: the operation's name in messages.
-        probability: of each element.
+        probability: probability that an element is dropped.
         seed: the key of the random numbers.
         offset: the upper half of their counter.
 
@@ -105,7 +105,7 @@ class Wanted(NamedTuple):
 
     @property
     def words(self) -> tuple[Any, ...]:
-        """All that a plan depends on but the numbers, which each launch is given."""
+        """Everything that a plan depends on, except the numbers, which are arguments of each launch."""
         return *self[2:-1], self.dropped.words
 
     @property
@@ -115,7 +115,7 @@ class Wanted(NamedTuple):
 
     @property
     def how(self) -> Schedule | Splitting | None:
-        """What is known of the schedule; None: nothing."""
+        """The caller's constraints on the schedule, or None."""
         splitting = Splitting(self.split_k, self.reduction, self.batch_invariant)
         return splitting if self.schedule is None and splitting != Splitting() else self.schedule
 
@@ -148,7 +148,7 @@ def asked(
 
 
 def check_splitting(wanted: Wanted, op: str = "matmul") -> None:
-    """A schedule says itself how K is split; atomics add in no order.
+    """Refuse a schedule with a split of K, and batch invariance with streams or atomics.
 
     Args:
         wanted: the other arguments of the call.
@@ -173,7 +173,7 @@ def check_splitting(wanted: Wanted, op: str = "matmul") -> None:
 
 
 def said(number: Any) -> str:
-    """What a plan depends on of alpha and of beta: fractions, of which integers refuse to be multiples."""
+    """The property of alpha or beta that a plan depends on: integer products refuse fractions."""
     if number is None:
         return ""
     if isinstance(number, complex):
@@ -190,10 +190,10 @@ def check_numbers(op: str, kind: DType, **numbers: Any) -> None:
     Args:
         op: the operation's name in messages.
         kind: the dtype.
-        numbers: by the names of the arguments.
+        numbers: the numbers, by the names of the arguments.
 
     Raises:
-        LaunchError: one is none, or becomes infinite or 0; says the nearest that does not.
+        LaunchError: a value is no number, or becomes infinite or 0; the message has the nearest legal one.
     """
     for name, given in numbers.items():
         parts = {name: given}
@@ -213,7 +213,7 @@ def check_words(wanted: Wanted) -> None:
 
 
 def check_derivative(op: str, derivative: str | None, *, multiplies: bool) -> None:
-    """Refuse the derivative of no activation, and one without an array to take it at.
+    """Refuse a derivative of an unknown activation, or without the array ``multiply``.
 
     Args:
         op: the operation's name in messages.

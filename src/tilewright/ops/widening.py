@@ -35,26 +35,26 @@ VECTOR = 16
 """Numbers that a thread widens at once in groups."""
 
 UNIT = 8
-"""Elements that rows are a multiple of, as bulk copies ask."""
+"""Rows have a multiple of this number of elements, because bulk copies require it."""
 
 
 WIDENED_ROWS = {True: 6144, False: 2048}
-"""From how many rows on it pays, for weights that are contiguous along K and for others.
+"""Number of rows from which on the pass pays, for weights that are contiguous along K, or not.
 
 On an H200 both ways took the same time for 4096 and for 1024 rows; at 8192 and 4096 the pass gained a sixth.
 """
 
 WIDENED_ELEMENTS = 1 << 22
-"""Of the weights; the launch of a pass over fewer takes longer than the pass."""
+"""Number of weights below which the launch of a pass takes longer than the pass."""
 
 
 def pays_widened(infos: Mapping[str, ArrayInfo], multiplied: DType, features: frozenset[str]) -> bool:
-    """Whether it takes less time to widen operand B before the product than on the way.
+    """Whether it is faster to widen operand B before the product than in the kernel of the product.
 
     Args:
         infos: the arrays of a product.
         multiplied: the dtype of the multiplication.
-        features: of the machine.
+        features: features of the machine.
     """
     a, b = infos["a"], infos["b"]
     narrow = b.dtype.bits == 8 and multiplied in SIXTEEN_BITS and a.dtype == multiplied
@@ -64,14 +64,14 @@ def pays_widened(infos: Mapping[str, ArrayInfo], multiplied: DType, features: fr
 
 
 SHORT_DEPTH, MANY_ROWS = 32, 512
-"""Tiles less deep, as groups of 136 or 2056 neighbours need, take longer than a pass for so many rows.
+"""Tiles shallower than the first, e.g. for groups of 136 neighbours, lose to a pass from this many rows on.
 
-On a Zen 4 1024 rows of 512 columns in groups of 2056 took 54 ms in tiles 8 deep and 47 behind a pass, 512
-rows 27 in both ways.
+On a Zen 4 1024 rows of 512 columns in groups of 2056 took 54 ms in tiles of depth 8 and 47 ms after a pass;
+512 rows took 27 ms both ways.
 """
 
 GROUPED_ROWS = 257
-"""The same for weights of 4 bits in groups: up to 256 rows they are one kernel without being asked for.
+"""Number of rows from which on a pass pays for 4-bit weights in groups; up to 256 rows one kernel is used.
 
 On an H200 a product of 128 rows with 8192 by 8192 weights took 78 us without the pass and 101 with it, one of
 256 rows 148 and 110: ``prepass=True`` is the faster one from about 192 rows on.
@@ -81,17 +81,17 @@ On an H200 a product of 128 rows with 8192 by 8192 weights took 78 us without th
 def pays_widened_groups(
     infos: Mapping[str, ArrayInfo], multiplied: DType, features: frozenset[str], target: Target
 ) -> bool:
-    """The same for weights in groups; on a GPU those of more than 4 bits are widened on the way.
+    """Like `pays_widened`, for weights in groups; on a GPU, wider weights than 4 bits never pay.
 
     Processors decode weights while they pack panels, which took less time than a pass for any number of rows
-    where tiles are deep.  Groups that only short tiles divide take the pass for many rows, and those of a few
-    neighbours, which would be decoded one by one, for any.
+    if tiles are deep.  Groups that only shallow tiles divide take the pass for many rows.  Groups of a few
+    neighbours would be decoded one by one, and always take the pass.
 
     Args:
         infos: the arrays of a product.
         multiplied: the dtype of the multiplication.
-        features: of the machine.
-        target: the machine's.
+        features: features of the machine.
+        target: the target of the machine.
     """
     a, b = infos["a"], infos["b"]
     if not target.warps:
@@ -106,7 +106,7 @@ def pays_widened_groups(
 
 @lru_cache(maxsize=MOST_RANK + 1)
 def widen(rank: int) -> Kernel:
-    """``Y[..., r, c] = X[..., r, c]``, in the dtype of Y, with so many dimensions of batches."""
+    """``Y[..., r, c] = X[..., r, c]``, in the dtype of Y, with ``rank`` batch dimensions."""
     lead = "".join(f"B{dim} " for dim in range(rank))
 
     @kernel(X=f"{lead}R C", Y=f"{lead}R C")
@@ -120,10 +120,10 @@ def widen(rank: int) -> Kernel:
 
 
 def spread_over(group: int) -> Distribution:
-    """Which threads widen what: tiles that lie in a group, so that each row of them has one scale.
+    """Distribution of a tile among threads; tiles lie in one group, so that each row has one scale.
 
     Args:
-        group: how many neighbours have a scale in common.
+        group: number of neighbours that share a scale.
 
     Example:
         >>> spread_over(128).shape, spread_over(96).shape, spread_over(5).shape
@@ -169,8 +169,8 @@ class Wide:
 
     Args:
         given: the operand.
-        copy: what lies in scratch memory.
-        is_turned: whether rows and columns are those of the operand exchanged.
+        copy: the wide copy in scratch memory.
+        is_turned: whether rows and columns of the operand are exchanged.
     """
 
     given: Strided
@@ -179,7 +179,7 @@ class Wide:
 
     @staticmethod
     def of(seen: Strided, dtype: DType) -> Wide:
-        """The wide copy of an operand, in the order of memory that it has."""
+        """The wide copy of an operand, with the same contiguous dimension."""
         info = seen.info
         is_turned = info.strides[-2] == 1 and info.strides[-1] != 1
         shape, strides = (turned(values, is_turned) for values in (info.shape, info.strides))
@@ -202,7 +202,7 @@ def plan_product(
 ) -> LaunchPlan:
     """The launches that widen operand B, and multiply.
 
-    What repeats along a batch is widened once.
+    An operand that is broadcast along a batch is widened once.
 
     Args:
         call: the arrays of the call.
