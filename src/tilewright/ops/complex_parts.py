@@ -118,7 +118,7 @@ def interleaved(element: DType) -> DType:
     """The complex dtype of a real one.
 
     Raises:
-        DTypeError: there is none.
+        DTypeError: the dtype has no complex dtype.
     """
     if element.name not in INTERLEAVED:
         raise DTypeError(

@@ -325,7 +325,7 @@ def strategy_for(
     if isinstance(how, Schedule):
         wanted = strided if how.by_bulk else []
     elif how is not None and how.batch_invariant:
-        wanted = []  # whether planes pay depends on how many rows there are
+        wanted = []  # whether planes pay depends on the number of rows
     else:
         wanted = strided if _planes_pay(infos, problem, precision, (arch, processors), strided) else []
     if cuts_off and wanted:

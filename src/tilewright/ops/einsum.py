@@ -211,7 +211,7 @@ def plan_einsum(
         known: existing descriptions of arrays.
 
     Raises:
-        LaunchError: subscripts, shapes or devices do not fit, or ``out`` shares memory with what is read.
+        LaunchError: subscripts, shapes or devices do not fit, or ``out`` shares memory with an input.
         DTypeError: an unsupported dtype or mixture.
     """
     check_words(wanted)

@@ -1,4 +1,4 @@
-"""`gated_matmul`: two products of the same rows in one kernel, one of which gates the other."""
+"""`gated_matmul`: two products of the same rows in one kernel; one gates the other."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def plan_gated(
         located: the keys and addresses of the arrays, if the caller has read them.
 
     Raises:
-        LaunchError: shapes or devices do not fit, or ``out`` shares memory with what is read.
+        LaunchError: shapes or devices do not fit, or ``out`` shares memory with an input.
         DTypeError: an unsupported dtype or mixture.
     """
     check_words(wanted)

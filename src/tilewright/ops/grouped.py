@@ -139,7 +139,7 @@ def plan_grouped(given: Sequence[Any], wanted: Wanted, located: Sequence[Located
         located: the keys and addresses of the arrays, if the caller has read them.
 
     Raises:
-        LaunchError: shapes or devices do not fit, or ``out`` shares memory with what is read.
+        LaunchError: shapes or devices do not fit, or ``out`` shares memory with an input.
         DTypeError: an unsupported dtype or mixture.
     """
     call = Call.of("grouped_matmul", dict(zip(RANKS, given, strict=True)), ("a", "b", "ends"), located)

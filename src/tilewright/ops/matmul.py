@@ -1,4 +1,4 @@
-"""`matmul`: describe what is multiplied, look up or plan a launch for it, launch."""
+"""`matmul`: describe the operands, look up or plan a launch for them, launch."""
 
 from __future__ import annotations
 

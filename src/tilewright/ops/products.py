@@ -96,7 +96,7 @@ def combined(rank: int, number: DType, multiplied: DType | None = None, rare: tu
         rank: number of batch dimensions.
         number: the dtype in which all of it is computed, and of alpha and beta.
         multiplied: the dtype in which operands are multiplied; None: their own.
-        rare: of ``multiply`` and ``dropout`` the terms that there are.
+        rare: the terms of the call, among ``multiply`` and ``dropout``.
     """
     lead = batches(rank)
     arrays = {"A": f"{lead}m k", "B": f"{lead}k n", "C": f"{lead}m n", "bias": "n"}
@@ -123,7 +123,7 @@ def in_halves(rank: int, number: DType, rare: tuple[str, ...] = ()) -> Kernel:
     Args:
         rank: number of batch dimensions.
         number: the dtype in which all but the sums is computed, and of alpha and beta.
-        rare: of ``multiply`` and ``dropout`` the terms that there are.
+        rare: the terms of the call, among ``multiply`` and ``dropout``.
     """
     lead = batches(rank)
     arrays = {**dict.fromkeys(("A1", "A2"), f"{lead}m k"), **dict.fromkeys(("B1", "B2"), f"{lead}k n")}
@@ -151,7 +151,7 @@ def scaled(rank: int, rare: tuple[str, ...] = ()) -> Kernel:
 
     Args:
         rank: number of batch dimensions.
-        rare: the terms of `RARE` that there are.
+        rare: the terms of `RARE` that the call has.
     """
     lead = batches(rank)
     scales = {"scale_a": f"{lead}m", "scale_b": f"{lead}n"}
@@ -192,7 +192,7 @@ def scaled_in_groups(rank: int, rare: tuple[str, ...] = ()) -> Kernel:
 
     Args:
         rank: number of batch dimensions; zero points and scales of groups have none.
-        rare: the terms of `RARE` that there are.
+        rare: the terms of `RARE` that the call has.
     """
     lead = batches(rank)
     scales = {"scale_a": f"{lead}m", "scale_b": "g n", "zero_b": "g n"}
@@ -222,7 +222,7 @@ def scaled_by_blocks(rank: int, rare: tuple[str, ...] = ()) -> Kernel:
 
     Args:
         rank: number of batch dimensions.
-        rare: the terms of `RARE` that there are.
+        rare: the terms of `RARE` that the call has.
     """
     lead = batches(rank)
     scales = {"scale_a": f"{lead}ma ka", "scale_b": f"{lead}kb nb"}

@@ -67,7 +67,7 @@ class Scaling:
         shared: number of rows, and of columns, that share a scale; None: there are no blocks.
         problem: the problem of the arrays.
         late: the constants of the terms after the activation.
-        rare: the terms of `RARE` that there are.
+        rare: the terms of `RARE` that the call has.
     """
 
     group: int | None
@@ -189,10 +189,10 @@ def _multiplied(
 ) -> tuple[DType, bool]:
     """The dtype in which operands are multiplied, and whether B is widened to it first."""
     multiplied, widens = multiplied_as(infos["a"].dtype, infos["b"].dtype), prepass is True
-    if wanted.schedule is None:  # which says itself what is multiplied
+    if wanted.schedule is None:  # a schedule determines the multiplied dtype
         arch, target = arch_of(backend, None), TARGETS[backend.name]
         multiplied = multiplied_on(infos["a"], infos["b"], target, arch)
-        if prepass is not None or wanted.how is not None:  # else it would depend on how many rows there are
+        if prepass is not None or wanted.how is not None:  # the choice depends on the number of rows
             pass
         elif scaling.in_groups:
             pays = pays_widened_groups(infos, multiplied, arch.features, target)

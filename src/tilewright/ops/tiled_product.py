@@ -5,10 +5,9 @@
 An array of a kernel is written as its name and the span along each of its dimensions: ``"A b0 m k"``.  A name
 alone has the spans that the kernel declares.  Other words than a span:
 
-- ``"k/32"``: one element for 32 neighbours along K;
-- ``"m*7*2"``: three dimensions along M, of which the inner ones have 7 and 2 elements;
-- ``"new"``: an axis that the array does not have;
-- ``"re"``, ``"im"``: the first or the second index of a dimension of both parts of complex numbers.
+- ``"k/32"``: one element for 32 neighbours along K; - ``"m*7*2"``: three dimensions along M; the inner ones
+have 7 and 2 elements; - ``"new"``: an axis that the array does not have; - ``"re"``, ``"im"``: the first or
+the second index of a dimension of both parts of complex numbers.
 """
 
 from __future__ import annotations
@@ -194,7 +193,7 @@ class Operand:
     scales: str = ""
 
     def require_extents(self, arrays: KernelArrays, first: Mapping[str, str]) -> None:
-        """Require an element for each group of neighbours, of which none is cut, and for each block.
+        """Require an element for each group of neighbours and each block; no group may be cut.
 
         Args:
             arrays: the arrays of the kernel.
@@ -289,7 +288,7 @@ class TiledProduct:
         a: the operand with rows along M.
         b: the operand with columns along N.
         ending: the terms between the results of the algebra and the stores, stores included.
-        algebra: what is multiplied and added up.
+        algebra: the products and sums of the parts.
         out: the array whose last two dimensions are cut in tiles.
         ends: the array of the ends of groups of rows; "": rows are in no groups.
         waits: whether a launch before this one, which may still run, writes operands.

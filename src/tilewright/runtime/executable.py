@@ -99,7 +99,7 @@ class Prepared(Protocol):
 
     @property
     def executable(self) -> Executable:
-        """What is launched."""
+        """The executable that is launched."""
 
     def inline(self) -> Any:
         """Return the `InlineLaunch` that starts it without Python; None if impossible or not worth it."""

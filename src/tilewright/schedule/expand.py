@@ -38,7 +38,7 @@ def whole_tiles(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> di
     The launch requires that nothing is cut off.
 
     Args:
-        form: what is computed, as the schedule multiplies it.
+        form: the form of the computation, as the schedule multiplies it.
         schedule: how it is computed.
         arguments: the kernel's arguments, by name.
     """

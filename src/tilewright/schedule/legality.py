@@ -253,7 +253,7 @@ def ring_length(case: ScheduleOnMachine) -> Reasons:
 
 
 def strategies(case: ScheduleOnMachine) -> Reasons:
-    """Each strategy has rules of its own; partitions also refuse schedules that ask for two of them."""
+    """Each strategy has its own rules; partitions also refuse schedules that ask for two of them."""
     yield from case.staging.against(case)
     for partition in PARTITIONS:
         yield from partition.against(case)
@@ -406,7 +406,7 @@ def reasons(schedule: Schedule, form: Form, specs: Mapping[str, TensorSpec], arc
 
     Args:
         schedule: the schedule.
-        form: what is computed.
+        form: the form of the computation.
         specs: the classes of the arrays, by name.
         arch: the machine.
 

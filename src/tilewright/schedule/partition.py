@@ -30,7 +30,7 @@ LEAST_STEPS = 4
 
 @dataclass(frozen=True)
 class TiledProblem:
-    """Extents of what is computed, in elements.
+    """Extents of a computation, in elements.
 
     Args:
         batch: extents of the leading dimensions.
@@ -55,7 +55,7 @@ class TiledProblem:
         """The problem of a kernel.
 
         Args:
-            form: what is computed.
+            form: the form of the computation.
             schedule: how it is computed.
             arguments: the kernel's arguments, by name.
         """
@@ -142,7 +142,7 @@ class Partition:
     """Whether a block sees a part of each array, or one array of several."""
 
     problem: TiledProblem | None = None
-    """What is computed; None if only the running kernel knows it."""
+    """The extents of the computation; None if only the running kernel knows them."""
 
     split: tuple[Index, Index] | None = None
     """The split tiles and all their parts, if the partition splits K."""
@@ -167,7 +167,7 @@ class Partition:
         """The partition in the kernel that is written.
 
         Args:
-            form: what is computed.
+            form: the form of the computation.
             schedule: how it is computed.
             arguments: the kernel's arguments, by name.
         """
@@ -220,7 +220,7 @@ class TilePartition(Partition):
     """The base of partitions of one problem.
 
     Args:
-        problem: what is computed.
+        problem: the extents of the computation.
         schedule: how it is computed.
     """
 
@@ -326,7 +326,7 @@ class DataParallel(TilePartition):
     """A block for each tile, or for each part of a tile's K.
 
     Args:
-        problem: what is computed.
+        problem: the extents of the computation.
         schedule: how it is computed.
         parts: parts of K; None: the schedule's.
     """

@@ -163,7 +163,7 @@ class Move:
         source: the tile in global memory.
         target: its place in shared memory, or a fragment for the multiplication.
         part: the part of an array in the graph.
-        dealing: arguments of `tw.copy` that say which threads copy what.
+        dealing: arguments of `tw.copy` that distribute the copy among threads.
         is_turned: whether each thread reads its part along the rows, and writes it along K.
         operand: the operand; None: the tile belongs to a side array.
     """

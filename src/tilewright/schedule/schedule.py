@@ -34,7 +34,8 @@ SPLITS = ("auto", "stream")
 """Ways to split K, besides a number of parts.
 
 ``"auto"``: into as many parts as give each block that runs at once a part.  ``"stream"``: the steps of all
-tiles form one sequence, of which each block has an equal share; a share may begin and end within a tile.
+tiles form one sequence, which is divided into equal shares for the blocks; a share may begin and end within a
+tile.
 """
 
 

@@ -31,7 +31,7 @@ PARTITIONS = 8
 """Partitions (GPCs) of the multiprocessors of a Hopper GPU, at most."""
 
 PERIODS = 8
-"""Parts of K, at most, whose order of addition is the same for all numbers of rows."""
+"""Largest number of parts of K whose order of addition is the same for all numbers of rows."""
 
 SHORTEST_PERIOD = 512
 """Elements along K of such a part, at least."""
@@ -129,7 +129,7 @@ def in_clusters(processors: int, size: int) -> int:
 
 
 def with_more_blocks(question: Question, schedule: Schedule) -> Iterator[Schedule]:
-    """A schedule that splits K, and the same with more blocks for each multiprocessor.
+    """A schedule that splits K, and copies of it with more blocks for each multiprocessor.
 
     There are at most about as many blocks as run at once.  A schedule whose blocks wait for each other gets
     no more blocks.

@@ -42,7 +42,7 @@ class Contracted:
 
     Args:
         subscripts: of the axes.
-        arrays: ``a``, ``b``, ``out``, and those of `ADDED` that there are.
+        arrays: ``a``, ``b``, ``out``, and those of `ADDED` that the call has.
     """
 
     subscripts: str

@@ -1,1 +1,1 @@
-"""Epilogues: what is computed from the sums of a tile, and how it comes to global memory."""
+"""Epilogues: the computation on the sums of a tile, and the stores to global memory."""

@@ -41,7 +41,7 @@ class Across:
     """The memory of the parts of some reductions along one dimension.
 
     Args:
-        form: what is computed.
+        form: the form of the computation.
         schedule: how it is computed.
         nodes: the reductions.
         dim: dimension along which they reduce: 0 for rows, 1 for columns.

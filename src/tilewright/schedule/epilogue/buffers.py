@@ -61,7 +61,7 @@ class StagedArray:
         return self.views.block(self.operand, self.at, place)
 
     def sample(self, shape: tuple[int, int]) -> TilePlace:
-        """A block of which only the shape is known."""
+        """A block with a known shape and an unknown place."""
         return TilePlace(self._anywhere, shape, (self._anywhere.m, self._anywhere.n))
 
 

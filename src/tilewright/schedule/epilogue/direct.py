@@ -50,7 +50,7 @@ class DirectEpilogue(EpilogueTraits):
     A subclass declares its needs and what is against it, and stores slices of tiles in its own way.
 
     Args:
-        form: what is computed.
+        form: the form of the computation.
         schedule: how it is computed.
         arguments: the kernel's arguments.
         partition: the tiles of a block.

@@ -33,7 +33,7 @@ class Reductions:
     cover the extent; the launch checks this.  Elements of the tile past the edge do not count.
 
     Args:
-        form: what is computed.
+        form: the form of the computation.
         schedule: how it is computed.
         extents: rows and columns of the result.
     """
@@ -110,7 +110,7 @@ def reduced_tiles(form: Form, spread: Distribution) -> Iterator[tuple[Reduce, Di
     """The reductions of a flow, each with the map of the tile that it reduces, and the dimension.
 
     Args:
-        form: what is computed.
+        form: the form of the computation.
         spread: the map of a tile of the result.
     """
     for node in form.flow.walk():

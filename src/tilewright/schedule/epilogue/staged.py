@@ -106,7 +106,7 @@ class StagedEpilogue(DirectEpilogue):
         128 bytes; other warps store all columns, or those of a share.
 
         Args:
-            form: what is computed.
+            form: the form of the computation.
             schedule: how it is computed.
             mma: the tiled MMA of one group.
             results: the results that pass through shared memory.
@@ -249,7 +249,7 @@ class OverlappedEpilogue(StagedEpilogue):
     """An epilogue through buffers, from which separate warps store, and to which they load residuals.
 
     Args:
-        form: what is computed.
+        form: the form of the computation.
         schedule: how; its warps have roles.
         arguments: the kernel's arguments.
         partition: the tiles of a block.

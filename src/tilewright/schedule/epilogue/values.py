@@ -68,7 +68,7 @@ class Views:
     """The elements of arrays that belong to blocks of the result.
 
     Args:
-        form: what is computed.
+        form: the form of the computation.
         arguments: the kernel's arguments.
         partition: which parts of the arrays a block sees.
     """

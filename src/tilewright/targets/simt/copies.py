@@ -154,7 +154,7 @@ STAGED_ACCESSES = {16: 8, 8: 8}
 """Accesses that a thread loads before it stores, by width in bytes, in copies between memories."""
 
 STAGED_NARROW = 16
-"""The same for narrower accesses, each of which has its own address and predicate."""
+"""Like `STAGED_ACCESSES`, for narrower accesses, each with its own address and predicate."""
 
 MOST_CONDITIONS = 8
 """Most accesses whose conditions are kept at the same time, if conditions are in scalar registers."""

@@ -281,7 +281,7 @@ def _in_registers(op: Copy) -> bool:
 
 
 def is_by_words(op: Op) -> TypeGuard[Copy]:
-    """Return whether an operation copies narrow elements of which a machine register holds several.
+    """Return whether an operation copies narrow elements, several of which share a machine register.
 
     Copies of single elements would unpack and repack the register, which compilers do not optimise.
     """

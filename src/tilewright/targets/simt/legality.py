@@ -56,7 +56,7 @@ def held_at_multiplies(kernel: Kernel) -> Iterator[tuple[Mma, list[Value]]]:
     for at, op in enumerate(ops):
         if isinstance(op, For):
             loops.append((at, at + sum(1 for _ in op.body.walk())))
-        # The rest, coordinates and what is computed of others, a compiler may compute again where it is used.
+        # A compiler may recompute all other values (coordinates and derived values) at each use.
         for value in op.results if isinstance(op, FragmentOp) else ():
             made[value] = used[value] = at
         used.update((value, at) for value in op.operands if value in made)
