@@ -44,7 +44,7 @@ class Halves:
         half: layout of each of its four halves.
         units: layout of the units of its rows.
         tiling: tiles of the kernel that splits it.
-        both: whether the kernel writes the second halves too; else the first ones replace them, unread.
+        both: whether the kernel writes the second halves too; otherwise nothing reads them.
     """
 
     name: str

@@ -172,7 +172,7 @@ class ArgumentLayout:
     size: int
 
     def address_writer(self, buffer: Any, arrays: int) -> Callable[..., None]:
-        """Return a function that takes the addresses of all arrays and writes those that are passed."""
+        """Return a function that takes the addresses of all arrays, and writes those the kernel takes."""
         if self.tensors == tuple((at, 8 * at) for at in range(arrays)):
             # If no number stands between the arrays, one call of `struct` writes all addresses.
             return partial(struct.Struct("@" + "P" * arrays).pack_into, buffer, 0)

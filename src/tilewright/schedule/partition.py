@@ -371,7 +371,7 @@ class DataParallel(TilePartition):
         return unflattened(batch_index(self.problem.batches), extents) if extents else ()
 
     def _part(self, index: Index, axis: int) -> Index | None:
-        """The number of this block's part; the parts of a tile have neighbouring blocks.
+        """The number of this block's part of K; neighbouring blocks compute the parts of a tile.
 
         Args:
             index: the block's index along the axis of the grid that has the parts.

@@ -120,7 +120,7 @@ class RowGroups:
         return (self.extent // self.tile + self.count) * minimum(self.count, 1)
 
     def find(self, number: Index) -> Found:
-        """The tile of a number.
+        """The tile with a number.
 
         An end below 0, or after the last row, is replaced by the nearest legal end.  If ends descend, groups
         overlap, and their tiles store the same rows.

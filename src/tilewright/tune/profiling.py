@@ -35,7 +35,7 @@ class ProfileRow:
 
     @property
     def splits(self) -> str:
-        """Number of parts of K, and the word of the schedule if it has no number."""
+        """Number of parts of K, and the schedule's word (``"auto"`` or ``"stream"``) if it is no number."""
         said = self.candidate.schedule.split_k
         return f"{self.parts} ({said})" if isinstance(said, str) else str(self.parts)
 

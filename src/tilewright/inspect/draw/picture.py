@@ -123,7 +123,7 @@ class Label:
 
     @property
     def width(self) -> float:
-        """About how wide it is; wider rather than narrower."""
+        """Estimate of its width, rather too large than too small."""
         each = MONO_WIDTH if self.mono else BOLD_WIDTH if self.bold else SANS_WIDTH
         return len(self.text) * self.size * each
 

@@ -138,7 +138,7 @@ class Across:
 
 
 def several(one: Distribution, dim: int) -> Distribution:
-    """The map of several parts: threads that hold copies of one part get parts of their own.
+    """The map of several parts: threads that hold copies of one part get different parts.
 
     Args:
         one: the map of one part; it has extent 1 along the dimension.

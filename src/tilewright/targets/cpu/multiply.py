@@ -154,7 +154,7 @@ def _join(op: Mma, before: list[Op], extents: Mapping[Op, NeededExtents]) -> Non
 
 
 def _pack(op: Multiply, ops: list[Op], uses: _Uses) -> None:
-    """Move the copies that pack B for a multiply from the operations before it into it."""
+    """Move the copies that pack B from the operations before a multiply into the multiply."""
     taken: list[Copy | Decoding] = []
     for product in op.products:
         if any(same_place(copy.target, product.b) for copy in taken):
