@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.ops.ending import Late
+from tilewright.ops.products import combined, scaled
 from tilewright.testing import device_get, device_put
 
 Array = np.ndarray[Any, Any]
@@ -306,3 +308,29 @@ def test_results_of_integers_hold_what_is_added_to_them() -> None:
             tw.matmul(ones, ones, **{name: np.full((3, 3), 2**40)}, target="reference")
     added = np.full((3, 3), 2**30, np.int32)
     assert np.array_equal(tw.matmul(ones, ones, residual=added, target="cpu"), np.full((3, 3), 2**30 + 3))
+
+
+M, N, K = 512, 768, 1024
+
+
+@pytest.mark.parametrize(("target", "arch"), [("cuda", "sm_90a"), ("cuda", "sm_80"), ("hip", "gfx942")])
+@pytest.mark.parametrize("op", ["matmul", "scaled_mm"])
+def test_kernels_of_every_gpu_have_room_for_all_terms(op: str, target: str, arch: str) -> None:
+    """The compiler keeps all values in registers."""
+    late = Late("gelu", (0, 1))
+    terms = frozenset({"alpha", "c", "bias", "multiply", "dropout", "residual"})
+    numbers = (1.0, 1.0, SEED, OFFSET, 2**31, 2.0)
+    wide = tw.like("f16", M, N)
+    if op == "matmul":
+        kernel = combined(0, tw.f32, None, ("multiply", "dropout"))
+        bound = kernel.bind(precision="exact", terms=terms, activation="silu", late=late)
+        given = [tw.like("f16", M, K), tw.like("f16", K, N), wide, tw.like("f16", N), wide, wide, wide]
+    else:
+        kernel = scaled(0, ("c", "multiply", "residual", "dropout"))
+        bound = kernel.bind(multiplied=tw.f16, terms=terms | {"scale_b"}, activation=None, late=late)
+        scales = tw.like("f32", M), tw.like("f32", N)
+        given = [tw.like("f16", M, K), tw.like("f8e4m3", K, N, order="F"), *scales, tw.like("f16", N)]
+        given += [wide] * 4
+    resources = bound.compile(*given, *numbers, target=target, arch=arch).resources
+    assert resources["stack_bytes"] == 0
+    assert not any(count for name, count in resources.items() if "spill" in name), resources
