@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,8 +52,10 @@ class FakeDriver:
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    fake = FakeDriver()
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    """A driver whose constants, which the real one keeps, are forgotten after the test."""
+    fake, own = FakeDriver(), vars(CUDA_DRIVER)
+    before = {**own, "_constants": {**own["_constants"]}}
     monkeypatch.setattr(CUDA_DRIVER, "call", fake.call)
     monkeypatch.setattr(CUDA_DRIVER, "activate", lambda index: None)
     monkeypatch.setattr(CUDA_DRIVER, "device_count", lambda: 1)
@@ -65,7 +68,10 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
         CUresult=SimpleNamespace(CUDA_SUCCESS=0),
     )
     monkeypatch.setattr(CUDA_DRIVER, "bindings", lambda: bindings)
-    return fake
+    yield fake
+    monkeypatch.undo()
+    own.clear()
+    own.update(before)
 
 
 def test_a_sample_overwrites_the_cache_and_puts_events_around_the_call(driver: FakeDriver) -> None:
