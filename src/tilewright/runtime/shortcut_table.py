@@ -303,7 +303,7 @@ static Plan* find(const Table* table, Object* const* arrays, Word count, Word ha
   }
 }
 
-// Whether the output can be written and lies clear of what is read.
+// Return whether the output is writable and shares no memory with the inputs.
 static bool is_apart(const Plan* plan, Object* const* arrays) {
   const Word last = plan->given - 1;
   const Array* out = (const Array*)arrays[last];

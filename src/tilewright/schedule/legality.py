@@ -129,7 +129,7 @@ def decoded(case: ScheduleOnMachine) -> Reasons:
             text = f"{computed}, and is {plain.name} itself in another product"
             yield "staging", text, by_threads, form.sum
         elif side.label == "B":
-            text = f"{computed}; {atom} takes B from shared memory, where bulk copies put what lies in memory"
+            text = f"{computed}; {atom} reads B from shared memory, and bulk copies put it there as it lies"
             if all(factor.is_plain for factor in form.rows_m):
                 yield "swap_ab", text, f"swap_ab={not form.swap_ab}", form.sum
             else:

@@ -160,7 +160,7 @@ def _panels(dtype: DType, micro: tuple[int, int], tile: tuple[int, int, int], ba
 
 
 def tiles_for(least: tuple[int, int] = (0, 0)) -> list[tuple[int, int]]:
-    """The tiles with at least these rows and columns; the largest if there is none.
+    """The tiles with at least these rows and columns; if no tile is that large, the largest one.
 
     Example:
         >>> len(tiles_for()), tiles_for((700, 1025))

@@ -12,7 +12,6 @@ from functools import cached_property
 from itertools import combinations
 
 from tilewright.schedule.bulk import BulkStaging
-from tilewright.schedule.double_buffer import DoubleBuffer
 from tilewright.schedule.epilogue.direct import DirectEpilogue
 from tilewright.schedule.epilogue.staged import OverlappedEpilogue, StagedEpilogue
 from tilewright.schedule.facts import ScheduleFacts
@@ -33,7 +32,7 @@ from tilewright.schedule.panels_ring import PanelStaging
 from tilewright.schedule.partition import Batches, DataParallel, Partition, Persistent, Shares, Stream
 from tilewright.schedule.plans import values_of_sums
 from tilewright.schedule.registers_ring import Registers
-from tilewright.schedule.rings import CpAsync, DirectStaging, Staging
+from tilewright.schedule.rings import CpAsync, DirectStaging, DoubleBuffer, Staging
 from tilewright.schedule.scaled_sums import scale_maps
 from tilewright.schedule.schedule import Schedule, declare
 

@@ -220,7 +220,7 @@ def _widen(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
 
 
 def _layout(op: Shared, using: tuple[Op, ...]) -> View | None:
-    """The layout in which multiplies read a shared tensor; None if there is none, or if they disagree."""
+    """The layout in which all multiplies read a shared tensor; None if they differ or none reads it."""
     sources = [one.source for one in using if isinstance(one, Copy) and one.target.buffer is op.result]
     views = [value.type.view for value in sources if isinstance(value.type, TensorType)]
     wanted = {

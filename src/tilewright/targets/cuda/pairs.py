@@ -49,7 +49,7 @@ def elementwise_in_pairs(emitter: SimtEmitter, op: Elementwise) -> None:
 
 
 def _in_pairs(emitter: SimtEmitter, op: Elementwise) -> bool:
-    """Write a function of two elements at a time; return False if there is none for the operands."""
+    """Emit one instruction for each two elements; return False if no instruction takes the operands."""
     kind, operands = op.result.type, op.operands_
     if not isinstance(kind, FragmentType) or len(operands) != 2:
         return False

@@ -117,7 +117,7 @@ ABSENT = "-1"
 def read_rows(
     scope: LocalNames, tensor: Value, at: Sequence[Int], loops: Sequence[Sym]
 ) -> Mapping[Element, Int]:
-    """Read the integers in memory that place a thread's accesses to a tensor; return what stands for each.
+    """Emit loads of the integers that index a tensor, and return the local variable of each integer.
 
     The part of the access' condition that does not depend on these integers guards their reading.
     """
