@@ -10,8 +10,9 @@ import pytest
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, gemm_bound
-from tilewright.ops.products import plain
+from tilewright.ops.products import plain, scaled_by_blocks
 from tilewright.schedule.choice import choose, split_candidates
+from tilewright.schedule.load import Load
 from tilewright.schedule.question import Question, Splitting
 from tilewright.schedule.schedule import Schedule
 
@@ -88,3 +89,30 @@ def test_processors_add_in_one_order_whatever_the_number_of_rows(
             chosen = next(split_candidates(wanted)).schedule
             orders.add((chosen.atom.instruction, min(chosen.block_k, k), chosen.promote * chosen.block_k))
     assert len(orders) == 1
+
+
+@pytest.mark.parametrize(("target", "arch"), [("cpu", "x86-64-v4"), ("cuda", "sm_90a"), ("cuda", "sm_80")])
+@pytest.mark.parametrize("split_k", [None, "auto", 2])
+def test_sums_with_scales_of_blocks_have_as_many_parts_for_any_number_of_rows(
+    split_k: int | str | None, target: str, arch: str
+) -> None:
+    """One block multiplies and adds in one rounding, which parts of K that are added later do not."""
+    kernel = scaled_by_blocks(0).bind(
+        multiplied=tw.f16, shared=(1, 1), terms=frozenset({"scale_b"}), activation=None
+    )
+    parts = set()
+    for m in (1, 17, 60, 96, 260, 400):
+        given = [
+            tw.like("f16", m, 600),
+            tw.like("i8", 600, 130),
+            tw.like("f32", m, 5),
+            tw.like("f32", 5, 130),
+        ]
+        given += [tw.like("f32", 130), tw.like("f32", m, 130)]
+        asked = kernel.question(*given, 1.0, target=target, arch=arch)
+        assert asked is not None
+        for processors in (1, 2, 132):
+            wanted = Splitting(split_k=split_k, batch_invariant=True)
+            found = next(split_candidates(replace(asked, processors=processors, splitting=wanted)))
+            parts.add(Load(asked, found.schedule).parts)
+    assert parts == {2 if split_k == 2 else 1}
