@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ops.ending import Late
+from tilewright.ops.ending import LateTerms
 from tilewright.ops.products import combined, scaled
 from tilewright.testing import device_get, device_put
 
@@ -317,7 +317,7 @@ M, N, K = 512, 768, 1024
 @pytest.mark.parametrize("op", ["matmul", "scaled_mm"])
 def test_kernels_of_every_gpu_have_room_for_all_terms(op: str, target: str, arch: str) -> None:
     """The compiler keeps all values in registers."""
-    late = Late("gelu", (0, 1))
+    late = LateTerms("gelu", (0, 1))
     terms = frozenset({"alpha", "c", "bias", "multiply", "dropout", "residual"})
     numbers = (1.0, 1.0, SEED, OFFSET, 2**31, 2.0)
     wide = tw.like("f16", M, N)

@@ -268,7 +268,7 @@ class Output(EndingTerm):
 
 
 @dataclass(frozen=True)
-class Late:
+class LateTerms:
     """The constants of the terms after the activation.
 
     Args:
@@ -283,11 +283,11 @@ class Late:
     saturates: bool = False
 
 
-NOTHING_LATE = Late()
+NO_LATE_TERMS = LateTerms()
 
 
 def finishing(
-    terms: Set[str], activation: str | None = None, late: Late = NOTHING_LATE, bias: str = "bias"
+    terms: Set[str], activation: str | None = None, late: LateTerms = NO_LATE_TERMS, bias: str = "bias"
 ) -> list[EndingTerm]:
     """``dropout(activation(alpha * value + beta * C + bias) * Y) + R``, perhaps saturated.
 

@@ -12,10 +12,10 @@ from tilewright.calls import launches
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.ending import (
-    NOTHING_LATE,
+    NO_LATE_TERMS,
     Addend,
     Conversion,
-    Late,
+    LateTerms,
     Nonlinearity,
     Output,
     RowScales,
@@ -108,7 +108,7 @@ def gated(rank: int, number: DType, multiplied: DType | None, rare: tuple[str, .
 
     @kernel_of(**arrays, alpha_b=dtypes.f32, alpha_c=dtypes.f32, **rare_numbers(rare, number))
     def gemm_gated(
-        *, precision: str, terms: frozenset[str], activation: str | None, late: Late = NOTHING_LATE
+        *, precision: str, terms: frozenset[str], activation: str | None, late: LateTerms = NO_LATE_TERMS
     ) -> TiledProduct:
         found = list[tuple[EndingTerm, ...]]()
         for own in "bc":
@@ -349,7 +349,7 @@ def _shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
     return shape
 
 
-def _problem(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> tuple[Problem, Late]:
+def _problem(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> tuple[Problem, LateTerms]:
     """The problem of the arrays; ``c`` has the dimensions of ``b``."""
     whole = {name: info for name, info in infos.items() if name != "c"}
     for name in (name for name in SCALES if name in infos):

@@ -14,7 +14,7 @@ from tilewright.dataflow.nodes import EXACT, SUMMED, TF32
 from tilewright.dtypes import FP8, DType
 from tilewright.errors import LaunchError, shown
 from tilewright.namespaces import part
-from tilewright.ops.ending import Late
+from tilewright.ops.ending import LateTerms
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.prepasses import multiplying
 from tilewright.ops.problem import Matrices, Problem, check_broadcast, problem_of, result_shape
@@ -45,9 +45,6 @@ PLAIN = ("a", "b", "out")
 
 COMBINED = ("a", "b", "c", "bias", "residual", "out")
 """The arrays of the kernel with terms after the sums; ``out`` stands for absent ones, which are not read."""
-
-RARE = ("multiply", "dropout")
-"""Terms whose arrays and numbers a kernel declares only if a call has them."""
 
 INDEX = "index"
 """Stands for an array that holds the number of each element of the result, by which elements are dropped."""
@@ -151,7 +148,7 @@ def plan_matmul(
     check_updated(call)
     seen = {name: seen_as(arrays[name], infos[name], problem.operands[name]) for name in arrays}
     terms = _terms(arrays, wanted)
-    rare = tuple(name for name in RARE if name in terms)
+    rare = tuple(name for name in ("multiply", "dropout") if name in terms)
     ending = {"terms": terms, "activation": wanted.activation, "late": late, "schedule": wanted.how}
     numbers: tuple[Any, ...] = (wanted.alpha, beta)
     numbers += wanted.dropped.numbers if "dropout" in rare else ()
@@ -189,7 +186,7 @@ def plan_matmul(
     return call.plan(product, warns=wanted.schedule is None)
 
 
-def posed_with(arrays: Mapping[str, ArrayInfo], wanted: Wanted) -> tuple[Problem, Late]:
+def posed_with(arrays: Mapping[str, ArrayInfo], wanted: Wanted) -> tuple[Problem, LateTerms]:
     """The problem of the arrays, and the constants of the terms after the activation.
 
     Dropout needs the place of each element in the result.  The numbers of elements are therefore an array of

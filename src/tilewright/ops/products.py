@@ -9,9 +9,9 @@ from typing import Any
 from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.ops.ending import (
-    NOTHING_LATE,
+    NO_LATE_TERMS,
     Conversion,
-    Late,
+    LateTerms,
     Output,
     RowScales,
     Saturation,
@@ -56,12 +56,9 @@ def rare_numbers(rare: Sequence[str], number: DType) -> dict[str, DType]:
         number: the dtype of beta, and of the factor of the elements that dropout keeps.
     """
     found = {"beta": number} if "c" in rare else {}
-    return found | (dropout_numbers(number) if "dropout" in rare else {})
-
-
-def dropout_numbers(number: DType) -> dict[str, DType]:
-    """The declarations of the numbers of dropout; the last one multiplies elements."""
-    return {"seed": dtypes.u64, "offset": dtypes.u64, "threshold": dtypes.u32, "scale": number}
+    if "dropout" in rare:
+        found |= {"seed": dtypes.u64, "offset": dtypes.u64, "threshold": dtypes.u32, "scale": number}
+    return found
 
 
 def batches(rank: int) -> str:
@@ -104,7 +101,7 @@ def combined(rank: int, number: DType, multiplied: DType | None = None, rare: tu
 
     @kernel_of(**arrays, alpha=number, beta=number, **rare_numbers(rare, number))
     def gemm_combined(
-        *, precision: str, terms: frozenset[str], activation: str | None, late: Late = NOTHING_LATE
+        *, precision: str, terms: frozenset[str], activation: str | None, late: LateTerms = NO_LATE_TERMS
     ) -> TiledProduct:
         a, b = Operand(("A",), multiplied), Operand(("B",), multiplied)
         ending = [Conversion(number), *finishing(terms, activation, late), STORED]
@@ -132,7 +129,7 @@ def in_halves(rank: int, number: DType, rare: tuple[str, ...] = ()) -> Kernel:
 
     @kernel_of(**arrays, alpha=number, beta=number, **rare_numbers(rare, number))
     def gemm_in_halves(
-        *, both: bool, terms: frozenset[str], activation: str | None, late: Late = NOTHING_LATE
+        *, both: bool, terms: frozenset[str], activation: str | None, late: LateTerms = NO_LATE_TERMS
     ) -> TiledProduct:
         units = Units(f"p {lead}m new", "q")
         ending = [units, Conversion(number), *finishing(terms, activation, late), STORED]
@@ -158,7 +155,7 @@ def scaled(rank: int, rare: tuple[str, ...] = ()) -> Kernel:
 
     @kernel_of(**_declared(lead, scales, rare))
     def gemm_scaled(
-        *, multiplied: DType, terms: frozenset[str], activation: str | None, late: Late = NOTHING_LATE
+        *, multiplied: DType, terms: frozenset[str], activation: str | None, late: LateTerms = NO_LATE_TERMS
     ) -> TiledProduct:
         ending = [*_scaled(terms, "scale_a", "scale_b"), *_narrowed(terms - {"alpha"}, activation, late)]
         return TiledProduct(Operand(("A",), multiplied), Operand(("B",), multiplied), ending)
@@ -178,7 +175,7 @@ def _scaled(terms: frozenset[str], rows: str, columns: str = "") -> list[EndingT
     return [Conversion(dtypes.f32), RowScales(number, by_row, by_column)]
 
 
-def _narrowed(terms: frozenset[str], activation: str | None, late: Late) -> list[EndingTerm]:
+def _narrowed(terms: frozenset[str], activation: str | None, late: LateTerms) -> list[EndingTerm]:
     """The terms after the scales, and a result that saturates if it has 8 bits."""
     return [*finishing(terms, activation, late), Saturation("D"), STORED]
 
@@ -204,7 +201,7 @@ def scaled_in_groups(rank: int, rare: tuple[str, ...] = ()) -> Kernel:
         group: int,
         terms: frozenset[str],
         activation: str | None,
-        late: Late = NOTHING_LATE,
+        late: LateTerms = NO_LATE_TERMS,
     ) -> TiledProduct:
         zeros, factors = (f"{name} k/{group} n" if name in terms else "" for name in ("zero_b", "scale_b"))
         b = Operand(("B",), multiplied, zeros, factors)
@@ -234,7 +231,7 @@ def scaled_by_blocks(rank: int, rare: tuple[str, ...] = ()) -> Kernel:
         shared: tuple[int, int],
         terms: frozenset[str],
         activation: str | None,
-        late: Late = NOTHING_LATE,
+        late: LateTerms = NO_LATE_TERMS,
     ) -> TiledProduct:
         rows, columns = shared
         of_a, of_b = f"scale_a {lead}m/{rows} k/{BLOCK}", f"scale_b {lead}k/{BLOCK} n/{columns}"

@@ -10,7 +10,7 @@ from tilewright import dtypes
 from tilewright.dtypes import PACKED, DType
 from tilewright.errors import LaunchError
 from tilewright.namespaces import part
-from tilewright.ops.ending import Late
+from tilewright.ops.ending import LateTerms
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import (
     check_updated,
@@ -73,7 +73,7 @@ class Scaling:
     group: int | None
     shared: tuple[int, int] | None
     problem: Problem
-    late: Late
+    late: LateTerms
     rare: tuple[str, ...]
 
     @staticmethod

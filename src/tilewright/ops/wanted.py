@@ -11,7 +11,7 @@ from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, close_to, shown
 from tilewright.functions.derivatives import DERIVATIVES
-from tilewright.ops.ending import ACTIVATIONS, Late
+from tilewright.ops.ending import ACTIVATIONS, LateTerms
 from tilewright.runtime.binding import number as held_number
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import REDUCTIONS, Reduction, Schedule, SplitK
@@ -109,9 +109,9 @@ class Wanted(NamedTuple):
         return *self[2:-1], self.dropped.words
 
     @property
-    def late(self) -> Late:
+    def late(self) -> LateTerms:
         """The constants of the terms after the activation; the order of the result is not known yet."""
-        return Late(self.derivative, (), self.saturate)
+        return LateTerms(self.derivative, (), self.saturate)
 
     @property
     def how(self) -> Schedule | Splitting | None:
