@@ -116,7 +116,7 @@ TOLD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "a factor of nothing": (
         lambda: tw.matmul(A, A, beta=1.0),
         tw.LaunchError,
-        "matmul: beta=1.0 multiplies neither c nor out; nearest legal choice: c=",
+        "matmul: beta=1.0 needs c or out, and neither is given; nearest legal choice: c=",
     ),
     "keys that are not there": (
         lambda: tw.attention(A, None, A),

@@ -61,7 +61,7 @@ def test_halves_are_held_to_their_own_bound() -> None:
         (("ij,jk", "2x3", "4x5"), "axis 'j' has 3 and 4 elements"),
         (("ij,jk", "2,3", "3x5"), "integers with x between them"),
         (("ij,jk", "2x3", "3x5", "--dtype", "f12"), "unknown dtype"),
-        (("ij,jk", "2x3", "3x5", "--dropout", "1"), "nearest legal choice: from 0 on and below 1"),
+        (("ij,jk", "2x3", "3x5", "--dropout", "1"), "nearest legal choice: a number from 0 to below 1"),
         (("ij,jk", "2x3", "3x5", "--activation", "rely"), "relu"),
         (("ij,jk", "2x3", "3x5", "--precision", "f33"), "choose one of exact, tf32, f32, f16"),
         (("ij,jk", "2x3", "3x5", "--dtype", "f16", "--precision", "tf32"), "nearest: --precision f32"),

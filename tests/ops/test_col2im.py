@@ -253,7 +253,14 @@ WHERE: dict[str, Any] = {"spatial": (1, 2), "filter": (2, 2), "target": "referen
 @pytest.mark.parametrize(
     ("columns", "shape", "words", "error", "text", "legal"),
     [
-        (Y, None, {}, tw.LaunchError, "neither shape nor out; nearest legal choice: shape=", {"shape": X}),
+        (
+            Y,
+            None,
+            {},
+            tw.LaunchError,
+            "neither shape nor out is given; nearest legal choice: shape=",
+            {"shape": X},
+        ),
         (Y[:15], X, {}, tw.LaunchError, "nearest legal choice: columns of shape (16, 12)", {"columns": Y}),
         (Y[None], X, {}, tw.LaunchError, "nearest legal choice: columns of shape (16, 12)", {"columns": Y}),
         (Y, X, {"filter": (6, 2)}, tw.LaunchError, "nearest legal padding: 1 in all", None),

@@ -173,7 +173,7 @@ def test_halves_take_little_more_memory_than_the_operands() -> None:
     assert len(way.operands) == 10
     first = by_halves(infos, problem_of(infos), both=False)
     assert first.size_bytes < 0.51 * way.size_bytes + 10 * ALIGNMENT
-    assert "four products of first halves" in str(first)
+    assert "four products of the leading halves" in str(first)
 
 
 def like_halves(n: int) -> tuple[Any, ...]:

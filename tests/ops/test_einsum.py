@@ -106,7 +106,7 @@ def test_results_of_any_strides_and_nothing_outside_of_them(target: str) -> None
 def test_the_plan_of_a_result_without_elements_launches_nothing() -> None:
     given = dict.fromkeys(ARRAYS) | {"a": np.ones((0, 3), np.float32), "b": np.ones((3, 4), np.float32)}
     plan = plan_einsum("mk,kn->mn", given, Wanted(target="reference"))
-    assert str(plan) == "no launch: there is nothing to compute"
+    assert str(plan) == "no launch: the result is empty"
     assert (plan.launches, plan.schedule, plan.moved_bytes, plan.run()) == ((), None, 0, ())
     assert plan.launch().result.shape == (0, 4)
 
@@ -203,25 +203,29 @@ def test_the_comparison_rejects_other_elements() -> None:
 @pytest.mark.parametrize(
     ("subscripts", "shapes", "message"),
     [
-        ("ij,jk,kl", ((2, 3), (3, 4)), "3 operands.*choice: two of them, and the result with the next one"),
+        ("ij,jk,kl", ((2, 3), (3, 4)), "3 operands.*choice: multiply two of them first"),
         ("ij->ij", ((2, 3), (3, 4)), "1 operands.*choice: ij,jk->ik"),
         (
             "ij,jk->il",
             ((2, 3), (3, 4)),
-            "'l' of the result is an axis of no operand; nearest legal choice: ->i",
+            "the result has 'l', which no operand has; nearest legal choice: ->i",
         ),
         ("ij,jk->ii", ((2, 3), (3, 4)), "'i' twice in the result; nearest legal choice: ->i"),
-        ("ij,jk->ik", ((2, 3), (4, 5)), "axis 'j' has 3 and 4 elements; nearest legal choice: 3 in both"),
+        (
+            "ij,jk->ik",
+            ((2, 3), (4, 5)),
+            "axis 'j' has 3 and 4 elements; nearest legal choice: 3 in both",
+        ),
         ("ijk,jk->ik", ((2, 3), (3, 5)), "'ijk' for a, an array of 2 dimensions"),
         ("ij,jk->ik", ((2, 2, 3), (3, 5)), r"nearest legal choice: \.\.\.ij"),
-        ("i j,j1->ik", ((2, 3), (3, 5)), "'1'; axes are named by letters"),
+        ("i j,j1->ik", ((2, 3), (3, 5)), "'1' is no letter"),
         (
             "eXe,b->",
             ((5, 4, 1), (5,)),
-            r"a has shape \(5, 4, 1\), and the diagonal 'e' .* 5 and 1 .*: 1 in both",
+            r"a has shape \(5, 4, 1\), and the axes of the diagonal 'e' have 5 and 1 .*: 1 in both",
         ),
-        ("ij,kk->ik", ((2, 3), (1, 4)), "b has shape .* 'k' has axes of 1 and 4 elements"),
-        ("...ij,jk->ik", ((2, 2, 3), (3, 5)), r"behind \.\.\. that the result lacks"),
+        ("ij,kk->ik", ((2, 3), (1, 4)), "b has shape .* 'k' have 1 and 4 elements"),
+        ("...ij,jk->ik", ((2, 2, 3), (3, 5)), r"have axes at \.\.\., and the result has no"),
     ],
 )
 def test_what_says_nothing_is_refused(subscripts: str, shapes: Any, message: str) -> None:
@@ -234,13 +238,15 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
     a, b = np.zeros((2, 3), np.float32), np.zeros((3, 4), np.float32)
     with pytest.raises(tw.LaunchError, match=r"out has shape \(2, 3\), the result has \(2, 4\)"):
         tw.einsum("ij,jk", a, b, a.copy(), target="reference")
-    with pytest.raises(tw.LaunchError, match=r"bias has shape \(3,\), which is not broadcast to \(2, 4\)"):
+    with pytest.raises(
+        tw.LaunchError, match=r"bias has shape \(3,\), which does not broadcast to .*\(2, 4\)"
+    ):
         tw.einsum("ij,jk", a, b, bias=np.zeros(3, np.float32), target="reference")
     with pytest.raises(tw.LaunchError, match="out and a share memory"):
         tw.einsum("ij,jk->ik", a, np.zeros((3, 3), np.float32), a, target="reference")
     with pytest.raises(tw.LaunchError, match="precision='f3'; choose one of exact, tf32, f32, f16"):
         tw.einsum("ij,jk", a, b, precision="f3", target="reference")
-    with pytest.raises(tw.LaunchError, match="einsum: schedule= says how K is split"):
+    with pytest.raises(tw.LaunchError, match="einsum: schedule= already fixes the split of K"):
         tw.einsum("ij,jk", a, b, split_k=2, schedule=CASES["direct"].schedule, target="reference")
     with pytest.raises(tw.DTypeError, match="out_dtype is i8, a @ b is f32: the fractions would be lost"):
         tw.einsum("ij,jk", a, b, out_dtype="i8", target="reference")
@@ -268,7 +274,9 @@ def test_gradients_go_back_through_activations(activation: str, target: str) -> 
     size = np.einsum(HEADS, abs(given["a"]), abs(given["b"]))
     off = np.abs(trial.result() - want)
     assert (off <= 2.0**-19 * np.abs(gradient) + 16 * 2.0**-24 * size).all()
-    with pytest.raises(tw.LaunchError, match="derivative='gelu' of nothing; nearest legal choice: multiply="):
+    with pytest.raises(
+        tw.LaunchError, match="derivative='gelu' needs multiply; nearest legal choice: multiply="
+    ):
         tw.einsum("ij,jk", np.ones((2, 2)), np.ones((2, 2)), derivative="gelu", target="reference")
 
 

@@ -254,7 +254,10 @@ A, B = np.zeros((2, 3), np.float32), np.zeros((3, 4), np.float32)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"c": B[:, :3]}, r"b has shape \(3, 4\), and c has shape \(3, 3\); nearest legal choice: one shape"),
+        (
+            {"c": B[:, :3]},
+            r"b has shape \(3, 4\), and c has shape \(3, 3\); nearest legal choice: the same shape",
+        ),
         ({"b": B[:, 0], "c": B[:, 0]}, r"b has shape \(3,\); nearest legal choice: a matrix, b\[:, None\]"),
         ({"a": B}, r"gated_matmul of shapes \(3, 4\) and \(3, 4\): K is 4 in a and 3 in b"),
         ({"out": A}, r"out has shape \(2, 3\); nearest legal choice: \(2, 4\)"),
@@ -273,8 +276,8 @@ def test_what_is_no_gated_product_is_refused(words: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"c": B.astype(np.float64)}, "b is f32, and c is f64; nearest legal choice: f32 both"),
-        ({"a": A.astype(np.float64)}, "gated_matmul of f64 and f32; nearest legal choice: f64 both"),
+        ({"c": B.astype(np.float64)}, "b is f32, and c is f64; nearest legal choice: f32 for both"),
+        ({"a": A.astype(np.float64)}, "gated_matmul of f64 and f32; nearest legal choice: f64 for both"),
         ({"a": A.astype(np.float16)}, "gated_matmul of f16 and f32: convert one of them first"),
         ({"a": A.astype(np.int16)}, "gated_matmul of i16; nearest: f32, f16"),
         ({"a": A.astype(np.complex64)}, "gated_matmul of c64; nearest: f32, f16"),
@@ -291,7 +294,7 @@ def test_dtypes_that_are_refused(words: dict[str, Any], message: str) -> None:
     with pytest.raises(tw.DTypeError, match=message):
         tw.gated_matmul(**({"a": A, "b": B, "c": B} | words), target="reference")
     wide = {name: one.astype(np.float64) for name, one in {"a": A, "b": B, "c": B}.items()}
-    with pytest.raises(tw.DTypeError, match="alpha_b, alpha_c of f64 operands, and scales are of f32"):
+    with pytest.raises(tw.DTypeError, match="alpha_b, alpha_c with operands of f64, and scales are f32"):
         tw.gated_matmul(**wide, scale_a=2.0, target="reference")
 
 

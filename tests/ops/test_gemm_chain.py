@@ -134,13 +134,13 @@ def test_nothing_to_multiply() -> None:
 
 X, Y = np.ones((6, 8), np.float16), np.ones((6, 8), np.float16)
 WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "depth": ({"b": X}, tw.LaunchError, "b with 8 rows, as a has columns"),
-    "steps": ({"c": X[:5]}, tw.LaunchError, "c with 6 rows, as b has columns"),
+    "depth": ({"b": X}, tw.LaunchError, "b with 8 rows, one for each column of a"),
+    "steps": ({"c": X[:5]}, tw.LaunchError, "c with 6 rows, one for each column of b"),
     "rank": ({"a": X[0]}, tw.LaunchError, r"a with shape \(M, K\)"),
     "batches": (
         {"b": np.ones((3, 8, 6), np.float16)},
         tw.LaunchError,
-        "b with two dimensions, or the leading",
+        "b with two dimensions, or with the leading",
     ),
     "mixture": ({"c": X.astype(np.float32)}, tw.DTypeError, "c is f32; nearest legal choice: one dtype"),
     "out": ({"out": X[:5]}, tw.LaunchError, r"out with shape \(6, 8\)"),

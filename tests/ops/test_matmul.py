@@ -86,7 +86,7 @@ def test_an_output_that_cannot_hold_the_product() -> None:
         tw.DTypeError, match=r"out is i32, a @ b is f32: the fractions would be lost; .*: f32"
     ):
         tw.matmul(x, x, np.zeros((4, 4), np.int32))
-    with pytest.raises(tw.DTypeError, match="is c64, a @ b is f32: there are no imaginary parts"):
+    with pytest.raises(tw.DTypeError, match="is c64, a @ b is f32: the result has no imaginary parts"):
         tw.matmul(x, x, out_dtype="c64", target="reference")
     with pytest.raises(tw.LaunchError, match="stream=7 is for GPUs; the reference target runs before"):
         tw.matmul(x, x, stream=7, target="reference")

@@ -142,7 +142,7 @@ SCALE = np.ones((1, 4), ml_dtypes.float8_e8m0fnu)
         (
             {"scale_b": SCALE, "group": 16},
             tw.LaunchError,
-            r"have one number each and for each column: \(2, 4\)",
+            r"needs one number for each column and each group of 16 along K; nearest legal choice: \(2, 4\)",
         ),
         (
             {"scale_b": SCALE, "group": 32, "prepass": True},

@@ -235,9 +235,9 @@ A, B = np.ones((4, 3), np.float32), np.ones((3, 5), np.float32)
         (lambda: tw.matmul(A, B, bias=np.ones(4, np.float32)), r"bias has shape \(4,\)"),
         (
             lambda: tw.matmul(A, B, c=np.ones((5, 4), np.float32)),
-            r"c has shape \(5, 4\), which is not broadcast",
+            r"c has shape \(5, 4\), which does not broadcast",
         ),
-        (lambda: tw.matmul(A, B, beta=2.0), "beta=2.0 multiplies neither c nor out"),
+        (lambda: tw.matmul(A, B, beta=2.0), "beta=2.0 needs c or out"),
         (lambda: tw.matmul(A, B, np.broadcast_to(np.float32(0), (4, 5))), "read-only"),
         (lambda: tw.matmul(A, B, precision="fast"), "precision='fast'; choose one of exact, tf32"),
         (lambda: tw.matmul(A, B, residual=3), "matmul, argument residual: builtins.int is not an array"),

@@ -184,14 +184,17 @@ def test_a_masked_part_of_a_vocabulary_adds_nothing(columns: int, target: str) -
     [
         ({"reduce": "mean"}, "reduce='mean'; nearest legal choice: one of sum, max, min, logsumexp"),
         ({"reduce": ()}, r"reduce=\(\); nearest legal choice"),
-        ({"reduce": ("max", "max")}, "each once"),
+        ({"reduce": ("max", "max")}, "a tuple of different ones"),
         ({"axis": 1}, "axis=1; nearest legal choice: -1, rows, or -2, columns"),
-        ({"out": np.zeros(4, np.float32)}, r"out of max has shape \(4,\), and is one of \(2,\)"),
+        ({"out": np.zeros(4, np.float32)}, r"out of max has shape \(4,\); nearest legal choice: \(2,\)"),
         ({"reduce": ("max", "min"), "out": np.zeros(2)}, "a tuple of 2 arrays, of max, min"),
-        ({"bias": np.zeros(2, np.float32)}, r"bias has shape \(2,\), and is one of \(4,\)"),
-        ({"product": np.zeros((4, 2), np.float32)}, r"product has shape \(4, 2\), and is one of \(2, 4\)"),
+        ({"bias": np.zeros(2, np.float32)}, r"bias has shape \(2,\); nearest legal choice: \(4,\)"),
+        (
+            {"product": np.zeros((4, 2), np.float32)},
+            r"product has shape \(4, 2\); nearest legal choice: \(2, 4\)",
+        ),
         ({"b": np.zeros(3, np.float32)}, r"b has shape \(3,\); nearest legal choice: a matrix"),
-        ({"b": np.zeros((3, 0), np.float32)}, "nothing to reduce"),
+        ({"b": np.zeros((3, 0), np.float32)}, "an empty axis cannot be reduced"),
         ({"activation": "swish"}, "activation='swish'; choose one of"),
     ],
 )

@@ -47,7 +47,7 @@ def test_no_result_shares_bytes_because_its_dtype_is_asked_for(op: str) -> None:
     for kind in ("f4e2m1", "i4"):
         with pytest.raises(tw.DTypeError, match=f"out_dtype is {kind}.*; nearest"):
             OPS[op](out_dtype=kind, target="reference")
-    with pytest.raises(tw.DTypeError, match="out_dtype is i4, 2 of which share a byte"):
+    with pytest.raises(tw.DTypeError, match="out_dtype is i4, and 2 of its numbers share a byte"):
         tw.einsum("mk,kn->mn", X, Y, out_dtype="i4", saturate=True, target="reference")
 
 
@@ -81,7 +81,7 @@ def test_no_array_is_written_whose_numbers_share_bytes(op: str, target: str) -> 
 )
 def test_nothing_is_added_whose_numbers_share_bytes_or_are_complex(op: str, name: str) -> None:
     extents = (4,) if name == "bias" else (4, 4)
-    with pytest.raises(tw.DTypeError, match=f"{name} is f4e2m1, 2 of which share a byte"):
+    with pytest.raises(tw.DTypeError, match=f"{name} is f4e2m1, and 2 of its numbers share a byte"):
         OPS[op](**{name: four_bits(*extents)}, target="reference")
     with pytest.raises(tw.DTypeError, match=f"{name} is c64, and sums of f32 are real"):
         OPS[op](**{name: np.ones(extents, np.complex64)}, target="reference")
@@ -109,7 +109,7 @@ def contracted(**words: Any) -> Any:
     ],
 )
 def test_results_of_integers_lose_no_fractions(words: dict[str, Any], name: str) -> None:
-    with pytest.raises(tw.DTypeError, match=f"^{name}: fractions, which a result of i32 loses"):
+    with pytest.raises(tw.DTypeError, match=f"^{name}: the result has fractions, and i32 cannot hold them"):
         contracted(**words)
     assert contracted(**words, out_dtype="f32").dtype == np.float32
     assert contracted(**words, saturate=True).dtype == np.int32
@@ -122,7 +122,8 @@ def test_what_keeps_integers_whole_is_taken_and_not_mixed_up_with_what_does_not(
     for target in ("reference", "cpu"):
         halved = tw.einsum("mk,kn->mn", I, J, dropout=0.5, target=target)
         assert {*np.unique(halved)} == {0, 16}
-        with pytest.raises(tw.DTypeError, match="dropout: fractions"):  # though another dropout is known
+        # Another dropout is known already.
+        with pytest.raises(tw.DTypeError, match="dropout: the result has fractions"):
             tw.einsum("mk,kn->mn", I, J, dropout=0.3, target=target)
 
 
@@ -132,18 +133,22 @@ def test_sums_with_which_something_is_done_must_fit() -> None:
     added: list[dict[str, Any]] = [{"bias": one}, {"alpha": 2}, {"activation": "relu"}]
     own: list[dict[str, Any]] = [{"multiply": one}, {"dropout": 0.5}, {"residual": np.int32([[2]])}]
     for words in added + own:
-        with pytest.raises(tw.LaunchError, match="einsum: sums of 131072 products of i8 need not fit i32"):
+        with pytest.raises(
+            tw.LaunchError, match="einsum: sums of 131072 products of i8 may overflow the i32 accumulator"
+        ):
             tw.einsum("mk,kn->mn", a, b, **words, target="reference")
     c = {"c": np.int32([[2]])}
     for words in (*added, {**c, "beta": 1}):
-        with pytest.raises(tw.LaunchError, match="matmul: sums of 131072 products of i8 need not fit i32"):
+        with pytest.raises(
+            tw.LaunchError, match="matmul: sums of 131072 products of i8 may overflow the i32 accumulator"
+        ):
             tw.matmul(a, b, **words, target="reference")
     assert tw.matmul(a, b, **c, beta=0, target="reference").dtype == np.int32, "c is not read"
     for grouped in ((a, b[None], one // 2), ([a], [b])):
         biases = [one] if isinstance(grouped[0], list) else one[None]
         for words in ({"activation": "relu"}, {"bias": biases}):
             with pytest.raises(
-                tw.LaunchError, match="grouped_matmul: sums of 131072 products of i8 need not"
+                tw.LaunchError, match="grouped_matmul: sums of 131072 products of i8 may overflow"
             ):
                 tw.grouped_matmul(*grouped, **words, target="reference")
 

@@ -154,7 +154,7 @@ def test_only_the_product_of_two_scales_must_fit(
 @pytest.mark.parametrize("shape", [(3, 3), (20, 2), (2, 2), (3,)], ids=str)
 def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
     a, b = np.zeros((20, 272), FP8), np.zeros((272, 8), FP8)
-    near, good = "one for each 128 places along K besides", np.ones((3, 1), np.float32)
+    near, good = "one for each 128 elements along K", np.ones((3, 1), np.float32)
     with pytest.raises(tw.LaunchError, match=near):
         tw.scaled_mm(a, b, scale_a=np.ones(shape, np.float32), target="reference")
     with pytest.raises(tw.LaunchError, match=near):

@@ -346,7 +346,7 @@ A = np.zeros((4, 4), np.float32)
         ),
         (
             {"split_k": 2, "schedule": tw.Schedule(tw.atoms.fma("f32"), (32, 32, 8))},
-            "one or the other, as in schedule=tw.Schedule",
+            "nearest legal choice: schedule=tw.Schedule",
         ),
     ],
 )

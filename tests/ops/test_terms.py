@@ -260,18 +260,18 @@ A, B = np.ones((4, 3), np.float32), np.ones((3, 5), np.float32)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"dropout": 1.0}, "dropout=1.0; nearest legal choice: from 0 on and below 1"),
-        ({"dropout": 0.5, "seed": -1}, "seed=-1; nearest legal choice: an integer from 0 on"),
-        ({"offset": -1}, "offset=-1; nearest legal choice: an integer from 0 on"),
+        ({"dropout": 1.0}, "dropout=1.0; nearest legal choice: a number from 0 to below 1"),
+        ({"dropout": 0.5, "seed": -1}, "seed=-1; nearest legal choice: an integer of at least 0"),
+        ({"offset": -1}, "offset=-1; nearest legal choice: an integer of at least 0"),
         ({"dropout": "half"}, "dropout must be a number"),
         ({"dropout": np.array([0.5, 0.5])}, "dropout must be a number"),
         ({"dropout": None}, "dropout must be a number"),
         ({"seed": np.zeros(2)}, "seed must be an integer"),
-        ({"derivative": "gelu"}, "derivative='gelu' of nothing; nearest legal choice: multiply="),
+        ({"derivative": "gelu"}, "derivative='gelu' needs multiply; nearest legal choice: multiply="),
         ({"derivative": "gelo", "multiply": np.ones((4, 5), np.float32)}, "derivative='gelo'; choose one of"),
-        ({"beta": 2.0}, r"beta=2.0 multiplies neither c nor out; nearest legal choice: c="),
-        ({"multiply": np.ones((3, 5), np.float32)}, r"multiply has shape \(3, 5\), which is not broadcast"),
-        ({"c": np.ones((3, 5), np.float32), "beta": 0.0}, r"c has shape \(3, 5\), which is not broadcast"),
+        ({"beta": 2.0}, r"beta=2.0 needs c or out, and neither is given; nearest legal choice: c="),
+        ({"multiply": np.ones((3, 5), np.float32)}, r"multiply has shape \(3, 5\), which does not broadcast"),
+        ({"c": np.ones((3, 5), np.float32), "beta": 0.0}, r"c has shape \(3, 5\), which does not broadcast"),
     ],
     ids=lambda value: "" if isinstance(value, str) else " ".join(value),
 )
@@ -286,7 +286,7 @@ def test_terms_of_wrapped_integers_and_of_complex_numbers_are_refused() -> None:
         (name,) = words
         with pytest.raises(tw.DTypeError, match=f"{name} with operands of u8 and u8, whose sums wrap"):
             tw.matmul(ones, ones, **words, target="reference")
-        with pytest.raises(tw.LaunchError, match=f"matmul: {name} of complex arrays; nearest"):
+        with pytest.raises(tw.LaunchError, match=f"matmul: {name} with complex arrays; nearest"):
             tw.matmul(ones.astype(np.complex64), ones.astype(np.complex64), **words, target="reference")
 
 
@@ -303,7 +303,7 @@ def test_results_of_integers_hold_what_is_added_to_them() -> None:
     ones = np.ones((3, 3), np.int8)
     for name in ("c", "residual", "multiply"):
         with pytest.raises(
-            tw.DTypeError, match=f"{name} is i64, whose numbers a result of i32 does not hold"
+            tw.DTypeError, match=f"{name} is i64, and a result of i32 cannot hold all its values"
         ):
             tw.matmul(ones, ones, **{name: np.full((3, 3), 2**40)}, target="reference")
     added = np.full((3, 3), 2**30, np.int32)

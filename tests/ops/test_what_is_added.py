@@ -50,8 +50,8 @@ def test_vectors_and_numbers_take_what_fits_their_result(target: str) -> None:
 @pytest.mark.parametrize(
     ("added", "message"),
     [
-        (np.ones((3, 5), np.float32), r"c has shape \(3, 5\), which is not broadcast to \(4, 5\)"),
-        (np.ones((1, 1, 4, 5), np.float32), r"c has shape \(1, 1, 4, 5\), which is not broadcast"),
+        (np.ones((3, 5), np.float32), r"c has shape \(3, 5\), which does not broadcast to .*\(4, 5\)"),
+        (np.ones((1, 1, 4, 5), np.float32), r"c has shape \(1, 1, 4, 5\), which does not broadcast"),
         (np.ones((4, 5), np.complex64), "c is c64, and sums of f32 are real; nearest legal choice: c.real"),
         ("C", "matmul, argument c: builtins.str is not an array"),
         (3.0, "matmul, argument c: builtins.float is not an array"),
@@ -143,9 +143,9 @@ def test_a_known_call_is_refused_what_an_unknown_one_is() -> None:
         tw.matmul(a, b, out, c=c, stream=3)
     small = np.ones((4, 4), np.int8)
     assert (tw.matmul(small, small, alpha=2.0) == 8).all()
-    with pytest.raises(tw.DTypeError, match="alpha: fractions"):
+    with pytest.raises(tw.DTypeError, match="alpha: the result has fractions"):
         tw.matmul(small, small, alpha=2.5)
-    with pytest.raises(tw.DTypeError, match="bias: fractions, which a result of i32 loses"):
+    with pytest.raises(tw.DTypeError, match="bias: the result has fractions, and i32 cannot hold them"):
         tw.matmul(small, small, bias=np.full(4, 0.5, np.float32))
     assert (tw.matmul(small, small, bias=np.full(4, 0.5, np.float32), out_dtype="f32") == 4.5).all()
     for alpha in (np.float32(2), 2):

@@ -115,7 +115,7 @@ def test_the_pass_moves_16_bytes_at_once() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"b": np.ones((6, 5), np.float16)}, "f16 beside f16 is not of 8 bits"),
+        ({"b": np.ones((6, 5), np.float16)}, "b is f16, a is f16, and they are multiplied in f16"),
         ({"a": np.ones((4, 6), np.int8)}, "multiplied in"),
         ({"prepass": "yes"}, "prepass must be True or False"),
     ],

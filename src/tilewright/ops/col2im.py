@@ -191,7 +191,7 @@ def _extents(shape: Sequence[int] | None, out: ArrayInfo | None) -> tuple[int, .
     if shape is None:
         if out is None:
             raise LaunchError(
-                "col2im: neither shape nor out; nearest legal choice: shape=, that of the image"
+                "col2im: neither shape nor out is given; nearest legal choice: shape=, the shape of the image"
             )
         return out.shape
     extents = tuple(shape)
@@ -200,7 +200,7 @@ def _extents(shape: Sequence[int] | None, out: ArrayInfo | None) -> tuple[int, .
         raise LaunchError(f"col2im: shape {extents}; nearest legal choice: {nearest}")
     if out is not None and out.shape != extents:
         raise LaunchError(
-            f"col2im: out is {out.shape}, and shape={extents}; nearest legal choice: one of them alone"
+            f"col2im: out has shape {out.shape}, and shape={extents}; nearest legal choice: one of them alone"
         )
     return extents
 
@@ -219,8 +219,8 @@ def _check_columns(found: tuple[int, ...], extents: tuple[int, ...], how: Geomet
     wanted = (*shape[:-1], 0) if is_empty else shape
     if found != wanted:
         raise LaunchError(
-            f"col2im: columns are {found}, and those of an image {extents} {wanted}; "
-            f"nearest legal choice: columns of shape {wanted}"
+            f"col2im: columns has shape {found}, and an image of shape {extents} has columns of shape "
+            f"{wanted}; nearest legal choice: columns of shape {wanted}"
         )
 
 

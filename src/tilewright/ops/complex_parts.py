@@ -82,7 +82,7 @@ def parts_of(
     element = info.dtype.component
     if info.dtype.components != 2:
         raise DTypeError(
-            f"{op}: {name} is {info.dtype}, whose numbers are real; nearest legal choice: an array of c32, "
+            f"{op}: {name} is {info.dtype}, a real dtype; nearest legal choice: an array of c32, "
             f"c64 or c128, or a pair ({name}.real, {name}.imag) of real arrays"
         )
     steps = tuple(2 * step for step in info.strides)
@@ -94,7 +94,8 @@ def parts_of(
 def _planar(op: str, name: str, given: Any, located: Mapping[str, tuple[Any, Any]]) -> Parts:
     if len(given) != 2:
         raise LaunchError(
-            f"{op}: {name} is {len(given)} arrays; nearest legal choice: two, of real and of imaginary parts"
+            f"{op}: {name} is a tuple of {len(given)} arrays; nearest legal choice: two arrays, the real "
+            "and the imaginary parts"
         )
     read = (located.get(name), located.get(name + IMAGINARY))
     labels = (f"{op}, argument {name}[{at}]" for at in range(2))
@@ -109,7 +110,7 @@ def _planar(op: str, name: str, given: Any, located: Mapping[str, tuple[Any, Any
     if re.info.shape != im.info.shape:
         raise LaunchError(
             f"{op}: the real parts of {name} have shape {re.info.shape}, the imaginary parts "
-            f"{im.info.shape}; nearest legal choice: one shape"
+            f"{im.info.shape}; nearest legal choice: the same shape for both"
         )
     return Parts(given, re, im)
 
@@ -122,7 +123,8 @@ def interleaved(element: DType) -> DType:
     """
     if element.name not in INTERLEAVED:
         raise DTypeError(
-            f"no complex numbers of {element}; nearest legal choice: out=(re, im), a pair of {element} arrays"
+            f"there is no complex dtype with parts of {element}; nearest legal choice: out=(re, im), a "
+            f"pair of {element} arrays"
         )
     return ALL[INTERLEAVED[element.name]]
 

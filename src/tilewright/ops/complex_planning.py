@@ -103,8 +103,8 @@ def plan_complex(
             raise LaunchError(f"{name}={shown(word)}; choose one of {', '.join(words)}{near}")
     if asked.precision in HALVES_OF and asked.method == METHODS[1]:
         raise LaunchError(
-            f'{asked.op}: precision="{asked.precision}" with method="3m", which is less accurate; '
-            'nearest legal choice: method="4m"'
+            f'{asked.op}: precision="{asked.precision}" with method="3m", which loses the accuracy that '
+            'this precision asks for; nearest legal choice: method="4m"'
         )
     arguments = {name: one for name, one in given.items() if one is not None or name in ("a", "b")}
     read = dict(zip(PARTS, located, strict=True)) if located else {}
@@ -113,7 +113,8 @@ def plan_complex(
     if scale != 0 and asked.beta is not None and "c" not in parts:
         if "out" not in parts:
             raise LaunchError(
-                f"{asked.op}: beta={asked.beta} multiplies neither c nor out; nearest legal choice: c="
+                f"{asked.op}: beta={asked.beta} needs c or out, and neither is given; nearest legal "
+                "choice: c="
             )
         parts["c"] = parts["out"]
     kind = _result_dtype(parts, asked)
@@ -308,7 +309,8 @@ def _result_dtype(parts: Mapping[str, Parts], asked: ComplexWanted) -> DType:
         raise DTypeError(f"{asked.op} of {a.name_of_dtype} and {b.name_of_dtype}: convert one of them first")
     if a.dtype.name not in SUPPORTED:
         raise DTypeError(
-            f"{asked.op}: no product of {a.name_of_dtype} yet; nearest: pairs of {', '.join(SUPPORTED)}"
+            f"{asked.op}: products of {a.name_of_dtype} are not supported; nearest: pairs of "
+            f"{', '.join(SUPPORTED)}"
         )
     out = parts["out"].dtype if "out" in parts else None
     if asked.out_dtype is None:

@@ -238,8 +238,9 @@ class ComplexStrategy:
             return "one real product, after a kernel that writes each part of b twice"
         products = {"4m": "four products", "3m": "three products"}[self.method]
         if self.halves is not None:
-            products = "twelve products of halves" if self.halves.both else "four products of first halves"
-            return f"{products} in one kernel, after one that makes them"
+            count = "twelve products of halves"
+            products = count if self.halves.both else "four products of the leading halves"
+            return f"{products} in one kernel, after a kernel that splits the operands in halves"
         names = " and ".join(f"{_words(one)} of {one.name}" for one in self.planes)
         return f"{products} in one kernel" + (f", after planes: {names}" if names else "")
 

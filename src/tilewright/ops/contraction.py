@@ -72,15 +72,21 @@ def read_subscripts(text: str, ranks: Sequence[int]) -> Subscripts:
         Subscripts(a=('1', '0', 'i', 'j'), b=('j', 'k'), out=('1', '0', 'i', 'k'))
     """
     if not isinstance(text, str):
-        raise LaunchError(f'einsum of subscripts {shown(text)}; nearest legal choice: text, as "ik,kj->ij"')
+        raise LaunchError(
+            f'einsum of subscripts {shown(text)}; nearest legal choice: a string such as "ik,kj->ij"'
+        )
     whole = "".join(text.split())
     left, arrow, right = whole.partition("->")
     operands = left.split(",")
     if len(operands) != 2:
-        near = "two of them, and the result with the next one" if len(operands) > 2 else "ij,jk->ik"
-        _refuse(text, f"{len(operands)} operands, where two are multiplied; nearest legal choice: {near}")
+        near = (
+            "multiply two of them first, then the result and the next one"
+            if len(operands) > 2
+            else "ij,jk->ik"
+        )
+        _refuse(text, f"{len(operands)} operands; einsum multiplies two; nearest legal choice: {near}")
     if arrow and "," in right:
-        _refuse(text, "a comma in the result, which is one array")
+        _refuse(text, "a comma in the result; the result is one array")
     labels = list[tuple[str, ...]]()
     for name, part, rank in zip("ab", operands, ranks, strict=True):
         before, dots, after = part.partition(ELLIPSIS)
@@ -106,7 +112,9 @@ def _of_result(
     before, dots, after = part.partition(ELLIPSIS)
     if bare and not dots:
         _refuse(
-            text, f"axes behind {ELLIPSIS} that the result lacks; nearest legal choice: ->{ELLIPSIS}{part}"
+            text,
+            f"the operands have axes at {ELLIPSIS}, and the result has no {ELLIPSIS}; nearest legal "
+            f"choice: ->{ELLIPSIS}{part}",
         )
     found = (*_letters(text, before), *(bare if dots else ()), *_letters(text, after))
     for label in found:
@@ -115,16 +123,14 @@ def _of_result(
             _refuse(text, f"{label!r} twice in the result; nearest legal choice: {nearest}")
         if not any(label in operand for operand in operands):
             nearest = f"->{part.replace(label, '')}"
-            _refuse(
-                text, f"{label!r} of the result is an axis of no operand; nearest legal choice: {nearest}"
-            )
+            _refuse(text, f"the result has {label!r}, which no operand has; nearest legal choice: {nearest}")
     return found
 
 
 def _letters(text: str, part: str) -> tuple[str, ...]:
     for letter in part:
         if not (letter.isascii() and letter.isalpha()):
-            _refuse(text, f"{letter!r}; axes are named by letters")
+            _refuse(text, f"{letter!r} is no letter; letters name the axes")
     return tuple(part)
 
 
@@ -252,16 +258,17 @@ def extents_of(named: Subscripts, arrays: Mapping[str, ArrayInfo]) -> dict[str, 
         for label, extent in zip(getattr(named, name), arrays[name].shape, strict=True):
             if own.setdefault(label, extent) != extent:
                 raise LaunchError(
-                    f"einsum: {name} has shape {arrays[name].shape}, and the diagonal {label!r} has axes of "
-                    f"{own[label]} and {extent} elements; nearest legal choice: "
+                    f"einsum: {name} has shape {arrays[name].shape}, and the axes of the diagonal "
+                    f"{label!r} have {own[label]} and {extent} elements; nearest legal choice: "
                     f"{min(own[label], extent)} in both"
                 )
             known = found.get(label, 1)
             if extent != known and 1 not in (extent, known):
-                what = f"axis {label!r}" if label.isalpha() else "an axis behind an ellipsis"
+                what = f"axis {label!r}" if label.isalpha() else "an axis at the ellipsis"
                 raise LaunchError(
                     f"einsum of shapes {arrays['a'].shape} and {arrays['b'].shape}: {what} has {known} and "
-                    f"{extent} elements; nearest legal choice: {known} in both, or 1, which is broadcast"
+                    f"{extent} elements; nearest legal choice: {known} in both, or 1, which is "
+                    "broadcast"
                 )
             found[label] = extent if known == 1 else known
     return found
@@ -287,7 +294,9 @@ def result_shape(text: str, named: Subscripts, infos: Mapping[str, ArrayInfo]) -
             own = infos[name].shape
             pairs = zip(reversed(own), reversed(shape), strict=False)
             if len(own) > len(shape) or any(n not in (1, extent) for n, extent in pairs):
-                text_of = f"{name} has shape {own}, which is not broadcast to {shape}, that of the result"
+                text_of = (
+                    f"{name} has shape {own}, which does not broadcast to the shape of the result, {shape}"
+                )
                 raise LaunchError(f"einsum of {text!r}: {text_of}")
     return shape
 

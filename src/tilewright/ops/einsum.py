@@ -277,8 +277,9 @@ def is_split(problem: Posed, wanted: Wanted, target: str) -> bool:
     if isinstance(how, Schedule):
         if how.atom.a_dtype == f16 and against:
             raise LaunchError(
-                f"einsum: precision={wanted.precision!r} by {how.atom.name}, where {against}: it is "
-                'not split in halves; nearest legal choice: precision="exact" or "tf32"'
+                f"einsum: precision={wanted.precision!r} needs operands split in halves, which the f16 "
+                f"atom {how.atom.name} cannot multiply: {against}; nearest legal choice: "
+                'precision="exact" or "tf32"'
             )
         return how.atom.a_dtype == f16
     has_units = TARGETS[target].warps and TARGETS[target].machine_code
@@ -294,7 +295,7 @@ def against_halves(made: Contraction) -> str:
     for name in "ab":
         seen = made.of(name)
         if any(inner for _, inner in seen.groups):
-            return f"{name} is seen through a view"
+            return f"{name} needs a view"
         if len(seen.batch) > MOST_RANK:
             return f"{name} has {len(seen.batch)} dimensions of batches"
     return ""

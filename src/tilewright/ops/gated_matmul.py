@@ -302,17 +302,19 @@ def _dtypes(infos: Mapping[str, ArrayInfo], wanted: Wanted, terms: set[str]) -> 
     """The dtype in which operands are multiplied on any machine, and that of the result."""
     kinds = [infos[name].dtype for name in "abc"]
     if kinds[1] != kinds[2]:
-        raise DTypeError(f"{OP}: b is {kinds[1]}, and c is {kinds[2]}; nearest legal choice: {kinds[1]} both")
+        raise DTypeError(
+            f"{OP}: b is {kinds[1]}, and c is {kinds[2]}; nearest legal choice: {kinds[1]} for both"
+        )
     for name, info in infos.items():
-        check_whole_bytes(OP, name, info.dtype, "one number in each byte")
+        check_whole_bytes(OP, name, info.dtype, "a dtype of whole bytes")
     if dtypes.f64 not in kinds:
         return multiplied_as(kinds[0], kinds[1], OP), scaled_dtype(infos, wanted, OP)
     if kinds[0] != kinds[1]:
-        raise DTypeError(f"{OP} of {kinds[0]} and {kinds[1]}; nearest legal choice: f64 both")
+        raise DTypeError(f"{OP} of {kinds[0]} and {kinds[1]}; nearest legal choice: f64 for both")
     if scales := sorted(terms - {*BIASES}):
         raise DTypeError(
-            f"{OP}: {', '.join(scales)} of f64 operands, and scales are of f32; nearest legal choice: "
-            "operands that are scaled before"
+            f"{OP}: {', '.join(scales)} with operands of f64, and scales are f32; nearest legal choice: "
+            "scale the operands before the call"
         )
     for name in BIASES:
         if name in infos and infos[name].dtype not in (*OPERANDS[:3], dtypes.f64):
@@ -337,7 +339,7 @@ def _shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
         raise LaunchError(f"{OP}: b has shape {b}; nearest legal choice: a matrix, b[:, None]")
     if b != c:
         raise LaunchError(
-            f"{OP}: b has shape {b}, and c has shape {c}; nearest legal choice: one shape of both"
+            f"{OP}: b has shape {b}, and c has shape {c}; nearest legal choice: the same shape for both"
         )
     shape = result_shape(a, b, OP)
     for name in BIASES:

@@ -162,7 +162,12 @@ def plan_chain(given: Mapping[str, Any], words: ChainWords, located: Sequence[Lo
         launch = plan_matmul(of_product, Wanted(activation=activation, target=words.target)).product
         launches.append(replace(launch, names=tuple(names[name] for name in launch.names)))
     size = max(prod(middle_shape) * info.dtype.bytes, 1)
-    return call.plan(*launches, scratch_bytes=size, reason="the first product is stored", warns=True)
+    return call.plan(
+        *launches,
+        scratch_bytes=size,
+        reason="two kernels: the first product is stored in scratch memory",
+        warns=True,
+    )
 
 
 def one_kernel_pays(question: AttentionQuestion) -> bool:
@@ -210,7 +215,7 @@ def _against_one_kernel(infos: Mapping[str, ArrayInfo]) -> str:
             return f"{name} is {extent}, and one kernel takes {limits}"
     shared = {name: len(infos[name].shape) == 2 for name in ("b", "c")}
     if len(infos["a"].shape) > 2 and shared["b"] != shared["c"]:
-        return "one of b and c has batches and the other has none"
+        return "only one of b and c has batches"
     return ""
 
 
@@ -235,11 +240,14 @@ def _result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
         _refuse(infos, "a with shape (M, K), and one or two leading dimensions")
     for name, shape in (("b", b), ("c", c)):
         if len(shape) < 2 or (len(shape) > 2 and shape[:-2] != a[:-2]):
-            _refuse(infos, f"{name} with two dimensions, or the leading ones {a[:-2]} of a besides")
+            _refuse(
+                infos,
+                f"{name} with two dimensions, or with the leading dimensions of a, {a[:-2]}, before them",
+            )
     if a[-1] != b[-2]:
-        _refuse(infos, f"b with {a[-1]} rows, as a has columns")
+        _refuse(infos, f"b with {a[-1]} rows, one for each column of a")
     if b[-1] != c[-2]:
-        _refuse(infos, f"c with {b[-1]} rows, as b has columns")
+        _refuse(infos, f"c with {b[-1]} rows, one for each column of b")
     shape = (*a[:-1], c[-1])
     if "out" in infos and infos["out"].shape != shape:
         _refuse(infos, f"out with shape {shape}")

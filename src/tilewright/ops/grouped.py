@@ -110,13 +110,13 @@ def grouped_matmul(
     if isinstance(a, list | tuple) or isinstance(b, list | tuple):
         if ends is not None:
             raise LaunchError(
-                "grouped_matmul: ends says where groups of the rows of one array end, and a or b is a list; "
-                "nearest legal choice: lists without ends"
+                "grouped_matmul: ends divides the rows of one array into groups, and a or b is a list of "
+                "arrays; nearest legal choice: lists without ends"
             )
         return part(LISTS)({"a": a, "b": b, "bias": bias, "out": out}, wanted, stream)
     if ends is None:
         raise LaunchError(
-            "grouped_matmul: no ends of the groups of rows; nearest legal choice: ends=, or lists of arrays"
+            "grouped_matmul: ends is not given; nearest legal choice: ends=, or lists of arrays"
         )
     given = (a, b, ends, bias, out)
     return called(

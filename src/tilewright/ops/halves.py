@@ -172,7 +172,7 @@ def plan_of_halves(
     first = Launch(split, tuple(given), ("a", *own, "b", *own))
     arrays = (*of_a[:2], *(transposed(one) for one in of_b[:2]), of_a[2], of_b[2], *rest.values())
     product = Launch(kernel, arrays, (*own, *own, *call.stand_ins(rest)), numbers)
-    reason = "tensor cores multiply halves of f16"
+    reason = "tensor cores multiply the f16 halves of the operands"
     return call.plan(first, product, scratch_bytes=a.bytes + b.bytes, reason=reason)
 
 

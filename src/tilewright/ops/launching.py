@@ -218,7 +218,7 @@ class LaunchPlan:
     launches: tuple[Launch, ...]
     result: Any
     scratch_bytes: int = 0
-    reason: str = "one kernel reads the arrays as they lie"
+    reason: str = "one kernel reads the arrays without a copy"
     warns: bool = False
     numbers: tuple[float | int, ...] = ()
     details: Any = None
@@ -246,7 +246,7 @@ class LaunchPlan:
 
     def __str__(self) -> str:
         if not self.launches:
-            return "no launch: there is nothing to compute"
+            return "no launch: the result is empty"
         names = ", then ".join(one.kernel.program.name for one in self.launches)
         return f"{names}: {self.scratch_bytes} bytes of scratch, {self.moved_bytes} moved; {self.reason}"
 

@@ -162,7 +162,7 @@ def _known(
     if table[count - 1, LAST] > MOST_TILES:
         raise LaunchError(
             f"grouped_matmul: {table[count - 1, LAST]} tiles of {tile[0]} x {tile[1]}; nearest legal choice: "
-            f"lists with at most {MOST_TILES} of them"
+            f"shorter lists, of at most {MOST_TILES} tiles in all"
         )
     table[:count, SIZES:PLACES] = sizes
     column = PLACES
@@ -439,13 +439,13 @@ def _lists(given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
             continue
         if not isinstance(list_, list | tuple):
             raise LaunchError(
-                f"grouped_matmul: {name} is one {type(list_).__name__}, and others are lists; nearest legal "
-                "choice: a list with an array for each product"
+                f"grouped_matmul: {name} is a single {type(list_).__name__}, and other arguments are "
+                "lists; nearest legal choice: a list with one array for each product"
             )
         if len(list_) != len(found.get("a", list_)):
             raise LaunchError(
                 f"grouped_matmul: {len(list_)} arrays in {name} and {len(found['a'])} in a; nearest legal "
-                "choice: as many in all lists"
+                "choice: lists of the same length"
             )
         found[name] = list_
     return found

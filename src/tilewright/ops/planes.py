@@ -486,6 +486,7 @@ def plan_product(
     arrays = tuple(before.made.get(name, seen[name]) for name in names)
     given = call.stand_ins(names)
     places = tuple(OWN if name in before.made else one for name, one in zip(names, given, strict=True))
-    size, reason = sum(one.size_bytes for one in planes), "tensor cores take tf32 along K alone"
+    size = sum(one.size_bytes for one in planes)
+    reason = "tensor cores read tf32 operands only if they are contiguous along K"
     product = Launch(kernel, arrays, places, numbers)
     return call.plan(before.launch, product, scratch_bytes=size, reason=reason)

@@ -94,20 +94,20 @@ def check_complex(op: str, given: Mapping[str, Any], wanted: Wanted) -> None:
     """
     if added := [name for name in ("bias", "residual") if given.get(name) is not None]:
         raise LaunchError(
-            f"{op}: {' and '.join(added)} of complex arrays; nearest legal choice: c=, which is "
-            "broadcast to the result and added"
+            f"{op}: {' and '.join(added)} with complex arrays; nearest legal choice: c=, which is "
+            "broadcast and added"
         )
     if wanted.activation is not None:
         raise LaunchError(
-            f"{op}: activation={shown(wanted.activation)} of complex arrays, where it is not defined; "
-            "nearest legal choice: None"
+            f"{op}: activation={shown(wanted.activation)} with complex arrays; activations are defined for "
+            "real numbers only; nearest legal choice: None"
         )
     late = {"multiply": given.get("multiply") is not None, "derivative": wanted.derivative is not None}
     late |= {"dropout": bool(wanted.dropped.probability), "saturate": wanted.saturate}
     if there := [name for name, is_there in late.items() if is_there]:
         raise LaunchError(
-            f"{op}: {' and '.join(there)} of complex arrays; nearest legal choice: the product, and "
-            "then NumPy's or the framework's own function"
+            f"{op}: {' and '.join(there)} with complex arrays; nearest legal choice: compute the product, "
+            "then apply a function of NumPy or of your framework"
         )
 
 
@@ -231,7 +231,7 @@ def check_real(op: str, wanted: Wanted) -> None:
         given = getattr(wanted, name)
         if isinstance(given, complex | np.complexfloating):
             raise LaunchError(
-                f"{op}: {name}={shown(given)} beside arrays of real numbers; nearest legal choice: "
+                f"{op}: {name}={shown(given)} is complex and the arrays are real; nearest legal choice: "
                 f"{name}={given.real:g}, or complex arrays"
             )
 
@@ -318,7 +318,7 @@ def scale_of_c(call: Call, beta: Any) -> Any:
     if beta != 0 and "c" not in call.arrays:
         if "out" not in call.arrays:
             raise LaunchError(
-                f"{call.op}: beta={beta} multiplies neither c nor out; nearest legal choice: c="
+                f"{call.op}: beta={beta} needs c or out, and neither is given; nearest legal choice: c="
             )
         call.arrays["c"], call.infos["c"] = call.arrays["out"], call.infos["out"]
     return beta

@@ -85,7 +85,7 @@ def result_shape(a: Sequence[int], b: Sequence[int], op: str = "matmul") -> tupl
     for name, shape in (("a", a), ("b", b)):
         if not shape:
             raise LaunchError(
-                f"{op} of shapes {a} and {b}: {name} is a number, which has no dimension to sum along; "
+                f"{op} of shapes {a} and {b}: {name} has no dimensions, so there is no K to sum along; "
                 "nearest legal choice: a * b"
             )
     depth_b = b[-2] if len(b) > 1 else b[0]
@@ -107,8 +107,8 @@ def _broadcast(a: tuple[int, ...], b: tuple[int, ...], op: str) -> tuple[int, ..
     for one, other in pairs:
         if one != other and 1 not in (one, other):
             raise LaunchError(
-                f"{op} of shapes {a} and {b}: batches of {first} and {second} are not broadcast to each "
-                f"other: {one} and {other} differ, and neither is 1"
+                f"{op} of shapes {a} and {b}: the batch dimensions {first} and {second} do not broadcast: "
+                f"{one} and {other} differ, and neither is 1"
             )
         made.append(other if one == 1 else one)
     return tuple(made)
@@ -157,7 +157,9 @@ def problem_of(arrays: Mapping[str, ArrayInfo], alone: str = "") -> Problem:
                 of_result.append(0)
             steps[name] = tuple(of_result)
     if "bias" in arrays and arrays["bias"].shape != (n,):
-        raise LaunchError(f"bias has shape {arrays['bias'].shape}; it is one number for each column: ({n},)")
+        raise LaunchError(
+            f"bias has shape {arrays['bias'].shape}; nearest legal choice: ({n},), one number for each column"
+        )
     bias = arrays["bias"].strides if "bias" in arrays else None
     return _joined(batch, (m, n, k), steps, bias, alone)
 
@@ -196,7 +198,9 @@ def check_broadcast(name: str, info: ArrayInfo, shape: tuple[int, ...]) -> None:
     """
     aligned = zip(reversed(info.shape), reversed(shape), strict=False)
     if len(info.shape) > len(shape) or any(n not in (1, extent) for n, extent in aligned):
-        raise LaunchError(f"{name} has shape {info.shape}, which is not broadcast to {shape}, that of a @ b")
+        raise LaunchError(
+            f"{name} has shape {info.shape}, which does not broadcast to the shape of a @ b, {shape}"
+        )
 
 
 # ---------------------------------------------------------------- fewer dimensions

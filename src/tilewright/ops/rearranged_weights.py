@@ -106,9 +106,9 @@ def rearrange_weights(
     info = describe(b, "rearrange_weights, argument b")
     if info.dtype not in PACKED:
         raise DTypeError(
-            f"rearrange_weights: b is {info.dtype}, and only weights of 4 bits are rearranged; nearest legal "
-            f"choice: b=tw.packed(bytes, 'i4'), or {'scaled_mm' if info.dtype.bits == 8 else 'matmul'} of b "
-            "as it is"
+            f"rearrange_weights: b is {info.dtype}, and only 4-bit weights can be rearranged; nearest "
+            "legal choice: b=tw.packed(bytes, 'i4'), or call "
+            f"{'scaled_mm' if info.dtype.bits == 8 else 'matmul'} with b itself"
         )
     infos = {"b": info}
     for name, array in (("scale_b", scale_b), ("zero_b", zero_b)):
@@ -124,7 +124,9 @@ def rearrange_weights(
     if info.strides[0] == 1 or depth <= info.dtype.per_byte or 0 in info.shape:
         return RearrangedWeights(b, scale_b, zero_b, group)
     if depth % info.dtype.per_byte:
-        near = f"a multiple of {info.dtype.per_byte}, which share a byte"
+        near = (
+            f"a multiple of {info.dtype.per_byte}, because {info.dtype.per_byte} weights along K share a byte"
+        )
         raise LaunchError(f"rearrange_weights: K is {depth}; nearest legal choice: {near}")
     made = fresh(b.array, (columns, depth // info.dtype.per_byte), dtypes.u8).make()
     along_k = packed(made.T, info.dtype)

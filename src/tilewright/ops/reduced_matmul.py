@@ -185,7 +185,7 @@ def plan_reduced(
         written = infos[name]
         if written.shape != kept:
             raise LaunchError(
-                f"reduced_matmul: out of {name} has shape {written.shape}, and is one of {kept}"
+                f"reduced_matmul: out of {name} has shape {written.shape}; nearest legal choice: {kept}"
             )
         check_whole_bytes("reduced_matmul", f"out of {name}", written.dtype, dtypes.f32)
         if not written.dtype.is_float or written.dtype.components > 1:
@@ -262,7 +262,7 @@ def _names(reduce: Any) -> tuple[str, ...]:
         near = close_to(wrong[0], REDUCTIONS) if wrong and isinstance(wrong[0], str) else ""
         raise LaunchError(
             f"reduced_matmul: reduce={shown(reduce)}; nearest legal choice: one of {', '.join(REDUCTIONS)}, "
-            f"or a tuple of some of them, each once{near}"
+            f"or a tuple of different ones{near}"
         )
     return names
 
@@ -273,7 +273,8 @@ def _dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> DType:
     kind = result_dtype(read, wanted, "reduced_matmul")
     if not kind.is_float:
         raise DTypeError(
-            f"reduced_matmul of {infos['a'].dtype}; nearest legal choice: floats, or a kernel of one's own"
+            f"reduced_matmul of {infos['a'].dtype}; nearest legal choice: operands of a float dtype, or "
+            "your own kernel"
         )
     if PRODUCT in infos:
         result_dtype(read | {"out": infos[PRODUCT]}, wanted, "reduced_matmul", written=PRODUCT)
@@ -289,7 +290,12 @@ def _check_shapes(infos: Mapping[str, ArrayInfo], shape: tuple[int, ...], axis: 
                 f"{name}[{'None, :' if name == 'a' else ':, None'}]"
             )
     if not shape[axis]:
-        raise LaunchError(f"reduced_matmul: a @ b has shape {shape}: there is nothing to reduce along {axis}")
+        raise LaunchError(
+            f"reduced_matmul: a @ b has shape {shape}: axis {axis} is empty, and an empty "
+            "axis cannot be reduced"
+        )
     for name, own in (("bias", shape[-1:]), (PRODUCT, shape)):
         if name in infos and infos[name].shape != own:
-            raise LaunchError(f"reduced_matmul: {name} has shape {infos[name].shape}, and is one of {own}")
+            raise LaunchError(
+                f"reduced_matmul: {name} has shape {infos[name].shape}; nearest legal choice: {own}"
+            )

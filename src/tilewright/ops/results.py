@@ -82,7 +82,7 @@ def check_whole_bytes(op: str, name: str, kind: DType, nearest: object) -> None:
         DTypeError: several numbers of the dtype share a byte.
     """
     if kind.is_packed:
-        shared = f"{kind.per_byte} of which share a byte"
+        shared = f"and {kind.per_byte} of its numbers share a byte"
         raise DTypeError(f"{op}: {name} is {kind}, {shared}; nearest legal choice: {nearest}")
 
 
@@ -108,11 +108,11 @@ def result_dtype(
     check_added(infos, op, natural)
     made = asked_dtype(infos, wanted, natural)
     what = written if "out" in infos else "out_dtype"
-    check_whole_bytes(op, what, made, f"{natural}, of which tw.pack makes {made}")
+    check_whole_bytes(op, what, made, f"{natural}, then tw.pack to get {made}")
     if not natural.is_float and not made.is_float and not wanted.saturate:
         _check_integers(infos, made, natural, wanted)
     if made.components > 1 or (natural.is_float and not made.is_float and not wanted.saturate):
-        why = "there are no imaginary parts" if made.components > 1 else "the fractions would be lost"
+        why = "the result has no imaginary parts" if made.components > 1 else "the fractions would be lost"
         raise DTypeError(f"{what} is {made}, a @ b is {natural}: {why}; nearest legal choice: {natural}")
     return made
 
@@ -125,7 +125,7 @@ def _multiplied(infos: Mapping[str, ArrayInfo], op: str) -> DType:
         nearest = "; nearest legal choice: tw.scaled_mm" if is_scaled else ": convert one of them first"
         raise DTypeError(f"{op} of {a} and {b}{nearest}")
     if a.name not in SUPPORTED:
-        raise DTypeError(f"no {op} of {a} yet; nearest: {', '.join(SUPPORTED)}")
+        raise DTypeError(f"{op} of {a} is not supported; nearest: {', '.join(SUPPORTED)}")
     return a
 
 
@@ -142,8 +142,8 @@ def _check_integers(
         own = infos[name].dtype
         if not own.is_float and (own.bits > made.bits or (own.bits == made.bits and own != made)):
             raise DTypeError(
-                f"{name} is {own}, whose numbers a result of {made} does not hold; nearest legal choice: "
-                f"{name} of {made}, or out_dtype='f64'"
+                f"{name} is {own}, and a result of {made} cannot hold all its values; nearest legal "
+                f"choice: {name} as {made}, or out_dtype='f64'"
             )
     broken = []
     for name in ("alpha", "beta"):
@@ -158,7 +158,8 @@ def _check_integers(
     broken += ["dropout"] if wanted.dropped.makes_fractions else []
     if broken:
         raise DTypeError(
-            f"{' and '.join(broken)}: fractions, which a result of {made} loses; nearest: out_dtype='f32'"
+            f"{' and '.join(broken)}: the result has fractions, and {made} cannot hold them; nearest: "
+            "out_dtype='f32'"
         )
 
 
@@ -229,8 +230,8 @@ def check_sums(
     changed |= not infos.keys().isdisjoint((*ADDED, "multiply")) or wanted.dropped.probability > 0
     if changed or kind != dtypes.i32:
         raise LaunchError(
-            f"{op}: sums of {depth} products of i8 need not fit i32, in which they are added up; "
-            f"nearest legal choice: operands of f16, or {MOST_IN_I32} products"
+            f"{op}: sums of {depth} products of i8 may overflow the i32 accumulator; nearest legal choice: "
+            f"operands of f16, or {MOST_IN_I32} products at most"
         )
 
 
@@ -323,8 +324,8 @@ def whole_product(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> Whole | Non
     is_known = made in FLOATS or (made.kind in ("int", "uint", "bool") and not made.is_packed)
     if not is_known or not np.can_cast(natural.numpy, made.numpy, "safe"):
         raise DTypeError(
-            f"matmul: {what} is {made}, and the product of {a} and {b} is {natural}, which {made} does not "
-            f"hold; nearest legal choice: {natural}"
+            f"matmul: {what} is {made}, and the product of {a} and {b} is {natural}, and {made} cannot "
+            f"hold all values of {natural}; nearest legal choice: {natural}"
         )
     check_added(infos, "matmul", natural)
     changed = read_arrays(infos, wanted)
@@ -335,8 +336,8 @@ def whole_product(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> Whole | Non
     changed += ["saturate"] if wanted.saturate else []
     if changed:
         raise DTypeError(
-            f"matmul: {', '.join(changed)} with operands of {a} and {b}, whose sums wrap; nearest legal "
-            f"choice: operands of f64, or the product alone"
+            f"matmul: {', '.join(changed)} with operands of {a} and {b}, whose sums wrap around on "
+            "overflow; nearest legal choice: operands of f64, or no further terms"
         )
     if made.is_float:
         return Whole(made, made)

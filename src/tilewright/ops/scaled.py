@@ -178,8 +178,8 @@ def scaled_mm(
     if isinstance(b, RearrangedWeights):
         if any(one is not None for one in (scale_b, zero_b, group)):
             raise LaunchError(
-                f"scaled_mm: b is {b!r}, which have their own scale_b, zero_b and group; nearest legal "
-                "choice: none of these beside them"
+                f"scaled_mm: b is {b!r}, which already contain scale_b, zero_b and group; nearest legal "
+                "choice: leave these arguments out"
             )
         b, scale_b, zero_b, group = b.b, b.scale_b, b.zero_b, b.group
     number, scales = _numbers_apart((scale_a, scale_b))
@@ -218,7 +218,7 @@ def _numbers_apart(scales: tuple[Any, Any]) -> tuple[float, list[Any]]:
         beyond, bound = ("overflows", LARGEST) if abs(product) > LARGEST else ("underflows", TINIEST)
         nearest = f"{math.copysign(bound, product)}"
         if all(TINIEST <= abs(number) <= LARGEST for number in numbers.values()):
-            nearest = "arrays of one element, by which results are multiplied in turn"
+            nearest = "arrays of one element; the results are multiplied by one after the other"
         raise LaunchError(
             f"scaled_mm: {' times '.join(numbers)} is {product:.4g}, which {beyond} f32; "
             f"nearest legal choice: {nearest}"

@@ -139,8 +139,8 @@ def plan_scaled(
     # The strides of a single byte do not say along which dimension its numbers are neighbours.
     if is_packed and depth == (b[0] * packed.per_byte,) and b[1] % packed.per_byte == 0:
         raise LaunchError(
-            f"scaled_mm: K is {depth[0]} in a and {b[0]} in b, whose numbers share bytes along N; "
-            f"nearest legal choice: b=tw.packed(bytes, '{packed}', axis=0), along K"
+            f"scaled_mm: K is {depth[0]} in a and {b[0]} in b, and b packs {packed.per_byte} numbers along "
+            f"N into each byte; nearest legal choice: b=tw.packed(bytes, '{packed}', axis=0), along K"
         )
     shape = result_shape(call.infos["a"].shape, call.infos["b"].shape, "scaled_mm")
     backend = call.serve(wanted.target)
@@ -205,7 +205,10 @@ def _multiplied(
     check_prepass(prepass, infos, multiplied, grouped=scaling.in_groups, in_blocks=in_blocks)
     if scaling.in_groups and prepass and scaling.problem.batch:
         batch = scaling.problem.batch
-        raise LaunchError(f"prepass=True of batches {batch} that are no rows; use prepass=None")
+        raise LaunchError(
+            f"prepass=True with batches {batch} that cannot be joined to the rows of a; "
+            "nearest legal choice: prepass=None"
+        )
     return multiplied, widens
 
 

@@ -66,7 +66,7 @@ def number_of(op: str, name: str, given: Any) -> float | None:
         return float(given)
     except OverflowError:  # of an integer
         raise LaunchError(
-            f"{op}: {name}={shown(given)}, which is beyond every float; nearest legal choice: "
+            f"{op}: {name}={shown(given)}, which is beyond the range of f64; nearest legal choice: "
             f"{name}={LARGEST if given > 0 else -LARGEST}"
         ) from None
 
@@ -88,10 +88,10 @@ def multiplied_as(a: DType, b: DType, op: str = "scaled_mm") -> DType:
         (bf16, f16, i8)
     """
     if a in PACKED:
-        raise DTypeError(f"{op}: a is packed {a}, which b alone may be; nearest legal choice: b.T @ a.T")
+        raise DTypeError(f"{op}: a is packed {a}, and only b may be packed; nearest legal choice: b.T @ a.T")
     for dtype, known in ((a, OPERANDS), (b, (*OPERANDS, *PACKED))):
         if dtype not in known:
-            held = "; bytes that hold two numbers each are tw.packed(b, 'i4')" if dtype == dtypes.u8 else ""
+            held = "; if each byte holds two numbers, pass b=tw.packed(b, 'i4')" if dtype == dtypes.u8 else ""
             raise DTypeError(f"{op} of {dtype}; nearest: {', '.join(map(str, known))}{held}")
     if a == b:
         return a
@@ -242,7 +242,7 @@ def broadcast_scale(
         )
         near = "a number" + (each + str((*own[:place], 1, *own[place:])) if own else "")
         near += (
-            ", or one for each 128 places along K besides, and perhaps each 128 of those"
+            ", or one for each 128 elements along K, and optionally for each block of 128 of those"
             if own and blocks
             else ""
         )
@@ -284,20 +284,24 @@ def check_prepass(
         LaunchError: operand B already has the multiplied dtype, or has scales of blocks.
     """
     if prepass and in_blocks:
-        raise LaunchError("prepass=True widens b alone, and blocks of it have scales; use prepass=None")
+        raise LaunchError(
+            "prepass=True widens b before it is scaled, and the blocks of b have scales; "
+            "nearest legal choice: prepass=None"
+        )
     if prepass and grouped:
         if not widens_groups(infos, multiplied):
             also = ", or b=tw.rearrange_weights(b, ...)" if infos["b"].dtype in PACKED else ""
             raise LaunchError(
-                f"prepass=True widens groups of weights that are contiguous along K to the dtype of a, "
-                f"{infos['a'].dtype}; nearest legal choice: prepass=None{also}"
+                f"prepass=True widens weights with group scales to the dtype of a, {infos['a'].dtype}, and "
+                f"b must be contiguous along K; nearest legal choice: prepass=None{also}"
             )
         return
     narrow = infos["b"].dtype
     if prepass and not (narrow.bits == 8 and infos["a"].dtype == multiplied and narrow != multiplied):
         raise LaunchError(
-            f"prepass=True widens b to the dtype of a: {narrow} beside {infos['a'].dtype} is not of 8 bits, "
-            f"or is multiplied in {multiplied}; use prepass=None"
+            "prepass=True widens b of 8 bits to the dtype of a if they are multiplied in that dtype; b is "
+            f"{narrow}, a is {infos['a'].dtype}, and they are multiplied in {multiplied}; nearest "
+            "legal choice: prepass=None"
         )
 
 
@@ -428,24 +432,26 @@ def in_groups(infos: Mapping[str, ArrayInfo], group: int | None, op: str = "scal
     if group is None:
         if "zero_b" in infos:
             raise LaunchError(
-                f"{op}: zero_b belongs to groups along K, and group is None; nearest legal choice: "
-                f"group={infos['b'].shape[0]}, and zero_b and scale_b of one row"
+                f"{op}: zero_b needs groups along K, and group is None; nearest legal choice: "
+                f"group={infos['b'].shape[0]}, with one row in zero_b and scale_b"
             )
         if "scale_b" in infos and infos["scale_b"].dtype == dtypes.f8e8m0:
             raise LaunchError(
-                f"{op}: scale_b is f8e8m0, whose numbers belong to groups along K, and group is None; "
-                "nearest legal choice: group=32"
+                f"{op}: scale_b is f8e8m0, which needs groups along K, and group is None; nearest legal "
+                "choice: group=32"
             )
         return False
     shape = infos["b"].shape
     if len(shape) != 2:
         what = f"b has shape {shape}"
-        raise LaunchError(f"{op}: group={group} of one matrix of weights, and {what}; nearest: (K, N)")
+        raise LaunchError(
+            f"{op}: group={group} needs a matrix of weights, and {what}; nearest legal choice: (K, N)"
+        )
     depth, columns = shape
     if group < 1:
         raise LaunchError(
-            f"{op}: group={group} is no number of neighbours along K; nearest legal choice: group={depth}, "
-            "one group of all, or None"
+            f"{op}: group={group}, and a group has at least 1 element along K; nearest legal choice: "
+            f"group={depth}, which makes one group, or None"
         )
     if depth % group:
         nearest = divisor_at_most(depth, group) if depth else 1
@@ -461,8 +467,9 @@ def in_groups(infos: Mapping[str, ArrayInfo], group: int | None, op: str = "scal
     for name in given:
         if infos[name].shape != (depth // group, columns):
             raise LaunchError(
-                f"{op}: {name} has shape {infos[name].shape}; groups of {group} of b, {shape}, have one "
-                f"number each and for each column: {(depth // group, columns)}"
+                f"{op}: {name} has shape {infos[name].shape}; for b of shape {shape} it needs one number "
+                f"for each column and each group of {group} along K; nearest legal choice: "
+                f"{(depth // group, columns)}"
             )
     return True
 

@@ -171,7 +171,7 @@ def _split(arrays: tuple[Tensor, ...], number: Index, tiling: Tiling, both: bool
     spread, tile, turns = tiling.spread, tiling.shape, ceil_div(x.shape[-1], tiling.depth)
     largest, held = tw.fragment(spread, dtypes.f32, 0), list[Fragment]()
     if tiling.is_whole:
-        require(x.shape[-1] <= tiling.depth, f"K is {tiling.depth} at most where a tile is as deep")
+        require(x.shape[-1] <= tiling.depth, f"K must be at most {tiling.depth}, the depth of the tile")
         held.append(tw.load(x.tile(tile, (r, 0)), spread))
         largest.assign(maximum(largest, _finite(held[0])))
     else:

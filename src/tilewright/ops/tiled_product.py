@@ -140,7 +140,7 @@ class KernelArrays:
                 own, other = self.extent(name, span), self.extent(first[span], span)
                 if str(own) != str(other) and f"{own} {other}" not in known:
                     known.add(f"{own} {other}")
-                    require(own == other, f"{name} and {first[span]} have as many elements along {span}")
+                    require(own == other, f"{name} and {first[span]} must have equal extents along {span}")
 
     def require_shared(self, array: str, first: Mapping[str, str], *, whole: bool) -> None:
         """Require that an array has an element for each group of neighbours; K first.
@@ -155,7 +155,9 @@ class KernelArrays:
             if whole:
                 require(extent % axis.shared == 0, f"K must be a multiple of {axis.shared}")
             made = self.extent(array, axis.span) == ceil_div(extent, axis.shared)
-            require(made, f"{array.split()[0]} has an element for each {axis.shared} along {axis.span}")
+            require(
+                made, f"{array.split()[0]} must have one element for each {axis.shared} along {axis.span}"
+            )
 
 
 def _merged(array: Any, axes: tuple[ArrayAxis, ...]) -> Any:
@@ -166,7 +168,7 @@ def _merged(array: Any, axes: tuple[ArrayAxis, ...]) -> Any:
     for axis in axes:
         index.append(slice(None))
         for extent in axis.inner:
-            require(array.shape[len(index)] == extent, f"{extent} elements, as the kernel was made for")
+            require(array.shape[len(index)] == extent, f"this kernel was made for an extent of {extent}")
             index.append(slice(0, extent))
     array = array[tuple(index)]
     for place, axis in enumerate(axes):

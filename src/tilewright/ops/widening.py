@@ -217,7 +217,7 @@ def plan_product(
         rank = len(wide.copy.shape) - 2
         first = Launch(widen(rank).bind(), (once(wide.given, rank), once(copy, rank)), ("b", OWN))
     else:
-        assert wide.is_turned, "neighbours along K are neighbours in memory"
+        assert wide.is_turned, "b must be contiguous along K"
         size, of_groups = groups
         rows = [
             Strided(one.array, replace(one.info, shape=one.info.shape[::-1], strides=one.info.strides[::-1]))
@@ -230,5 +230,5 @@ def plan_product(
     arrays, names = [*product.arrays], [*product.names]
     arrays[at], names[at] = wide.seen(), OWN
     last = replace(product, arrays=tuple(arrays), names=tuple(names))
-    reason = "a pass widens narrow weights once for all rows"
+    reason = "a prepass widens the narrow weights once for all rows"
     return call.plan(first, last, scratch_bytes=wide.copy.bytes, reason=reason)

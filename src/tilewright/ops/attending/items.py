@@ -77,7 +77,7 @@ class Items:
 
     def _in_bands(self) -> Iterator[tuple[Index, Index]]:
         """Yield heads and tiles, band after band, the longest tiles of each band first."""
-        assert self.band is not None, "bands need a width"
+        assert self.band is not None, "a banded mask needs its width"
         bands = _bounded(ceil_div(self.all_heads, self.band))
         turns = _bounded(maximum(ceil_div(self.band * self.tiles, self.blocks), 1))
         for number in traced_range(_bounded(bands * turns)):

@@ -37,8 +37,8 @@ class AttentionWords(NamedTuple):
         """
         if self.diagonal and not self.causal:
             raise LaunchError(
-                f"attention: diagonal={self.diagonal} without a mask that begins there; nearest legal "
-                "choice: causal=True"
+                f"attention: diagonal={self.diagonal} moves the causal mask, and causal is False; nearest "
+                "legal choice: causal=True"
             )
         if self.scale is not None and not abs(self.scale) < MOST_SCALE:
             near = "None, which is 1 / sqrt(D)" if isnan(self.scale) else f"a number below {MOST_SCALE:g}"
@@ -68,15 +68,19 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
     if not 2 <= len(q) <= 4 or {len(k), len(v)} != {len(q)}:
         _refuse(infos, "(B, H, M, D), (B, G, N, D) and (B, G, N, E); or without B; or without heads")
     if k[:-1] != v[:-1]:
-        _refuse(infos, f"v with shape ({', '.join(map(str, (*k[:-1], v[-1])))}), beside each key its value")
+        _refuse(infos, f"v with shape ({', '.join(map(str, (*k[:-1], v[-1])))}), one value for each key")
     if q[-1] != k[-1]:
         _refuse(infos, f"k with {q[-1]} columns, as q has")
     if q[:-3] != k[:-3]:
         _refuse(infos, f"k and v with {q[0]} batches, as q has")
     if len(q) > 2 and not k[-3] and q[-3]:
-        _refuse(infos, f"k and v with {q[-3]} heads, as q has, or with a divisor of that")
+        _refuse(infos, f"k and v with {q[-3]} heads, as q has, or a divisor of that number")
     if len(q) > 2 and k[-3] and q[-3] % k[-3]:
-        _refuse(infos, f"heads of q that are a multiple of those of k, as {max(q[-3] // k[-3], 1) * k[-3]}")
+        _refuse(
+            infos,
+            "a number of heads of q that is a multiple of the heads of k, as "
+            f"{max(q[-3] // k[-3], 1) * k[-3]}",
+        )
     for name, columns in (("q", q[-1]), ("v", v[-1])):
         if not 1 <= columns <= MOST_COLUMNS:
             _refuse(infos, f"{name} with {min(max(columns, 1), MOST_COLUMNS)} columns")
