@@ -1,8 +1,9 @@
 """Planes of operands: real parts, imaginary parts and their sums, as dense arrays in scratch memory.
 
-Planes serve three purposes.  Bulk copies cannot load every other number of an array.  The third of three
-products multiplies sums of real and imaginary parts.  Hopper's multiply takes tf32 only along K; a real
-operand then has one plane.  One launch writes the planes of one operand, or of both.
+Planes serve four purposes.  Bulk copies cannot load every other number of an array.  The third of three
+products multiplies sums of real and imaginary parts.  Hopper's multiply takes tf32 only along K, and bulk
+copies need rows that begin at multiples of 16 bytes; a real operand then has one plane.  One launch writes
+the planes of one operand, or of both.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from tilewright.lang.tensors import Tensor
 from tilewright.layout.layout import Layout
 from tilewright.ops.complex_parts import are_paired, as_pairs, parted
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan, Prepass
-from tilewright.ops.prepasses import pays, prepass_pays
+from tilewright.ops.planning import number_dtype, of_sums
+from tilewright.ops.prepasses import is_flat, pays, prepass_pays
 from tilewright.ops.problem import Problem
 from tilewright.ops.products import combined, plain
 from tilewright.ops.splitting import FINITE
@@ -54,6 +56,12 @@ FEW_BLOCKS = 4096
 VECTOR_BYTES = 16
 """Bytes of one store of a thread."""
 
+NARROW_BYTES = 4
+"""Bytes of one store of a thread whose loads are narrower than `VECTOR_BYTES`.
+
+The lanes of a warp then load from one or two lines at once, and not from five.
+"""
+
 TF32_UNIT = 1 << 13
 """The lowest f32 bit that tf32 keeps."""
 
@@ -66,7 +74,7 @@ PLANES = ("", "_im", "_sum")
 REAL = PLANES[:1]
 """Planes of a real operand."""
 
-PLANE_ARRAYS = ("re", "im", "first", "second", "both")
+SOURCE_ARRAYS, PLANE_ARRAYS = ("re", "im"), ("first", "second", "both")
 """Arrays of one operand in the kernel: two sources, and three planes."""
 
 
@@ -87,6 +95,7 @@ class Writing:
         packed: whether the kernel reads both parts as one array of pairs.
         on_host: whether a block is one thread.
         rounded: whether f32 is rounded to tf32, which Hopper's multiply would truncate to.
+        vector_bytes: bytes that a thread stores at once.
     """
 
     kept: tuple[str, ...]
@@ -96,27 +105,42 @@ class Writing:
     packed: bool
     on_host: bool
     rounded: bool = False
+    vector_bytes: int = VECTOR_BYTES
 
     def spread(self, shape: tuple[int, int]) -> Distribution:
         """Distribute a tile among threads."""
         if self.on_host:
             return raked(shape, (1, 1), 1, 1)
-        vector = VECTOR_BYTES // self.part.bytes
+        vector = self.vector_bytes // self.part.bytes
         across = shape[1] // vector
         return raked(shape, (THREADS // across, across), vector, 1)
 
 
+def _declared(rank: int, name: str, padded: bool) -> dict[str, Any]:
+    """Return the extents of an operand's arrays in the kernel.
+
+    Args:
+        rank: number of batch dimensions.
+        name: the operand if the kernel has two of them, else "".
+        padded: whether planes have longer rows than the sources.
+    """
+    ends = (f"{name.upper()}{dim} " for dim in range(rank)) if name else (f"B{dim} " for dim in range(rank))
+    lead, first = "".join(ends), f"{name}_" if name else ""
+    made: dict[str, Any] = {f"{first}{array}": f"{lead}S{name} F{name}" for array in SOURCE_ARRAYS}
+    rows = f"{lead}S{name} {'P' if padded else 'F'}{name}"
+    return made | {f"{first}{array}": rows for array in PLANE_ARRAYS}
+
+
 @lru_cache(maxsize=16)
-def splitting(rank: int) -> Kernel:
+def splitting(rank: int, padded: bool = False) -> Kernel:
     """The kernel that writes the planes of an operand, read row after row.
 
     Args:
         rank: number of batch dimensions.
+        padded: whether planes have longer rows than the sources, filled with zeros.
     """
-    lead = "".join(f"B{dim} " for dim in range(rank))
-    declared: dict[str, Any] = dict.fromkeys(PLANE_ARRAYS, f"{lead}S F")
 
-    @kernel(**declared)
+    @kernel(**_declared(rank, "", padded))
     def planes(re: Any, im: Any, first: Any, second: Any, both: Any, *, how: Writing) -> None:
         let_next_begin(_blocks(first) <= FEW_BLOCKS)
         _write((re, im, first, second, both), block_index(_blocks(first)), how)
@@ -125,18 +149,15 @@ def splitting(rank: int) -> Kernel:
 
 
 @lru_cache(maxsize=16)
-def splitting_of_two(rank: int) -> Kernel:
+def splitting_of_two(rank: int, padded: bool = False) -> Kernel:
     """The kernel that writes the planes of both operands.
 
     Args:
         rank: number of batch dimensions of each.
+        padded: whether planes have longer rows than the sources, filled with zeros.
     """
-    declared: dict[str, Any] = {}
-    for name in "ab":
-        lead = "".join(f"{name.upper()}{dim} " for dim in range(rank))
-        declared |= {f"{name}_{array}": f"{lead}S{name} F{name}" for array in PLANE_ARRAYS}
 
-    @kernel(**declared)
+    @kernel(**_declared(rank, "a", padded), **_declared(rank, "b", padded))
     def planes_of_both(
         a_re: Any,
         a_im: Any,
@@ -221,6 +242,12 @@ def _parts(given: Sequence[Tensor], how: Writing) -> list[Fragment]:
 UNIT_BYTES = 16
 """Alignment of a plane's rows, in bytes: bulk copies need it."""
 
+LINE_BYTES = 128
+"""Bytes of a line of the second-level cache.  A part of a row that begins within one takes two lines."""
+
+LONG_ROWS = 8
+"""Lines of a row from which on rows begin at lines, which adds an eighth of the bytes at most."""
+
 
 @dataclass(frozen=True)
 class Planes:
@@ -236,6 +263,7 @@ class Planes:
         item_bytes: bytes of an element.
         negative: whether the third plane is the difference, for a conjugate.
         rounded: whether numbers are rounded to tf32.
+        padded: whether the planes are a copy whose rows are padded: of elements that lie at odd addresses.
     """
 
     name: str
@@ -247,6 +275,7 @@ class Planes:
     item_bytes: int
     negative: bool = False
     rounded: bool = False
+    padded: bool = False
 
     @staticmethod
     def of(
@@ -257,6 +286,7 @@ class Planes:
         *,
         negative: bool = False,
         rounded: bool = False,
+        padded: bool = False,
     ) -> Planes:
         """Lay out the planes of an operand.
 
@@ -267,6 +297,7 @@ class Planes:
             along: the dimension, of the last two, that is contiguous in the planes; None: as in the array.
             negative: whether the third plane is the difference.
             rounded: whether numbers are rounded to tf32.
+            padded: whether the planes are a copy whose rows are padded.
         """
         rank = len(array.shape)
         steps = [
@@ -275,14 +306,16 @@ class Planes:
         source = rank - 2 if 0 < steps[-2] < steps[-1] else rank - 1
         repeated = frozenset(dim for dim in range(rank - 2) if steps[dim] == 0)
         target = source if along is None else along
-        return Planes(name, kept, array.shape, source, target, repeated, array.dtype.bytes, negative, rounded)
+        item_bytes, how = array.dtype.bytes, (negative, rounded, padded)
+        return Planes(name, kept, array.shape, source, target, repeated, item_bytes, *how)
 
     @property
     def strides(self) -> tuple[int, ...]:
         """Strides of each plane, in elements."""
         rank = len(self.shape)
         other = 2 * rank - 3 - self.target
-        unit = UNIT_BYTES // self.item_bytes
+        is_long = self.padded and self.shape[self.target] * self.item_bytes >= LONG_ROWS * LINE_BYTES
+        unit = (LINE_BYTES if is_long else UNIT_BYTES) // self.item_bytes
         steps = [0] * rank
         steps[self.target] = 1
         reach = steps[other] = -(-max(self.shape[self.target], 1) // unit) * unit
@@ -296,8 +329,11 @@ class Planes:
     @property
     def plane_bytes(self) -> int:
         """Bytes from one plane to the next."""
-        dims = [dim for dim in range(len(self.shape)) if dim not in self.repeated]
-        last = sum((max(self.shape[dim], 1) - 1) * self.strides[dim] for dim in dims)
+        shape, rank = [*self.shape], len(self.shape)
+        if self.padded:  # the kernel fills whole rows
+            shape[self.target] = self.strides[2 * rank - 3 - self.target]
+        dims = [dim for dim in range(rank) if dim not in self.repeated]
+        last = sum((max(shape[dim], 1) - 1) * self.strides[dim] for dim in dims)
         return -(-(last + 1) * self.item_bytes // ALIGNMENT) * ALIGNMENT
 
     @property
@@ -339,7 +375,8 @@ class Planes:
         re, im = arrays[self.name + ends[0]], arrays[self.name + ends[-1]]
         packed = not on_host and are_paired(re.info, im.info)
         turned = self.source != self.target
-        how = Writing(self.kept, re.info.dtype, self.negative, turned, packed, on_host, self.rounded)
+        vector = NARROW_BYTES if self.padded else VECTOR_BYTES
+        how = Writing(self.kept, re.info.dtype, self.negative, turned, packed, on_host, self.rounded, vector)
         planes = self.placed(re, address)
         absent = next(iter(planes))  # replaces planes that the kernel does not write
         names = [self.name + end if self.name + end in planes else absent for end in PLANES]
@@ -347,9 +384,11 @@ class Planes:
         # The kernel reads repeated batches once, and the contiguous dimension last.
         dims = [*range(len(self.shape) - 2), 2 * len(self.shape) - 3 - self.source, self.source]
         given = list[Strided]()
-        for one in (*read, *(planes[name] for name in names)):
+        for at, one in enumerate((*read, *(planes[name] for name in names))):
             shape = tuple(1 if dim in self.repeated else one.info.shape[dim] for dim in dims)
             strides = tuple(one.info.strides[dim] for dim in dims)
+            if self.padded and at >= len(read):
+                shape = (*shape[:-1], strides[-2])
             given.append(Strided(one.array, replace(one.info, shape=shape, strides=strides)))
         sources = [self.name, self.name + (PLANES[0] if packed else ends[-1])]
         return how, given, [*sources, *[""] * len(names)], planes
@@ -391,20 +430,31 @@ def prepass_of(
         how, seen, called, written = one.written(arrays, address, on_host=on_host)
         address += one.size_bytes
         hows, given, names, made = [*hows, how], given + seen, names + called, made | written
-    rank = len(planes[0].shape) - 2
+    rank, padded = len(planes[0].shape) - 2, planes[0].padded
     if len(planes) == 1:
-        return Prepass(splitting(rank).bind(how=hows[0]), tuple(given), tuple(names), made)
-    return Prepass(splitting_of_two(rank).bind(hows=tuple(hows)), tuple(given), tuple(names), made)
+        return Prepass(splitting(rank, padded).bind(how=hows[0]), tuple(given), tuple(names), made)
+    both = splitting_of_two(rank, padded).bind(hows=tuple(hows))
+    return Prepass(both, tuple(given), tuple(names), made)
 
 
-# ---------------------------------------------------------------- the tf32 prepass
+# ---------------------------------------------------------------- prepasses of real operands
 #
 # Hopper multiplies tf32 operands that are contiguous along K. A prepass rewrites other operands along K, and
-# rounds them to tf32.
+# rounds them to tf32.  Another one copies operands of two bytes whose rows bulk copies cannot load.
 
 
 AS_THEY_LIE = 0.32
 """Fraction of the peak rate that ``mma.sync`` reaches with an operand not along K: an H200 at 4096³."""
+
+AS_COPIED = 0.16
+"""Fraction of the peak rate that products of halves reach if threads copy elements of 2 or 4 bytes.
+
+A warp takes 1.8 ns on an H200 to load, and as long to write to shared memory, an element for each lane.  So
+tiles of 64 x 64 reach 0.16, and tiles of 128 x 256 reach 0.21.
+"""
+
+PADDED_DTYPES = (dtypes.f16, dtypes.bf16)
+"""Dtypes of the operands that a prepass copies to padded rows."""
 
 OPERANDS = {"a": -1, "b": -2}
 """Operands, with the dimension that is K."""
@@ -444,6 +494,59 @@ def tf32_planes(
     return planes if prepass_pays(flops, TF32, moved, AS_THEY_LIE, machine) else ()
 
 
+def padded_planes(
+    infos: Mapping[str, ArrayInfo],
+    problem: Problem,
+    how: Schedule | Splitting | None,
+    machine: tuple[Arch, int],
+) -> tuple[Planes, ...]:
+    """Choose the operands that a prepass copies to padded rows; none if that is not estimated to pay.
+
+    Bulk copies then load them.  A caller's schedule, or batch invariance, rules the prepass out: the caller
+    said how the arrays are loaded, or the bits would depend on the number of rows.
+
+    Args:
+        infos: the arrays of the call.
+        problem: the product of these arrays.
+        how: the caller's schedule, or constraints on one.
+        machine: architecture and number of processors.
+    """
+    kind, features = infos["a"].dtype, machine[0].features
+    if "wgmma" not in features or isinstance(how, Schedule) or (how and how.batch_invariant):
+        return ()
+    if kind not in PADDED_DTYPES or infos["b"].dtype != kind or not is_flat(problem):
+        return ()
+    seen = as_matrices(infos, problem)
+    planes = tuple(
+        Planes.of(name, info, REAL, padded=True) for name, info in seen.items() if not is_dense(info, None)
+    )
+    moved = sum(one.moved_bytes for one in planes)
+    flops = 2.0 * prod(problem.batch) * problem.m * problem.n * problem.k
+    pays_off = bool(planes) and prepass_pays(flops, kind.name, moved, AS_COPIED, machine)
+    return planes if pays_off else ()
+
+
+def planes_of(
+    infos: Mapping[str, ArrayInfo],
+    problem: Problem,
+    precision: str,
+    how: Schedule | Splitting | None,
+    machine: tuple[Arch, int],
+) -> tuple[Planes, ...]:
+    """Choose the operands of a real product that a prepass writes to scratch memory first; often none.
+
+    Args:
+        infos: the arrays of the call.
+        problem: the product of these arrays.
+        precision: the caller's precision.
+        how: the caller's schedule, or constraints on one.
+        machine: architecture and number of processors.
+    """
+    if infos["a"].dtype == dtypes.f32:
+        return tf32_planes(infos, problem, how, machine) if precision == TF32 else ()
+    return padded_planes(infos, problem, how, machine)
+
+
 def as_matrices(infos: Mapping[str, ArrayInfo], problem: Problem) -> dict[str, ArrayInfo]:
     """Return the operands with the shapes and strides of a problem."""
     pairs = ((name, problem.operands[name]) for name in OPERANDS)
@@ -466,27 +569,31 @@ def written(seen: Mapping[str, ArrayInfo]) -> tuple[Planes, ...]:
 def plan_product(
     planes: tuple[Planes, ...], call: Call, problem: Problem, asked: Mapping[str, Any]
 ) -> LaunchPlan:
-    """Plan a prepass that rewrites operands along K, and the product.
+    """Plan a prepass that writes operands to scratch memory, and the product.
 
     Args:
         planes: the operands that the prepass writes.
         call: the arrays of the call.
         problem: the product of these arrays.
-        asked: ``arrays``, those of the kernel by name, in its order; ``rare``, ``ending`` and ``numbers``,
-            the terms after the sums; ``on_host``.
+        asked: ``grade``, the precision; ``arrays``, those of the kernel by name, in its order; ``rare``,
+            ``ending`` and ``numbers``, the terms after the sums; ``on_host``.
     """
     rank, seen, ending, numbers = len(problem.batch), asked["arrays"], asked["ending"], asked["numbers"]
+    precision = of_sums(asked["grade"], call.infos["a"].dtype)
     if ending["terms"]:
-        names = tuple(seen)
-        kernel = combined(rank, dtypes.f32, None, asked["rare"]).bind(precision=TF32, **ending)
+        names, kind = tuple(seen), number_dtype(call.infos)
+        kernel = combined(rank, kind, None, asked["rare"]).bind(precision=precision, **ending)
     else:
         names, numbers = PLAIN, ()
-        kernel = plain(rank).bind(precision=TF32, schedule=ending["schedule"])
+        kernel = plain(rank).bind(precision=precision, schedule=ending["schedule"])
     before = prepass_of(planes, seen, 0, on_host=asked["on_host"])
     arrays = tuple(before.made.get(name, seen[name]) for name in names)
     given = call.stand_ins(names)
     places = tuple(OWN if name in before.made else one for name, one in zip(names, given, strict=True))
     size = sum(one.size_bytes for one in planes)
     reason = "tensor cores read tf32 operands only if they are contiguous along K"
+    if planes[0].padded:
+        copied = " and ".join(one.name for one in planes)
+        reason = f"rows of {copied} do not begin at multiples of {UNIT_BYTES} bytes, as bulk copies need"
     product = Launch(kernel, arrays, places, numbers)
     return call.plan(before.launch, product, scratch_bytes=size, reason=reason)

@@ -71,8 +71,11 @@ MOST_ITEMS = 65535
 IN_HALVES = "tilewright.ops.halves:plan_product"
 """Plans a product of operands split in halves. Imported when the first is planned."""
 
-TF32_PLANES, ALONG_K = "tilewright.ops.planes:tf32_planes", "tilewright.ops.planes:plan_product"
-"""Choose the operands to rewrite along K for tf32, and plan their product. Imported at the first use."""
+PLANES, FROM_PLANES = "tilewright.ops.planes:planes_of", "tilewright.ops.planes:plan_product"
+"""Choose the operands to rewrite in scratch memory, and plan their product. Imported at the first use."""
+
+LEAST_REWRITTEN = 2.0**26
+"""Least number of multiplications for which anything is rewritten; fewer take less time than a launch."""
 
 
 def is_split(
@@ -111,11 +114,19 @@ def pays(problem: Problem, from_size: float = FASTER_FROM, *, batch_invariant: b
         from_size: least number of multiplications for which it is.
         batch_invariant: whether the answer must not depend on the number of rows.
     """
+    return is_flat(problem) and (batch_invariant or multiplications(problem) >= from_size)
+
+
+def is_flat(problem: Problem) -> bool:
+    """Whether the batches of both operands have few dimensions, each of which an axis of a grid can have."""
     operands = (problem.operands["a"], problem.operands["b"])
-    is_flat = all(len(one.shape) - 2 <= MOST_RANK for one in operands)
-    if not is_flat or max(problem.batch, default=0) > MOST_ITEMS:
-        return False
-    return batch_invariant or prod(problem.batch) * problem.m * problem.n * problem.k >= from_size
+    ranks = (len(one.shape) - 2 for one in operands)
+    return max(ranks) <= MOST_RANK and max(problem.batch, default=0) <= MOST_ITEMS
+
+
+def multiplications(problem: Problem) -> int:
+    """Number of multiplications of a product."""
+    return prod(problem.batch) * problem.m * problem.n * problem.k
 
 
 def multiplying(
@@ -137,7 +148,10 @@ def multiplying(
     if is_split(infos, problem, precision, how, backend.name):
         made: Callable[..., Any] = part(IN_HALVES)
         return made
-    if precision != TF32 or backend.name != CUDA.name:
+    if backend.name != CUDA.name or multiplications(problem) < LEAST_REWRITTEN:
         return None
-    planes = part(TF32_PLANES)(infos, problem, how, (arch_of(backend, None), backend.processors()))
-    return partial(part(ALONG_K), planes) if planes else None
+    if infos["a"].dtype == dtypes.f32 and precision != TF32:
+        return None
+    machine = arch_of(backend, None), backend.processors()
+    planes = part(PLANES)(infos, problem, precision, how, machine)
+    return partial(part(FROM_PLANES), planes) if planes else None
