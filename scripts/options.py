@@ -85,7 +85,7 @@ OPERATIONS = {
     ),
     "grouped_matmul": Operation(
         "grouped_matmul({k}(M, K), {k}(L, K, N), ends(5, 9, M), {more})",
-        ADDEND | {"bias": "bias={v}(L, N)"} | HOW,
+        ALPHA | BETA | ADDEND | {"bias": "bias={v}(L, N)"} | LATE | SATURATES | HOW,
     ),
     "grouped_matmul of lists": Operation(
         "grouped_matmul([{k}(M, K)], [{k}(K, N)], {more})",
@@ -132,6 +132,8 @@ for _name in ("residual", "beta", "dropout", "multiply", "saturate", "out_dtype"
     ABSENT["reduced_matmul", _name] = "the results are f32 or f64 numbers of rows or columns"
 for _op in ("attention", "gemm_chain", "reduced_matmul"):
     ABSENT[_op, "split_k"] = ABSENT[_op, "batch_invariant"] = "this operation never splits K"
+for _name in ("alpha", "beta", "residual", "multiply", "dropout", "saturate"):
+    ABSENT["grouped_matmul of lists", _name] = "the kernel of lists reads only the lists a, b and bias"
 for _op in ("grouped_matmul", "grouped_matmul of lists"):
     ABSENT[_op, "split_k"] = ABSENT[_op, "batch_invariant"] = (
         "the sizes of the groups are not known when K is split"

@@ -155,7 +155,7 @@ class Position(Node):
     """The index of each element of a span in the whole dimension.
 
     Args:
-        span: the span; it must have no groups.
+        span: the span.  Along groups of rows, indices count from the first row of the array.
     """
 
     span: Span

@@ -178,9 +178,9 @@ class DropoutMask(EndingTerm):
 
     def emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
         """Drop elements by their numbers."""
-        steps, count = dict[int, Any](), 1
+        steps, count, name = dict[int, Any](), 1, self.result.split()[0]
         for dim in reversed(self.order):
-            steps[dim], count = count, count * arrays.given[self.result].shape[dim]
+            steps[dim], count = count, count * arrays.given[name].shape[dim]
         digits = list[Any]()
         for span, _, inner in arrays.axes(self.result):
             rest, found = positions(arrays.spans[span]), list[Any]()
@@ -287,7 +287,11 @@ NO_LATE_TERMS = LateTerms()
 
 
 def finishing(
-    terms: Set[str], activation: str | None = None, late: LateTerms = NO_LATE_TERMS, bias: str = "bias"
+    terms: Set[str],
+    activation: str | None = None,
+    late: LateTerms = NO_LATE_TERMS,
+    bias: str = "bias",
+    axes: str = "",
 ) -> list[EndingTerm]:
     """``dropout(activation(alpha * value + beta * C + bias) * Y) + R``, perhaps saturated.
 
@@ -296,15 +300,17 @@ def finishing(
         activation: its name; None: none.
         late: the constants of the terms after it.
         bias: the array that is added before the activation.
+        axes: the axes of C, Y, R and the result D; "": the declared ones.
     """
+    c, y, r, d = (f"{name} {axes}".strip() for name in "CYRD")
     before: dict[str, EndingTerm] = {
         "alpha": Alpha(),
-        "c": Addend(("C",), ("beta",)),
+        "c": Addend((c,), ("beta",)),
         "bias": Addend((bias,)),
     }
     found = [term for name, term in before.items() if name in terms]
     found += [] if activation is None else [Nonlinearity(activation)]
-    found += [Multiplier("Y", late.derivative)] if "multiply" in terms else []
-    found += [DropoutMask("D", late.order)] if late.order else []
-    found += [Addend(("R",))] if "residual" in terms else []
+    found += [Multiplier(y, late.derivative)] if "multiply" in terms else []
+    found += [DropoutMask(d, late.order)] if late.order else []
+    found += [Addend((r,))] if "residual" in terms else []
     return found + ([Saturation("D", most_bits=64)] if late.saturates else [])

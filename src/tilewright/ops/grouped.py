@@ -14,11 +14,12 @@ from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.namespaces import part
 from tilewright.ops.launching import Call, Launch, LaunchPlan
-from tilewright.ops.planning import check_apart, number_dtype
-from tilewright.ops.products import grouped
+from tilewright.ops.planning import check_real, check_updated, drop_unread_c, number_dtype, scale_of_c
+from tilewright.ops.problem import check_broadcast, expanded
+from tilewright.ops.products import RARE, grouped
 from tilewright.ops.replay import Located, Replay, called
 from tilewright.ops.results import check_sums, result_dtype
-from tilewright.ops.wanted import Wanted, check_words
+from tilewright.ops.wanted import Wanted, check_derivative, check_numbers, check_words, dropout_of, said
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
@@ -27,10 +28,17 @@ from tilewright.schedule.schedule import Schedule
 LISTS = "tilewright.ops.lists:product_of_lists"
 """Multiplies lists of arrays. Imported when the first are multiplied."""
 
-RANKS = {"a": 2, "b": 3, "ends": 1, "bias": 2, "out": 2}
-"""Arrays of a call, and of the kernel, with their ranks."""
+OP = "grouped_matmul"
+"""The operation's name in messages."""
 
-BIAS, OUT = (tuple(RANKS).index(name) for name in ("bias", "out"))
+AXES = {"a": "TK", "b": "GKN", "ends": "G", "bias": "GN", "out": "TN"}
+"""Arrays of every kernel, in its order, with their axes."""
+
+ADDED = ("c", "multiply", "residual")
+"""Arrays that are broadcast to the result; only kernels with their terms have them."""
+
+ARRAYS = (*AXES, *ADDED)
+"""The arrays of a call."""
 
 _PLANS: Plans[Replay] = Plans()
 
@@ -42,8 +50,18 @@ def grouped_matmul(
     ends: Any = None,
     out: Any = None,
     *,
+    alpha: float = 1.0,
+    beta: float | None = None,
+    c: Any = None,
     bias: Any = None,
     activation: str | None = None,
+    multiply: Any = None,
+    derivative: str | None = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
+    residual: Any = None,
+    saturate: bool = False,
     precision: str = "exact",
     out_dtype: DType | str | None = None,
     schedule: Schedule | None = None,
@@ -51,6 +69,9 @@ def grouped_matmul(
     stream: Any = None,
 ) -> Any:
     """``out[rows] = activation(a[rows] @ b[g] + bias[g])`` for the rows of each group ``g``.
+
+    With all terms it is ``out[rows] = dropout(activation(alpha * a[rows] @ b[g] + beta * c[rows] + bias[g]) *
+    multiply[rows]) + residual[rows]``.
 
     Group ``g`` has the rows from ``ends[g - 1]`` (0 for the first group) up to, but without, ``ends[g]``;
     groups may be empty.  The kernel reads ``ends`` on the device: a kernel may have just computed them, and
@@ -69,8 +90,19 @@ def grouped_matmul(
             after the last end are not written.  None for lists.
         out: array (T, N) to write; or a list of arrays (M, N), none of which shares memory with another
             array; default: new arrays of the framework of ``a``.
+        alpha: a number. This and the next arguments up to ``saturate`` are not for lists, except ``bias`` and
+            ``activation``.
+        beta: a number, as in `matmul`: the factor of ``c``, or of ``out`` if there is no ``c``.
+        c: array that is broadcast to (T, N); it may be ``out``.
         bias: array (G, N), a row for each group; or a list of arrays (N,).
         activation: as in `matmul`.
+        multiply: array that is broadcast to (T, N) and multiplied with the result.
+        derivative: as in `matmul`: multiplies by ``derivative'(multiply)``.
+        dropout: as in `matmul`; an element's number is its place in (T, N).
+        seed: the seed of dropout, as in `matmul`.
+        offset: the offset of dropout, as in `matmul`.
+        residual: array that is broadcast to (T, N) and added last; it may be ``out``.
+        saturate: as in `matmul`.
         precision: as in `matmul`.
         out_dtype: as in `matmul`.
         schedule: how it is computed; default: chosen for the average group.  For lists, all its ``blocks``
@@ -103,69 +135,123 @@ def grouped_matmul(
         >>> [c.tolist() for c in tw.grouped_matmul(many, [np.ones((one.shape[1], 2)) for one in many])]
         [[[3.0, 3.0], [3.0, 3.0]], [], [[5.0, 5.0]]]
     """
-    wanted = Wanted(
-        activation=activation, precision=precision, out_dtype=out_dtype, schedule=schedule, target=target
-    )
-    check_words(wanted)
+    how = (schedule, target, None, None, False)
+    dropped = dropout_of(OP, dropout, seed, offset)
+    wanted = Wanted(alpha, beta, activation, precision, out_dtype, *how, derivative, saturate, dropped)
     if isinstance(a, list | tuple) or isinstance(b, list | tuple):
-        if ends is not None:
-            raise LaunchError(
-                "grouped_matmul: ends divides the rows of one array into groups, and a or b is a list of "
-                "arrays; nearest legal choice: lists without ends"
-            )
+        _check_lists(wanted, ends=ends, c=c, multiply=multiply, residual=residual)
         return part(LISTS)({"a": a, "b": b, "bias": bias, "out": out}, wanted, stream)
     if ends is None:
-        raise LaunchError(
-            "grouped_matmul: ends is not given; nearest legal choice: ends=, or lists of arrays"
-        )
-    given = (a, b, ends, bias, out)
+        raise LaunchError(f"{OP}: ends is not given; nearest legal choice: ends=, or lists of arrays")
+    given = (a, b, ends, bias, out, c, multiply, residual)
+    numbers: tuple[Any, ...] = () if alpha in (0, 1) else (alpha,)
+    if beta != 0 and (c is not None or beta is not None):  # else c is not read, and the kernel has no beta
+        numbers += (1.0 if beta is None else beta,)
+    numbers += dropped.numbers if dropped.probability else ()
     return called(
         _PLANS,
         given,
-        wanted.words if schedule is None else None,
-        (),
+        (said(alpha), said(beta), *wanted.words) if schedule is None else None,
+        numbers,
         stream,
-        lambda located: plan_grouped(given, wanted, located).launch(stream),
-        itemgetter(OUT),
+        lambda located: plan_grouped(given, wanted, numbers, located).launch(stream),
+        itemgetter(ARRAYS.index("out")),
     )
 
 
-def plan_grouped(given: Sequence[Any], wanted: Wanted, located: Sequence[Located] = ()) -> LaunchPlan:
+def plan_grouped(
+    given: Sequence[Any], wanted: Wanted, numbers: tuple[Any, ...] = (), located: Sequence[Located] = ()
+) -> LaunchPlan:
     """Check the arguments of `grouped_matmul` of one array each, and plan its launches.
 
     Args:
-        given: the arrays in the order of `RANKS`; None for an absent one.
+        given: the arrays in the order of `ARRAYS`; None for an absent one.
         wanted: the other arguments of the call.
+        numbers: the numbers of the kernel.
         located: the keys and addresses of the arrays, if the caller has read them.
 
     Raises:
         LaunchError: shapes or devices do not fit, or ``out`` shares memory with an input.
         DTypeError: an unsupported dtype or mixture.
     """
-    call = Call.of("grouped_matmul", dict(zip(RANKS, given, strict=True)), ("a", "b", "ends"), located)
+    check_words(wanted)
+    check_real(OP, wanted)
+    call = Call.of(OP, dict(zip(ARRAYS, given, strict=True)), ("a", "b", "ends"), located)
     arrays, infos = call.arrays, call.infos
+    check_derivative(OP, wanted.derivative, multiplies="multiply" in infos)
     _check_shapes(infos)
-    kind = result_dtype(infos, wanted, "grouped_matmul")
-    check_sums("grouped_matmul", infos, infos["a"].shape[1], kind, wanted)
+    shape = infos["a"].shape[0], infos["b"].shape[2]
+    beta = scale_of_c(call, wanted.beta)
+    kind = result_dtype(infos, wanted, OP)
     call.serve(wanted.target)
-    call.make("out", (infos["a"].shape[0], infos["b"].shape[2]), kind)
-    check_apart(infos)
-    terms = {"activation"} if wanted.activation is not None else set()
-    seen, names = {name: Strided(arrays[name], info) for name, info in infos.items()}, [*RANKS]
-    if "bias" in arrays:
-        terms.add("bias")
-    else:  # the first row of each matrix stands for it, and is not read
-        (groups, _, columns), (step, _, unit) = infos["b"].shape, infos["b"].strides
-        first_rows = replace(infos["b"], shape=(groups, columns), strides=(step, unit))
-        seen["bias"], names[BIAS] = Strided(arrays["b"], first_rows), "b"
-    kernel = grouped(number_dtype(infos)).bind(
+    drop_unread_c(call, beta, shape)
+    check_sums(OP, infos, infos["a"].shape[1] if wanted.alpha != 0 else 0, kind, wanted)
+    call.make("out", shape, kind)
+    check_numbers(OP, number_dtype(infos), alpha=wanted.alpha, beta=beta)
+    check_updated(call)
+    seen = {name: _seen(call, name, shape) for name in (*AXES, *ADDED) if name in infos}
+    if wanted.alpha == 0:  # the operands are not read
+        for name, dim in (("a", 1), ("b", 1)):
+            seen[name] = _without_k(seen[name], dim)
+    if "bias" not in seen:  # the first row of each matrix stands for it, and is not read
+        info = infos["b"]
+        (groups, _, columns), (step, _, unit) = info.shape, info.strides
+        seen["bias"] = Strided(arrays["b"], replace(info, shape=(groups, columns), strides=(step, unit)))
+    drops = wanted.dropped.probability > 0
+    has = {"alpha": wanted.alpha not in (0, 1), "dropout": drops}
+    rare = tuple(name for name in ("alpha", *RARE) if name in infos or has.get(name))
+    terms = {*rare} | ({"bias"} & infos.keys()) | ({"activation"} if wanted.activation is not None else set())
+    terms |= {"saturate"} if wanted.saturate else set()
+    kernel = grouped(number_dtype(infos), rare).bind(
         precision=wanted.precision if infos["a"].dtype == dtypes.f32 else EXACT,
         terms=frozenset(terms),
         activation=wanted.activation,
+        late=replace(wanted.late, order=(0, 1) if drops else ()),
         schedule=wanted.schedule,
     )
-    product = Launch(kernel, tuple(seen[name] for name in RANKS), tuple(names))
+    names = (*(name for name in AXES if name != "out"), *(name for name in RARE if name in infos), "out")
+    places = call.stand_ins(names, {"bias": "b"})
+    product = Launch(kernel, tuple(seen[name] for name in names), places, numbers)
     return call.plan(product, warns=wanted.schedule is None)
+
+
+def _check_lists(wanted: Wanted, ends: Any, **added: Any) -> None:
+    """Refuse arguments that products of lists do not have.
+
+    Raises:
+        LaunchError: an argument is given; the message names it.
+    """
+    if ends is not None:
+        raise LaunchError(
+            f"{OP}: ends divides the rows of one array into groups, and a or b is a list of arrays; "
+            "nearest legal choice: lists without ends"
+        )
+    found = [name for name, array in added.items() if array is not None]
+    found += ["alpha"] if wanted.alpha != 1 else []
+    found += ["beta"] if wanted.beta is not None else []
+    found += ["derivative"] if wanted.derivative is not None else []
+    found += ["dropout"] if wanted.dropped.probability else []
+    found += ["saturate"] if wanted.saturate else []
+    if found:
+        raise LaunchError(
+            f"{OP}: {', '.join(found)} with lists; nearest legal choice: bias and activation, or one array "
+            "with ends"
+        )
+
+
+def _seen(call: Call, name: str, shape: tuple[int, ...]) -> Strided:
+    """An array as the kernel sees it: terms are broadcast to the result."""
+    info = call.infos[name]
+    if name in ADDED:
+        check_broadcast(name, info, shape)
+        info = replace(info, shape=shape, strides=expanded(info, shape))
+    return Strided(call.arrays[name], info)
+
+
+def _without_k(seen: Strided, dim: int) -> Strided:
+    """An operand without elements along K."""
+    shape = (*seen.info.shape[:dim], 0, *seen.info.shape[dim + 1 :])
+    return Strided(seen.array, replace(seen.info, shape=shape))
 
 
 def _check_shapes(infos: Mapping[str, ArrayInfo]) -> None:
@@ -175,15 +261,17 @@ def _check_shapes(infos: Mapping[str, ArrayInfo]) -> None:
         LaunchError: they do not.
         DTypeError: ends that are no integers of 32 or 64 bits.
     """
-    names = {"a": "TK", "b": "GKN", "ends": "G", "bias": "GN", "out": "TN"}
     known: dict[str, tuple[int, str]] = {}
-    for name, info in infos.items():
-        if len(info.shape) != RANKS[name]:
+    for name, axes in AXES.items():
+        if name not in infos:
+            continue
+        info = infos[name]
+        if len(info.shape) != len(axes):
             raise LaunchError(
                 f"grouped_matmul: {name} has shape {info.shape}; nearest legal choice: "
-                f"({', '.join(names[name])}{',' * (RANKS[name] == 1)})"
+                f"({', '.join(axes)}{',' * (len(axes) == 1)})"
             )
-        for dim, extent in zip(names[name], info.shape, strict=True):
+        for dim, extent in zip(axes, info.shape, strict=True):
             first, where = known.setdefault(dim, (extent, name))
             if first != extent:
                 raise LaunchError(

@@ -114,10 +114,17 @@ class Call:
         """Names of the arrays that the caller passed, and of those allocated for it."""
         return frozenset(self.given & self.arrays.keys()) | {self.names[at] for at, _ in self.fresh}
 
-    def stand_ins(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Names of a kernel's arguments: ``out`` replaces absent arrays, which the kernel does not read."""
+    def stand_ins(
+        self, names: Iterable[str], others: Mapping[str, str] = MappingProxyType({})
+    ) -> tuple[str, ...]:
+        """Return the names of a kernel's arguments; other arrays replace absent ones, which are not read.
+
+        Args:
+            names: the arrays of the kernel.
+            others: what replaces an absent array; default: ``out``.
+        """
         there = self.there
-        return tuple(name if name in there else "out" for name in names)
+        return tuple(name if name in there else others.get(name, "out") for name in names)
 
     def plan(self, *launches: Launch, result: Any = None, **more: Any) -> LaunchPlan:
         """Make a plan of the call, which returns ``out`` by default."""

@@ -145,12 +145,12 @@ def problem_of(arrays: Mapping[str, ArrayInfo], alone: str = "") -> Problem:
     steps = {}
     for name, info in arrays.items():
         if is_part_of(name, "a"):
-            steps[name] = _expanded(_matrix(info, 0 if is_row else None), (*batch, m, k))
+            steps[name] = expanded(_matrix(info, 0 if is_row else None), (*batch, m, k))
         elif is_part_of(name, "b"):
-            steps[name] = _expanded(_matrix(info, 1 if is_column else None), (*batch, k, n))
+            steps[name] = expanded(_matrix(info, 1 if is_column else None), (*batch, k, n))
         elif name not in OTHERS:
             check_broadcast(name, info, shape)
-            of_result = list(_expanded(info, shape))
+            of_result = list(expanded(info, shape))
             if is_row:
                 of_result.insert(rank, 0)
             if is_column:
@@ -183,7 +183,7 @@ def _matrix(info: ArrayInfo, missing: int | None) -> ArrayInfo:
     return replace(info, shape=shape, strides=strides)
 
 
-def _expanded(info: ArrayInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
+def expanded(info: ArrayInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of an array that is broadcast to a shape."""
     missing = len(shape) - len(info.shape)
     known = zip(info.shape, info.strides, shape[missing:], strict=True)

@@ -243,16 +243,24 @@ def scaled_by_blocks(rank: int, rare: tuple[str, ...] = ()) -> Kernel:
 
 
 @lru_cache(maxsize=64)
-def grouped(number: DType) -> Kernel:
-    """``D[m, n] = activation(sum_k A[m, k] * B[g, k, n] + bias[g, n])``, where row ``m`` is of group ``g``.
+def grouped(number: DType, rare: tuple[str, ...] = ()) -> Kernel:
+    """``D = dropout(activation(alpha * A @ B[g] + beta * C + bias[g]) * Y) + R`` of the rows of each group.
 
     Args:
         number: the dtype in which all but the sums is computed.
+        rare: the terms of the call, among ``alpha`` and those of `RARE`.
     """
+    arrays = {"A": "t k", "B": "g k n", "ends": "g", "bias": "g n"}
+    terms = tuple(one for one in rare if one != "alpha")
+    arrays |= {**dict.fromkeys(rare_arrays("", terms), "t n"), "D": "t n"}
+    alpha = {"alpha": number} if "alpha" in rare else {}
 
-    @kernel_of(A="t k", B="g k n", ends="g", bias="g n", D="t n")
-    def gemm_grouped(*, precision: str, terms: frozenset[str], activation: str | None) -> TiledProduct:
-        ending = _with_bias(number, terms, activation, "D m n")
+    @kernel_of(**arrays, **alpha, **rare_numbers(terms, number))
+    def gemm_grouped(
+        *, precision: str, terms: frozenset[str], activation: str | None, late: LateTerms = NO_LATE_TERMS
+    ) -> TiledProduct:
+        changed: list[EndingTerm] = [Conversion(number)] if terms else []
+        ending = [*changed, *finishing(terms, activation, late, axes="m n"), Output(("D m n",))]
         algebra = Algebra(precision=precision)
         return TiledProduct(Operand(("A m k",)), Operand(("B",)), ending, algebra, out="D m n", ends="ends")
 
@@ -269,13 +277,8 @@ def each(number: DType) -> Kernel:
 
     @kernel_of(A="g m k", B="g k n", bias="g n", D="g m n")
     def gemm_each(*, precision: str, terms: frozenset[str], activation: str | None) -> TiledProduct:
-        ending = _with_bias(number, terms, activation, "D")
+        changed: list[EndingTerm] = [Conversion(number)] if terms else []
+        ending = [*changed, *finishing(terms, activation), STORED]
         return TiledProduct(Operand(("A",)), Operand(("B",)), ending, Algebra(precision=precision))
 
     return gemm_each
-
-
-def _with_bias(number: DType, terms: frozenset[str], activation: str | None, out: str) -> list[EndingTerm]:
-    """The bias and the activation, if there are any, and the store."""
-    changed: list[EndingTerm] = [Conversion(number)] if terms else []
-    return [*changed, *finishing(terms, activation), Output((out,))]

@@ -43,6 +43,9 @@ def pairs_of(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> tuple[AliasP
     multiplied = {id(node) for one in flow.sums for side in (one.a, one.b) for node in walk(side)}
     stored = [store.operand.name for store in flow.stores]
     read: dict[str, list[ArrayPart]] = {}
+    tiles = {*flow.tiles}
+    if flow.grouped is not None and flow.grouped.groups is not None:
+        tiles.discard(flow.grouped.groups.index)  # each row belongs to one group
     for node in flow.walk():
         if isinstance(node, ArrayPart):
             read.setdefault(node.operand.name, []).append(node)
@@ -54,7 +57,7 @@ def pairs_of(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> tuple[AliasP
             other = arrays[name]
             in_place = own.dtype == other.dtype and all(
                 id(part) not in multiplied
-                and {*flow.tiles} == {*store.at} == {*part.at}
+                and tiles == {*store.at} == {*part.at}
                 and store.operand.transforms == part.operand.transforms
                 and _steps(store, own) == _steps(part, other)
                 for part in read[name]

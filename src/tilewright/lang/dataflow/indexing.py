@@ -207,7 +207,8 @@ def check_in_place(flow: Recorder) -> None:
                 f"stored before they are read; nearest legal choice: read {at}, or store to another array",
                 node.location,
             )
-        if missing := [span.name for span in flow.tiles if span not in store.at]:
+        known = {*store.at, *(span.groups.index for span in store.at if span.groups is not None)}
+        if missing := [span.name for span in flow.tiles if span not in known]:
             at = f"{store.operand.name}[{', '.join(span.name for span in store.at)}]"
             raise TraceError(
                 f"{at} is read and stored, and the tiles along {' and '.join(missing)} read the same "
@@ -249,10 +250,11 @@ def positions(span: Any) -> Tile:
     Values computed from it depend on the position of an element, and not on the shape of tiles.
 
     Args:
-        span: a variable of the loop over `tiles`, without groups.
+        span: a variable of the loop over `tiles`.  Along groups of rows it counts from the first row of the
+            array, not from that of the group.
 
     Raises:
-        TraceError: the argument is not a span of `tiles`, or has groups.
+        TraceError: the argument is not a span of `tiles`.
 
     Example:
         >>> import numpy as np
@@ -274,10 +276,10 @@ def positions(span: Any) -> Tile:
             f"positions of {shown(span)}; nearest legal choice: m, or n, of `for m, n in tw.tiles(C)`", here()
         )
     span.check()
-    if span.span.kind == STEPS or span.span.groups is not None:
-        what = "is stepped along" if span.span.kind == STEPS else "falls into groups"
+    if span.span.kind == STEPS:
         raise TraceError(
-            f"positions of {span.span.name}, which {what}; nearest legal choice: a span of tw.tiles", here()
+            f"positions of {span.span.name}, a span of tw.steps; nearest legal choice: a span of tw.tiles",
+            here(),
         )
     axes = () if span.span.kind == BATCH else (span.span,)
     return Tile(flow, flow.make(Position, i32, axes, span.span), {span.home})

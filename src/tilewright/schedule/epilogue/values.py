@@ -264,6 +264,8 @@ class Values:
             return of_integer(at.expr, i32) if isinstance(at, Scalar) else at
         dim = 0 if span == form.m else 1
         begin = place.at[dim] * place.shape[dim] + self.views.partition.begins[dim]
+        cut = place.work.cuts[dim]
+        begin = begin if cut is None else begin + cut.start
         return coordinates(self.map(self._shape([span])), dim) + begin
 
     def _map(self, function: str, node: Node, given: list[Any]) -> Any:
