@@ -195,7 +195,7 @@ def test_every_field_is_carried_over_or_spoken_of() -> None:
         (SEED, "sm_80", "m_per_wmma, n_per_wmma: 16 x 16 x 16 by WMMA is multiplied by mma.m16n8k16.f32.f16"),
         (SEED, "cpu", "a block of 256 threads runs on one thread of"),
         (XDL, "sm_80", "2 x 2 waves of 64 threads are 4 x 2 warps of 32"),
-        (NARROW, "sm_80", "a_block_transfer: A goes past shared memory"),
+        (NARROW, "sm_80", "a_block_transfer: A bypasses shared memory"),
         (SEED, "sm_80", "not as (K0, rows, K1) with a row more"),
         (replace(SEED, acc_dtype="f16"), "sm_80", "acc_dtype: sums are in f32, not in f16"),
         (replace(SEED, c_element_op="Relu"), "sm_80", 'tw.matmul(activation="relu") does'),

@@ -145,7 +145,7 @@ def test_boxes_of_views_are_carried_by_bulk_copies(name: str, epilogue: str, tar
     made = compiled(subscripts, shapes, schedule)
     assert made.schedule == schedule
     assert ("tma_store" in made.source) == by_bulk
-    assert any("stored by threads in whole rows, not by tma" in note for note in made.notes) != by_bulk
+    assert any("stored by threads, row by row, instead of TMA" in note for note in made.notes) != by_bulk
 
 
 @pytest.mark.parametrize("target", ["reference", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -182,9 +182,9 @@ SCHEDULE = Schedule(tw.atoms.fma("f32", each=(4, 4)), (32, 32, 16))
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"split_k": 2}, "split_k=2; the sizes of the groups of m lie in memory"),
-        ({"balanced": True}, "balanced=True; the sizes of the groups of m lie in memory"),
-        ({"batches": 2}, "groups are the only batches"),
+        ({"split_k": 2}, "split_k=2; the sizes of the groups of m are known only on the device"),
+        ({"balanced": True}, "balanced=True; the sizes of the groups of m are known only on the device"),
+        ({"batches": 2}, "a kernel with groups has no other batches"),
     ],
 )
 def test_schedules_that_know_no_groups(changes: dict[str, Any], words: str) -> None:

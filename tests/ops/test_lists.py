@@ -231,10 +231,10 @@ def test_multiplies_in_the_background() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"blocks": 0}, "blocks=0, a block for each tile; extents and places of the arrays lie in memory"),
-        ({"split_k": 2}, "split_k=2; extents and places of the arrays lie in memory"),
-        ({"balanced": True}, "balanced=True; extents and places of the arrays lie in memory"),
-        ({"batches": 2}, "batches=2; extents and places of the arrays lie in memory"),
+        ({"blocks": 0}, "blocks=0, one block for each tile; the extents and addresses of"),
+        ({"split_k": 2}, "split_k=2; the extents and addresses of the arrays are known"),
+        ({"balanced": True}, "balanced=True; the extents and addresses of the arrays are known"),
+        ({"batches": 2}, "batches=2; the extents and addresses of the arrays are known"),
     ],
 )
 def test_schedules_that_know_no_lists(changes: dict[str, Any], words: str) -> None:

@@ -34,9 +34,9 @@ def refused_on_a_gpu(kind: str, shape: tuple[int, ...], asked: Splitting, arch: 
 @pytest.mark.parametrize(
     ("kind", "shape", "parts", "blocks", "most"),
     [
-        ("f32", (3, 683, 16, 1600), 25, "25 parts of 18 tiles are 450 blocks", 7),
-        ("f64", (1, 359, 634, 1151), 13, "13 parts of 15 tiles are 195 blocks", 8),
-        ("f16", (3, 629, 532, 709), 13, "12 parts of 75 tiles are 900 blocks", 1),
+        ("f32", (3, 683, 16, 1600), 25, "18 tiles in 25 parts need at least 450 blocks", 7),
+        ("f64", (1, 359, 634, 1151), 13, "15 tiles in 13 parts need at least 195 blocks", 8),
+        ("f16", (3, 629, 532, 709), 13, "75 tiles in 12 parts need at least 900 blocks", 1),
     ],
 )
 def test_more_blocks_that_wait_for_each_other_than_run_at_once_are_refused(
@@ -45,7 +45,7 @@ def test_more_blocks_that_wait_for_each_other_than_run_at_once_are_refused(
     """The nearest number that is named is legal, and none between it and what was asked for."""
     said = refused_on_a_gpu(kind, shape, Splitting(parts, "reduce-scatter"))
     assert "its blocks wait for each other" in said
-    assert f"{blocks} at least, and 132 run at once" in said
+    assert f"{blocks}, and 132 can run at the same time" in said
     near = f'split_k={most}, or reduction="workspace"' if most > 1 else 'reduction="workspace"'
     assert said.endswith(f"nearest legal choice: {near}")
     found = [not refused_on_a_gpu(kind, shape, Splitting(n, "reduce-scatter")) for n in range(2, parts + 1)]
@@ -72,7 +72,7 @@ def test_periods_are_one_part_where_their_blocks_would_wait_for_more_than_run_at
         (
             Splitting("stream", "turnstile"),
             "sm_90a",
-            "the part that others wait for longest",
+            "the one that other blocks await",
             'reduction="workspace"',
         ),
         (

@@ -335,14 +335,14 @@ A = np.zeros((4, 4), np.float32)
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"split_k": 0}, "split_k must be an integer from 1 on, 'auto' or 'stream'"),
-        ({"split_k": "all"}, "split_k must be an integer from 1 on, 'auto' or 'stream'"),
+        ({"split_k": 0}, "split_k must be an integer of at least 1, 'auto' or 'stream'"),
+        ({"split_k": "all"}, "split_k must be an integer of at least 1, 'auto' or 'stream'"),
         ({"split_k": 2, "reduction": "sum"}, "reduction must be one of 'workspace', 'reduce-scatter'"),
         ({"batch_invariant": True, "reduction": "atomic"}, 'nearest legal choice: reduction="workspace"'),
         ({"batch_invariant": True, "split_k": "stream"}, 'nearest legal choice: split_k="auto"'),
         (
             {"split_k": "stream", "reduction": "turnstile"},
-            "a share of the steps begins with the part that others wait for longest",
+            "the first part of a share is the one that other blocks await",
         ),
         (
             {"split_k": 2, "schedule": tw.Schedule(tw.atoms.fma("f32"), (32, 32, 8))},

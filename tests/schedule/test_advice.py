@@ -71,7 +71,7 @@ def by_an_array(X, W, squares, C):
 def test_a_fold_is_named_and_an_array_does_instead(target: str) -> None:
     x, w = integers(37, 29), integers(29, 41)
     c = np.full((37, 41), np.nan, np.float32)
-    with pytest.raises(tw.TraceError, match="squares is carried through the steps of k by a fold"):
+    with pytest.raises(tw.TraceError, match="the loop over k computes squares, which is no sum of products"):
         normalised(x, w, c, target=target)
     squares = (x * x).sum(1)
     by_an_array(x, w, squares, c, target=target)
@@ -132,7 +132,7 @@ def test_a_vector_is_a_matrix_of_one_column() -> None:
         by_vector(a, x, y, target="cpu")
     by_column(a, x[:, None], y[:, None], target="cpu")
     np.testing.assert_array_equal(y, a @ x)
-    with pytest.raises(tw.TraceError, match="kernel outer multiplies nothing by `@`"):
+    with pytest.raises(tw.TraceError, match="kernel outer has no product `a @ b`"):
         outer(integers(3), integers(4), np.empty((3, 4), np.float32), target="cpu")
 
 
@@ -171,7 +171,7 @@ def test_a_softmax_of_more_columns_than_a_tile_is_two_kernels() -> None:
 
     how = {"target": "cuda", "arch": "sm_90a"}
     with pytest.raises(
-        tw.ScheduleError, match=r"covers all of n, along which the kernel reduces.*by a first"
+        tw.ScheduleError, match=r"covers all of n, because the kernel reduces along it.*in a first"
     ):
         softmax.compile(**shapes(1024), C=tw.like("f16", 512, 1024), **how)
     softmax.compile(**shapes(128), C=tw.like("f16", 512, 128), **how)  # the smaller tile that covers n

@@ -58,7 +58,7 @@ def test_what_is_refused_says_why() -> None:
     assert all("shared memory" in one.against[0] and "stages=4" in one.against[0] for one in deep)
     promoted = candidates(question("f8e4m3", (4096, 4096, 4096), "cuda", "sm_90a"))
     wide = next(one for one in promoted if one.schedule.tile == (128, 256, 128))
-    assert wide.against[0] == "16384 sums of a group lie twice in its registers, and 12288 fit"
+    assert wide.against[0] == "promotion keeps the 16384 sums of a group twice in registers, and 12288 fit"
 
 
 def test_forms_come_in_the_order_of_their_estimates() -> None:
@@ -73,7 +73,7 @@ def test_forms_come_in_the_order_of_their_estimates() -> None:
 def test_where_bulk_copies_cannot_carry_an_array_another_engine_is_proposed() -> None:
     found = candidates(question("bf16", (333, 335, 337), "cuda", "sm_90a"))
     assert all(one.schedule.staging != "tma" for one in found)
-    assert found[0].rule.endswith(", as bulk copies cannot carry an array")
+    assert found[0].rule.endswith(", because bulk copies cannot copy all arrays")
 
 
 def test_on_a_processor_a_tile_larger_than_the_problem_is_not_worth_trying() -> None:
@@ -81,7 +81,7 @@ def test_on_a_processor_a_tile_larger_than_the_problem_is_not_worth_trying() -> 
     assert len(found) == 42
     legal = {one.schedule.tile[:2] for one in found if not one.against}
     assert legal == {found[0].schedule.tile[:2], (48, 32), (48, 128)}
-    assert reason(found, (96, 32)) == "a tile of 48 rows holds all 40 already"
+    assert reason(found, (96, 32)) == "a tile of 48 rows already covers all 40"
 
 
 def reason(found: tuple[Candidate, ...], tile: tuple[int, int]) -> str:

@@ -41,10 +41,10 @@ def test_what_bulk_copies_carry_stays() -> None:
 @pytest.mark.parametrize(
     ("given", "staging", "said"),
     [
-        ({"align": 8}, "cp_async", "A begins at a multiple of 8 bytes; bulk copies need 16"),
+        ({"align": 8}, "cp_async", "A is aligned to 8 bytes; bulk copies need 16"),
         ({"multiple": 4}, "cp_async", "the stride of dimension 0 of A is a multiple of 4 f16"),
-        ({"multiple": 2, "align": 4}, "cp_async", "A begins at a multiple of 4 bytes"),
-        ({"multiple": 1, "align": 2}, "registers", "A begins at a multiple of 2 bytes"),
+        ({"multiple": 2, "align": 4}, "cp_async", "A is aligned to 4 bytes"),
+        ({"multiple": 1, "align": 2}, "registers", "A is aligned to 2 bytes"),
         ({"multiple": 1}, "registers", "the stride of dimension 0 of A is a multiple of 1 f16"),
         ({"multiple": 4, "major": 0}, "cp_async", "the stride of dimension 1 of A is a multiple of 4 f16"),
     ],
@@ -71,7 +71,8 @@ def test_another_engine_is_taken_and_said(form: str, given: dict[str, Any], stag
 def test_a_result_that_bulk_copies_would_spill_over_is_stored_by_threads_and_said() -> None:
     arrays = specs() | {"C": replace(specs()["C"], extent_divisors=(16, 1))}
     kernel = expanded(BULK, arrays)
-    assert any("C is stored by threads in whole rows, not by tma: rows of C" in note for note in kernel.notes)
+    why = "C is stored by threads, row by row, instead of TMA: the length of the rows of C"
+    assert any(why in note for note in kernel.notes)
 
 
 def test_a_machine_without_bulk_copies_refuses_them() -> None:
@@ -91,7 +92,7 @@ def test_odd_strides_and_starts_are_multiplied_right(form: str, pad: int, start:
     c = larger[1:-1, 1:-2]
     made = product.bind(schedule=FORMS[form])(a, b, c, target="reference")
     assert made.target == "reference"
-    assert any("not by tma" in note for note in made.notes)
+    assert any("instead of TMA" in note for note in made.notes)
     assert made.schedule is not None
     assert made.schedule.staging in ("cp_async", "registers")
     compare_gemm(a, b.T, c, Accumulation.of(FORMS[form].atom)).raise_if_wrong()

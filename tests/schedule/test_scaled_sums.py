@@ -239,10 +239,10 @@ def beside_another(A, B, SA, SB, bias, C):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (each_place, r"a scale for each k: .* nearest legal choice: S\[m, k // 128\]"),
+        (each_place, r"a scale that changes with each k; .* nearest legal choice: S\[m, k // 128\]"),
         (of_the_other, r"a scale \[m, k\] of \[k, n\]: it varies along another axis"),
         (of_integers, r"scales of f32 of products that are summed in i32; nearest legal choice: operands"),
-        (beside_another, r"several products, of which one has scales: .*nearest legal choice: one product"),
+        (beside_another, r"one of several products has scales; .*nearest legal choice: one product"),
     ],
 )
 def test_what_has_no_scale_is_refused(function: Any, message: str) -> None:

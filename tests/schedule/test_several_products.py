@@ -196,7 +196,7 @@ def test_products_of_other_dtypes_or_spans_are_refused():
             C[m, n] = one * other
 
     wide = np.ones((8, 8), np.float32)
-    with pytest.raises(tw.TraceError, match="one instruction multiplies them all"):
+    with pytest.raises(tw.TraceError, match="one instruction must multiply them all"):
         mixed(a, a, wide, wide, c, target="reference")
 
 

@@ -110,4 +110,4 @@ def test_reasons_name_the_array_that_lies_along_the_rows_of_the_atom() -> None:
     given["A"] = replace(given["A"], dtype=tw.f8e4m3)
     given["B"] = replace(given["B"], dtype=tw.f8e5m2)
     found = reasons(replace(BULK, swap_ab=True), form_of(flow_of(given)), given, HOPPER)
-    assert any("takes A of f16; B is multiplied as f8e5m2" in reason.message for reason in found)
+    assert any("takes A as f16; the kernel multiplies B as f8e5m2" in reason.message for reason in found)

@@ -177,5 +177,5 @@ def test_bulk_copies_leave_views_to_others() -> None:
     given = arrays("merged", "f16")
     made = merged.bind(schedule=bulk).compile(*given.values(), target="cuda", arch="sm_90a")
     assert made.schedule.staging == "registers"
-    reason = "A and B come through registers, not by tma: A, seen through a view: the tile walks along"
+    reason = "A and B are loaded through registers instead of TMA: A as a view: the tile walks along"
     assert any(reason in note for note in made.notes)

@@ -236,7 +236,7 @@ def _of_transfers(instance: Template) -> Iterator[str]:
         name, matrix = f"{side}_block_transfer", side.upper()
         if not enabled:
             yield (
-                f"{name}: {matrix} goes past shared memory; each thread reads the elements that its "
+                f"{name}: {matrix} bypasses shared memory; each thread reads the elements that its "
                 "instruction multiplies, not K1 neighbours"
             )
             continue
@@ -256,7 +256,7 @@ def _of_own_transfers(instance: Template, schedule: Schedule) -> Iterator[str]:
     for at, (transfer, (rows, along_k)) in enumerate(zip(instance.transfers, schedule.dealt, strict=True)):
         name, matrix = f"{'ab'[at]}_block_transfer", "AB"[at]
         if not instance.enable_lds[at]:
-            yield f"{name}: {matrix} goes past shared memory, as its instruction multiplies it"
+            yield f"{name}: {matrix} bypasses shared memory: its instruction reads it from registers"
             continue
         lengths = (along_k, rows, 1)
         if "ab"[at] in schedule.turned:

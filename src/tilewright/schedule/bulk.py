@@ -401,7 +401,10 @@ class DecodingBulk(BulkStaging):
         """Sets of registers take turns at the parts of a tile, so that the parts fill all sets."""
         (m, n, k), depth = facts.tile, SETS * part_depth(facts.schedule.atom.a_dtype)
         if k % depth:
-            text = f"a depth of {k} is no multiple of {depth}, for which {SETS} sets of registers take turns"
+            text = (
+                f"tile depth {k} is no multiple of {depth}: {SETS} register sets hold one part of the "
+                "depth each"
+            )
             near = (m, n, max(round(k / depth), 1) * depth)
             yield "tile", text, f"tile={near}", facts.form.sum
 

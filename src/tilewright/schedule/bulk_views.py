@@ -40,25 +40,25 @@ def against_array(name: str, spec: TensorSpec) -> Iterator[tuple[str, str]]:
     """
     unit = max(BULK.unit_bytes // spec.dtype.bytes, 1)
     if spec.dtype.is_packed:
-        yield f"{name} is packed {spec.dtype}, which bulk copies move as bytes of u8 alone", ""
+        yield f"{name} is packed {spec.dtype}, which bulk copies move only as bytes of dtype u8", ""
     if spec.dtype.bytes > 1 and spec.dtype.name not in TMA_DTYPES:
-        yield f"{name} is {spec.dtype}, which bulk copies do not move", ""
+        yield f"{name} is {spec.dtype}, a dtype that bulk copies do not support", ""
     if not 2 <= spec.rank <= BULK.rank:
         yield f"{name} has {spec.rank} dimensions; bulk copies move boxes of 2 to {BULK.rank}", ""
     if spec.align < BULK.unit_bytes:
-        yield f"{name} begins at a multiple of {spec.align} bytes; bulk copies need {BULK.unit_bytes}", ""
+        yield f"{name} is aligned to {spec.align} bytes; bulk copies need {BULK.unit_bytes}", ""
     if spec.unit_dim is None:
-        yield f"{name} is contiguous along none of its dimensions", ""
+        yield f"{name} has no contiguous dimension", ""
         return
     for dim, multiple in enumerate(spec.stride_divisors):
         if dim != spec.unit_dim and multiple % unit:
             text = (
-                f"the stride of dimension {dim} of {name} is a multiple of {multiple} {spec.dtype}, not of "
-                f"{BULK.unit_bytes} bytes, as bulk copies need"
+                f"the stride of dimension {dim} of {name} is a multiple of {multiple} {spec.dtype} "
+                f"elements; bulk copies need a multiple of {BULK.unit_bytes} bytes"
             )
             yield text, f"rows of {name} padded to a multiple of {unit}"
     if spec.signed:
-        yield f"strides of {name} may be negative; bulk copies step upwards alone", ""
+        yield f"strides of {name} may be negative; bulk copies need positive strides", ""
 
 
 def against_store(name: str, spec: TensorSpec) -> Iterator[str]:
@@ -70,8 +70,9 @@ def against_store(name: str, spec: TensorSpec) -> Iterator[str]:
     unit, extent = max(BULK.unit_bytes // spec.dtype.bytes, 1), spec.extent_divisors[spec.unit_dim]
     if extent % unit:
         yield (
-            f"rows of {name} are a multiple of {extent} {spec.dtype}, not of {BULK.unit_bytes} bytes, which "
-            "bulk copies store as a whole: they would overwrite what follows each row"
+            f"the length of the rows of {name} is a multiple of {extent} {spec.dtype} elements, not of "
+            f"{BULK.unit_bytes} bytes; bulk copies store units of {BULK.unit_bytes} bytes, and would "
+            "overwrite the data after each row"
         )
 
 
@@ -110,7 +111,7 @@ def against_tiles(
     extents = next(one.shape for one in arrays if one.name == name)
     order = tuple(at.index(span) for span in wanted)
     for text in _against_boxes(extents, spec, operand.transforms, order, shape):
-        yield f"{name}, seen through a view: {text.replace('{tensor}', name)}", ""
+        yield f"{name} as a view: {text.replace('{tensor}', name)}", ""
 
 
 @lru_cache(maxsize=1024)
@@ -148,15 +149,15 @@ def _against_boxes(
     found, width, unit = [], ROW_BYTES // spec.dtype.bytes, BULK.unit_bytes // spec.dtype.bytes
     if box.inner != spec.unit_dim or box.sides[box.inner] != width:
         found.append(
-            f"its rows are pieces of {box.sides[box.inner]} elements of dimension {box.inner}, not of "
-            f"{width} neighbours, {ROW_BYTES} bytes"
+            f"a row of its box has {box.sides[box.inner]} elements of dimension {box.inner}; it needs "
+            f"{width} contiguous elements, {ROW_BYTES} bytes"
         )
     if divisor(box.starts[box.inner]) % unit:
         found.append(f"its tiles begin at {box.starts[box.inner]}, which is no multiple of {unit}")
     if set(box.steps) != {1}:
-        found.append(f"its tiles take one of {max(box.steps)} elements")
+        found.append(f"its tiles take every {max(box.steps)}th element")
     if max(box.spans) > BULK.extent:
-        found.append(f"its tiles reach over {max(box.spans)} elements; bulk copies take {BULK.extent}")
+        found.append(f"its tiles span {max(box.spans)} elements; bulk copies span at most {BULK.extent}")
     return tuple(found)
 
 
@@ -191,7 +192,7 @@ def against_bulk(tensor: Tensor, dtype: DType, *, stored: bool) -> tuple[str, ..
     """
     *_, columns = tensor.shape
     if int(columns) * dtype.bytes != ROW_BYTES:
-        return (f"rows of {columns} {dtype} are not {ROW_BYTES} bytes",)
+        return (f"rows of {columns} {dtype} do not have {ROW_BYTES} bytes",)
     held = tw.shared(tuple(int(extent) for extent in tensor.shape), dtype, swizzle=ROW_BYTES, name="held")
     return _against(tensor, held, stored=stored)
 

@@ -86,7 +86,7 @@ def candidates(question: Question) -> tuple[Candidate, ...]:
         schedule, _ = with_fallback(proposed.schedule, *asked)
         rule = proposed.rule
         if schedule != proposed.schedule:
-            rule += f", with staging {schedule.staging}, as bulk copies cannot carry an array"
+            rule += f", with staging {schedule.staging}, because bulk copies cannot copy all arrays"
         broken = [f"{reason.message}; {reason.nearest}" for reason in reasons(schedule, *asked)]
         one = replace(proposed, schedule=schedule, rule=rule, against=(*proposed.against, *broken))
         found.setdefault(schedule, one)
@@ -316,7 +316,7 @@ def _refusal(question: Question, wanted: Splitting) -> LaunchError:
     named = {"split_k": wanted.split_k, "reduction": wanted.reduction}
     given = [f"{name}={value!r}" for name, value in named.items() if value is not None]
     given.append(f"batch_invariant={wanted.batch_invariant}")
-    said = f"kernel {question.form.flow.name}: no schedule that is known splits K with {', '.join(given)}"
+    said = f"kernel {question.form.flow.name}: no proposed schedule splits K with {', '.join(given)}"
     asked = question.form, question.classes, question.arch
     known = candidates(replace(question, splitting=None))
     tried = [
@@ -331,9 +331,9 @@ def _refusal(question: Question, wanted: Splitting) -> LaunchError:
         least = min(waiting, key=lambda one: one.tiles * one.parts)
         at_once, tiles, parts = question.processors, least.tiles, least.parts
         why = (
-            f"its blocks wait for each other, so that all of them must run at once; {parts} parts of "
-            f"{tiles} tile{'s' if tiles != 1 else ''} are {tiles * parts} blocks at least, and {at_once} run "
-            "at once, one on each multiprocessor"
+            f"its blocks wait for each other, so all must run at the same time; {tiles} "
+            f"tile{'s' if tiles != 1 else ''} in {parts} parts need at least {tiles * parts} blocks, "
+            f"and {at_once} can run at the same time, one on each multiprocessor"
         )
         most = max(at_once // one.tiles for one in waiting)
         nearest = f"split_k={most}, or {WORKSPACE}" if most > 1 else WORKSPACE
@@ -349,5 +349,5 @@ def _refusal(question: Question, wanted: Splitting) -> LaunchError:
         why, nearest = first.message, first.nearest or ANOTHER
     else:
         why = next((why for one in known for why in one.against), "")
-        why, nearest = why or "its blocks take turns, or share operands in clusters", ANOTHER
+        why, nearest = why or "its blocks wait for each other, or form clusters", ANOTHER
     return LaunchError(f"{said}: {why}; nearest legal choice: {nearest}")

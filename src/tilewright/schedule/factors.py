@@ -221,8 +221,8 @@ def plan_of(
             wider = next((kind for kind in kinds if holds_all(kind, kinds)), None)
             near = f"{spelled[wider in (None, kinds[0])]}.to(tw.{wider or kinds[0]})"
             raise TraceError(
-                f"a product of {spelled[0]} in {kinds[0]} and {spelled[1]} in {kinds[1]}: no instruction "
-                f"multiplies numbers of these two dtypes; nearest legal choice: {near}"
+                f"a product of {spelled[0]} in {kinds[0]} and {spelled[1]} in {kinds[1]}: no MMA "
+                f"instruction takes these two dtypes; nearest legal choice: {near}"
                 + ("" if wider else ", which rounds"),
                 product.location,
             )
@@ -289,16 +289,16 @@ def _refuse_others(product: Sum, first: Sum) -> None:
         )
     if product is not first and any((*product.scales, *first.scales)):
         raise TraceError(
-            "several products, of which one has scales: they are added up together, and are not multiplied "
-            f"by the same numbers; nearest legal choice: one product, or {EXPLICIT}",
+            "one of several products has scales; products that share an accumulator must share their "
+            f"scales; nearest legal choice: one product, or {EXPLICIT}",
             product.location,
         )
     if kinds[0] != kinds[1]:
         a, b, c, precision = kinds[0]
         raise TraceError(
-            f"products of {a} and {b}, added up in {c} ({precision}), beside products of {kinds[1][0]} and "
-            f"{kinds[1][1]} in {kinds[1][2]} ({kinds[1][3]}): one instruction multiplies them all; nearest "
-            "legal choice: operands that are converted to the same dtypes",
+            f"products of {a} and {b}, added up in {c} ({precision}), and products of {kinds[1][0]} and "
+            f"{kinds[1][1]}, added up in {kinds[1][2]} ({kinds[1][3]}), in one kernel; one instruction "
+            "must multiply them all; nearest legal choice: convert the operands to the same dtypes",
             product.location,
         )
 
@@ -309,8 +309,8 @@ def _factor(node: Node, row: Span, product: Sum, scale: Node | None = None) -> F
     for leaf in leaves(node):
         if isinstance(leaf, Position):
             raise TraceError(
-                f"an operand of a product that depends on where its elements stand, positions of "
-                f"{leaf.span.name}; nearest legal choice: {EXPLICIT}",
+                f"an operand of a product depends on the positions of its elements along {leaf.span.name}; "
+                f"nearest legal choice: {EXPLICIT}",
                 leaf.location or product.location,
             )
         if isinstance(leaf, ArrayPart) and not any(same(leaf, known) for known in parts):
@@ -322,8 +322,8 @@ def _factor(node: Node, row: Span, product: Sum, scale: Node | None = None) -> F
     ]
     if not whole:
         raise TraceError(
-            f"an operand of a product is a function of a part of an array along {row.name} and "
-            f"{product.span.name}, and perhaps of others beside it; nearest legal choice: {EXPLICIT}",
+            f"an operand of a product needs a main array, tiled along {row.name} and {product.span.name}; "
+            f"nearest legal choice: {EXPLICIT}",
             node.location or product.location,
         )
     others = tuple(part for part in parts if part is not whole[0])
@@ -339,15 +339,16 @@ def _scale(node: Node | None, row: Span, product: Sum) -> Scale | None:
         part = plain(part.given[0])
     if not isinstance(part, ArrayPart) or row not in part.at or product.span not in part.at:
         raise TraceError(
-            f"a scale of a product is a part of an array, along {row.name} and {product.span.name}; nearest "
+            f"a scale of a product must be an array tiled along {row.name} and {product.span.name}; nearest "
             f"legal choice: S[{row.name}, {product.span.name} // 128]",
             node.location or product.location,
         )
     run, rows = (run_along(part, span) or 1 for span in (product.span, row))
     if run == 1:
         raise TraceError(
-            f"a scale for each {product.span.name}: sums are multiplied by what their products have in "
-            f"common; nearest legal choice: S[{row.name}, {product.span.name} // 128]",
+            f"a scale that changes with each {product.span.name}; a scale multiplies a partial sum, so "
+            f"several products must share it; nearest legal choice: S[{row.name}, {product.span.name} "
+            "// 128]",
             node.location or product.location,
         )
     return Scale(part, view, run, rows)

@@ -45,7 +45,7 @@ def with_fallback(
         why: dict[str, str] = {}
         for store, reason in case.epilogue.against_bulk(case):
             why.setdefault(store.operand.name, reason)
-        by = "is stored by threads in whole rows, not by tma"
+        by = "is stored by threads, row by row, instead of TMA"
         return schedule, tuple(f"{name} {by}: {reason}" for name, reason in why.items())
     warps = (schedule.warps[0] * schedule.cooperating, schedule.warps[1])
     alone = replace(schedule, roles="none", groups=1, warps=warps, cluster=(1, 1))
@@ -63,7 +63,7 @@ def with_fallback(
     if found is None:
         return schedule, ()
     by = "through registers" if found.staging_class.through_registers else f"by {found.staging}"
-    way = f"{' and '.join(side.factor.name for side in case.sides)} come {by}, not by tma"
+    way = f"{' and '.join(side.factor.name for side in case.sides)} are loaded {by} instead of TMA"
     return found, tuple(f"{way}: {reason}" for reason in kept)
 
 

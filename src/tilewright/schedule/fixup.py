@@ -271,10 +271,16 @@ class ReduceScatter(Fixup):
         """Blocks share a tile, of one total, whose shares are narrow."""
         schedule = facts.schedule
         if schedule.is_streamed:
-            text = 'reduction="reduce-scatter"; blocks would wait for each other at the end of every tile'
+            text = (
+                'reduction="reduce-scatter"; with split_k="stream" blocks would wait for each other at '
+                "the end of every tile"
+            )
             yield "reduction", text, 'reduction="workspace", or split_k="auto"', facts.form.sum
         if schedule.epilogue_class.is_buffered:
-            text = f'epilogue="{schedule.epilogue}" of shares of a tile, which are narrow'
+            text = (
+                f'epilogue="{schedule.epilogue}" with reduction="reduce-scatter", where each block '
+                "stores only a narrow share of a tile"
+            )
             yield "epilogue", text, 'epilogue="direct"', facts.form.stores[0]
         yield from _one_total(facts)
 
@@ -328,7 +334,7 @@ class TurnstileSums(Fixup):
     def against(cls, facts: ScheduleFacts) -> Reasons:
         """Parts come one after the other."""
         if facts.schedule.is_streamed:
-            text = "a share of the steps begins with the part that others wait for longest"
+            text = 'with split_k="stream" the first part of a share is the one that other blocks await'
             yield "reduction", f'reduction="turnstile"; {text}', 'reduction="workspace"', facts.form.sum
 
     def meet(self, work: Work, totals: Sequence[Fragment]) -> Index:
@@ -433,7 +439,7 @@ class ClusterSums(SharedSums):
         yield from _one_total(facts)
         if isinstance(schedule.split_k, str):
             text = (
-                f'split_k="{schedule.split_k}" with reduction="cluster", of a number of blocks that is said'
+                f'split_k="{schedule.split_k}" with reduction="cluster", which needs a fixed number of parts'
             )
             yield "reduction", text, 'split_k=4 and blocks=0, or reduction="workspace"', product
         elif schedule.split_k > MOST_OF_A_CLUSTER:
@@ -442,8 +448,8 @@ class ClusterSums(SharedSums):
             yield "split_k", text, f'split_k={MOST_OF_A_CLUSTER}, or reduction="workspace"', product
         if facts.is_bulk and schedule.registers:
             text = (
-                f'registers={schedule.registers} with reduction="cluster"; warps that have multiplied go on '
-                "behind a barrier of all roles, where no registers are dealt out"
+                f'registers={schedule.registers} with reduction="cluster"; after the main loop the warps '
+                "pass a barrier of all roles, and registers cannot be redistributed there"
             )
             yield "registers", text, "registers=0", product
 
@@ -460,7 +466,7 @@ class ClusterSums(SharedSums):
     def store(self, work: Work, epilogue: Any) -> None:
         """Add up the block's share of a tile, and store it."""
         blocks = self.schedule.split_k
-        assert isinstance(blocks, int), "the rules demand a number of blocks"
+        assert isinstance(blocks, int), "legality requires an integer split_k"
 
         def total(spread: Distribution, number: Index) -> Fragment:
             """The sums of one of the tile's equal slices of columns."""
@@ -509,8 +515,8 @@ def sums_of(mma: TiledMma, groups: int) -> Buffer:
 def _one_total(facts: ScheduleFacts) -> Reasons:
     """Shares of a tile need one sum for each element."""
     if len(facts.form.totals) > 1:
-        several = f"{len(facts.form.totals)} sums for each element, as of complex numbers"
-        text = f'reduction="{facts.schedule.reduction}" of {several}'
+        several = f"{len(facts.form.totals)} sums for each element"
+        text = f'reduction="{facts.schedule.reduction}" with {several}'
         yield "reduction", text, 'reduction="workspace"', facts.form.sum
 
 

@@ -180,14 +180,15 @@ def form_of(flow: Flow) -> Form:
     _refuse_folds(flow)
     if not sums:
         raise TraceError(
-            f"kernel {flow.name} multiplies nothing by `@`; schedules compute products; nearest legal "
+            f"kernel {flow.name} has no product `a @ b`; schedules compute products; nearest legal "
             f"choice: {EXPLICIT}",
             where,
         )
     if len(inner) != 2:
         raise TraceError(
             f"kernel {flow.name} has a product over {len(inner)} tiled dimension{'s' * (len(inner) != 1)}; "
-            "schedules know products over two; nearest legal choice: a vector as a matrix of one column, "
+            "schedules compute products over two; nearest legal choice: pass a vector as a matrix of one "
+            "column, "
             f"x[:, None], and tw.tiles over two dimensions; or {EXPLICIT}",
             where,
         )
@@ -196,8 +197,8 @@ def form_of(flow: Flow) -> Form:
     for node in flow.walk():  # a reduced dimension lies in one tile, and groups have any length
         if isinstance(node, Reduce) and node.argument.axes[node.axis] == flow.grouped is not None:
             raise TraceError(
-                f"{node.combine} along {flow.grouped.name}, the rows of a group, of which only the running "
-                f"kernel knows how many there are; nearest legal choice: {EXPLICIT}",
+                f"{node.combine} along {flow.grouped.name}, the rows of a group, whose number is known "
+                f"only on the device; nearest legal choice: {EXPLICIT}",
                 node.location,
             )
     return Form(flow, *plan, batch, m, n)
@@ -209,9 +210,9 @@ def _refuse_folds(flow: Flow) -> None:
         if isinstance(node, Folded):
             cell = node.fold.cells[node.index]
             raise TraceError(
-                f"{cell.name} is carried through the steps of {node.fold.span.name} by a fold "
-                "that is no sum of products; schedules compute no other folds; nearest legal choice: compute "
-                "it before this kernel and read it as an array; for softmax weights times values call "
+                f"the loop over {node.fold.span.name} computes {cell.name}, which is no sum of products; "
+                "schedules compute only sums of products; nearest legal choice: compute it before this "
+                "kernel and read it as an array; for softmax weights times values call "
                 "tw.attention",
                 node.location or next((s.location for s in flow.stores), None),
             )
@@ -219,8 +220,8 @@ def _refuse_folds(flow: Flow) -> None:
         if any(isinstance(one, Sum | Folded) for one in inner):
             raise TraceError(
                 "an operand of a product is computed from another product; schedules multiply parts of "
-                "arrays; nearest legal choice: a kernel for each product; of two products with a function "
-                "between them tw.gemm_chain, with a softmax between them tw.attention",
+                "arrays; nearest legal choice: one kernel for each product; tw.gemm_chain for two products "
+                "with a function between them; tw.attention for two products with a softmax between them",
                 node.location,
             )
 

@@ -144,11 +144,17 @@ class Fragments(CpAsync):
         (m, n, k), depth, product = facts.tile, facts.part_depth, facts.form.sum
         parts = k // depth
         if parts % 2:
-            text = f"a depth of {k} is {parts} of {depth}, for which two sets of registers take turns"
+            text = (
+                f"tile depth {k} has {parts} parts of {depth}; two register sets alternate, so the "
+                "number of parts must be even"
+            )
             yield "tile", text, f"tile={(m, n, k + depth)}", product
         decodes = not all(side.factor.is_plain for side in facts.sides)
         if decodes and parts == 2 and facts.schedule.stages == 2 and not facts.run:
-            text = f"2 stages of {parts} parts; what is decoded is loaded two parts before it is multiplied"
+            text = (
+                f"2 stages of {parts} parts; a decoded operand is loaded two parts ahead, which needs "
+                "more stages or a deeper tile"
+            )
             yield "stages", text, f"stages=3, or tile={(m, n, 2 * k)}", product
 
     def _part_of(self, matrix: Tensor, work: Work) -> Tensor:
@@ -252,7 +258,7 @@ class AlongK(Fragments):
         schedule, product, arch = facts.schedule, facts.form.sum, facts.arch
         text = f"{schedule.groups} groups without roles"
         if facts.target.machine_code and not (facts.target.warps and arch.named_barriers):
-            yield "groups", f"{text}; {arch.name} has no roles of warps", "groups=1", product
+            yield "groups", f"{text}; {arch.name} does not support warp roles", "groups=1", product
         elif facts.mma.threads > arch.lanes and schedule.groups > arch.named_barriers:
             most = f"{arch.name} has {arch.named_barriers} barriers for groups of several warps"
             yield "groups", f"{text}; {most}", f"groups={arch.named_barriers}, or warps=(1, 1)", product
@@ -267,13 +273,16 @@ class AlongK(Fragments):
         for field, value in plain.items():
             if getattr(schedule, field) != value:
                 said = f'"{value}"' if isinstance(value, str) else value
-                why = f"{text}, with {field}={schedule.spelled(field)}; each has a part of one tile's K"
+                why = (
+                    f"{text} and {field}={schedule.spelled(field)}; these groups share one tile, each "
+                    "with a part of its K"
+                )
                 yield field, why, f"{field}={said}, or groups=1", product
         if len(facts.form.totals) > 1:
             several = f"{len(facts.form.totals)} sums for each element"
-            yield "groups", f"{text}, of {several}", "groups=1", product
+            yield "groups", f"{text}, with {several}", "groups=1", product
         if any(isinstance(node, Reduce) for node in facts.form.flow.walk()):
-            yield "groups", f"{text}; what is reduced is reduced by all warps at once", "groups=1", product
+            yield "groups", f"{text}; a reduction needs all warps of the block at once", "groups=1", product
 
     @contextmanager
     def role(self, *, again: bool = False) -> Iterator[Index]:

@@ -44,12 +44,12 @@ def reduced(case: ScheduleOnMachine) -> Reasons:
         dim = 0 if node.argument.axes[node.axis] == case.form.m else 1
         what = f"{node.combine} along {(case.form.m, case.form.n)[dim].name}"
         if dim == 0 and case.schedule.cooperating > 1 and not case.schedule.across:
-            text = f"{what}: groups that share a tile along its rows hold no column as a whole"
+            text = f"{what}: groups share the rows of a tile, so no group holds a whole column"
             yield "roles", text, 'roles="ping-pong", or groups=1', node
         if case.mma.tile[dim] == 1:
             yield (
                 "tile",
-                f"{what}: a tile of {case.tile} has nothing to reduce",
+                f"{what}: a tile of {case.tile} has extent 1 in that direction",
                 "a tile that covers it",
                 node,
             )
@@ -61,13 +61,10 @@ def reduced_across(case: ScheduleOnMachine) -> Reasons:
     if not schedule.across:
         return
     if not reduced_in_parts(form):
-        text = (
-            "across=True; nothing is reduced, or more is done with it than storing it along one dimension, "
-            "which needs a tile that covers it"
-        )
+        text = "across=True; the kernel must reduce, and may only store each reduction along one dimension"
         yield "across", text, "across=False", form.stores[0]
     if schedule.cluster != (1, 1):
-        text = f"across=True with cluster={schedule.cluster}, whose blocks may have no tile"
+        text = f"across=True with cluster={schedule.cluster}; some blocks of a cluster may have no tile"
         yield "cluster", text, "cluster=(1, 1)", form.stores[0]
 
 
@@ -82,16 +79,22 @@ def scaled(case: ScheduleOnMachine) -> Reasons:
     schedule, product = case.schedule, case.form.sum
     if every % depth:
         near = next(k for k in range(min(every, depth), 0, -1) if every % k == 0 and k % case.units[2] == 0)
-        text = f"tiles of {depth} along K, and each {every} places have a scale in common"
+        text = f"tiles of depth {depth}, and each scale covers {every} elements along K"
         yield "tile", text, f"tile={(m, n, near)}, promote={every // near}", product
         return
     most = every // depth
     if not schedule.promote or most % schedule.promote:
         count = schedule.promote * depth or "all"
-        text = f"sums of {count} products, of which each {every} have a scale in common"
+        text = (
+            f"promote={schedule.promote} adds up {count} products before scaling, and each scale covers "
+            f"{every} products"
+        )
         yield "promote", text, f"promote={most}", product
     elif schedule.promote > 1 and schedule.is_streamed:
-        text = f'split_k="stream" of sums of {schedule.promote} tiles, which shares of the steps would cut'
+        text = (
+            f'split_k="stream" with promote={schedule.promote}; the share of a block may end between '
+            "these tiles"
+        )
         yield "split_k", text, 'split_k="auto"', product
 
 
@@ -104,8 +107,8 @@ def sliced(case: ScheduleOnMachine) -> Reasons:
     if case.epilogue.stores_slices(case, columns // count):
         return
     text = (
-        f"{count} slices of {columns // count} columns, the atom's, which are promoted one after the other "
-        "and must be stored so"
+        f"{count} slices of {columns // count} columns (the width of the atom) are promoted one after the "
+        "other, and the epilogue must store them slice by slice"
     )
     near = f'an atom of {columns} columns, or promote=2, or roles, epilogue="staged" and split_k=1'
     yield "atom", text, near, case.form.sum
@@ -122,14 +125,16 @@ def decoded(case: ScheduleOnMachine) -> Reasons:
             continue
         computed = f"{side.label} is computed from {side.factor.name}"
         if not (case.is_bulk and atom.asynchronous):
-            text = f"{computed}, for which this staging has no place"
+            text = f"{computed}, and this staging cannot decode operands"
             yield "staging", text, 'staging="fragments"', form.sum
         # An asynchronous instruction takes operand A from registers, and B only from shared memory.
         elif side.label == "A" and (plain := next((one for one in form.rows_m if one.is_plain), None)):
-            text = f"{computed}, and is {plain.name} itself in another product"
+            text = f"{computed} in one product and is {plain.name} itself in another"
             yield "staging", text, by_threads, form.sum
         elif side.label == "B":
-            text = f"{computed}; {atom} reads B from shared memory, and bulk copies put it there as it lies"
+            text = (
+                f"{computed}; {atom} reads B from shared memory, and bulk copies cannot decode it on the way"
+            )
             if all(factor.is_plain for factor in form.rows_m):
                 yield "swap_ab", text, f"swap_ab={not form.swap_ab}", form.sum
             else:
@@ -169,7 +174,7 @@ def operands(case: ScheduleOnMachine) -> Reasons:
     for side in case.sides:
         view, kind = side.factor.view.dtype, (atom.a_dtype, atom.b_dtype)[side.at]
         if view != kind:
-            text = f"{atom} takes {side.label} of {kind}; {side.factor.name} is multiplied as {view}"
+            text = f"{atom} takes {side.label} as {kind}; the kernel multiplies {side.factor.name} as {view}"
             yield "atom", text, fitting(case), product
 
 
@@ -179,12 +184,15 @@ def exactness(case: ScheduleOnMachine) -> Reasons:
     if atom.c_dtype != product.dtype:
         yield "atom", f"{atom} adds in {atom.c_dtype}, the kernel in {product.dtype}", fitting(case), product
     if case.form.precision == SUMMED and atom.sum_bits is not None and not case.schedule.promote:
-        text = f"{atom} keeps {atom.sum_bits} bits of its sums; the kernel asks for sums as f32 adds them"
+        text = f"{atom} keeps {atom.sum_bits} bits of its sums; the kernel asks for sums in full f32"
         yield "promote", text, "promote=2", product
     yield from scaled(case)
     yield from sliced(case)
     if atom.precision is not None and case.form.precision != TF32:
-        text = f"{atom} multiplies {atom.precision} fraction bits of {atom.a_dtype}; the kernel asks for all"
+        text = (
+            f"{atom} multiplies {atom.precision} fraction bits of {atom.a_dtype}; the kernel asks for "
+            "all fraction bits"
+        )
         yield "atom", text, fitting(case), product
 
 
@@ -208,8 +216,8 @@ def asynchronous(case: ScheduleOnMachine) -> Reasons:
             yield "atom", text, f"{fitting(case)}, or {side.factor.name} transposed", side.factor.part
         elif side.along_rows and unit < side.rows and unit % side.width:
             text = (
-                f"{side.factor.name} is contiguous along {side.factor.row.name} and lies in rows of "
-                f"{side.width}, of which {atom} takes {unit} at a time"
+                f"{side.factor.name} is contiguous along {side.factor.row.name} and is stored in rows of "
+                f"{side.width} elements; {atom} takes {unit} at a time"
             )
             yield "atom", text, f"an atom of {-(-unit // side.width) * side.width}", side.factor.part
 
@@ -248,7 +256,7 @@ def ring_length(case: ScheduleOnMachine) -> Reasons:
         text = f'{stages} stages; with staging="{staging}" shared memory holds one tile'
         yield "stages", text, "stages=1", case.form.sum
     elif stages < case.staging.least_stages:
-        text = f"{stages} stage; a ring needs one that is filled while another is multiplied"
+        text = f"{stages} stage; a ring fills one stage while another is multiplied, and needs at least 2"
         yield "stages", text, "stages=2", case.form.sum
 
 
@@ -278,20 +286,26 @@ def roles_of_warps(case: ScheduleOnMachine) -> Reasons:
     schedule, product = case.schedule, case.form.sum
     roles, groups = schedule.roles, schedule.groups
     if roles == "none" and case.is_bulk:
-        text = 'roles="none"; bulk copies are issued by a warp that does nothing else'
+        text = 'roles="none"; a separate warp must issue the bulk copies'
         yield "roles", text, 'roles="cooperative"', product
     if roles != "none" and not case.is_bulk and not schedule.alternates:
-        text = f'roles="{roles}" with staging="{schedule.staging}", in which all warps copy'
+        text = f'roles="{roles}" with staging="{schedule.staging}"; with this staging all warps copy'
         yield "roles", text, 'roles="none", or staging="tma"', product
     if groups > 1 and roles == "none" and schedule.along_k == 1:
-        yield "groups", f"{groups} groups without roles", "groups=1", product
+        yield "groups", f'groups={groups} with roles="none"', "groups=1", product
     if roles == "ping-pong" and groups < 2:
-        yield "groups", f"{groups} group; ping-pong is played by several", "groups=2", product
+        yield "groups", f"{groups} group; ping-pong needs at least two", "groups=2", product
     if roles == "ping-pong" and not schedule.blocks and not schedule.alternates:
-        text = "a block for each tile; groups that play ping-pong take one tile after the other"
+        text = (
+            "blocks=0, one block for each tile; ping-pong groups need a persistent block that computes "
+            "several tiles"
+        )
         yield "blocks", text, "blocks=132, or as many as the machine has multiprocessors", product
     if schedule.group_m and schedule.group_n:
-        text = f"bands of {schedule.group_m} rows and of {schedule.group_n} columns of tiles at once"
+        text = (
+            f"group_m={schedule.group_m} and group_n={schedule.group_n}; tiles are traversed in bands "
+            "of rows or in bands of columns"
+        )
         yield "group_n", text, "group_n=0, or group_m=0", product
 
 
@@ -302,17 +316,23 @@ def split_k(case: ScheduleOnMachine) -> Reasons:
     if not schedule.is_split:
         return
     if isinstance(split, str) and not schedule.blocks:
-        text = f'split_k="{split}"; how many blocks run at once is not said'
+        text = f'split_k="{split}" with blocks=0; it needs the number of blocks that run at the same time'
         yield "blocks", text, "blocks=132, or as many as the machine has multiprocessors", product
     if not isinstance(split, str) and schedule.blocks:
-        text = f"split_k={split} with blocks={schedule.blocks}; each part has a block of its own"
+        text = (
+            f"split_k={split} with blocks={schedule.blocks}; a fixed number of parts has one block for "
+            "each part"
+        )
         yield "split_k", text, 'blocks=0, or split_k="auto" or "stream"', product
     if schedule.roles == "ping-pong" and not schedule.alternates:
-        text = 'roles="ping-pong"; groups take tiles in turns, and parts of K are no tiles'
+        text = 'roles="ping-pong"; ping-pong groups take whole tiles, and split K gives parts of tiles'
         yield "roles", text, 'roles="cooperative"', product
     if schedule.cluster != (1, 1) and (schedule.is_streamed or schedule.is_clustered):
         alone = 'split_k="stream"' if schedule.is_streamed else f'reduction="{schedule.reduction}"'
-        text = f"cluster={schedule.cluster} with {alone}; blocks that share operands have the same part of K"
+        text = (
+            f"cluster={schedule.cluster} with {alone}; blocks that share operands must compute the same "
+            "part of K"
+        )
         yield "cluster", text, 'cluster=(1, 1), or split_k="auto" with another reduction', product
     yield from case.reduction.against(case)
 
@@ -323,7 +343,7 @@ def shared_by_clusters(case: ScheduleOnMachine) -> Reasons:
     if schedule.cluster == (1, 1):
         return
     if not case.is_bulk:
-        text = f"{schedule.cluster} blocks of a cluster share operands by bulk copies alone"
+        text = f"cluster={schedule.cluster}; the blocks of a cluster share operands only by bulk copies"
         yield "cluster", text, "cluster=(1, 1)", case.form.sum
         return
     for side in case.sides:
@@ -331,7 +351,7 @@ def shared_by_clusters(case: ScheduleOnMachine) -> Reasons:
         unit = side.width if side.along_rows else 1
         if rows % (parts * unit):
             units = f", which come in units of {unit}" if unit > 1 else ""
-            text = f"{parts} blocks share {rows} rows of {side.factor.name}{units}: no equal parts"
+            text = f"{parts} blocks share {rows} rows of {side.factor.name}{units}; the parts must be equal"
             yield "cluster", text, "cluster=(1, 1)", side.factor.part
 
 
@@ -352,12 +372,12 @@ def bulk_operands(case: ScheduleOnMachine) -> Reasons:
             yield "tile", f"{text}; bulk copies take at most {BULK.extent}", near, part
         elif side.along_rows and case.tile[2] % REPEATED_ROWS:
             text = f"boxes of {case.tile[2]} rows of {side.factor.name}"
-            text += "; under the swizzle they are multiples of 8"
+            text += "; the swizzle needs a multiple of 8 rows"
             near = f"tile={(*case.tile[:2], -(-case.tile[2] // REPEATED_ROWS) * REPEATED_ROWS)}"
             yield "tile", text, near, part
         elif not side.along_rows and case.box_rows(side) % REPEATED_ROWS and case.has_parts(side):
             rows = case.box_rows(side)
-            text = f"boxes of {rows} rows of {side.factor.name}; under the swizzle they are multiples of 8"
+            text = f"boxes of {rows} rows of {side.factor.name}; the swizzle needs a multiple of 8 rows"
             yield "tile", text, "an extent of the tile that is a multiple of 64", part
 
 

@@ -196,11 +196,11 @@ class ListTiles(Partition):
         schedule, product = facts.schedule, facts.form.sum
         if not facts.form.lists:
             return
-        what = "extents and places of the arrays lie in memory"
+        what = "the extents and addresses of the arrays are known only on the device"
         if not schedule.blocks:
-            text = f"blocks=0, a block for each tile; {what}, and with them how many tiles there are"
-            yield "blocks", text, "blocks= of as many as run at once", product
-        yield from against_unknown_tiles(facts, what, "neighbours may be tiles of two of them", what)
+            text = f"blocks=0, one block for each tile; {what}, so the number of tiles is unknown at launch"
+            yield "blocks", text, "blocks= the number of blocks that run at the same time", product
+        yield from against_unknown_tiles(facts, what, "neighbouring tiles may belong to two arrays", what)
 
     def __init__(self, form: Form, schedule: Schedule, arguments: Mapping[str, Any]) -> None:
         self.form, self.schedule, self.order = form, schedule, TileOrder.of(schedule)

@@ -34,12 +34,17 @@ def executed(case: ScheduleOnMachine) -> Reasons:
         if not is_listed(atom) or (atom.feature and atom.feature not in arch.features):
             yield "atom", f"{arch.name} does not execute {atom}", fitting(case), product
         elif max(kind.components for kind in (atom.a_dtype, atom.b_dtype, atom.c_dtype)) > 1:
-            yield "atom", f"{arch.name} multiplies no complex numbers at once, as {atom} does", "", product
+            yield (
+                "atom",
+                (f"{arch.name} has no instruction for complex products, which {atom} needs"),
+                "",
+                product,
+            )
         if not atom.asynchronous and atom.lanes != arch.lanes:
-            text = f"{atom} is executed by {atom.lanes} lanes, a warp of {arch.name} has {arch.lanes}"
+            text = f"{atom} needs {atom.lanes} lanes; a warp of {arch.name} has {arch.lanes}"
             yield "atom", text, f"an atom of {arch.lanes} lanes", product
     elif case.target.machine_code and atom.asynchronous:
-        text = f"{arch.name} multiplies nothing in the background, as {atom} does"
+        text = f"{arch.name} has no asynchronous MMA, which {atom} needs"
         yield "atom", text, fitting(case), product
 
 
@@ -48,7 +53,10 @@ def clusters(case: ScheduleOnMachine) -> Reasons:
     schedule, most, product = case.schedule, case.arch.cluster, case.form.sum
     if not case.target.warps:
         if case.target.machine_code and schedule.is_split and schedule.reduction_class.waits:
-            text = f'reduction="{schedule.reduction}"; {case.arch.name} does not run all blocks at once'
+            text = (
+                f'reduction="{schedule.reduction}"; {case.arch.name} does not run all blocks at the '
+                "same time, and this reduction waits for other blocks"
+            )
             yield "reduction", text, 'reduction="workspace"', product
         if case.target.machine_code and schedule.is_clustered:
             text = f'reduction="cluster"; {case.arch.name} has no clusters'
@@ -71,7 +79,7 @@ def storing_warps(case: ScheduleOnMachine) -> Reasons:
     warps = case.epilogue.storing_warps(case)
     if 1 + warps <= COPYING_WARPS:
         return
-    text = f"a warp that copies and {warps} that store; their role has {COPYING_WARPS}"
+    text = f"one warp that copies and {warps} warps that store; their role has {COPYING_WARPS} warps"
     yield "groups", text, f"groups={COPYING_WARPS - 1}, or registers=0", case.form.stores[0]
 
 
@@ -85,7 +93,7 @@ def features(case: ScheduleOnMachine) -> Reasons:
     if case.is_bulk:
         yield "staging", f"{arch.name} has no bulk copies", f'staging="{instead}"', product
     elif schedule.roles != "none":
-        yield "roles", f"{arch.name} has no roles of warps", 'roles="none"', product
+        yield "roles", f"{arch.name} does not support warp roles", 'roles="none"', product
 
 
 def threads(case: ScheduleOnMachine) -> Reasons:
@@ -122,8 +130,8 @@ def _if_rows_fit(case: ScheduleOnMachine) -> str:
         return ""
     along = " and ".join(reduced)
     return (
-        f" that covers all of {along}, along which the kernel reduces; for more columns store the "
-        "reductions by a first kernel, and read them in a second"
+        f" that covers all of {along}, because the kernel reduces along it; for more columns, store the "
+        "reductions in a first kernel and read them in a second"
     )
 
 
@@ -139,7 +147,7 @@ def role_registers(case: ScheduleOnMachine) -> Reasons:
         yield "registers", text, f"registers={inside}", product
     warps = case.mma.threads // case.arch.lanes
     if warps % REFERENCE.role_warps:
-        text = f"registers are set for whole warpgroups; a group has {warps} warps"
+        text = f"registers= applies to whole warpgroups; a group has {warps} warps"
         yield "registers", text, f"registers=0, or groups of {REFERENCE.role_warps} warps", product
     arch, copying = case.arch, case.copying
     if not case.target.warps or not 0 < case.threads <= arch.threads:
@@ -152,8 +160,8 @@ def role_registers(case: ScheduleOnMachine) -> Reasons:
         return
     fits = (start * case.threads - COPYING_REGISTERS * copying) // multiplying // unit * unit
     text = (
-        f"{registers} registers of {multiplying} threads that multiply and {COPYING_REGISTERS} of "
-        f"{copying} that copy; {case.threads} threads of {arch.name} begin with {start} each"
+        f"{registers} registers in each of {multiplying} threads that multiply, and {COPYING_REGISTERS} in "
+        f"each of {copying} that copy, exceed the {case.threads} x {start} registers of the block"
     )
     nearest = f"registers={fits}" if fits >= arch.role_registers[0] else "fewer groups"
     yield "registers", text, nearest, product
@@ -181,7 +189,7 @@ def _accumulators(case: ScheduleOnMachine) -> Reasons:
     taken = case.accumulators + case.held
     if taken <= limit:
         return
-    operands = f" and {case.held} of operands" if case.held else ""
+    operands = f" and {case.held} for operands" if case.held else ""
     promoted = ", half of them for promotion" if schedule.promote else ""
-    text = f"{case.accumulators} registers of a thread for sums{promoted}{operands}; it has {limit}"
+    text = f"{case.accumulators} registers per thread for sums{promoted}{operands}; a thread has {limit}"
     yield "tile", text, f"a smaller tile{_if_rows_fit(case)}, or more warps", case.form.sum

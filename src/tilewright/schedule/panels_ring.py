@@ -55,7 +55,7 @@ class PanelStaging(WholeBlock):
         """One thread packs and multiplies."""
         atom, threads = facts.schedule.atom, facts.mma.threads
         if threads > 1:
-            text = f"{threads} threads; what lies in panels is packed and multiplied by one"
+            text = f'{threads} threads; staging="panels" packs and multiplies with one thread'
             one = f'tw.atoms.fma("{atom.a_dtype}", acc="{atom.c_dtype}", lanes=(1, 1), each=(6, 16))'
             yield "staging", text, f'staging="direct", or atom={one} and warps=(1, 1)', facts.form.sum
 

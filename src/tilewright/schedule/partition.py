@@ -204,13 +204,16 @@ def against_unknown_tiles(facts: ScheduleFacts, what: str, near: str, batches: s
     """
     schedule, product = facts.schedule, facts.form.sum
     if schedule.balanced:
-        text = f"balanced=True; {what}, and shares are made before the launch"
+        text = f"balanced=True; {what}, and equal shares are computed before the launch"
         yield "balanced", text, "balanced=False", product
     if schedule.cluster != (1, 1):
         text = f"cluster={schedule.cluster}; {what}, and {near}"
         yield "cluster", text, "cluster=(1, 1)", product
     if schedule.is_split:
-        text = f"split_k={schedule.split_k!r}; {what}, and parts of K belong to tiles that are counted before"
+        text = (
+            f"split_k={schedule.split_k!r}; {what}, and splitting K needs the number of tiles before "
+            "the launch"
+        )
         yield "split_k", text, "split_k=1", product
     if schedule.batches != 1:
         yield "batches", f"batches={schedule.batches}; {batches}", "batches=1", product
@@ -415,15 +418,15 @@ class Batches(DataParallel):
         schedule, product = facts.schedule, facts.form.sum
         if schedule.batches == 1:
             return
-        items = f"{schedule.batches} batch items for a block"
+        items = f"batches={schedule.batches}"
         if not facts.form.batch:
-            text = f"{items}; the kernel's tiles have no leading dimensions"
+            text = f"{items}; the kernel has no batch dimensions"
             yield "batches", text, "batches=1", product
         if schedule.blocks or schedule.balanced or schedule.is_split:
-            what = "not one after the other of a grid, a share, or a part of K"
+            what = "not the tiles of a persistent grid, a balanced share or a part of K"
             yield (
                 "batches",
-                f"{items}, which has a tile of them, {what}",
+                f"{items}; a block takes one tile of several items, {what}",
                 "batches=1, or blocks=0, balanced=False and split_k=1",
                 product,
             )
@@ -463,14 +466,14 @@ class Shares(DataParallel):
         if not schedule.balanced:
             return
         if facts.is_persistent or schedule.group_m or schedule.group_n or schedule.cluster != (1, 1):
-            text = "balanced=True; equal shares go to a block each, in the grid's own order"
-            nearest = "balanced=False, or blocks, group_m, group_n and cluster left out"
+            text = "balanced=True; each block computes one equal share, in the order of the grid"
+            nearest = "balanced=False, or leave out blocks, group_m, group_n and cluster"
             yield "balanced", text, nearest, product
         if facts.is_bulk or schedule.epilogue_class.is_buffered:
-            text = "balanced=True; bulk copies move whole tiles"
+            text = "balanced=True; bulk copies need whole tiles"
             yield "balanced", text, 'balanced=False, or staging="cp_async" and epilogue="direct"', product
         if any(isinstance(node, Reduce) for node in facts.form.flow.walk()):
-            text = "balanced=True; what is reduced is reduced over whole tiles"
+            text = "balanced=True; reductions need whole tiles"
             yield "balanced", text, "balanced=False", product
 
     def __init__(self, problem: TiledProblem, schedule: Schedule) -> None:
@@ -582,7 +585,7 @@ class Stream(Persistent):
     def against(cls, facts: ScheduleFacts) -> Reasons:
         """Shares of the steps are no shares of rows and columns."""
         if facts.schedule.is_streamed and facts.schedule.balanced:
-            yield "split_k", 'split_k="stream" of balanced shares', 'split_k="auto"', facts.form.sum
+            yield "split_k", 'split_k="stream" with balanced=True', 'split_k="auto"', facts.form.sum
 
     def __init__(self, problem: TiledProblem, schedule: Schedule) -> None:
         super().__init__(problem, schedule)

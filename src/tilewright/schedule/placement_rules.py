@@ -37,11 +37,11 @@ def together(case: ScheduleOnMachine) -> Reasons:
         if against := _against(case, side):
             yield "k1", f"k1={schedule.k1}: {against}", "k1=(0, 0) and extra_rows=(0, 0)", product
         elif not k1:
-            text = f"{extra} rows more between the K0 of {side.label}, which has no K1"
+            text = f"extra_rows has {extra} for {side.label}, and k1 has 0; extra rows need a K1"
             yield "extra_rows", text, f"extra_rows=(0, 0), or a divisor of {depth} in k1", product
         elif depth % k1:
-            text = f"{depth} along K in a tile of {side.label} are no multiple of {k1}, which stay together"
-            yield "k1", text, f"{near_divisor(k1, depth)} in the place of {k1}", product
+            text = f"the tile of {side.label} has depth {depth}, which is no multiple of its K1, {k1}"
+            yield "k1", text, f"{near_divisor(k1, depth)} instead of {k1}", product
 
 
 def dealt(case: ScheduleOnMachine) -> Reasons:
@@ -51,7 +51,7 @@ def dealt(case: ScheduleOnMachine) -> Reasons:
         rows, along_k = schedule.dealt[side.at]
         if not rows and not along_k:
             continue
-        near = f"(0, 0) in the place of {(rows, along_k)}"
+        near = f"(0, 0) instead of {(rows, along_k)}"
         if against := _against(case, side):
             yield "dealt", f"dealt={schedule.dealt}: {against}", near, product
         elif rows * along_k != case.mma.threads:
@@ -60,7 +60,7 @@ def dealt(case: ScheduleOnMachine) -> Reasons:
             yield "dealt", text, f"{near}, or {case.mma.threads} threads", product
         elif case.copied_rows(side) % rows or case.tile[2] % along_k:
             tile = f"{case.copied_rows(side)} x {case.tile[2]} of {side.label}"
-            text = f"{rows} x {along_k} threads have no equal parts of {tile}"
+            text = f"{rows} x {along_k} threads do not divide {tile} equally"
             yield "dealt", text, near, product
 
 
@@ -76,14 +76,14 @@ def turned(case: ScheduleOnMachine) -> Reasons:
             text = f'{what}; only staging="registers" holds a tile in registers before it is in shared memory'
             yield "turned", text, near, product
         elif not schedule.k1[side.at] or not all(schedule.dealt[side.at]):
-            text = f"{what}; no K1 of {side.label}, or no parts of it that are dealt to threads"
-            yield "turned", text, f"{near}, or k1 and dealt of {side.label}", product
+            text = f"{what}; it needs k1 and dealt for {side.label}"
+            yield "turned", text, f"{near}, or set k1 and dealt for {side.label}", product
 
 
 def interleaved(case: ScheduleOnMachine) -> Reasons:
     """Warps interleave only atoms that read their operands from registers."""
     if case.schedule.interleaved and case.schedule.atom.asynchronous:
-        text = f"interleaved=True; {case.schedule.atom} takes neighbouring rows from shared memory"
+        text = f"interleaved=True; {case.schedule.atom} reads a block of consecutive rows from shared memory"
         yield "interleaved", text, "interleaved=False", case.form.sum
 
 
@@ -91,11 +91,11 @@ def whole(case: ScheduleOnMachine) -> Reasons:
     """A whole extent is the extent of an array that is cut into tiles."""
     schedule, form = case.schedule, case.form
     if schedule.whole and case.is_bulk:
-        text = f'whole="{schedule.whole}"; bulk copies know by themselves where arrays end'
+        text = f'whole="{schedule.whole}"; bulk copies check the bounds of arrays themselves'
         yield "whole", text, 'whole=""', form.sum
     if schedule.whole and (form.lists or form.flow.grouped is not None or schedule.balanced):
-        cut = "shares are cut" if schedule.balanced else "groups and the arrays of lists end"
-        text = f'whole="{schedule.whole}"; {cut} anywhere, not behind whole tiles'
+        cut = "balanced shares end" if schedule.balanced else "groups and the arrays of lists end"
+        text = f'whole="{schedule.whole}"; {cut} anywhere, not only after whole tiles'
         yield "whole", text, 'whole=""', form.sum
 
 
@@ -103,11 +103,11 @@ def _against(case: ScheduleOnMachine, side: OperandSide) -> str:
     """Return the reason why a schedule cannot choose an operand's layout, or ""."""
     schedule = case.schedule
     if case.goes_past(side):
-        return f"{side.label} goes past shared memory"
+        return f"{side.label} bypasses shared memory"
     if schedule.atom.asynchronous:
-        return f"{schedule.atom} takes operands under the swizzle"
+        return f"{schedule.atom} needs the swizzled layout"
     if not case.staging.takes_layout:
-        return f'staging="{schedule.staging}" has an order of its own'
+        return f'staging="{schedule.staging}" has a fixed layout'
     return ""
 
 
@@ -119,12 +119,14 @@ def grouped(case: ScheduleOnMachine) -> Reasons:
     schedule, span = case.schedule, case.form.flow.grouped
     if span is None:
         return
-    what = f"the sizes of the groups of {span.name} lie in memory"
+    what = f"the sizes of the groups of {span.name} are known only on the device"
     if schedule.roles == "ping-pong" and not schedule.alternates:
-        text = f'roles="ping-pong"; {what}, and no group of warps knows how many steps another one takes'
+        text = (
+            f'roles="ping-pong"; {what}, so a group of warps does not know how many steps another one takes'
+        )
         yield "roles", text, 'roles="cooperative"', case.form.sum
-    near = "neighbours may be of two groups, which share nothing"
-    yield from against_unknown_tiles(case, what, near, "groups are the only batches")
+    near = "neighbouring tiles may belong to two groups, which share no operand"
+    yield from against_unknown_tiles(case, what, near, "a kernel with groups has no other batches")
     for side in case.sides:
         if case.staging.is_aligned and (text := against_groups(case, side)):
             yield "staging", text, f'staging="registers", or {side.factor.name} transposed', side.factor.part
@@ -135,4 +137,4 @@ def against_groups(case: ScheduleOnMachine, side: OperandSide) -> str:
     span = case.form.flow.grouped
     if span is None or side.factor.row != span or not side.along_rows:
         return ""
-    return f"{side.factor.name} is contiguous along {span.name}, where groups begin anywhere"
+    return f"{side.factor.name} is contiguous along {span.name}, and groups may begin at any row"

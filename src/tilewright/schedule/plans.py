@@ -140,7 +140,7 @@ class TileAccumulation:
     def _read_scales(self, step: LoopStep, sums: Sums, column: Column | None) -> None:
         """Read the scales of rows of a step while its products are added up."""
         if self.scales.come_with_tiles:
-            assert column is not None, "the ring of the operands has them"
+            assert column is not None, "the operand ring must pass the scales"
             with made_by("promote"):
                 self.scales.read(sums.scales, column(step))
 

@@ -75,14 +75,14 @@ def candidates(question: Question) -> Iterator[Candidate]:
         tile: tile_time(tile, shape, threads, balanced=balanced) + start
         for tile in (chosen, *tiles_for(question.covered))
     }
-    rule = "the largest of the tiles that are estimated to be about as fast as the fastest"
+    rule = "the largest tile whose estimated time is close to the shortest"
     yield Candidate(_schedule(question, chosen, balanced=balanced), times.pop(chosen), rule)
     for tile, time in sorted(times.items(), key=lambda pair: (pair[1], pair[0])):
         against = []
         for extent, side, sides, name in zip(shape, tile, (ROWS, COLUMNS), ("rows", "columns"), strict=False):
             smaller = max((other for other in sides if other < side), default=0)
             if 0 < extent <= smaller:
-                against.append(f"a tile of {smaller} {name} holds all {extent} already")
+                against.append(f"a tile of {smaller} {name} already covers all {extent}")
         made = _schedule(question, tile, balanced=balanced)
         yield Candidate(made, time, "another tile", tuple(against[:1]))
 

@@ -136,16 +136,19 @@ class WgmmaForm:
         """Return the reason why the form cannot compute the problem, or ""."""
         rows, columns = question.covered
         if self.depth > 1 and not self.promotes_slices(question):
-            return "its tiles are deep for sums of 8-bit floats, which it promotes and stores slice by slice"
+            return "its deep tiles are for 8-bit floats whose sums are promoted and stored slice by slice"
         elements = self.rows * self.columns
         held = elements + self.rows * self.promoted_columns(question)
         if promoted_every(question) and held > 2 * PROMOTED_ELEMENTS:
-            return f"{elements} sums of a group lie twice in its registers, and {PROMOTED_ELEMENTS} fit"
+            return (
+                f"promotion keeps the {elements} sums of a group twice in registers, and "
+                f"{PROMOTED_ELEMENTS} fit"
+            )
         whole = self.roles == "ping-pong" or self.groups == 1
         if columns > self.columns:
-            return f"{columns} columns are reduced together, and its tile has {self.columns}"
+            return f"the reduction covers {columns} columns, and its tile has {self.columns}"
         if rows and not (whole and rows <= self.rows):
-            return f"{rows} rows are reduced together, and a group has fewer of them"
+            return f"the reduction covers {rows} rows, and a group has fewer"
         if not self.persistent and question.exceeds_grid:
             return f"{question.items} batch items, and an axis of a grid has {question.arch.grid[-1]} blocks"
         return ""
@@ -300,7 +303,7 @@ def _against(question: Question, shape: WgmmaForm) -> str:
     """Reason to skip a form, or "". Slice promotion needs groups of warps and bulk copies."""
     reason = shape.against(question)
     if not reason and shape.depth > 1 and not is_carried(question, hopper_schedule(question, shape)):
-        return "bulk copies do not carry all arrays, or sums are not stored slice by slice"
+        return "bulk copies cannot copy all arrays, or the epilogue cannot store slice by slice"
     return reason
 
 

@@ -189,23 +189,25 @@ class Turns(Registers):
         schedule, form = facts.schedule, facts.form
         product, what = form.sum, 'roles="ping-pong" with staging="registers"'
         if facts.target.machine_code and MATRIX_CORES not in facts.arch.features:
-            text = f"{what}; {facts.arch.name} has no matrix cores beside the units that load and compute"
+            text = (
+                f"{what}; {facts.arch.name} has no matrix cores that work while other units load and compute"
+            )
             yield "roles", text, 'roles="none", groups=1 and stages=1', product
         if schedule.groups > GROUPS:
-            text = f"{schedule.groups} groups; one loads while another one multiplies"
+            text = f"{schedule.groups} groups; one group loads while the other multiplies"
             yield "groups", text, f"groups={GROUPS}", product
         if schedule.stages != STAGES:
-            text = f"{schedule.stages} stages; one tile is read while the next one is written"
+            text = f"{schedule.stages} stages; one stage is read while the other is written"
             yield "stages", text, f"stages={STAGES}", product
         if math.prod(schedule.warps) % SIMDS:
             warps = f"{math.prod(schedule.warps)} warps of a group"
-            text = f"{warps}, of which each of {SIMDS} SIMDs executes as many"
+            text = f"{warps}; the {SIMDS} SIMDs must execute equal numbers of warps"
             yield "warps", text, "warps=(2, 2), or another multiple of 4 warps", product
         if facts.tile[1] % GROUPS:
-            text = f"{facts.tile[1]} columns of a tile, of which each group copies half"
+            text = f"{facts.tile[1]} columns of a tile; each group copies half of them"
             yield "tile", text, "an even number of columns", product
         if schedule.bypass:
-            text = f'bypass="{schedule.bypass}" with {what}, whose groups share what lies in shared memory'
+            text = f'bypass="{schedule.bypass}" with {what}, whose groups share the operands'
             yield "bypass", text, 'bypass=""', product
         if schedule.epilogue_class.hands_over:
             text = f'epilogue="{schedule.epilogue}" with {what}, which has no warps that store alone'
@@ -213,17 +215,17 @@ class Turns(Registers):
         for field, plain in (("split_k", 1), ("balanced", False), ("batches", 1)):
             if getattr(schedule, field) != plain:
                 text = (
-                    f"{field}={schedule.spelled(field)} with {what}, whose groups take turns at whole tiles"
+                    f"{field}={schedule.spelled(field)} with {what}, whose groups alternate over whole tiles"
                 )
                 yield field, text, f'{field}={plain}, or roles="none"', product
         alone = 'roles="none", groups=1 and stages=1'
         computed = [s.label for s in facts.sides if not (s.factor.is_plain and s.factor.scale is None)]
         if computed:
-            copied = f"{what}, whose groups copy operands as they lie in memory"
-            text = f"{copied}; {computed[0]} is computed on its way"
+            copied = f"{what}, whose groups copy operands without decoding them"
+            text = f"{copied}; {computed[0]} must be decoded"
             yield "roles", text, alone, product
         if any(isinstance(node, Reduce) for node in form.flow.walk()):
-            text = f"{what}; what is reduced over a tile is reduced by all warps at once"
+            text = f"{what}; a reduction needs all warps of the block at once"
             yield "roles", text, alone, product
 
     @contextmanager

@@ -129,7 +129,7 @@ class OperandSource:
             row: index of the part among parts with the same number of rows.
             stage: the stage of the ring that holds the tile.
         """
-        assert self.decode is not None, "this operand is multiplied as it is"
+        assert self.decode is not None, "this operand is not decoded"
         depth, tile = held.shape[1], work.segment.begin + step.index
         made = self.decode(held, Spot(work, row, tile * (block_k // depth) + step.part, stage, step.part))
         if not self.is_cut:
@@ -304,7 +304,7 @@ class Staging(StagingTraits):
 
     def assign_stores(self, works: Sequence[Callable[[], None]]) -> None:
         """Take over the work of warps that only store."""
-        assert not works, "no warps of this ring can store"
+        assert not works, "this ring has no warps that can store"
 
     def end_block(self) -> None:
         """Complete the work on the ring after the last tile of a block."""
@@ -330,7 +330,7 @@ class WholeBlock(Staging, Agent):
                 size = source.rows, schedule.block_k, self.stages
                 dtype, name = source.sample.dtype, f"s{source.name}"
                 paired = PairedStages(dtype, *size, name, along_rows=pairs.along_rows)
-            assert paired is not None, "the first numbers come first"
+            assert paired is not None, "the scales of an earlier step are read first"
             rings.append(paired.one(pairs.which))
         self.rings = tuple(rings)
 

@@ -54,14 +54,14 @@ legal("Dims", *one_of(DIMS))
 legal("Roles", *one_of(ROLES))
 legal(
     "SplitK",
-    f"an integer from 1 on, {' or '.join(map(repr, SPLITS))}",
-    f"integers from 1 on, {' and '.join(map(repr, SPLITS))}",
+    f"an integer of at least 1, {' or '.join(map(repr, SPLITS))}",
+    f"integers of at least 1, {' and '.join(map(repr, SPLITS))}",
     lambda value: value in SPLITS if isinstance(value, str) else is_whole(value) and value >= 1,
 )
 legal(
     "Natural",
-    "an integer from 0 on",
-    "integers from 0 on",
+    "an integer of at least 0",
+    "integers of at least 0",
     lambda value: is_integer(value) and not (is_whole(value) and value < 0),
 )
 
@@ -295,7 +295,8 @@ class Schedule:
         (m, n, _), groups = self.tile, self.cooperating
         if m % groups:
             raise LayoutError(
-                f"{m} rows of a tile for {groups} groups; nearest legal choice: {-(-m // groups) * groups}"
+                f"{groups} groups cannot share the {m} rows of a tile equally; nearest legal choice: "
+                f"{-(-m // groups) * groups} rows"
             )
         return TiledMma(self.atom, self.warps, tile=(m // groups, n), interleaved=self.interleaved)
 

@@ -181,7 +181,9 @@ def checked(record: Any, fields: Mapping[str, type], where: str) -> dict[str, An
         tilewright.schedule.tables.TableError: table t.json, entry 0: damaged: us='1' is no float
     """
     if not isinstance(record, dict) or record.keys() != fields.keys():
-        raise TableError(f"{where}: damaged: no object with {', '.join(fields)}, but {shown(record)}")
+        raise TableError(
+            f"{where}: damaged: the entry must be an object with {', '.join(fields)}, and is {shown(record)}"
+        )
     found: dict[str, Any] = {}
     for name, kind in fields.items():
         value: Any = record[name]

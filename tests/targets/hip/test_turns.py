@@ -335,7 +335,7 @@ REFUSED = {
     "epilogue": ({"epilogue": "overlapped"}, 'epilogue="staged"'),
     "split_k": ({"split_k": 2}, 'split_k=1, or roles="none"'),
     "balanced": ({"balanced": True}, 'balanced=False, or roles="none"'),
-    "dealt": ({"dealt": ((0, 0), (64, 4))}, "(0, 0) in the place of (64, 4)"),
+    "dealt": ({"dealt": ((0, 0), (64, 4))}, "(0, 0) instead of (64, 4)"),
     "tile": ({"tile": (512, 256, 32), "k1": (0, 0)}, "a smaller tile"),
 }
 
@@ -371,8 +371,8 @@ def less_the_largest(A, B, D):
 @pytest.mark.parametrize(
     ("kernel", "weights", "says"),
     [
-        (widened_weights, tw.f8e4m3, "copy operands as they lie in memory; B is computed on its way"),
-        (less_the_largest, tw.f16, "what is reduced over a tile is reduced by all warps at once"),
+        (widened_weights, tw.f8e4m3, "copy operands without decoding them; B must be decoded"),
+        (less_the_largest, tw.f16, "a reduction needs all warps of the block at once"),
     ],
     ids=["decoded", "reduced"],
 )
@@ -395,5 +395,5 @@ def test_other_machines_are_offered_one_group(target: str, arch: str, atom: str)
     with pytest.raises(tw.ScheduleError) as refused:
         bound(schedule).compile(**posed(150, 70, 104), target=target, arch=arch)
     [found] = [one for one in refused.value.violations if one.rule == "roles"]
-    assert f"{arch} has no matrix cores beside the units that load and compute" in found.message
+    assert f"{arch} has no matrix cores that work while other units load and compute" in found.message
     assert found.nearest == 'roles="none", groups=1 and stages=1'

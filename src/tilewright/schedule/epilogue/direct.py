@@ -112,8 +112,8 @@ class DirectEpilogue(EpilogueTraits):
                 self.across.append((memory, stores))
         if schedule.balanced and self.lines:
             raise TraceError(
-                f"{self.lines[0].operand.name} is stored along one dimension, of which a balanced partition "
-                "does not know its first tile; nearest legal choice: balanced=False",
+                f"{self.lines[0].operand.name} has one dimension, and a balanced partition has no first "
+                "tile that would store it; nearest legal choice: balanced=False",
                 self.lines[0].location,
             )
         self.columns = self._slice()

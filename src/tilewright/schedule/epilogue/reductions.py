@@ -51,8 +51,11 @@ class Reductions:
     ) -> Fragment:
         """Reduce a tile by ``combine`` over its rows (dim 0) or columns (1), without those past the edge."""
         if tile.shape[dim] == 1:
-            text = "what does not vary along a dimension is not reduced along it; nearest legal choice: "
-            raise TraceError(f"{text}multiply by its extent, or leave it as it is", location)
+            text = (
+                "the value is constant along this dimension, so it cannot be reduced along it; nearest "
+                "legal choice: "
+            )
+            raise TraceError(f"{text}multiply it by the extent, or use the value itself", location)
         length = tile.shape[dim]
         extent = self.extents[dim] - (at if self.schedule.across else 0) * length
         if not (isinstance(extent, int) and extent == length):
@@ -79,13 +82,13 @@ class Reductions:
         span: Span = (self.form.m, self.form.n)[dim]
         if dim == 0 and self.schedule.roles == "cooperative" and self.schedule.groups > 1:
             raise TraceError(
-                f"{node.combine} along {span.name}: groups of warps that share a tile along its rows hold no "
-                'column as a whole; nearest legal choice: roles="ping-pong", or groups=1',
+                f"{node.combine} along {span.name}: cooperative groups share the rows of a tile, so no "
+                'group holds a whole column; nearest legal choice: roles="ping-pong", or groups=1',
                 node.location,
             )
         message = (
-            f"{node.combine} along {span.name}, whose extent is {{}}, needs a tile that covers it, and this "
-            f"schedule's covers {length}; nearest legal choice: a larger tile"
+            f"{node.combine} along {span.name}, whose extent is {{}}, needs a tile of that extent, and the "
+            f"tile of this schedule has {length}; nearest legal choice: a larger tile"
         )
         if isinstance(extent, int):
             if extent > length:

@@ -176,15 +176,15 @@ class StagedEpilogue(DirectEpilogue):
                 )
             ]
             if form.lists and cls.hands_over:
-                text = "are seen by those who compute, and others would store"
+                text = "are made by the warps that compute, and other warps would store with them"
                 reasons.append(f"tensor maps of the arrays of {name} {text}")
             if (cut := form.flow.grouped) is not None:
-                text = f"groups of {cut.name} end anywhere in {name}, and bulk copies would store whole boxes"
+                text = f"groups of {cut.name} may end at any row of {name}, and bulk copies store whole boxes"
                 reasons.append(text)
             if unit not in (None, form.m, form.n):
                 reasons.append(f"{name} is contiguous along {unit.name}")
             if inner % width:
-                reasons.append(f"slices of {inner} {dtype} are no whole number of rows of {ROW_BYTES} bytes")
+                reasons.append(f"a slice of {inner} {dtype} is no multiple of a row of {ROW_BYTES} bytes")
             if outer > BULK.extent:
                 reasons.append(f"slices of {outer} rows; bulk copies store at most {BULK.extent}")
             yield from ((store, text) for text in reasons)
@@ -261,8 +261,8 @@ class OverlappedEpilogue(StagedEpilogue):
         super().__init__(form, schedule, arguments, partition)
         if not self.roles:
             raise TraceError(
-                'epilogue="overlapped" stores by warps that do not multiply, and roles="none" has none; '
-                'nearest legal choice: roles="cooperative", or epilogue="staged"',
+                'epilogue="overlapped" needs separate warps that store, and roles="none" has no separate '
+                'warps; nearest legal choice: roles="cooperative", or epilogue="staged"',
                 form.stores[0].location,
             )
         self.handed_over = bool(self.held) and all_panels(self.held)
@@ -302,10 +302,16 @@ class OverlappedEpilogue(StagedEpilogue):
         """Separate warps need roles, and whole sums."""
         schedule, store = facts.schedule, facts.form.stores[0]
         if schedule.roles == "none":
-            text = 'warps of their own store under multiplications, and roles="none" has none'
+            text = (
+                'epilogue="overlapped" needs separate warps that store, and roles="none" has no '
+                "separate warps"
+            )
             yield "epilogue", text, 'epilogue="staged"', store
         if schedule.is_split:
-            text = 'epilogue="overlapped"; warps of their own do not know which block has the whole sums'
+            text = (
+                'epilogue="overlapped" with split K; the storing warps do not know which block has the '
+                "complete sums"
+            )
             yield "epilogue", text, 'epilogue="staged"', store
 
     def _brought(self, store: Store) -> tuple[ArrayPart, StagedArray] | None:

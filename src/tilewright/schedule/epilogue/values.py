@@ -223,7 +223,7 @@ class Values:
     def _compute(self, node: Node) -> Any:
         number = self.views.form.number_of(node)
         if number is not None:
-            assert self.sums is not None, "the outer block has them"
+            assert self.sums is not None, "the enclosing block must pass the sums"
             return self.sums[number]
         match node:
             case Literal(value=value):
