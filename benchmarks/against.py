@@ -43,19 +43,30 @@ NEW, AGAIN, BEFORE = "new", "new again", "before"
 
 
 class Worker:
-    """A process that times the kernels of one tree."""
+    """A process that answers requests; each is a line of JSON.
 
-    def __init__(self, tree: Path) -> None:
-        paths = (str(tree / "src"), os.environ.get("PYTHONPATH", ""))
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    Args:
+        program: the program with its arguments.
+        env: its environment; default: that of this process.
+        cwd: its working directory; default: that of this process.
+    """
+
+    def __init__(self, *program: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(WORKER), str(tree)],
+            [sys.executable, *program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=env,
-            cwd=tree,
+            cwd=cwd,
             text=True,
         )
+
+    @staticmethod
+    def of_tree(tree: Path) -> Worker:
+        """Return a process that times the kernels of one tree."""
+        paths = (str(tree / "src"), os.environ.get("PYTHONPATH", ""))
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        return Worker(str(WORKER), str(tree), env=env, cwd=tree)
 
     def ask(self, what: dict[str, Any]) -> dict[str, Any]:
         """Send one request, and wait for its answer."""
@@ -92,7 +103,8 @@ def main() -> None:
     parser.add_argument("--before", type=Path, required=True, help="root of the other source tree")
     parser.add_argument("--only", nargs="*", help="subjects whose names contain one of these")
     asked = parser.parse_args()
-    workers = {NEW: Worker(ROOT), AGAIN: Worker(ROOT), BEFORE: Worker(asked.before.resolve())}
+    trees = {NEW: ROOT, AGAIN: ROOT, BEFORE: asked.before.resolve()}
+    workers = {name: Worker.of_tree(tree) for name, tree in trees.items()}
     rows: list[dict[str, Any]] = []
     for name, shapes in (QUICK if asked.quick else SUBJECTS).items():
         if asked.only and not any(part in name for part in asked.only):

@@ -1,7 +1,7 @@
 """Measure tasks one after the other in a separate process.
 
-The record is written after every task. If a task hangs or breaks the device, its process ends; another
-process continues with the next task, so that only this task is lost.
+The record is written while tasks are measured. If a task hangs or breaks the device, its process ends;
+another process continues with the next task, so that only this task is lost.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from tilewright.tune.contest import Readings, watched
 from tilewright.tune.machine import machine
 
 MOST_PROCESSES = 8
+KEEP_SECONDS, KEEP_SHARE = 2.0, 30
+"""Seconds between two writes of the record, at least, and the same in times of the last write. A task whose
+row is lost with its process is measured again."""
+
 LOST = 3
 """Exit status of a process that has lost its device."""
 
@@ -90,6 +94,7 @@ class Record:
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.doing, self.clocks = path, path.with_suffix(".doing"), path.with_suffix(".clocks")
+        self._due = 0.0
         path.parent.mkdir(parents=True, exist_ok=True)
         self.found: dict[str, Any] = {"benchmark": name, "machine": None, "builds": [], "rows": []}
 
@@ -98,14 +103,17 @@ class Record:
         return self
 
     def keep(self) -> None:
-        part = self.path.with_suffix(".part")
+        begin, part = time.monotonic(), self.path.with_suffix(".part")
         part.write_text(json.dumps(self.found, indent=1, default=str) + "\n")
         part.replace(self.path)
+        end = time.monotonic()
+        self._due = end + max(KEEP_SECONDS, KEEP_SHARE * (end - begin))
 
     def add(self, at: int, task: Task, row: dict[str, Any]) -> None:
-        """Add the row of the task with this number."""
+        """Add the row of the task with this number; the file follows soon after."""
         self.found["rows"].append({"at": at, "group": task.group, "problem": str(task)} | row)
-        self.keep()
+        if time.monotonic() > self._due:
+            self.keep()
 
 
 def run(
@@ -137,6 +145,7 @@ def run(
             at, what = json.loads(record.doing.read_text())
             print(f"BROKEN, with status {status}: {tasks[at]}, {what}", flush=True)
             record.add(at, tasks[at], {"failed": f"the process ended with status {status} at: {what}"})
+    record.keep()
     for path in (record.doing, record.clocks):
         path.unlink(missing_ok=True)
 
@@ -155,9 +164,11 @@ def _go_through(tasks: Sequence[Task], record: Record, until: float, factor: flo
         try:
             row = task.measure(factor, progress)
         except DeviceLostError:
+            record.keep()
             os._exit(LOST)
         except Exception as error:  # noqa: BLE001 the others are still to be measured
             row = {"failed": repr(error)[:500]}
             print(f"FAILED {task}: {row['failed']}", flush=True)
-        record.add(at, task, row | {"wall_s": round(time.time() - begin, 1)})
+        record.add(at, task, row | {"wall_s": round(time.time() - begin, 2)})
+    record.keep()
     faulthandler.cancel_dump_traceback_later()

@@ -18,6 +18,7 @@ import complex as complex_products
 import dense_table
 import integers_cpu
 import split_k
+import survey_table
 import tuning
 
 from tilewright.runtime.outputs import output
@@ -65,6 +66,8 @@ def benchmarks(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def section(found: dict[str, Any], file: str) -> str:
     """Return the section of a benchmark: its machine and its table."""
     head = f"\n## {found['benchmark']}\n\n{where(found)}\n\nFile: `{file}`\n\n"
+    if seed := found.get("seed"):
+        head += f"Seed `{seed}`. `survey_problems.py` states the distribution of each part.\n\n"
     if found["rows"] and (how := found["rows"][0].get("how", "")).startswith("processor time"):
         head += f"Counted: {how}.\n\n"
     return head + TABLES[found["benchmark"]](found["rows"]) + "\n"
@@ -374,7 +377,14 @@ def sum_bits(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
+def surveyed(rows: Sequence[dict[str, Any]]) -> str:
+    """Speeds of the survey by part, its slowest problems, errors of estimates, and regret."""
+    parts = [f"{title}.\n\n{markdown(names, found)}" for title, names, found in survey_table.tables(rows)]
+    return "\n\n".join([*parts, survey_table.counts(rows) + "."])
+
+
 TABLES = {
+    "survey": surveyed,
     "complex": complexes,
     "sum_bits": sum_bits,
     "integers_cpu": integers,
