@@ -148,11 +148,11 @@ TOLD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         tw.LaunchError,
         "philox: seed=-1; nearest legal choice: 0",
     ),
-    "a kernel of a class": (lambda: tw.kernel(dict), TypeError, "a kernel is made of a function"),
+    "a kernel of a class": (lambda: tw.kernel(dict), TypeError, "the decorator takes a function"),
     "a kernel of a built-in": (
         lambda: tw.kernel(print),
         TypeError,
-        "a kernel is made of a function",
+        "the decorator takes a function",
     ),
     "a parameter declared wrongly": (
         lambda: tw.kernel(Y="N")(lambda X: None),

@@ -71,8 +71,8 @@ def test_copies_need_one_distribution() -> None:
         tw.copy(tw.load(sA.partition((8, 4))), sA.partition((8, 4)))
 
     assert [message for _, message, _ in said(author)] == [
-        "A_part and sA_part share the tile out to the threads in different ways",
-        "threads=... and A_part_1 share the tile out to the threads in different ways",
+        "A_part and sA_part distribute the tile differently over the threads",
+        "threads=... and A_part_1 distribute the tile differently over the threads",
     ]
 
 
@@ -101,7 +101,7 @@ def test_a_fragment_must_have_the_shape_of_the_distribution() -> None:
     [x] = kernels
     wide = tw.blocked((8, 16), (8, 4), (1, 0))
     [violation] = broken_rules(Copy(x, x, wide))
-    assert "share the tile out" in violation.message
+    assert "distribute the tile" in violation.message
 
 
 def test_distributions_must_cover_the_tile_exactly_once() -> None:
@@ -213,7 +213,7 @@ def vectors(
             vectors(vector=8, threads=(32, 8)),
             spec(),
             "vector width",
-            "each thread moves runs of 4 neighbours along dimension 1, which vectors of 8 do not fill",
+            "vectors of 8 do not divide the 4 contiguous elements of a thread along dimension 1",
             "vector=4",
         ),
         (

@@ -128,7 +128,7 @@ def test_numpy_scalars_are_plain_numbers_in_the_text() -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda x, y: x + y, "add of x (8, 8) and y (8, 8), whose elements lie in the threads in different"),
+        (lambda x, y: x + y, "add of x (8, 8) and y (8, 8), whose elements are distributed differently"),
         (lambda x, y: tw.where(x < 0.0, y, 0.0), "select of mask"),
     ],
 )

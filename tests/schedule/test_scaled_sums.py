@@ -240,7 +240,7 @@ def beside_another(A, B, SA, SB, bias, C):
     ("function", "message"),
     [
         (each_place, r"a scale that changes with each k; .* nearest legal choice: S\[m, k // 128\]"),
-        (of_the_other, r"a scale \[m, k\] of \[k, n\]: it varies along another axis"),
+        (of_the_other, r"a scale \[m, k\] of \[k, n\]: the scale varies along an axis"),
         (of_integers, r"scales of f32 of products that are summed in i32; nearest legal choice: operands"),
         (beside_another, r"one of several products has scales; .*nearest legal choice: one product"),
     ],

@@ -112,8 +112,8 @@ def refusal(call: Any) -> str:
 @pytest.mark.parametrize(
     ("barrier", "taken", "message"),
     [
-        (None, (), "which no other warps use; nearest legal choice: barrier=1"),
-        (None, (1, 2), "which no other warps use; nearest legal choice: barrier=3"),
+        (None, (), "that no other warps use; nearest legal choice: barrier=1"),
+        (None, (1, 2), "that no other warps use; nearest legal choice: barrier=3"),
         (0, (), "barrier=0: the warps of a role"),
         (16, (2,), "nearest legal choice: barrier=1"),
     ],
@@ -134,7 +134,7 @@ def test_without_a_number_the_nearest_free_one_is_named(barrier, taken, message:
 
 def test_outside_of_a_role_all_threads_of_the_block_meet() -> None:
     said = refusal(lambda x, scratch: tw.reduce_sum(x, 1, scratch=scratch, barrier=1))
-    assert "barrier=1 outside of a role, where all threads of the block meet" in said
+    assert "barrier=1 outside of a role; there a barrier is for all threads" in said
     assert "nearest legal choice: no barrier" in said
 
 
@@ -146,4 +146,4 @@ def test_a_wrong_number_is_refused_where_no_warps_meet_too(what: str) -> None:
         else:
             tw.redistribute(x, x, barrier=99)
 
-    assert "barrier=99 outside of a role, where all threads of the block meet" in refusal(call)
+    assert "barrier=99 outside of a role; there a barrier is for all threads" in refusal(call)

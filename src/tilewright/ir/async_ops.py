@@ -293,10 +293,10 @@ class Peer(Op):
     def verify(self) -> Iterator[Violation]:
         """Require a tensor in the block's own shared memory."""
         if self.source.tensor.memory is not Memory.SHARED:
-            text = f"{self.source} lies in global memory, which all blocks reach as it is"
+            text = f"{self.source} lies in global memory, which all blocks can access directly"
             yield self.violation("peer", text, str(self.source))
         elif self.source.tensor.block is not None or self.source.tensor.indices:
-            text = f"{self.source} is a view of another block's memory, or of rows that are chosen there"
+            text = f"{self.source} is a view of another block's memory, or a gather of its rows"
             yield self.violation("peer", text, f"tw.hopper.peer of {self.source.buffer}, and its view")
 
 

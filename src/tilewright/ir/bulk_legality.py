@@ -77,7 +77,9 @@ def verify_bulk_copy(op: Copy) -> Iterator[Violation]:
         text = f"{tensor} is {kind}, {tile} is {tile.dtype}; TMA converts nothing"
         yield op.violation("dtype", text, str(kind))
     if kind.bytes > 1 and kind.name not in TMA_DTYPES:
-        yield op.violation("dtype", f"TMA moves no {kind}", f"{', '.join(TMA_DTYPES)}, or types of 8 bits")
+        yield op.violation(
+            "dtype", f"TMA does not support {kind}", f"{', '.join(TMA_DTYPES)}, or types of 8 bits"
+        )
     if op.other != 0:
         yield op.violation("other", f"TMA reads 0 outside of {tensor}, not {op.other}", "tw.copy")
     if tensor.tensor.shape != tile.tensor.shape:
@@ -126,7 +128,7 @@ def _verify_box(op: Copy, tensor: Value, box: Box) -> Iterator[Violation]:
         yield op.violation("tma", text, nearest)
     for dim, (side, step, span) in enumerate(zip(box.sides, box.steps, box.spans, strict=True)):
         if step > 1 and (dim == box.inner or step > MOST_STEP or op.way[0] == "shared"):
-            text = f"the box takes one of {step} elements of dimension {dim} of {array}"
+            text = f"the box takes one of every {step} elements of dimension {dim} of {array}"
             nearest = f"steps of up to {MOST_STEP} along other dimensions than the contiguous one, in loads"
             yield op.violation("tma", text, f"{nearest}; or tw.copy")
         elif span > BULK.extent:

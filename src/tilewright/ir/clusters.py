@@ -110,7 +110,10 @@ def violations(kernel: Kernel) -> Iterator[Violation]:
     for op in ops:
         yield from _operation(op, kernel.cluster)
         if reaches_memory and isinstance(op, Arrive) and op.relaxed:
-            text = "relaxed, but the kernel's threads access other blocks' memory, which it does not order"
+            text = (
+                "a relaxed barrier does not order accesses, and the kernel's threads access other "
+                "blocks' memory"
+            )
             yield op.violation("arrive", text, "relaxed=False")
 
 

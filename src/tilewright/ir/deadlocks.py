@@ -40,7 +40,7 @@ def violations(kernel: Kernel) -> Iterator[Violation]:
             much = f"{abs(more)} times {'more' if more > 0 else 'less'}"
             near = "equally many tw.role_barrier of all threads in each role"
             yield found[0].violation(
-                "role_barrier", f"warp {number} meets all others {much} than warp 0", near
+                "role_barrier", f"warp {number} reaches the barrier of all warps {much} than warp 0", near
             )
             return
 

@@ -85,7 +85,10 @@ def verify_elementwise(op: Elementwise) -> Iterator[Violation]:
             elif wanted != given:
                 projected = f"tw.load(tensor, {full}.distribution.projected({given}))"
                 nearest = f"the result of a reduction of {full}, or {projected}"
-            text = f"{op.function} of {shapes}, whose elements lie in the threads in different ways ({both})"
+            text = (
+                f"{op.function} of {shapes}, whose elements are distributed differently over the "
+                f"threads ({both})"
+            )
             yield op.violation("elementwise", text, nearest)
             break
     if op.function in CONVERSION:

@@ -166,7 +166,7 @@ class ReadIndex(Op):
             text = f"{self.source} is not a single element of a tensor in memory"
             yield self.violation("index", text, f"an index for each dimension of {self.source}")
         elif self.source.tensor.indices:
-            text = f"the place of {self.source} is read from {self.source.tensor.indices[0]} itself"
+            text = f"{self.source} is itself indexed by integers in memory, {self.source.tensor.indices[0]}"
             yield self.violation("index", text, "tw.index of the row, then of the element")
         elif self.source.dtype.kind not in ("int", "uint") or self.source.dtype.bits < 8:
             yield self.violation(

@@ -164,7 +164,7 @@ def verify_copy(op: Copy) -> Iterator[Violation]:
         elif op.distribution is not None:
             own = next(v for v in (op.source, op.target) if getattr(v.type, "distribution", None))
             nearest = f"no threads=: {own} brings its own"
-        text = f"{' and '.join(maps.values())} share the tile out to the threads in different ways"
+        text = f"{' and '.join(maps.values())} distribute the tile differently over the threads"
         yield op.violation("distribution", text, nearest)
     else:
         yield from _verify_spread(op, next(iter(maps)), source)
@@ -188,7 +188,7 @@ def verify_async_copy(op: Copy) -> Iterator[Violation]:
         yield op.violation(
             "copy_async",
             f"vector {op.vector} of {op.source.dtype} is {size} bytes; copy_async moves {in_words(widths)}",
-            f"vector={least}" if fits else "no vector: it is copied at once",
+            f"vector={least}" if fits else "no vector=, and a synchronous copy",
         )
 
 
@@ -222,8 +222,11 @@ def _verify_spread(op: Copy, spread: Distribution, shape: tuple[Int, ...]) -> It
     if vector < 1 or vector & (vector - 1):
         yield op.violation("vector width", f"vector {vector} is not a power of two", nearest)
     elif run % vector:
-        text = f"each thread moves runs of {run} neighbours along dimension {dim}, which vectors of {vector}"
-        yield op.violation("vector width", f"{text} do not fill", nearest)
+        text = (
+            f"vectors of {vector} do not divide the {run} contiguous elements of a thread along "
+            f"dimension {dim}"
+        )
+        yield op.violation("vector width", text, nearest)
     elif widest > LARGEST_ACCESS_BYTES:
         text = f"vector {vector} makes accesses of {widest} bytes, more than {LARGEST_ACCESS_BYTES}"
         yield op.violation("vector width", text, nearest)

@@ -265,7 +265,7 @@ def _in_place(sign: str, apply: Callable[[Any, object], Any]) -> Callable[[Fragm
         if made.dtype != self.dtype:
             nearest = "`//=`, or " if sign == "/" else ""
             raise TraceError(
-                f"`{sign}=` would make {made.dtype} of {self!r}, whose dtype stays; nearest legal choice: "
+                f"`{sign}=` gives {made.dtype}, and {self!r} cannot change its dtype; nearest legal choice: "
                 f"{nearest}`y = {self.value.name} {sign} ...`",
                 here(),
             )

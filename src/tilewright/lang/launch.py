@@ -93,8 +93,8 @@ def _check_known(what: str, known: Int | Cond, named: set[Sym]) -> None:
     inside = sorted(sym.name for sym in named - current().sizes)
     if inside:
         raise TraceError(
-            f"{what} {known} depends on {', '.join(inside)}, which only the running kernel knows; "
-            "it may depend on sizes and constants",
+            f"{what} {known} depends on {', '.join(inside)}, which is known only when the kernel runs; it "
+            "may depend on sizes and constants",
             here(),
         )
 

@@ -124,7 +124,8 @@ def shared(
         if swizzle != 128 or view.shape[-1:] != (columns,):
             length = view.shape[-1] if view.shape else 1
             raise TraceError(
-                f"swizzle={swizzle} of rows of {length} {kind}; nearest legal choice: swizzle=128 with rows "
+                f"swizzle={swizzle} with rows of {length} {kind}; nearest legal choice: swizzle=128 with "
+                "rows "
                 f"of {columns}",
                 here(),
             )

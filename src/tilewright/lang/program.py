@@ -99,15 +99,13 @@ class Program:
         sync: str = EXPLICIT,
     ) -> None:
         if not (inspect.isfunction(function) or inspect.ismethod(function)):
-            raise SignatureError(
-                f"@tw.kernel of {shown(function)}: a kernel is made of a function, which describes it"
-            )
+            raise SignatureError(f"@tw.kernel of {shown(function)}: the decorator takes a function")
         self.function: Callable[..., object] = function
         self.name = function.__name__ if function.__name__.isidentifier() else "kernel"  # a lambda
         if sync not in SYNC:
             raise SignatureError(
-                f"kernel {self.name}: sync={shown(sync)}; nearest legal choice: sync={EXPLICIT!r}, the "
-                f"author places barriers and waits, or sync={AUTO!r}, they follow from the accesses"
+                f"kernel {self.name}: sync={shown(sync)}; nearest legal choice: sync={EXPLICIT!r} (the "
+                f"author places barriers and waits) or sync={AUTO!r} (the library places them)"
             )
         self.sync = sync
         self.__doc__ = function.__doc__
@@ -169,8 +167,8 @@ class Program:
         if isinstance(made, Flow):
             where = made.stores[0].location if made.stores else None
             raise TraceError(
-                f"kernel {self.name} is a loop over tw.tiles: it describes the computation, and only a "
-                "schedule makes an explicit kernel of it",
+                f"kernel {self.name} is a dataflow kernel: a schedule must first expand it into an "
+                "explicit kernel",
                 where,
             )
         return made

@@ -147,7 +147,7 @@ def meeting(barrier: Index | None, why: str) -> Callable[[], object]:
     number = None if barrier is None else unwrap(barrier)
     if not tracer.roles:
         if number is not None:
-            text = f"barrier={number} outside of a role, where all threads of the block meet"
+            text = f"barrier={number} outside of a role; there a barrier is for all threads of the block"
             raise TraceError(f"{text}; nearest legal choice: no barrier", here())
         return lambda: tracer.emit(Barrier)
     if number is None and tracer.roles[-1] == 1:
@@ -155,14 +155,14 @@ def meeting(barrier: Index | None, why: str) -> Callable[[], object]:
     most = tracer.arch.named_barriers
     if not most:
         text = (
-            f"{why} meet at a barrier of their own, which {tracer.arch.name} does not have inside of a role"
+            f"{why} need a barrier of their own, which {tracer.arch.name} does not support inside of a role"
         )
         raise TraceError(f"{text}; nearest legal choice: a role of one warp, or none", here())
     if number is None or not 1 <= bounds(number)[0] <= bounds(number)[1] <= most:
         free = next((n for n in range(1, most + 1) if n not in tracer.numbers), 1)
         given = "" if number is None else f"barrier={number}: "
         raise TraceError(
-            f"{given}{why} meet at a numbered barrier, 1 to {most}, which no other warps use; "
+            f"{given}{why} need a numbered barrier, 1 to {most}, that no other warps use; "
             f"nearest legal choice: barrier={free}",
             here(),
         )

@@ -376,7 +376,7 @@ def unwrap(value: object) -> Int:
     if isinstance(value, Expr):
         return value
     if isinstance(value, InMemory):
-        text = f"{value!r} lies in memory; nearest legal choice: tw.index(...), which reads an integer there"
+        text = f"{value!r} is in memory; nearest legal choice: tw.index(...), which loads it as an integer"
         raise TraceError(text, here())
     if isinstance(value, Collective):
         raise TraceError(

@@ -80,8 +80,8 @@ class Tiles:
             if isinstance(part, slice):
                 if part != slice(None):
                     raise TraceError(
-                        f"tiles {spelled_slice(part)} of dimension {dim}: an index or ':' chooses tiles; "
-                        "nearest legal choice: slice the tensor before it is cut into tiles",
+                        f"tiles {spelled_slice(part)} of dimension {dim}: only an index or ':' chooses "
+                        "tiles; nearest legal choice: slice the tensor before .tiles",
                         here(),
                     )
                 continue
@@ -298,7 +298,7 @@ class Tensor(Rearranged):
         """Return rows along the dimension that a tensor of integers indexes, and slices along the others."""
         [dim, *more] = (at for at, part in enumerate(parts) if isinstance(part, Tensor))
         if more:
-            text = "one tensor of integers chooses rows; nearest legal choice: X.rows(I).rows(J, dim=1)"
+            text = "one tensor of integers gathers rows; nearest legal choice: X.rows(I).rows(J, dim=1)"
             raise TraceError(f"{len(more) + 1} tensors as indices of {self.value.name}: {text}", here())
         index, parts[dim] = parts[dim], slice(None)
         kept = sum(isinstance(part, slice) for part in parts[:dim])
@@ -322,8 +322,8 @@ class Tensor(Rearranged):
         if (flow := current().flow) is not None:
             raise flow.no_arithmetic(self)
         raise TraceError(
-            f"{self.value.name} lies in {self.memory.value} memory, arithmetic is done in registers: bring "
-            "it there with `tw.load(...)`, or multiply tiles with `tw.mma`",
+            f"{self.value.name} is in {self.memory.value} memory, and arithmetic needs registers: load it "
+            "with `tw.load(...)`, or multiply tiles with `tw.mma`",
             here(),
         )
 

@@ -155,7 +155,7 @@ def _against_boxes(
     if divisor(box.starts[box.inner]) % unit:
         found.append(f"its tiles begin at {box.starts[box.inner]}, which is no multiple of {unit}")
     if set(box.steps) != {1}:
-        found.append(f"its tiles take every {max(box.steps)}th element")
+        found.append(f"its tiles take one of every {max(box.steps)} elements")
     if max(box.spans) > BULK.extent:
         found.append(f"its tiles span {max(box.spans)} elements; bulk copies span at most {BULK.extent}")
     return tuple(found)

@@ -52,7 +52,7 @@ REFUSED = {
     ),
     "every second column": (
         lambda X: X.embed(1, (64,), (2,), 0).tile((16, 64), (0, 0)),
-        "the box takes one of 2 elements of dimension 1 of X",
+        "the box takes one of every 2 elements of dimension 1 of X",
         "steps of up to 8 along other dimensions than the contiguous one, in loads",
     ),
     "windows that overlap": (

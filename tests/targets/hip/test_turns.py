@@ -97,7 +97,9 @@ def test_roles_meet_at_different_lines(arch: str, warps: int) -> None:
 
 
 def test_a_role_that_comes_less_often_is_refused() -> None:
-    with pytest.raises(LegalityError, match=r"warp 2 meets all others 3 times more than warp 0") as refused:
+    with pytest.raises(
+        LegalityError, match=r"warp 2 reaches the barrier of all warps 3 times more than warp 0"
+    ) as refused:
         handed_over.bind(warps=2, behind=0).compile(*rows().values(), target="hip", arch="gfx942")
     assert "equally many tw.role_barrier of all threads in each role" in str(refused.value)
 
@@ -128,7 +130,7 @@ def test_what_the_machine_has_not_is_refused(
 
 
 def test_several_warps_of_a_role_meet_nowhere_by_themselves() -> None:
-    with pytest.raises(tw.TraceError, match="which gfx942 does not have inside of a role"):
+    with pytest.raises(tw.TraceError, match="which gfx942 does not support inside of a role"):
         summed_by_a_role.compile(
             np.zeros((1, 128), np.float32), np.zeros(1, np.float32), target="hip", arch="gfx942"
         )

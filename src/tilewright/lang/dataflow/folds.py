@@ -60,8 +60,8 @@ def accumulate(flow: Recorder, acc: Accumulator, other: Any, sign: str) -> Accum
     terms = [*_terms(other.node, span, sign == "-")]
     if not terms:
         raise TraceError(
-            f"{tile_name(acc)} {sign}= {tile_name(other)}: a step adds products along {span.name}, and its "
-            "meaning may not depend on the length of a step; nearest legal choice: acc += a @ b of operands, "
+            f"{tile_name(acc)} {sign}= {tile_name(other)}: the result would depend on the depth of the "
+            f"steps along {span.name}; nearest legal choice: acc += a @ b of operands, "
             "or acc.assign(...) for a fold",
             here(),
         )
@@ -82,14 +82,14 @@ def _add(flow: Recorder, acc: Accumulator, term: Sum, negative: bool, source: Ti
         )
     if negative and not term.a.dtype.is_float:
         raise TraceError(
-            f"{tile_name(acc)} -= ... of {term.a.dtype}, whose lowest number has no negative; nearest legal "
+            f"{tile_name(acc)} -= ... of {term.a.dtype}, whose lowest value cannot be negated; nearest legal "
             "choice: an accumulator of its own, which is subtracted after the loop",
             here(),
         )
     a = flow.make(Map, term.a.dtype, term.a.axes, "neg", (term.a,)) if negative else term.a
     if acc.precision == TF32 and (term.a.dtype, term.b.dtype) != (f32, f32):
         raise TraceError(
-            f"{tile_name(acc)} has precision={TF32!r}, which only products of f32 have, and the operands are "
+            f"{tile_name(acc)} has precision={TF32!r}, which needs operands of f32, and the operands are "
             f"{term.a.dtype} and {term.b.dtype}; nearest legal choice: tw.zeros() without precision",
             here(),
         )
@@ -120,14 +120,16 @@ def change(flow: Recorder, acc: Accumulator, how: str, value: Tile) -> Accumulat
     if node.dtype != before.dtype:
         if how != "assign":
             raise TraceError(
-                f"`{how}=` would make {node.dtype} of an accumulator of {before.dtype}; nearest legal "
+                f"`{how}=` would change the dtype of the accumulator from {before.dtype} to {node.dtype}; "
+                "nearest legal "
                 f"choice: `y = {acc.variable} {how} ...`",
                 here(),
             )
         node = flow.converted(node, before.dtype)
     if flow.loops and flow.loops[-1] not in acc.outer and how != "assign":
         raise TraceError(
-            f"`{how}=` within steps: its meaning may not depend on the length of a step; nearest legal "
+            f"`{how}=` in a loop over steps: the result would depend on the depth of the steps; nearest "
+            "legal "
             "choice: `acc += a @ b`, the operation after the loop, or acc.assign(...) for a fold",
             here(),
         )

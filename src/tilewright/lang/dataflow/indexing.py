@@ -81,16 +81,18 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
     missing = [s.name for s in flow.tiles if s.kind == BATCH and s not in at and s is not cut]
     if missing:
         raise TraceError(
-            f"{name} is stored along {places}, so that all {', '.join(missing)} would write the same "
-            f"elements; nearest legal choice: {name}[{', '.join([*missing, *(s.name for s in at)])}]",
+            f"{name} is stored along {places}, so all tiles along {', '.join(missing)} would write the "
+            "same elements; nearest legal choice: "
+            f"{name}[{', '.join([*missing, *(s.name for s in at)])}]",
             here(),
         )
     if any(earlier.operand.name == name for earlier in flow.stores):
         raise TraceError(f"{name} is stored twice; nearest legal choice: one store of the last value", here())
     if not fits(node.axes, axes):
         raise TraceError(
-            f"{name}[{places}] = a tile along {spelled(node)}: its axes are not among those of the store; "
-            "nearest legal choice: the same axes, a reduction over the others, or None for a broadcast axis",
+            f"{name}[{places}] = a tile along {spelled(node)}: the tile has axes that the store does not "
+            "have; nearest legal choice: the same axes, a reduction over the others, or None for a "
+            "broadcast axis",
             here(),
         )
     flow.stores.append(Store(operand, at, node, location=here()))
@@ -158,8 +160,8 @@ def _check_index(tensor: Tensor, one: Any) -> None:
         )
     elif isinstance(one, Tensor | Tile):
         raise TraceError(
-            f"{tensor.value} is indexed with {shown(one)}, whose values only the running kernel knows; "
-            f"nearest legal choice: {EXPLICIT}, where tw.Tensor.rows gathers",
+            f"{tensor.value} is indexed with {shown(one)}, whose values are known only when the kernel "
+            f"runs; nearest legal choice: {EXPLICIT}, where tw.Tensor.rows gathers",
             here(),
         )
     elif one is not None and (isinstance(one, bool) or not isinstance(one, int | Scalar)):
@@ -233,8 +235,8 @@ def new_axes(tile: Tile, node: Node, index: tuple[Any, ...]) -> tuple[Axis, ...]
             made.append(left.pop(0))
         else:
             raise TraceError(
-                f"{tile_name(tile)} is indexed with {shown(one)}: a tile is taken whole; nearest legal "
-                "choice: : for each axis and None for a new one, e.g. x[:, None]",
+                f"{tile_name(tile)} is indexed with {shown(one)}: a tile cannot be sliced; nearest legal "
+                "choice: `:` for each axis and None for a new one, e.g. x[:, None]",
                 here(),
             )
     return (*made, *left)

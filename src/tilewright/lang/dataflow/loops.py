@@ -95,7 +95,7 @@ def tiles(
     text = f"tw.tiles({of.value})" if isinstance(of, Tensor) else f"tw.tiles({extents})"
     if tracer.flow is not None:
         raise TraceError(
-            "tw.tiles a second time: a kernel is one loop over the tiles of its results; nearest legal "
+            "a second loop over tw.tiles: a kernel has one loop over the tiles of its results; nearest legal "
             "choice: several stores in one loop, or two kernels",
             here(),
         )
@@ -104,7 +104,7 @@ def tiles(
     single = max(len(extents) - 2, 0) if batch is None else batch
     if not 0 <= single < len(extents):
         raise TraceError(
-            f"batch={single} of {len(extents)} dimensions; nearest legal choice: {len(extents) - 1}", here()
+            f"batch={single} for {len(extents)} dimensions; nearest legal choice: {len(extents) - 1}", here()
         )
     if groups is not None:
         _check_groups(groups, extents, batch)
@@ -117,14 +117,14 @@ def _check_groups(groups: Any, extents: tuple[Int, ...], batch: int | None) -> N
     is_fit = isinstance(groups, Tensor) and len(groups.shape) == 1 and groups.dtype.name in ("i32", "i64")
     if not is_fit:
         raise TraceError(
-            f"groups={shown(groups)}; nearest legal choice: an array of the kernel, of i32 or i64 and one "
-            "dimension, which holds one more than the last row of each group",
+            f"groups={shown(groups)}; nearest legal choice: an array parameter of i32 or i64 with one "
+            "dimension; element g is the index of the last row of group g, plus 1",
             here(),
         )
     if len(extents) != 2 or batch:
         raise TraceError(
-            f"groups= of {len(extents)} dimensions{f', batch={batch}' if batch else ''}: the rows of a "
-            "matrix fall into groups; nearest legal choice: an array of two dimensions, without batch=",
+            f"groups= for {len(extents)} dimensions{f', batch={batch}' if batch else ''}: groups divide "
+            "the rows of a matrix; nearest legal choice: an array of two dimensions, without batch=",
             here(),
         )
 
@@ -338,9 +338,7 @@ class _TilesLoop(_SpanLoop):
         """Return the spans of the groups, of their rows and of the columns."""
         ends = operand_of(flow, groups)
         if ends.transforms:
-            raise TraceError(
-                f"groups= is a view of {ends.name}; nearest legal choice: an array of its own", here()
-            )
+            raise TraceError(f"groups= is a view of {ends.name}; nearest legal choice: a whole array", here())
         (count,), (rows, columns) = ends.shape, self.extents
         index = Span(names[0], count, BATCH)
         return index, Span(names[1], rows, TILE, Groups(index, ends)), Span(names[2], columns, TILE)

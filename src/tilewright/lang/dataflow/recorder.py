@@ -139,7 +139,7 @@ def _no_broadcast(function: str, nodes: Sequence[Node], met: Sequence[str]) -> T
             nearest = f"{name}[{text}]" if len(node.axes) < len(full.axes) else f"{name}.T"
             break
     return TraceError(
-        f"{function} of {shapes}: axes are aligned from the last on, and these do not fit; nearest legal "
+        f"{function} of {shapes}: axes are aligned from the last one, and these differ; nearest legal "
         f"choice: {nearest}",
         here(),
     )
@@ -157,8 +157,9 @@ def scale_axes(scale: Node, of: Node) -> tuple[Axis, ...]:
     """
     if any(axis is not None and axis not in of.axes for axis in scale.axes):
         raise TraceError(
-            f"a scale {_shown(scale)} of {_shown(of)}: it varies along another axis than the operand; "
-            f"nearest legal choice: a scale along {spelled(of)}, or the other operand's",
+            f"a scale {_shown(scale)} of {_shown(of)}: the scale varies along an axis that the operand "
+            f"does not have; nearest legal choice: a scale along {spelled(of)}, or pass it as the "
+            "scale of the other operand",
             here(),
         )
     return tuple(axis if axis in scale.axes else None for axis in of.axes)
@@ -189,8 +190,8 @@ def product_axes(a: Node, b: Node) -> tuple[Span, tuple[Axis, ...]]:
         )
     if inner.kind != STEPS:
         raise TraceError(
-            f"{what} sums along {inner.name}, along which the results are cut into tiles; nearest legal "
-            f"choice: for k in tw.steps({inner.extent}), and k in the place of {inner.name}",
+            f"{what} sums along {inner.name}, which is an axis of the tiles; nearest legal choice: for k "
+            f"in tw.steps({inner.extent}), and k instead of {inner.name}",
             here(),
         )
     made = (*a.axes[:-1], *b.axes[1:])
@@ -281,7 +282,7 @@ class Recorder(TileRecorder):
         if made is None:
             number: Node = self.make(NumberParam, value.dtype, (), value.name)
             return number
-        assert isinstance(made, Elementwise), "numbers are computed element by element"
+        assert isinstance(made, Elementwise), "only elementwise functions take numbers alone"
         return self.mapped(made.function, made.operands_, made.dtype).node
 
     # ---------------------------------------------------------------- elementwise

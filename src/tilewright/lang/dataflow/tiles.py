@@ -50,10 +50,10 @@ class SpanIndex:
     def _no_arithmetic(self, *_: object) -> NoReturn:
         name = self.span.name
         raise TraceError(
-            f"{name} is a span, not an integer: it indexes arrays, A[{name}, ...], or A[{name} // 128, ...] "
-            "if neighbours share an element, and has no other arithmetic and no order; nearest legal choice: "
-            "a view of the array, A[1:] for shifted places, or an explicit kernel, whose tw.block_index and "
-            "tw.range give integers",
+            f"{name} is a span, not an integer: it can only index arrays, as in A[{name}, ...] or, if 128 "
+            f"neighbours share an element, A[{name} // 128, ...]; nearest legal choice: a view of the "
+            "array, such as A[1:] for shifted indices, or an explicit kernel, where tw.block_index "
+            "and tw.range give integers",
             here(),
         )
 
