@@ -3,7 +3,7 @@
     python benchmarks/survey.py --commit HASH --cache FOLDER --json results/h200_survey.json [--seconds 540]
     python benchmarks/survey.py --phase compile|time …     [--parts "aligned; odd, small"] [--per-part 20]
     python benchmarks/survey.py --target cpu --json results/cpu_survey.json
-    python benchmarks/survey.py --summary results/h200_survey.json
+    python benchmarks/survey.py --summary results/h200_survey.json [--plot FILE]
 
 It is the measure of every change of speed.  `survey_problems.py` states the distributions.  All kernels are
 compiled first, in parallel processes that share the cache; then one process checks each result and times our
@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -242,6 +243,9 @@ class SurveyTask:
         row |= self._known(plans, progress)
         progress.begin("the peer", HANGS_SECONDS)
         row["without"] = agreeing(memory, calls)
+        for name, why in row["without"].items():
+            if why.startswith("it differs"):
+                print(f"DIFFERS {self}, {name}: {why}", flush=True)
         timed: dict[str, Any] = {OURS: calls.ours, **calls.peers}
         wanted = progress.record.found.get("candidates", {}).get(str(self), ())
         others, wrong = {}, {}
@@ -254,8 +258,10 @@ class SurveyTask:
                 print(f"WRONG {self} {text}: {error}", flush=True)
         timed |= {name: call for name, (_, call) in others.items()}
         progress.begin("timing", HANGS_SECONDS)
-        effort = Effort(seconds * CALL_SECONDS * len(timed), 0.0, LEAST, MOST)
+        effort, late = Effort(seconds * CALL_SECONDS * len(timed), 0.0, LEAST, MOST), late_of(clock)
         taken = measure(timed, memory.target, effort=effort, clock=clock)
+        if late_of(clock) > late:
+            row["late"] = late_of(clock) - late
         row |= outcome({one.name: one.samples_us for one in taken.timings}, [*calls.peers])
         if wanted:
             row["candidates"] = {text: round(taken[name].us.median, 3) for name, (text, _) in others.items()}
@@ -272,6 +278,12 @@ class SurveyTask:
             limit = limit_us(self.problem, *plans[-1].call.machine)
             row["limit_us"], row["limit"] = limit if limit is not None else (None, "")
         return row
+
+
+def late_of(clock: Clock) -> int:
+    """Return the number of samples in which the device waited for the host."""
+    found = re.search(r"waited for the host in (\d+) of", clock.how)
+    return int(found[1]) if found else 0
 
 
 def candidate(memory: TorchMemory, calls: Calls, text: str) -> Any:
@@ -310,15 +322,21 @@ def outcome(samples: dict[str, Sequence[float]], peers: Sequence[str]) -> dict[s
 
 
 @cache
-def _hosts() -> Hosts:
-    return Hosts()
+def _hosts(busy: bool) -> Hosts:
+    return Hosts(busy=busy)
 
 
 @dataclass(frozen=True)
 class HostTask:
-    """Checks and times a problem on processors, each library in a process of its own."""
+    """Checks and times a problem on processors, each library in a process of its own.
+
+    Args:
+        problem: the problem.
+        busy: whether to count processor time, for one thread.
+    """
 
     problem: SurveyProblem
+    busy: bool
 
     @property
     def group(self) -> str:
@@ -330,7 +348,7 @@ class HostTask:
     def measure(self, seconds: float, progress: Progress) -> dict[str, Any]:
         """Compare a sample with f64, and time both libraries in turns; see `isolated.Task`."""
         progress.begin("processes apart", 2 * HANGS_SECONDS)
-        made, samples = _hosts().measured(self.problem, seconds)
+        made, samples = _hosts(self.busy).measured(self.problem, seconds)
         peers = [name for name in samples if name != OURS]
         return {"call": self.problem.record()} | made | outcome(samples, peers)
 
@@ -353,6 +371,8 @@ def asked_for() -> argparse.Namespace:
     made.add_argument("--cache", type=Path, help="folder of compiled kernels; default: a new one")
     made.add_argument("--candidates", type=int, default=0, help="proposals to time for some problems")
     made.add_argument("--summary", type=Path, help="print the summary of a file, and measure nothing")
+    made.add_argument("--plot", type=Path, help="a picture of predicted and measured times: .png, .svg, .pdf")
+    made.add_argument("--busy", action="store_true", help="on processors: processor time, for one thread")
     made.add_argument("--rehearse", action="store_true", help="a GPU's program with PyTorch on processors")
     asked = made.parse_args()
     asked.device = "cpu" if asked.rehearse else asked.target
@@ -372,13 +392,18 @@ def main() -> None:
     begun = time.time()
     asked = asked_for()
     if asked.summary is not None:
-        print(survey_table.text(json.loads(asked.summary.read_text())["rows"]))
+        rows = json.loads(asked.summary.read_text())["rows"]
+        print(survey_table.text(rows))
+        if asked.plot is not None:
+            survey_table.draw(rows, asked.plot)
         return
     problems = survey(asked.seed, asked.names, asked.per_part)
     if asked.most_flops is not None:
         problems = [one for one in problems if one.flops <= asked.most_flops]
     on_gpu = asked.target == "cuda"
-    tasks: list[Any] = [SurveyTask(one, asked.device) if on_gpu else HostTask(one) for one in problems]
+    tasks: list[Any] = [
+        SurveyTask(one, asked.device) if on_gpu else HostTask(one, asked.busy) for one in problems
+    ]
     record = Record(asked.json or Path(tempfile.mkdtemp()) / "survey.json", "survey")
     with tempfile.TemporaryDirectory() as folder, _OPEN:
         os.environ.setdefault("TILEWRIGHT_CACHE_DIR", str(asked.cache or folder))

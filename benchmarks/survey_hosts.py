@@ -1,9 +1,10 @@
 """Our library and NumPy in a process each, which time one problem of the survey in turns.
 
-    python benchmarks/survey_hosts.py ours|theirs
+    python benchmarks/survey_hosts.py ours|theirs [busy]
 
 The program answers requests, each a line of JSON.  A process is quiet before it answers: idle threads of a
-library do not slow the other one.
+library do not slow the other one.  On a machine that is busy with other work, processor time is counted, for
+one thread in each process.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import random
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -20,19 +22,26 @@ from against import Worker
 from survey_calls import AGREE, NUMPY, NUMPY_F32, OURS, NumpyMemory, calls_of, check
 from survey_problems import SurveyProblem
 
-from tilewright.tune.clocks import Clock, clock_for
+from tilewright.tune.clocks import BusyClock, Clock, clock_for
 
-PROCESSES = {"ours": "ours", "theirs": "theirs"}
 THEIRS = (NUMPY, NUMPY_F32)
 SECONDS, LEAST, MOST = 0.6, 5, 15
 """Seconds of timing, and the number of rounds."""
 
 
-class Hosts:
-    """Both processes, from the asking side."""
+ONE_THREAD = {"TILEWRIGHT_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
-    def __init__(self) -> None:
-        self._workers = {side: Worker(__file__, side) for side in ("ours", "theirs")}
+
+class Hosts:
+    """Both processes, from the asking side.
+
+    Args:
+        busy: whether to count processor time, for one thread.
+    """
+
+    def __init__(self, *, busy: bool) -> None:
+        env, words = {**os.environ, **(ONE_THREAD if busy else {})}, ("busy",) if busy else ()
+        self._workers = {side: Worker(__file__, side, *words, env=env) for side in ("ours", "theirs")}
 
     def measured(self, one: SurveyProblem, factor: float) -> tuple[dict[str, Any], dict[str, list[float]]]:
         """Check a problem in both processes, and time all calls in turns.
@@ -64,7 +73,8 @@ class Hosts:
             shuffle(calls)
             for side, name in calls:
                 samples[name].append(self._workers[side].ask({"sample": name})["us"])
-        return {name: made["ours"][name] for name in ("error_of_bound", "schedule", "strides")}, samples
+        known = ("error_of_bound", "schedule", "strides", "how")
+        return {name: made["ours"][name] for name in known}, samples
 
 
 class Side:
@@ -96,7 +106,8 @@ class Side:
         seconds = [self._clock.sample(*one) * one[1] for one in self._calls.values()]
         sample = np.asarray(calls.sampled(made)).astype(np.complex128).ravel()
         numbers = [*sample.real.tolist(), *sample.imag.tolist()]
-        return answer | {"calls": [*works], "seconds": seconds, "sample": numbers}
+        answer |= {"calls": [*works], "seconds": seconds, "sample": numbers}
+        return answer | {"how": self._clock.how}
 
     def sample(self, name: str) -> dict[str, float]:
         """Return the time of a call, in microseconds."""
@@ -107,7 +118,7 @@ def main() -> None:
     # Output of libraries must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    with clock_for("cpu") as clock:
+    with nullcontext(BusyClock()) if "busy" in sys.argv else clock_for("cpu") as clock:
         side = Side(sys.argv[1], clock)
         for line in sys.stdin:
             asked = json.loads(line)

@@ -6,10 +6,13 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from reporting import table
 from survey_problems import CLASSES, PARTS, SurveyProblem
+
+from tilewright.tune.figures import new_figure, save
 
 BELOW = 0.95
 WORST = 20
@@ -202,6 +205,26 @@ def tables(rows: Sequence[Row]) -> list[tuple[str, Sequence[str], list[list[str]
         ("The chosen schedule's share of the best candidate's speed", REGRET_HEAD, [*regrets(rows)]),
     ]
     return [one for one in found if one[2]]
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """Draw measured over predicted times, a colour for each part."""
+    known = [row for row in rows if row.get("predicted_us") and "us" in row]
+    figure = new_figure((8, 6))
+    axes = figure.subplots()
+    for part in PARTS:
+        found = [(row["predicted_us"], row["us"]) for row in known if row["group"] == part]
+        if found:
+            axes.plot(*zip(*found, strict=True), ".", markersize=4, label=part)
+    ends = [bound(row[name] for row in known for name in ("predicted_us", "us")) for bound in (min, max)]
+    for factor in (0.8, 1, 1.25):
+        axes.plot(ends, [factor * end for end in ends], color="0.6", linewidth=0.8, zorder=0)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("predicted, µs; lines: 0.8, 1 and 1.25 of it")
+    axes.set_ylabel("measured, µs")
+    axes.legend(fontsize=7)
+    save(figure, path)
 
 
 def counts(rows: Sequence[Row]) -> str:
