@@ -145,7 +145,7 @@ def build(one: SurveyProblem, device: str, most: int) -> dict[str, Any]:
         with recorded(launch=False) as plans:
             calls.ours()
         found |= described(plans)
-        question = question_of(plans[-1]) if most else None
+        question = question_of(plans[-1]) if most and plans else None
         if question is not None and one.op == "matmul":
             schedules = dict.fromkeys(proposals(question, most))
             for schedule in [*schedules]:

@@ -23,7 +23,9 @@ from tilewright.checking.references import attention_room, chained, softmax_atte
 from tilewright.checking.sample import normal
 from tilewright.dtypes import IN_TORCH, dtype
 from tilewright.errors import WrongResultError
+from tilewright.namespaces import part
 from tilewright.ops.launching import LaunchPlan
+from tilewright.ops.replay import SCRATCH, stream_on
 from tilewright.tune.trial import accumulation_of
 
 OURS, NUMPY, NUMPY_F32, OURS_F32 = "tilewright", "NumPy", "NumPy, in f32", "tilewright, in f32"
@@ -79,10 +81,12 @@ def recorded(*, launch: bool = True) -> Iterator[list[LaunchPlan]]:
         found.append(plan)
         if launch:
             return start(plan, stream)
-        # The address of an array stands for that of scratch memory, which is aligned likewise.
-        address = next(iter(plan.call.infos.values())).pointer // 256 * 256
-        for one in plan.launches:
-            one.prepare(address, plan.target)
+        if plan.launches:
+            device = plan.launches[0].arrays[0].info.device
+            handle, _ = stream_on(device, [*plan.call.arrays.values()], stream)
+            with part(SCRATCH)(plan.scratch_bytes or 1, device, handle) as address:
+                for one in plan.launches:
+                    one.prepare(address, plan.target)
         return ()
 
     LaunchPlan.start = noted  # type: ignore[method-assign]
