@@ -184,10 +184,13 @@ def _matrix(info: ArrayInfo, missing: int | None) -> ArrayInfo:
 
 
 def expanded(info: ArrayInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of an array that is broadcast to a shape."""
+    """The strides of an array that is broadcast to a shape; 0 where there is one element, whatever it was.
+
+    So a single row or column is contiguous along K, and no stride that is never taken keeps bulk copies away.
+    """
     missing = len(shape) - len(info.shape)
     known = zip(info.shape, info.strides, shape[missing:], strict=True)
-    return (*(0,) * missing, *(step if n == extent else 0 for n, step, extent in known))
+    return (*(0,) * missing, *(step if n == extent > 1 else 0 for n, step, extent in known))
 
 
 def check_broadcast(name: str, info: ArrayInfo, shape: tuple[int, ...]) -> None:

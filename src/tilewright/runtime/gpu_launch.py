@@ -39,6 +39,9 @@ KEPT = 64
 NOTHING_BYTES = 128
 """Bytes of memory that stand for an array without elements; a bulk store writes at least 16."""
 
+STRIDE_BYTES = 16
+"""Unit of the strides of a tensor map."""
+
 _FORMATS = {"f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64", "i32": "INT32"}
 
 
@@ -105,7 +108,10 @@ def encoded(
     # TMA counts dimensions from the innermost, whose stride is 1 and not passed.
     inwards = [*reversed(order)]
     extents = [driver.cuuint64_t(shape[dim]) for dim in inwards]
-    steps_bytes = [driver.cuuint64_t(strides[dim] * size) for dim in inwards[1:]]
+    # A stride that is never taken may be 0, and then is that of dense rows.
+    dense = -(-shape[inwards[0]] * size // STRIDE_BYTES) * STRIDE_BYTES
+    taken = [strides[dim] * size if shape[dim] > 1 else dense for dim in inwards[1:]]
+    steps_bytes = [driver.cuuint64_t(stride) for stride in taken]
     box = [driver.cuuint32_t(tensor_map.box[dim]) for dim in inwards]
     steps = [driver.cuuint32_t(tensor_map.steps[dim]) for dim in inwards]
 

@@ -32,6 +32,7 @@ from tilewright.schedule.proposals_reference import tensor_core
 from tilewright.schedule.proposals_wgmma import (
     WgmmaForm,
     cached_row_us,
+    copied_forms,
     decoded_forms,
     promoted_every,
     refused_forms,
@@ -182,6 +183,7 @@ def candidates(question: Question) -> Iterator[Candidate]:
         yield from small_tiles(question)
         yield from background_copies(question)
         return
+    yield from copied_forms(question)
     yield from whole_forms(question)
     yield next(background_copies(question))
     yield from refused_forms(question)

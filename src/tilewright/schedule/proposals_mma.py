@@ -29,8 +29,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from tilewright.schedule.estimate import F64, FMA, RATES, SMALL, PackedEstimate
-from tilewright.schedule.fallback import is_carried
+from tilewright.schedule.estimate import F64, FMA, RATES, RING, SMALL, WIDEST_BYTES, PackedEstimate
+from tilewright.schedule.fallback import is_carried, width
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.load import BARRIERS_BYTES, Load
 from tilewright.schedule.needs import ROW_BYTES
@@ -142,6 +142,10 @@ def small_products(question: Question) -> Iterator[Candidate]:
 # ---------------------------------------------------------------- anything else
 
 
+NARROW_PAYS = 0.8
+"""K is in parts if that should take this share of the time, or less."""
+
+
 def background_copies(question: Question) -> Iterator[Candidate]:
     """Tensor cores if there is an atom, multiply-adds otherwise, with copies in the background."""
     (m, n, _), dtype, atom = question.shape, question.dtype, tensor_core(question)
@@ -170,9 +174,30 @@ def background_copies(question: Question) -> Iterator[Candidate]:
         tile = (max(rows, unit_m * warps[0]), max(columns, unit_n * warps[1]), chosen.block_k)
         other = widened(replace(chosen, tile=tile, stages=stages, warps=warps), question)
         proposed.setdefault(other, f"a tile of {tile[0]} x {tile[1]}, {stages} stages")
+    yield from _narrow_parts(question, next(iter(proposed)))
     for schedule, what in proposed.items():
         time = RATES.time_us(Load(question, schedule))
         yield Candidate(schedule, time, f"mma.sync or multiply-adds: {what}")
+
+
+def _narrow_parts(question: Question, whole: Schedule) -> Iterator[Candidate]:
+    """A schedule with K in parts, if its rows do not begin at multiples of 16 bytes and parts should pay."""
+    form, is_tensor = question.form, whole.atom.instruction != "fma"
+    if form.flow.grouped is not None or form.lists or not form.is_single or question.covered != (0, 0):
+        return
+    sides = [form.spec(factor.part.operand, question.classes) for factor in form.factors]
+    if not is_tensor or question.arch.rates is None or min(map(width, sides)) >= WIDEST_BYTES:
+        return
+    made = split_schedule(whole, "auto", question.processors)
+    found = [] if made is None else list(with_more_blocks(question, made))
+    least = RING.time_us(Load(question, whole))
+    for one in sorted(found, key=lambda one: RING.time_us(Load(question, one))):
+        load = Load(question, one)
+        asked = form, question.classes, question.arch
+        if load.parts > 1 and RING.time_us(load) < NARROW_PAYS * least and not reasons(one, *asked):
+            rule = f"mma.sync, narrow copies: {rule_of(load)}"
+            yield Candidate(one, RING.time_us(load), rule)
+            return
 
 
 # ---------------------------------------------------------------- small tiles for exact products of f32

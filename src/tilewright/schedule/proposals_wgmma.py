@@ -16,15 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import inf
 from typing import Any
 
 from tilewright.dataflow.nodes import SUMMED
 from tilewright.ir.mma import MmaAtom
 from tilewright.schedule.bulk import SETS, part_depth
-from tilewright.schedule.estimate import BULK, FormEstimate
+from tilewright.schedule.estimate import BULK, ELEMENTS, FormEstimate
 from tilewright.schedule.factors import Factor
-from tilewright.schedule.fallback import is_carried
+from tilewright.schedule.fallback import is_carried, width, with_fallback
+from tilewright.schedule.legality import reasons
 from tilewright.schedule.load import BARRIERS_BYTES, Load
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.question import BAND, Candidate, Question
@@ -343,6 +345,103 @@ def hopper_schedule(question: Question, shape: WgmmaForm) -> Schedule:
         stages = min(made.stages, SCALED_STAGES)
         return replace(made, stages=stages, buffers=SCALED_BUFFERS, unroll=SCALED_COPIES)
     return made
+
+
+# ---------------------------------------------------------------- operands that threads copy
+
+COPIED_COLUMNS = (8, 16, 32, 64, 128, 192, 256)
+"""Columns of a tile that threads copy: the fewest that hold all columns, and as few as `LEAST_COPIED`."""
+
+LEAST_COPIED = 64
+"""Columns from which on narrower tiles are tried than the problem is wide."""
+
+DEEPER_BELOW = 64
+"""Columns of a tile below which deeper tiles are tried too: there are registers to spare."""
+
+COPIED_STAGES = (8, 4)
+"""Stages of a ring that threads fill in the background."""
+
+BLOCKS_BESIDE = (1, 2, 3, 4)
+"""Blocks of each multiprocessor that are tried if K is in parts."""
+
+MOST_PIECES = 96
+"""Registers of a thread for the next tile, at most: with 128, NVRTC 13.0 spills."""
+
+MOST_COPIED = 16
+"""Schedules with copies by threads that are proposed, at most."""
+
+
+def copied_forms(question: Question) -> Iterator[Candidate]:
+    """Tiles that threads copy, each with its whole K or with K in parts, in the order of their estimates.
+
+    None if bulk copies can load the operands.  Each is checked for legality when it is its turn.
+
+    Args:
+        question: the problem, whose operands ``wgmma`` takes.
+    """
+    form, asked = question.form, (question.form, question.classes, question.arch)
+    if form.flow.grouped is not None or form.lists or form.scaled_every or question.covered != (0, 0):
+        return
+    bulk = hopper_schedule(question, SHAPES[-2])
+    if question.arch.rates is None or with_fallback(bulk, *asked)[0].by_bulk:
+        return
+    found: list[tuple[float, int, Candidate]] = []
+    for whole in _copied(question):
+        if ELEMENTS.pieces(Load(question, whole)) > MOST_PIECES:
+            continue
+        for schedule in (whole, *_copied_parts(question, whole)):
+            load, (rows, columns, depth) = Load(question, schedule), schedule.tile
+            rule = f"threads copy tiles of {rows} x {columns}, {depth} deep, by {schedule.staging}"
+            rule += f", {rule_of(load)}" if schedule.is_split else ""
+            made = Candidate(schedule, ELEMENTS.time_us(load), rule)
+            found.append((made.estimate * (DOUBT if schedule.is_split else 1), len(found), made))
+    left = MOST_COPIED
+    for _, _, one in sorted(found, key=lambda one: one[:2]):
+        if left and not reasons(one.schedule, *asked):
+            left -= 1
+            yield one
+
+
+def _copied(question: Question) -> Iterator[Schedule]:
+    """The schedules with a whole K, legal or not."""
+    unit = ROW_BYTES // question.dtype.bytes
+    every = promoted_every(question)
+    for swap in (False, True):
+        asked = question.transposed() if swap else question
+        sides = [asked.form.spec(factor.part.operand, asked.classes) for factor in asked.form.factors]
+        stagings = [("registers", 1)]
+        if min(map(width, sides)) >= min(asked.arch.async_bytes, default=inf):
+            stagings += [("cp_async", stages) for stages in COPIED_STAGES]
+        m, n, _ = asked.shape
+        widest = next((count for count in COPIED_COLUMNS if n <= count), COPIED_COLUMNS[-1])
+        fitting = [count for count in COPIED_COLUMNS if min(widest, LEAST_COPIED) <= count <= widest]
+        for warps, columns in product((1, 2) if m > ROWS[-1] else (1,), fitting):
+            for lines, (staging, stages) in product((1, 2) if columns < DEEPER_BELOW else (1,), stagings):
+                depth = lines * unit
+                yield Schedule(
+                    wgmma(asked.dtype, columns, asked.b_dtype),
+                    (ROWS[-1] * warps, columns, depth),
+                    (warps, 1),
+                    stages=stages,
+                    staging=staging,
+                    group_m=BAND,
+                    promote=max(every // depth, 1) if every else 0,
+                    blocks=asked.processors if asked.exceeds_grid else 0,
+                    epilogue="staged",
+                    buffers=1,
+                    registers=0,
+                    swap_ab=swap,
+                )
+
+
+def _copied_parts(question: Question, whole: Schedule) -> Iterator[Schedule]:
+    """The schedule with K in parts, for each number of parts that blocks have room for."""
+    known = 1
+    for beside in BLOCKS_BESIDE:
+        made = split_schedule(whole, "auto", beside * question.processors)
+        if made is not None and (parts := Load(question, made).parts) > known:
+            known = parts
+            yield made
 
 
 # ---------------------------------------------------------------- an operand decoded in registers
