@@ -278,6 +278,7 @@ def parts(quick: bool) -> list[Part]:
         _benchmark("lists", 90, *hurry),
         _benchmark("startup", 120, *hurry),
         _benchmark("dense", 240, *hurry),
+        _rows("survey", "survey", 590, *hurry),
         replace(_benchmark("tuning", 560, "--seconds", "540", *hurry), asked=True),
         _rows("few-rows", "dense", 120, "--rows", FEW, *hurry),
         _rows("deep-k", "dense", 120, "--rows", DEEP, *hurry),

@@ -113,7 +113,10 @@ def proposals(question: Question, most: int) -> list[Schedule]:
 
 
 def described(plans: Sequence[LaunchPlan]) -> dict[str, Any]:
-    """Return the schedule of a call, its number of launches with the reason, and its predicted time."""
+    """Return the schedule of a call, its number of launches with the reason, and its predicted time.
+
+    The estimate is that of the product: a call with prepasses has none.
+    """
     if not plans:
         return {}
     plan = plans[-1]
@@ -122,7 +125,7 @@ def described(plans: Sequence[LaunchPlan]) -> dict[str, Any]:
     found["launches"] = sum(len(one.launches) for one in plans)
     if len(plan.launches) > 1:
         found["reason"] = plan.reason
-    if question is not None and schedule is not None:
+    if question is not None and schedule is not None and found["launches"] == 1:
         found["predicted_us"] = predicted_us(question, schedule)
     return found
 

@@ -196,6 +196,7 @@ class Part:
         floor: minimum of the geometric mean, of the tenth percentile, and of every speed over the peer's;
             None: no minimum.
         goal: goal for the geometric mean.
+        each_class: whether the floor holds for each class of the part.
         target: the target.
         most_flops: most operations of a problem.
         least_flops: fewest operations of a problem.
@@ -206,6 +207,7 @@ class Part:
     draw: Draw
     floor: tuple[float | None, float | None, float | None]
     goal: float
+    each_class: bool = False
     target: str = "cuda"
     most_flops: float = 4e12
     least_flops: float = 0
@@ -260,7 +262,7 @@ def batches(part: str, kind: Callable[[Random], str], high: int, most_items: int
 
 def vectors(rng: Random, at: int) -> SurveyProblem:
     """Draw one row, one column, both, or K = 1; one in four in a batch."""
-    big = log_uniform(rng, 64, 1 << 24)
+    big = log_uniform(rng, 64, 1 << 23)
     m, n, k = (log_uniform(rng, 16, 16384) for _ in range(3))
     shape = ((1, n, k), (m, 1, k), (1, 1, big), (m, n, 1))[at % 4]
     items = log_uniform(rng, 2, 64) if rng.random() < 0.25 else 0
@@ -346,7 +348,7 @@ F32 = (0.97, None, None)
 PARTS: dict[str, Part] = {
     "language models": Part(
         "bf16 NT, M a power of 2 from 1 to 8192 in turn, N and K of published models",
-        140, language_models, (1.00, 0.95, 0.90), 1.08,
+        140, language_models, (1.00, 0.95, 0.90), 1.08, each_class=True,
     ),
     "aligned": Part(
         "f16, bf16, all layouts; multiples of 8 from 8 to 10,000, log-uniform",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from reporting import table
-from survey_problems import CLASSES, PARTS, SurveyProblem
+from survey_problems import CLASSES, PARTS, Part, SurveyProblem
 
 from tilewright.tune.figures import new_figure, save
 
@@ -105,18 +105,19 @@ def lines(rows: Sequence[Row]) -> Iterator[list[str]]:
         if not of_part:
             continue
         found = Summary.of([row["speed"][0] for row in of_part])
-        values = found.mean, found.tenth, found.least
-        floor = "; ".join(
-            f"{least:g}{' <' if value < least else ''}"
-            for value, least in zip(values, part.floor, strict=True)
-            if least is not None
-        )
-        yield [name, *found.cells(), floor, f"{part.goal:g}"]
+        yield [name, *found.cells(), floor_of(part, found), f"{part.goal:g}"]
         columns: dict[str, list[float]] = {}
         for row in of_part:
             columns.setdefault(SurveyProblem.read(row["call"]).column, []).append(row["speed"][0])
         for column in sorted(columns, key=_in_order) if len(columns) > 1 else ():
-            yield [f"– {column}", *Summary.of(columns[column]).cells(), "", ""]
+            found = Summary.of(columns[column])
+            yield [f"– {column}", *found.cells(), floor_of(part, found) if part.each_class else "", ""]
+
+
+def floor_of(part: Part, found: Summary) -> str:
+    """Return the floors of a part, with ``<`` after one that is missed."""
+    values = zip((found.mean, found.tenth, found.least), part.floor, strict=True)
+    return "; ".join(f"{floor:g}{' <' * (value < floor)}" for value, floor in values if floor is not None)
 
 
 def _in_order(column: str) -> tuple[int, str]:

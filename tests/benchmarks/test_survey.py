@@ -158,7 +158,10 @@ def test_tables_of_a_survey(program: Any, tmp_path: Path) -> None:
         *("5", lines["language models"][2], "0.700", "0.500", "20%", "1; 0.95 <; 0.9 <", "1.08")
     ]
     assert lines["language models"][2].startswith("1.000 [")
-    assert lines["– M = 1"][1:5] == ["3", lines["– M = 1"][2], "0.600", "0.500"]
+    of_one_row = ["3", lines["– M = 1"][2], "0.600", "0.500", "33%", "1; 0.95 <; 0.9 <", ""]
+    assert lines["– M = 1"][1:] == of_one_row
+    assert lines["– M = 16"][6] == "1; 0.95; 0.9"
+    assert lines["– under 10⁷ operations"][6] == ""
     assert [line[2] for line in table.worst(ROWS, 2)] == ["0.500", "0.800"]
     assert table.worst(ROWS)[-1][0] == "bf16 (1, 64, 64) 2.0"
     (everything, of_models) = table.estimates(ROWS)
@@ -195,6 +198,7 @@ CASES: list[dict[str, Any]] = [
     *({"dtype": kind, "items": 3} for kind in ("f16", "bf16", "c64")),
     {"shape": (1, 200, 300)},
     {"shape": (1, 1, 5000)},
+    {"shape": (2, 3, 40000), "dtype": "bf16"},
 ]
 
 
