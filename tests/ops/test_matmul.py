@@ -10,6 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.checking.sample import operands
+from tilewright.ops import matmul as in_ops
 from tilewright.ops.products import output_dtype, plain
 from tilewright.runtime import arrays
 from tilewright.runtime.arrays import ArrayInfo
@@ -171,6 +172,7 @@ def test_what_a_call_refuses_is_refused_when_the_problem_is_known() -> None:
 
 def test_plans_that_come_and_go_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.runtime.plans.KEPT", 3)
+    in_ops._PLANS.forget()
     monkeypatch.setattr("tilewright.ops.matmul._PLANS", plans := Plans())
     for n in range(1, 8):
         a = np.ones((n, n), np.float32)

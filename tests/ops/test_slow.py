@@ -14,9 +14,8 @@ from tests.runtime.fake_gpu import gpu as gpu  # a fixture
 
 import tilewright as tw
 from tilewright.cli.verbs import app
-from tilewright.ops import planning, slow
+from tilewright.ops import matmul, planning, slow
 from tilewright.ops.products import output_dtype
-from tilewright.runtime.plans import Plans
 from tilewright.schedule.proposals_reference import SUPPORTED
 from tilewright.targets import cuda
 from tilewright.targets.nvidia import ARCHITECTURES
@@ -49,7 +48,7 @@ class Matrix(OnGpu):
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow, "_SAID", set())
     monkeypatch.setattr(planning, "plain", lru_cache(planning.plain.__wrapped__))
-    monkeypatch.setattr("tilewright.ops.matmul._PLANS", Plans())
+    matmul._PLANS.forget()
 
 
 def product(dtype: tw.DType, n: int = 16, order: str = "C", **chosen: Any) -> None:

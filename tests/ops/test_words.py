@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.ops.replay import MOST_CHANGES, CallForm, WholeCall
 from tilewright.runtime.plans import Plan, Plans
 
 N = 8
@@ -33,8 +35,7 @@ class Case(NamedTuple):
         call: the operation.
         arrays: its first arguments.
         others: what is given for each argument behind them instead of its default.
-        numbers: arguments that say nothing but what the kernel is given. A plain `matmul` has a shorter key,
-            so that its seed alone finds another plan.
+        numbers: arguments that say nothing but what the kernel is given.
         plans: where its plans are kept.
         given: what is given by name in every call, if anything must be.
     """
@@ -55,6 +56,7 @@ CASES = {
         | {"multiply": SQUARE, "derivative": "relu", **DRAWN, "residual": SQUARE, "saturate": True}
         | {**HOW, **SPLIT, "batch_invariant": True},
         "matmul",
+        SEEDS,
     ),
     "complex_matmul": Case(
         tw.complex_matmul,
@@ -165,8 +167,9 @@ class Noted(Plans):
 @pytest.fixture
 def plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Noted:
     """The plans of an operation, of which there are none."""
-    noted = Noted()
-    monkeypatch.setattr(f"tilewright.ops.{CASES[request.node.callspec.params['name']].plans}._PLANS", noted)
+    noted, where = Noted(), f"tilewright.ops.{CASES[request.node.callspec.params['name']].plans}"
+    import_module(where)._PLANS.forget()  # whole calls are kept there
+    monkeypatch.setattr(f"{where}._PLANS", noted)
     return noted
 
 
@@ -189,8 +192,148 @@ def test_another_argument_finds_another_plan(name: str, plans: Noted) -> None:
 
 
 def test_other_subscripts_find_another_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    import_module("tilewright.ops.einsum")._PLANS.forget()
     monkeypatch.setattr("tilewright.ops.einsum._PLANS", plans := Noted())
     a, b = np.arange(64, dtype=np.float32).reshape(2, N, 4)[0], np.ones((4, N), np.float32)
     for subscripts, product in (("ij,jk->ik", a @ b), ("ij,jk->ki", (a @ b).T)):
         assert (tw.einsum(subscripts, a, b, target="cpu") == product).all()
     assert plans.found == [None, None]
+
+
+# ---------------------------------------------------------------- whole calls
+
+WHOLE = sorted(CASES.keys() - {"col2im"})  # its geometry is tuples, which may hold anything
+
+
+def kept(name: str) -> list[WholeCall]:
+    """The whole calls of an operation that are kept."""
+    calls = import_module(f"tilewright.ops.{CASES[name].plans}")._PLANS._calls
+    return [*calls._values.values()]
+
+
+def copies(values: Sequence[Any]) -> list[Any]:
+    """The values, with a copy of each array, on its own memory."""
+    return [one.copy() if isinstance(one, np.ndarray) else one for one in values]
+
+
+def bits(result: Any) -> list[bytes]:
+    return [one.tobytes() for one in (result if isinstance(result, tuple) else (result,))]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_repeated_call_gives_the_bits_of_the_planned_one(name: str) -> None:
+    """With each argument in turn, on random numbers in other memory, into poisoned results."""
+    case, rng = CASES[name], np.random.default_rng(5)
+    plans = import_module(f"tilewright.ops.{case.plans}")._PLANS
+    plans.forget()
+    alone = [{}, *({one: other} for one, other in case.others.items() if one != "schedule")]
+
+    def drawn(value: Any) -> Any:
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "fc":
+            return value.copy() if isinstance(value, np.ndarray) else value
+        return rng.uniform(0.5, 2, value.shape).astype(value.dtype)
+
+    def call(more: Mapping[str, Any], given: Sequence[Any]) -> Any:
+        named = {**case.given, "target": "cpu", **more}
+        names = [*named]
+        arrays, rest = given[: len(case.arrays)], dict(zip(names, given[len(case.arrays) :], strict=True))
+        for written in ("out", "lse", "product"):
+            if isinstance(rest.get(written), np.ndarray):
+                rest[written][...] = np.nan
+        return case.call(*arrays, **rest)
+
+    def values(more: Mapping[str, Any]) -> list[Any]:
+        return [drawn(one) for one in (*case.arrays, *{**case.given, "target": "cpu", **more}.values())]
+
+    expected = list[tuple[Mapping[str, Any], list[Any], list[bytes]]]()
+    for more in alone:
+        for _ in range(2):
+            plans.forget()
+            given = values(more)
+            with suppress(tw.TilewrightError):  # some arguments need others
+                expected.append((more, given, bits(call(more, copies(given)))))
+    plans.forget()
+    for _ in range(4):
+        for more, given, wanted in expected:
+            assert bits(call(more, copies(given))) == wanted, more
+    assert len(kept(name)) >= len(expected) // 4, "most calls are kept whole"
+
+
+def test_an_array_that_is_passed_twice_is_two_arrays_of_another_call() -> None:
+    rng = np.random.default_rng(6)
+    x, y, z = (rng.random((N, N), np.float32) for _ in range(3))
+    for _ in range(4):
+        tw.gated_matmul(x, y, y, activation=None, target="cpu")
+    found = tw.gated_matmul(x, y, z, activation=None, target="cpu")
+    assert np.allclose(found, (x @ y) * (x @ z), rtol=1e-5)
+    left, right, out = (one.astype(np.complex64) for one in (x, y, z))
+    for _ in range(4):
+        tw.complex_matmul(left, right, c=out, out=out, beta=0.5, target="cpu")
+    c, out = np.ones_like(left), np.full_like(left, np.nan)
+    for _ in range(4):
+        tw.complex_matmul(left, right, c=c, out=out, beta=0.5, target="cpu")
+    assert np.allclose(out, left @ right + 0.5, rtol=1e-5)
+
+
+def test_an_array_that_is_changed_in_place_is_read_again() -> None:
+    """The same object with other strides, another shape, and at another address."""
+    rng = np.random.default_rng(7)
+    a, b = rng.random((N, N), np.float32), rng.random((N, N), np.float32)
+    for _ in range(4):
+        tw.einsum("mk,kn->mn", a, b, target="cpu")
+    assert kept("einsum")
+    for _ in range(3):
+        a.shape, b.shape = (4, 2 * N), (2 * N, 4)
+        assert np.allclose(tw.einsum("mk,kn->mn", a, b, target="cpu"), a @ b, rtol=1e-5)
+        a.shape, b.shape = (N, N), (N, N)
+        assert np.allclose(tw.einsum("mk,kn->mn", a, b, target="cpu"), a @ b, rtol=1e-5)
+    out = np.zeros((N, N), np.float32)
+    for _ in range(4):
+        tw.einsum("mk,kn->mn", a, b, out, target="cpu")
+    out.flags.writeable = False
+    with pytest.raises(tw.LaunchError, match="read-only"):
+        tw.einsum("mk,kn->mn", a, b, out, target="cpu")
+
+
+def test_values_that_are_equal_but_differ_have_other_keys() -> None:
+    """Zeros of both signs in one form; True, which is refused, 1 and 1.0 in forms of their own."""
+    import_module("tilewright.ops.einsum")._PLANS.forget()
+    a, c = np.zeros((N, N), np.float32), np.full((N, N), -0.0, np.float32)
+    form = CallForm(("a", "beta", "alpha"), (a, 0.0, 1j))
+    keys = [form.read((a, beta, alpha))[0] for beta in (0.0, -0.0) for alpha in (0j, complex(0, -0.0))]
+    assert len({*keys}) == 4
+    for alpha in (1, 1.0):
+        for _ in range(3):
+            assert (tw.einsum("mk,kn->mn", a, a, c=c, alpha=alpha, target="cpu") == 0).all()
+    assert len(kept("einsum")) == 2
+    with pytest.raises(tw.LaunchError, match="alpha=True"):
+        tw.einsum("mk,kn->mn", a, a, c=c, alpha=True, target="cpu")
+
+
+def test_numbers_that_change_are_not_kept() -> None:
+    """A call with a new seed each time stays as it is, after some calls without a look at the key."""
+    plans = import_module("tilewright.ops.scaled")._PLANS
+    plans.forget()
+    a = np.ones((N, N), np.float32)
+    for seed in range(3 * MOST_CHANGES):
+        found = tw.scaled_mm(a, a, dropout=0.5, seed=seed + 1, offset=2, target="cpu")
+        assert ((found == 0) | (found == 2 * N)).all()
+        assert not kept("scaled_mm")
+    seen = list[Any]()
+    for seed in (3, 4):
+        seen += [tw.scaled_mm(a, a, dropout=0.5, seed=seed, target="cpu").tobytes() for _ in range(4)]
+    assert seen[:4] == [seen[0]] * 4
+    assert seen[4:] == [seen[4]] * 4
+    assert seen[0] != seen[4]
+
+
+def test_what_is_returned_is_the_result_though_it_was_another_argument_too() -> None:
+    rng = np.random.default_rng(8)
+    a, b, out = (rng.random((N, N), np.float32) for _ in range(3))
+    for _ in range(4):
+        assert tw.matmul(a, b, out, residual=out, target="cpu") is out
+    residual, other = np.ones((N, N), np.float32), np.full((N, N), np.nan, np.float32)
+    for _ in range(4):
+        assert tw.matmul(a, b, other, residual=residual, target="cpu") is other
+        assert np.allclose(other, a @ b + 1, rtol=1e-5)
+        assert (residual == 1).all()

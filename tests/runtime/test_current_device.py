@@ -10,10 +10,10 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import LaunchError
+from tilewright.ops import matmul as in_ops
 from tilewright.ops.products import plain
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceArray, DeviceMemory
-from tilewright.runtime.plans import Plans
 from tilewright.tune.clocks import clock_for
 
 from .fake_gpu import Driver, OnGpu, context
@@ -31,7 +31,7 @@ def gpus(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     gpu.devices = 2
     monkeypatch.setattr("tilewright.runtime.arrays._ordinal", lambda pointer: 1)
     monkeypatch.setattr("tilewright.ops.planning.plain", lambda rank: fresh(plain(rank)))
-    monkeypatch.setattr("tilewright.ops.matmul._PLANS", Plans())
+    in_ops._PLANS.forget()
     return gpu
 
 

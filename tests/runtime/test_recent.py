@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tilewright as tw
+from tilewright.ops import matmul as in_ops
 from tilewright.ops.products import plain
 from tilewright.runtime import host, recent, specialise
 from tilewright.runtime.cuda import CUDA_DRIVER
@@ -190,6 +191,7 @@ def test_a_shape_that_is_launched_stays_however_many_others_its_kernel_meets(
 
 def test_a_plan_goes_with_its_executable(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plans = Plans()
+    in_ops._PLANS.forget()
     monkeypatch.setattr("tilewright.ops.matmul._PLANS", plans)
     kernels = itertools.product((np.float64, np.float32, np.float16), "CF", "CF")
     for size, (dtype, *orders) in enumerate(kernels, 2):

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tilewright.ops import matmul
 from tilewright.runtime import shortcut_table, shortcuts, workers
-from tilewright.runtime.shortcuts import Shortcuts
 
 pytestmark = pytest.mark.in_turns(3)
 
@@ -156,6 +155,18 @@ def test_a_call_that_says_more_takes_the_ordinary_way() -> None:
         tw.matmul(a, b, target="cuda")
 
 
+def test_arrays_that_are_named_are_those_of_their_names() -> None:
+    a, b = matrices(8, 8, 8)
+    out, other = np.zeros((2, 8, 8), np.float32)
+    for _ in range(4):
+        assert close(tw.matmul(a, b, out), a, b)
+        assert close(tw.matmul(b=a, a=b), b, a)
+        assert close(tw.matmul(a, b, out=other), a, b)
+        assert close(tw.matmul(a, b), a, b)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'b'"):
+        tw.matmul(a, out=out)
+
+
 def test_launches_that_take_long_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "INLINE_NS", -1)
     a, b = matrices(8, 8, 8)
@@ -200,8 +211,8 @@ def test_where_there_can_be_none_all_takes_the_ordinary_way(
     name: str, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shortcut_table, name, value)
-    mine = Shortcuts()
-    monkeypatch.setattr(matmul, "_SHORTCUTS", mine)
+    mine = matmul._SHORTCUTS
+    monkeypatch.setattr(mine, "_refused", False)
     a, b = matrices(8, 8, 8)
     for _ in range(2):
         assert close(tw.matmul(a, b), a, b)

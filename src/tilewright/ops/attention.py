@@ -20,7 +20,7 @@ from tilewright.ops.attending.problem import (
 )
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import check_apart
-from tilewright.ops.replay import Done, Located, Replay, called
+from tilewright.ops.replay import Done, Located, Replay, called, repeated
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
 
@@ -32,6 +32,7 @@ _RESULTS = itemgetter(OUT, LSE)
 _PLANS: Plans[Replay] = Plans()
 
 
+@repeated(_PLANS, ARRAYS)
 @launches
 def attention(
     q: Any,

@@ -22,7 +22,7 @@ from tilewright.lang.scalars import Index, ceil_div
 from tilewright.lang.tensors import Tensor
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import check_apart
-from tilewright.ops.replay import Located, Replay, called
+from tilewright.ops.replay import Located, Replay, called, repeated
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.kernel import Bound, Kernel, kernel
@@ -64,6 +64,7 @@ class Geometry(NamedTuple):
     groups: int
 
 
+@repeated(_PLANS, ("columns", "out"))
 @launches
 def col2im(
     columns: Any,

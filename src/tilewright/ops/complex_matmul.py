@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.calls import launches
 from tilewright.dtypes import DType
 from tilewright.namespaces import part
-from tilewright.ops.replay import Replay, called
+from tilewright.ops.replay import Replay, called, repeated
 from tilewright.runtime.plans import Plans
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 
@@ -21,6 +21,7 @@ PARTS = ("a", "a_im", "b", "b_im", "c", "c_im", "out", "out_im")
 _PLANS: Plans[Replay] = Plans()
 
 
+@repeated(_PLANS, PARTS)
 @launches
 def complex_matmul(
     a: Any,

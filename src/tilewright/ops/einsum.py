@@ -39,7 +39,7 @@ from tilewright.ops.planning import (
 )
 from tilewright.ops.prepasses import FASTER_FROM, MOST_ITEMS, MOST_RANK
 from tilewright.ops.problem import Matrices
-from tilewright.ops.replay import Done, Located, Replay, called
+from tilewright.ops.replay import Done, Located, Replay, called, repeated
 from tilewright.ops.results import check_sums, result_dtype
 from tilewright.ops.wanted import (
     HALVES_OF,
@@ -65,6 +65,7 @@ ARRAYS = ("a", "b", "out", "bias", "multiply", "residual", "c")
 _PLANS: Plans[Replay] = Plans()
 
 
+@repeated(_PLANS, ARRAYS)
 @launches
 def einsum(
     subscripts: str,

@@ -26,7 +26,7 @@ from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import check_updated, of_sums, posed_with, seen_in_kernel
 from tilewright.ops.problem import Problem, result_shape
 from tilewright.ops.products import RARE, batches, rare_arrays, rare_numbers
-from tilewright.ops.replay import Done, Located, Replay, called
+from tilewright.ops.replay import Done, Located, Replay, called, repeated
 from tilewright.ops.results import asked_dtype, check_whole_bytes
 from tilewright.ops.scales import (
     OPERANDS,
@@ -125,6 +125,7 @@ def gated(rank: int, number: DType, multiplied: DType | None, rare: tuple[str, .
     return gemm_gated
 
 
+@repeated(_PLANS, ARRAYS)
 @launches
 def gated_matmul(
     a: Any,

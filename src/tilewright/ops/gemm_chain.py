@@ -16,7 +16,7 @@ from tilewright.ops.attending.problem import in_four
 from tilewright.ops.attending.tiles import MOST_COLUMNS
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
 from tilewright.ops.planning import check_apart, plan_matmul
-from tilewright.ops.replay import Located, Replay, called
+from tilewright.ops.replay import Located, Replay, called, repeated
 from tilewright.ops.results import result_dtype
 from tilewright.ops.wanted import Wanted, check_words
 from tilewright.runtime.arrays import ArrayInfo
@@ -54,6 +54,7 @@ _NUMBERS = (1.0, 1.0)
 _PLANS: Plans[Replay] = Plans()
 
 
+@repeated(_PLANS, ARRAYS)
 @launches
 def gemm_chain(
     a: Any,

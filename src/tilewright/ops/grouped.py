@@ -17,7 +17,7 @@ from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import check_real, check_updated, drop_unread_c, number_dtype, scale_of_c
 from tilewright.ops.problem import check_broadcast, expanded
 from tilewright.ops.products import RARE, grouped
-from tilewright.ops.replay import Located, Replay, called
+from tilewright.ops.replay import Located, Replay, called, repeated
 from tilewright.ops.results import check_sums, result_dtype
 from tilewright.ops.wanted import Wanted, check_derivative, check_numbers, check_words, dropout_of, said
 from tilewright.runtime.arrays import ArrayInfo
@@ -43,6 +43,7 @@ ARRAYS = (*AXES, *ADDED)
 _PLANS: Plans[Replay] = Plans()
 
 
+@repeated(_PLANS, ARRAYS)
 @launches
 def grouped_matmul(
     a: Any,

@@ -327,7 +327,8 @@ class LaunchPlan:
                 theirs = call.infos[name]
                 in_place = (written, name) in call.updated and _layout(mine) == _layout(theirs)
                 places = call.names.index(written), call.names.index(name)
-                yield Clear(places[0], *reach(mine), places[1], *reach(theirs), in_place)
+                (low, high), (other_low, other_high) = reach(mine), reach(theirs)
+                yield Clear(*places, other_low - high, other_high - low, in_place)
 
 
 def _layout(info: ArrayInfo) -> tuple[object, ...]:

@@ -3,49 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from tilewright.argument_checks import MOST
 from tilewright.dtypes import DType
-from tilewright.errors import LaunchError, TilewrightError
 from tilewright.ops.planning import ARRAYS, multiplied
-from tilewright.ops.replay import Done, Located, Replay, called
+from tilewright.ops.replay import Done, Located, Replay, called, remember, repeated
 from tilewright.ops.wanted import NO_DROPOUT, Wanted, asked, dropout_of, said
-from tilewright.runtime.arrays import LOCATORS, locate_new
 from tilewright.runtime.plans import Plans
 from tilewright.runtime.shortcuts import Shortcuts
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
-from tilewright.tracebacks import trim
 
-_Arrays: TypeAlias = tuple[Any, ...]
-
-_ONE: complex = 1.0
-_ZERO, _NONE = 0.0, 0
-_EXACT = "exact"
 _PLAIN_NUMBERS = {float, int, type(None)}
 
 _PLANS: Plans[Replay] = Plans()
 _SHORTCUTS = Shortcuts()
 
 
+@repeated(_PLANS, ARRAYS, _SHORTCUTS)
 def matmul(
     a: Any,
     b: Any,
     out: Any = None,
     *,
     c: Any = None,
-    alpha: complex = _ONE,
+    alpha: complex = 1.0,
     beta: complex | None = None,
     bias: Any = None,
     activation: str | None = None,
     multiply: Any = None,
     derivative: str | None = None,
-    dropout: float = _ZERO,
-    seed: int = _NONE,
-    offset: int = _NONE,
+    dropout: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
     residual: Any = None,
     saturate: bool = False,
-    precision: str = _EXACT,
+    precision: str = "exact",
     out_dtype: DType | str | None = None,
     schedule: Schedule | None = None,
     split_k: SplitK | None = None,
@@ -151,81 +144,20 @@ def matmul(
         array([[ 0., 14.],
                [ 0., 50.]], dtype=float32)
     """
-    try:
-        if (
-            c is None
-            and bias is None
-            and residual is None
-            and activation is None
-            and multiply is None
-            and dropout is _ZERO
-            and derivative is None
-            and seed is _NONE
-            and offset is _NONE
-            and saturate is False
-            and beta is None
-            and alpha is _ONE
-            and precision is _EXACT
-            and out_dtype is None
-            and schedule is None
-            and split_k is None
-            and reduction is None
-            and batch_invariant is False
-        ):
-            if stream is None and target is None:
-                found = _SHORTCUTS.call(a, b) if out is None else _SHORTCUTS.call(a, b, out)
-                if found is not None:
-                    return found
-            return _plain(a, b, out, target, stream)
-        how = (schedule, target, split_k, reduction, batch_invariant)
-        late = (derivative, saturate, dropout_of("matmul", dropout, seed, offset))
-        wanted = Wanted(alpha, beta, activation, precision, out_dtype, *how, *late)
-        return _combined((a, b, out, c, bias, residual, multiply), wanted, stream)
-    except TilewrightError as error:
-        trim(error)
-        raise
-
-
-def _plain(a: Any, b: Any, out: Any, target: str | None, stream: Any) -> Any:
-    """A product without terms: like `called`, but without loops over absent arrays."""
-    key: tuple[Any, ...] | None
-    known: Replay | None
-    key_a = key_b = key_out = at_a = at_b = at_out = None
-    try:
-        key_a, at_a = LOCATORS.get(type(a), locate_new)(a, 0)
-        key_b, at_b = LOCATORS.get(type(b), locate_new)(b, 0)
-        if out is None:
-            key = (key_a, key_b, type(a), target)
-        else:
-            key_out, at_out = LOCATORS.get(type(out), locate_new)(out, 0)
-            key = (key_a, key_b, type(a), target, key_out)
-        known = _PLANS.find(key)
-    except (LaunchError, TypeError):  # no array, or no hash: the plan says which
-        key = known = None
-    if known is not None:
-        found = known.run((a, b, out), (at_a, at_b, at_out), (), stream)
-        if found is not None:
-            if known.launches[0].prepared.may_be_inlined:
-                _remember(known, found, target)
-            return found[2]
-    located = () if key is None else ((key_a, at_a), (key_b, at_b), (key_out, at_out))
-    given = {"a": a, "b": b, "out": out}
-    result, record = multiplied(given, asked(target=target), stream, located)
-    if key is not None and record is not None:
-        _PLANS.keep(key, record)
-        _remember(record, (a, b, result), target)
-    return result
-
-
-def _combined(arrays: _Arrays, wanted: Wanted, stream: Any) -> Any:
-    """A product with terms; a repeated call needs only addresses and numbers."""
-    numbers: tuple[Any, ...] = (wanted.alpha, 1.0 if wanted.beta is None else wanted.beta)
+    how = (schedule, target, split_k, reduction, batch_invariant)
+    late = (derivative, saturate, dropout_of("matmul", dropout, seed, offset))
+    wanted = Wanted(alpha, beta, activation, precision, out_dtype, *how, *late)
+    arrays = (a, b, out, c, bias, residual, multiply)
+    numbers: tuple[Any, ...] = (alpha, 1.0 if beta is None else beta)
     if wanted.dropped is not NO_DROPOUT:
         numbers += wanted.dropped.numbers
-    given = dict(zip(ARRAYS, arrays, strict=True))
 
     def first(located: Sequence[Located]) -> Done:
-        return multiplied(given, asked(*wanted), stream, located)
+        done = multiplied(dict(zip(ARRAYS, arrays, strict=True)), asked(*wanted), stream, located)
+        is_plain = wanted == Wanted() and stream is None and all(one is None for one in arrays[3:])
+        if done.record is not None and is_plain:
+            remember(_SHORTCUTS, done.record, (a, b, done.result))
+        return done
 
     return called(_PLANS, arrays, _words(wanted), numbers, stream, first)
 
@@ -240,9 +172,3 @@ def _words(wanted: Wanted) -> tuple[Any, ...] | None:
         if kind not in _PLAIN_NUMBERS or (kind is int and not -MOST <= number < 2 * MOST):
             return None  # an integer of more than 64 bits is refused
     return *map(said, numbers), *wanted.words
-
-
-def _remember(record: Replay, arrays: Sequence[Any], target: str | None) -> None:
-    if target is None and len(record.launches) == 1:
-        prepared, places, *_ = record.launches[0]
-        _SHORTCUTS.keep(prepared, arrays, places, fresh=bool(record.fresh))

@@ -18,7 +18,7 @@ from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import check_apart, number_dtype, of_sums, seen_as
 from tilewright.ops.problem import Matrices, problem_of, result_shape
 from tilewright.ops.products import batches
-from tilewright.ops.replay import Located, Replay, called
+from tilewright.ops.replay import Located, Replay, called, repeated
 from tilewright.ops.results import check_whole_bytes, result_dtype
 from tilewright.ops.tiled_product import Algebra, EndingTerm, Operand, TiledProduct, kernel_of
 from tilewright.ops.wanted import Wanted, check_numbers, check_words, said
@@ -66,6 +66,7 @@ def reduced(rank: int, number: DType, axis: int) -> Kernel:
     return gemm_reduced
 
 
+@repeated(_PLANS, (*ARRAYS, "out"))
 @launches
 def reduced_matmul(
     a: Any,

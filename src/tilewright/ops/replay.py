@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import inspect
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
 from operator import add, itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
+from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.namespaces import part
 from tilewright.runtime.arrays import LOCATORS, Fresh, current_stream, locate_new, stream_handle
 from tilewright.runtime.executable import Prepared
 from tilewright.runtime.frameworks import Device
 from tilewright.runtime.plans import Plans
+from tilewright.runtime.shortcuts import Shortcuts
+from tilewright.tracebacks import trim
+
+CallableType = TypeVar("CallableType", bound=Callable[..., Any])
 
 OUT = 2
 """Index of the result among the arrays of most calls: ``a``, ``b``, ``out``, and then others."""
@@ -26,6 +34,11 @@ IN_SCRATCH = -1
 
 Located: TypeAlias = tuple[Any, Any]
 """Key and address of an array, as `locate` returns them; None and None for an absent array."""
+
+
+def selector(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Return a function that selects the values at some places, at least one."""
+    return itemgetter(*places) if len(places) > 1 else lambda values: (values[places[0]],)
 
 
 class ReplayedLaunch(NamedTuple):
@@ -46,8 +59,7 @@ class ReplayedLaunch(NamedTuple):
     @classmethod
     def of(cls, prepared: Prepared, places: tuple[int, ...], offsets: tuple[int, ...]) -> ReplayedLaunch:
         """Make a launch that selects its values by one call into C."""
-        pick = itemgetter(*places) if len(places) > 1 else lambda values: (values[places[0]],)
-        return cls(prepared, places, offsets if any(offsets) else (), pick)
+        return cls(prepared, places, offsets if any(offsets) else (), selector(places))
 
 
 class Clear(NamedTuple):
@@ -55,24 +67,20 @@ class Clear(NamedTuple):
 
     Args:
         stored: index of the array that the kernels write.
-        low: bytes from its address to its lowest element.
-        high: bytes from its address to the end of its highest element.
         other: index of the other array.
-        other_low: ``low`` of the other array.
-        other_high: ``high`` of the other array.
+        before: they share memory if the address of the first is more than this many bytes after the other's,
+        after: and less than this many.
         in_place: whether both may be one array, element for element.
     """
 
     stored: int
-    low: int
-    high: int
     other: int
-    other_low: int
-    other_high: int
+    before: int
+    after: int
     in_place: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Replay:
     """The launches of a call, for other arrays of the same metadata.
 
@@ -83,6 +91,8 @@ class Replay:
         device: the device of the arrays.
         scratch_bytes: bytes of scratch memory that the launches share.
         numbers: scalar arguments of the kernels; empty if each call passes them.
+        room: None for each result that is allocated after the arrays of the call; empty if they have places.
+        last_numbers: the numbers that the last call passed.
     """
 
     launches: tuple[ReplayedLaunch, ...]
@@ -91,6 +101,8 @@ class Replay:
     device: Device
     scratch_bytes: int = 0
     numbers: tuple[float | int, ...] = ()
+    room: tuple[None, ...] = ()
+    last_numbers: tuple[Any, ...] = ()
 
     @property
     def prepared_launches(self) -> tuple[Prepared, ...]:
@@ -112,17 +124,16 @@ class Replay:
             The arrays of the call, with those allocated for it.
         """
         if self.fresh:
-            arrays, at = [*arrays], [*at]
+            arrays, at = [*arrays, *self.room], [*at, *self.room]
             for place, maker in self.fresh:
                 arrays[place] = made = maker.make()
                 at[place] = address = maker.address(made)
                 if address & 15:  # the kernels were compiled for multiples of 16
                     return None
         # Interleaved arrays may share no element all the same; a new plan checks them exactly.
-        for stored, low, high, other, other_low, other_high, in_place in self.clear:
-            mine, theirs = at[stored], at[other]
-            shares = mine + low < theirs + other_high and theirs + other_low < mine + high
-            if shares and not (in_place and mine == theirs):
+        for stored, other, before, after, in_place in self.clear:
+            apart = at[stored] - at[other]
+            if before < apart < after and (apart or not in_place):
                 return None
         numbers = self.numbers or numbers
         pointers: Sequence[int]
@@ -130,7 +141,7 @@ class Replay:
             prepared, _, offsets, pick = self.launches[0]
             pointers = pick(at)
             if offsets:
-                pointers = [*map(add, pointers, offsets)]
+                pointers = (*map(add, pointers, offsets),)
             # A kernel ignores numbers beyond its parameters.
             prepared.launch((*pick(arrays), *numbers), pointers, stream)
             return arrays
@@ -140,7 +151,7 @@ class Replay:
             for prepared, _, offsets, pick in self.launches:
                 pointers = pick(addresses)
                 if offsets:
-                    pointers = [*map(add, pointers, offsets)]
+                    pointers = (*map(add, pointers, offsets),)
                 prepared.launch((*pointers, *numbers), pointers, stream)
         return arrays
 
@@ -199,7 +210,7 @@ def called(
     """
     key: tuple[Any, ...] | None = None
     keys: list[Any] = [type(arrays[0]), words]
-    at = list[Any]()
+    at: list[Any] = []
     if words is not None:
         try:
             for array in arrays:
@@ -221,8 +232,278 @@ def called(
         if known is not None:
             found = known.run(arrays, at, numbers, stream)
             if found is not None:
+                repeats, known.last_numbers = known.last_numbers == numbers, numbers
+                if _waiting.notes is not None:
+                    _waiting.notes[:] = [Replayed(known, found, keys[2:], numbers, picked, repeats)]
                 return picked(found)
     result, record = first([*zip(keys[2:], at, strict=True)] if key is not None else ())
+    if _waiting.notes:
+        _waiting.notes.clear()  # an inner call was replayed
     if key is not None and record is not None:
+        record.last_numbers = numbers
         plans.keep(key, record)
     return result
+
+
+# ---------------------------------------------------------------- whole calls
+#
+# `called` finds a plan after the operation has checked and sorted its arguments, which takes longer than the
+# launch. A call that repeats an earlier one in everything but the addresses of its arrays is found before.
+
+
+class Replayed(NamedTuple):
+    """A call that `called` replayed.
+
+    Args:
+        record: the replay.
+        arrays: the arrays of the call, and those allocated for it.
+        keys: the keys of the arrays of the call.
+        numbers: scalar arguments of the kernels.
+        picked: selects the result among the arrays.
+        repeats: whether the last call of this record passed the same numbers.
+    """
+
+    record: Replay
+    arrays: Sequence[Any]
+    keys: Sequence[Any]
+    numbers: tuple[Any, ...]
+    picked: Callable[[Sequence[Any]], Any]
+    repeats: bool
+
+
+class _Waiting(threading.local):
+    """A list for the call that `called` replays next in this thread; None: nobody keeps it."""
+
+    notes: list[Replayed] | None = None
+
+
+_waiting = _Waiting()
+
+MOST_CHANGES = 8
+"""Calls of one form with changed numbers after which no call of this form is kept whole."""
+
+MOST_FORMS = 256
+"""Forms of calls of one operation; one more clears the table."""
+
+PLAIN: dict[type, Callable[[Any], Any] | None] = {
+    **dict.fromkeys((type(None), bool, int, str, DType)),
+    float: float.hex,
+    complex: repr,
+}
+"""Types of immutable arguments, each with a function of the part of a key; None: the value itself.
+
+Zeros of different signs are equal, so floats are spelled.
+"""
+
+
+class CallForm:
+    """Calls whose arguments have the same names and types.
+
+    Args:
+        names: the names of the arguments.
+        values: their values.
+    """
+
+    def __init__(self, names: Sequence[str], values: Sequence[Any]) -> None:
+        placed = [(at, type(value)) for at, value in enumerate(values) if names[at] != "stream"]
+        self.names = tuple(names)
+        self.arrays = [(at, LOCATORS[kind]) for at, kind in placed if kind in LOCATORS]
+        plain = [(at, kind) for at, kind in placed if kind not in LOCATORS and kind is not type(None)]
+        self.is_kept = all(kind in PLAIN for _, kind in plain)
+        self.plain = [(at, PLAIN.get(kind)) for at, kind in plain]
+        places = {names[at]: at for at, _ in self.arrays}
+        self.update = (places["c"], places["out"]) if places.keys() >= {"c", "out"} else None
+        self.changes = 0
+
+    def read(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
+        """Return a key of everything but the addresses of the arrays, and the values with these addresses."""
+        key: list[Any] = [self]
+        at = [*values]
+        for place, locate in self.arrays:
+            exact, at[place] = locate(values[place], 0)
+            key.append(exact)
+        for place, spelled in self.plain:
+            key.append(values[place] if spelled is None else spelled(values[place]))
+        if self.update is not None:
+            c, out = self.update
+            key.append(values[c] is values[out])
+        return tuple(key), at
+
+
+class WholeCall(NamedTuple):
+    """A replay of a whole call.
+
+    Args:
+        replay: the launches; the arguments of the call stand for its arrays.
+        result: selects the result among the arguments and the new results.
+        shortcuts: compiled launches that may have lost this one.
+    """
+
+    replay: Replay
+    result: Callable[[Sequence[Any]], Any]
+    shortcuts: Shortcuts | None = None
+
+    @property
+    def prepared_launches(self) -> tuple[Prepared, ...]:
+        """The prepared launches, in order."""
+        return self.replay.prepared_launches
+
+    @property
+    def may_be_inlined(self) -> bool:
+        """Whether compiled code may run it."""
+        return len(self.replay.launches) == 1 and self.replay.launches[0].prepared.may_be_inlined
+
+    @staticmethod
+    def of(
+        form: CallForm,
+        done: Replayed,
+        names: Sequence[str],
+        key: Sequence[Any],
+        values: Sequence[Any],
+        result: Any,
+    ) -> WholeCall | None:
+        """Make the replay of a call; None if its arrays or its result are not those of the arguments.
+
+        Args:
+            form: the form of the call.
+            done: the call.
+            names: the argument of each array of the record.
+            key: the key of the call.
+            values: the values of the arguments.
+            result: the result of the call.
+        """
+        record = done.record
+        order = {at: len(values) + number for number, (at, _) in enumerate(record.fresh)}
+        for (place, _), exact in zip(form.arrays, key[1:], strict=False):
+            at = names.index(form.names[place]) if form.names[place] in names else -1
+            if at < 0 or done.arrays[at] is not values[place] or done.keys[at] != exact:
+                return None
+            order[at] = place
+        places = [order.get(at) for at in range(len(done.arrays))]
+        if any((one is None) != (place is None) for one, place in zip(done.arrays, places, strict=True)):
+            return None
+        chosen, parts = done.picked(places), result if isinstance(result, tuple) else (result,)
+        picked = (chosen,) if isinstance(chosen, int) else chosen[: len(parts)]
+        there = [*values, *(done.arrays[at] for at, _ in record.fresh)]
+        if any(there[place] is not part for place, part in zip(picked, parts, strict=True)):
+            return None
+        launches = tuple(
+            ReplayedLaunch.of(one.prepared, tuple(order.get(at, at) for at in one.places), one.offsets)
+            for one in record.launches
+        )
+        clear = (one._replace(stored=order[one.stored], other=order[one.other]) for one in record.clear)
+        made = replace(
+            record,
+            launches=launches,
+            clear=tuple(clear),
+            fresh=tuple((order[at], maker) for at, maker in record.fresh),
+            numbers=record.numbers or done.numbers,
+            room=(None,) * len(record.fresh),
+        )
+        return WholeCall(made, itemgetter(*picked))
+
+
+def repeated(
+    plans: Plans[Any], names: Sequence[str], shortcuts: Shortcuts | None = None
+) -> Callable[[CallableType], CallableType]:
+    """Decorate an operation: a call that repeats an earlier one is replayed at once.
+
+    A key has the names and types of all arguments, the metadata of each array, and each other value except
+    the stream.
+
+    Args:
+        plans: the recorded launches of the operation.
+        names: the argument of each array that the operation passes to `called`.
+        shortcuts: compiled launches of calls that pass nothing but the arrays of the positional parameters.
+    """
+
+    def decorate(function: CallableType) -> CallableType:
+        inner: Any = inspect.unwrap(function)
+        positional = inner.__code__.co_varnames[: inner.__code__.co_argcount]
+        inputs = len(positional) - 1  # the last one is the result
+        forms = dict[tuple[Any, ...], CallForm]()
+
+        def keep(
+            done: Replayed,
+            kinds: tuple[Any, ...],
+            args: Sequence[Any],
+            kwargs: Mapping[str, Any],
+            result: Any,
+        ) -> None:
+            form, values = forms.get(kinds), (*args, *kwargs.values())
+            if form is None:
+                if len(forms) >= MOST_FORMS:
+                    forms.clear()
+                form = forms[kinds] = CallForm((*positional[: len(args)], *kwargs), values)
+            if not form.is_kept:
+                return
+            if not done.repeats:
+                form.changes += 1
+                form.is_kept = form.changes < MOST_CHANGES
+                return
+            key, _ = form.read(values)
+            whole = WholeCall.of(form, done, names, key, values, result)
+            if whole is None:
+                form.is_kept = False
+                return
+            if shortcuts is not None and form.names == positional[: len(values)] and whole.may_be_inlined:
+                whole = whole._replace(shortcuts=shortcuts)
+                fresh = (done.arrays[at] for at, _ in done.record.fresh)
+                remember(shortcuts, whole.replay, (*values, *fresh))
+            plans.keep_call(key, whole)
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            values = (*args, *kwargs.values())
+            known: WholeCall | None = None
+            at: Sequence[Any] = ()
+            try:
+                if shortcuts is not None and (
+                    not kwargs or (len(args) == inputs and kwargs.keys() == {"out"})
+                ):
+                    found = shortcuts.call(*values)
+                    if found is not None:
+                        return found
+                kinds = (*kwargs, *map(type, values))
+                form = forms.get(kinds)
+                if form is not None and form.is_kept:
+                    try:
+                        key, at = form.read(values)
+                        known = plans.find_call(key)
+                    except (LaunchError, TypeError, ValueError):  # the operation says what is wrong
+                        pass
+                if known is not None:
+                    found = known.replay.run(values, at, (), kwargs.get("stream"))
+                    if found is not None:
+                        if known.shortcuts is not None:
+                            remember(known.shortcuts, known.replay, found)
+                        return known.result(found)
+                notes: list[Replayed] = []
+                before, _waiting.notes = _waiting.notes, notes
+                try:
+                    result = function(*args, **kwargs)
+                finally:
+                    _waiting.notes = before
+                if notes:
+                    keep(notes[0], kinds, args, kwargs, result)
+                return result
+            except Exception as error:
+                trim(error)
+                raise
+
+        return cast(CallableType, call)
+
+    return decorate
+
+
+def remember(shortcuts: Shortcuts, record: Replay, arrays: Sequence[Any]) -> None:
+    """Keep a shortcut of a call, if it has only one launch.
+
+    Args:
+        shortcuts: the compiled launches.
+        record: the replay of the call.
+        arrays: the arrays of the call; the last one is the result.
+    """
+    if len(record.launches) == 1:
+        prepared, places, *_ = record.launches[0]
+        shortcuts.keep(prepared, arrays, places, fresh=bool(record.fresh))

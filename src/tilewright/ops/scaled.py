@@ -10,7 +10,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.namespaces import part
 from tilewright.ops.rearranged_weights import RearrangedWeights
-from tilewright.ops.replay import Replay, called
+from tilewright.ops.replay import Replay, called, repeated
 from tilewright.ops.scales import LARGEST, SCALES, TINIEST, number_of
 from tilewright.ops.wanted import NO_DROPOUT, Wanted, dropout_of, said
 from tilewright.runtime.plans import Plans
@@ -37,6 +37,7 @@ class ScaledExtras(NamedTuple):
     prepass: bool | None = None
 
 
+@repeated(_PLANS, ARRAYS)
 @launches
 def scaled_mm(
     a: Any,

@@ -391,7 +391,7 @@ class PreparedGpu(ABC):
             buffer = self._idle.pop()
         except IndexError:
             buffer = self._new_buffer()
-        if pointers is not buffer.written:
+        if pointers != buffer.written:
             buffer.write_arrays(pointers)
         if buffer.more:
             buffer.write_more(arguments, handle, captured)
@@ -475,10 +475,12 @@ class _GpuBuffer:
         self.more = bool(self._numbers or workspaces)
 
     def write_arrays(self, pointers: Sequence[int]) -> None:
-        """Write the addresses of arrays, and their tensor maps."""
+        """Write the addresses of arrays, and the tensor maps of those that moved."""
+        written, self.written = self.written, ()  # an error below must leave nothing
         self._write_addresses(*pointers)
         for at, offset, tensor_maps in self._maps:
-            self._bytes[offset : offset + MAP_BYTES] = tensor_maps.at(pointers[at])
+            if not written or pointers[at] != written[at]:
+                self._bytes[offset : offset + MAP_BYTES] = tensor_maps.at(pointers[at])
         self.written = pointers
 
     def write_more(self, arguments: Sequence[Any], stream: int, captured: bool) -> None:

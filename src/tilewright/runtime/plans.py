@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from tilewright.runtime.aliases import AliasPair
 from tilewright.runtime.arrays import ArrayInfo, reach
@@ -66,23 +66,31 @@ class Plan:
 
 
 class Plans(Generic[KeptType]):
-    """Launches by the metadata that they were made for; safe to use from several threads."""
+    """Launches by the metadata that they were made for; safe to use from several threads.
+
+    Whole calls, which `tilewright.ops.replay` finds by all their arguments, have a table of their own.
+    """
 
     def __init__(self) -> None:
-        self._plans: Recent[Hashable, KeptType] = Recent(
-            KEPT, lambda kept: max(map(last_launch, kept.prepared_launches))
-        )
+        def last(kept: Kept) -> int:
+            return max(map(last_launch, kept.prepared_launches))
+
+        self._plans: Recent[Hashable, KeptType] = Recent(KEPT, last)
+        self._calls: Recent[Hashable, Any] = Recent(KEPT, last)
         self.find: Callable[[Hashable], KeptType | None] = self._plans.find
         self.keep = self._plans.keep
+        self.find_call: Callable[[Hashable], Any] = self._calls.find
+        self.keep_call = self._calls.keep
         remembers(self)
 
     def forget(self, executable: Executable | None = None) -> None:
         """Drop the records that launch an executable, or all records."""
-        self._plans.forget(
-            lambda kept: (
-                executable is None or any(one.executable is executable for one in kept.prepared_launches)
-            )
-        )
+
+        def is_gone(kept: Kept) -> bool:
+            return executable is None or any(one.executable is executable for one in kept.prepared_launches)
+
+        self._plans.forget(is_gone)
+        self._calls.forget(is_gone)
 
     def __len__(self) -> int:
         return len(self._plans)
