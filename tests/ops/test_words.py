@@ -115,8 +115,11 @@ CASES = {
     "grouped_matmul": Case(
         tw.grouped_matmul,
         (SQUARE, BATCH),
-        {"ends": ENDS.astype(np.int64), "out": SQUARE.copy(), "bias": ROWS[:1], "activation": "relu", **HOW},
+        {"ends": ENDS.astype(np.int64), "out": SQUARE.copy(), "bias": ROWS[:1], "activation": "relu", **HOW}
+        | {"alpha": 2.0, "beta": 0.0, "c": SQUARE, "multiply": SQUARE, "derivative": "relu", **DRAWN}
+        | {"residual": SQUARE, "saturate": True},
         "grouped",
+        SEEDS,
         given={"ends": ENDS},
     ),
     "gemm_chain": Case(
