@@ -37,7 +37,7 @@ OUTSIDE: dict[str, tuple[Callable[[], object], str]] = {
     "warps": (lambda: tw.TiledMma(tw.atoms.MMA_F16, (2**20, 1)), "at most 1024: a block of a GPU has 1024"),
     "repeats": (
         lambda: tw.TiledMma(tw.atoms.MMA_F16, (1, 1), (2**30, 1)),
-        "at most 4096: each is held",
+        "at most 4096: each needs",
     ),
     "unrolled turns": (lambda: tw.unroll(10**7), "at most 65536: the body is traced once for each"),
     "a table of a layout": (lambda: tw.draw.offset_table(tw.Layout(10**18)), "too many to look at"),
@@ -53,7 +53,7 @@ INSIDE = {
     "for k in tw.unroll(10000000): tw.barrier()": "at most 65536",
     "with tw.role(1099511627776): tw.barrier()": "at most 1024",
     "tw.hopper.mbarrier(1099511627776, 1)": "at most 4096: each takes 8 bytes of shared memory",
-    "tw.hopper.mbarrier(1, 1099511627776)": "at most 1048575: the hardware counts no further",
+    "tw.hopper.mbarrier(1, 1099511627776)": "at most 1048575: the hardware counter ends there",
     "S.partition((1099511627776, 1))": "cannot share the extent 32",
     "X.tile((1073741824, 32), (0, 0)).partition((8, 4))": "at most 16777216",
     "tw.shared((1073741824, 32), 'f32')": "at most 67108864 bytes",

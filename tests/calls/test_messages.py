@@ -54,14 +54,14 @@ TOLD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         lambda: scaled(X, 2.0, tile=32, target="reference"),
         tw.LaunchError,
         (
-            "kernel scaled: alpha=2.0 is a number, but alpha is a parameter for an array; declare it as a "
-            "number with @tw.kernel(alpha=tw.f32), or make it a constant, which is given by keyword only"
+            "kernel scaled: alpha=2.0 is a number, and the parameter alpha takes an array; declare a number "
+            "with @tw.kernel(alpha=tw.f32), or make alpha a keyword-only constant"
         ),
     ),
     "an undeclared integer": (
         lambda: scaled(X, 2, tile=32, target="reference"),
         tw.LaunchError,
-        "declare it as a number with @tw.kernel(alpha=int)",
+        "declare a number with @tw.kernel(alpha=int)",
     ),
     "a constant misspelt": (
         lambda: scaled.bind(tlie=32),

@@ -100,7 +100,7 @@ def test_a_word_that_means_nothing_is_told(
 
 
 FILES = {
-    "exits.py": (b"import sys\nsys.exit(3)\n", "ends the program when it is imported; what it does besides"),
+    "exits.py": (b"import sys\nsys.exit(3)\n", "ends the program when it is imported; put everything except"),
     "loops.py": (b"def f(): f()\nf()\n", "RecursionError: maximum recursion depth"),
     "null.py": (b"\0\0", "null bytes"),
     "latin.py": (b"x = '\xe9'\n", "SyntaxError"),

@@ -240,7 +240,7 @@ def test_conjugates_and_negations_that_are_not_carried_out() -> None:
     torch = import_module("torch")
     c = torch.randn(8, 8, dtype=torch.complex64, device="cuda")
     for tensor in (c.conj().imag, torch._neg_view(c), torch._neg_view(c.real)):
-        with pytest.raises(tw.LaunchError, match="not carried out yet"):
+        with pytest.raises(tw.LaunchError, match="is a lazy"):
             matmul(tensor, tensor)
 
 
@@ -249,5 +249,5 @@ def test_a_jax_tracer_is_refused(package: str) -> None:
     jax = import_module(package)
     a, _, _ = made()
     for transform in (jax.jit, jax.vmap, jax.grad):
-        with pytest.raises(tw.LaunchError, match="a JAX tracer stands for an array"):
+        with pytest.raises(tw.LaunchError, match="a JAX tracer has no memory"):
             transform(lambda x: matmul(x, x))(a[:70, :70])

@@ -200,6 +200,6 @@ def test_who_does_not_ask_is_not_told(wrong) -> None:
 
 def test_a_deadlock_says_what_everyone_waits_for() -> None:
     text = str(hopper_mutant("arrive 0: removed"))
-    assert "9 of 12 warps wait for what never happens" in text
+    assert "9 of 12 warps wait for events that never happen" in text
     assert "warp 0 waits for empty[0] phase 0: 0 of 8 arrivals" in text
     assert "warps 4 to 11 wait for full[0] phase 0: 0 of 1 arrivals" in text

@@ -88,9 +88,11 @@ def test_a_workspace_that_is_read_before_it_is_written_is_found() -> None:
 
 def test_what_no_kernel_writes_is_no_output() -> None:
     x = matrix(32, 8)
-    with pytest.raises(LaunchError, match=r"outputs='X' is no array that it writes; nearest legal choice: Y"):
+    with pytest.raises(
+        LaunchError, match=r"outputs='X' is not an array that the kernel writes; nearest legal choice: Y"
+    ):
         doubled.check(x, np.zeros_like(x), outputs="X")
     with pytest.raises(LaunchError, match="partial='Z'"):
         doubled.check(x, np.zeros_like(x), partial=("Y", "Z"))
-    with pytest.raises(LaunchError, match=r"Y is said to be an output .* but shares memory with X"):
+    with pytest.raises(LaunchError, match=r"Y is listed in outputs=, .* but it shares memory with X"):
         doubled.check(x, x, outputs="Y")

@@ -169,7 +169,9 @@ def test_a_finding_says_where_and_what_to_do() -> None:
     text = str(found)
     assert "element beyond an edge in a result on registers exp_1[0, 50], 182 elements in all" in text
     assert "is 1, which changes the sum of elements inside" in text
-    assert "tw.where(inside, exp_1, 0), or let tw.load(..., other=...) read what becomes 0 here" in text
+    assert (
+        "tw.where(inside, exp_1, 0), or use tw.load(..., other=...) with a value that becomes 0 here" in text
+    )
     assert "tw.reduce_sum(tw.exp(x), 1)" in text
 
 

@@ -111,7 +111,7 @@ def test_engines_that_do_not_move_such_tiles_are_refused() -> None:
         found = [violation for violation in cuda.violations(traced, arch) if violation.rule == "engine"]
         assert len(found) == count
         assert found[0].message.startswith(f"{arch} moves no matrices of 8 rows of 16 bytes")
-        assert found[0].nearest == "engine='direct', or none: the target chooses"
+        assert found[0].nearest == "engine='direct', or no engine= to let the target choose"
     verbs = {
         "bulk": "tw.hopper.tma_load or tw.hopper.tma_store",
         "async": "tw.copy_async",

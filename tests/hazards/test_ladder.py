@@ -127,7 +127,7 @@ def test_what_no_tile_can_be_cut_into_is_refused_at_its_line(choices: dict[str, 
             {"mma": tw.TiledMma(tw.atoms.MMA_F16, (2, 2), (8, 8)), "threads": (4, 32, 1)},
             "registers",
             "registers per thread hold fragments here (acc 256, rA 32, rB 16); with 128 threads",
-            "repeats=(4, 8), which is a tile of 128 x 128",
+            "repeats=(4, 8), a tile of 128 x 128",
         ),
         (
             {"tile": (256, 128, 256)},

@@ -73,7 +73,7 @@ def test_rows_of_an_earlier_turn_are_found(rows) -> None:
     assert finding.count == 32 * left
     assert finding.earlier is not None
     assert (finding.earlier.action, finding.access.action) == ("write", "read")
-    assert "what is read is of an earlier turn" in str(finding)
+    assert "the value is from an earlier iteration" in str(finding)
 
 
 def test_whole_turns_leave_nothing() -> None:

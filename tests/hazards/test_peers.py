@@ -97,7 +97,7 @@ def misused(X, *, how):
         ("rank", "rank 2 in a cluster of 2 blocks"),
         ("place", "coordinates go up to"),
         ("no cluster", "without clusters"),
-        ("global", "which all blocks reach"),
+        ("global", "which all blocks can access"),
         ("twice", "another block's memory"),
         ("async", "lies in another block's memory"),
         ("mma", "lies in another block's shared memory"),

@@ -258,9 +258,9 @@ def counts_down(X, *, way):
 @pytest.mark.parametrize(
     ("way", "words"),
     [
-        ("value", "value=-1: a counter, which has no sign, is only counted up"),
-        ("of", "of=0: a counter wraps round after one signal or more"),
-        ("ticket", "of=0: a counter wraps round after one signal or more"),
+        ("value", "value=-1: a counter is unsigned and can only count up"),
+        ("of", "of=0: a counter wraps around after at least one signal"),
+        ("ticket", "of=0: a counter wraps around after at least one signal"),
     ],
 )
 def test_a_counter_goes_up_by_ones_or_more(way, words) -> None:

@@ -79,7 +79,7 @@ def test_warps_that_wait_for_each_other_are_found() -> None:
 def test_no_runnable_agent_is_a_deadlock() -> None:
     [finding] = report(OnWarps((0, 1), Block((Hang(),)))).findings
     assert finding.kind is Kind.DEADLOCK
-    assert "no agent can go on: 2 of 3 warps wait for what never happens" in str(finding)
+    assert "deadlock: 2 of 3 warps wait for events that never happen" in str(finding)
 
 
 def test_an_operation_without_a_rule_is_an_error_that_names_both() -> None:

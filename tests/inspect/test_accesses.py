@@ -73,7 +73,7 @@ def test_neighbours_that_lie_apart_are_named() -> None:
 
 def test_elements_that_may_not_exist_are_asked_for() -> None:
     made = compiled(moved, steps=(("embed", 1, (32, 2), (1, 1), 1), ("merge", 1, 2)))
-    asks = "a loop that asks each element of X whether it exists"
+    asks = "a loop that checks the bounds of each element of X"
     assert said(made) == [f"width: the compiler's choice, {asks}"]
 
 

@@ -313,7 +313,7 @@ def test_counters_that_may_not_be_read(gpu: Driver, ncu: StandIn) -> None:
     assert result.exit_code == 2
     assert "may not read the GPU's counters (ERR_NVGPUCTRPERM)" in result.stderr
     assert "NVreg_RestrictProfilingToAdminUsers=0" in result.stderr
-    assert "--counters needs no such right" in result.stderr
+    assert "--counters does not need this permission" in result.stderr
 
 
 @pytest.mark.parametrize("status", [0, 2])

@@ -196,7 +196,7 @@ def test_every_field_is_carried_over_or_spoken_of() -> None:
         (SEED, "cpu", "a block of 256 threads runs on one thread of"),
         (XDL, "sm_80", "2 x 2 waves of 64 threads are 4 x 2 warps of 32"),
         (NARROW, "sm_80", "a_block_transfer: A bypasses shared memory"),
-        (SEED, "sm_80", "not as (K0, rows, K1) with a row more"),
+        (SEED, "sm_80", "not (K0, rows, K1) with an extra row"),
         (replace(SEED, acc_dtype="f16"), "sm_80", "acc_dtype: sums are in f32, not in f16"),
         (replace(SEED, c_element_op="Relu"), "sm_80", 'tw.matmul(activation="relu") does'),
         (replace(SEED, a_element_op="Scale"), "sm_80", "a_element_op: Scale is no part of a schedule"),
@@ -214,7 +214,9 @@ def test_an_impossible_instance_has_no_schedule() -> None:
 
 
 def test_an_architecture_on_which_nothing_runs_is_refused() -> None:
-    with pytest.raises(tw.LaunchError, match=r"'gfx900'\): nothing here runs on it; known: reference"):
+    with pytest.raises(
+        tw.LaunchError, match=r"'gfx900'\): no target has this architecture; known: reference"
+    ):
         SEED.schedule("gfx900")
     with pytest.raises(tw.LegalityError, match="Arch: gfx942; legal: what has WMMA"):
         SEED.schedule("gfx942")

@@ -42,7 +42,7 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "one repeat": (
         lambda: tw.by_warps((128, 64), ATOM.c, (2, 2), repeats=4),
         (
-            "repeats=4: 2x2 warps share a tile of 128x64 out in parts of 64x32, which are 4x4 base tiles of "
+            "repeats=4: 2x2 warps divide a tile of 128x64 into parts of 64x32, which are 4x4 base tiles of "
             "16x8; nearest legal choice: repeats=(4, 4)"
         ),
     ),
@@ -56,8 +56,8 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "repeats of an MMA": (
         lambda: tw.TiledMma(ATOM, (2, 2), 4),
         (
-            "TiledMma(repeats=4): repeats must be 2 integers or None, at most 4096: each is held in "
-            "registers of its own; nearest legal choice: repeats=(4, 1)"
+            "TiledMma(repeats=4): repeats must be 2 integers or None, at most 4096: each needs its "
+            "own registers; nearest legal choice: repeats=(4, 1)"
         ),
     ),
     "lanes of a multiply-add": (

@@ -165,8 +165,8 @@ def test_a_copy_too_narrow_for_the_background_says_that_it_is_done_at_once(dtype
         for columns in (True, False)
     }
     said = (
-        f"X -> held is copied at once: {bytes_} byte{'s' * (bytes_ > 1)} at a time are too few for a copy "
-        "in the background"
+        f"X -> held is copied synchronously: {bytes_} byte{'s' * (bytes_ > 1)} at a time are too few for an "
+        "asynchronous copy"
     )
     assert said in texts[True].notes
     assert f"\n// - {said}\n" in texts[True].source

@@ -244,7 +244,7 @@ def test_the_text_of_gpus_compiles_without_spills(
 def test_listings_of_amd_multiply_integers(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.ops.slow._SAID", {"u64"})
     a, b = drawn((19, 21), "i16"), drawn((21, 23), "i16", 1)
-    message = "integers of 32 bits are multiplied by one multiply-add"
+    message = "integers of 32 bits are multiplied by scalar multiply-adds"
     with machines(), pytest.warns(tw.SlowWarning, match=message):
         check(a, b, np.asarray(tw.matmul(a, b, target=arch)))
     with machines(), warnings.catch_warnings():
@@ -259,7 +259,9 @@ def test_listings_of_amd_multiply_integers(arch: str, monkeypatch: pytest.Monkey
 def test_a_gpu_says_that_no_tensor_core_multiplies_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.ops.slow._SAID", set())
     bits = 32 if kind == "i16" else 64
-    with pytest.warns(tw.SlowWarning, match=f"integers of {bits} bits are multiplied by one multiply-add"):
+    with pytest.warns(
+        tw.SlowWarning, match=f"integers of {bits} bits are multiplied by scalar multiply-adds"
+    ):
         multiplied(drawn((19, 47), kind), drawn((47, 23), kind), "cuda")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -262,7 +262,7 @@ def test_what_is_written_is_read_nowhere_else() -> None:
 
 def test_rows_that_lie_over_each_other_are_no_output() -> None:
     out = np.lib.stride_tricks.as_strided(np.zeros(20, np.float32), (4, 5), (4, 4))
-    with pytest.raises(tw.LaunchError, match="lay several of its"):
+    with pytest.raises(tw.LaunchError, match="give several of its"):
         tw.matmul(A, B, out)
 
 

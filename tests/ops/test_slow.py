@@ -59,7 +59,7 @@ def product(dtype: tw.DType, n: int = 16, order: str = "C", **chosen: Any) -> No
 @pytest.mark.parametrize("name", ["f8e4m3", "f8e5m2"])
 def test_it_is_said_once_for_each_dtype_at_the_callers_line(name: str, gpu: Driver) -> None:
     message = (
-        f"matmul: {name} is multiplied by one fma for each pair of numbers; sm_90a has tensor cores for it"
+        f"matmul: {name} is multiplied by scalar fma instructions; the tensor cores of sm_90a support it"
     )
     with pytest.warns(tw.SlowWarning, match=message) as said:
         product(tw.dtype(name))
@@ -112,7 +112,7 @@ def test_every_dtype_on_every_architecture(name: str, arch: str) -> None:
         kernel = bound.trace(a, b, tw.like(c, 512, 512), target="cuda", arch=arch)
         notes = [note for note in cuda.emit(kernel, arch).notes if "tensor cores" in note]
         assert len(notes) == (name in slow_ones)
-        assert all(note.startswith(f"{name} is multiplied by one fma") for note in notes)
+        assert all(note.startswith(f"{name} is multiplied by scalar fma") for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -122,4 +122,4 @@ def test_inspect_says_it(dtype: str, arch: str, count: int) -> None:
     command = ["inspect", "gemm", "--target", "cuda", "--arch", arch, "--dtype", dtype, "--shape", "64x64x64"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
-    assert result.output.count("tensor cores for it, whose sums keep 13 bits") == count
+    assert result.output.count("support it, but keep only 13 bits") == count

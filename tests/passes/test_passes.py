@@ -113,7 +113,9 @@ def test_narrow_asynchronous_copies_are_done_at_once(gemm: Kernel) -> None:
     settled, notes = settle_async(resolve_vectors(parse_kernel(text)), REFERENCE)
     sound(settled)
     assert all(op.variant == "direct" for op in of(settled, Copy))
-    assert notes == ("A -> sA is copied at once: 2 bytes at a time are too few for a copy in the background",)
+    assert notes == (
+        "A -> sA is copied synchronously: 2 bytes at a time are too few for an asynchronous copy",
+    )
 
 
 def test_an_architecture_without_copies_in_the_background_does_all_at_once(gemm: Kernel) -> None:
@@ -124,7 +126,7 @@ def test_an_architecture_without_copies_in_the_background_does_all_at_once(gemm:
     sound(settled)
     gone = {op.name for op in kernel.walk()} - {op.name for op in settled.walk()}
     assert gone == {"async_commit", "async_wait"}
-    assert notes == ("A -> sA is copied at once: plain copies nothing in the background",)
+    assert notes == ("A -> sA is copied synchronously: plain has no asynchronous copies",)
 
 
 def test_a_policy_re_lays_out_and_says_so(gemm: Kernel) -> None:

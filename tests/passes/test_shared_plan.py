@@ -72,7 +72,7 @@ def test_an_index_lives_until_the_rows_that_it_names_are_accessed() -> None:
     x, index = np.ones((ROWS, COLUMNS), np.float32), np.arange(ROWS, dtype=np.int32)
     kernel = chosen_rows.trace(x, index, np.zeros_like(x))
     _, notes = plan_shared(kernel)
-    assert not [note for note in notes if "lie in the same shared memory" in note]
+    assert not [note for note in notes if "share the same bytes" in note]
 
 
 @tw.kernel(X="M N", Y="M N", Z="M N")
@@ -231,7 +231,7 @@ def test_lives_that_do_not_meet_share_memory(case: str) -> None:
     planned, notes = plan_shared(kernel)
     assert kernel.shared_bytes - planned.shared_bytes == BYTES
     assert notes == (
-        "first, second lie in the same shared memory: a barrier is between their uses",
+        "first, second share the same bytes of shared memory: a barrier separates their uses",
         f"{planned.shared_bytes} bytes of shared memory instead of {kernel.shared_bytes}",
     )
     assert print_kernel(parse_kernel(print_kernel(planned))) == print_kernel(planned)

@@ -400,11 +400,11 @@ def with_signal(X, Y):
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (with_commit, "async_commit in a kernel of sync='auto', which closes groups of copies"),
-        (with_role, "role orders warps in a way of its own"),
-        (with_mbarrier, "mbarrier orders warps in a way of its own"),
+        (with_commit, "async_commit in a kernel of sync='auto', where the library closes groups of copies"),
+        (with_role, "role synchronises only some warps"),
+        (with_mbarrier, "mbarrier synchronises only some warps"),
         (with_cluster, "has clusters of blocks"),
-        (with_signal, "signal orders blocks among each other"),
+        (with_signal, "signal synchronises blocks"),
     ],
 )
 def test_what_accesses_do_not_tell_is_refused_at_its_line(function: Any, said: str) -> None:

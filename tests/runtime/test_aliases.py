@@ -132,7 +132,7 @@ def test_what_is_read_in_another_place_than_it_is_stored_is_refused(target: str)
 def test_two_results_do_not_share_memory(target: str) -> None:
     given = {"A": draw(64, 9), "B": draw(9, 45)}
     both = draw(64, 45)
-    with pytest.raises(tw.LaunchError, match=r"C and D share memory.*both are stored"):
+    with pytest.raises(tw.LaunchError, match=r"C and D share memory.*the kernel stores both"):
         several(**given, C=both, D=both, s=draw(64), target=target)
     with pytest.raises(tw.LaunchError, match="D and s share memory"):
         several(**given, C=draw(64, 45), D=both, s=both[:, 0], target=target)

@@ -135,8 +135,8 @@ MESSAGES = [
         np.ndarray((4,), np.float32, bytearray(20), 0, (5,)),
         (
             r"stride 5 bytes of dimension 0 is no multiple of the 4 bytes of an element; nearest: "
-            r"np.ascontiguousarray\(array\) for one that is read; for one that is written, pass a contiguous "
-            r"array and assign it back: .*"
+            r"np.ascontiguousarray\(array\) for an input; for an output, pass a contiguous "
+            r"array and copy it back: .*"
         ),
     ),
     (

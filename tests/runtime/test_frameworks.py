@@ -182,9 +182,9 @@ def test_torch_element_types_without_a_kernel(name: str) -> None:
 @pytest.mark.parametrize(
     ("tensor", "message"),
     [
-        (Tensor(C64, conj=True), r"the tensor is a conjugate .*; nearest: tensor.resolve_conj\(\)"),
-        (Tensor(C64, neg=True), r"the tensor is a negation .*; nearest: tensor.resolve_neg\(\)"),
-        (Tensor(neg=True), r"the tensor is a negation .*; nearest: tensor.resolve_neg\(\)"),
+        (Tensor(C64, conj=True), r"the tensor is a lazy conjugate; nearest: tensor.resolve_conj\(\)"),
+        (Tensor(C64, neg=True), r"the tensor is a lazy negation; nearest: tensor.resolve_neg\(\)"),
+        (Tensor(neg=True), r"the tensor is a lazy negation; nearest: tensor.resolve_neg\(\)"),
         (Tensor(layout="torch.sparse_coo"), r"a tensor of layout torch.sparse_coo .*; .*to_dense\(\)"),
         (Tensor(pointer=0), r"an array of shape \(4, 6\) has no memory: its address is 0"),
         (FakeTensor(pointer=0), r"an array of shape \(4, 6\) has no memory: its address is 0"),

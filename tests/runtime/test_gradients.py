@@ -16,7 +16,7 @@ from .test_frameworks import Tensor, Torch, TorchDType
 from .test_frameworks import torch as torch  # a fixture
 
 MESSAGE = (
-    r"the tensor requires a gradient, which the result of a kernel would not have; nearest legal choice: "
+    r"the tensor requires a gradient, and kernels record none; nearest legal choice: "
     r"tensor.detach\(\), or a call under torch.no_grad\(\)"
 )
 

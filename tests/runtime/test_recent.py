@@ -236,7 +236,7 @@ def test_a_library_that_is_cut_off_anywhere_is_refused(monkeypatch: pytest.Monke
             Library(data[:size], "cut")
     (sections,) = struct.unpack_from("<Q", data, 40)
     assert damage(data[:sections]) is not None
-    with pytest.raises(tw.ToolchainError, match="it is no ELF file"):
+    with pytest.raises(tw.ToolchainError, match="it is not an ELF file"):
         Library(b"no library")
 
 

@@ -80,7 +80,7 @@ def test_clusters_that_wait_for_each_other_are_counted_as_clusters(
     assert {**attributes, "cooperative": 1} == attributes != {"cooperative": 1}
     monkeypatch.setattr(gpu, "clusters", 3)
     with pytest.raises(
-        tw.LaunchError, match=r"its 16 blocks wait for each other, and device 0 holds 6 of them"
+        tw.LaunchError, match=r"its 16 blocks wait for each other, and device 0 runs only 6 of them"
     ):
         product.bind(schedule=replace(clusters, group_m=1))(
             *operands, OnGpu(np.zeros((256, 256), np.float32)), stream=7
@@ -131,6 +131,8 @@ def test_waits_in_loops_count_if_there_is_a_turn(gpu: Driver) -> None:
 def test_more_blocks_than_the_device_holds_are_refused(gpu: Driver) -> None:
     with pytest.raises(LaunchError) as refused:
         signals.around.bind(blocks=265)(*arrays(64 * 265), stream=7)
-    assert "its 265 blocks wait for each other, and device 0 holds 264 of them at once" in str(refused.value)
+    assert "its 265 blocks wait for each other, and device 0 runs only 264 of them at the same time" in str(
+        refused.value
+    )
     assert "tw.await_(came[0], blocks)" in str(refused.value)
     assert gpu.launched == []

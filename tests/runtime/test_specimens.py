@@ -88,7 +88,7 @@ def test_a_launch_takes_arguments_by_name() -> None:
             y = np.full_like(x, np.nan)
             assert call(y).target == target
             assert (y == 2 * x).all()
-    with pytest.raises(tw.LaunchError, match=r"kernel scale: nothing given for by$"):
+    with pytest.raises(tw.LaunchError, match=r"kernel scale: missing arguments by$"):
         scale(X=x, Y=x)
     with pytest.raises(tw.LaunchError, match="kernel scale: X given twice"):
         scale(x, X=x, Y=x, by=1.0)
@@ -140,25 +140,25 @@ def test_a_launch_still_needs_arrays_where_the_target_is() -> None:
     ("call", "message"),
     [
         (lambda: tw.like("f16", 4, align="16"), "align must be an integer"),
-        (lambda: tw.like(np.zeros(3), 3), "give a dtype such as 'f16'"),
+        (lambda: tw.like(np.zeros(3), 3), "pass a dtype such as 'f16'"),
         (lambda: tw.like("f16", 3.5), r"extents \(3.5,\) are not whole numbers"),
         (lambda: tw.like("f16", "64x64"), r"extents \('64x64',\) are not whole numbers"),
-        (lambda: tw.like("f16", -1), "extent -1 is not one of an array; nearest legal choice: 0"),
+        (lambda: tw.like("f16", -1), "extent -1 is out of range; nearest legal choice: 0"),
         (lambda: tw.like("f16", 4, 4, strides=(4,)), "1 strides"),
-        (lambda: tw.like("f16", 4, strides=(-1,)), "stride -1 is not one of an array"),
+        (lambda: tw.like("f16", 4, strides=(-1,)), "stride -1 is out of range"),
         (lambda: tw.like("f16", 4, 4, order="K"), "order must be 'C', the last dimension fastest, or 'F'"),
         (lambda: tw.like("f32", 4, align=6), "nearest legal choice: 4"),
         (lambda: tw.like("f32", 4, align=0), "nearest legal choice: 4"),
         (lambda: tw.like("half8", 4), "half8"),
-        (lambda: scale.compile(SMALL, SMALL, 1.0), "say target="),
-        (lambda: scale.compile(X=SMALL, target="cpu"), "nothing given for Y; e.g. Y=tw.like"),
+        (lambda: scale.compile(SMALL, SMALL, 1.0), "pass target="),
+        (lambda: scale.compile(X=SMALL, target="cpu"), "missing arguments Y; e.g. Y=tw.like"),
         (
             lambda: scale.compile(SMALL, X=SMALL, target="cpu"),
             "X given twice",
         ),
         (
             lambda: scale.compile(SMALL, SMALL, 1.0, target="cpu", arch="sm_90a"),
-            "it is one of target cuda: say target='cuda' too",
+            "it belongs to target cuda: pass target='cuda' too",
         ),
         (lambda: scale.compile(SMALL, SMALL, 1.0, target="gpu"), "did you mean 'cuda'"),
         (lambda: scale.bind().compile(Z=tw.like("f32", 8), target="cpu"), "Z not among its parameters"),
@@ -178,5 +178,5 @@ def test_a_class_of_arrays_cannot_be_launched_on() -> None:
         tw.copy(tw.load(part) * alpha, part)
 
     spec = tw.TensorSpec("f16", 2, 1, (256, 32), (16, 1), 16, False)
-    with pytest.raises(tw.LaunchError, match="is a class of arrays, without memory"):
+    with pytest.raises(tw.LaunchError, match="describes a class of arrays and has no memory"):
         scaled(spec, 2.0, target="reference")

@@ -88,9 +88,9 @@ def test_an_explicit_kernel_has_none() -> None:
         tw.copy(tw.fragment(tw.blocked((32,), (32,)), tw.f32, 0), X.tile((32,), (0,)))
 
     schedule = tw.Schedule(tw.atoms.MMA_F16, (32, 64, 32), warps=(2, 2))
-    with pytest.raises(tw.LaunchError, match="this one says how"):
+    with pytest.raises(tw.LaunchError, match="this kernel is explicit"):
         explicit(np.zeros(3, np.float32), schedule=schedule)
-    with pytest.raises(tw.LaunchError, match="schedule=3 is none"):
+    with pytest.raises(tw.LaunchError, match="schedule=3 is no schedule"):
         gemm.bind(schedule=3)
 
 

@@ -260,7 +260,7 @@ def test_a_lock_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
     assert (tmp_path / "project.lock").read_bytes() == DIARY
     (tmp_path / "other").write_bytes(DIARY)
     with (
-        pytest.raises(UntrustedError, match="no lock file, as it is not empty"),
+        pytest.raises(UntrustedError, match="so it is no lock file"),
         lock_own(tmp_path / "other"),
     ):
         pass

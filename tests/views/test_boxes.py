@@ -81,7 +81,7 @@ def test_a_box_is_the_view_element_by_element(name: str) -> None:
 NONE = {
     "an inner edge": (Tile((4, 8), (2, 0)).apply(Slice(((0, 10), None)).apply(ROWS)), "no edge of {tensor}"),
     "overlapping windows": (Tile((1, 4, 3, 1, 1, 8), (0,) * 6).apply(WINDOWS), "2 dimensions of the tile"),
-    "repeated": (Broadcast(0, 4).apply(Slice((3, None)).apply(ROWS)), "4 elements of the tile are one"),
+    "repeated": (Broadcast(0, 4).apply(Slice((3, None)).apply(ROWS)), "4 elements of the tile refer to one"),
     "backwards": (Embed(1, (8,), (-1,), -30).apply(Slice(((0, 4), None)).apply(ROWS)), "walks backwards"),
     "no static shape": (ROWS, "known at launch only"),
     "no equal steps": (Tile((6, 8), (1, 0)).apply(Merge(0, 3).apply(IMAGES)), "not in equal steps"),

@@ -101,7 +101,9 @@ def operands(
     try:
         made = Operands(fill(rng, (m, k), dtype), fill(rng, (k, n), dtype), f"{words}, seed {seed}")
     except MemoryError as error:
-        raise LaunchError(f"operands of shape={tuple(shape)}: {error}; nearest legal choice: less") from None
+        raise LaunchError(
+            f"operands of shape={tuple(shape)}: {error}; nearest legal choice: smaller extents"
+        ) from None
     return made.stored(layout or "nn")
 
 

@@ -101,8 +101,8 @@ def choose_precision(given: str, known: Sequence[str], dtype: str) -> None:
     legal = [word for word in known if word not in OF_PRECISION or OF_PRECISION[word][1](element)]
     if given not in legal:
         raise UsageError(
-            f"--precision {given} says how {OF_PRECISION[given][0]} multiplied, and these numbers are "
-            f"{dtype}; nearest: --precision {legal[-1]}"
+            f"--precision {given} determines how {OF_PRECISION[given][0]} multiplied, and these numbers "
+            f"are {dtype}; nearest: --precision {legal[-1]}"
         )
 
 
@@ -243,11 +243,13 @@ def size(count: float) -> str:
 
 TargetName = Annotated[str, typer.Option(help="Which target runs it: cpu, cuda, hip or reference.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")]
-EveryElement = Annotated[bool, typer.Option(help="Compare every element under a bound for each.")]
+EveryElement = Annotated[
+    bool, typer.Option(help="Compare every element with a reference, under a bound for each.")
+]
 Activation = Annotated[str | None, typer.Option(help=f"One of {', '.join(ACTIVATIONS)}.", show_default=False)]
 ScheduleText = Annotated[
     str | None,
-    typer.Option(metavar="EXPRESSION", help="How it is computed: tw.Schedule(...).", show_default=False),
+    typer.Option(metavar="EXPRESSION", help="The schedule: tw.Schedule(...).", show_default=False),
 ]
 Constants = Annotated[
     list[str] | None,

@@ -51,7 +51,7 @@ def einsum(
     dtype: Annotated[str, typer.Option(help="Of A and of B.")] = "f32",
     bias: Annotated[bool, typer.Option(help="Add a number for each index that only B has.")] = True,
     activation: Activation = None,
-    dropout: Annotated[float, typer.Option(help="With which probability an element is set to 0.")] = 0.0,
+    dropout: Annotated[float, typer.Option(help="Probability with which an element is set to 0.")] = 0.0,
     precision: Annotated[str, typer.Option(help="How f32 is multiplied: exact, f32, tf32 or f16.")] = EXACT,
     target: TargetName = CPU.name,
     verify: EveryElement = True,
@@ -85,7 +85,7 @@ def einsum(
     say("", f"{products}, {lying}")
     if trial.halves:
         of_halves = "one product" if trial.halves == 1 else "three products"
-        say("", f"a launch splits A and B in halves of f16; the next one sums {of_halves} of these")
+        say("", f"the first launch splits A and B in f16 halves; the second adds up {of_halves} of them")
     say("", f"schedule: {trial.scheduled()}")
     first_call(trial)
     if verify:

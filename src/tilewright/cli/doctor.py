@@ -72,8 +72,8 @@ def doctor(
         bool,
         typer.Option(
             "--self-test",
-            help="Take four kernels through every step on each compiled target that is here: copy in, "
-            "compile, launch, wait, copy out, look around the result, compare every element.",
+            help="Run four kernels through every step on each compiled target of this machine: copy in, "
+            "compile, launch, wait, copy out, check the bytes around the result, compare every element.",
         ),
     ] = False,
     target: Annotated[

@@ -111,7 +111,7 @@ def attention(
         int | None,
         typer.Option(
             min=1,
-            help="Heads of keys and values, of which that of queries is a multiple.",
+            help="Heads of keys and values; a divisor of the heads of queries.",
             show_default=False,
         ),
     ] = None,
@@ -263,7 +263,7 @@ def reduce(
         ),
     ] = None,
     of: Annotated[str, typer.Option(help=f"Some of {', '.join(REDUCTIONS)}, with commas.")] = "max,logsumexp",
-    axis: Annotated[str, typer.Option(help="What becomes one number each: rows or columns.")] = "rows",
+    axis: Annotated[str, typer.Option(help="What is reduced to one number each: rows or columns.")] = "rows",
     dtype: Annotated[str, typer.Option(help=f"Element type: {', '.join(DTYPES)}.")] = "f16",
     activation: Activation = None,
     target: TargetName = CPU.name,

@@ -62,13 +62,13 @@ def inspect(
         ),
     ] = None,
     flow: Annotated[
-        bool, typer.Option("--flow", help="What a kernel computes that says so in tiles, and its schedule.")
+        bool, typer.Option("--flow", help="The flow of a dataflow kernel, and its schedule.")
     ] = False,
     ir: Annotated[
         bool, typer.Option("--ir", help="The traced kernel, made explicit by its schedule.")
     ] = False,
     passes: Annotated[
-        bool, typer.Option("--passes", help="The target's passes in their order, and what each chose.")
+        bool, typer.Option("--passes", help="The target's passes in their order, and the choices of each.")
     ] = False,
     after: Annotated[
         list[str] | None,

@@ -49,8 +49,8 @@ def instance(
         str | None,
         typer.Option(
             metavar="DTYPE",
-            help="The dtype of B in memory, if it is narrower than what is multiplied: the kernel is then "
-            "that of tw.scaled_mm, with a scale for each column and a bias, of f32.",
+            help="The dtype of B in memory, if it is narrower than the multiplied dtype: the kernel then "
+            "computes tw.scaled_mm, with an f32 scale for each column and an f32 bias.",
             show_default=False,
         ),
     ] = None,

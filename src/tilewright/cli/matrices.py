@@ -280,12 +280,12 @@ def _load(path: Path, asked: DType | None) -> Array:
     try:
         held = dtype(native.dtype)
     except DTypeError:
-        raise UsageError(f"{path}: holds {array.dtype}, which is no element type") from None
+        raise UsageError(f"{path}: holds {array.dtype}, which is not a supported element type") from None
     if asked is None:
         _multiplied(held, f"{path}: ")
         return native
     if held.components > 1:
-        raise UsageError(f"{path}: holds complex numbers ({held}), of which no {asked} can be made")
+        raise UsageError(f"{path}: holds complex numbers ({held}), which cannot be converted to {asked}")
     # Numbers may be rounded, but never wrapped around or made infinite.
     with np.errstate(all="ignore"):
         made: Array = native.astype(asked.numpy, copy=False)

@@ -200,7 +200,7 @@ def tune(
         ),
     ] = None,
     renew: Annotated[
-        bool, typer.Option("--renew", help="Set aside what was measured before, and begin anew.")
+        bool, typer.Option("--renew", help="Set earlier measurements aside and start again.")
     ] = False,
     seed: Seed = 0,
 ) -> None:
@@ -219,7 +219,7 @@ def tune(
     version = version_of(question.arch, question.processors)
     if version is None:
         raise UsageError(
-            f"no tables are kept of target {target}, which has no speed; nearest: --target {CPU.name}"
+            f"target {target} is not measured, so it has no tables; nearest: --target {CPU.name}"
         )
     cache = Cache.default()
     if table is None and (reason := cache.distrust()) is not None:

@@ -57,7 +57,7 @@ def misfit(record: object) -> str:
         if len(set(spans)) < len(spans):
             return "an axis is named twice"
         if any(span.kind == BATCH for span in spans):
-            return "a batch is one index, and no axis of a value"
+            return "a batch has one index per tile, so it is no axis of a value"
     for cls, rule in _RULES.items():
         if isinstance(record, cls):
             return rule(record)
@@ -140,7 +140,7 @@ def _store(made: Store) -> str:
     if any(span.kind == STEPS for span in own):
         return "a store inside of a loop over steps"
     if not fits(made.value.axes, own):
-        return f"the axes of the value are not those of the places in {made.operand.name}"
+        return f"the axes of the value differ from the indices of {made.operand.name}"
     return _places(made.operand, made.at)
 
 
@@ -175,7 +175,7 @@ def _part(node: ArrayPart) -> str:
 
 def _position(node: Position) -> str:
     if node.dtype.components > 1 or node.dtype.kind == "bool":
-        return f"a position is a real number, and {node.dtype} is none"
+        return f"a position has a real dtype, and {node.dtype} is complex"
     if node.axes != (() if node.span.kind == BATCH else (node.span,)):
         return f"a position in {node.span.name} varies only along it"
     return ""
@@ -194,7 +194,7 @@ def _map(node: Map) -> str:
     if not all(fits(one.axes, node.axes) for one in given):
         return f"the axes of the arguments of {node.function} are not those of its result"
     if _spans(node.axes) != set[Span]().union(*(_spans(one.axes) for one in given)):
-        return f"{node.function} varies along another axis than its arguments"
+        return f"{node.function} has an axis that its arguments do not have"
     if len(node.axes) != max(len(one.axes) for one in given):
         return f"{node.function} has more axes than its arguments"
     kinds = [one.dtype for one in given]
@@ -223,11 +223,15 @@ def _reduce(node: Reduce) -> str:
     if not 0 <= node.axis < len(before):
         return f"a reduction over axis {node.axis} of a value with {len(before)} axes"
     if node.axes != (*before[: node.axis], *before[node.axis + 1 :]):
-        return "the axes are not those that the reduction leaves"
+        return "the axes differ from those that remain after the reduction"
     if node.dtype != node.argument.dtype or node.dtype.kind == "bool":
         return f"a reduction of {node.argument.dtype} to {node.dtype}"
     real = node.dtype.components == 1
-    return "" if real or node.combine == "sum" else f"{node.combine} of {node.dtype}, which has no order"
+    return (
+        ""
+        if real or node.combine == "sum"
+        else (f"{node.combine} of {node.dtype}, whose values have no order")
+    )
 
 
 def _sum(node: Sum) -> str:

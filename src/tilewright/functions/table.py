@@ -125,7 +125,7 @@ ARITHMETIC = (
 
 
 def _powers(kind: DType) -> str:
-    lost = "which loses as many bits as y * log(x) has before its point"
+    lost = "which loses as many bits as the integer part of y * log(x) has"
     if kind == f64:
         return f"no target has it; nearest legal choice: tw.exp(y * tw.log(x)), {lost}"
     return floats(kind) or ("needs real numbers" if kind.components > 1 else "")

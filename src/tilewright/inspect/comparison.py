@@ -136,8 +136,8 @@ def measured(ncu: str, entry: str, arguments: Sequence[str]) -> dict[str, float]
     if "ERR_NVGPUCTRPERM" in said:
         raise ToolchainError(
             "this user may not read the GPU's counters (ERR_NVGPUCTRPERM); an administrator may, or can "
-            "allow it with the driver's option NVreg_RestrictProfilingToAdminUsers=0; "
-            "--counters needs no such right"
+            "allow it with the driver's option NVreg_RestrictProfilingToAdminUsers=0; --counters does not "
+            "need this permission"
         )
     if done.returncode:
         raise ToolchainError(f"`ncu` failed with status {done.returncode}:\n{_last(said)}")

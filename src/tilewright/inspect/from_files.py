@@ -201,7 +201,7 @@ def load(path: Path) -> ModuleType:
         return module
     except SystemExit:
         raise LaunchError(
-            f"{path}: ends the program when it is imported; what it does besides defining kernels belongs "
+            f"{path}: ends the program when it is imported; put everything except the kernel definitions "
             "under `if __name__ == '__main__':`"
         ) from None
     except Exception as error:  # the file may raise anything

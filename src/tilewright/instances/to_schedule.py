@@ -56,7 +56,7 @@ def place_of(name: str) -> InstanceMachine:
             return InstanceMachine(target, target.architectures[name])
     known = [*running, *(arch for target in TARGETS.values() for arch in target.architectures)]
     said = f"{', '.join(known)}{close_to(name, known)}"
-    raise LaunchError(f"schedule(arch={shown(name)}): nothing here runs on it; known: {said}")
+    raise LaunchError(f"schedule(arch={shown(name)}): no target has this architecture; known: {said}")
 
 
 def schedule_of(instance: Template, place: InstanceMachine, b_memory: DType | None = None) -> Schedule:
@@ -218,7 +218,7 @@ def notes_of(instance: Template, place: InstanceMachine) -> Iterator[str]:
     if instance.pipeline_version != "v1":
         yield f"pipeline_version: {instance.pipeline_version} is computed as v1; any number of steps is taken"
     if instance.loop_scheduler != "Default":
-        yield f"loop_scheduler: {instance.loop_scheduler} is not carried over; the machine schedules warps"
+        yield f"loop_scheduler: {instance.loop_scheduler} is ignored; the hardware schedules warps"
     if own is None:
         yield (
             f"gemm_specialization: beyond {specialization}, M, N and K may be ragged, and strides any; what "
@@ -226,8 +226,8 @@ def notes_of(instance: Template, place: InstanceMachine) -> Iterator[str]:
         )
     elif schedule.whole != "mnk":
         yield (
-            f"gemm_specialization: {specialization} asks K for whole vectors; here what is ragged is read as "
-            "wide as its rows begin"
+            f"gemm_specialization: {specialization} needs K to be a multiple of the vector; here ragged "
+            "rows are read with the width of their alignment"
         )
 
 
@@ -244,10 +244,10 @@ def _of_transfers(instance: Template) -> Iterator[str]:
             f"{name}: which thread copies what, in which order and how wide, follows from the array: in as "
             "few sectors and as wide as it allows"
         )
-        extra = " with a row more" if transfer.lds_extra else ""
+        extra = " with an extra row" if transfer.lds_extra else ""
         yield (
-            f"{name}.lds_extra: a tile of {matrix} lies in shared memory as it is read best here, without "
-            f"room between its rows, not as (K0, rows, K1){extra}"
+            f"{name}.lds_extra: a tile of {matrix} has the shared-memory layout that is read fastest here, "
+            f"without padding between its rows, not (K0, rows, K1){extra}"
         )
 
 
@@ -262,21 +262,23 @@ def _of_own_transfers(instance: Template, schedule: Schedule) -> Iterator[str]:
         if "ab"[at] in schedule.turned:
             yield (
                 f"{name}: {rows} x {along_k} threads read {matrix} along its rows, 16 bytes at once, not "
-                f"{transfer.src_scalar_per_vector} element(s), and turn their parts around in registers"
+                f"{transfer.src_scalar_per_vector} element(s), and transpose their parts in registers"
             )
             if transfer.lds_extra:
-                yield f"{name}.lds_extra: a swizzle, not a row more, keeps what threads write in other banks"
+                yield (
+                    f"{name}.lds_extra: a swizzle instead of an extra row avoids bank conflicts of the writes"
+                )
         elif lengths != transfer.thread_cluster_lengths:
             yield (
-                f"{name}.thread_cluster_lengths: {lengths}, not {transfer.thread_cluster_lengths}: what "
-                "eight threads write at once lies in other banks"
+                f"{name}.thread_cluster_lengths: {lengths}, not {transfer.thread_cluster_lengths}: eight "
+                "threads then write to different banks at once"
             )
 
 
 def _of_result(instance: Template) -> Iterator[str]:
     yield (
         "c_shuffle: the result goes through shared memory in slices of its columns and is stored as wide as "
-        "the array allows; repeats per shuffle, cluster lengths and vectors are not carried over"
+        "the array allows; repeats per shuffle, cluster lengths and vectors are ignored"
     )
     if dtype(instance.c_shuffle_dtype) != dtype(instance.c_dtype):
         yield (
@@ -289,6 +291,8 @@ def _of_result(instance: Template) -> Iterator[str]:
             continue
         known = ACTIVATIONS.get(op) if side == "c" else None
         instead = (
-            f'tw.matmul(activation="{known}") does' if known else "a dataflow kernel says it in its body"
+            f'tw.matmul(activation="{known}") does'
+            if known
+            else "write it in the body of the dataflow kernel"
         )
         yield f"{side}_element_op: {op} is no part of a schedule; {instead}"

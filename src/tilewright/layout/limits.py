@@ -24,11 +24,11 @@ SWIZZLE_BITS = 40
 """Highest offset bit, in elements, that a swizzle may reach. No memory has larger offsets."""
 
 WARPS = Most(1024, "a block of a GPU has 1024 threads at most")
-REPEATS = Most(4096, "each is held in registers of its own")
+REPEATS = Most(4096, "each needs its own registers")
 UNROLLED = Most(1 << 16, "the body is traced once for each, and repeated in the generated text")
 COPIES = Most(64, "the machine code has a copy of the loop's body for each")
 BARRIERS = Most(4096, "each takes 8 bytes of shared memory")
-ARRIVALS = Most((1 << 20) - 1, "the hardware counts no further")
+ARRIVALS = Most((1 << 20) - 1, "the hardware counter ends there")
 WIDEST = Most(128, "no access is wider than a line of 128 bytes")
 LANES = Most(1024, "a block of a GPU has 1024 threads at most")
 STAGES = Most(256, "each holds a tile of every operand in shared memory, and the first loads are unrolled")

@@ -38,8 +38,8 @@ def _canonical(value: Any, depth: int, whole: Any) -> IntTuple:
     if is_sequence(value):
         if depth == DEEPEST or len(value) > MOST_ENTRIES:
             raise LayoutError(
-                f"{shown(value)} has more than {DEEPEST} levels or more than {MOST_ENTRIES} entries; a "
-                "layout has a mode per dimension, and few parts of each"
+                f"{shown(value)} has more than {DEEPEST} levels or more than {MOST_ENTRIES} entries; "
+                "layouts have fewer"
             )
         return tuple(_canonical(part, depth + 1, whole) for part in value)
     if isinstance(value, bool | np.bool_):
@@ -49,9 +49,7 @@ def _canonical(value: Any, depth: int, whole: Any) -> IntTuple:
     if isinstance(value, int):
         raise LayoutError(f"{shown(value)}: integers of layouts have at most 64 bits")
     where = "" if value is whole else f" in {shown(whole)}"
-    raise LayoutError(
-        f"{shown(value)}{where} is neither an integer nor a tuple of integers, which shapes and strides are"
-    )
+    raise LayoutError(f"{shown(value)}{where} is neither an integer nor a tuple of integers")
 
 
 def integers(what: str, values: Any, count: int | None = None, meaning: str = "") -> tuple[int, ...]:

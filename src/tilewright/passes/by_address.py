@@ -128,7 +128,7 @@ def deal_by_address(kernel: Kernel, arch: Arch) -> Passed:
     # Refuse tensors in which threads touch elements that others have copied, without a barrier in between.
     copied = {op.target.buffer.name for op in dealt.walk() if is_in_background(op)}
     unmet = {
-        found.tensor.name: f"no barrier stands where {found}"
+        found.tensor.name: f"there is no barrier where {found}"
         for found in (hazards(dealt, copied) if copied else ())
         if found.needs_barrier and not found.has_barrier
     }
@@ -151,7 +151,7 @@ def _dealt(kernel: Kernel, arch: Arch, refused: Mapping[str, str]) -> Passed:
     """Return the kernel with its copies distributed by address, and notes for the synchronous ones."""
     notes: list[str] = []
     unseen = (
-        "what warps of other roles do is not followed"
+        "this pass does not analyse accesses by warps of other roles"
         if any(isinstance(op, Role) for op in kernel.walk())
         else ""
     )
@@ -161,7 +161,7 @@ def _dealt(kernel: Kernel, arch: Arch, refused: Mapping[str, str]) -> Passed:
             return None
         found = unseen or refused.get(op.target.buffer.name) or _dealing(op, arch)
         if isinstance(found, str):
-            notes.append(f"{op.source.buffer} -> {op.target.buffer} is copied at once: {found}")
+            notes.append(f"{op.source.buffer} -> {op.target.buffer} is copied synchronously: {found}")
             return (replace(op, engine=None, completion="none"),)
         return found.ops(op, rewriter)
 
@@ -195,9 +195,9 @@ def _dealing(op: Copy, arch: Arch) -> _Dealing | str:
     """Return the distribution of a copy by address, or the reason why none exists."""
     source, target = op.source.tensor, op.target.tensor
     if source.indices or target.indices:
-        return "its rows are chosen in memory"
+        return "its rows are gathered"
     if target.view.valid != TRUE:
-        return f"not all of {op.target} exists"
+        return f"part of {op.target} lies outside its array"
     order = order_of_addresses(target.view)
     if isinstance(order, str):
         return order
@@ -221,7 +221,7 @@ def _dealing(op: Copy, arch: Arch) -> _Dealing | str:
             if widest_vector(replace(op, source=ends[0], target=ends[1]), spread) >= vector:
                 return _Dealing(order, spread, vector)
     widths = in_words(arch.async_bytes)
-    return f"{arch.name} loads {widths} bytes at a time into shared memory, which no access here is"
+    return f"{arch.name} loads {widths} bytes at a time into shared memory, and no access here has that width"
 
 
 def order_of_addresses(view: View) -> Bits | str:
@@ -245,7 +245,7 @@ def order_of_addresses(view: View) -> Bits | str:
     origin = substitute(view.offset, dict.fromkeys(view.coords, 0))
     apart = expand(add(view.offset, mul(origin, -1)))
     if symbols(apart) - set(view.coords):
-        return "where its tile lies in shared memory changes its order there"
+        return "the order of its tile in shared memory depends on the tile's position"
     index = dict(zip(view.coords, np.indices(extents), strict=True))
     places = np.broadcast_to(evaluate(apart, index), extents)
     count = places.size
@@ -264,5 +264,5 @@ def order_of_addresses(view: View) -> Bits | str:
     )
     shown = order.apply(View.strided(extents, [math.prod(extents[d + 1 :]) for d in range(len(extents))]))
     if not np.array_equal(np.broadcast_to(shown.at((np.arange(count),)), (count,)), found):
-        return "its tile does not lie in shared memory in an order of bits"
+        return "its tile in shared memory is no permutation of address bits"
     return order

@@ -27,16 +27,16 @@ OPERANDS = Pass(
 )
 SHARED_PLAN = Pass(
     "shared-plan",
-    "Tensors in shared memory whose lives do not meet lie in the same bytes.",
+    "Shared tensors with disjoint lifetimes share the same bytes.",
     lambda kernel, arch: plan_shared(kernel),
 )
 IDLE_WAITS = Pass(
     "idle-waits",
-    "Waits and barriers that find nothing to wait for are left out.",
+    "Waits and barriers that have nothing to wait for are removed.",
     lambda kernel, arch: drop_idle_waits(kernel),
 )
 INVERSES = Pass(
     "inverses",
-    "Sizes that addresses are divided by get an inverse, which the launcher computes.",
+    "Divisions of indices by sizes become multiplications by inverses that the launcher computes.",
     lambda kernel, arch: derive_inverses(kernel),
 )

@@ -53,10 +53,10 @@ def settle_async(kernel: Kernel, arch: Arch) -> tuple[Kernel, tuple[str, ...]]:
             return ()
         if is_in_background(op) and op.vector and op.vector * op.source.dtype.bytes not in arch.async_bytes:
             size = op.vector * op.source.dtype.bytes
-            why = f"{arch.name} copies nothing in the background"
+            why = f"{arch.name} has no asynchronous copies"
             if arch.async_bytes:
-                why = f"{size} byte{'s' * (size > 1)} at a time are too few for a copy in the background"
-            notes.append(f"{op.source.buffer} -> {op.target.buffer} is copied at once: {why}")
+                why = f"{size} byte{'s' * (size > 1)} at a time are too few for an asynchronous copy"
+            notes.append(f"{op.source.buffer} -> {op.target.buffer} is copied synchronously: {why}")
             return (replace(op, engine=None, completion="none"),)
         return None
 

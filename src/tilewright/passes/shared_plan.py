@@ -65,8 +65,8 @@ def plan_shared(kernel: Kernel) -> Passed:
     }
     places = _places(tensors, apart)
     notes = [
-        f"{', '.join(str(op.result) for op in group)} lie in the same shared memory: "
-        "a barrier is between their uses"
+        f"{', '.join(str(op.result) for op in group)} share the same bytes of shared memory: a barrier "
+        "separates their uses"
         for group in _groups(tensors, places)
     ]
     planned = rewrite_kernel(

@@ -237,7 +237,10 @@ def _each(block: Block) -> Iterator[tuple[Point, Op]]:
 TURNS = 16
 """Assumed number of loop iterations in the cost of a point."""
 
-NEAREST = 'nearest legal choice: @tw.kernel(sync="explicit"), with tw.barrier() where threads are to meet'
+NEAREST = (
+    'nearest legal choice: @tw.kernel(sync="explicit"), with tw.barrier() where threads must wait '
+    "for each other"
+)
 
 
 def synchronise(kernel: Kernel) -> Passed:
@@ -268,16 +271,19 @@ def _refuse(kernel: Kernel) -> None:
 def _refusal(op: Op) -> str:
     """Return why accesses do not determine the barriers around an operation; empty if they do."""
     if isinstance(op, AsyncCommit | AsyncWait):
-        return f"{op.verb} in a kernel of sync='auto', which closes groups of copies, and waits, by itself"
+        return (
+            f"{op.verb} in a kernel of sync='auto', where the library closes groups of copies and "
+            "places waits"
+        )
     alone = "sync='auto' places barriers of whole blocks"
     if isinstance(op, Copy) and op.engine == "bulk":
         return f"{op.verb} completes at a transaction barrier, and {alone}"
     if isinstance(op, Mma) and op.mma.atom.asynchronous:
-        return f"{op.mma.atom} reads shared memory after a fence, and {alone}"
+        return f"{op.mma.atom} needs a fence before it reads shared memory, and {alone}"
     if isinstance(op, ASYNC_OPS) and not isinstance(op, PriorGridWait | LaunchDependents):
-        return f"{op.verb} orders warps in a way of its own, and {alone}"
+        return f"{op.verb} synchronises only some warps, and {alone}"
     if isinstance(op, SIGNAL_OPS):
-        return f"{op.verb} orders blocks among each other, and {alone}"
+        return f"{op.verb} synchronises blocks, and {alone}"
     return ""
 
 
@@ -340,7 +346,7 @@ class _Plan:
             ops = self.placed.setdefault(point, [])
             if (last := self.groups.commits.get(point)) is not None:
                 ops.append(AsyncCommit(location=last.location))
-                self._note("async_commit()", f"behind {last.verb} at {_line(last)}", "closes its group")
+                self._note("async_commit()", f"after {last.verb} at {_line(last)}", "closes its group")
             if (pending := self.groups.waits.get(point)) is not None:
                 hazard = self.groups.binding(point)
                 ops.append(AsyncWait(pending, location=hazard.after.op.location))

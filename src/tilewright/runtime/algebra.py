@@ -121,7 +121,9 @@ def residues(
     elif isinstance(kernel, Kernel):
         bound, rest = kernel._split(named)
     else:
-        raise LaunchError(f"{shown(kernel)} is no kernel; give what @tw.kernel has made, or its .bind(…)")
+        raise LaunchError(
+            f"{shown(kernel)} is no kernel; pass a function decorated with @tw.kernel, or its .bind(…)"
+        )
     filled = tuple(with_arrays(in_order(bound.program, arguments, rest)))
     written_for = arch_named(target, arch)
     prepared = cast("PreparedReference", bound._prepare(filled, REFERENCE.name, written_for))

@@ -111,7 +111,7 @@ def check_apart(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> None:
             continue
         result, name = names[pair.stored], names[pair.other]
         why = (
-            f"both are stored, and the order of their tiles decides what remains of {name}"
+            f"the kernel stores both, and the order of their tiles would decide which values remain in {name}"
             if name in results
             else f"elements of {name} would be overwritten before they are read"
         )

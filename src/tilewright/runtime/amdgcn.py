@@ -170,7 +170,7 @@ def choose(trials: Iterable[CompilerTrial], arch: str = HIP.arch) -> AmdToolchai
             unlinked.append(trial.usable)
     if unlinked:
         return unlinked[0]
-    said = f"found none that compiles for {arch}: {', '.join(passed)}" if passed else "found none"
+    said = f"none of the compilers found works for {arch}: {', '.join(passed)}" if passed else "found none"
     raise ToolchainError(
         f"the hip target needs a clang for AMD GPUs, of LLVM {LEAST_LLVM} or later, and {said}; looked for "
         f"ROCm's in {rocm_folder()}, for {', '.join(SYSTEM_COMPILERS)} on PATH, for the ziglang package and "
@@ -200,10 +200,10 @@ def _asked(name: str, where: str, linkers: str | None) -> AmdToolchain | Compile
     except OSError as problem:
         return CompilerTrial(where, None, f"it cannot be run: {problem.strerror or problem}")
     except subprocess.TimeoutExpired:
-        return CompilerTrial(where, None, f"it did not say its version in {_SECONDS} s")
+        return CompilerTrial(where, None, f"it did not print its version within {_SECONDS} s")
     found = re.search(r"clang version (\d+)(\S*)", version)
     if found is None:
-        return CompilerTrial(where, None, "it does not call itself a clang")
+        return CompilerTrial(where, None, "its version text does not name clang")
     own = str(Path(where).resolve().parent)
     candidates = ((f"ld.lld-{found[1]}", linkers), ("ld.lld", own), ("ld.lld", linkers))
     linker = next((at for called, there in candidates if (at := find_program(called, there))), None)
@@ -230,7 +230,7 @@ def _refusal(toolchain: AmdToolchain, arch: str) -> str:
             log = refused.log.strip()
             found = re.search(r"^.*?\b(error: .*)$", log, re.MULTILINE)
             first = found[1].strip() if found else log.partition("\n")[0]
-            return (first or "it refuses the prelude").encode()
+            return (first or "it cannot compile the prelude").encode()
         return _COMPILES
 
     try:

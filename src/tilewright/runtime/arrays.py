@@ -71,9 +71,9 @@ def _face(array: Any) -> Mapping[str, Any]:
     try:
         face = array.__cuda_array_interface__
     except (AttributeError, RuntimeError, TypeError, ValueError) as problem:
-        raise LaunchError(f"the array does not say where it lies: {problem}") from problem
+        raise LaunchError(f"the array does not give its device: {problem}") from problem
     if not isinstance(face, Mapping):
-        raise LaunchError(f"__cuda_array_interface__ is {face!r}, which is no dictionary")
+        raise LaunchError(f"__cuda_array_interface__ is {face!r}, and must be a dictionary")
     return face
 
 
@@ -214,9 +214,9 @@ def described(kernel: str, name: str, argument: Any) -> ArrayInfo:
     if isinstance(argument, bool | int | float | np.number):
         declared = "int" if isinstance(argument, int | np.integer) else "tw.f32"
         raise LaunchError(
-            f"kernel {kernel}: {name}={shown(argument)} is a number, but {name} is a parameter for an array; "
-            f"declare it as a number with @tw.kernel({name}={declared}), or make it a constant, which is "
-            "given by keyword only"
+            f"kernel {kernel}: {name}={shown(argument)} is a number, and the parameter {name} takes an "
+            f"array; declare a number with @tw.kernel({name}={declared}), or make {name} a "
+            "keyword-only constant"
         )
     return describe(argument, f"kernel {kernel}, argument {name}")
 
@@ -425,7 +425,9 @@ def _classify(array: Any) -> ArrayReader:
     if isinstance(array, Strided):
         return STRIDED_ARRAYS
     if isinstance(array, TensorSpec):
-        raise LaunchError(f"{array} is a class of arrays, without memory; nearest: an array, or compile")
+        raise LaunchError(
+            f"{array} describes a class of arrays and has no memory; nearest: an array, or compile"
+        )
     if isinstance(array, Specimen):
         raise LaunchError(f"{array} has no memory; nearest: an array, or compile, trace and check")
     if base_of(cls, "numpy", "MaskedArray"):
@@ -441,8 +443,8 @@ def _classify(array: Any) -> ArrayReader:
         return DEVICE_ARRAYS
     if base_of(cls, "jax", "Tracer"):
         raise LaunchError(
-            "a JAX tracer stands for an array while JAX transforms a function, and has no memory; "
-            "nearest legal choice: a call outside of jax.jit, jax.grad and jax.vmap"
+            "a JAX tracer has no memory: it stands for an array while JAX transforms a function; nearest "
+            "legal choice: a call outside of jax.jit, jax.grad and jax.vmap"
         )
     if hasattr(cls, "__dlpack__"):
         return frameworks.DLPACK
@@ -495,7 +497,7 @@ def fresh(like: Any, shape: tuple[int, ...], dtype: DType) -> Fresh:
             except (MemoryError, ValueError):
                 raise LaunchError(
                     f"the result, {' x '.join(map(str, shape))} of {dtype}, takes {size / (1 << 30):.1f} "
-                    "GiB, and there is not that much memory; nearest: fewer rows at once, or out= that is "
+                    "GiB, more than the free memory; nearest: fewer rows at once, or out= that is "
                     "mapped to a file (np.memmap)"
                 ) from None
         return Fresh(partial(np.empty, shape, dtype.numpy), _located)

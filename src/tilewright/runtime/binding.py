@@ -197,8 +197,8 @@ def check_output(writer: str, name: str, info: ArrayInfo) -> None:
             continue
         if stride <= reach:
             raise LaunchError(
-                f"{writer} writes {name}, whose strides {info.strides} lay several of its "
-                f"{info.shape} elements over each other; pass a contiguous array"
+                f"{writer} writes {name}, whose strides {info.strides} give several of its {info.shape} "
+                "elements the same address; pass a contiguous array"
             )
         reach += stride * (extent - 1)
 
@@ -307,11 +307,11 @@ def _plain(name: str, dtype: DType, value: Any) -> float | int:
                 return float(value)
         except OverflowError:  # an integer beyond f64
             most = math.copysign(limits(dtype)[1], 1 if value > 0 else -1)
-            text = f"{name}={shown(value)} must be a number, which {dtype} holds"
+            text = f"{name}={shown(value)} must be a number that {dtype} can hold"
             raise LaunchError(f"{text}; nearest legal choice: {most}") from None
         except Exception:  # noqa: BLE001 a user's `__float__` may raise anything
             pass
-        raise LaunchError(f"{name}={shown(value)} must be a number, which {dtype} holds")
+        raise LaunchError(f"{name}={shown(value)} must be a number that {dtype} can hold")
     try:
         whole = operator.index(value)
     except Exception:  # noqa: BLE001 a user's `__index__` may raise anything

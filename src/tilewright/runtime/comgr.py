@@ -62,7 +62,7 @@ class SharedObject:
                 problems.append(str(problem))
         looked = " and ".join(str(folder / "lib") for folder in folders)
         raise ToolchainError(
-            f"ROCm's {name} is not loaded in this process, not in {looked}, and not where the loader looks "
+            f"ROCm's {name} is not loaded in this process, and neither {looked} nor the loader's path has it "
             f"({problems[-1]}); nearest: install ROCm, or set ROCM_PATH to where it is"
         )
 

@@ -327,7 +327,7 @@ class Driver:
         try:
             if self.call(self.symbols.count):
                 return ""
-            reason = f"{self.symbols.library} knows no device"
+            reason = f"{self.symbols.library} finds no device"
         except (LaunchError, ToolchainError) as problem:
             reason = str(problem)
         return self.symbols.absent.format(reason)

@@ -115,8 +115,8 @@ def finish(
 
 
 _CONTIGUOUS = (
-    "nearest: np.ascontiguousarray(array) for one that is read; for one that is written, pass a contiguous "
-    "array and assign it back: array[...] = contiguous"
+    "nearest: np.ascontiguousarray(array) for an input; for an output, pass a contiguous array and copy it "
+    "back: array[...] = contiguous"
 )
 
 
@@ -215,7 +215,7 @@ def numpy_element(given: Any) -> DType:
         return found
     if (one := _ONE_IN_A_BYTE.get(given)) is not None:
         raise LaunchError(
-            f"an array of {given} holds one number in a byte; nearest legal choice: "
+            f"an array of {given} has one number per byte; nearest legal choice: "
             f"tw.packed(tw.pack(array, tw.{one}), tw.{one}), with {one.per_byte} in each"
         )
     if not given.isnative:
@@ -363,7 +363,7 @@ def _records_gradient(tensor: Any) -> bool:
 def _refuse_gradient(tensor: Any) -> None:
     if _records_gradient(tensor):
         raise LaunchError(
-            "the tensor requires a gradient, which the result of a kernel would not have; nearest legal "
+            "the tensor requires a gradient, and kernels record none; nearest legal "
             "choice: tensor.detach(), or a call under torch.no_grad()"
         )
 
@@ -372,9 +372,9 @@ def _describe_torch(tensor: Any, stream: int) -> ArrayInfo:
     if str(tensor.layout) != "torch.strided":
         raise LaunchError(f"a tensor of layout {tensor.layout} has no strides; nearest: tensor.to_dense()")
     if tensor.is_conj():
-        raise LaunchError("the tensor is a conjugate not carried out yet; nearest: tensor.resolve_conj()")
+        raise LaunchError("the tensor is a lazy conjugate; nearest: tensor.resolve_conj()")
     if tensor.is_neg():
-        raise LaunchError("the tensor is a negation not carried out yet; nearest: tensor.resolve_neg()")
+        raise LaunchError("the tensor is a lazy negation; nearest: tensor.resolve_neg()")
     _refuse_gradient(tensor)
     where = tensor.device
     if where.type not in (HOST, GPU):

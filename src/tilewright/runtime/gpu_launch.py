@@ -103,7 +103,7 @@ def encoded(
     size, rank = tensor_map.dtype.bytes, len(shape)
     kind = "UINT8" if size == 1 else _FORMATS.get(tensor_map.dtype.name)
     if kind is None:
-        raise LaunchError(f"TMA moves no {tensor_map.dtype}")
+        raise LaunchError(f"TMA does not support {tensor_map.dtype}")
     order = tensor_map.order
     # TMA counts dimensions from the innermost, whose stride is 1 and not passed.
     inwards = [*reversed(order)]
@@ -440,8 +440,8 @@ class PreparedGpu(ABC):
             where = "" if wait.location is None else f"\n{wait.location.excerpt()}"
             raise LaunchError(
                 f"kernel {kernel.name}: its {binding.blocks} blocks wait for each other, and device "
-                f"{function.index} holds {resident} of them at once; nearest legal choice: {resident} "
-                f"blocks, each of which does the work of several{where}"
+                f"{function.index} runs only {resident} of them at the same time; nearest legal choice: "
+                f"{resident} blocks, each of which does the work of several{where}"
             )
         return True
 

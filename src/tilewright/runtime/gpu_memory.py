@@ -379,7 +379,7 @@ class DeviceArray:
         if math.prod(shape) != math.prod(self.shape) or self.strides != _row_by_row(self.shape, size):
             raise LaunchError(
                 f"an array of shape {self.shape} and strides {self.strides} cannot be viewed with shape "
-                f"{shape}: that needs a row-major array with as many elements"
+                f"{shape}: that needs a row-major array with the same number of elements"
             )
         return DeviceArray(self.memory, shape, _row_by_row(shape, size), dtype(self.dtype))
 

@@ -467,9 +467,9 @@ class PreparedLaunch:
                 for name, value in numbers.items():
                     if name not in self._scalars:
                         raise LaunchError(
-                            f"kernel {self._kernel}: {name}= is none of the numbers that may be given anew "
-                            f"({', '.join(self._scalars) or 'it has none'}); arrays, integers and constants "
-                            "need a launch prepared for them"
+                            f"kernel {self._kernel}: {name}= is not one of the numbers that replay can "
+                            f"change ({', '.join(self._scalars) or 'it has none'}); for other arrays, "
+                            "integers or constants prepare another launch"
                         )
                     given[self._scalars[name]] = value
                 arguments = tuple(given)

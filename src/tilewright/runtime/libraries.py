@@ -87,9 +87,9 @@ def damage(data: bytes) -> str | None:
     if not data:
         return "it is empty"
     if not data.startswith(_ELF):
-        return "it is no ELF file" if sys.platform == "linux" else None
+        return "it is not an ELF file" if sys.platform == "linux" else None
     if len(data) < 64:
-        return f"its {len(data)} bytes end within the header"
+        return f"its {len(data)} bytes are fewer than a header"
     if data[4:6] != b"\x02\x01":
         return "it is no 64-bit little-endian ELF file"
     # The length of the file, from its tables of segments and sections.
@@ -122,7 +122,7 @@ def _load(data: bytes, name: str) -> ctypes.CDLL:
 def _from_memory(data: bytes) -> ctypes.CDLL:
     create: Callable[[str], int] | None = getattr(os, "memfd_create", None)
     if create is None:
-        raise OSError("this system has no files in memory")
+        raise OSError("this system does not support in-memory files")
     descriptor = create("tilewright")
     try:
         _write(descriptor, data)

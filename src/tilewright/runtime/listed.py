@@ -138,8 +138,8 @@ class ArrayList:
         if rest.any():
             at = int(rest.argmax())
             raise LaunchError(
-                f"{self.name}[{at}] lies {rest[at]} bytes past a multiple of {size} bytes from the others; "
-                f"nearest legal choice: arrays that begin at multiples of {size} bytes"
+                f"{self.name}[{at}] has a distance to the others that is {rest[at]} bytes more than a "
+                f"multiple of {size} bytes; nearest legal choice: arrays aligned to {size} bytes"
             )
         return found
 

@@ -310,7 +310,7 @@ def run_compiler(
             raise ToolchainError(f"{name} {ended}")
         log = made.stderr or made.stdout or f"no output; exit status {made.returncode}"
         if os.strerror(errno.ENOSPC) in log:
-            raise ToolchainError(f"{name} had no room for its files; nearest: {MORE_ROOM}")
+            raise ToolchainError(f"{name} ran out of disk space; nearest: {MORE_ROOM}")
         raise CompileError(f"{name} refused {what}{excerpts(log, source)}", log, source)
 
 

@@ -90,8 +90,8 @@ def asked_blocks(kernel: Kernel, grid: Sequence[int], blocks: Any) -> list[tuple
     if not found:
         last = tuple(extent - 1 for extent in grid)
         raise LaunchError(
-            f"kernel {kernel.name}: blocks={shown(blocks)} names no blocks of the grid {tuple(grid)}; "
-            f'nearest legal choice: "all", a number of them, or indices such as [{last}]'
+            f"kernel {kernel.name}: blocks={shown(blocks)} is no selection of blocks of the grid "
+            f'{tuple(grid)}; nearest legal choice: "all", a number of them, or indices such as [{last}]'
         )
     return found
 
@@ -188,8 +188,9 @@ def _asked(name: str, kernel: Kernel, sizes: Any) -> dict[str, list[int]]:
         values = list(wanted) if is_sequence(wanted) else [wanted]
         if dim not in known or not values or not all(is_integer(v) and v >= 0 for v in values):
             raise LaunchError(
-                f"kernel {name}: sizes={shown(sizes)} names no extents of {shown(dim)}; "
-                f"nearest legal choice: extents of {', '.join(known) or 'none'}, as in {{'M': (64, 65)}}"
+                f"kernel {name}: sizes={shown(sizes)} gives extents for {shown(dim)}, which the kernel "
+                f"does not have; nearest legal choice: extents of {', '.join(known) or 'none'}, as in "
+                "{{'M': (64, 65)}}"
             )
         found[dim] = [int(v) for v in values]
     return found
@@ -363,8 +364,8 @@ def _written(what: str, names: str | Sequence[str], kernel: Kernel) -> frozenset
         if name not in kernel.written_params:
             known = ", ".join(sorted(kernel.written_params)) or "none"
             raise LaunchError(
-                f"kernel {kernel.name}: {what}={name!r} is no array that it writes; "
-                f"nearest legal choice: {known}"
+                f"kernel {kernel.name}: {what}={name!r} is not an array that the kernel writes; nearest "
+                f"legal choice: {known}"
             )
     return frozenset(given)
 

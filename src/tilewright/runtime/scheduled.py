@@ -152,8 +152,8 @@ class Scheduled:
             if isinstance(made, Kernel):
                 if self._schedule is not None:
                     raise LaunchError(
-                        f"kernel {self._program.name}: schedule= is for kernels that say in tiles what is "
-                        "computed; this one says how; nearest legal choice: tw.tiles and tw.steps in its "
+                        f"kernel {self._program.name}: schedule= is for dataflow kernels, and this kernel "
+                        "is explicit; nearest legal choice: tw.tiles and tw.steps in its "
                         "body, or no schedule"
                     )
                 self._is_explicit = True
@@ -188,7 +188,7 @@ def without_schedule(
     given = constants["schedule"]
     if given is not None and not isinstance(given, Schedule | Splitting):
         raise LaunchError(
-            f"kernel {program.name}: schedule={shown(given)} is none; nearest legal choice: "
-            "tw.Schedule(...), or None, for which one is chosen"
+            f"kernel {program.name}: schedule={shown(given)} is no schedule; nearest legal choice: "
+            "tw.Schedule(...), or None to let the library choose"
         )
     return {name: value for name, value in constants.items() if name != "schedule"}, given

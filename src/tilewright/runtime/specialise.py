@@ -58,7 +58,7 @@ def spec_of(info: ArrayInfo, name: str = "array") -> TensorSpec:
             raise LaunchError(f"{name}: extent {extent} of dimension {dim} must be at most {MAX_EXTENT}")
     if info.dtype.kind not in KINDS:
         raise DTypeError(
-            f"{name} is {info.dtype}, with which kernels do not compute; nearest legal choice: its bytes, "
+            f"{name} is {info.dtype}, a dtype that kernels do not support; nearest legal choice: its bytes, "
             f"{name}.view(np.uint8)"
         )
     empty = 0 in info.shape
@@ -151,7 +151,7 @@ def compiling(program: Program, arguments: Sequence[Any], target: str | None) ->
         return backend_named(target)
     pairs = zip(program.parameters, arguments, strict=True)
     if all(isinstance(a, TensorSpec | Specimen) for p, a in pairs if p.kind == "tensor"):
-        raise LaunchError(f"kernel {program.name}: say target= when compiling without arrays")
+        raise LaunchError(f"kernel {program.name}: pass target= to compile without arrays")
     return serving(program, arguments, arrays_of(program, arguments, classes=True), None)
 
 
@@ -374,8 +374,8 @@ class BoundFlow:
         )
         if not isinstance(made, Flow):
             raise LaunchError(
-                f"kernel {self.program.name} is explicit: it says how, and not in tiles what is computed; "
-                "nearest legal choice: trace"
+                f"kernel {self.program.name} is explicit, and only dataflow kernels have a flow; nearest "
+                "legal choice: trace"
             )
         return made
 

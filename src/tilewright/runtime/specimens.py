@@ -126,7 +126,7 @@ def like(
         True
     """
     if hasattr(element, "__array__") and not isinstance(element, type):
-        raise LaunchError(f"like({shown(element)}, …): give a dtype such as 'f16' or tw.f16, then extents")
+        raise LaunchError(f"like({shown(element)}, …): pass a dtype such as 'f16' or tw.f16, then extents")
     kind = dtype(element)
     given = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
     extents = _counts("extent", given)
@@ -136,7 +136,9 @@ def like(
     else:
         steps = _counts("stride", strides)
     if len(steps) != len(extents):
-        raise LaunchError(f"{len(steps)} strides {steps} for {len(extents)} extents {extents}; one for each")
+        raise LaunchError(
+            f"{len(steps)} strides {steps} for {len(extents)} extents {extents}; each extent needs one stride"
+        )
     least = kind.component.bytes
     (bytes_,) = _counts("alignment", (align,))
     if bytes_ < least or bytes_ % least:
@@ -148,18 +150,20 @@ def like(
         each, dim = kind.per_byte, packed_dim(steps, extents)
         if dim is None:
             raise LaunchError(
-                f"strides {steps} of {kind}: neighbours share bytes along a dimension of stride 1; nearest "
+                f"strides {steps} of {kind}: numbers that share a byte must lie along a dimension of "
+                "stride 1; nearest "
                 "legal choice: strides=None, and order='C' or 'F'"
             )
         if rest := extents[dim] % each:
             raise LaunchError(
-                f"extent {extents[dim]} of dimension {dim} for {kind}, of which {each} share a byte; nearest "
+                f"extent {extents[dim]} of dimension {dim} for {kind}, where {each} numbers share a byte; "
+                "nearest "
                 f"legal choice: {extents[dim] - rest + each}"
             )
         for step in (step for step in steps if step != 1 and step % each):
             nearest = step + each - step % each
             raise LaunchError(
-                f"stride {step} of {kind} begins within a byte; nearest legal choice: {nearest}"
+                f"stride {step} of {kind} would begin within a byte; nearest legal choice: {nearest}"
             )
     return Specimen(kind, extents, steps, bytes_)
 
@@ -173,7 +177,7 @@ def _counts(what: str, given: Any) -> tuple[int, ...]:
         ) from None
     for number in found:
         if not 0 <= number < 2**63:
-            raise LaunchError(f"{what} {number} is not one of an array; nearest legal choice: 0 to 2**63 - 1")
+            raise LaunchError(f"{what} {number} is out of range; nearest legal choice: 0 to 2**63 - 1")
     return found
 
 
@@ -218,14 +222,14 @@ def in_order(
     if twice or unknown or len(given) > len(names):
         wrong = "given twice" if twice else "not among its parameters"
         which = ", ".join(twice or unknown) or f"{len(given)} arguments by position"
-        raise LaunchError(f"kernel {program.name}: {which} {wrong}, which are {', '.join(names)}")
+        raise LaunchError(f"kernel {program.name}: {which} {wrong}; its parameters are {', '.join(names)}")
     known |= named
     defaults = {p.name: p.default for p in program.parameters if p.default is not None}
     known = defaults | known
     wanted = [p.name for p in program.parameters if numbers or p.kind == "tensor"]
     if missing := [name for name in wanted if name not in known]:
         example = "" if numbers else f"; e.g. {missing[0]}=tw.like('f16', 512, 512)"
-        raise LaunchError(f"kernel {program.name}: nothing given for {', '.join(missing)}{example}")
+        raise LaunchError(f"kernel {program.name}: missing arguments {', '.join(missing)}{example}")
     return tuple(known.get(name) for name in names)
 
 

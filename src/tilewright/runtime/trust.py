@@ -51,7 +51,7 @@ def distrust(directory: Path, sticky: bool = False) -> str | None:
         return None
     for place, state, last in _way(directory, _MOST_LINKS):
         if state is None:
-            return f"{place} leads in a circle"
+            return f"{place} is a circular symbolic link"
         what = "the symbolic link " if stat.S_ISLNK(state.st_mode) else ""
         if not owned(state):
             return f"{what}{place} belongs to another user (uid {state.st_uid})"
@@ -161,7 +161,7 @@ def lock_own(path: str | Path, seconds: float = -1, poll_seconds: float = 0.05) 
         state = os.lstat(path)
         _check_own(path, state, written=True)
         if state.st_size:
-            raise UntrustedError(path, "it is no lock file, as it is not empty; nearest: another name for it")
+            raise UntrustedError(path, "it is not empty, so it is no lock file; nearest: another name")
     # The constructor takes `poll_interval` only in recent versions of filelock.
     with FileLock(path, timeout=seconds, mode=0o644).acquire(poll_interval=poll_seconds):
         yield
@@ -177,7 +177,7 @@ def _check_own(path: str | Path, state: os.stat_result, *, written: bool) -> Non
     elif not private(state):
         reason = f"other users may write it (mode {stat.S_IMODE(state.st_mode):o}); nearest: chmod go-w"
     elif written and state.st_nlink > 1:
-        reason = f"it has {state.st_nlink} names, and is another file too"
+        reason = f"it has {state.st_nlink} hard links"
     else:
         return
     raise UntrustedError(path, reason)

@@ -261,8 +261,8 @@ def multiplied_without_tensor_cores(atom: MmaAtom, arch: str, features: frozense
     name = atom.a_dtype.name
     if atom.instruction == "fma" and not atom.c_dtype.is_float and atom.a_dtype.bits > i8.bits:
         return (
-            f"integers of {atom.a_dtype.bits} bits are multiplied by one multiply-add for each pair of "
-            f"numbers; {arch} has no tensor cores for them; nearest: operands of i8, or floats that hold "
+            f"integers of {atom.a_dtype.bits} bits are multiplied by scalar multiply-adds; {arch} has no "
+            "tensor cores for them; nearest: operands of i8, or floats that hold "
             "all products and sums, as f64 up to 2**53"
         )
     if atom.instruction != "fma" or COARSE_TENSOR_CORES.get(name) not in features:
@@ -271,9 +271,9 @@ def multiplied_without_tensor_cores(atom: MmaAtom, arch: str, features: frozense
         "operands that are contiguous along K, which wgmma multiplies, or " if "wgmma" in features else ""
     )
     return (
-        f"{name} is multiplied by one fma for each pair of numbers; {arch} has tensor cores for it, whose "
-        f"sums keep {FP8_SUM_BITS} bits; nearest: {along_k}convert to f16, which holds each of these "
-        "numbers, and is multiplied on tensor cores"
+        f"{name} is multiplied by scalar fma instructions; the tensor cores of {arch} support it, but keep "
+        f"only {FP8_SUM_BITS} bits of its sums; nearest: {along_k}convert to f16, which holds all "
+        "these numbers exactly and runs on tensor cores"
     )
 
 

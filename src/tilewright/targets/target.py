@@ -124,7 +124,7 @@ class Target:
             return known[name]
         names = f"{', '.join(known)}{close_to(name, known)}"
         owner = next((other.name for other in TARGETS.values() if name in other.architectures), "")
-        other = f"; it is one of target {owner}: say target={owner!r} too" if owner else ""
+        other = f"; it belongs to target {owner}: pass target={owner!r} too" if owner else ""
         raise LaunchError(f"unknown architecture {shown(name)} of target {self.name}; known: {names}{other}")
 
 

@@ -94,8 +94,8 @@ def by_warps(
     wanted = tuple(repeats) if isinstance(repeats, Iterable) else single
     if wanted not in (None, right):
         raise LayoutError(
-            f"repeats={wanted}: {_words(counts, reuse)} share a tile of {_by(extents)} out in parts "
-            f"of {_by([e // p for e, p in zip(extents, parts, strict=True)])}, which are {_by(right)} base "
+            f"repeats={wanted}: {_words(counts, reuse)} divide a tile of {_by(extents)} into parts of "
+            f"{_by([e // p for e, p in zip(extents, parts, strict=True)])}, which are {_by(right)} base "
             f"tiles of {_by(base.shape)}; nearest legal choice: repeats={right}"
         )
     return _repeated(base, counts, order, dims, (right[0], right[1]), interleaved)
@@ -185,7 +185,7 @@ def _shared_out(reuse: str | None, along: int | None) -> tuple[int | None, int |
         raise LayoutError(f"reuse={reuse!r}; nearest legal choice: one of {', '.join(map(repr, REUSES))}")
     if reuse is None:
         if along is not None:
-            raise LayoutError(f"along={along} without reuse: both dimensions are shared out")
+            raise LayoutError(f"along={along} without reuse: the warps divide both dimensions")
         return (0, 1)
     if along not in (None, 0, 1):
         raise LayoutError(f"along={along}; nearest legal choice: 0 or 1")

@@ -94,7 +94,7 @@ def find_box(view: View, extents: tuple[Int, ...], order: tuple[int, ...]) -> Bo
     if not view.is_static:
         return NoBox(f"its shape {view.shape} is known at launch only", "a tile of a static shape")
     if any(elements(part) for part in (*view.base_coordinates, view.valid)):
-        text = "rows whose numbers lie in memory lie anywhere in {tensor}"
+        text = "gathered rows may lie anywhere in {tensor}"
         return NoBox(text, "tw.index(...) of one of them, or tw.copy")
     syms, index, conditions = _walk(view, order)
     starts: list[Int] = []
@@ -112,15 +112,15 @@ def find_box(view: View, extents: tuple[Int, ...], order: tuple[int, ...]) -> Bo
                 )
             moved[sym], steps[dim], sides[dim] = dim, step, _extent(sym)
     if idle := [sym for sym in syms if sym not in moved]:
-        return NoBox(f"{_extent(idle[0])} elements of the tile are one element of {{tensor}}")
+        return NoBox(f"{_extent(idle[0])} elements of the tile refer to one element of {{tensor}}")
     edges = [
         *zip(index, extents, (side * step for side, step in zip(sides, steps, strict=True)), strict=True)
     ]
     for part in conditions:
         if not any(_follows(part, *edge) for edge in edges):
             return NoBox(
-                f"elements of the tile exist only if {part}, which is no edge of {{tensor}}: only edges "
-                "may cut a box",
+                f"elements of the tile are valid only if {part}, which is no edge of {{tensor}}; only "
+                "edges may cut a box",
                 "a tile that divides its tensor, or tw.copy",
             )
     fast = [moved[sym] for sym in syms]

@@ -337,7 +337,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // test_golden.py:28 epilogue: let TMA and the tensor cores see shared memory
+      // test_golden.py:28 epilogue: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // test_golden.py:28 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
@@ -391,7 +391,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // test_golden.py:28 epilogue: let TMA and the tensor cores see shared memory
+      // test_golden.py:28 epilogue: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // test_golden.py:28 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
@@ -445,7 +445,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // test_golden.py:28 epilogue: let TMA and the tensor cores see shared memory
+      // test_golden.py:28 epilogue: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // test_golden.py:28 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
@@ -488,7 +488,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // test_golden.py:28 epilogue: let TMA and the tensor cores see shared memory
+      // test_golden.py:28 epilogue: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // test_golden.py:28 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);

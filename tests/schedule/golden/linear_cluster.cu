@@ -396,7 +396,7 @@ extern "C" __global__ void __launch_bounds__(288) __cluster_dims__(4, 1, 1) line
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // test_golden.py:28 epilogue: let TMA and the tensor cores see shared memory
+      // test_golden.py:28 epilogue: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // test_golden.py:28 epilogue: barrier g_1 + 1 of 128 threads
       role_barrier_of_group<128>(g_1 + 1);

@@ -517,7 +517,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
             stmatrix_x4(sC + ((16*i) ^ start_2), packed);
           }
         }
-        // test_golden.py:28 epilogue: let TMA and the tensor cores see shared memory
+        // test_golden.py:28 epilogue: make writes to shared memory visible to TMA and tensor cores
         fence_async();
         // test_golden.py:28 epilogue: barrier g + 1 of 128 threads
         role_barrier_of_group<128>(g + 1);
@@ -572,7 +572,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
             stmatrix_x4(sC + ((16*i) ^ start_2), packed);
           }
         }
-        // test_golden.py:28 epilogue: let TMA and the tensor cores see shared memory
+        // test_golden.py:28 epilogue: make writes to shared memory visible to TMA and tensor cores
         fence_async();
         // test_golden.py:28 epilogue: barrier g + 1 of 128 threads
         role_barrier_of_group<128>(g + 1);
@@ -627,7 +627,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
             stmatrix_x4(sC + ((16*i) ^ start_2), packed);
           }
         }
-        // test_golden.py:28 epilogue: let TMA and the tensor cores see shared memory
+        // test_golden.py:28 epilogue: make writes to shared memory visible to TMA and tensor cores
         fence_async();
         // test_golden.py:28 epilogue: barrier g + 1 of 128 threads
         role_barrier_of_group<128>(g + 1);
@@ -670,7 +670,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
             stmatrix_x4(sC + ((16*i) ^ start_2), packed);
           }
         }
-        // test_golden.py:28 epilogue: let TMA and the tensor cores see shared memory
+        // test_golden.py:28 epilogue: make writes to shared memory visible to TMA and tensor cores
         fence_async();
         // test_golden.py:28 epilogue: barrier g + 1 of 128 threads
         role_barrier_of_group<128>(g + 1);

@@ -410,7 +410,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
           stmatrix_x4_trans(to + 1024*i, packed);
         }
       }
-      // test_golden.py:79 epilogue: let TMA and the tensor cores see shared memory
+      // test_golden.py:79 epilogue: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
@@ -445,7 +445,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
           stmatrix_x4_trans(to + 1024*i, packed);
         }
       }
-      // test_golden.py:79 epilogue: let TMA and the tensor cores see shared memory
+      // test_golden.py:79 epilogue: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
@@ -480,7 +480,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
           stmatrix_x4_trans(to + 1024*i, packed);
         }
       }
-      // test_golden.py:79 epilogue: let TMA and the tensor cores see shared memory
+      // test_golden.py:79 epilogue: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
@@ -515,7 +515,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
           stmatrix_x4_trans(to + 1024*i, packed);
         }
       }
-      // test_golden.py:79 epilogue: let TMA and the tensor cores see shared memory
+      // test_golden.py:79 epilogue: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
@@ -550,7 +550,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
           stmatrix_x4_trans(to + 1024*i, packed);
         }
       }
-      // test_golden.py:79 epilogue: let TMA and the tensor cores see shared memory
+      // test_golden.py:79 epilogue: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
@@ -585,7 +585,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
           stmatrix_x4_trans(to + 1024*i, packed);
         }
       }
-      // test_golden.py:79 epilogue: let TMA and the tensor cores see shared memory
+      // test_golden.py:79 epilogue: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
@@ -620,7 +620,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
           stmatrix_x4_trans(to + 1024*i, packed);
         }
       }
-      // test_golden.py:79 epilogue: let TMA and the tensor cores see shared memory
+      // test_golden.py:79 epilogue: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
@@ -655,7 +655,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
           stmatrix_x4_trans(to + 1024*i, packed);
         }
       }
-      // test_golden.py:79 epilogue: let TMA and the tensor cores see shared memory
+      // test_golden.py:79 epilogue: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);

@@ -220,7 +220,7 @@ def test_lowering_gives_a_kernel_that_prints_and_parses_back() -> None:
 def test_notes_say_what_was_changed() -> None:
     _, notes = cpu.lower(CASES["gemm_f16"](), "x86-64-v3")
     assert notes == (
-        "one thread does the work of 32; 4 synchronisations hold nothing back",
+        "one thread does the work of 32; 4 synchronisations are removed",
         "asynchronous copies complete at once",
         "accumulators of 48x64 lie in micro-tiles of 6x16",
         "sA holds its elements as f32, exactly",

@@ -70,7 +70,7 @@ def test_the_reference_finds_what_is_stored_behind_rows(name: str) -> None:
     assert found.kind is Kind.OUT_OF_BOUNDS
     assert (found.tensor, found.access.action) == ("Y", "write")
     behind = -case.shape[-1] % case.unit
-    assert f"the {behind} elements behind each are overwritten" in found.reason
+    assert f"the {behind} elements after each row are overwritten" in found.reason
     assert found.count == behind * math.prod(case.shape[:-1])
     assert tensor.is_whole_around()
 

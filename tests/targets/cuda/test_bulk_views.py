@@ -47,7 +47,10 @@ def test_the_order_and_the_steps_of_a_box() -> None:
 REFUSED = {
     "a slice that ends within a tile": (
         lambda X: X[:30, :].tile((16, 64), (1, 0)),
-        "elements of the tile exist only if i0 + 16 < 30, which is no edge of X: only edges may cut a box",
+        (
+            "elements of the tile are valid only if i0 + 16 < 30, which is no edge of X; only edges may "
+            "cut a box"
+        ),
         "a tile that divides its tensor, or tw.copy",
     ),
     "every second column": (
@@ -62,7 +65,7 @@ REFUSED = {
     ),
     "a row again and again": (
         lambda X: X[0].broadcast(0, 16).tile((16, 64), (0, 0)),
-        "16 elements of the tile are one element of X",
+        "16 elements of the tile refer to one element of X",
         "tw.copy",
     ),
     "columns as rows": (

@@ -117,12 +117,12 @@ def notes(kernel: Kernel, arch: Arch) -> list[str]:
     """Why copies are done at once; all of them, or else there are waits for the others."""
     lowered, said = lower(kernel, arch)
     assert not [op for op in lowered.walk() if isinstance(op, AsyncCommit | AsyncWait)]
-    return [note for note in said if "at once" in note]
+    return [note for note in said if "synchronously" in note]
 
 
 def test_where_there_is_no_such_load_tiles_are_copied_at_once() -> None:
     found = notes(KERNELS["07 prefetched"](GFX1151), GFX1151)
-    reason = "is copied at once: gfx1151 copies nothing in the background"
+    reason = "is copied synchronously: gfx1151 has no asynchronous copies"
     assert found == [f"A -> sA {reason}", f"B -> sB {reason}"]
 
 
@@ -148,21 +148,21 @@ def traced(dtype: tw.DType, *, pitch: int = 32, meet: bool = True, unit: int = 1
     ("kernel", "why"),
     [
         (traced(tw.f32, pitch=36), "its tile does not lie in shared memory without gaps"),
-        (traced(tw.f16, unit=1), "gfx942 loads 4 bytes at a time into shared memory, which no access"),
-        (traced(tw.f64), "gfx942 loads 4 bytes at a time into shared memory, which no access"),
-        (traced(tw.f32, meet=False), "no barrier stands where held, written by copy_async"),
+        (traced(tw.f16, unit=1), "gfx942 loads 4 bytes at a time into shared memory, and no access"),
+        (traced(tw.f64), "gfx942 loads 4 bytes at a time into shared memory, and no access"),
+        (traced(tw.f32, meet=False), "there is no barrier where held, written by copy_async"),
     ],
 )
 def test_what_cannot_be_loaded_so_says_why(kernel: Kernel, why: str) -> None:
     [note] = notes(kernel, GFX942)
-    assert note.startswith(f"X -> held is copied at once: {why}")
+    assert note.startswith(f"X -> held is copied synchronously: {why}")
 
 
 def test_what_can_be_loaded_says_nothing() -> None:
     for dtype, arch, width in ((tw.f32, GFX942, 4), (tw.f64, GFX950, 16), (tw.i8, GFX942, 4)):
         listing = emit(traced(dtype), arch)
         assert f"load_to_shared_{width}(" in listing.text
-        assert not [note for note in listing.notes if "at once" in note]
+        assert not [note for note in listing.notes if "synchronously" in note]
 
 
 # ---------------------------------------------------------------- what may be under way

@@ -115,8 +115,22 @@ def test_a_row_that_nobody_waits_for_is_found_in_the_listing() -> None:
 @pytest.mark.parametrize(
     ("threads", "registers", "says"),
     [
-        (128, None, ("a barrier of 128 threads; gfx942 has none of some of a block's 256", "threads=256")),
-        (256, 40, ("registers=40 of a role; on gfx942 all waves of a kernel have as many", "registers=None")),
+        (
+            128,
+            None,
+            (
+                "a barrier of 128 threads; on gfx942 a barrier is for all 256 threads of a block",
+                "threads=256",
+            ),
+        ),
+        (
+            256,
+            40,
+            (
+                "registers=40 for a role; on gfx942 all waves of a kernel have the same number",
+                "registers=None",
+            ),
+        ),
     ],
 )
 def test_what_the_machine_has_not_is_refused(
@@ -140,7 +154,10 @@ def test_copies_of_a_role_are_done_at_once() -> None:
     arrays = rows()
     made, _ = launched(in_background, "gfx942", arrays)
     assert (arrays["X"][0] == arrays["Y"][0]).all()
-    assert any("X -> held is copied at once: what warps of other roles do" in note for note in made.notes)
+    assert any(
+        "X -> held is copied synchronously: this pass does not analyse accesses" in note
+        for note in made.notes
+    )
 
 
 def without_barrier(assembly: str, number: int) -> str:

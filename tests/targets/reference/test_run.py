@@ -147,7 +147,7 @@ def test_an_edge_must_not_cut_a_vector() -> None:
 def test_the_elements_of_a_vector_must_be_neighbours() -> None:
     arrays = {"X": np.arange(16, dtype=np.float16)[::2], "Y": np.zeros(16, np.float16)[::2]}
     found = run(doubling(PAIRS, element=f16, vector=2), arrays, {"COUNT": 1}).findings
-    assert "the 2 elements of a vector are not neighbours" in str(found[0])
+    assert "the 2 elements of a vector are not contiguous" in str(found[0])
 
 
 def test_findings_are_counted_once_each() -> None:

@@ -29,12 +29,12 @@ PASSES: tuple[Pass, ...] = (
     PACKED,
     Pass(
         "one-thread",
-        "One thread does the work of the block; accumulators lie in micro-tiles; synchronisation falls away.",
+        "One thread does the work of the block; accumulators become micro-tiles; synchronisation is removed.",
         drop_threads,
     ),
     Pass(
         "operands",
-        "Operands of matrix multiplies lie in shared memory, widened, as rows of A and panels of B.",
+        "Operands of matrix products are stored in shared memory, widened, as rows of A and panels of B.",
         lambda kernel, arch: feed_micro_kernels(kernel),
     ),
     INVERSES,

@@ -145,7 +145,7 @@ def feed_micro_kernels(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
     kernel, widened = _widen(kernel)
     kernel, moved = relayout_shared(kernel, _layout)
     kernel, packed = _pack(kernel)
-    notes = (f"{name} lies as its multiplies read it" for name in placed)
+    notes = (f"{name} has the layout in which its products read it" for name in placed)
     return kernel, (*notes, *joined, *widened, *moved, *packed)
 
 

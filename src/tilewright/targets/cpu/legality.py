@@ -25,7 +25,7 @@ INSTEAD: dict[str, str] = {
     async_ops.BulkWait.name: "tw.copy, without a wait",
     async_ops.FenceAsync.name: "tw.copy, without a fence",
     async_ops.ClusterArrive.name: "nothing here, and tw.barrier instead of the wait",
-    async_ops.Peer.name: "a tw.workspace, which all blocks reach",
+    async_ops.Peer.name: "a tw.workspace, which all blocks can access",
     copies.ByMap.name: "the view itself; tw.copy moves its tiles",
     copies.AcquireMap.name: "tw.copy, without a tensor map",
     async_ops.PriorGridWait.name: "two launches in order, without a wait",
@@ -67,7 +67,7 @@ def _operation(op: Op) -> Iterator[Violation]:
             yield op.violation(
                 "atom",
                 f"{atom} multiplies {atom.a_dtype} by {atom.b_dtype} into {atom.c_dtype}",
-                "an accumulator of the operands' kind",
+                "an accumulator of the same kind as the operands",
             )
     if complex_dtype is None:
         return

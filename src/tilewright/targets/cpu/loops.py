@@ -248,7 +248,7 @@ def freedom(loops: Nest, sides: Sequence[tuple[str, DType]], vector_bytes: int, 
     inner = loops.axes[-1]
     for at, (name, _) in enumerate(sides):
         if inner.sym in symbols(loops.conditions[at]):
-            return f"a loop that asks each element of {name} whether it exists"
+            return f"a loop that checks the bounds of each element of {name}"
     for at, (name, _) in enumerate(sides):
         if (step := loops.stride(at, inner)) != 1:
             apart = "unevenly" if step is None else f"{step} elements apart"

@@ -167,9 +167,7 @@ def drop_threads(kernel: Kernel, arch: Arch) -> tuple[Kernel, tuple[str, ...]]:
     notes = []
     if kernel.threads > 1:
         dropped = sum(isinstance(op, SYNCHRONISATION) for op in kernel.walk())
-        notes.append(
-            f"one thread does the work of {kernel.threads}; {dropped} synchronisations hold nothing back"
-        )
+        notes.append(f"one thread does the work of {kernel.threads}; {dropped} synchronisations are removed")
     if any(is_in_background(op) for op in kernel.walk()):
         notes.append("asynchronous copies complete at once")
     notes += [

@@ -197,10 +197,10 @@ def _scope(emitter: SimtEmitter) -> str:
 def fence_async(emitter: SimtEmitter, op: ops.FenceAsync) -> None:
     """``fence.proxy.async`` of one memory."""
     if op.memory == "global":
-        emitter.comment(op, "let TMA see global memory")
+        emitter.comment(op, "make writes to global memory visible to TMA")
         emitter.do(call("fence_async_global"))
         return
-    emitter.comment(op, "let TMA and the tensor cores see shared memory")
+    emitter.comment(op, "make writes to shared memory visible to TMA and tensor cores")
     emitter.do(call("fence_async"))
 
 

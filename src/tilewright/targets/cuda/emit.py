@@ -85,24 +85,24 @@ PASSES: tuple[Pass, ...] = (
     PACKED,
     Pass(
         "at-once",
-        "Multiplies by asynchronous atoms that nobody waits for get their fence, commit and wait.",
+        "Synchronous products by asynchronous atoms get their fence, commit and wait.",
         lambda kernel, arch: wait_for_multiplies(kernel),
     ),
     Pass(
         "swizzles",
-        "Shared tensors get a swizzle where their accesses would meet in one bank.",
+        "Shared tensors get a swizzle if their accesses would cause bank conflicts.",
         lambda kernel, arch: relayout_shared(kernel, spread_over_banks),
     ),
     WIDTHS,
     Pass(
         "settle-async",
-        "Asynchronous copies too narrow for the hardware are done at once.",
+        "Asynchronous copies that are too narrow for the hardware become synchronous.",
         lambda kernel, arch: settle_async(kernel, arch),
     ),
     OPERANDS,
     Pass(
         "engines",
-        "Copies whose engine nobody has said go by ldmatrix and stmatrix where these fit, else directly.",
+        "Copies without engine= use ldmatrix and stmatrix if these fit, and plain accesses otherwise.",
         lambda kernel, arch: choose_engines(kernel, stores="sm_90" in arch.features),
     ),
     SHARED_PLAN,

@@ -30,14 +30,16 @@ def too_many_in_roles(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
     """Yield a violation if roles need more registers than a multiprocessor can give the block."""
     if 0 < kernel.threads <= arch.threads:
         most = min(_allocated(arch.thread_registers, arch), arch.registers_of_each(kernel.threads))
-        reason = f"{kernel.threads} threads of a multiprocessor's {arch.registers} start with at most {most}"
+        reason = (
+            f"{kernel.threads} threads of a multiprocessor's {arch.registers} start with at most {most} each"
+        )
         yield from _check(kernel, arch, most, reason)
 
 
 def too_many_as_compiled(kernel: Kernel, arch: Arch, compiled: int) -> list[Violation]:
     """Return the same violation for the registers per thread of the compiled kernel."""
     start = _allocated(compiled, arch)
-    reason = f"{kernel.threads} threads start with the {start} that the kernel was compiled for"
+    reason = f"{kernel.threads} threads start with the {start} registers for which the kernel was compiled"
     return list(_check(kernel, arch, start, reason))
 
 
@@ -63,7 +65,7 @@ def _check(kernel: Kernel, arch: Arch, start: int, reason: str) -> Iterator[Viol
     yield largest.violation(
         "registers",
         f"the roles take {parts} = {lanes * sum(wanted)} registers at once, and the block has "
-        f"{start * kernel.threads}: {reason}; a role would wait for the others' for ever",
+        f"{start * kernel.threads}: {reason}; a role would wait for ever for registers of the others",
         _nearest(wanted, largest, start * kernel.threads // lanes, arch),
     )
 
@@ -104,12 +106,12 @@ def _operation(op: Op, arch: Arch) -> Iterator[Violation]:
     elif op.verb in SINCE_SM_90 and "sm_90" not in arch.features:
         yield op.violation("target", f"{arch.name} has no {op.verb}", "sm_90a")
     elif is_in_background(op) and "cp_async" not in arch.features:
-        yield op.violation("copy_async", f"{arch.name} copies nothing in the background", "copy")
+        yield op.violation("copy_async", f"{arch.name} has no asynchronous copies", "copy")
     elif isinstance(op, Copy) and op.engine == "matrix":
         how = op.matrices or matrices_of(op, stores="sm_90" in arch.features)
         text = f"{arch.name} moves no matrices of 8 rows of 16 bytes from {op.source} to {op.target}"
         if how is None:
-            yield op.violation("engine", text, "engine='direct', or none: the target chooses")
+            yield op.violation("engine", text, "engine='direct', or no engine= to let the target choose")
 
 
 def _atom(op: Mma, arch: Arch) -> Iterator[Violation]:

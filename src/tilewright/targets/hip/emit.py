@@ -69,7 +69,7 @@ def async_wait(emitter: SimtEmitter, op: AsyncWait) -> None:
 @HIP_RULES.rule(RoleBarrier)
 def role_barrier(emitter: SimtEmitter, op: RoleBarrier) -> None:
     """``s_barrier``, which waits for all waves of the block, wherever in the program they arrive."""
-    emitter.comment(op, f"barrier {op.number} of all threads, wherever they stand")
+    emitter.comment(op, f"barrier {op.number} of all threads, which may come from different places")
     emitter.do(call("in_this_order"))
     meet(emitter)
     emitter.do(call("in_this_order"))
@@ -92,13 +92,13 @@ PASSES: tuple[Pass, ...] = (
     PACKED,
     Pass(
         "swizzles",
-        "Shared tensors get a swizzle where their accesses would meet in one bank.",
+        "Shared tensors get a swizzle if their accesses would cause bank conflicts.",
         _spread,
     ),
     WIDTHS,
     Pass(
         "by-address",
-        "Copies in the background are dealt out by address in shared memory; others are done at once.",
+        "Asynchronous copies are distributed by address in shared memory; others become synchronous.",
         lambda kernel, arch: deal_by_address(kernel, arch),
     ),
     OPERANDS,

@@ -42,14 +42,19 @@ def _operation(op: Op, arch: Arch, threads: int) -> Iterator[Violation]:
         others = f"target {CUDA.name} or {REFERENCE.name}"
         yield op.violation("target", f"{arch.name} has no {op.verb}", others)
     elif isinstance(op, Role) and op.registers is not None:
-        text = f"registers={op.registers} of a role; on {arch.name} all waves of a kernel have as many"
+        text = (
+            f"registers={op.registers} for a role; on {arch.name} all waves of a kernel have the same number"
+        )
         yield op.violation("registers", text, "registers=None")
     elif isinstance(op, RoleBarrier) and op.threads != threads:
-        text = f"a barrier of {op.threads} threads; {arch.name} has none of some of a block's {threads}"
+        text = (
+            f"a barrier of {op.threads} threads; on {arch.name} a barrier is for all {threads} threads "
+            "of a block"
+        )
         yield op.violation("role_barrier", text, f"threads={threads}")
     elif isinstance(op, Copy) and op.engine == "matrix":
-        text = f"{arch.name} moves no matrices from {op.source} to {op.target} at once"
-        yield op.violation("engine", text, "engine='direct', or none: the target chooses")
+        text = f"{arch.name} has no matrix copy from {op.source} to {op.target}"
+        yield op.violation("engine", text, "engine='direct', or no engine= to let the target choose")
 
 
 def _atom(op: Mma, arch: Arch) -> Iterator[Violation]:

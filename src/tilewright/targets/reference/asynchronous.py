@@ -194,8 +194,8 @@ def _complete(machine: Simulator, barrier: TransactionBarrier) -> None:
         if machine.check:
             machine.checker.events.postpone(load.events)
             reason = (
-                f"phase {phase} waits for {expected} bytes, but copies of {issued} bytes count for it: "
-                "it is over before the last of them are"
+                f"phase {phase} waits for {expected} bytes, but copies of {issued} bytes count for it: the "
+                "phase ends before the last copies"
             )
             machine.checker.barrier(Kind.TRANSACTION, load.agent, load.op, barrier, reason, last)
 

@@ -20,18 +20,21 @@ from tilewright.targets.reference.reasons import Remedies, explain
 _ACTIONS = {"wait": "wait", "arrive": "arrival", "tma_load": "write"}
 
 STALE = (
-    "the line that wrote this ran again since, and left this element out, as the view that it writes through "
-    "is cut there: what is read is of an earlier turn; write the whole tile, or read no more of it"
+    "the line that wrote this ran again, and its tile was cut at the edge, so it did not write this "
+    "element: the value is from an earlier iteration; write the whole tile, or read only the part that "
+    "was written"
 )
 
 ROW_TWICE = (
-    "two of the selected rows are the same row, which is written twice in no order; nearest choice: "
+    "two of the gathered rows are the same row, so it is written twice in an undefined order; nearest "
+    "choice: "
     'different rows, or a copy with reduction="add"'
 )
 
 VALUES_TWICE = (
-    "one thread writes several values to this element in one copy, as the view has several coordinates for "
-    "it, and nothing says which of them stays; reduce them first (tw.reduce_max, tw.reduce_sum), write one "
+    "one thread writes several values to this element in one copy, because several coordinates of the view "
+    "lead to it, and their order is undefined; reduce them first (tw.reduce_max, tw.reduce_sum), write "
+    "one "
     'of them, or copy with reduction="add"'
 )
 
@@ -192,8 +195,8 @@ class Checker:
         owner = batch.buffer.owner
         if not batch.buffer.written and np.count_nonzero(missing := ~history.is_written(places)):
             reason = (
-                f"nothing has written this element of {owner} by now; "
-                "if another thread does later, no barrier makes this one wait"
+                f"nothing has written this element of {owner} yet; if another thread writes it later, no "
+                "barrier makes this thread wait"
             )
             self.defect(Kind.UNWRITTEN, batch.only(missing), reason)
         writes = history.writes.event[places] if batch.buffer.overlaid else np.zeros(0, np.int32)
@@ -286,9 +289,9 @@ class Checker:
     def uncovered(self, op: Op, buffer: Storage, missing: Array) -> None:
         """Report elements of an array that no operation wrote; ``op`` is one that writes the array."""
         reason = (
-            f"all blocks have run, and {len(missing)} elements of {buffer.owner} are unchanged: the grid is "
-            "too small, or tiles are left out; if this is intended, say "
-            f'check(..., partial=("{buffer.owner}",))'
+            f"all blocks have run, and {len(missing)} elements of {buffer.owner} are unchanged: the grid "
+            "is too small, or tiles are left out; if this is intended, pass check(..., "
+            f'partial=("{buffer.owner}",))'
         )
         access = Access("writes of others", op, "", (), 0, None)
         self._of_array(Kind.UNCOVERED, buffer, int(missing[0]), len(missing), access, reason)

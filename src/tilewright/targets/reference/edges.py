@@ -288,8 +288,8 @@ def report(
             neutral = str(limits(op.source.dtype)[op.function == "min"])
     reason = (
         f"this element lies beyond the edge of an array and is {what};\n"
-        f"  choose another number there, tw.where(inside, {value}, {neutral}), or let "
-        f"tw.load(..., other=...) read what becomes {neutral} here"
+        f"  choose another number there, tw.where(inside, {value}, {neutral}), or use tw.load(..., "
+        f"other=...) with a value that becomes {neutral} here"
     )
     checker.register_read(Kind.EDGE, checker.site(op, value, "read"), agent, place, count, reason)
 

@@ -140,7 +140,7 @@ class WarpFootprint:
         crooked = (address + groups[..., 0] * size) % width != 0
         found = [
             (f"an edge cuts a vector of {vector} elements", some & ~every),
-            (f"the {vector} elements of a vector are not neighbours", every & scattered),
+            (f"the {vector} elements of a vector are not contiguous", every & scattered),
             (f"a vector of {width} bytes starts at an address that {width} does not divide", every & crooked),
         ]
         return [(text, np.repeat(bad, vector, axis=-1)) for text, bad in found if np.count_nonzero(bad)]
@@ -440,7 +440,7 @@ class UnprovenSpans:
                 here, written = span.shown(low, high), span.shown(span.low, span.high)
                 whole = f"{extent} tile{'s' * (extent != 1)}" if span.kind == "tile" else f"{extent}"
                 belongs = "these elements belong to other rows or stages"
-                what = "no element of it exists" if span.is_masked else belongs
+                what = "it has no element inside the array" if span.is_masked else belongs
                 reason = (
                     f"{here} of dimension {span.dim}, whose extent is {whole}"
                     f"{f' (written {written})' * (here != written)}: {what}"

@@ -170,8 +170,8 @@ def _copy(machine: Simulator, warp: Warp, op: ops.Copy) -> None:
 
 
 OVERLAP = (
-    "the same operation reads this element at another place of the tile, before or after it is written: "
-    "bring all of it into registers first, with tw.load"
+    "the same operation reads this element for another element of the tile, before or after it is written; "
+    "first load the whole tile into registers with tw.load"
 )
 
 

@@ -20,7 +20,7 @@ from tilewright.targets.reference.findings import Kind
 # ---------------------------------------------------------------- where a barrier belongs
 
 
-NO_ORDER = "nothing orders two blocks: each must keep to elements of its own"
+NO_ORDER = "nothing orders two blocks: each must access only its own elements"
 NO_SIGNAL = (
     "nothing orders the two blocks here: no tw.signal after the first access of which the other block knows, "
     "by a tw.await_ that cannot return without it or the last tw.ticket, before the second"

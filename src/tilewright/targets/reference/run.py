@@ -243,7 +243,8 @@ def _bind_buffers(
         sharing = [o for o in kernel.tensors if o is not value and share(buffers[o], buffers[value])]
         if sharing:
             raise LaunchError(
-                f"{value} is said to be an output that holds nothing, but shares memory with {sharing[0]}; "
+                f"{value} is listed in outputs=, so its contents are undefined, but it shares memory with "
+                f"{sharing[0]}; "
                 f"nearest legal choice: leave {value} out of the outputs"
             )
         buffers[value].forget()

@@ -67,8 +67,8 @@ def _count_up(machine: Simulator, warp: Warp, op: Op, counter: Value, value: int
     agent, old = warp.agent, count.value
     end = None if of is None else warp.int(of)
     if machine.check and (value < 0 or (end is not None and end < 1)):
-        goes_down = f"value={value}: a counter, which has no sign, is only counted up"
-        reason = goes_down if value < 0 else f"of={end}: a counter wraps round after one signal or more"
+        goes_down = f"value={value}: a counter is unsigned and can only count up"
+        reason = goes_down if value < 0 else f"of={end}: a counter wraps around after at least one signal"
         machine.checker.waiting(Kind.COUNTER, agent, op, None, reason, "signal")
         return old
     _in_this_round(machine, agent, op, count, "signal")

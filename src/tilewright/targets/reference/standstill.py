@@ -39,7 +39,7 @@ def explain_standstill(checker: Checker, cluster: ClusterState, stuck: Sequence[
     warp = stuck[0]
     assert warp.waiting is not None
     count = f"{len(stuck)} of {len(cluster.barrier.warps)} warps"
-    reason = f"no agent can go on: {count} wait for what never happens{_states(stuck)}"
+    reason = f"deadlock: {count} wait for events that never happen{_states(stuck)}"
     other = next((w for w in stuck if w.waiting is not None and w.waiting.op is not warp.waiting.op), warp)
     assert other.waiting is not None
     earlier = None if other is warp else (other.agent, other.waiting.op)

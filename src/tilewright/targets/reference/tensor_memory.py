@@ -198,7 +198,7 @@ def _find_row_ends(machine: Simulator, warp: Warp, op: Copy, target: Storage, bo
     at, exists = box_at(array, starts, sides, warp.env, extents)
     reason = (
         f"a store by TMA writes whole units of {STORE_BYTES} bytes: rows of {extent} elements end within "
-        f"one, and the {behind} elements behind each are overwritten; use tw.copy, or an extent that is a "
+        f"one, and the {behind} elements after each row are overwritten; use tw.copy, or an extent that is a "
         f"multiple of {unit}"
     )
     site = machine.checker.site(op, op.target, "write")

@@ -81,7 +81,7 @@ def _nearest(op: Op, taken: int, limit: int) -> str:
         extent * warps * repeat
         for extent, warps, repeat in zip(op.mma.atom.shape, op.mma.warps, repeats, strict=False)
     )
-    return f"repeats={tuple(repeats)}, which is a tile of {rows} x {columns}"
+    return f"repeats={tuple(repeats)}, a tile of {rows} x {columns}"
 
 
 # ---------------------------------------------------------------- the rules

@@ -1,5 +1,5 @@
 // epilogue for aarch64
-// - one thread does the work of 32; 1 synchronisations hold nothing back
+// - one thread does the work of 32; 1 synchronisations are removed
 
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")

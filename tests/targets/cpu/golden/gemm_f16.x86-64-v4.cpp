@@ -1,5 +1,5 @@
 // gemm for x86-64-v4
-// - one thread does the work of 32; 4 synchronisations hold nothing back
+// - one thread does the work of 32; 4 synchronisations are removed
 // - asynchronous copies complete at once
 // - accumulators of 48x64 lie in micro-tiles of 12x32
 // - sA holds its elements as f32, exactly

@@ -1,5 +1,5 @@
 // gemm for x86-64
-// - one thread does the work of 32; 4 synchronisations hold nothing back
+// - one thread does the work of 32; 4 synchronisations are removed
 // - asynchronous copies complete at once
 // - accumulators of 48x64 lie in micro-tiles of 6x8
 // - sB re-laid out: (64, 32) -> 256*(i0 // 8) + 8*i1 + (i0 % 8)

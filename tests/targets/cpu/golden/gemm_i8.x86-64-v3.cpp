@@ -1,5 +1,5 @@
 // gemm for x86-64-v3
-// - one thread does the work of 32; 4 synchronisations hold nothing back
+// - one thread does the work of 32; 4 synchronisations are removed
 // - asynchronous copies complete at once
 // - accumulators of 16x24 lie in micro-tiles of 4x24
 // - sB re-laid out: strides (1, 24)

@@ -280,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:101: let TMA and the tensor cores see shared memory
+      // clusters.py:101: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // clusters.py:102: barrier 1 of 128 threads
       role_barrier<1, 128>();
@@ -311,7 +311,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:101: let TMA and the tensor cores see shared memory
+      // clusters.py:101: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // clusters.py:102: barrier 1 of 128 threads
       role_barrier<1, 128>();
@@ -342,7 +342,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:101: let TMA and the tensor cores see shared memory
+      // clusters.py:101: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // clusters.py:102: barrier 1 of 128 threads
       role_barrier<1, 128>();
@@ -373,7 +373,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:101: let TMA and the tensor cores see shared memory
+      // clusters.py:101: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // clusters.py:102: barrier 1 of 128 threads
       role_barrier<1, 128>();
@@ -458,7 +458,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:101: let TMA and the tensor cores see shared memory
+      // clusters.py:101: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // clusters.py:102: barrier 2 of 128 threads
       role_barrier<2, 128>();
@@ -489,7 +489,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:101: let TMA and the tensor cores see shared memory
+      // clusters.py:101: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // clusters.py:102: barrier 2 of 128 threads
       role_barrier<2, 128>();
@@ -520,7 +520,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:101: let TMA and the tensor cores see shared memory
+      // clusters.py:101: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // clusters.py:102: barrier 2 of 128 threads
       role_barrier<2, 128>();
@@ -551,7 +551,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:101: let TMA and the tensor cores see shared memory
+      // clusters.py:101: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // clusters.py:102: barrier 2 of 128 threads
       role_barrier<2, 128>();

@@ -256,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // 03_hopper_gemm.py:106: let TMA and the tensor cores see shared memory
+      // 03_hopper_gemm.py:106: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // 03_hopper_gemm.py:107: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
@@ -287,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // 03_hopper_gemm.py:106: let TMA and the tensor cores see shared memory
+      // 03_hopper_gemm.py:106: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // 03_hopper_gemm.py:107: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
@@ -318,7 +318,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // 03_hopper_gemm.py:106: let TMA and the tensor cores see shared memory
+      // 03_hopper_gemm.py:106: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // 03_hopper_gemm.py:107: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
@@ -349,7 +349,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // 03_hopper_gemm.py:106: let TMA and the tensor cores see shared memory
+      // 03_hopper_gemm.py:106: make writes to shared memory visible to TMA and tensor cores
       fence_async();
       // 03_hopper_gemm.py:107: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);

@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(128) register_gemm(
       #pragma unroll
       for (int i = 0; i < 4; ++i) *(uint4*)(to + 64*i + ((8*(row % 8) + 8*i) ^ col)) = moved[i];
     }
-    // registers.py:25: let TMA and the tensor cores see shared memory
+    // registers.py:25: make writes to shared memory visible to TMA and tensor cores
     fence_async();
     // registers.py:26: barrier
     __syncthreads();
