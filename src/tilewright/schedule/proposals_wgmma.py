@@ -349,7 +349,7 @@ def hopper_schedule(question: Question, shape: WgmmaForm) -> Schedule:
 
 # ---------------------------------------------------------------- operands that threads copy
 
-COPIED_COLUMNS = (8, 16, 32, 64, 128, 192, 256)
+COPIED_COLUMNS = (8, 16, 32, 64, 128, 256)
 """Columns of a tile that threads copy: the fewest that hold all columns, and as few as `LEAST_COPIED`."""
 
 LEAST_COPIED = 64
@@ -361,14 +361,20 @@ DEEPER_BELOW = 64
 COPIED_STAGES = (8, 4)
 """Stages of a ring that threads fill in the background."""
 
-BLOCKS_BESIDE = (1, 2, 3, 4)
+BLOCKS_BESIDE = (1, 3)
 """Blocks of each multiprocessor that are tried if K is in parts."""
 
-MOST_PIECES = 96
-"""Registers of a thread for the next tile, at most: with 128, NVRTC 13.0 spills."""
+MOST_PIECES, MOST_HELD = 96, 200
+"""Registers of a thread, at most, for the next tile, and for it and the sums together.
+
+NVRTC 13.0 spills a few bytes with 128 and 160, and with 96 and 224.
+"""
 
 MOST_COPIED = 16
 """Schedules with copies by threads that are proposed, at most."""
+
+NEARLY = 1.08
+"""Estimates up to this factor of the least count as equal, so that random shapes need few kernels."""
 
 
 def copied_forms(question: Question) -> Iterator[Candidate]:
@@ -385,28 +391,28 @@ def copied_forms(question: Question) -> Iterator[Candidate]:
     bulk = hopper_schedule(question, SHAPES[-2])
     if question.arch.rates is None or with_fallback(bulk, *asked)[0].by_bulk:
         return
-    found: list[tuple[float, int, Candidate]] = []
+    found: list[tuple[float, Candidate]] = []
     for whole in _copied(question):
-        if ELEMENTS.pieces(Load(question, whole)) > MOST_PIECES:
+        load = Load(question, whole)
+        if (pieces := ELEMENTS.pieces(load)) > min(MOST_PIECES, MOST_HELD - load.case.accumulators):
             continue
         for schedule in (whole, *_copied_parts(question, whole)):
             load, (rows, columns, depth) = Load(question, schedule), schedule.tile
             rule = f"threads copy tiles of {rows} x {columns}, {depth} deep, by {schedule.staging}"
             rule += f", {rule_of(load)}" if schedule.is_split else ""
             made = Candidate(schedule, ELEMENTS.time_us(load), rule)
-            found.append((made.estimate * (DOUBT if schedule.is_split else 1), len(found), made))
-    left = MOST_COPIED
-    for _, _, one in sorted(found, key=lambda one: one[:2]):
-        if left and not reasons(one.schedule, *asked):
-            left -= 1
-            yield one
+            found.append((made.estimate * (DOUBT if schedule.is_split else 1), made))
+    ranked = sorted(found, key=lambda one: one[0])
+    legal = [(us, one) for us, one in ranked if not reasons(one.schedule, *asked)]
+    near = [one for us, one in found if (us, one) in legal and us <= NEARLY * legal[0][0]]
+    yield from dict.fromkeys([*near[:1], *(one for _, one in legal[:MOST_COPIED])])
 
 
 def _copied(question: Question) -> Iterator[Schedule]:
     """The schedules with a whole K, legal or not."""
     unit = ROW_BYTES // question.dtype.bytes
     every = promoted_every(question)
-    for swap in (False, True):
+    for swap in (False, True) if question.shape[0] <= ROWS[-1] else (False,):
         asked = question.transposed() if swap else question
         sides = [asked.form.spec(factor.part.operand, asked.classes) for factor in asked.form.factors]
         stagings = [("registers", 1)]
