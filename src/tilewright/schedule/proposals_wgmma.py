@@ -394,7 +394,7 @@ def copied_forms(question: Question) -> Iterator[Candidate]:
     found: list[tuple[float, Candidate]] = []
     for whole in _copied(question):
         load = Load(question, whole)
-        if (pieces := ELEMENTS.pieces(load)) > min(MOST_PIECES, MOST_HELD - load.case.accumulators):
+        if ELEMENTS.pieces(load) > min(MOST_PIECES, MOST_HELD - load.case.accumulators):
             continue
         for schedule in (whole, *_copied_parts(question, whole)):
             load, (rows, columns, depth) = Load(question, schedule), schedule.tile
