@@ -373,7 +373,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "the chosen schedule": {},
     "loads directly into LDS": {"staging": "cp_async", "stages": 2, "k1": (0, 0)},
     "eight alternating waves": {
-        "roles": "ping-pong",
+        "roles": "alternating",
         "groups": 2,
         "stages": 2,
         "tile": (256, 256, 32),

@@ -45,7 +45,7 @@ SMALLER_SHAPES = ((70, 72, 104), (130, 80, 40), (133, 56, 8), (3, 8, 0))
 """Of tiles of 64 and of 128 rows."""
 
 RINGS: dict[str, tw.Schedule] = {
-    "ping-pong": SMALL,
+    "alternating": SMALL,
     "loads into LDS": ring(tw.f16, 3, "staged").schedule,
 }
 """Forms of the main loop that nobody chooses unasked."""

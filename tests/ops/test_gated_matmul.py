@@ -122,9 +122,9 @@ FORMS = [
 ON_NVIDIA = [
     name
     for name in FORMS
-    if (CASES[name].schedule.roles, CASES[name].schedule.staging) != ("ping-pong", "registers")
+    if (CASES[name].schedule.roles, CASES[name].schedule.staging) != ("alternating", "registers")
 ]
-"""Ping-pong through registers needs matrix cores beside the units that load and compute, as AMD's."""
+"""Alternating groups need matrix cores that work while other units load and compute, as AMD's do."""
 
 
 def specimens(m: int, n: int, k: int, layout: str) -> dict[str, Any]:

@@ -234,8 +234,8 @@ def test_a_wrong_group_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> 
         run()
 
 
-AMD_ALONE = ("ping-pong", "registers")
-"""Roles and staging of eight waves that take turns."""
+AMD_ALONE = ("alternating", "registers")
+"""Roles and staging of eight alternating waves."""
 
 FORMS = [
     name

@@ -203,7 +203,7 @@ ON_CPU = tw.Schedule(tw.atoms.fma("f32", lanes=(1, 1), each=(4, 4)), (32, 32, 16
 
 
 IN_TURNS = {"tile": (64, 64, 8), "warps": (2, 2), "stages": 2, "groups": 2}
-IN_TURNS |= {"staging": "registers", "roles": "ping-pong"}
+IN_TURNS |= {"staging": "registers", "roles": "alternating"}
 
 
 @pytest.mark.parametrize(

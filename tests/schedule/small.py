@@ -37,7 +37,7 @@ SYNC = Schedule(tw.atoms.MMA_F16, (32, 32, 16), warps=(2, 1))
 CP_ASYNC = replace(SYNC, stages=3, staging="cp_async")
 FRAGMENTS = replace(SYNC, tile=(32, 32, 32), stages=3, staging="fragments")
 IN_TURNS = replace(
-    SYNC, tile=(128, 32, 16), warps=(4, 1), stages=2, staging="registers", roles="ping-pong", groups=2
+    SYNC, tile=(128, 32, 16), warps=(4, 1), stages=2, staging="registers", roles="alternating", groups=2
 )
 WGMMA = Schedule(tw.atoms.wgmma("f16", 64), (64, 64, 64))
 COOPERATIVE = replace(

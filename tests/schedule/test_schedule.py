@@ -96,7 +96,7 @@ def test_the_tiled_mma_is_that_of_one_group() -> None:
     ("wrong", "said"),
     [
         ({"staging": "tam"}, "staging must be one of 'direct', "),
-        ({"roles": None}, "roles must be one of 'none', 'cooperative', 'ping-pong'"),
+        ({"roles": None}, "roles must be one of 'none', 'cooperative', 'ping-pong', 'alternating'"),
         ({"epilogue": "TMA"}, "epilogue must be one of 'direct', 'staged'"),
         ({"stages": 0}, "stages must be a positive integer"),
         ({"blocks": -1}, "blocks must be an integer of at least 0"),
@@ -121,7 +121,7 @@ VALUES: dict[str, list[Any]] = {
     "warps": [(1, 1), (2, 2), (4, 1), (2**40, 1)],
     "stages": [1, 3, 2**40],
     "staging": ["direct", "registers", "cp_async", "tma"],
-    "roles": ["none", "cooperative", "ping-pong"],
+    "roles": ["none", "cooperative", "ping-pong", "alternating"],
     "groups": [1, 2, 3, 2**40],
     "cluster": [(1, 1), (2, 1), (3, 3), (2**20, 2**20)],
     "epilogue": ["direct", "staged", "overlapped"],

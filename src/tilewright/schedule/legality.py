@@ -282,20 +282,24 @@ def bypassed(case: ScheduleOnMachine) -> Reasons:
 
 
 def roles_of_warps(case: ScheduleOnMachine) -> Reasons:
-    """Bulk copies need a role of their own; ping-pong groups need several tiles."""
+    """Bulk copies need their own role, ping-pong groups several tiles, alternating groups their staging."""
     schedule, product = case.schedule, case.form.sum
     roles, groups = schedule.roles, schedule.groups
     if roles == "none" and case.is_bulk:
         text = 'roles="none"; a separate warp must issue the bulk copies'
         yield "roles", text, 'roles="cooperative"', product
-    if roles != "none" and not case.is_bulk and not schedule.alternates:
+    if roles == "alternating" and not schedule.alternates:
+        text = f'roles="alternating" with staging="{schedule.staging}", which does not support it'
+        yield "roles", text, 'roles="none", or staging="registers"', product
+    elif roles != "none" and not case.is_bulk and not schedule.alternates:
         text = f'roles="{roles}" with staging="{schedule.staging}"; with this staging all warps copy'
-        yield "roles", text, 'roles="none", or staging="tma"', product
+        other = "alternating" if schedule.staging_class.alternates and roles == "ping-pong" else "none"
+        yield "roles", text, f'roles="{other}", or staging="tma"', product
     if groups > 1 and roles == "none" and schedule.along_k == 1:
         yield "groups", f'groups={groups} with roles="none"', "groups=1", product
-    if roles == "ping-pong" and groups < 2:
-        yield "groups", f"{groups} group; ping-pong needs at least two", "groups=2", product
-    if roles == "ping-pong" and not schedule.blocks and not schedule.alternates:
+    if roles in ("ping-pong", "alternating") and groups < 2:
+        yield "groups", f'{groups} group; roles="{roles}" needs at least two', "groups=2", product
+    if roles == "ping-pong" and not schedule.blocks:
         text = (
             "blocks=0, one block for each tile; ping-pong groups need a persistent block that computes "
             "several tiles"
@@ -324,7 +328,7 @@ def split_k(case: ScheduleOnMachine) -> Reasons:
             "each part"
         )
         yield "split_k", text, 'blocks=0, or split_k="auto" or "stream"', product
-    if schedule.roles == "ping-pong" and not schedule.alternates:
+    if schedule.roles == "ping-pong":
         text = 'roles="ping-pong"; ping-pong groups take whole tiles, and split K gives parts of tiles'
         yield "roles", text, 'roles="cooperative"', product
     if schedule.cluster != (1, 1) and (schedule.is_streamed or schedule.is_clustered):

@@ -120,7 +120,7 @@ def grouped(case: ScheduleOnMachine) -> Reasons:
     if span is None:
         return
     what = f"the sizes of the groups of {span.name} are known only on the device"
-    if schedule.roles == "ping-pong" and not schedule.alternates:
+    if schedule.roles == "ping-pong":
         text = (
             f'roles="ping-pong"; {what}, so a group of warps does not know how many steps another one takes'
         )

@@ -1,4 +1,4 @@
-"""The ring that holds the next tile in registers, for one group of warps or for two that take turns.
+"""The ring that holds the next tile in registers, for one group of warps or for two that alternate.
 
 Operands may bypass shared memory.
 """
@@ -39,12 +39,12 @@ class Registers(WholeBlock):
     operand is decoded on its way to shared memory, once for all warps.
     """
 
-    through_registers, takes_turns = True, True
+    through_registers, alternates = True, True
 
     @classmethod
     def variant(cls, schedule: Schedule, *, decodes: bool) -> type[Any]:
-        """The class for two groups that take turns, or for one group."""
-        return Turns if schedule.alternates else cls
+        """The class for two groups that alternate, or for one group."""
+        return Alternating if schedule.alternates else cls
 
     @classmethod
     def kept(cls, schedule: Schedule, tile: OperandTile) -> DType:
@@ -145,7 +145,7 @@ class Registers(WholeBlock):
         return put, fetch
 
 
-# ---------------------------------------------------------------- two groups that take turns
+# ---------------------------------------------------------------- two groups that alternate
 
 GROUPS, STAGES = 2, 2
 """One group loads while the other one multiplies; one stage is read while the other one is written."""
@@ -156,11 +156,11 @@ MATRIX_CORES = "mfma"
 SIMDS = 4
 """SIMDs of a multiprocessor; each executes warps of both groups."""
 
-TURNS_BARRIER = 1
+ALL_WARPS_BARRIER = 1
 """The number of the barrier for all threads of the block; each group reaches it at its own lines."""
 
 
-class Turns(Registers):
+class Alternating(Registers):
     """Two groups share the rows of a tile and do the same work, one of them half a step after the other.
 
     A step along K has two halves.  First a group loads: it writes its half of the next tile from registers to
@@ -187,7 +187,7 @@ class Turns(Registers):
     def against(cls, facts: ScheduleFacts) -> Reasons:
         """Two groups and two stages; each group runs on all SIMDs, and all threads pass every barrier."""
         schedule, form = facts.schedule, facts.form
-        product, what = form.sum, 'roles="ping-pong" with staging="registers"'
+        product, what = form.sum, 'roles="alternating"'
         if facts.target.machine_code and MATRIX_CORES not in facts.arch.features:
             text = (
                 f"{what}; {facts.arch.name} has no matrix cores that work while other units load and compute"
@@ -304,4 +304,4 @@ class Turns(Registers):
 
 def meet_all(schedule: Schedule) -> None:
     """Wait for all threads of the block, which may call this at different lines."""
-    role_barrier(TURNS_BARRIER, threads=schedule.mma.threads * schedule.groups)
+    role_barrier(ALL_WARPS_BARRIER, threads=schedule.mma.threads * schedule.groups)

@@ -21,13 +21,13 @@ BYPASSES = ("", "a", "b", "ab")
 DIMS = ("", "m", "n", "k", "mn", "mk", "nk", "mnk")
 """Subsets of the dimensions M, N and K."""
 
-ROLES = ("none", "cooperative", "ping-pong")
+ROLES = ("none", "cooperative", "ping-pong", "alternating")
 """How the warps of a block share its work.
 
 ``"none"``: all warps do the same.  ``"cooperative"``: one warp copies, and groups of warps multiply a tile
 together.  ``"ping-pong"``: one warp copies, and each group multiplies its own tile while another one stores.
-With ``staging="registers"``, two ping-pong groups share the rows of a tile and take turns at each step along
-K: one multiplies from registers while the other one loads.
+``"alternating"``: two groups share the rows of a tile and alternate at each step along K: one multiplies from
+registers while the other one loads.
 """
 
 SPLITS = ("auto", "stream")
@@ -81,8 +81,8 @@ class StagingTraits:
     through_registers = False
     """Whether the next tile waits in registers: operands may bypass shared memory, or be turned around."""
 
-    takes_turns = False
-    """Whether ping-pong groups share the rows of a tile, and load and multiply in turns."""
+    alternates = False
+    """Whether the staging serves ``roles="alternating"``: groups that alternately load and multiply."""
 
     by_parts = False
     """Whether each step is multiplied part by part, from registers that are filled one part ahead."""
@@ -166,9 +166,9 @@ class Schedule:
         stages: number of stages of the ring: tiles of A, and of B, in shared memory.
         staging: one of ``"direct"``, ``"panels"``, ``"registers"``, ``"cp_async"``, ``"fragments"``,
             ``"tma"``.
-        roles: one of ``"none"``, ``"cooperative"``, ``"ping-pong"``.
+        roles: one of ``"none"``, ``"cooperative"``, ``"ping-pong"``, ``"alternating"``; see `ROLES`.
         groups: number of groups of warps that multiply.  Cooperative groups share the rows of a tile.
-            Ping-pong groups take a tile each, or share one with ``staging="registers"``.  Without roles, with
+            Ping-pong groups take a tile each; two alternating groups share one.  Without roles, with
             ``staging="fragments"``, groups share a tile along K: each has a part of it and its own ring, and
             their sums are added up in shared memory, in the order of the parts.
         balanced: whether blocks have equal shares of the rows and columns, each at most a tile; otherwise all
@@ -332,8 +332,8 @@ class Schedule:
 
     @property
     def alternates(self) -> bool:
-        """Whether groups share each tile along K, and take turns at loading and multiplying it."""
-        return self.roles == "ping-pong" and self.staging_class.takes_turns
+        """Whether groups share the rows of a tile, and alternately load and multiply its steps along K."""
+        return self.roles == "alternating" and self.staging_class.alternates
 
     @property
     def stores_by_groups(self) -> bool:

@@ -53,7 +53,7 @@ def split_schedule(
     """
     if split_k == 1:
         return replace(plain, reduction=reduction)
-    if plain.roles == "ping-pong" or plain.cluster != (1, 1):
+    if plain.roles in ("ping-pong", "alternating") or plain.cluster != (1, 1):
         return None
     rows, columns, _ = plain.mma.tile
     if split_k != "stream" and plain.registers and plain.blocks and rows * columns > MOST_SPLIT_SUMS:

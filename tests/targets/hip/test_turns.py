@@ -174,7 +174,7 @@ SMALL = tw.Schedule(
     *(tw.atoms.MFMA_F16_K16, (128, 64, 32), (2, 2)),
     stages=2,
     staging="registers",
-    roles="ping-pong",
+    roles="alternating",
     groups=2,
     k1=(8, 8),
 )

@@ -64,8 +64,8 @@ class StagedEpilogue(DirectEpilogue):
     If warps have roles, each group of warps stores its tile in slices with rows of 128 bytes: bulk copies
     store one slice while the group computes the next one.  If bulk copies cannot store an array (its rows are
     not multiples of 16 bytes), the group's threads store it in whole rows.  Without roles, all threads store
-    the whole tile in whole rows, or slice by slice if warps take turns.  Groups that load and multiply in
-    turns do the same, each with its own tile, and all of them meet for each slice.
+    the whole tile in whole rows, or slice by slice if warps take turns.  Alternating groups
+    do the same, each with its own rows of the tile, and all threads meet for each slice.
     """
 
     is_buffered = True
