@@ -45,7 +45,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> list[LaunchPlan]:
     """Operands with odd rows are copied on every target, also with a schedule; the plans are listed."""
     plans: list[LaunchPlan] = []
 
-    def all_odd(infos: Any, problem: Problem, *words: Any) -> Any:
+    def all_odd(infos: Any, problem: Problem, *words: Any, **more: Any) -> Any:
         seen = as_matrices(infos, problem)
         odd = [name for name, info in seen.items() if not is_dense(info, None)]
         planes = tuple(Planes.of(name, seen[name], REAL, padded=True) for name in odd)
@@ -266,8 +266,8 @@ def test_a_gpu_multiplies_the_copies(
 ) -> None:
     rng, found = np.random.default_rng(5), list[Any]()
 
-    def listed(*given: Any) -> Any:
-        found.append(multiplying(*given))
+    def listed(*given: Any, **more: Any) -> Any:
+        found.append(multiplying(*given, **more))
         return found[-1]
 
     monkeypatch.setattr(planning, "multiplying", listed)

@@ -46,7 +46,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Operands are written along K on every target, also with a schedule; which, is listed."""
     names: list[str] = []
 
-    def multiplying(infos: Any, problem: Problem, *words: Any) -> Any:
+    def multiplying(infos: Any, problem: Problem, *words: Any, **more: Any) -> Any:
         planes = written(as_matrices(infos, problem))
         names.extend(one.name for one in planes)
         return partial(plan_product, planes) if planes else None
@@ -232,7 +232,9 @@ def test_a_gpu_multiplies_what_is_written_along_k(
     layout: str, depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng, asked, found = np.random.default_rng(5), planning.multiplying, []
-    monkeypatch.setattr(planning, "multiplying", lambda *given: found.append(asked(*given)) or found[-1])
+    monkeypatch.setattr(
+        planning, "multiplying", lambda *given, **more: found.append(asked(*given, **more)) or found[-1]
+    )
     a, b = laid(rng, (2100, depth), layout[0]), laid(rng, (depth, 1900), layout[1])
     c = rng.standard_normal((2100, 1900), np.float32)
     there = [DeviceArray.of(one) for one in (a, b, c, np.full(c.shape, np.nan, np.float32))]

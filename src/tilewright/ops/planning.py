@@ -153,7 +153,8 @@ def plan_matmul(
     numbers: tuple[Any, ...] = (wanted.alpha, beta)
     numbers += wanted.dropped.numbers if "dropout" in rare else ()
     names, rank = (*COMBINED, *(name for name in rare if name in arrays)), len(problem.batch)
-    plan_product = multiplying(infos, problem, wanted.precision, wanted.how, backend)
+    how = (wanted.precision, wanted.how, backend)
+    plan_product = multiplying(infos, problem, *how, is_plain=not terms)
     if plan_product is not None:
         seen = _with_absent(seen)
         asked = {
