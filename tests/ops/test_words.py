@@ -205,8 +205,6 @@ def test_other_subscripts_find_another_plan(monkeypatch: pytest.MonkeyPatch) -> 
 
 # ---------------------------------------------------------------- whole calls
 
-WHOLE = sorted(CASES.keys() - {"col2im"})  # its geometry is tuples, which may hold anything
-
 
 def kept(name: str) -> list[WholeCall]:
     """The whole calls of an operation that are kept."""
@@ -223,7 +221,7 @@ def bits(result: Any) -> list[bytes]:
     return [one.tobytes() for one in (result if isinstance(result, tuple) else (result,))]
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", CASES)
 def test_a_repeated_call_gives_the_bits_of_the_planned_one(name: str) -> None:
     """With each argument in turn, on random numbers in other memory, into poisoned results."""
     case, rng = CASES[name], np.random.default_rng(5)
@@ -340,3 +338,31 @@ def test_what_is_returned_is_the_result_though_it_was_another_argument_too() -> 
         assert tw.matmul(a, b, other, residual=residual, target="cpu") is other
         assert np.allclose(other, a @ b + 1, rtol=1e-5)
         assert (residual == 1).all()
+
+
+def test_pairs_and_rearranged_weights_are_read_anew() -> None:
+    """Planes in tuples and lists, whose parts are exchanged; weights whose scales are others."""
+    import_module("tilewright.ops.complex_matmul")._PLANS.forget()
+    rng = np.random.default_rng(9)
+    planes = [rng.random((N, N), np.float32) for _ in range(6)]
+    a, b, c, d, re, im = planes
+    for first, second in (((a, b), [c, d]), ((b, a), [c, d]), ((a, b), [d, a])):
+        out = [re, im]
+        for _ in range(4):
+            re[...] = im[...] = np.nan
+            assert tw.complex_matmul(first, second, out=out, target="cpu") is out
+            wanted = (first[0] + 1j * first[1]) @ (second[0] + 1j * second[1])
+            assert np.allclose(re + 1j * im, wanted, rtol=1e-4)
+    assert kept("complex_matmul")
+    with pytest.raises(tw.LaunchError, match=r"a\[1\]: .*NoneType is not an array"):
+        tw.complex_matmul((a, None), [c, d], out=[re, im], target="cpu")
+    import_module("tilewright.ops.scaled")._PLANS.forget()
+    x, codes = rng.random((N, 32), np.float32), rng.integers(-8, 8, (N, 32))
+    b4 = tw.packed(tw.pack(codes, tw.i4).T, tw.i4)
+    for factor in (1, 2, 3):
+        scales = np.full((2, N), factor, np.float32)
+        weights = tw.rearrange_weights(b4, scales, group=16, target="cpu")
+        for _ in range(3):
+            found = tw.scaled_mm(x, weights, target="cpu")
+            assert np.allclose(found, factor * (x @ codes.T), rtol=1e-2, atol=1e-2)
+    assert len(kept("scaled_mm")) == 1

@@ -79,14 +79,14 @@ FACTORS = ((40, 64), (64, 48), (48, 64), (40, 64))
 CASES = {
     "matmul": Case(lambda a, b, out, **how: tw.matmul(a, b, out=out, **how), SQUARES, most=20),
     "activation": Case(
-        lambda a, b, out, **how: tw.matmul(a, b, out=out, activation="relu", **how), SQUARES, most=29
+        lambda a, b, out, **how: tw.matmul(a, b, out=out, activation="relu", **how), SQUARES, most=22
     ),
     "halves": Case(
         lambda a, b, out, **how: tw.matmul(a, b, out=out, precision="f32", **how),
         LARGE,
         tw.f32,
         launches=2,
-        most=48,
+        most=41,
     ),
     "attention": Case(lambda q, k, v, out, **how: tw.attention(q, k, v, out=out, **how), ((40, 64),) * 4),
     "chain": Case(
@@ -111,7 +111,7 @@ CASES = {
     "complex in planes": Case(
         lambda *parts, **how: tw.complex_matmul(parts[:2], parts[2:4], out=parts[4:], **how),
         SQUARES * 2,
-        most=44,
+        most=34,
     ),
     "groups": Case(
         lambda a, b, ends, out, **how: tw.grouped_matmul(a, b, ends, out, **how),

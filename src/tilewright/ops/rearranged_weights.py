@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from tilewright import dtypes
@@ -14,6 +15,7 @@ from tilewright.lang import operations as tw
 from tilewright.lang.copies import copy
 from tilewright.lang.launch import block_index
 from tilewright.lang.scalars import ceil_div
+from tilewright.ops.replay import CONTAINERS, Container
 from tilewright.ops.scales import check_dtypes, check_scale, in_groups, number_of
 from tilewright.runtime.arrays import describe, fresh
 from tilewright.runtime.kernel import Kernel, kernel
@@ -58,6 +60,10 @@ class RearrangedWeights:
         groups = "" if self.group is None else f", groups of {self.group}"
         zeros = "" if self.zero_b is None else " with zero points"
         return f"<{self.b.dtype} weights {k} x {n}{groups}{zeros}>"
+
+
+_FIELDS = ("b", "scale_b", "zero_b", "group")
+CONTAINERS[RearrangedWeights] = Container(attrgetter(*_FIELDS), _FIELDS)
 
 
 @launches

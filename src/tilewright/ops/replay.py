@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.namespaces import part
+from tilewright.ops.problem import IMAGINARY
 from tilewright.runtime.arrays import LOCATORS, Fresh, current_stream, locate_new, stream_handle
 from tilewright.runtime.executable import Prepared
 from tilewright.runtime.frameworks import Device
@@ -296,6 +297,25 @@ Zeros of different signs are equal, so floats are spelled.
 """
 
 
+class Container(NamedTuple):
+    """An argument that holds several values.
+
+    Args:
+        parts: returns them.
+        names: the arguments that they stand for; ``{}`` is the name of the argument.
+    """
+
+    parts: Callable[[Any], tuple[Any, ...]]
+    names: tuple[str, ...]
+
+
+PAIR = Container(tuple, ("{}", "{}" + IMAGINARY))
+"""A pair of planes, or a tuple of numbers."""
+
+CONTAINERS: dict[type, Container] = {tuple: PAIR, list: PAIR}
+"""Types of arguments that hold several values."""
+
+
 class CallForm:
     """Calls whose arguments have the same names and types.
 
@@ -304,19 +324,41 @@ class CallForm:
         values: their values.
     """
 
-    def __init__(self, names: Sequence[str], values: Sequence[Any]) -> None:
-        placed = [(at, type(value)) for at, value in enumerate(values) if names[at] != "stream"]
-        self.names = tuple(names)
-        self.arrays = [(at, LOCATORS[kind]) for at, kind in placed if kind in LOCATORS]
-        plain = [(at, kind) for at, kind in placed if kind not in LOCATORS and kind is not type(None)]
+    def __init__(self, names: Sequence[str], values: tuple[Any, ...]) -> None:
+        self.names, self.parts = [*names], list[tuple[int, Container, tuple[type, ...]]]()
+        for place, value in enumerate(values):
+            if (container := CONTAINERS.get(type(value))) is not None:
+                found = container.parts(value)
+                named = [name.format(names[place]) for name in container.names]
+                self.names += [*named, *[names[place]] * len(found)][: len(found)]
+                self.parts.append((place, container, tuple(map(type, found))))
+                values = (*values, *found)
+        whole = {place for place, *_ in self.parts}
+        there = [
+            (at, type(one))
+            for at, one in enumerate(values)
+            if one is not None and at not in whole and self.names[at] != "stream"
+        ]
+        self.arrays = [(at, LOCATORS[kind]) for at, kind in there if kind in LOCATORS]
+        plain = [(at, kind) for at, kind in there if kind not in LOCATORS]
         self.is_kept = all(kind in PLAIN for _, kind in plain)
         self.plain = [(at, PLAIN.get(kind)) for at, kind in plain]
-        places = {names[at]: at for at, _ in self.arrays}
-        self.update = (places["c"], places["out"]) if places.keys() >= {"c", "out"} else None
+        places = {self.names[at]: at for at, _ in self.arrays}
+        pairs = [(places.get(f"c{part}"), places.get(f"out{part}")) for part in ("", IMAGINARY)]
+        self.updates = [(c, out) for c, out in pairs if c is not None and out is not None]
         self.changes = 0
 
-    def read(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
-        """Return a key of everything but the addresses of the arrays, and the values with these addresses."""
+    def read(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any]]:
+        """Return a key of everything but the addresses of arrays, all values, and these with the addresses.
+
+        Raises:
+            TypeError: a part of a value has another type than in the first call.
+        """
+        for place, container, kinds in self.parts:
+            found = container.parts(values[place])
+            if (*map(type, found),) != kinds:
+                raise TypeError
+            values = (*values, *found)
         key: list[Any] = [self]
         at = [*values]
         for place, locate in self.arrays:
@@ -324,10 +366,9 @@ class CallForm:
             key.append(exact)
         for place, spelled in self.plain:
             key.append(values[place] if spelled is None else spelled(values[place]))
-        if self.update is not None:
-            c, out = self.update
+        for c, out in self.updates:
             key.append(values[c] is values[out])
-        return tuple(key), at
+        return tuple(key), values, at
 
 
 class WholeCall(NamedTuple):
@@ -382,9 +423,11 @@ class WholeCall(NamedTuple):
         places = [order.get(at) for at in range(len(done.arrays))]
         if any((one is None) != (place is None) for one, place in zip(done.arrays, places, strict=True)):
             return None
+        there = [*values, *(done.arrays[at] for at, _ in record.fresh)]
         chosen, parts = done.picked(places), result if isinstance(result, tuple) else (result,)
         picked = (chosen,) if isinstance(chosen, int) else chosen[: len(parts)]
-        there = [*values, *(done.arrays[at] for at, _ in record.fresh)]
+        if "out" in form.names and there[form.names.index("out")] is result:
+            picked, parts = (form.names.index("out"),), (result,)
         if any(there[place] is not part for place, part in zip(picked, parts, strict=True)):
             return None
         launches = tuple(
@@ -441,12 +484,12 @@ def repeated(
                 form.changes += 1
                 form.is_kept = form.changes < MOST_CHANGES
                 return
-            key, _ = form.read(values)
+            key, values, _ = form.read(values)
             whole = WholeCall.of(form, done, names, key, values, result)
             if whole is None:
                 form.is_kept = False
                 return
-            if shortcuts is not None and form.names == positional[: len(values)] and whole.may_be_inlined:
+            if shortcuts is not None and (*form.names,) == positional[: len(values)] and whole.may_be_inlined:
                 whole = whole._replace(shortcuts=shortcuts)
                 fresh = (done.arrays[at] for at, _ in done.record.fresh)
                 remember(shortcuts, whole.replay, (*values, *fresh))
@@ -468,7 +511,7 @@ def repeated(
                 form = forms.get(kinds)
                 if form is not None and form.is_kept:
                     try:
-                        key, at = form.read(values)
+                        key, values, at = form.read(values)
                         known = plans.find_call(key)
                     except (LaunchError, TypeError, ValueError):  # the operation says what is wrong
                         pass
