@@ -41,7 +41,18 @@ from typing import Any
 
 import survey_table
 from isolated import DeviceLostError, Progress, Record, parser, run
-from survey_calls import OURS, OURS_F32, Calls, NumpyMemory, TorchMemory, agreeing, calls_of, check, recorded
+from survey_calls import (
+    OURS,
+    OURS_F32,
+    Calls,
+    NumpyMemory,
+    TorchMemory,
+    agreeing,
+    calls_of,
+    check,
+    launched,
+    recorded,
+)
 from survey_hosts import Hosts
 from survey_problems import PARTS, SurveyProblem, survey
 
@@ -241,9 +252,14 @@ class SurveyTask:
     ) -> dict[str, Any]:
         progress.begin("our call and its check", HANGS_SECONDS)
         calls = calls_of(memory, self.problem)
-        row = {"call": self.problem.record(), "error_of_bound": None}
-        row["error_of_bound"], plans = check(memory, calls)
-        row |= self._known(plans, progress)
+        plans = launched(memory, calls)
+        row = {"call": self.problem.record(), **self._known(plans, progress)}
+        row["strides"] = {name: ",".join(map(str, steps)) for name, steps in calls.strides.items()}
+        try:
+            row["error_of_bound"] = check(memory, calls, plans)
+        except WrongResultError as error:
+            print(f"WRONG {self}: {error}; {row.get('schedule')}", flush=True)
+            return row | {"failed": str(error)}
         progress.begin("the peer", HANGS_SECONDS)
         row["without"] = agreeing(memory, calls)
         for name, why in row["without"].items():
@@ -270,7 +286,6 @@ class SurveyTask:
             row["candidates"] = {text: round(taken[name].us.median, 3) for name, (text, _) in others.items()}
         if wrong:
             row["wrong"] = wrong
-        row["strides"] = {name: ",".join(map(str, steps)) for name, steps in calls.strides.items()}
         return row
 
     def _known(self, plans: Sequence[LaunchPlan], progress: Progress) -> dict[str, Any]:
@@ -297,7 +312,8 @@ def candidate(memory: TorchMemory, calls: Calls, text: str) -> Any:
     """
     schedule = eval(text, {"tw": tw, "__builtins__": {}})
     ours = calls._replace(ours=partial(calls.ours, schedule=schedule))
-    _, plans = check(memory, ours)
+    plans = launched(memory, ours)
+    check(memory, ours, plans)
     plan = plans[-1]
     record = plan.launch().record
     assert record is not None, "the target has replays"

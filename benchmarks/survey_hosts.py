@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from against import Worker
-from survey_calls import AGREE, NUMPY, NUMPY_F32, OURS, NumpyMemory, calls_of, check
+from survey_calls import AGREE, NUMPY, NUMPY_F32, OURS, NumpyMemory, calls_of, check, launched
 from survey_problems import SurveyProblem
 
 from tilewright.tune.clocks import BusyClock, Clock, clock_for
@@ -98,7 +98,8 @@ class Side:
         if is_theirs:
             (made,) = (np.asarray(call()) for call in works.values())
         else:
-            error, plans = check(self._memory, calls)
+            plans = launched(self._memory, calls)
+            error = check(self._memory, calls, plans)
             works, made = {OURS: calls.ours, **works}, calls.out
             strides = {name: ",".join(map(str, steps)) for name, steps in calls.strides.items()}
             answer |= {"error_of_bound": error, "schedule": repr(plans[-1].schedule), "strides": strides}

@@ -7,6 +7,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from tests.runtime.fake_gpu import gpu as gpu  # a fixture
 
 import tilewright as tw
 from tilewright.errors import WrongResultError
+from tilewright.ops import planning
+from tilewright.ops.planes import as_matrices, plan_product, written
 
 from .test_benchmarks import HERE, ROOT, run
 
@@ -205,10 +208,11 @@ CASES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("fields", CASES, ids=str)
 def test_a_result_is_checked_and_so_is_the_peer(program: Any, fields: dict[str, Any]) -> None:
     calls_of, memory = program.survey_calls.calls_of, program.survey_calls.NumpyMemory()
-    check, agreeing = program.survey_calls.check, program.survey_calls.agreeing
+    module = program.survey_calls
+    launched, check, agreeing = module.launched, module.check, module.agreeing
     calls = calls_of(memory, small(program, **fields))
-    error, plans = check(memory, calls)
-    assert 0 <= error <= 1
+    plans = launched(memory, calls)
+    assert 0 <= check(memory, calls, plans) <= 1
     assert [plan.target for plan in plans] == ["cpu"]
     assert agreeing(memory, calls) == {}
     assert len(calls.peers) == (2 if fields.get("dtype") in ("f16", "bf16") else 1)
@@ -228,8 +232,8 @@ def test_a_result_is_checked_and_so_is_the_peer(program: Any, fields: dict[str, 
 
     for change, why in ((half_again, "beyond|wrong"), (forget, "not written")):
         with pytest.raises(WrongResultError, match=why):
-            check(memory, spoiled(change))
-    check(memory, calls)
+            check(memory, calls, launched(memory, spoiled(change)))
+    assert check(memory, calls, launched(memory, calls)) <= 1
     other = {name: (lambda: 2 * np.asarray(calls.out)) for name in calls.peers}
     without = agreeing(memory, calls._replace(peers=other))
     assert {*without} == {*calls.peers}
@@ -240,6 +244,27 @@ def test_a_result_is_checked_and_so_is_the_peer(program: Any, fields: dict[str, 
         raise RuntimeError("no kernel\nof this kind")
 
     assert agreeing(memory, calls._replace(peers={"x": refuses})) == {"x": "no kernel"}
+
+
+def test_operands_that_a_prepass_rounds(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prepass for tf32 rounds to nearest; the multiplication cuts off what it reads as it lies."""
+
+    def multiplying(infos: Any, problem: Any, *words: Any, **more: Any) -> Any:
+        return partial(plan_product, written(as_matrices(infos, problem)))
+
+    monkeypatch.setattr(planning, "multiplying", multiplying)
+    module, memory = program.survey_calls, program.survey_calls.NumpyMemory()
+    memory.target = "reference"
+    atom = tw.atoms.wgmma("f32", 32)
+    schedule = tw.Schedule(atom, (64, 32, 32), stages=3, staging="tma", roles="cooperative", groups=1)
+    calls = module.calls_of(memory, small(program, shape=(70, 40, 72), layout="nn", precision="tf32"))
+    calls = calls._replace(ours=partial(calls.ours, schedule=schedule, target="reference"))
+    plans = module.launched(memory, calls)
+    assert [len(plan.launches) for plan in plans] == [2]
+    assert module.check(memory, calls, plans) <= 1
+    monkeypatch.setattr(module, "as_multiplied", lambda operands, *_: operands)
+    with pytest.raises(WrongResultError, match="beyond their bound"):
+        module.check(memory, calls, plans)
 
 
 def test_places_have_both_ends(program: Any) -> None:
