@@ -18,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
@@ -145,6 +146,13 @@ def no_known_products() -> None:
 def runs_on_gpu(item: Any) -> bool:
     """Whether a test carries a marker of those that need a GPU."""
     return any(item.get_closest_marker(name) for name in ("gpu", "two_gpus"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def nothing_kept() -> Generator[None, None, None]:
+    """No kernel is kept for later processes: tests replace functions, which no key includes."""
+    with patch("tilewright.runtime.cache.library", lambda: ""):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -60,6 +60,7 @@ from tilewright.ir.verify import violations  # noqa: E402
 from tilewright.ops import slow  # noqa: E402
 from tilewright.ops.lists import ListTable  # noqa: E402
 from tilewright.runtime import backends, tables  # noqa: E402
+from tilewright.runtime import cache as cache_files  # noqa: E402
 from tilewright.runtime.arrays import describe  # noqa: E402
 from tilewright.runtime.device import CudaBackend  # noqa: E402
 from tilewright.runtime.executable import Executable  # noqa: E402
@@ -445,8 +446,8 @@ def machine(arch: str, processors: int) -> tuple[Target, type[Any]]:
     whose = owner(arch)
     base: Any = {CPU.name: CpuBackend, CUDA.name: CudaBackend, HIP.name: HipBackend}[whose.name]
 
-    def compile(self: Any, kernel: Any, _: str | None) -> Executable:  # noqa: A001 the name of the protocol
-        return Executable(self.name, arch, kernel, self.listing(kernel, arch))
+    def compile(self: Any, kernel: Any, _: str | None, listing: Any) -> Executable:  # noqa: A001 the protocol's
+        return Executable(self.name, arch, kernel, listing)
 
     methods = {
         "name": arch,
@@ -468,8 +469,9 @@ def machines() -> Iterator[None]:
     known = {arch: machine(arch, processors) for arch, (processors, _) in MACHINES.items()}
     no_maps = patch.object(ListTable, "write_maps", lambda *_: None)  # only drivers encode these
     made = {arch: backend for arch, (_, backend) in known.items()}
+    no_kept = patch.object(cache_files, "library", lambda: "")  # every text is made anew
     their_own = patch.object(backends, "BACKENDS", ChainMap[str, Any](made, backends.BACKENDS))
-    with no_tables, no_warning, no_maps, their_own, warnings.catch_warnings():
+    with no_tables, no_warning, no_maps, no_kept, their_own, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         TARGETS.update({arch: record for arch, (record, _) in known.items()})
         try:

@@ -11,7 +11,7 @@ import sys
 from _thread import RLock, get_ident
 from importlib import import_module
 from importlib.machinery import PathFinder
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 
 TYPE_CHECKING = False
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     Loaded = TypeVar("Loaded")
+
+BEGUN = time()
+"""Time when this process began to import the library."""
 
 SPELLED = {
     "tilewright": "tw",

@@ -2,6 +2,8 @@
 
 A lock file per key lets one process build while the others wait. Without working locks, several processes may
 build an artifact, but every reader still finds a whole one (see `entries`).
+
+`kept` also keeps Python objects that depend only on their inputs and on the source of this library.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
+import io
 import os
+import pickle
 import shutil
 import sys
 import tempfile
@@ -19,18 +23,24 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FrameType
+from typing import Any, TypeVar
 
+import numpy as np
 from platformdirs import user_cache_path
 
+from tilewright.namespaces import BEGUN
 from tilewright.runtime import entries
 from tilewright.runtime.entries import CacheEntry
 from tilewright.runtime.environment import CACHE_DIR, renew_after_fork, settings
 from tilewright.runtime.recent import Recent
 from tilewright.runtime.trust import distrust
 
-__all__ = ["Cache", "CacheEntry", "Stats", "key"]
+__all__ = ["Cache", "CacheEntry", "Stats", "kept", "key", "library"]
+
+Made = TypeVar("Made")
 
 _LITTER_SECONDS = 3600.0
 _MOST_UNWRITTEN = 64
@@ -141,7 +151,13 @@ class Cache:
         return _shared.setdefault((root, found.cache_bytes), cls(root, found.cache_bytes))
 
     def get_or_build(
-        self, key: str, suffix: str, build: Callable[[], bytes], meta: Mapping[str, object]
+        self,
+        key: str,
+        suffix: str,
+        build: Callable[[], bytes],
+        meta: Mapping[str, object],
+        *,
+        is_quick: bool = False,
     ) -> CacheEntry:
         """Return the artifact of `key`; build it if it is missing or damaged, or has other metadata.
 
@@ -151,6 +167,8 @@ class Cache:
             build: makes the artifact; called at most once, and by one process at a time for a key.
             meta: metadata in JSON's types; written after `build` ran, which may change it.  The metadata of
                 an artifact that is found must have the same names, with values of the same types.
+            is_quick: whether building takes little longer than waiting for another process and for the disk.
+                Several processes may then build the artifact, and a machine that stops may lose it.
 
         Returns:
             The entry; its file stays while the entry is alive in this process.
@@ -168,10 +186,12 @@ class Cache:
                 home = None
         entry = self._find(name, home, meta)
         if entry is None:
-            with contextlib.nullcontext() if home is None else entries.locked(entries.place(home, name)):
-                entry = self._find(name, home, meta)
-                if entry is None:
-                    entry = self._publish(home, name, build(), meta)
+            if is_quick or home is None:
+                entry = self._publish(home, name, build(), meta, is_safe=not is_quick)
+            else:
+                with entries.locked(entries.place(home, name)):
+                    entry = self._find(name, home, meta)
+                    entry = entry or self._publish(home, name, build(), meta, is_safe=True)
         with self._counting:
             self._hits += entry.hit
             self._alive.add(entry)
@@ -222,12 +242,14 @@ class Cache:
         fits = (entry for entry in found if entry is not None and _has_form(entry.meta, meta))
         return next(fits, None) or self._unwritten.get(name)
 
-    def _publish(self, home: Path | None, name: str, data: bytes, meta: Mapping[str, object]) -> CacheEntry:
+    def _publish(
+        self, home: Path | None, name: str, data: bytes, meta: Mapping[str, object], *, is_safe: bool
+    ) -> CacheEntry:
         """Write an entry to `home`, else to a private directory; keep it in memory if both fail."""
         problem: OSError | None = None
         while home is not None:
             try:
-                return entries.publish(entries.place(home, name), data, meta)
+                return entries.publish(entries.place(home, name), data, meta, is_safe=is_safe)
             except OSError as raised:
                 problem = problem or raised
                 own, home = home != self.root, None
@@ -301,3 +323,105 @@ def _sweep(litter: list[tuple[Path, float]]) -> None:
     for path, changed in litter:
         if changed < time.time() - _LITTER_SECONDS:
             entries.unlink(path)
+
+
+# ---------------------------------------------------------------- objects that only depend on the library
+
+PACKAGE = Path(__file__).parents[1]
+"""The folder of the library's source."""
+
+SUFFIX = ".made"
+"""File name ending of kept objects."""
+
+PICKLED = ("tilewright", "numpy", "builtins", "collections", "functools", "types", "_codecs", "copyreg")
+"""Packages whose classes a kept object may have."""
+
+CLOCK_SECONDS = 2.0
+"""Resolution of the coarsest clock of a file system."""
+
+
+@cache
+def library() -> str:
+    """Return the hash of the source that this process runs; "" if that is not known."""
+    return source_of(PACKAGE, BEGUN)
+
+
+def source_of(folder: Path, begun: float) -> str:
+    """Return a hash of a folder of Python source, of Python and of NumPy.
+
+    Args:
+        folder: the folder.
+        begun: time when the process began to import it.
+
+    Returns:
+        The hash; "" if the folder has no source or cannot be read, or if a file changed since the process
+        began, so that the process may run what the file had before.
+
+    Example:
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     root, later = Path(directory), time.time() + 60
+        ...     write = (root / "a.py").write_text
+        ...     found = [write(text) and source_of(root, later) for text in ("1", "2", "1")]
+        >>> found[0] == found[2] != found[1]
+        True
+    """
+    found = []
+    try:
+        for path in sorted(folder.rglob("*.py")):
+            with path.open("rb", buffering=0) as file:
+                state = os.fstat(file.fileno())
+                if max(state.st_mtime, state.st_ctime) > begun - CLOCK_SECONDS:
+                    return ""
+                found += [str(path), hashlib.sha256(file.read()).hexdigest()]
+    except OSError:
+        return ""
+    return key([sys.version, np.__version__, *found]) if found else ""
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads only objects of the library."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a class.
+
+        Raises:
+            UnpicklingError: it is of another package, whose source is not part of the key.
+        """
+        if module.partition(".")[0] not in PICKLED:
+            raise pickle.UnpicklingError(f"{module}.{name} is not of this library")
+        return super().find_class(module, name)
+
+
+def kept(parts: Sequence[str], make: Callable[[], Made], meta: Mapping[str, object]) -> Made:
+    """Return what `make` returns, or what an earlier process made of the same parts with the same library.
+
+    Args:
+        parts: everything that the object depends on besides the source of the library.
+        make: makes the object, which is never changed afterwards.
+        meta: metadata in JSON's types, for people.
+
+    Example:
+        >>> kept(["6 x 7"], lambda: 6 * 7, {"what": "a product"})
+        42
+    """
+    if not (source := library()):
+        return make()
+    made: list[Made] = []
+
+    def build() -> bytes:
+        made.append(make())
+        return pickle.dumps(made[0], pickle.HIGHEST_PROTOCOL)
+
+    try:
+        entry = Cache.default().get_or_build(key([source, *parts]), SUFFIX, build, meta, is_quick=True)
+    except (pickle.PicklingError, AttributeError, TypeError, RecursionError):
+        if not made:  # the error is of `make`
+            raise
+        return made[0]
+    if made:
+        return made[0]
+    try:
+        found: Made = _Unpickler(io.BytesIO(entry.data)).load()
+    except Exception:  # noqa: BLE001 a class may raise anything
+        return make()
+    return found

@@ -17,6 +17,7 @@ from tilewright.runtime.driver import Driver, LoadedFunction
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.gpu_launch import GpuBackend, Loaded, PreparedGpu, Special, Start
 from tilewright.targets import cuda
+from tilewright.targets.rules import EmittedText
 from tilewright.targets.target import CUDA
 
 # ----------------------------------------------------------------
@@ -131,11 +132,11 @@ class CudaBackend(GpuBackend):
     prepared: ClassVar[type[PreparedGpu]] = PreparedCuda
     variant: ClassVar[str] = "a"
 
-    def compile(self, kernel: Kernel, arch: str | None) -> Executable:
+    def compile(self, kernel: Kernel, arch: str | None, listing: EmittedText | None = None) -> Executable:
         """Lower, emit, and compile or find in the cache."""
         start = time.perf_counter()
         chosen = arch or self.arch_name()
-        listing = self.listing(kernel, chosen)
+        listing = listing or self.listing(kernel, chosen)
         meta: dict[str, Any] = {"kernel": kernel.name, "target": self.name, "arch": chosen}
         meta["resources"] = {"registers": 0}  # the build replaces the number
 

@@ -117,8 +117,14 @@ def load(artifact: Path) -> CacheEntry | None:
     return CacheEntry(artifact, facts["meta"], hit=True, data=data)
 
 
-def publish(artifact: Path, data: bytes, meta: Mapping[str, object]) -> CacheEntry:
+def publish(artifact: Path, data: bytes, meta: Mapping[str, object], *, is_safe: bool = True) -> CacheEntry:
     """Write an entry; replace a damaged one.
+
+    Args:
+        artifact: the artifact's path.
+        data: its bytes.
+        meta: its metadata.
+        is_safe: whether to wait until the disk has it.
 
     Raises:
         OSError: the directory cannot be written.
@@ -129,8 +135,8 @@ def publish(artifact: Path, data: bytes, meta: Mapping[str, object]) -> CacheEnt
     facts = {"format": _FORMAT, "name": artifact.name, "sha256": _digest(data).decode(), "meta": dict(meta)}
     text = json.dumps(facts, sort_keys=True).encode()
     _make_directory(artifact.parent)
-    write_own(artifact, data)
-    write_own(f"{artifact}{_RECORD}", text + b"\n" + _digest(text) + b"\n")
+    write_own(artifact, data, is_safe=is_safe)
+    write_own(f"{artifact}{_RECORD}", text + b"\n" + _digest(text) + b"\n", is_safe=is_safe)
     return CacheEntry(artifact, json.loads(text)["meta"], hit=False, data=data)
 
 

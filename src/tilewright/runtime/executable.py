@@ -132,8 +132,8 @@ class Backend(Protocol):
     def listing(self, kernel: Kernel, arch: str | None) -> EmittedText | None:
         """Lower and emit, without a compiler; None if the target interprets the kernel."""
 
-    def compile(self, kernel: Kernel, arch: str | None) -> Executable:
-        """Lower, emit, and compile or find in the cache."""
+    def compile(self, kernel: Kernel, arch: str | None, listing: EmittedText | None = None) -> Executable:
+        """Lower and emit, unless the kernel's listing is given; then compile, or find in the cache."""
 
     def prepare(
         self,

@@ -19,6 +19,7 @@ from tilewright.runtime.gpu_launch import GpuBackend, Loaded, PreparedGpu, Speci
 from tilewright.runtime.hip_driver import HIP_DRIVER
 from tilewright.targets import hip
 from tilewright.targets.amd import warps_per_simd
+from tilewright.targets.rules import EmittedText
 from tilewright.targets.target import HIP
 
 # ----------------------------------------------------------------
@@ -118,11 +119,11 @@ class HipBackend(GpuBackend):
     lowering: ClassVar[Any] = hip
     prepared: ClassVar[type[PreparedGpu]] = PreparedHip
 
-    def compile(self, kernel: Kernel, arch: str | None) -> Executable:
+    def compile(self, kernel: Kernel, arch: str | None, listing: EmittedText | None = None) -> Executable:
         """Lower, emit, and compile to a listing or find it in the cache."""
         start = time.perf_counter()
         chosen = arch or self.arch_name()
-        listing = self.listing(kernel, chosen)
+        listing = listing or self.listing(kernel, chosen)
         entry = _listing([listing.code], listing.text, kernel.name, chosen)
         assembly = entry.data.decode()
         resources = resources_of(assembly, HIP.architecture(chosen))

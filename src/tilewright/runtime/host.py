@@ -52,11 +52,11 @@ class CpuBackend:
         """Lower and emit."""
         return cpu.emit(kernel, arch or self.arch_name())
 
-    def compile(self, kernel: Kernel, arch: str | None) -> Executable:
+    def compile(self, kernel: Kernel, arch: str | None, listing: EmittedText | None = None) -> Executable:
         """Lower, emit, and compile or find in the cache."""
         start = time.perf_counter()
         chosen = arch or self.arch_name()
-        listing = self.listing(kernel, chosen)
+        listing = listing or self.listing(kernel, chosen)
         address = key([listing.code, POOL_SOURCE, toolchain_id(), self.name, chosen])
         meta = {"kernel": kernel.name, "target": self.name, "arch": chosen}
 

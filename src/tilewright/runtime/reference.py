@@ -27,6 +27,7 @@ from tilewright.targets.reference.residues import MODULO_PRIME, PRIME, Residues,
 from tilewright.targets.reference.run import run
 from tilewright.targets.reference.signals import RESIDENT
 from tilewright.targets.reference.trial_sizes import deciding_integers, trial_sizes
+from tilewright.targets.rules import EmittedText
 from tilewright.targets.target import HOST, REFERENCE
 
 # ----------------------------------------------------------------
@@ -250,7 +251,7 @@ class ReferenceBackend:
     def listing(self, kernel: Kernel, arch: str | None) -> None:
         """Return None: no text is generated."""
 
-    def compile(self, kernel: Kernel, arch: str | None) -> Executable:
+    def compile(self, kernel: Kernel, arch: str | None, listing: EmittedText | None = None) -> Executable:
         """Return an executable; nothing is compiled."""
         return Executable(self.name, self.arch_name(), kernel)
 

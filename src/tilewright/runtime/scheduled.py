@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from tilewright.arch import Arch
@@ -17,7 +18,7 @@ from tilewright.runtime.recent import Recent
 from tilewright.schedule.form import Form, form_of
 from tilewright.schedule.question import Question, Splitting, coarse, extents_of
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.tables import chosen
+from tilewright.schedule.tables import ScheduleTable, chosen
 
 EXPANDED = "tilewright.schedule.expand:Expanded"
 """The class that expands dataflow kernels; imported at the first use."""
@@ -25,8 +26,36 @@ EXPANDED = "tilewright.schedule.expand:Expanded"
 TABLES = "tilewright.runtime.tables:table_for"
 """The function that finds a machine's table of measured schedules; imported at the first use."""
 
+PRINTER = "tilewright.dataflow.printer:print_flow"
+"""The function that prints flows; imported at the first use."""
+
+KEPT = "tilewright.runtime.cache:kept"
+"""The function that keeps objects for later processes; imported at the first use."""
+
 MOST_FLOWS = 256
 """Classes of arrays for which the recorded flow is kept."""
+
+
+@dataclass(frozen=True)
+class RecordedFlow:
+    """The flow that a program records for a class of arrays.
+
+    Args:
+        program: the author's program.
+        flow: the graph.
+        form: its form.
+    """
+
+    program: Program
+    flow: Flow
+    form: Form
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """All that its schedules and explicit kernels depend on: the graph, its lines, the parameters."""
+        program, flow = self.program, self.flow
+        locations = (repr(one.location) for some in (flow.walk(), flow.stores) for one in some)
+        return program.name, repr(program.parameters), part(PRINTER)(flow), *locations
 
 
 @dataclass(frozen=True)
@@ -39,7 +68,7 @@ class Explicit:
         constants: the program's constants.
         schedule: the schedule of a dataflow kernel; None for an explicit kernel.
         traced: the traced kernel, if the choice needed a trace.
-        flow: the graph of a dataflow kernel; None for an explicit kernel.
+        recorded: the flow of a dataflow kernel; None for an explicit kernel.
     """
 
     program: Program
@@ -47,7 +76,26 @@ class Explicit:
     constants: Mapping[str, Any]
     schedule: Schedule | None = None
     traced: Kernel | None = None
-    flow: Flow | None = None
+    recorded: RecordedFlow | None = None
+
+    @property
+    def flow(self) -> Flow | None:
+        """The graph of a dataflow kernel; None for an explicit kernel."""
+        return None if self.recorded is None else self.recorded.flow
+
+    def described(self, arch: Arch) -> list[str]:
+        """Return everything that the explicit kernel of a flow depends on, as texts.
+
+        Args:
+            arch: the architecture that it is traced for.
+        """
+        assert self.recorded is not None, "an author's function depends on more than its text"
+        return [*self.recorded.texts, *_spec_texts(self.specs), repr(self.schedule), repr(arch)]
+
+
+def _spec_texts(specs: Mapping[str, TensorSpec]) -> list[str]:
+    """Return a text for each class of arrays, with all of its fields."""
+    return [f"{name}: {[getattr(spec, one.name) for one in fields(spec)]}" for name, spec in specs.items()]
 
 
 class Scheduled:
@@ -66,7 +114,7 @@ class Scheduled:
         self._schedule = schedule if isinstance(schedule, Schedule) else None
         self._splitting = schedule if isinstance(schedule, Splitting) else None
         self._is_explicit = False
-        self._flows: Recent[Any, tuple[Flow, Form]] = Recent(MOST_FLOWS)
+        self._flows: Recent[Any, RecordedFlow] = Recent(MOST_FLOWS)
         self._programs: Recent[Any, Any] = Recent(MOST_FLOWS)
 
     def forget(self) -> None:
@@ -103,15 +151,29 @@ class Scheduled:
         """
         classes = {name: coarse(spec, arch) for name, spec in specs.items()}
         made = self._recorded(specs, classes, arch)
-        if not isinstance(made, tuple):
+        if not isinstance(made, RecordedFlow):
             return Explicit(self._program, specs, self._constants, traced=made)
-        flow, form = made
-        schedule = self._schedule or chosen(
-            self._question(form, specs, arch, shapes, processors), part(TABLES)(arch, processors)
+        schedule = self._schedule or self._chosen(
+            made, self._question(made.form, specs, arch, shapes, processors), part(TABLES)(arch, processors)
         )
-        program = self._expanded(flow, schedule, classes)
+        program = self._expanded(made.flow, schedule, classes)
         settled, _ = program.settled(classes, arch)
-        return Explicit(program, classes, {}, settled, flow=flow)
+        return Explicit(program, classes, {}, settled, recorded=made)
+
+    def _chosen(self, made: RecordedFlow, question: Question, table: ScheduleTable | None) -> Schedule:
+        """Return the schedule for a problem; for GPUs, kept for later processes.
+
+        An architecture with its number of processors describes a GPU. The rules for other machines may look
+        at the machine itself.
+        """
+        if not question.arch.registers:
+            return chosen(question, table)
+        measured = "" if table is None else table.digest
+        asked = [repr(question.extents), repr(question.processors), repr(question.splitting), measured]
+        parts = [*made.texts, *_spec_texts(question.specs), *asked, repr(question.arch)]
+        meta = {"kernel": self._program.name, "arch": question.arch.name}
+        found: Schedule = part(KEPT)(["schedule", *parts], lambda: chosen(question, table), meta)
+        return found
 
     def question(
         self,
@@ -126,7 +188,9 @@ class Scheduled:
         """
         classes = {name: coarse(spec, arch) for name, spec in specs.items()}
         made = self._recorded(specs, classes, arch)
-        return self._question(made[1], specs, arch, shapes, processors) if isinstance(made, tuple) else None
+        if not isinstance(made, RecordedFlow):
+            return None
+        return self._question(made.form, specs, arch, shapes, processors)
 
     def _question(
         self,
@@ -141,7 +205,7 @@ class Scheduled:
 
     def _recorded(
         self, specs: Mapping[str, TensorSpec], classes: Mapping[str, TensorSpec], arch: Arch
-    ) -> tuple[Flow, Form] | Kernel | None:
+    ) -> RecordedFlow | Kernel | None:
         """Return the flow for a class of arrays, and its form; for an explicit program its first trace."""
         if self._is_explicit:
             return None
@@ -161,7 +225,7 @@ class Scheduled:
             if classes != specs:  # Python's decisions must hold for all arrays of the wider class
                 made = self._program.run(classes, self._constants, arch)
             assert isinstance(made, Flow), "a dataflow kernel is one for every class"
-            known = (made, form_of(made))
+            known = RecordedFlow(self._program, made, form_of(made))
             self._flows.keep(key, known)
         return known
 

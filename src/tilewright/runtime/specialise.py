@@ -15,16 +15,19 @@ from tilewright.ir import verify
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
+from tilewright.namespaces import part
 from tilewright.runtime import recent
 from tilewright.runtime.arrays import ArrayInfo, described
 from tilewright.runtime.backends import arch_named, arch_of, backend_for, backend_named, processors_of
 from tilewright.runtime.executable import Backend, Executable
 from tilewright.runtime.reads import Reads
 from tilewright.runtime.recent import Recent
-from tilewright.runtime.scheduled import Explicit, Scheduled
+from tilewright.runtime.scheduled import KEPT, Explicit, Scheduled
 from tilewright.runtime.specimens import Specimen, check_count, in_order
 from tilewright.schedule.question import Question, Splitting
 from tilewright.schedule.schedule import Schedule
+from tilewright.targets.rules import EmittedText
+from tilewright.targets.target import TARGETS
 
 MAX_EXTENT = 2**31 - 1
 
@@ -313,20 +316,36 @@ class Builds:
         key = (backend.name, arch or backend.arch_name(), traced_for, made.schedule, *made.specs.items())
         found = self._executables.get(key)
         if found is None:
-            kernel = self._traced(made, traced_for)
-            broken = [*verify.violations(kernel), *backend.violations(kernel, arch)]
-            if broken:
-                raise LegalityError(kernel.name, backend.name, broken)
-            check(kernel, made.flow)
-            found = replace(_compile(backend, kernel, arch), schedule=made.schedule, flow=made.flow)
+            checked = []
+
+            def lowered() -> tuple[Kernel, EmittedText | None]:
+                kernel = self._traced(made, traced_for)
+                broken = [*verify.violations(kernel), *backend.violations(kernel, arch)]
+                if broken:
+                    raise LegalityError(kernel.name, backend.name, broken)
+                check(kernel, made.flow)
+                checked.append(kernel)
+                return kernel, backend.listing(kernel, arch)
+
+            if made.flow is not None and TARGETS[backend.name].machine_code:
+                parts = ["kernel", *made.described(traced_for), backend.name, key[1]]
+                meta = {"kernel": self._program.name, "target": backend.name, "arch": key[1]}
+                kernel, listing = part(KEPT)(parts, lowered, meta)
+            else:
+                kernel, listing = lowered()
+            if not checked:
+                self._traces.keep((made.schedule, traced_for, *made.specs.items()), kernel)
+                check(kernel, made.flow)
+            compiled = _compile(backend, kernel, arch, listing)
+            found = replace(compiled, schedule=made.schedule, flow=made.flow)
             self._executables.keep(key, found)
             recent.enter(found)
         return found
 
 
-def _compile(backend: Backend, kernel: Kernel, arch: str | None) -> Executable:
+def _compile(backend: Backend, kernel: Kernel, arch: str | None, listing: EmittedText | None) -> Executable:
     try:
-        return backend.compile(kernel, arch)
+        return backend.compile(kernel, arch, listing)
     except OSError as problem:
         reason = f"{problem.strerror or problem}; {way_out(problem)}"
         raise ToolchainError(f"cannot compile {kernel.name} for {backend.name}: {reason}") from problem

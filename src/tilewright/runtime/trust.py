@@ -124,8 +124,13 @@ def read_own(path: str | Path, most_bytes: int = -1) -> tuple[bytes, os.stat_res
         return file.read(most_bytes), os.fstat(file.fileno())
 
 
-def write_own(path: str | Path, data: bytes) -> None:
-    """Write a file, whole or not at all, even if the machine stops; replace a link.
+def write_own(path: str | Path, data: bytes, *, is_safe: bool = True) -> None:
+    """Write a file, whole or not at all; replace a link.
+
+    Args:
+        path: the file.
+        data: its contents.
+        is_safe: whether that also holds if the machine stops; then the disk is waited for.
 
     Raises:
         OSError: the directory cannot be written.
@@ -136,7 +141,8 @@ def write_own(path: str | Path, data: bytes) -> None:
         with open(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if is_safe:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

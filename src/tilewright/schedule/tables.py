@@ -13,6 +13,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
+from functools import cached_property
 from typing import Any, get_type_hints
 
 from tilewright.argument_checks import MOST
@@ -268,6 +269,11 @@ class ScheduleTable:
 
     version: Version
     entries: tuple[MeasuredSchedule, ...] = ()
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the whole table."""
+        return hashlib.sha256(repr((self.version, self.entries)).encode()).hexdigest()
 
     def joined(self, entries: Iterable[MeasuredSchedule]) -> ScheduleTable:
         """The table with more entries, which replace those for the same problems."""

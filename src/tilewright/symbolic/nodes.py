@@ -68,8 +68,8 @@ def hashed_once(node: type[NodeType]) -> type[NodeType]:
     node.__hash__ = __hash__  # type: ignore[method-assign]
 
     def __getstate__(self: Any) -> dict[str, Any]:  # noqa: N807
-        # Hashes of strings differ between processes, so the hash is not pickled.
-        return {name: value for name, value in vars(self).items() if name != "_hash"}
+        # Hashes of strings differ between processes, so the hash is not pickled, and no other cached value.
+        return {name: value for name, value in vars(self).items() if name in node.__dataclass_fields__}  # type: ignore[attr-defined]
 
     if "__dict__" in dir(node):
         node.__getstate__ = __getstate__  # type: ignore[method-assign]

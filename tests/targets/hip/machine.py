@@ -31,6 +31,7 @@ from tilewright.runtime.binding import Binding, number
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.hip import HipBackend
 from tilewright.runtime.reference import PreparedReference
+from tilewright.targets.rules import EmittedText
 from tilewright.targets.target import HIP, HOST, TARGETS
 
 ARCHS = ("gfx942", "gfx1151")
@@ -91,12 +92,12 @@ class Machine(HipBackend):
     def arch_name(self) -> str:
         return self.arch
 
-    def compile(self, kernel: Kernel, arch: str | None) -> Executable:
+    def compile(self, kernel: Kernel, arch: str | None, listing: EmittedText | None = None) -> Executable:
         """By this compiler; the others compile what the newer one does."""
         if self.compiler == "reference":
             return Executable(self.name, self.arch, kernel)
         with patch.object(amdgcn, "find_toolchain", lambda arch: toolchain(self.compiler)):
-            made = super().compile(kernel, self.arch)
+            made = super().compile(kernel, self.arch, listing)
         COMPILED[self.compiler] += 1
         for other in others() if self.compiler == "newer" else ():
             amdgcn.compile_text(made.source, self.arch, kernel.name, toolchain(other))
