@@ -134,7 +134,7 @@ def nibbles_of(words: Any, signed: bool) -> Any:
 
 
 def dot_of_bytes(signs: tuple[bool, bool], clamp: bool = False) -> Callable[..., Any]:
-    """The sum of products of four bytes each, and an integer."""
+    """Return the dot product of two words of four bytes, plus an integer."""
 
     def compute(a: Any, b: Any, c: Any) -> Any:
         total = (bytes_of(a, signs[0]) * bytes_of(b, signs[1])).sum(-1) + c.astype(np.int64)

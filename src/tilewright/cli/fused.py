@@ -135,8 +135,8 @@ def attention(
 ) -> None:
     """Compute softmax(Q K^T / sqrt(D)) V of random arrays, verify every element, and time it.
 
-    Says each step, and ends with one line `Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`, where those products
-    count that a mask leaves, and the bytes are those of Q, K, V and the result once each.
+    Says each step, and ends with one line `Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`, where masked
+    products do not count, and Q, K, V and the result are moved once each.
 
     Exit status: 0 when the result is right, 1 when it is wrong, 2 when the request cannot be served.
     """

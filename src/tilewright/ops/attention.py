@@ -142,7 +142,7 @@ def plan_attention(
     if 0 in shape:
         return call.plan(result=results)
     seen = {name: in_four(infos[name]) for name in ARRAYS[:LSE]}
-    # A column of the result stands for logarithms that nobody wants; it is not touched.
+    # Without lse, a column of the result takes its place in the call; the kernel does not access it.
     seen["lse"] = in_four(in_columns(infos["lse"])) if has_lse else first_column(seen["out"])
     diagonal = words.diagonal if words.causal else None
     if shape[-2] == 1:

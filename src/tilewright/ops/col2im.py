@@ -278,7 +278,7 @@ class Blocks:
 
     @staticmethod
     def of(columns: ArrayInfo, *, on_host: bool) -> Blocks:
-        """Tiles as wide as the channels, of powers of two."""
+        """Return tiles with power-of-two extents that are as wide as the channels."""
         channels = min(1 << (columns.shape[-1] - 1).bit_length(), MOST_CHANNELS)
         vector = min(VECTOR_BYTES // columns.dtype.bytes, channels)
         return Blocks(TILE // channels, channels, vector, on_host)

@@ -183,7 +183,7 @@ def _split(arrays: Sequence[Tensor], number: Index, tiling: Tiling, turning: Seq
                 rest = where(absolute(part) <= FINITE, scaled - first.to(dtypes.f32), 0.0)
                 made.append(rest.to(dtypes.f16))
         if tiling.turned:
-            tw.barrier()  # nobody reads what was there before
+            tw.barrier()  # all threads have read the previous contents
             for half, place in zip(made, turning, strict=True):
                 tw.copy(half, place)
             tw.barrier()

@@ -425,7 +425,7 @@ def _seen(
         dims = groups[group]
         varies = any(dim.steps[name] for dim in dims)
         if is_part_of(name, *ADDED) and dims and not varies and (group == "m" or found):
-            continue  # what varies along nothing is taken along columns
+            continue  # a constant counts as varying along columns
         alike = (name, INDEX) if is_out and any(INDEX in dim.steps for dim in dims) else (name,)
         pieces = merged(dims, alike) or [Dim(1, {name: 0})]
         shape += [piece.extent for piece in pieces]

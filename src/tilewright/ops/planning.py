@@ -47,7 +47,7 @@ COMBINED = ("a", "b", "c", "bias", "residual", "out")
 """The arrays of the kernel with terms after the sums; ``out`` stands for absent ones, which are not read."""
 
 INDEX = "index"
-"""Stands for an array that holds the number of each element of the result, by which elements are dropped."""
+"""Stands for an array with the number of each element of the result; dropout depends on these numbers."""
 
 
 def multiplied(

@@ -273,7 +273,7 @@ class Replayed(NamedTuple):
 
 
 class _Waiting(threading.local):
-    """A list for the call that `called` replays next in this thread; None: nobody keeps it."""
+    """A list for the call that `called` replays next in this thread, or None."""
 
     notes: list[Replayed] | None = None
 

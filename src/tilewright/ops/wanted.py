@@ -180,7 +180,7 @@ def said(number: Any) -> str:
         return ""
     if isinstance(number, complex):
         return "complex"
-    # By 1 nothing is multiplied, and what is multiplied by 0 is not read.
+    # A factor of 1 needs no multiplication; an array with the factor 0 is not read.
     if number in (0, 1):
         return str(int(number))
     return "whole" if isinstance(number, int) or float(number).is_integer() else "fraction"

@@ -135,7 +135,7 @@ def _scaled(question: Question, made: Schedule) -> Schedule | None:
     """A legal schedule for sums that are multiplied by scales, as deep as the scales allow; else None."""
     every, asked = question.form.scaled_every, (question.form, question.specs, question.arch)
     depth = gcd(made.block_k, every)
-    if depth < made.block_k:  # a ring of as many bytes
+    if depth < made.block_k:  # a ring of the same size
         stages = made.stages if made.stages == 1 else made.stages * made.block_k // depth
         made = replace(made, tile=(*made.tile[:2], depth), stages=min(stages, MOST_STAGES))
     if not made.promote or every // depth % made.promote:

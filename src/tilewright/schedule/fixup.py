@@ -268,7 +268,7 @@ class ReduceScatter(Fixup):
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
-        """Blocks share a tile, of one total, whose shares are narrow."""
+        """Needs a single total; each block stores a narrow share of the tile."""
         schedule = facts.schedule
         if schedule.is_streamed:
             text = (
@@ -338,7 +338,7 @@ class TurnstileSums(Fixup):
             yield "reduction", f'reduction="turnstile"; {text}', 'reduction="workspace"', facts.form.sum
 
     def meet(self, work: Work, totals: Sequence[Fragment]) -> Index:
-        """The block of the last part has all sums."""
+        """Add the sums of the earlier parts; return whether this block has the last part, and so all sums."""
         segment, barrier, counter = work.segment, self.barrier(work), self.counter(work)
         held = [(total, self.held(segment.tile, work.group, at)) for at, total in enumerate(totals)]
         await_(counter, segment.part, barrier=barrier)

@@ -164,7 +164,7 @@ class Fragments(CpAsync):
 
     @property
     def ahead(self) -> int:
-        """Number of parts before its multiplication by which a tile must have arrived."""
+        """Lead in parts: a tile must have arrived this many parts before its multiplication."""
         return 2 if self.decodes and not self.run else 1
 
     @property

@@ -56,7 +56,7 @@ def reduced(case: ScheduleOnMachine) -> Reasons:
 
 
 def reduced_across(case: ScheduleOnMachine) -> Reasons:
-    """Reductions across tiles combine the reductions of tiles, each of which is computed once."""
+    """Reductions across tiles reduce each tile once, and combine the results."""
     schedule, form = case.schedule, case.form
     if not schedule.across:
         return

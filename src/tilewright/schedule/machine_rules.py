@@ -73,7 +73,7 @@ def clusters(case: ScheduleOnMachine) -> Reasons:
 
 
 def storing_warps(case: ScheduleOnMachine) -> Reasons:
-    """The role that gives registers away has room for the warps that store and the one that copies."""
+    """The role that gives registers away must hold the copying warp and all storing warps."""
     if not case.is_bulk or not case.schedule.registers:
         return
     warps = case.epilogue.storing_warps(case)

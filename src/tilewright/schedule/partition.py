@@ -25,7 +25,7 @@ MOST_SPLITS = 4096
 """Parts of K."""
 
 LEAST_STEPS = 4
-"""Steps of a part of K with a block of its own, at least."""
+"""Fewest steps along K in a part that has its own block."""
 
 
 @dataclass(frozen=True)

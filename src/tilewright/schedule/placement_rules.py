@@ -65,7 +65,7 @@ def dealt(case: ScheduleOnMachine) -> Reasons:
 
 
 def turned(case: ScheduleOnMachine) -> Reasons:
-    """An operand that is turned around passes through registers, dealt to threads, with a K1."""
+    """Transposing an operand on its way needs registers, a distribution to threads, and a K1."""
     schedule, product = case.schedule, case.form.sum
     for side in case.sides:
         if side.label.lower() not in schedule.turned:

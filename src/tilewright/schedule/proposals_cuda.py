@@ -70,7 +70,7 @@ PROMOTED_US = 0.1
 """Wait of a group for sums that it adds to others, if no other group multiplies meanwhile."""
 
 DEPTHS = (ROW_BYTES, ROW_BYTES // 2)
-"""Bytes along K of a stage, the deeper first."""
+"""Depths of a stage in bytes along K, the deepest first."""
 
 
 def several_products(question: Question) -> Iterator[Candidate]:

@@ -81,7 +81,7 @@ MOST_WITH_INTEGERS = 128 * 96
 
 @dataclass(frozen=True)
 class WgmmaForm:
-    """A form of the Hopper kernel, and what was measured of it on an H200.
+    """A form of the Hopper kernel, with times measured on an H200.
 
     Args:
         rows: rows of one group's tile.
@@ -262,7 +262,7 @@ def cached_row_us(question: Question, factor: Factor) -> float:
 
 
 def takes_wgmma(question: Question) -> bool:
-    """Whether Hopper's multiply takes the operands as they lie in memory."""
+    """Whether wgmma can read the operands without a transposition."""
     if "wgmma" not in question.arch.features:
         return False
     dtype, form = question.dtype, question.form
@@ -362,7 +362,7 @@ COPIED_STAGES = (8, 4)
 """Stages of a ring that threads fill in the background."""
 
 BLOCKS_BESIDE = (1, 3)
-"""Blocks of each multiprocessor that are tried if K is in parts."""
+"""Numbers of blocks per multiprocessor to try with split K."""
 
 MOST_PIECES, MOST_HELD = 96, 200
 """Registers of a thread, at most, for the next tile, and for it and the sums together.

@@ -29,8 +29,8 @@ def coarse(spec: TensorSpec, arch: Arch) -> TensorSpec:
     """The class of an array, without properties that no access uses.
 
     For a stride, the start, and the extent of the contiguous dimension, it keeps only whether accesses of 16
-    or of 4 bytes divide them.  It keeps nothing of them if threads have vector registers, whose accesses may
-    begin anywhere.  Packed elements share bytes in any case.
+    or of 4 bytes divide them.  It drops all three if threads have vector registers, because their
+    accesses may begin anywhere.  Packed elements share bytes in any case.
 
     Example:
         >>> from tilewright.arch import REFERENCE

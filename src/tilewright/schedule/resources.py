@@ -121,7 +121,7 @@ class ScheduleOnMachine(ScheduleFacts):
 
     @cached_property
     def staging(self) -> type[Staging]:
-        """The staging: how tiles of the operands come to where they are multiplied."""
+        """The staging: how tiles of the operands are loaded."""
         return staging_of(self.schedule, decodes=not self.form.a.is_plain)
 
     @cached_property

@@ -111,7 +111,7 @@ class ReductionTraits:
     """Whether the blocks of a tile's parts are a cluster."""
 
     shares_tile = False
-    """Whether all blocks of a tile's parts store, each a share of the tile."""
+    """Whether each block with a part of K stores a share of the tile."""
 
     waits = False
     """Whether all blocks of a tile wait for each other, so that a GPU must run all blocks at once."""

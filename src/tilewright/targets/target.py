@@ -19,7 +19,7 @@ HOST = "cpu"
 """DLPack's and the frameworks' name of host memory."""
 
 GPU = "cuda"
-"""Their name of NVIDIA GPU memory."""
+"""DLPack's and the frameworks' name of NVIDIA GPU memory."""
 
 AMD_GPU = "rocm"
 """Their name of AMD GPU memory."""

@@ -53,7 +53,7 @@ class HostClock:
 
     @property
     def how(self) -> str:
-        """The clock, the length of a sample, and that nothing is done to the caches."""
+        """Describes the clock, the length of a sample, and the state of the caches."""
         often = f"{self._calls} calls" if self._calls else "as many calls as fill a millisecond"
         return f"host time by perf_counter, {often} per sample, caches as the calls leave them"
 

@@ -58,7 +58,7 @@ class DirectEpilogue(EpilogueTraits):
 
     @classmethod
     def needs(cls, facts: ScheduleFacts) -> Needs:
-        """Needs of the epilogue: shared memory in which warps, and tiles, combine what they reduce."""
+        """Needs of the epilogue: shared memory for reductions across warps and tiles."""
         schedule, form = facts.schedule, facts.form
         lanes = facts.arch.lanes if schedule.atom.asynchronous else schedule.atom.lanes
         scratch: dict[tuple[tuple[int, ...], DType], Buffer] = {}

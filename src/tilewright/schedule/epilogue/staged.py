@@ -99,11 +99,11 @@ class StagedEpilogue(DirectEpilogue):
         """Columns of the slices in which a tile goes through shared memory.
 
         With roles, a slice has rows of 128 bytes of the narrowest elements.  If all results are contiguous
-        along the rows of the tile, as in a transposed product, slices that groups store themselves are
-        narrow: two of them take the memory of one, and blocks that share a tile have one each.
+        along the rows of the tile, as in a transposed product, slices that groups store themselves have
+        half that width: two fit into the memory of one, and blocks that share a tile have one each.
 
-        Without roles, warps that take turns at the atoms of a tile store after as few turns as make rows of
-        128 bytes; other warps store all columns, or those of a share.
+        Without roles, interleaved warps store as soon as their atoms fill rows of 128 bytes; other warps
+        store all columns, or the columns of a share.
 
         Args:
             form: the form of the computation.
@@ -389,7 +389,7 @@ class OverlappedEpilogue(StagedEpilogue):
 
 
 class Storer:
-    """One warp for each group of warps that multiply; it stores what they have computed."""
+    """One warp for each group of warps that multiply; it stores their results."""
 
     def __init__(self, epilogue: OverlappedEpilogue) -> None:
         self.epilogue = epilogue

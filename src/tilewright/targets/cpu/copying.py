@@ -171,7 +171,7 @@ class Copying:
         return put if asked == TRUE else Branch([Arm(self.emitter.spell_cond(asked), [put])])
 
     def _is_independent(self) -> bool:
-        """Whether the copy of one element reads nothing that the copy of another element writes.
+        """Whether no element's copy reads data that another element's copy writes.
 
         Two arguments that overlap do not count: threads copy in no order, so they would race anyway.
         """

@@ -62,7 +62,7 @@ def _key(op: Copy) -> Key:
 
 
 def choose_engines(kernel: Kernel, *, stores: bool) -> Kernel:
-    """Every copy whose engine nobody has said goes by matrices where they fit, else directly.
+    """Choose the engine of each copy without one: matrix copies if they fit, else plain accesses.
 
     Args:
         kernel: the kernel; its layouts, widths and operands in registers are chosen.

@@ -109,7 +109,7 @@ def _place(
     """Place a barrier between two accesses, or between the iterations of the loop around both.
 
     The accesses may have run in the order of the text, or in different iterations.  The barrier belongs into
-    the gap that has none.
+    the gap without a barrier.
     """
     earlier, later = accesses
     if here.block is not there.block or here.at == there.at:

@@ -1,7 +1,7 @@
-"""Sizes at which to try a kernel, derived from the kernel, each with the reason.
+"""Sizes for `check_sizes`: extents and integers derived from a kernel, each with the reason to try it.
 
-Loops of no, one and many iterations; tiles cut by an edge; both sides of a comparison with a constant; small
-integers; more blocks than are resident.
+They give loops no, one and many iterations, cut tiles at an edge, take both sides of each comparison with a
+constant, and launch more blocks than are resident.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from tilewright.targets.reference.equivalence import named
 from tilewright.targets.reference.report import extents, place, stages_of
 
 LARGEST = 4096
-"""The largest extent that is tried together with other extents of several tiles."""
+"""Largest extent to try; up to this extent the other dimensions have several tiles."""
 
 FARTHEST = 1 << 15
-"""The largest extent that is tried; beyond `LARGEST` the other extents are minimal."""
+"""Largest extent to try if the other extents are minimal."""
 
 GRIDS = (1, 2)
-"""Numbers of blocks along each axis that are tried."""
+"""Numbers of blocks to try along each axis of the grid."""
 
 TURNS = 48
-"""Largest number of loop iterations, or blocks along an axis, at which conditions are examined."""
+"""Conditions are evaluated for up to this number of loop iterations, or of blocks along an axis."""
 
 CHANGES = 2
-"""Number of changes of one condition that are tried, from the first."""
+"""Number of changes of a condition to try, beginning with the first."""
 
 CONDITIONS = 8
-"""Number of changing conditions that are tried along one dimension, from the first."""
+"""Number of conditions to try along one dimension: the first that change."""
 
 
 @dataclass(frozen=True)
 class SizeTrial:
-    """Sizes to run a kernel at.
+    """Sizes at which to run a kernel.
 
     Args:
         sizes: extents and integer arguments, by name.
@@ -58,14 +58,14 @@ class SizeTrial:
 
 @dataclass(frozen=True)
 class Turning:
-    """A loop, or an axis of the grid: an index, and its number of values.
+    """A loop or an axis of the grid: its index, and the number of values that the index takes.
 
     Args:
         index: the index.
-        turns: the number of its values, written in the kernel's sizes.
-        noun: the noun of the count.
-        where: the place, in words.
-        tried: the numbers of values to try, in this order.
+        turns: that number, as an expression over the kernel's sizes.
+        noun: the unit of the number in messages, e.g. ``"block"``.
+        where: the loop or axis in messages.
+        tried: the numbers to try, in this order.
         loop: the loop; None for an axis of the grid.
     """
 
@@ -77,23 +77,23 @@ class Turning:
     loop: For | None
 
     def told(self, count: int) -> str:
-        """Describe a number of values."""
+        """Return a number of values with its unit and place, for a message."""
         return f"{count} {self.noun}{'s' * (count != 1)} {self.where}"
 
 
 def trial_sizes(
     kernel: Kernel, given: Mapping[str, int], asked: Mapping[str, Sequence[int]], resident: int
 ) -> list[SizeTrial]:
-    """Return sizes to run a kernel at: one dimension varied at a time, and all ragged together.
+    """Return sizes at which to run a kernel: each dimension varied alone, and all ragged together.
 
     Args:
         kernel: the kernel, traced for arrays whose extents have no known divisors.
-        given: the integer arguments, by name, and extents to fall back on.
-        asked: the values to try for some extents and integers.
+        given: the integer arguments by name, and default extents.
+        asked: the values that the caller wants to try, by extent or integer.
         resident: number of blocks that certainly run at once.
 
     Returns:
-        The sizes by name, without repetitions.
+        Different sizes, by name.
     """
     turnings = list(_turnings(kernel))
     integers = deciding_integers(kernel)
@@ -130,7 +130,8 @@ def trial_sizes(
 def deciding_integers(kernel: Kernel) -> tuple[Sym, ...]:
     """Return the integer arguments that decide loop bounds, conditions, or the extents of the grid.
 
-    Arguments that only place an access are not varied, because most values of an index lie outside.
+    An argument that is only an index of an access keeps its value, because most other values would be out of
+    range.
     """
     lets = named(kernel)
     decide: set[Sym] = set()
@@ -150,7 +151,7 @@ def deciding_integers(kernel: Kernel) -> tuple[Sym, ...]:
 def _by_turns(
     kernel: Kernel, turnings: Sequence[Turning], sym: Sym, given: Mapping[str, int], is_integer: bool
 ) -> dict[int, str]:
-    """Return values to try, with reasons: first whole tiles, then the longest ragged one, then others."""
+    """Return values to try with reasons: whole tiles, then the longest ragged extent, then others."""
     spans: list[tuple[int, int, str]] = []
     for turning in turnings:
         counts = _counted(kernel, turning, sym, given)
@@ -168,7 +169,9 @@ def _by_turns(
         return {mine: "as given", 1: "1 element"}
     whole = [(last, why) for _, last, why in spans]
     if not any(last for last, _ in whole):
-        whole.insert(0, (mine, "as given"))  # with a base of 0 elements, other dimensions do nothing
+        whole.insert(
+            0, (mine, "as given")
+        )  # at 0 elements, variations of the other dimensions would do nothing
     whole.sort(key=lambda pair: not pair[0])
     ragged = [(last - 1 if last > first else last, f"{why}, the last cut") for first, last, why in spans]
     least = min(((first, why) for first, _, why in spans if first), default=(0, "nothing"))
@@ -246,7 +249,7 @@ def _comparisons(kernel: Kernel) -> dict[Cond, Op]:
 def _at_conditions(
     kernel: Kernel, turnings: Sequence[Turning], sym: Sym, known: Mapping[str, int]
 ) -> dict[int, str]:
-    """Return the values around each change of a condition."""
+    """Return the values of a size at and next to each change of a condition, with reasons."""
     found: dict[int, str] = {}
     changing = 0
     for condition, op in _comparisons(kernel).items():
@@ -273,7 +276,7 @@ def _at_conditions(
 def _turns_of_change(
     kernel: Kernel, turning: Turning, condition: Cond, op: Op, sym: Sym, known: Mapping[str, int]
 ) -> Iterator[tuple[int, str]]:
-    """Yield the sizes at which an index first changes a condition, and those for one more iteration."""
+    """Yield the size at which a loop first reaches a change of a condition, and the next larger one."""
     counts = _counted(kernel, turning, sym, known)
     if counts is None:
         return

@@ -116,7 +116,7 @@ NARROW = {
     "bf16": "bf16",
     **{made.name: spelled(made) for made in (*FP8, *PACKED) if made.is_float},
 }
-"""Floats without arithmetic of their own, and what the prelude's functions call them."""
+"""Storage-only floats, with their names in the prelude's functions."""
 
 
 def widened(text: Code, dtype: DType) -> Code:

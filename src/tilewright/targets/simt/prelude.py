@@ -1,7 +1,7 @@
 """Pieces of text that any dialect of per-thread programs may need before its kernel.
 
 A piece is emitted only if the text names it, or if a piece that is emitted does.  Conversions follow the
-reference: one rounding to nearest even.  A dialect has pieces of its own besides, written in the same words:
+reference: one rounding to nearest even.  A dialect adds its own pieces, with the same placeholders:
 ``DEVICE`` stands for the qualifiers of a function, ``ALIGN(4)`` for an attribute, ``FLOAT_OF(x)`` and
 ``BITS_OF(x)`` for the float of some bits and the bits of a float, ``NOT_A_NUMBER`` for such a float.
 """
