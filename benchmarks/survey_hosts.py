@@ -25,7 +25,7 @@ from survey_problems import SurveyProblem
 from tilewright.tune.clocks import BusyClock, Clock, clock_for
 
 THEIRS = (NUMPY, NUMPY_F32)
-SECONDS, LEAST, MOST = 0.6, 5, 15
+SECONDS, LEAST, MOST = 0.6, 5, 9
 """Seconds of timing, and the number of rounds."""
 
 

@@ -299,6 +299,19 @@ def test_kernels_of_a_gpu_compile_without_a_launch(program: Any, gpu: Driver) ->
     assert repr(schedules[0]) == found["schedule"]
 
 
+def test_calls_of_several_launches_compile_in_scratch_memory(program: Any, gpu: Driver) -> None:
+    """The first product of a chain lies in scratch memory: not in the place of an array."""
+    shapes = ((128, 300), (300, 64), (64, 40), (128, 40))
+    a, b, c, out = (OnGpu(np.empty(shape, np.float16)) for shape in shapes)
+    with program.survey_calls.recorded(launch=False) as plans:
+        tw.gemm_chain(a, b, c, out=out)
+    found = program.survey.described(plans)
+    assert found["launches"] == 2
+    assert "stored" in found["reason"]
+    assert "predicted_us" not in found
+    assert not gpu.launched
+
+
 # ---------------------------------------------------------------- a small survey
 
 
