@@ -354,6 +354,13 @@ def test_pairs_and_rearranged_weights_are_read_anew() -> None:
             wanted = (first[0] + 1j * first[1]) @ (second[0] + 1j * second[1])
             assert np.allclose(re + 1j * im, wanted, rtol=1e-4)
     assert kept("complex_matmul")
+
+    class Own(np.ndarray):
+        """A class of a user's."""
+
+    for _ in range(4):
+        tw.complex_matmul((a.view(Own), b), [c, d], out=[re, im], target="cpu")
+        assert np.allclose(re + 1j * im, (a + 1j * b) @ (c + 1j * d), rtol=1e-4)
     with pytest.raises(tw.LaunchError, match=r"a\[1\]: .*NoneType is not an array"):
         tw.complex_matmul((a, None), [c, d], out=[re, im], target="cpu")
     import_module("tilewright.ops.scaled")._PLANS.forget()

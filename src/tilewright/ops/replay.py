@@ -484,7 +484,10 @@ def repeated(
                 form.changes += 1
                 form.is_kept = form.changes < MOST_CHANGES
                 return
-            key, values, _ = form.read(values)
+            try:
+                key, values, _ = form.read(values)
+            except (LaunchError, TypeError, ValueError):  # other types of parts than in the first call
+                return
             whole = WholeCall.of(form, done, names, key, values, result)
             if whole is None:
                 form.is_kept = False
@@ -497,12 +500,12 @@ def repeated(
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            values = (*args, *kwargs.values())
+            values = (*args, *kwargs.values()) if kwargs else args
             known: WholeCall | None = None
             at: Sequence[Any] = ()
             try:
                 if shortcuts is not None and (
-                    not kwargs or (len(args) == inputs and kwargs.keys() == {"out"})
+                    not kwargs or (len(kwargs) == 1 and "out" in kwargs and len(args) == inputs)
                 ):
                     found = shortcuts.call(*values)
                     if found is not None:
@@ -521,7 +524,7 @@ def repeated(
                         if known.shortcuts is not None:
                             remember(known.shortcuts, known.replay, found)
                         return known.result(found)
-                notes: list[Replayed] = []
+                notes: list[Replayed] | None = [] if form is None or form.is_kept else None
                 before, _waiting.notes = _waiting.notes, notes
                 try:
                     result = function(*args, **kwargs)
