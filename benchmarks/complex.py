@@ -26,7 +26,7 @@ from schedules import read
 
 import tilewright as tw
 from tilewright.errors import TilewrightError
-from tilewright.ops.complex_planning import ComplexWanted
+from tilewright.ops.complex_matmul import ComplexWanted
 from tilewright.tune.complex_trial import SIX, ComplexTrial
 from tilewright.tune.trial import OURS
 

@@ -22,7 +22,7 @@ import tilewright as tw
 from tilewright.checking.composed_products import compare_complex
 from tilewright.dtypes import IN_TORCH
 from tilewright.errors import TilewrightError
-from tilewright.ops.complex_planning import ComplexWanted, plan_complex
+from tilewright.ops.complex_matmul import ComplexWanted, plan_complex
 from tilewright.ops.wanted import HALVES_OF
 from tilewright.tune.complex_trial import LAUNCHES, SIX, SixLaunches, bytes_moved
 from tilewright.tune.measure import measure, measure_calls

@@ -57,7 +57,7 @@ from tilewright import dtypes  # noqa: E402
 from tilewright.checking.sample import normal  # noqa: E402
 from tilewright.errors import LegalityError, TilewrightError  # noqa: E402
 from tilewright.ir.verify import violations  # noqa: E402
-from tilewright.ops import slow  # noqa: E402
+from tilewright.ops import launching  # noqa: E402
 from tilewright.ops.lists import ListTable  # noqa: E402
 from tilewright.runtime import backends, tables  # noqa: E402
 from tilewright.runtime import cache as cache_files  # noqa: E402
@@ -465,7 +465,7 @@ def machine(arch: str, processors: int) -> tuple[Target, type[Any]]:
 def machines() -> Iterator[None]:
     """Within this context the machines are targets, no measured tables are read, and warnings are off."""
     no_tables = patch.object(tables, "table_for", lambda *_: None)
-    no_warning = patch.object(slow, "warn", lambda executable: None)
+    no_warning = patch.object(launching, "warn", lambda executable: None)
     known = {arch: machine(arch, processors) for arch, (processors, _) in MACHINES.items()}
     no_maps = patch.object(ListTable, "write_maps", lambda *_: None)  # only drivers encode these
     made = {arch: backend for arch, (_, backend) in known.items()}

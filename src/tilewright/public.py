@@ -91,11 +91,9 @@ from tilewright.lang.tile_arithmetic import (
 )
 from tilewright.layout.layout import Layout, column_major, row_major, shows
 from tilewright.namespaces import import_whole
-from tilewright.ops.complex_matmul import complex_matmul
 from tilewright.ops.grouped import grouped_matmul
 from tilewright.ops.matmul import matmul
 from tilewright.ops.rearranged_weights import RearrangedWeights, rearrange_weights
-from tilewright.ops.scaled import scaled_mm
 from tilewright.packing import pack, unpack
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.kernel import Bound, Kernel, PreparedLaunch, kernel
@@ -113,10 +111,12 @@ if TYPE_CHECKING:
     from tilewright.inspect import draw
     from tilewright.ops.attention import attention
     from tilewright.ops.col2im import col2im
+    from tilewright.ops.complex_matmul import complex_matmul
     from tilewright.ops.einsum import einsum
     from tilewright.ops.gated_matmul import gated_matmul
     from tilewright.ops.gemm_chain import gemm_chain
     from tilewright.ops.reduced_matmul import reduced_matmul
+    from tilewright.ops.scaled import scaled_mm
     from tilewright.runtime.cuda import device_count
     from tilewright.targets.reference.report import Report
 
@@ -263,12 +263,14 @@ __all__ += exact_functions.__all__ + functions.__all__
 _LATE = {
     "attention": "tilewright.ops.attention",
     "col2im": "tilewright.ops.col2im",
+    "complex_matmul": "tilewright.ops.complex_matmul",
     "device_count": "tilewright.runtime.cuda",
     "draw": "tilewright.inspect.draw",
     "einsum": "tilewright.ops.einsum",
     "gated_matmul": "tilewright.ops.gated_matmul",
     "gemm_chain": "tilewright.ops.gemm_chain",
     "reduced_matmul": "tilewright.ops.reduced_matmul",
+    "scaled_mm": "tilewright.ops.scaled",
     "Report": "tilewright.targets.reference.report",
 }
 """Rarely used names, imported at the first use: they take a tenth of the import time, or load a target."""

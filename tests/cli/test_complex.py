@@ -11,7 +11,7 @@ from tests.programs import CliRunner
 
 import tilewright as tw
 from tilewright.cli.verbs import app
-from tilewright.ops.complex_planning import ComplexWanted
+from tilewright.ops.complex_matmul import ComplexWanted
 from tilewright.tune.complex_trial import SIX, ComplexTrial
 from tilewright.tune.trial import OURS
 

@@ -10,7 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.checking.sample import operands
-from tilewright.ops import slow
+from tilewright.ops import launching
 from tilewright.ops.products import output_dtype
 from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.targets.atoms import MMA_F16
@@ -81,7 +81,7 @@ def test_elevations() -> None:
 def test_what_is_slower_than_it_could_be_says_so_and_is_right(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slow, "_SAID", set())
+    monkeypatch.setattr(launching, "_SAID", set())
     made = operands("random", tw.dtype(name), (130, 70, 90))
     a, b = DeviceArray.of(made.a), DeviceArray.of(made.b)
     out = DeviceArray.of(np.zeros((130, 70), output_dtype(tw.dtype(name)).numpy))

@@ -10,8 +10,8 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.composed_products import compare_complex, planes
-from tilewright.ops import complex_planning, complex_strategies
-from tilewright.ops.complex_planning import ComplexWanted, plan_complex
+from tilewright.ops import complex_matmul, complex_strategies
+from tilewright.ops.complex_matmul import ComplexWanted, plan_complex
 from tilewright.ops.complex_products import four_products, three_products
 from tilewright.ops.complex_strategies import strategy_for
 from tilewright.ops.planes import Planes, Writing, splitting, splitting_of_two
@@ -306,7 +306,7 @@ def test_three_products_of_16_bits_have_large_tiles() -> None:
 def test_threads_of_a_block_write_planes_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that writes planes is one thread on a host, and many on a GPU."""
     a = np.ones((6, 6), np.complex64)
-    monkeypatch.setattr(complex_planning, "backend_for", lambda op, infos, target: backend_named(target))
+    monkeypatch.setattr(complex_matmul, "backend_for", lambda op, infos, target: backend_named(target))
     for target, alone in (("cpu", True), ("cuda", False)):
         plan = plan_complex({"a": a, "b": a}, ComplexWanted(method="3m", target=target))
         [writes, _] = plan.launches
@@ -369,7 +369,7 @@ def test_a_product_behind_planes_is_not_looked_at_again(method: str, monkeypatch
     a, b, c = drawn()
     tw.complex_matmul(a, b, c, alpha=2, conjugate_b=True, method=method)
     tw.complex_matmul(a, b, out=c, conjugate_b=True, method=method)
-    monkeypatch.setattr(complex_planning, "plan_complex", lambda *given: pytest.fail("looked at"))
+    monkeypatch.setattr(complex_matmul, "plan_complex", lambda *given: pytest.fail("looked at"))
     a, b, c = drawn()
     made = tw.complex_matmul(a, b, c, alpha=3, conjugate_b=True, method=method)
     check(made, a, b, c, conjugates=(0, 1), alpha=3, beta=1, method=method)
@@ -398,7 +398,7 @@ def test_a_product_that_is_known_is_not_looked_at_again(monkeypatch: pytest.Monk
     for call in calls.values():
         call(*drawn(), 2 + 1j)
     looked = []
-    monkeypatch.setattr(complex_planning, "plan_complex", lambda *given: looked.append(given))
+    monkeypatch.setattr(complex_matmul, "plan_complex", lambda *given: looked.append(given))
     for call in calls.values():
         a, b, c = drawn()
         before = c.copy()

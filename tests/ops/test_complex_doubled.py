@@ -9,10 +9,15 @@ import pytest
 
 import tilewright as tw
 from tilewright.checking.composed_products import compare_complex, planes
-from tilewright.ops import complex_doubled, complex_matmul, complex_planning
-from tilewright.ops.complex_doubled import Doubled, doubling, product_of_doubled
-from tilewright.ops.complex_planning import ComplexWanted, plan_complex
-from tilewright.ops.complex_strategies import ComplexStrategy, by_one_product
+from tilewright.ops import complex_matmul, complex_strategies
+from tilewright.ops.complex_matmul import ComplexWanted, plan_complex
+from tilewright.ops.complex_strategies import (
+    ComplexStrategy,
+    Doubled,
+    by_one_product,
+    doubling,
+    product_of_doubled,
+)
 from tilewright.ops.problem import problem_of
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.targets.target import CUDA
@@ -29,7 +34,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
         doubled = Doubled.of(infos, problem, conjugates)
         return None if doubled is None else ComplexStrategy("4m", doubled=doubled)
 
-    monkeypatch.setattr(complex_planning, "by_one_product", way)
+    monkeypatch.setattr(complex_matmul, "by_one_product", way)
 
 
 def operands(order: str, seed: int = 4) -> tuple[Any, Any, Any]:
@@ -77,7 +82,7 @@ def test_a_known_product_launches_both_again(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_sign_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     always(monkeypatch)
-    monkeypatch.setattr(complex_doubled, "LOW", 0)
+    monkeypatch.setattr(complex_strategies, "LOW", 0)
     a, b, out = operands("nn")
     product = plan_complex({"a": a, "b": b, "out": out}, ComplexWanted(target="reference"))
     ran = product.run()

@@ -10,7 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright.ops.einsum import ARRAYS, plan_einsum
 from tilewright.ops.wanted import Wanted
-from tilewright.runtime.aliases import pairs_of
+from tilewright.runtime.arrays import pairs_of
 from tilewright.testing import device_get, device_put
 
 pytestmark = pytest.mark.in_turns(2)

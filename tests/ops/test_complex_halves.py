@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.composed_products import compare_complex, planes
-from tilewright.ops.complex_planning import ComplexWanted, plan_complex
+from tilewright.ops.complex_matmul import ComplexWanted, plan_complex
 from tilewright.ops.complex_products import products_of_halves
 from tilewright.ops.complex_splitting import Tiling, splitting_of_both
 from tilewright.ops.complex_strategies import by_halves

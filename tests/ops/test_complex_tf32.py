@@ -13,7 +13,7 @@ from tilewright.checking.compare import Accumulation
 from tilewright.checking.composed_products import compare_complex
 from tilewright.functions.conversions import keep_fraction
 from tilewright.ops import planes
-from tilewright.ops.complex_planning import ComplexWanted, plan_complex
+from tilewright.ops.complex_matmul import ComplexWanted, plan_complex
 from tilewright.ops.complex_strategies import strategy_for
 from tilewright.ops.planes import Writing, splitting
 from tilewright.ops.problem import problem_of

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.ops import dots, planning
 from tilewright.ops import matmul as matmuls
-from tilewright.ops import planning, prepasses
-from tilewright.ops.launching import LaunchPlan
+from tilewright.ops.dots import DOT_FROM, DOT_LEFT, diagonal_sum, is_long_dot, plan_dot
+from tilewright.ops.launching import Call, LaunchPlan
 from tilewright.ops.planes import padded_planes
-from tilewright.ops.prepasses import DOT_FROM, DOT_LEFT, diagonal_sum, is_long_dot, plan_dot
 from tilewright.ops.problem import Problem, problem_of
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.cuda import CUDA_DRIVER
@@ -25,15 +25,16 @@ def always(monkeypatch: pytest.MonkeyPatch) -> list[LaunchPlan]:
     """Vectors of any length are read as matrices, on every target; the plans are listed."""
     plans: list[LaunchPlan] = []
 
-    def multiplying(infos: Any, problem: Problem, *words: Any, **more: Any) -> Any:
-        def plan(*given: Any) -> LaunchPlan:
-            plans.append(plan_dot(*given))
-            return plans[-1]
+    def listed(*given: Any) -> LaunchPlan:
+        plans.append(plan_dot(*given))
+        return plans[-1]
 
-        return plan if is_long_dot(infos, problem) else None
+    def is_dot(call: Call, problem: Problem, wanted: Any) -> bool:
+        return is_long_dot(call.infos, problem)
 
-    monkeypatch.setattr(prepasses, "DOT_FROM", 512)
-    monkeypatch.setattr(planning, "multiplying", multiplying)
+    monkeypatch.setattr(dots, "DOT_FROM", 512)
+    monkeypatch.setattr(dots, "plan_dot", listed)
+    monkeypatch.setattr(planning, "is_dot", is_dot)
     return plans
 
 

@@ -14,7 +14,7 @@ from tilewright.checking.composed_products import halves_bound
 from tilewright.ops import matmul as matmuls
 from tilewright.ops.halves import Split
 from tilewright.ops.matmul import matmul
-from tilewright.ops.prepasses import pays
+from tilewright.ops.planning import pays
 from tilewright.ops.problem import problem_of
 from tilewright.ops.products import in_halves
 from tilewright.ops.splitting import SHALLOW, Tiling, splitting_of_both

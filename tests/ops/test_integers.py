@@ -225,7 +225,7 @@ def test_the_text_of_gpus_compiles_without_spills(
     first: str, second: str, atom: str, target: str, arch: str
 ) -> None:
     pair = {"a": describe(drawn((300, 260), first)), "b": describe(drawn((260, 200), second))}
-    whole = whole_product(pair, asked())
+    whole = whole_product({name: one.dtype for name, one in pair.items()}, asked())
     assert whole is not None
     assert whole.multiplied == tw.dtype(atom)
     shapes = [(whole.read(one.dtype, on_gpu=True), *one.shape) for one in pair.values()]
@@ -242,7 +242,7 @@ def test_the_text_of_gpus_compiles_without_spills(
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_listings_of_amd_multiply_integers(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.ops.slow._SAID", {"u64"})
+    monkeypatch.setattr("tilewright.ops.launching._SAID", {"u64"})
     a, b = drawn((19, 21), "i16"), drawn((21, 23), "i16", 1)
     message = "integers of 32 bits are multiplied by scalar multiply-adds"
     with machines(), pytest.warns(tw.SlowWarning, match=message):
@@ -257,7 +257,7 @@ def test_listings_of_amd_multiply_integers(arch: str, monkeypatch: pytest.Monkey
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["i16", "i64"])
 def test_a_gpu_says_that_no_tensor_core_multiplies_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.ops.slow._SAID", set())
+    monkeypatch.setattr("tilewright.ops.launching._SAID", set())
     bits = 32 if kind == "i16" else 64
     with pytest.warns(
         tw.SlowWarning, match=f"integers of {bits} bits are multiplied by scalar multiply-adds"

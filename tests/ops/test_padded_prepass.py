@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,11 @@ from tilewright.ops.planes import (
     REAL,
     Planes,
     Writing,
-    as_matrices,
     is_dense,
     padded_planes,
-    plan_product,
     splitting,
     splitting_of_two,
 )
-from tilewright.ops.prepasses import multiplying
 from tilewright.ops.problem import Problem, problem_of
 from tilewright.ops.wanted import Wanted
 from tilewright.runtime.arrays import ArrayInfo
@@ -45,18 +41,18 @@ def always(monkeypatch: pytest.MonkeyPatch) -> list[LaunchPlan]:
     """Operands with odd rows are copied on every target, also with a schedule; the plans are listed."""
     plans: list[LaunchPlan] = []
 
-    def all_odd(infos: Any, problem: Problem, *words: Any, **more: Any) -> Any:
-        seen = as_matrices(infos, problem)
+    def all_odd(call: Call, problem: Problem, wanted: Wanted) -> tuple[Planes, ...]:
+        seen = {name: problem.operands[name].of(call.infos[name]) for name in ("a", "b")}
         odd = [name for name, info in seen.items() if not is_dense(info, None)]
-        planes = tuple(Planes.of(name, seen[name], REAL, padded=True) for name in odd)
+        return tuple(Planes.of(name, seen[name], REAL, padded=True) for name in odd)
 
-        def plan(*given: Any) -> LaunchPlan:
-            plans.append(plan_product(planes, *given))
-            return plans[-1]
+    def listed(call: Call, *given: Any) -> LaunchPlan:
+        plans.append(plan_behind(call, *given))
+        return plans[-1]
 
-        return plan if planes else None
-
-    monkeypatch.setattr(planning, "multiplying", all_odd)
+    plan_behind = Call.plan_behind
+    monkeypatch.setattr(Call, "plan_behind", listed)
+    monkeypatch.setattr(planning, "planes_first", all_odd)
     return plans
 
 
@@ -220,7 +216,7 @@ def plan_on_h200(shape: tuple[int, int, int], layout: str, monkeypatch: pytest.M
 
     arch = CUDA.architecture("sm_90a")
     monkeypatch.setattr(Call, "serve", serve)
-    monkeypatch.setattr("tilewright.ops.prepasses.arch_of", lambda backend, name: arch)
+    monkeypatch.setattr("tilewright.ops.launching.arch_of", lambda backend, name: arch)
     monkeypatch.setattr(type(backend_named("cuda")), "processors", lambda self: 132)
     m, n, k = shape
     a, b = (
@@ -264,13 +260,8 @@ def test_copies_store_four_bytes_at_once(rank: int) -> None:
 def test_a_gpu_multiplies_the_copies(
     layout: str, shape: tuple[int, int, int], base: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng, found = np.random.default_rng(5), list[Any]()
-
-    def listed(*given: Any, **more: Any) -> Any:
-        found.append(multiplying(*given, **more))
-        return found[-1]
-
-    monkeypatch.setattr(planning, "multiplying", listed)
+    rng, asked, found = np.random.default_rng(5), planning.planes_first, list[Any]()
+    monkeypatch.setattr(planning, "planes_first", lambda *given: found.append(asked(*given)) or found[-1])
     m, n, k = shape
     wide = laid(rng, (m, k), layout[0], 0, base), laid(rng, (k, n), layout[1], 0, base)
     a, b = (Placed(one, base) for one in wide)
@@ -280,7 +271,7 @@ def test_a_gpu_multiplies_the_copies(
         tw.matmul(a, b, out)
         CUDA_DRIVER.synchronize()
         assert_right(*wide, out.host())
-    assert isinstance(found[0], partial)
+    assert found[0][0].padded
 
 
 class Placed:

@@ -13,7 +13,8 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
 from tilewright.ops.products import scaled_in_groups
-from tilewright.ops.widening import pays_widened_groups, widen_in_groups
+from tilewright.ops.scales import pays_widened_groups
+from tilewright.ops.widening import widen_in_groups
 from tilewright.runtime.arrays import describe
 from tilewright.targets.target import CPU, CUDA
 

@@ -14,7 +14,7 @@ from tests.runtime.fake_gpu import gpu as gpu  # a fixture
 
 import tilewright as tw
 from tilewright.cli.verbs import app
-from tilewright.ops import matmul, planning, slow
+from tilewright.ops import launching, matmul, planning
 from tilewright.ops.products import output_dtype
 from tilewright.schedule.proposals_reference import SUPPORTED
 from tilewright.targets import cuda
@@ -46,7 +46,7 @@ class Matrix(OnGpu):
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow, "_SAID", set())
+    monkeypatch.setattr(launching, "_SAID", set())
     monkeypatch.setattr(planning, "plain", lru_cache(planning.plain.__wrapped__))
     matmul._PLANS.forget()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,6 @@ from tilewright.ops.launching import Call
 from tilewright.ops.planes import (
     REAL,
     Writing,
-    as_matrices,
-    plan_product,
     splitting,
     splitting_of_two,
     tf32_planes,
@@ -46,12 +43,12 @@ def always(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Operands are written along K on every target, also with a schedule; which, is listed."""
     names: list[str] = []
 
-    def multiplying(infos: Any, problem: Problem, *words: Any, **more: Any) -> Any:
-        planes = written(as_matrices(infos, problem))
+    def along_k(call: Call, problem: Problem, wanted: Any) -> Any:
+        planes = written({name: problem.operands[name].of(call.infos[name]) for name in ("a", "b")})
         names.extend(one.name for one in planes)
-        return partial(plan_product, planes) if planes else None
+        return planes
 
-    monkeypatch.setattr(planning, "multiplying", multiplying)
+    monkeypatch.setattr(planning, "planes_first", along_k)
     return names
 
 
@@ -231,10 +228,8 @@ def test_what_is_launched_compiles(rank: int) -> None:
 def test_a_gpu_multiplies_what_is_written_along_k(
     layout: str, depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng, asked, found = np.random.default_rng(5), planning.multiplying, []
-    monkeypatch.setattr(
-        planning, "multiplying", lambda *given, **more: found.append(asked(*given, **more)) or found[-1]
-    )
+    rng, asked, found = np.random.default_rng(5), planning.planes_first, []
+    monkeypatch.setattr(planning, "planes_first", lambda *given: found.append(asked(*given)) or found[-1])
     a, b = laid(rng, (2100, depth), layout[0]), laid(rng, (depth, 1900), layout[1])
     c = rng.standard_normal((2100, 1900), np.float32)
     there = [DeviceArray.of(one) for one in (a, b, c, np.full(c.shape, np.nan, np.float32))]
@@ -243,7 +238,7 @@ def test_a_gpu_multiplies_what_is_written_along_k(
         tw.matmul(*there[:2], there[3], precision="tf32")
         CUDA_DRIVER.synchronize()
         assert_right(a, b, there[3].host(), BOUND["as they lie"])
-    assert [one is None for one in found] == [layout == "nt"]
+    assert [not one for one in found] == [layout == "nt"]
     tw.matmul(*there[:2], there[3], c=there[2], alpha=-1.0, precision="tf32")
     CUDA_DRIVER.synchronize()
     assert_right(-a, b, there[3].host() - c, 1.1 * BOUND["as they lie"])

@@ -11,10 +11,10 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
 from tilewright.ops.products import scaled
-from tilewright.ops.scaled import ARRAYS, ScaledExtras
-from tilewright.ops.scaled_planning import plan_scaled
+from tilewright.ops.scaled import ARRAYS, ScaledExtras, plan_scaled
+from tilewright.ops.scales import pays_widened
 from tilewright.ops.wanted import Wanted
-from tilewright.ops.widening import Wide, pays_widened, widen
+from tilewright.ops.widening import Wide, widen
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.frameworks import Strided
 from tilewright.targets.target import CUDA

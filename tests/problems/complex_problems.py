@@ -9,7 +9,7 @@ from tests.ops.complex_cases import check, numbers, poisoned
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
-from tilewright.ops.complex_planning import SUPPORTED, ComplexWanted, plan_complex
+from tilewright.ops.complex_matmul import SUPPORTED, ComplexWanted, plan_complex
 from tilewright.ops.complex_strategies import METHODS
 
 from .placing import Placed

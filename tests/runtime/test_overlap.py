@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tilewright.dtypes import DType
 from tilewright.runtime import arrays
-from tilewright.runtime.aliases import AliasPair
-from tilewright.runtime.arrays import ArrayInfo, overlap
+from tilewright.runtime.arrays import AliasPair, ArrayInfo, overlap
 from tilewright.runtime.executable import Prepared
 from tilewright.runtime.plans import Plan
 

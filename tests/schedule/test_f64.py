@@ -14,7 +14,7 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.composed_products import compare_complex
 from tilewright.ir.ops import Copy
-from tilewright.ops.complex_planning import ComplexWanted, plan_complex
+from tilewright.ops.complex_matmul import ComplexWanted, plan_complex
 from tilewright.ops.complex_products import four_products, three_products
 from tilewright.ops.products import plain
 from tilewright.schedule.choice import candidates

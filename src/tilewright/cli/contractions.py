@@ -29,7 +29,7 @@ from tilewright.dtypes import PACKED, DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError
 from tilewright.layout.limits import divisor_at_most
-from tilewright.ops.complex_planning import PRECISIONS, SUPPORTED, ComplexWanted
+from tilewright.ops.complex_matmul import PRECISIONS, SUPPORTED, ComplexWanted
 from tilewright.ops.complex_strategies import METHODS
 from tilewright.ops.products import BLOCK
 from tilewright.ops.scales import OPERANDS

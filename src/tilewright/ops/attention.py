@@ -19,7 +19,6 @@ from tilewright.ops.attending.problem import (
     result_shape,
 )
 from tilewright.ops.launching import Call, Launch, LaunchPlan
-from tilewright.ops.planning import check_apart
 from tilewright.ops.replay import Done, Located, Replay, called, repeated
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
@@ -138,7 +137,7 @@ def plan_attention(
     has_lse = "lse" in infos
     call.written = ("out", "lse")[: 1 + has_lse]
     for written in call.written:
-        check_apart(infos, written)
+        call.check_apart(written)
     if 0 in shape:
         return call.plan(result=results)
     seen = {name: in_four(infos[name]) for name in ARRAYS[:LSE]}

@@ -21,7 +21,6 @@ from tilewright.lang.operations import copy, fragment, load
 from tilewright.lang.scalars import Index, ceil_div
 from tilewright.lang.tensors import Tensor
 from tilewright.ops.launching import Call, Launch, LaunchPlan
-from tilewright.ops.planning import check_apart
 from tilewright.ops.replay import Located, Replay, called, repeated
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
@@ -175,7 +174,7 @@ def plan_col2im(
     _check_columns(call.infos["columns"].shape, extents, how)
     backend = call.serve(target)
     call.make("out", extents, made)
-    check_apart(call.infos)
+    call.check_apart()
     if 0 in extents:
         return call.plan()
     windows = windows_of(len(how.spatial), how.filter, how.stride, how.dilation, how.padding)

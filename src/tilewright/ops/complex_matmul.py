@@ -1,19 +1,74 @@
-"""`complex_matmul`: products of complex matrices, interleaved or in two planes."""
+"""`complex_matmul`: products of complex matrices, interleaved or in two planes; its launches and its plan."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+from tilewright import dtypes
 from tilewright.calls import launches
+from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import DType
-from tilewright.namespaces import part
-from tilewright.ops.replay import Replay, called, repeated
+from tilewright.dtypes import dtype as dtype_named
+from tilewright.errors import DTypeError, LaunchError, close_to, shown
+from tilewright.ops.complex_parts import (
+    Parts,
+    are_paired,
+    are_together,
+    as_pairs,
+    check_apart,
+    interleaved,
+    named,
+    parts_of,
+    with_both,
+)
+from tilewright.ops.complex_products import (
+    APART,
+    OPERANDS,
+    RESULTS,
+    Together,
+    contracted,
+    four_products,
+    products_of_halves,
+    terms_of,
+    three_products,
+)
+from tilewright.ops.complex_strategies import (
+    METHODS,
+    ComplexStrategy,
+    as_matrix,
+    by_halves,
+    by_one_product,
+    product_of_doubled,
+    strategy_for,
+)
+from tilewright.ops.contraction import Contraction, check_no_view, posed, read_subscripts
+from tilewright.ops.contraction import result_shape as contracted_shape
+from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
+from tilewright.ops.planning import FASTER_FROM, is_flat, is_split, multiplications, of_sums
+from tilewright.ops.problem import IMAGINARY, Problem, check_broadcast, problem_of, result_shape
+from tilewright.ops.replay import Done, Located, Replay, called, repeated
+from tilewright.ops.results import agreed, check_whole_bytes
+from tilewright.ops.wanted import F16, F32, HALVES_OF, Wanted, check_numbers, check_splitting
+from tilewright.runtime.arrays import ArrayInfo, Fresh
+from tilewright.runtime.arrays import fresh as fresh_array
+from tilewright.runtime.backends import Backend, backend_for
+from tilewright.runtime.frameworks import Strided
+from tilewright.runtime.kernel import Bound
 from tilewright.runtime.plans import Plans
+from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
+from tilewright.targets.target import TARGETS
 
-PLAN = "tilewright.ops.complex_planning:plan_words"
-"""Plans products of complex arrays. Imported when the first are multiplied."""
+PRECISIONS = (EXACT, TF32, F32, F16)
+"""Precisions in which parts of f32 are multiplied."""
+
+SUPPORTED = ("f64", "f32", "f16", "bf16")
+"""The dtypes of real and imaginary parts that are multiplied."""
+
+GIVEN = ("a", "b", "c", "out")
+"""The arguments of a call that are arrays, or pairs of arrays."""
 
 PARTS = ("a", "a_im", "b", "b_im", "c", "c_im", "out", "out_im")
 """The arrays of a call; for an interleaved array the first has both parts, and the second is None."""
@@ -129,7 +184,7 @@ def multiplied(
 
     Args:
         op: the operation's name in messages.
-        given: ``a``, ``b``, ``c`` and ``out``.
+        given: the arrays in the order of `GIVEN`.
         numbers: ``alpha`` and ``beta``.
         how: the other arguments of `complex_matmul`, in its order, but ``stream``.
         stream: the caller's stream.
@@ -155,21 +210,315 @@ def multiplied(
         # The types tell a pair, in which no part may be None, from an interleaved array.
         updates = given[2] is not None and arrays[4] is arrays[6] and arrays[5] is arrays[7]
         words = (said, *map(type, given), updates, *how, subscripts)
-    made = called(
-        _PLANS,
-        arrays,
-        words,
-        passed,
-        stream,
-        lambda located: part(PLAN)(op, given, numbers, how, located, subscripts).launch(stream),
-        _result,
-    )
-    if given[3] is not None:
-        return given[3]
-    return made
+
+    def first(located: Sequence[Located]) -> Done:
+        (schedule, split_k, reduction, batch_invariant), target = how[5:9], how[9]
+        split = Wanted(
+            schedule=schedule, split_k=split_k, reduction=reduction, batch_invariant=batch_invariant
+        )
+        check_splitting(split, op)
+        asked = ComplexWanted._make((*numbers, *how[:5], split.how, target, op, subscripts))
+        return plan_complex(dict(zip(GIVEN, given, strict=True)), asked, located).launch(stream)
+
+    made = called(_PLANS, arrays, words, passed, stream, first, _result)
+    return made if given[3] is None else given[3]
 
 
 def _result(arrays: Sequence[Any]) -> Any:
     """The result, of the arrays of a call that was replayed."""
     re, im = arrays[6:]
     return re if im is None else (re, im)
+
+
+# ---------------------------------------------------------------- the plan
+
+
+class ComplexWanted(NamedTuple):
+    """The arguments of `complex_matmul` other than its arrays; numbers come first."""
+
+    alpha: complex = 1
+    beta: complex | None = None
+    conjugate_a: bool = False
+    conjugate_b: bool = False
+    method: str = METHODS[0]
+    precision: str = EXACT
+    out_dtype: DType | str | None = None
+    how: Schedule | Splitting | None = None
+    target: str | None = None
+    op: str = "complex_matmul"
+    subscripts: str | None = None
+
+
+@dataclass(frozen=True)
+class ComplexProduct:
+    """A complex product of real arrays.
+
+    Args:
+        asked: the arguments of the call other than its arrays.
+        seen: the real and imaginary parts by name, as the kernel sees them.
+        pose: the product of matrices, or the contraction if an array is seen through a view.
+        number: the dtype in which alpha and beta are multiplied.
+        alpha: the factor of the sums; 1 if the caller's is 0, because K is 0 then.
+        beta: the factor of the addend.
+        conjugates: whether A, B and the addend are conjugated.
+    """
+
+    asked: ComplexWanted
+    seen: Mapping[str, Strided]
+    pose: Problem | Contraction
+    number: DType
+    alpha: complex
+    beta: complex
+    conjugates: tuple[bool, bool, bool]
+
+    @property
+    def precision(self) -> str:
+        """Precision of the products in one kernel."""
+        return of_sums(self.asked.precision, self.seen["a"].info.dtype)
+
+    def strategy(self, call: Call) -> ComplexStrategy:
+        """Return the strategy with the least estimated time.
+
+        Args:
+            call: the arrays of the call.
+        """
+        asked, problem, machine = self.asked, self.pose, call.machine
+        if isinstance(problem, Contraction):
+            return ComplexStrategy(METHODS[0], contraction=problem)
+        infos = {name: one.info for name, one in self.seen.items()}
+        kinds = {name: info.dtype for name, info in infos.items()}
+        words = (asked.precision, asked.how, call.target, multiplications(problem))
+        if is_split(kinds, *words, fits=is_flat(problem), from_size=FASTER_FROM / 4):
+            return by_halves(infos, problem, both=HALVES_OF[asked.precision] == 2)
+        is_plain = (self.alpha, asked.how, asked.method, self.precision) == (1, None, METHODS[0], EXACT)
+        one = None
+        if is_plain and "c" not in infos:
+            one = by_one_product(infos, problem, machine, self.conjugates)
+        of_problem = (asked.method, self.precision, machine, asked.how, self.conjugates)
+        return one or strategy_for(infos, problem, *of_problem)
+
+    def launch(self, strategy: ComplexStrategy, made: Mapping[str, Strided], *, has_warps: bool) -> Launch:
+        """Return the launch that multiplies.
+
+        Args:
+            strategy: the launches of the product.
+            made: the arrays that a prepass writes, by name.
+            has_warps: whether the target has warps.
+        """
+        there, how = {**self.seen, **made}, self.asked.how
+        if strategy.doubled is not None:
+            there |= {name: as_matrix(there[name]) for name in ("a", "out")}
+            return _launch(
+                product_of_doubled().bind(schedule=None), (*strategy.operands, "out"), there, made, ()
+            )
+        in_background = has_warps or (isinstance(how, Schedule) and how.copies_in_background)
+        together = self._together(strategy) if in_background else (False, False)
+        pairs = self._pairs() if has_warps else APART
+        terms = terms_of(self.alpha, self.beta, adds="c" in there)
+        constants: dict[str, Any] = {"terms": terms, "conjugates": self.conjugates, "pairs": pairs}
+        if strategy.halves is None:
+            constants["precision"] = self.precision
+        if isinstance(self.pose, Contraction):
+            multiply = contracted(self.pose, self.number)
+        elif strategy.halves is not None:
+            multiply = products_of_halves(len(self.pose.batch), self.number, both=strategy.halves.both)
+        elif strategy.method == METHODS[0]:
+            multiply = four_products(len(self.pose.batch), self.number, together=together)
+        else:
+            multiply = three_products(len(self.pose.batch), self.number)
+        # What is not added is not read, and the result stands for it.
+        names = [one if one in there else "out" for one in (*strategy.operands, *RESULTS)]
+        joined: list[tuple[str, Callable[[Strided], Strided]]]
+        joined = [(one, as_pairs) for one, kind in zip(("c", "out"), pairs, strict=True) if kind is not None]
+        joined += [(one, with_both) for one, is_one in zip(("a", "b"), together, strict=True) if is_one]
+        for whole, join in joined:  # one array has both parts
+            there[whole] = join(there[whole])
+            names = [whole if one == whole + IMAGINARY else one for one in names]
+        numbers = (self.alpha.real, self.alpha.imag, self.beta.real, self.beta.imag)
+        return _launch(multiply.bind(**constants, schedule=how), names, there, made, numbers)
+
+    def _pairs(self) -> tuple[DType | None, DType | None]:
+        """Dtypes of the parts of the addend, and of the result, if they are seen as arrays of pairs."""
+        found: list[DType | None] = []
+        for name in ("c", "out"):
+            re, im = self.seen.get(name), self.seen.get(name + IMAGINARY)
+            is_pair = re is not None and im is not None and are_paired(re.info, im.info)
+            found.append(re.info.dtype if re is not None and is_pair else None)
+        return found[0], found[1]
+
+    def _together(self, strategy: ComplexStrategy) -> Together:
+        """Which operands of four products are copied with both parts at once: f64, in 16 bytes."""
+        if strategy.operands != OPERANDS or strategy.contraction is not None:
+            return (False, False)
+        planes = {one.name for one in strategy.planes}
+        parts = ((name, self.seen[name].info, self.seen[name + IMAGINARY].info) for name in ("a", "b"))
+        a, b = (
+            name not in planes and re.dtype == dtypes.f64 and are_together(re, im) for name, re, im in parts
+        )
+        return a, b
+
+
+def _launch(
+    kernel: Bound,
+    names: Sequence[str],
+    there: Mapping[str, Strided],
+    made: Mapping[str, Strided],
+    numbers: tuple[float, ...],
+) -> Launch:
+    places = tuple(OWN if name in made else name for name in names)
+    return Launch(kernel, tuple(there[name] for name in names), places, numbers)
+
+
+def plan_complex(
+    given: Mapping[str, Any], asked: ComplexWanted, located: Sequence[Located] = ()
+) -> LaunchPlan:
+    """The launches of ``out = alpha * op(a) @ op(b) + beta * c``, after a check of everything.
+
+    Args:
+        given: the arrays by the names of `GIVEN`; None for absent ones.
+        asked: the other arguments of the call.
+        located: the keys and addresses of the arrays of `PARTS`, if the caller has read them.
+
+    Raises:
+        LaunchError: shapes, devices or arguments do not fit.
+        DTypeError: an unsupported dtype or mixture.
+    """
+    _check_words(asked)
+    read = dict(zip(PARTS, located, strict=True)) if located else {}
+    there = {name: one for name, one in given.items() if one is not None or name in ("a", "b")}
+    parts = {name: parts_of(asked.op, name, one, read) for name, one in there.items()}
+    beta = 1 if asked.beta is None else asked.beta
+    if beta != 0 and asked.beta is not None and "c" not in parts:
+        if "out" not in parts:
+            raise LaunchError(
+                f"{asked.op}: beta={asked.beta} needs c or out, and neither is given; nearest legal "
+                "choice: c="
+            )
+        parts["c"] = parts["out"]
+    kind = _result_dtype(parts, asked)
+    named_axes, shape = None, None
+    if asked.subscripts is None:
+        shape = result_shape(parts["a"].shape, parts["b"].shape, asked.op)
+    else:
+        named_axes = read_subscripts(asked.subscripts, [len(parts[name].shape) for name in ("a", "b")])
+        shape = contracted_shape(
+            asked.subscripts, named_axes, {name: one.re.info for name, one in parts.items()}
+        )
+    backend = backend_for(asked.op, [(name, one.info) for name, one in named(parts).items()], asked.target)
+    if "c" in parts and beta == 0:  # it fits, and is not read
+        check_broadcast("c", parts.pop("c").re.info, shape)
+    fresh: tuple[Fresh, ...] = ()
+    if "out" not in parts:
+        like = parts["a"]
+        if like.is_planar:
+            fresh = (fresh_array(like.given[0], shape, kind),) * 2
+        else:
+            fresh = (fresh_array(like.given, shape, interleaved(kind)),)
+        made = tuple(one.make() for one in fresh)
+        parts["out"] = parts_of(asked.op, "out", made if len(made) == 2 else made[0])
+    number = dtypes.f64 if dtypes.f64 in {one.dtype for one in parts.values()} else dtypes.f32
+    check_numbers(asked.op, number, alpha=asked.alpha, beta=beta)
+    check_apart(asked.op, parts)
+    call = _call(asked.op, parts, fresh, backend)
+
+    # The arrays as matrices, or through views.
+    arrays, pose = named(parts), None
+    infos = {name: one.info for name, one in arrays.items()}
+    if named_axes is not None:
+        contraction = posed(named_axes, infos, multiplies=asked.alpha != 0)
+        if contraction.is_empty:
+            return call.plan(result=parts["out"].given)
+        if isinstance(asked.how, Splitting) and asked.how.batch_invariant:
+            check_no_view(contraction.contraction)
+        pose, infos = contraction.problem or contraction.contraction, {**contraction.infos}
+    else:
+        problem = problem_of(infos)
+        pose = problem if asked.alpha != 0 else problem.without_products()
+    if isinstance(pose, Problem):
+        infos = {name: pose.operands[name].of(one.info) for name, one in arrays.items()}
+    seen = {name: Strided(one.array, infos[name]) for name, one in arrays.items()}
+    sides = ((asked.conjugate_a, "a"), (asked.conjugate_b, "b"), (False, "c"))
+    a, b, c = (wanted ^ (name in parts and parts[name].is_conjugate) for wanted, name in sides)
+    factors = complex(asked.alpha) or complex(1), complex(beta)  # a product by 0 has K = 0
+    product = ComplexProduct(asked, seen, pose, number, *factors, (a, b, c))
+
+    strategy, has_warps = product.strategy(call), TARGETS[backend.name].warps
+    before = strategy.prepass(seen, on_host=not has_warps)
+    launches = [] if before is None else [before.launch]
+    launches.append(
+        product.launch(strategy, {} if before is None else before.made, has_warps=bool(has_warps))
+    )
+    return call.plan(
+        *launches,
+        result=parts["out"].given,
+        scratch_bytes=strategy.size_bytes,
+        reason=str(strategy),
+        warns=not isinstance(asked.how, Schedule),
+        details=strategy,
+    )
+
+
+def _check_words(asked: ComplexWanted) -> None:
+    """Refuse words that do not exist, or contradict each other."""
+    for name, words in (("precision", PRECISIONS), ("method", METHODS)):
+        word = getattr(asked, name)
+        if word not in words:
+            near = close_to(word, words) if isinstance(word, str) else ""
+            raise LaunchError(f"{name}={shown(word)}; choose one of {', '.join(words)}{near}")
+    if asked.precision in HALVES_OF and asked.method == METHODS[1]:
+        raise LaunchError(
+            f'{asked.op}: precision="{asked.precision}" with method="3m", which loses the accuracy that '
+            'this precision asks for; nearest legal choice: method="4m"'
+        )
+
+
+def _call(op: str, parts: Mapping[str, Parts], fresh: Sequence[Fresh], backend: Backend) -> Call:
+    """The call, with the arrays of `PARTS`; the first array of an interleaved operand has both parts."""
+    arrays, infos = dict[str, Any](), dict[str, ArrayInfo]()
+    inside = dict[str, tuple[str, int]]()
+    for name, one in parts.items():
+        same = "out" if one is parts["out"] else name
+        if one.is_planar:
+            inside |= {name: (same, 0), name + IMAGINARY: (same + IMAGINARY, 0)}
+            found = {name: one.re.info, name + IMAGINARY: one.im.info}
+            given = one.given
+        else:
+            inside |= {name: (same, 0), name + IMAGINARY: (same, one.dtype.bytes)}
+            re = one.re.info
+            found = {name: replace(re, shape=(*re.shape, 2), strides=(*re.strides, 1))}
+            given = (one.given,)
+        if same == name:
+            arrays |= dict(zip(found, given, strict=True))
+            infos |= found
+    makers = tuple((PARTS.index("out") + at, maker) for at, maker in enumerate(fresh))
+    written = ("out", "out" + IMAGINARY) if parts["out"].is_planar else ("out",)
+    updated = frozenset({("out", "c"), ("out" + IMAGINARY, "c" + IMAGINARY)})
+    return Call(op, PARTS, frozenset(arrays), arrays, infos, backend, makers, written, updated, inside)
+
+
+def _result_dtype(parts: Mapping[str, Parts], asked: ComplexWanted) -> DType:
+    """The dtype of the parts of the result.
+
+    Raises:
+        DTypeError: a mixture, a dtype that has no product, or a result whose imaginary parts would be lost.
+    """
+    a, b = parts["a"], parts["b"]
+    if a.dtype != b.dtype:
+        raise DTypeError(f"{asked.op} of {a.name_of_dtype} and {b.name_of_dtype}: convert one of them first")
+    if a.dtype.name not in SUPPORTED:
+        raise DTypeError(
+            f"{asked.op}: products of {a.name_of_dtype} are not supported; nearest: pairs of "
+            f"{', '.join(SUPPORTED)}"
+        )
+    out = parts["out"].dtype if "out" in parts else None
+    if asked.out_dtype is None:
+        return out or a.dtype
+    wanted = dtype_named(asked.out_dtype)
+    check_whole_bytes(asked.op, "out_dtype", wanted, a.dtype)
+    if wanted.components != 2 and not (a.is_planar and wanted.is_float):
+        raise DTypeError(
+            f"out_dtype is {wanted}, a @ b is complex: the imaginary parts would be lost; nearest legal "
+            "choice: c64"
+        )
+    said = (parts["out"].name_of_dtype, wanted) if "out" in parts else None
+    return agreed(wanted.component, out, a.dtype, said)

@@ -12,8 +12,7 @@ from tilewright.dtypes import ALL, DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.lang.exact_functions import bitcast
 from tilewright.ops.problem import IMAGINARY
-from tilewright.runtime.aliases import is_same
-from tilewright.runtime.arrays import ArrayInfo, describe, overlap, sharing
+from tilewright.runtime.arrays import ArrayInfo, describe, is_same, overlap, sharing
 from tilewright.runtime.binding import check_output
 from tilewright.runtime.frameworks import Strided
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from types import MappingProxyType
 from typing import Any
 
 from tilewright.calls import launches
-from tilewright.dtypes import DType, f16, f32, f64
+from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
-from tilewright.namespaces import part
 from tilewright.ops.contraction import (
     NAMES,
     Contraction,
     Ending,
-    Posed,
     check_no_view,
     contraction,
     contraction_in_halves,
@@ -28,16 +25,16 @@ from tilewright.ops.ending import finishing
 from tilewright.ops.halves import plan_of_halves
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import (
-    COMPLEX,
-    check_complex,
+    MOST_ITEMS,
+    MOST_RANK,
+    UPDATED,
     check_real,
-    check_updated,
-    is_pair,
-    number_dtype,
+    drop_unread_c,
+    is_split,
+    multiplied,
     of_sums,
     scale_of_c,
 )
-from tilewright.ops.prepasses import FASTER_FROM, MOST_ITEMS, MOST_RANK
 from tilewright.ops.problem import Matrices
 from tilewright.ops.replay import Done, Located, Replay, called, repeated
 from tilewright.ops.results import check_sums, result_dtype
@@ -53,11 +50,10 @@ from tilewright.ops.wanted import (
     dropout_of,
     said,
 )
-from tilewright.runtime.arrays import ArrayInfo, describe
+from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
-from tilewright.targets.target import TARGETS
 
 ARRAYS = ("a", "b", "out", "bias", "multiply", "residual", "c")
 """The arrays of a call."""
@@ -179,28 +175,15 @@ def einsum(
     def first(located: Sequence[Located]) -> Done:
         how = (schedule, target, split_k, reduction, batch_invariant)
         wanted = Wanted(alpha, beta, activation, precision, out_dtype, *how, derivative, saturate, dropped)
-        given, known = dict(zip(ARRAYS, arrays, strict=True)), dict[str, ArrayInfo]()
-        if not (is_pair(a) or is_pair(b)):
-            read = dict(zip(ARRAYS, located, strict=False))
-            for name in ("a", "b"):
-                known[name] = describe(given[name], f"einsum, argument {name}", located=read.get(name))
-        if not known or 2 in (info.dtype.components for info in known.values()):
-            check_complex("einsum", given, wanted)
-            words = (conjugate_a, conjugate_b, "4m", precision, out_dtype)
-            more = (schedule, split_k, reduction, batch_invariant, target)
-            of_call = ((a, b, c, out), (alpha, beta), (*words, *more))
-            return Done(part(COMPLEX)("einsum", *of_call, stream, subscripts), None)
-        return plan_einsum(subscripts, given, wanted, located, known).launch(stream)
+        given, conjugates = dict(zip(ARRAYS, arrays, strict=True)), (conjugate_a, conjugate_b)
+        of_call = ("einsum", given, wanted, stream, located)
+        return multiplied(*of_call, lambda call: _plan(subscripts, call, wanted), conjugates, subscripts)
 
     return called(_PLANS, arrays, words, numbers, stream, first)
 
 
 def plan_einsum(
-    subscripts: str,
-    given: Mapping[str, Any],
-    wanted: Wanted,
-    located: Sequence[Located] = (),
-    known: Mapping[str, ArrayInfo] = MappingProxyType({}),
+    subscripts: str, given: Mapping[str, Any], wanted: Wanted, located: Sequence[Located] = ()
 ) -> LaunchPlan:
     """Check the arguments of `einsum` of real numbers, and plan its launches.
 
@@ -209,32 +192,32 @@ def plan_einsum(
         given: the arrays by the names of `ARRAYS`; None or no entry for an absent one.
         wanted: the other arguments.
         located: the keys and addresses of the arrays, if the caller has read them.
-        known: existing descriptions of arrays.
 
     Raises:
         LaunchError: subscripts, shapes or devices do not fit, or ``out`` shares memory with an input.
         DTypeError: an unsupported dtype or mixture.
     """
     check_words(wanted)
-    check_splitting(wanted, "einsum")
-    check_derivative("einsum", wanted.derivative, multiplies=given.get("multiply") is not None)
-    check_real("einsum", wanted)
-    call = Call.of("einsum", given, located=located, known=known)
+    return _plan(subscripts, Call.of("einsum", given, located=located), wanted)
+
+
+def _plan(subscripts: str, call: Call, wanted: Wanted) -> LaunchPlan:
     infos = call.infos
+    check_splitting(wanted, "einsum")
+    check_derivative("einsum", wanted.derivative, multiplies="multiply" in infos)
+    check_real("einsum", wanted)
     beta = scale_of_c(call, wanted.beta)
-    kind = result_dtype(infos, wanted, "einsum")
+    kind = result_dtype(call.dtypes, wanted, "einsum")
     named = read_subscripts(subscripts, [len(infos[name].shape) for name in ("a", "b")])
     shape = result_shape(subscripts, named, infos)
     axes = zip(named.a, infos["a"].shape, strict=True)
     depth = prod(extent for axis, extent in axes if axis not in named.out) if wanted.alpha != 0 else 0
     backend = call.serve(wanted.target).name
-    if beta == 0:  # c fits, and is not read
-        for known in (call.arrays, infos):
-            known.pop("c", None)
-    check_sums("einsum", infos, depth, kind, wanted)
+    drop_unread_c(call, beta, shape)
+    check_sums("einsum", call.dtypes, depth, kind, wanted)
     call.make("out", shape, kind)
-    check_numbers("einsum", number_dtype(infos), alpha=wanted.alpha, beta=beta)
-    check_updated(call)
+    check_numbers("einsum", call.number, alpha=wanted.alpha, beta=beta)
+    call.check_apart(updated=UPDATED)
     drops = bool(wanted.dropped.probability)
     problem = posed(named, infos, indexed=drops, multiplies=wanted.alpha != 0)
     made = problem.contraction
@@ -246,49 +229,27 @@ def plan_einsum(
     seen = {name: seen.get(name, seen["out"]) for name in made.names}
     numbers = (wanted.alpha, *((beta,) if "c" in made.names else ()), *wanted.dropped.numbers)
     ending = ending_of(made, infos, wanted)
-    if is_split(problem, wanted, backend):
+    against, how, precision = against_halves(made), wanted.how, wanted.precision
+    size = prod(problem.infos["out"].shape) * problem.infos["a"].shape[-1]
+    fits = not against and max(problem.infos["out"].shape[: made.batch], default=0) <= MOST_ITEMS
+    if is_split(call.dtypes, precision, how, backend, size, fits=fits):
+        if against and isinstance(how, Schedule):
+            raise LaunchError(
+                f"einsum: precision={precision!r} needs operands split in halves, which the f16 "
+                f"atom {how.atom.name} cannot multiply: {against}; nearest legal choice: "
+                'precision="exact" or "tf32"'
+            )
         both = HALVES_OF[wanted.precision] == 2
         kernel = contraction_in_halves(made).bind(both=both, ending=ending, schedule=wanted.how)
         matrices = {name: Matrices(problem.infos[name].shape, problem.infos[name].strides) for name in "ab"}
         operands = {name: (seen.pop(name), matrices[name]) for name in "ab"}
         plan = plan_of_halves(call, operands, kernel, seen, numbers, both)
         return replace(plan, details=made)
-    kernel = contraction(made, number_dtype(infos)).bind(
+    kernel = contraction(made, call.number).bind(
         precision=of_sums(wanted.precision, infos["a"].dtype), ending=ending, schedule=wanted.how
     )
     product = Launch(kernel, tuple(seen.values()), call.stand_ins(seen), numbers)
     return call.plan(product, warns=wanted.schedule is None, details=made)
-
-
-def is_split(problem: Posed, wanted: Wanted, target: str) -> bool:
-    """Whether operands of f32 are split in halves, which tensor cores multiply.
-
-    Args:
-        problem: the contraction.
-        wanted: the other arguments of the call.
-        target: where it runs.
-
-    Raises:
-        LaunchError: a schedule asks for it, and an operand cannot be split.
-    """
-    infos, how = problem.infos, wanted.how
-    if wanted.precision not in HALVES_OF or infos["a"].dtype != f32:
-        return False
-    against = against_halves(problem.contraction)
-    if isinstance(how, Schedule):
-        if how.atom.a_dtype == f16 and against:
-            raise LaunchError(
-                f"einsum: precision={wanted.precision!r} needs operands split in halves, which the f16 "
-                f"atom {how.atom.name} cannot multiply: {against}; nearest legal choice: "
-                'precision="exact" or "tf32"'
-            )
-        return how.atom.a_dtype == f16
-    has_units = TARGETS[target].warps and TARGETS[target].machine_code
-    out, depth = infos["out"].shape, infos["a"].shape[-1]
-    is_wide = any(info.dtype == f64 for info in infos.values())
-    large = wanted.batch_invariant or prod(out) * depth >= FASTER_FROM
-    fits = max(out[: problem.contraction.batch], default=0) <= MOST_ITEMS
-    return bool(has_units) and large and fits and not against and not is_wide
 
 
 def against_halves(made: Contraction) -> str:

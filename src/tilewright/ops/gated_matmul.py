@@ -23,8 +23,8 @@ from tilewright.ops.ending import (
     finishing,
 )
 from tilewright.ops.launching import Call, Launch, LaunchPlan
-from tilewright.ops.planning import check_updated, of_sums, posed_with, seen_in_kernel
-from tilewright.ops.problem import Problem, result_shape
+from tilewright.ops.planning import as_parameter, of_sums
+from tilewright.ops.problem import Problem, posed_with, result_shape
 from tilewright.ops.products import RARE, batches, rare_arrays, rare_numbers
 from tilewright.ops.replay import Done, Located, Replay, called, repeated
 from tilewright.ops.results import asked_dtype, check_whole_bytes
@@ -269,13 +269,13 @@ def plan_gated(
     infos = call.infos
     terms = {name for name in (*SCALES, *BIASES) if name in infos}
     terms |= {f"alpha_{own}" for own, factor in zip("bc", factors, strict=True) if factor != 1}
-    multiplied, kind = _dtypes(infos, wanted, terms)
+    multiplied, kind = _dtypes(call.dtypes, wanted, terms)
     shape = _shape(infos)
     backend = call.serve(wanted.target)
     call.make("out", shape, kind)
     if infos["out"].shape != shape:
         raise LaunchError(f"{OP}: out has shape {infos['out'].shape}; nearest legal choice: {shape}")
-    check_updated(call, ("residual",))
+    call.check_apart(updated=("residual",))
     if wanted.schedule is None and multiplied != dtypes.f64:  # a schedule decides the dtype itself
         machine = TARGETS[backend.name], arch_of(backend, None)
         first, second = (multiplied_on(infos["a"], infos[own], *machine) for own in "bc")
@@ -293,23 +293,27 @@ def plan_gated(
         schedule=wanted.how,
     )
     names = (*IN_KERNEL, *(name for name in rare if name in infos))
-    seen = tuple(_seen(name, call, problem) for name in names)
+    seen = list[Strided]()
+    for name in names:
+        there = name if name in infos else "out"
+        matrices = problem.operands["b_c" if name == "c" else there]
+        seen.append(call.seen(there, as_parameter(name, matrices)))
     numbers = (*factors, *(wanted.dropped.numbers if drops else ()))
-    product = Launch(kernel, seen, call.stand_ins(names), numbers)
+    product = Launch(kernel, tuple(seen), call.stand_ins(names), numbers)
     return call.plan(product, warns=wanted.schedule is None)
 
 
-def _dtypes(infos: Mapping[str, ArrayInfo], wanted: Wanted, terms: set[str]) -> tuple[DType, DType]:
+def _dtypes(of: Mapping[str, DType], wanted: Wanted, terms: set[str]) -> tuple[DType, DType]:
     """The dtype in which operands are multiplied on any machine, and that of the result."""
-    kinds = [infos[name].dtype for name in "abc"]
+    kinds = [of[name] for name in "abc"]
     if kinds[1] != kinds[2]:
         raise DTypeError(
             f"{OP}: b is {kinds[1]}, and c is {kinds[2]}; nearest legal choice: {kinds[1]} for both"
         )
-    for name, info in infos.items():
-        check_whole_bytes(OP, name, info.dtype, "a dtype of whole bytes")
+    for name, kind in of.items():
+        check_whole_bytes(OP, name, kind, "a dtype of whole bytes")
     if dtypes.f64 not in kinds:
-        return multiplied_as(kinds[0], kinds[1], OP), scaled_dtype(infos, wanted, OP)
+        return multiplied_as(kinds[0], kinds[1], OP), scaled_dtype(of, wanted, OP)
     if kinds[0] != kinds[1]:
         raise DTypeError(f"{OP} of {kinds[0]} and {kinds[1]}; nearest legal choice: f64 for both")
     if scales := sorted(terms - {*BIASES}):
@@ -318,12 +322,12 @@ def _dtypes(infos: Mapping[str, ArrayInfo], wanted: Wanted, terms: set[str]) -> 
             "scale the operands before the call"
         )
     for name in BIASES:
-        if name in infos and infos[name].dtype not in (*OPERANDS[:3], dtypes.f64):
-            raise DTypeError(f"{OP}: {name} is {infos[name].dtype}; nearest legal choice: f64")
+        if name in of and of[name] not in (*OPERANDS[:3], dtypes.f64):
+            raise DTypeError(f"{OP}: {name} is {of[name]}; nearest legal choice: f64")
     for name in ("multiply", "residual"):
-        if name in infos and infos[name].dtype not in (*OPERANDS, dtypes.f64):
-            raise DTypeError(f"{OP}: {name} is {infos[name].dtype}; nearest legal choice: f64")
-    made = asked_dtype(infos, wanted, dtypes.f64)
+        if name in of and of[name] not in (*OPERANDS, dtypes.f64):
+            raise DTypeError(f"{OP}: {name} is {of[name]}; nearest legal choice: f64")
+    made = asked_dtype(of, wanted, dtypes.f64)
     if made not in (dtypes.f64, *OPERANDS):
         raise DTypeError(f"{OP}: the result is {made}; nearest legal choice: f64")
     return dtypes.f64, made
@@ -360,10 +364,3 @@ def _problem(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> tuple[Problem, L
         is_whole = name == "scale_a" or len(infos["a"].shape) > 1
         whole[name] = broadcast_scale(OP, name, infos[name], operand, whole=is_whole, blocks=False)
     return posed_with({**whole, "b_c": infos["c"]}, wanted)
-
-
-def _seen(name: str, call: Call, problem: Problem) -> Strided:
-    """An array of the call, with the rank of the kernel's parameter."""
-    there = name if name in call.arrays else "out"
-    matrices = problem.operands["b_c" if name == "c" else there]
-    return seen_in_kernel(name, call.arrays[there], call.infos[there], matrices)

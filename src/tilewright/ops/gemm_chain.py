@@ -15,7 +15,7 @@ from tilewright.ops.attending.choice import AttentionQuestion, against_warpgroup
 from tilewright.ops.attending.problem import in_four
 from tilewright.ops.attending.tiles import MOST_COLUMNS
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
-from tilewright.ops.planning import check_apart, plan_matmul
+from tilewright.ops.planning import plan_matmul
 from tilewright.ops.replay import Located, Replay, called, repeated
 from tilewright.ops.results import result_dtype
 from tilewright.ops.wanted import Wanted, check_words
@@ -139,7 +139,7 @@ def plan_chain(given: Mapping[str, Any], words: ChainWords, located: Sequence[Lo
     if words.fused and against:
         raise LaunchError(f"gemm_chain: fused=True, but {against}; nearest legal choice: fused=False")
     call.make("out", shape, infos["a"].dtype)
-    check_apart(infos)
+    call.check_apart()
     if 0 in shape:
         return call.plan()
     question = AttentionQuestion(_seen(infos), *call.machine)
@@ -234,7 +234,7 @@ def _result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
     if kinds["a"] not in (*FUSED, f64):  # the first product of others is of another dtype
         known = ", ".join(map(str, (*FUSED, f64)))
         raise DTypeError(f"gemm_chain of {kinds['a']}; nearest legal choice: one of {known}")
-    last = {name: infos[of] for name, of in (("a", "a"), ("b", "c"), ("out", "out")) if of in infos}
+    last = {name: infos[of].dtype for name, of in (("a", "a"), ("b", "c"), ("out", "out")) if of in infos}
     result_dtype(last, Wanted(), "gemm_chain")
     a, b, c = (infos[name].shape for name in ("a", "b", "c"))
     if not 2 <= len(a) <= 4:

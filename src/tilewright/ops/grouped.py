@@ -14,7 +14,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.namespaces import part
 from tilewright.ops.launching import Call, Launch, LaunchPlan
-from tilewright.ops.planning import check_real, check_updated, drop_unread_c, number_dtype, scale_of_c
+from tilewright.ops.planning import UPDATED, check_real, drop_unread_c, scale_of_c
 from tilewright.ops.problem import check_broadcast, expanded
 from tilewright.ops.products import RARE, grouped
 from tilewright.ops.replay import Located, Replay, called, repeated
@@ -183,13 +183,13 @@ def plan_grouped(
     _check_shapes(infos)
     shape = infos["a"].shape[0], infos["b"].shape[2]
     beta = scale_of_c(call, wanted.beta)
-    kind = result_dtype(infos, wanted, OP)
+    kind = result_dtype(call.dtypes, wanted, OP)
     call.serve(wanted.target)
     drop_unread_c(call, beta, shape)
-    check_sums(OP, infos, infos["a"].shape[1] if wanted.alpha != 0 else 0, kind, wanted)
+    check_sums(OP, call.dtypes, infos["a"].shape[1] if wanted.alpha != 0 else 0, kind, wanted)
     call.make("out", shape, kind)
-    check_numbers(OP, number_dtype(infos), alpha=wanted.alpha, beta=beta)
-    check_updated(call)
+    check_numbers(OP, call.number, alpha=wanted.alpha, beta=beta)
+    call.check_apart(updated=UPDATED)
     seen = {name: _seen(call, name, shape) for name in (*AXES, *ADDED) if name in infos}
     if wanted.alpha == 0:  # the operands are not read
         for name, dim in (("a", 1), ("b", 1)):
@@ -203,7 +203,7 @@ def plan_grouped(
     rare = tuple(name for name in ("alpha", *RARE) if name in infos or has.get(name))
     terms = {*rare} | ({"bias"} & infos.keys()) | ({"activation"} if wanted.activation is not None else set())
     terms |= {"saturate"} if wanted.saturate else set()
-    kernel = grouped(number_dtype(infos), rare).bind(
+    kernel = grouped(call.number, rare).bind(
         precision=wanted.precision if infos["a"].dtype == dtypes.f32 else EXACT,
         terms=frozenset(terms),
         activation=wanted.activation,

@@ -11,10 +11,8 @@ from typing import Any
 from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
-from tilewright.ops.problem import Matrices, Problem
-from tilewright.ops.products import in_halves
+from tilewright.ops.problem import Matrices
 from tilewright.ops.splitting import Tiling, splitting_of_both
-from tilewright.ops.wanted import HALVES_OF
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.gpu_memory import ALIGNMENT
@@ -119,22 +117,6 @@ def once(given: Strided, rank: int) -> Strided:
     pairs = zip(info.shape[:rank], info.strides[:rank], strict=True)
     lead = tuple(extent if step else min(extent, 1) for extent, step in pairs)
     return Strided(given.array, replace(info, shape=(*lead, *info.shape[rank:])))
-
-
-def plan_product(call: Call, problem: Problem, asked: Mapping[str, Any]) -> LaunchPlan:
-    """The launches that split both operands, and multiply their halves.
-
-    Args:
-        call: the arrays of the call.
-        problem: the product of these arrays.
-        asked: ``grade``; ``arrays``, those of the kernel by name, in its order; ``rare``, ``ending`` and
-            ``numbers``, the terms after the sums.
-    """
-    both, arrays = HALVES_OF[asked["grade"]] == 2, asked["arrays"]
-    kernel = in_halves(len(problem.batch), dtypes.f32, asked["rare"]).bind(both=both, **asked["ending"])
-    rest = {name: one for name, one in arrays.items() if name not in ("a", "b")}
-    operands = {name: (arrays[name], problem.operands[name]) for name in ("a", "b")}
-    return plan_of_halves(call, operands, kernel, rest, asked["numbers"], both)
 
 
 def plan_of_halves(

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 from typing import Any
 
+from tilewright import dtypes
 from tilewright.arch import Arch
 from tilewright.dtypes import DType
+from tilewright.errors import SlowWarning
+from tilewright.ir.async_ops import MmaAsync
+from tilewright.ir.mma import MmaAtom
+from tilewright.ir.ops import Mma
 from tilewright.namespaces import part
+from tilewright.ops.problem import Matrices
 from tilewright.ops.replay import IN_SCRATCH, SCRATCH, Clear, Done, Located, Replay, ReplayedLaunch, stream_on
-from tilewright.runtime.arrays import ArrayInfo, Fresh, describe, fresh, reach
+from tilewright.runtime.arrays import ArrayInfo, Fresh, describe, fresh, is_same, overlap, reach, sharing
 from tilewright.runtime.backends import arch_of, backend_for
+from tilewright.runtime.binding import check_output
 from tilewright.runtime.executable import Backend, Executable, Prepared
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.kernel import Bound
 from tilewright.schedule.schedule import Schedule
+from tilewright.targets.atoms import multiplied_without_tensor_cores
 from tilewright.targets.target import TARGETS
-
-WARN = "tilewright.ops.slow:warn"
-"""Warns about slow products. Imported at the first GPU launch."""
+from tilewright.tracebacks import is_ours
 
 OWN = ""
 """Name of an array in scratch memory."""
@@ -62,7 +70,8 @@ class Call:
         given: Mapping[str, Any],
         needed: Iterable[str] = ("a", "b"),
         located: Sequence[Located] = (),
-        known: Mapping[str, ArrayInfo] = MappingProxyType({}),
+        *,
+        real: bool = False,
     ) -> Call:
         """Describe the arrays of a call, each once.
 
@@ -71,19 +80,40 @@ class Call:
             given: all possible arrays, in order; None for an absent one.
             needed: names of the arrays that the caller must pass.
             located: the key and the address of each array, if the caller has read them.
-            known: descriptions that exist already.
+            real: whether to stop at a complex operand, because another operation then serves the call.
 
         Raises:
             LaunchError: a value is not an array.
         """
         arrays = {name: array for name, array in given.items() if array is not None or name in needed}
-        read = dict(zip(given, located, strict=True)) if located else {}
-        infos = {
-            name: known.get(name) or describe(array, f"{op}, argument {name}", located=read.get(name))
-            for name, array in arrays.items()
-        }
+        read = dict(zip(given, located, strict=False))
         there = frozenset(name for name, array in given.items() if array is not None)
-        return Call(op, tuple(given), there, arrays, infos)
+        call = Call(op, tuple(given), there, arrays, {})
+        for name, array in arrays.items():
+            if real and name not in needed and call.is_complex:
+                break
+            call.infos[name] = describe(array, f"{op}, argument {name}", located=read.get(name))
+        return call
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether ``a`` or ``b`` has complex elements."""
+        return any(self.infos[name].dtype.components == 2 for name in ("a", "b"))
+
+    @property
+    def dtypes(self) -> dict[str, DType]:
+        """Dtypes of the arrays, by name."""
+        return {name: info.dtype for name, info in self.infos.items()}
+
+    @property
+    def number(self) -> DType:
+        """The dtype of alpha and beta, and of all computations but the sums.
+
+        It is f64 for integers and arrays of f64, so that only the result is rounded.
+        """
+        kinds = self.dtypes
+        is_wide = dtypes.f64 in kinds.values() or not kinds["a"].is_float
+        return dtypes.f64 if is_wide else dtypes.f32
 
     def serve(self, target: str | None) -> Backend:
         """Find the backend that serves the arrays.
@@ -99,6 +129,37 @@ class Call:
         """Architecture and number of processors of the backend's machine."""
         assert self.backend is not None, "`serve` comes first"
         return arch_of(self.backend, None), self.backend.processors()
+
+    @property
+    def target(self) -> str:
+        """Name of the backend's target."""
+        assert self.backend is not None, "`serve` comes first"
+        return self.backend.name
+
+    def seen(self, name: str, matrices: Matrices) -> Strided:
+        """Return an array with the shape and strides of its matrices in a problem."""
+        info = replace(self.infos[name], shape=matrices.shape, strides=matrices.strides)
+        return Strided(self.arrays[name], info)
+
+    def check_apart(self, written: str = "out", updated: Collection[str] = ()) -> None:
+        """Check that a written array is writable, and shares no memory with another array.
+
+        Args:
+            written: the name of the written array.
+            updated: arrays that may be the same array, element for element; the call records them.
+
+        Raises:
+            LaunchError: it cannot be written, or shares memory.
+        """
+        out = self.infos[written]
+        check_output("the call", written, out)
+        for name, info in self.infos.items():
+            if name == written or (name in updated and is_same(info, out)):
+                continue
+            if overlap(out, info):
+                why = f"elements of {name} would be overwritten before they are read"
+                raise sharing(f"{written} and {name}", why, written)
+        self.updated |= {(written, name) for name in updated}
 
     def make(self, name: str, shape: tuple[int, ...], kind: DType) -> None:
         """Allocate an array that the caller did not pass, in the framework of the first array."""
@@ -131,6 +192,21 @@ class Call:
         result = self.arrays.get("out") if result is None else result
         return LaunchPlan(self, tuple(launches), result, **more)
 
+    def plan_behind(self, before: Prepass, product: Launch, scratch_bytes: int, reason: str) -> LaunchPlan:
+        """Make a plan of a prepass and a product, which reads what the prepass writes.
+
+        Args:
+            before: writes arrays.
+            product: the product on the caller's arrays; the written arrays replace those of their names.
+            scratch_bytes: bytes of scratch memory.
+            reason: why the call needs both.
+        """
+        made = before.made
+        arrays = tuple(made.get(*pair) for pair in zip(product.names, product.arrays, strict=True))
+        names = tuple(OWN if name in made else name for name in product.names)
+        product = replace(product, arrays=arrays, names=names)
+        return self.plan(before.launch, product, scratch_bytes=scratch_bytes, reason=reason)
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -159,10 +235,8 @@ class Launch:
             Strided(one.array, replace(one.info, pointer=start + one.info.pointer)) if name == OWN else one
             for one, name in zip(self.arrays, self.names, strict=True)
         ]
-        tensors = (one.name for one in self.kernel.program.parameters if one.kind == "tensor")
-        infos = {name: one.info for name, one in zip(tensors, arrays, strict=True)}
         arguments = (*arrays, *self.numbers)
-        plan, pointers = self.kernel.planned(arguments, target, infos)
+        plan, pointers = self.kernel.planned(arguments, target)
         return plan.prepared, arguments, pointers
 
     def schedule(self, target: str) -> Schedule | None:
@@ -238,8 +312,7 @@ class LaunchPlan:
     @property
     def target(self) -> str:
         """Name of the target that runs it."""
-        assert self.call.backend is not None, "`Call.serve` comes first"
-        return self.call.backend.name
+        return self.call.target
 
     @property
     def schedule(self) -> Schedule | None:
@@ -275,7 +348,7 @@ class LaunchPlan:
     def _started(self, start: int, stream: Any) -> tuple[Prepared, ...]:
         made = [one.prepare(start, self.target) for one in self.launches]
         if self.warns and TARGETS[self.target].warps and TARGETS[self.target].machine_code:
-            part(WARN)(made[-1][0].executable)
+            warn(made[-1][0].executable)
         for prepared, arguments, pointers in made:
             prepared.launch(arguments, pointers, stream)
         return tuple(prepared for prepared, _, _ in made)
@@ -297,20 +370,20 @@ class LaunchPlan:
             return Done(self.result, None)
         launches = []
         for made, one in zip(prepared, self.launches, strict=True):
-            found = [self._place(name, seen) for name, seen in zip(one.names, one.arrays, strict=True)]
-            places, offsets = (tuple(values) for values in zip(*found, strict=True))
-            launches.append(ReplayedLaunch.of(made, places, offsets))
+            places, offsets = list[int](), list[int]()
+            for name, seen in zip(one.names, one.arrays, strict=True):
+                if name == OWN:
+                    places.append(IN_SCRATCH)
+                    offsets.append(seen.info.pointer)
+                else:
+                    whole, offset = (self.call.inside or {}).get(name, (name, 0))
+                    places.append(self.call.names.index(whole))
+                    offsets.append(offset)
+            launches.append(ReplayedLaunch.of(made, tuple(places), tuple(offsets)))
         fresh, device = self.call.fresh, self.launches[0].arrays[0].info.device
         clear = (*self._clear(),)
         record = Replay(tuple(launches), clear, fresh, device, self.scratch_bytes, self.numbers)
         return Done(self.result, record)
-
-    def _place(self, name: str, seen: Strided) -> tuple[int, int]:
-        """Return the number of the call's array that contains an argument, and its offset in bytes."""
-        if name == OWN:
-            return IN_SCRATCH, seen.info.pointer
-        whole, offset = (self.call.inside or {}).get(name, (name, 0))
-        return self.call.names.index(whole), offset
 
     def _clear(self) -> Iterable[Clear]:
         """Yield the pairs of arrays that a replay must check for shared memory; new results share none."""
@@ -335,3 +408,28 @@ def _layout(info: ArrayInfo) -> tuple[object, ...]:
     """Return the dtype, and the extents and strides of dimensions longer than 1."""
     steps = (step for step in zip(info.shape, info.strides, strict=True) if step[0] != 1)
     return (info.dtype, *steps)
+
+
+# ---------------------------------------------------------------- slow products
+
+_SAID: set[str] = set()
+
+
+def warn_if_slow(atom: MmaAtom, arch: Arch) -> None:
+    """Warn if an architecture has tensor cores for what the atom multiplies without; once for each dtype."""
+    said = multiplied_without_tensor_cores(atom, arch.name, arch.features)
+    if not said or atom.a_dtype.name in _SAID:
+        return
+    _SAID.add(atom.a_dtype.name)
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and is_ours(frame):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"matmul: {said}", SlowWarning, stacklevel=level)
+
+
+def warn(executable: Executable) -> None:
+    """Warn if the executable's instruction is slow for the dtype on the machine."""
+    for op in executable.kernel.walk():
+        if isinstance(op, Mma | MmaAsync):
+            warn_if_slow(op.mma.atom, TARGETS[executable.target].architecture(executable.arch))
+            return

@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright.argument_checks import MOST
 from tilewright.dtypes import DType
-from tilewright.ops.planning import ARRAYS, multiplied
+from tilewright.ops.planning import ARRAYS, multiplied, plan_of
 from tilewright.ops.replay import Done, Located, Replay, called, remember, repeated
 from tilewright.ops.wanted import NO_DROPOUT, Wanted, asked, dropout_of, said
 from tilewright.runtime.plans import Plans
@@ -153,7 +153,9 @@ def matmul(
         numbers += wanted.dropped.numbers
 
     def first(located: Sequence[Located]) -> Done:
-        done = multiplied(dict(zip(ARRAYS, arrays, strict=True)), asked(*wanted), stream, located)
+        given, checked = dict(zip(ARRAYS, arrays, strict=True)), asked(*wanted)
+        of_call = ("matmul", given, checked, stream, located)
+        done = multiplied(*of_call, lambda call: plan_of(call, checked))
         is_plain = wanted == Wanted() and stream is None and all(one is None for one in arrays[3:])
         if done.record is not None and is_plain:
             remember(_SHORTCUTS, done.record, (a, b, done.result))

@@ -28,11 +28,9 @@ from tilewright.lang.scalars import Index, ceil_div
 from tilewright.lang.tensors import Tensor
 from tilewright.layout.layout import Layout
 from tilewright.ops.complex_parts import are_paired, as_pairs, parted
-from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan, Prepass
-from tilewright.ops.planning import number_dtype, of_sums
-from tilewright.ops.prepasses import is_flat, pays, prepass_pays
+from tilewright.ops.launching import Call, Launch, LaunchPlan, Prepass
+from tilewright.ops.planning import is_flat, pays, prepass_pays
 from tilewright.ops.problem import Problem
-from tilewright.ops.products import combined, plain
 from tilewright.ops.splitting import FINITE
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
@@ -40,6 +38,7 @@ from tilewright.runtime.gpu_memory import ALIGNMENT
 from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import TARGETS
 from tilewright.threads.distribution import Distribution, raked
 
 # ---------------------------------------------------------------- kernels
@@ -459,9 +458,6 @@ PADDED_DTYPES = (dtypes.f16, dtypes.bf16)
 OPERANDS = {"a": -1, "b": -2}
 """Operands, with the dimension that is K."""
 
-PLAIN = (*OPERANDS, "out")
-"""Arrays of the kernel of a product without terms."""
-
 
 def tf32_planes(
     infos: Mapping[str, ArrayInfo],
@@ -485,7 +481,7 @@ def tf32_planes(
         return ()
     if not pays(problem, batch_invariant=False):
         return ()
-    seen = as_matrices(infos, problem)
+    seen = {name: problem.operands[name].of(infos[name]) for name in OPERANDS}
     if all(seen[name].strides[along] == 1 for name, along in OPERANDS.items()):
         return ()
     planes = written(seen)
@@ -516,7 +512,7 @@ def padded_planes(
         return ()
     if kind not in PADDED_DTYPES or infos["b"].dtype != kind or not is_flat(problem):
         return ()
-    seen = as_matrices(infos, problem)
+    seen = {name: problem.operands[name].of(infos[name]) for name in OPERANDS}
     planes = tuple(
         Planes.of(name, info, REAL, padded=True) for name, info in seen.items() if not is_dense(info, None)
     )
@@ -547,12 +543,6 @@ def planes_of(
     return padded_planes(infos, problem, how, machine)
 
 
-def as_matrices(infos: Mapping[str, ArrayInfo], problem: Problem) -> dict[str, ArrayInfo]:
-    """Return the operands with the shapes and strides of a problem."""
-    pairs = ((name, problem.operands[name]) for name in OPERANDS)
-    return {name: replace(infos[name], shape=one.shape, strides=one.strides) for name, one in pairs}
-
-
 def written(seen: Mapping[str, ArrayInfo]) -> tuple[Planes, ...]:
     """Return the planes of the operands that bulk copies cannot load along K.
 
@@ -566,34 +556,18 @@ def written(seen: Mapping[str, ArrayInfo]) -> tuple[Planes, ...]:
     )
 
 
-def plan_product(
-    planes: tuple[Planes, ...], call: Call, problem: Problem, asked: Mapping[str, Any]
-) -> LaunchPlan:
+def plan_from_planes(planes: tuple[Planes, ...], call: Call, product: Launch) -> LaunchPlan:
     """Plan a prepass that writes operands to scratch memory, and the product.
 
     Args:
         planes: the operands that the prepass writes.
         call: the arrays of the call.
-        problem: the product of these arrays.
-        asked: ``grade``, the precision; ``arrays``, those of the kernel by name, in its order; ``rare``,
-            ``ending`` and ``numbers``, the terms after the sums; ``on_host``.
+        product: the product of the caller's arrays.
     """
-    rank, seen, ending, numbers = len(problem.batch), asked["arrays"], asked["ending"], asked["numbers"]
-    precision = of_sums(asked["grade"], call.infos["a"].dtype)
-    if ending["terms"]:
-        names, kind = tuple(seen), number_dtype(call.infos)
-        kernel = combined(rank, kind, None, asked["rare"]).bind(precision=precision, **ending)
-    else:
-        names, numbers = PLAIN, ()
-        kernel = plain(rank).bind(precision=precision, schedule=ending["schedule"])
-    before = prepass_of(planes, seen, 0, on_host=asked["on_host"])
-    arrays = tuple(before.made.get(name, seen[name]) for name in names)
-    given = call.stand_ins(names)
-    places = tuple(OWN if name in before.made else one for name, one in zip(names, given, strict=True))
-    size = sum(one.size_bytes for one in planes)
+    seen = dict(zip(product.names, product.arrays, strict=True))
+    before = prepass_of(planes, seen, 0, on_host=not TARGETS[call.target].warps)
     reason = "tensor cores read tf32 operands only if they are contiguous along K"
     if planes[0].padded:
         copied = " and ".join(one.name for one in planes)
         reason = f"rows of {copied} do not begin at multiples of {UNIT_BYTES} bytes, as bulk copies need"
-    product = Launch(kernel, arrays, places, numbers)
-    return call.plan(before.launch, product, scratch_bytes=size, reason=reason)
+    return call.plan_behind(before, product, sum(one.size_bytes for one in planes), reason)

@@ -6,10 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.errors import LaunchError
+from tilewright.ops.ending import LateTerms
+from tilewright.ops.wanted import Wanted
 from tilewright.runtime.frameworks import ArrayInfo
 
 MOST = 2**31 - 1
 """The largest extent that dimensions are joined to."""
+
+INDEX = "index"
+"""Stands for an array with the number of each element of the result; dropout depends on these numbers."""
 
 OTHERS = ("a", "b", "bias")
 """The arrays that are not broadcast to the result."""
@@ -32,6 +37,21 @@ class Matrices:
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+
+    def of(self, info: ArrayInfo) -> ArrayInfo:
+        """Return an array with these extents and strides."""
+        return replace(info, shape=self.shape, strides=self.strides)
+
+    def without(self, *dims: int) -> Matrices:
+        """Return the matrices without some dimensions, as kernels take scales and biases.
+
+        Example:
+            >>> Matrices((4, 3), (3, 1)).without(-2)
+            Matrices(shape=(3,), strides=(1,))
+        """
+        rank = len(self.shape)
+        kept = [dim for dim in range(rank) if dim not in dims and dim - rank not in dims]
+        return Matrices(tuple(self.shape[dim] for dim in kept), tuple(self.strides[dim] for dim in kept))
 
 
 @dataclass(frozen=True)
@@ -162,6 +182,29 @@ def problem_of(arrays: Mapping[str, ArrayInfo], alone: str = "") -> Problem:
         )
     bias = arrays["bias"].strides if "bias" in arrays else None
     return _joined(batch, (m, n, k), steps, bias, alone)
+
+
+def posed_with(arrays: Mapping[str, ArrayInfo], wanted: Wanted) -> tuple[Problem, LateTerms]:
+    """The problem of the arrays, and the constants of the terms after the activation.
+
+    Dropout needs the place of each element in the result.  The numbers of elements are therefore an array of
+    the problem: dimensions are joined only if neighbours have neighbouring numbers.
+
+    Args:
+        arrays: the arrays for `problem_of`.
+        wanted: the other arguments of the call.
+    """
+    late = wanted.late
+    if not wanted.dropped.probability:
+        return problem_of(arrays), late
+    steps, count = list[int](), 1
+    for extent in reversed(arrays["out"].shape):
+        steps.append(count)
+        count *= extent
+    problem = problem_of({**arrays, INDEX: replace(arrays["out"], strides=tuple(reversed(steps)))})
+    strides = problem.operands[INDEX].strides
+    order = tuple(sorted(range(len(strides)), key=lambda dim: -strides[dim]))
+    return problem, replace(late, order=order)
 
 
 def is_part_of(name: str, *wholes: str) -> bool:

@@ -120,7 +120,7 @@ def rearrange_weights(
     for name, array in (("scale_b", scale_b), ("zero_b", zero_b)):
         if array is not None and number_of("rearrange_weights", name, array) is None:
             infos[name] = describe(array, f"rearrange_weights, argument {name}")
-    check_dtypes("rearrange_weights", infos)
+    check_dtypes("rearrange_weights", {name: one.dtype for name, one in infos.items()})
     grouped = in_groups(infos, group, "rearrange_weights")
     if len(info.shape) != 2:
         raise LaunchError(f"rearrange_weights: b has shape {info.shape}; nearest legal choice: (K, N)")

@@ -15,8 +15,8 @@ from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
 from tilewright.ops.ending import AxisReductions, Conversion, Output, finishing
 from tilewright.ops.launching import Call, Launch, LaunchPlan
-from tilewright.ops.planning import check_apart, number_dtype, of_sums, seen_as
-from tilewright.ops.problem import Matrices, problem_of, result_shape
+from tilewright.ops.planning import of_sums
+from tilewright.ops.problem import problem_of, result_shape
 from tilewright.ops.products import batches
 from tilewright.ops.replay import Located, Replay, called, repeated
 from tilewright.ops.results import check_whole_bytes, result_dtype
@@ -174,13 +174,13 @@ def plan_reduced(
     check_words(wanted)
     call = Call.of("reduced_matmul", dict(zip((*ARRAYS, *names), given, strict=True)), located=located)
     arrays, infos = call.arrays, call.infos
-    kind = _dtype(infos, wanted)
+    kind = _dtype(call.dtypes, wanted)
     shape = result_shape(infos["a"].shape, infos["b"].shape, "reduced_matmul")
     _check_shapes(infos, shape, axis)
     kept = (*shape[:-2], shape[-2 if axis == -1 else -1])
     for name in names:
         call.make(name, kept, kind)
-    check_numbers("reduced_matmul", number_dtype(infos), alpha=wanted.alpha)
+    check_numbers("reduced_matmul", call.number, alpha=wanted.alpha)
     call.serve(wanted.target)
     for name in names:
         written = infos[name]
@@ -193,7 +193,7 @@ def plan_reduced(
             raise DTypeError(f"reduced_matmul: out of {name} is {written.dtype}; nearest legal choice: f32")
     call.written = (*names, *((PRODUCT,) if PRODUCT in infos else ()))
     for name in call.written:
-        check_apart(infos, name)
+        call.check_apart(name)
     results = tuple(arrays[name] for name in names)
     if not prod(kept):
         return call.plan(result=results)
@@ -211,25 +211,18 @@ def plan_reduced(
     problem = problem_of(whole, "n" if axis == -1 else "m")
     if wanted.alpha == 0:
         problem = problem.without_products()
-    rank = len(problem.batch)
-    seen = {}
-    for name in ("a", "b", "bias"):
-        if name in infos:
-            seen[name] = seen_as(arrays[name], infos[name], problem.operands[name])
+    rank, operands = len(problem.batch), problem.operands
+    seen = {name: call.seen(name, operands[name]) for name in ARRAYS[:3] if name in infos}
     dim = rank + (1 if axis == -1 else 0)
-    for name in names:
-        seen[name] = seen_as(arrays[name], infos[name], _without(problem.operands[name], dim))
+    seen |= {name: call.seen(name, operands[name].without(dim)) for name in names}
     # A kernel without a bias or a product is given `b` and the first result, and does not read them.
     first = names[0]
     stored = PRODUCT if PRODUCT in arrays else first
-    seen["D"] = seen_as(
-        arrays[stored], infos[stored], problem.operands["out" if stored == PRODUCT else first]
-    )
-    if "bias" not in seen:
-        seen["bias"] = seen_as(arrays["b"], infos["b"], _row(problem.operands["b"]))
+    seen["D"] = call.seen(stored, operands["out" if stored == PRODUCT else first])
+    seen.setdefault("bias", call.seen("b", operands["b"].without(*range(rank + 1))))
     terms = {*names, *(name for name in ("bias", PRODUCT) if name in arrays)}
     terms |= {"alpha"} if wanted.alpha not in (0, 1) else set()
-    bound = reduced(rank, number_dtype(infos), 1 if axis == -1 else 0).bind(
+    bound = reduced(rank, call.number, 1 if axis == -1 else 0).bind(
         precision=of_sums(wanted.precision, infos["a"].dtype),
         wanted=frozenset(terms),
         activation=wanted.activation,
@@ -241,16 +234,6 @@ def plan_reduced(
     in_call += [name if name in names else first for name in REDUCTIONS]
     launch = Launch(bound, tuple(in_order), tuple(in_call), (wanted.alpha,))
     return call.plan(launch, result=results, warns=wanted.schedule is None)
-
-
-def _without(matrices: Matrices, dim: int) -> Matrices:
-    """An array without the dimension along which it repeats."""
-    shape, strides = ((*of[:dim], *of[dim + 1 :]) for of in (matrices.shape, matrices.strides))
-    return Matrices(shape, strides)
-
-
-def _row(matrices: Matrices) -> Matrices:
-    return Matrices(matrices.shape[-1:], matrices.strides[-1:])
 
 
 def _names(reduce: Any) -> tuple[str, ...]:
@@ -268,17 +251,17 @@ def _names(reduce: Any) -> tuple[str, ...]:
     return names
 
 
-def _dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> DType:
+def _dtype(kinds: Mapping[str, DType], wanted: Wanted) -> DType:
     """The dtype of new results; a stored product must hold fractions, too."""
-    read = {name: infos[name] for name in ("a", "b", "bias") if name in infos}
+    read = {name: kinds[name] for name in ("a", "b", "bias") if name in kinds}
     kind = result_dtype(read, wanted, "reduced_matmul")
     if not kind.is_float:
         raise DTypeError(
-            f"reduced_matmul of {infos['a'].dtype}; nearest legal choice: operands of a float dtype, or "
+            f"reduced_matmul of {kinds['a']}; nearest legal choice: operands of a float dtype, or "
             "your own kernel"
         )
-    if PRODUCT in infos:
-        result_dtype(read | {"out": infos[PRODUCT]}, wanted, "reduced_matmul", written=PRODUCT)
+    if PRODUCT in kinds:
+        result_dtype(read | {"out": kinds[PRODUCT]}, wanted, "reduced_matmul", written=PRODUCT)
     return dtypes.f64 if kind == dtypes.f64 else dtypes.f32
 
 

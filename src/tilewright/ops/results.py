@@ -17,7 +17,6 @@ from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.products import output_dtype
 from tilewright.ops.wanted import Wanted
-from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.schedule.proposals_reference import SUPPORTED
 
@@ -54,11 +53,11 @@ def agreed(
     return written or asked or natural
 
 
-def asked_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted, natural: DType) -> DType:
+def asked_dtype(kinds: Mapping[str, DType], wanted: Wanted, natural: DType) -> DType:
     """Return the dtype of ``out`` or ``out_dtype``, or else the natural one.
 
     Args:
-        infos: the arrays, by the names of the arguments.
+        kinds: dtypes of the arrays, by the names of the arguments.
         wanted: the other arguments of the call.
         natural: the dtype if the call has neither.
 
@@ -66,7 +65,7 @@ def asked_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted, natural: DType) 
         DTypeError: ``out`` and ``out_dtype`` differ.
     """
     asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
-    return agreed(asked, infos["out"].dtype if "out" in infos else None, natural)
+    return agreed(asked, kinds.get("out"), natural)
 
 
 def check_whole_bytes(op: str, name: str, kind: DType, nearest: object) -> None:
@@ -87,7 +86,7 @@ def check_whole_bytes(op: str, name: str, kind: DType, nearest: object) -> None:
 
 
 def result_dtype(
-    infos: Mapping[str, ArrayInfo],
+    kinds: Mapping[str, DType],
     wanted: Wanted,
     op: str = "matmul",
     written: str = "out",
@@ -95,7 +94,7 @@ def result_dtype(
     """Return the dtype of the result.
 
     Args:
-        infos: the arrays, by the names of the arguments; the result is ``out``.
+        kinds: dtypes of the arrays, by the names of the arguments; the result is ``out``.
         wanted: the other arguments of the call.
         op: the operation's name in messages.
         written: the name of ``out`` in messages.
@@ -103,23 +102,23 @@ def result_dtype(
     Raises:
         DTypeError: two dtypes, a dtype without products, or a result that would lose fractions.
     """
-    a = _multiplied(infos, op)
+    a = _multiplied(kinds, op)
     natural = output_dtype(a)
-    check_added(infos, op, natural)
-    made = asked_dtype(infos, wanted, natural)
-    what = written if "out" in infos else "out_dtype"
+    check_added(kinds, op, natural)
+    made = asked_dtype(kinds, wanted, natural)
+    what = written if "out" in kinds else "out_dtype"
     check_whole_bytes(op, what, made, f"{natural}, then tw.pack to get {made}")
     if not natural.is_float and not made.is_float and not wanted.saturate:
-        _check_integers(infos, made, natural, wanted)
+        _check_integers(kinds, made, natural, wanted)
     if made.components > 1 or (natural.is_float and not made.is_float and not wanted.saturate):
         why = "the result has no imaginary parts" if made.components > 1 else "the fractions would be lost"
         raise DTypeError(f"{what} is {made}, a @ b is {natural}: {why}; nearest legal choice: {natural}")
     return made
 
 
-def _multiplied(infos: Mapping[str, ArrayInfo], op: str) -> DType:
+def _multiplied(kinds: Mapping[str, DType], op: str) -> DType:
     """Check that both operands have one supported dtype, and return it."""
-    if (a := infos["a"].dtype) != (b := infos["b"].dtype):
+    if (a := kinds["a"]) != (b := kinds["b"]):
         narrow = {*FP8, *PACKED, dtypes.i8}
         is_scaled = narrow & {a, b} and {a, b} <= narrow | {dtypes.f32, dtypes.f16, dtypes.bf16}
         nearest = "; nearest legal choice: tw.scaled_mm" if is_scaled else ": convert one of them first"
@@ -130,7 +129,7 @@ def _multiplied(infos: Mapping[str, ArrayInfo], op: str) -> DType:
 
 
 def _check_integers(
-    infos: Mapping[str, ArrayInfo],
+    kinds: Mapping[str, DType],
     made: DType,
     natural: DType,
     wanted: Wanted,
@@ -138,8 +137,8 @@ def _check_integers(
     """Refuse results too narrow for integer sums, and terms that would make fractions of these sums."""
     if made.bits < natural.bits:
         raise DTypeError(f"a @ b is {natural}, which does not fit {made}; nearest: out_dtype={natural}")
-    for name in (*read_arrays(infos, wanted), *({"multiply"} & infos.keys())):
-        own = infos[name].dtype
+    for name in (*read_arrays(kinds, wanted), *({"multiply"} & kinds.keys())):
+        own = kinds[name]
         if not own.is_float and (own.bits > made.bits or (own.bits == made.bits and own != made)):
             raise DTypeError(
                 f"{name} is {own}, and a result of {made} cannot hold all its values; nearest legal "
@@ -151,8 +150,8 @@ def _check_integers(
         if not isinstance(number, int) and not float(number).is_integer():
             broken.append(name)
     broken += ["activation"] if wanted.activation not in (None, "relu") else []
-    broken += [name for name in read_arrays(infos, wanted) if infos[name].dtype.is_float]
-    if wanted.derivative is None and "multiply" in infos and infos["multiply"].dtype.is_float:
+    broken += [name for name in read_arrays(kinds, wanted) if kinds[name].is_float]
+    if wanted.derivative is None and "multiply" in kinds and kinds["multiply"].is_float:
         broken.append("multiply")
     broken += ["derivative"] if wanted.derivative not in (None, "relu") else []  # that of relu is 0 or 1
     broken += ["dropout"] if wanted.dropped.makes_fractions else []
@@ -163,21 +162,21 @@ def _check_integers(
         )
 
 
-def read_arrays(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> list[str]:
+def read_arrays(kinds: Mapping[str, DType], wanted: Wanted) -> list[str]:
     """Return the names of the arrays that are added to the sums; ``c`` is not read if ``beta=0``.
 
     Args:
-        infos: the arrays, by the names of the arguments.
+        kinds: dtypes of the arrays, by the names of the arguments.
         wanted: the other arguments of the call.
     """
-    return [name for name in ADDED if name in infos and not (name == "c" and wanted.beta == 0)]
+    return [name for name in ADDED if name in kinds and not (name == "c" and wanted.beta == 0)]
 
 
-def check_added(infos: Mapping[str, ArrayInfo], op: str, natural: DType) -> None:
+def check_added(kinds: Mapping[str, DType], op: str, natural: DType) -> None:
     """Refuse complex or packed arrays as terms of a real product.
 
     Args:
-        infos: the arrays, by the names of the arguments.
+        kinds: dtypes of the arrays, by the names of the arguments.
         op: the operation's name in messages.
         natural: the dtype of the product.
 
@@ -185,20 +184,19 @@ def check_added(infos: Mapping[str, ArrayInfo], op: str, natural: DType) -> None
         DTypeError: an array is complex or packed.
     """
     for name in (*ADDED, "multiply"):
-        if name not in infos:
+        if name not in kinds:
             continue
-        kind = infos[name].dtype
+        kind = kinds[name]
         check_whole_bytes(op, name, kind, natural)
         if kind.components > 1:
             raise DTypeError(
-                f"{name} is {kind}, and sums of {infos['a'].dtype} are real; nearest legal choice: "
-                f"{name}.real"
+                f"{name} is {kind}, and sums of {kinds['a']} are real; nearest legal choice: {name}.real"
             )
 
 
 def check_sums(
     op: str,
-    infos: Mapping[str, ArrayInfo],
+    kinds: Mapping[str, DType],
     depth: int,
     kind: DType,
     wanted: Wanted,
@@ -209,7 +207,7 @@ def check_sums(
 
     Args:
         op: the operation's name in messages.
-        infos: descriptions of the arrays that the call reads.
+        kinds: dtypes of the arrays that the call reads.
         depth: the number of products in a sum.
         kind: dtype of the result.
         wanted: the other arguments of the call.
@@ -218,16 +216,13 @@ def check_sums(
         LaunchError: sums that may overflow are converted, or are changed by another term.
 
     Example:
-        >>> import numpy as np
-        >>> from tilewright.dtypes import i32
-        >>> from tilewright.runtime.arrays import describe
-        >>> infos = {"a": describe(np.zeros((1, 200_000), np.int8))}
-        >>> check_sums("matmul", infos, 200_000, i32, Wanted())
+        >>> from tilewright.dtypes import i8, i32
+        >>> check_sums("matmul", {"a": i8, "b": i8}, 200_000, i32, Wanted())
     """
-    if infos["a"].dtype != dtypes.i8 or depth <= MOST_IN_I32:
+    if kinds["a"] != dtypes.i8 or depth <= MOST_IN_I32:
         return
     changed = wanted.alpha != 1 or wanted.activation is not None or wanted.saturate
-    changed |= not infos.keys().isdisjoint((*ADDED, "multiply")) or wanted.dropped.probability > 0
+    changed |= not kinds.keys().isdisjoint((*ADDED, "multiply")) or wanted.dropped.probability > 0
     if changed or kind != dtypes.i32:
         raise LaunchError(
             f"{op}: sums of {depth} products of i8 may overflow the i32 accumulator; nearest legal choice: "
@@ -305,33 +300,33 @@ def natural_dtype(a: DType, b: DType) -> DType:
     return dtypes.i32 if made == dtypes.i8 else made
 
 
-def whole_product(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> Whole | None:
+def whole_product(kinds: Mapping[str, DType], wanted: Wanted) -> Whole | None:
     """Return the dtypes of a product of integers; None for two i8, or if an operand is not an integer.
 
     Args:
-        infos: the arrays, by the names of the arguments of `matmul`.
+        kinds: dtypes of the arrays, by the names of the arguments of `matmul`.
         wanted: the other arguments.
 
     Raises:
         DTypeError: the result does not hold the product, or an argument would change sums that wrap.
     """
-    a, b = infos["a"].dtype, infos["b"].dtype
+    a, b = kinds["a"], kinds["b"]
     if a == b == dtypes.i8 or any(one.kind not in ("int", "uint", "bool") or one.is_packed for one in (a, b)):
         return None
     natural = natural_dtype(a, b)
-    made = asked_dtype(infos, wanted, natural)
-    what = "out" if "out" in infos else "out_dtype"
+    made = asked_dtype(kinds, wanted, natural)
+    what = "out" if "out" in kinds else "out_dtype"
     is_known = made in FLOATS or (made.kind in ("int", "uint", "bool") and not made.is_packed)
     if not is_known or not np.can_cast(natural.numpy, made.numpy, "safe"):
         raise DTypeError(
             f"matmul: {what} is {made}, and the product of {a} and {b} is {natural}, and {made} cannot "
             f"hold all values of {natural}; nearest legal choice: {natural}"
         )
-    check_added(infos, "matmul", natural)
-    changed = read_arrays(infos, wanted)
+    check_added(kinds, "matmul", natural)
+    changed = read_arrays(kinds, wanted)
     changed += ["alpha"] if wanted.alpha not in (0, 1) else []
     changed += ["activation"] if wanted.activation is not None else []
-    changed += ["multiply"] if "multiply" in infos else []
+    changed += ["multiply"] if "multiply" in kinds else []
     changed += ["dropout"] if wanted.dropped.probability else []
     changed += ["saturate"] if wanted.saturate else []
     if changed:

@@ -1,26 +1,67 @@
-"""`scaled_mm`: products of operands of different widths, with scales, in one kernel."""
+"""`scaled_mm`: products of operands of different widths, with scales; its launches and its plan."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from tilewright import dtypes
 from tilewright.calls import launches
-from tilewright.dtypes import DType
+from tilewright.dtypes import PACKED, DType
 from tilewright.errors import LaunchError
-from tilewright.namespaces import part
+from tilewright.ops.ending import LateTerms
+from tilewright.ops.launching import Call, Launch, LaunchPlan
+from tilewright.ops.planning import UPDATED, as_parameter, drop_unread_c, scale_of_c
+from tilewright.ops.problem import Problem, posed_with, result_shape
+from tilewright.ops.products import RARE, scaled, scaled_by_blocks, scaled_in_groups
 from tilewright.ops.rearranged_weights import RearrangedWeights
-from tilewright.ops.replay import Replay, called, repeated
-from tilewright.ops.scales import LARGEST, SCALES, TINIEST, number_of
-from tilewright.ops.wanted import NO_DROPOUT, Wanted, dropout_of, said
+from tilewright.ops.replay import Done, Located, Replay, called, repeated
+from tilewright.ops.scales import (
+    LARGEST,
+    OF_GROUPS,
+    SCALES,
+    TINIEST,
+    as_blocks,
+    as_stored,
+    beside_operands,
+    broadcast_scales,
+    check_prepass,
+    in_groups,
+    multiplied_as,
+    multiplied_on,
+    number_of,
+    operand_sized,
+    pays_widened,
+    pays_widened_groups,
+    scaled_dtype,
+    shared_rows,
+)
+from tilewright.ops.wanted import (
+    NO_DROPOUT,
+    Wanted,
+    check_derivative,
+    check_numbers,
+    check_splitting,
+    check_words,
+    dropout_of,
+    said,
+)
+from tilewright.ops.widening import plan_widened
+from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
+from tilewright.targets.target import TARGETS
 
 ARRAYS = ("a", "b", "out", "scale_a", "scale_b", "bias", "zero_b", "c", "multiply", "residual")
 """The arrays of a call."""
 
-PLAN = "tilewright.ops.scaled_planning:plan_scaled"
-"""Checks everything, and plans. Imported at the first call."""
+IN_KERNEL = ("a", "b", "scale_a", "scale_b", "bias", "out")
+"""The arrays of the kernel, in its order; ``out`` replaces absent arrays, which are not read."""
+
+WITH_GROUPS = ("a", "b", "scale_a", "scale_b", "zero_b", "bias", "out")
+"""The arrays of the kernel for weights in groups; scales may replace zero points, or the reverse."""
 
 _PLANS: Plans[Replay] = Plans()
 
@@ -196,11 +237,11 @@ def scaled_mm(
     late = (said(beta), derivative, drawn)
     words = (number == 1, activation, out_dtype, schedule, target, group, prepass, *split, *late)
 
-    def first(located: Any) -> Any:
+    def first(located: Sequence[Located]) -> Done:
         how = (schedule, target, *split)
         wanted = Wanted(number, beta, activation, "exact", out_dtype, *how, derivative, False, dropped)
         given, extras = dict(zip(ARRAYS, arrays, strict=True)), ScaledExtras(group, prepass)
-        return part(PLAN)(given, wanted, extras, located).launch(stream)
+        return plan_scaled(given, wanted, extras, located).launch(stream)
 
     return called(_PLANS, arrays, words, numbers, stream, first)
 
@@ -225,3 +266,147 @@ def _numbers_apart(scales: tuple[Any, Any]) -> tuple[float, list[Any]]:
             f"nearest legal choice: {nearest}"
         )
     return product, arrays
+
+
+# ---------------------------------------------------------------- the plan
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The elements to which a call's scales belong, and the problem of its arrays.
+
+    Args:
+        group: number of neighbours along K that share a scale; None: there are no groups.
+        shared: number of rows, and of columns, that share a scale; None: there are no blocks.
+        problem: the problem of the arrays.
+        late: the constants of the terms after the activation.
+        rare: the terms of `RARE` that the call has.
+    """
+
+    group: int | None
+    shared: tuple[int, int] | None
+    problem: Problem
+    late: LateTerms
+    rare: tuple[str, ...]
+
+    @staticmethod
+    def of(call: Call, wanted: Wanted, group: int | None, shared: tuple[int, int] | None) -> Scaling:
+        """The scaling of the arrays of a call.
+
+        Raises:
+            LaunchError: scales or shapes that do not fit.
+        """
+        drops = {"dropout"} if wanted.dropped.probability else set()
+        rare = tuple(name for name in RARE if name in drops | call.infos.keys())
+        apart = OF_GROUPS if group is not None else ()
+        infos = {name: info for name, info in call.infos.items() if name not in apart}
+        whole = broadcast_scales(infos) if shared is None else beside_operands(infos)
+        return Scaling(group, shared, *posed_with(whole, wanted), rare)
+
+    def seen(self, name: str, call: Call) -> tuple[str, Strided]:
+        """Return an argument of the kernel: the name of the call's array, and how the kernel sees it.
+
+        Args:
+            name: the parameter.  Another array replaces an absent one, which is not read.
+            call: the arrays of the call.
+        """
+        operands = self.problem.operands
+        if self.group is not None and name in OF_GROUPS:
+            there = name if name in call.arrays else next(one for one in OF_GROUPS if one in call.arrays)
+            return there, Strided(call.arrays[there], as_stored(call.infos[there]))
+        if self.shared is not None and name in SCALES:
+            if name not in call.arrays:
+                return "out", call.seen("out", operands["out"])
+            rows = self.shared[SCALES.index(name)]
+            return name, call.seen(name, as_blocks(name, operands[operand_sized(name)], rows))
+        there = name if name in operands.keys() & call.there else "out"
+        return there, call.seen(there, as_parameter(name, operands[there]))
+
+
+def plan_scaled(
+    given: Mapping[str, Any], wanted: Wanted, extras: ScaledExtras, located: Sequence[Located] = ()
+) -> LaunchPlan:
+    """Check the arguments of `scaled_mm`, and plan its launches.
+
+    Args:
+        given: the arrays by the names of its arguments; None for an absent one.
+        wanted: the other arguments; ``alpha`` is the product of the scales that are numbers.
+        extras: more arguments of the call.
+        located: the keys and addresses of the arrays, if the caller has read them.
+
+    Raises:
+        LaunchError: shapes, devices or arguments do not fit.
+        DTypeError: an unsupported dtype or mixture.
+    """
+    check_words(wanted)
+    check_splitting(wanted, "scaled_mm")
+    check_derivative("scaled_mm", wanted.derivative, multiplies=given.get("multiply") is not None)
+    call = Call.of("scaled_mm", given, located=located)
+    beta = scale_of_c(call, wanted.beta)
+    kind = scaled_dtype(call.dtypes, wanted)
+    depth, (b, packed) = call.infos["a"].shape[-1:], (call.infos["b"].shape, call.infos["b"].dtype)
+    is_packed = packed in PACKED and len(b) == 2 and depth != b[:1]
+    # The strides of a single byte do not say along which dimension its numbers are neighbours.
+    if is_packed and depth == (b[0] * packed.per_byte,) and b[1] % packed.per_byte == 0:
+        raise LaunchError(
+            f"scaled_mm: K is {depth[0]} in a and {b[0]} in b, and b packs {packed.per_byte} numbers along "
+            f"N into each byte; nearest legal choice: b=tw.packed(bytes, '{packed}', axis=0), along K"
+        )
+    shape = result_shape(call.infos["a"].shape, call.infos["b"].shape, "scaled_mm")
+    call.serve(wanted.target)
+    call.make("out", shape, kind)
+    check_numbers("scaled_mm", dtypes.f32, beta=beta)
+    drop_unread_c(call, beta, shape)
+    shared = None if in_groups(call.infos, extras.group) else shared_rows(call.infos)
+    multiplied, widens = _multiplied(call, wanted, extras, shared)
+    scaling = Scaling.of(call, wanted, extras.group, shared)
+    if extras.group is not None and (batch := scaling.problem.batch):
+        if extras.prepass:
+            raise LaunchError(
+                f"prepass=True with batches {batch} that cannot be joined to the rows of a; "
+                "nearest legal choice: prepass=None"
+            )
+        widens = False
+    call.check_apart(updated=UPDATED)
+    terms = {name for name in (*SCALES, "zero_b", "bias") if name in call.arrays}
+    terms |= {*scaling.rare, *({"alpha"} if wanted.alpha != 1 else ())}
+    words: dict[str, Any] = {"multiplied": multiplied, "activation": wanted.activation}
+    words |= {"late": scaling.late, "schedule": wanted.how}
+    numbers = (wanted.alpha, *((beta,) if "c" in scaling.rare else ()))
+    numbers += wanted.dropped.numbers if "dropout" in scaling.rare else ()
+    make, names, groups = scaled, [*IN_KERNEL], None
+    if scaling.group is not None and widens:  # the pass scales weights
+        groups = (scaling.group, {name: scaling.seen(name, call) for name in OF_GROUPS})
+        scaling, terms = replace(scaling, group=None), terms - {*OF_GROUPS}
+    elif scaling.group is not None:
+        make, names, words = scaled_in_groups, [*WITH_GROUPS], {**words, "group": scaling.group}
+    elif scaling.shared is not None:
+        make, words = scaled_by_blocks, {**words, "shared": scaling.shared}
+    kernel = make(len(scaling.problem.batch), scaling.rare).bind(terms=frozenset(terms), **words)
+    names += (name for name in scaling.rare if RARE[name])
+    in_call, seen = zip(*(scaling.seen(name, call) for name in names), strict=True)
+    product = Launch(kernel, seen, in_call, numbers)
+    return (
+        plan_widened(call, product, groups) if widens else call.plan(product, warns=wanted.schedule is None)
+    )
+
+
+def _multiplied(
+    call: Call, wanted: Wanted, extras: ScaledExtras, shared: tuple[int, int] | None
+) -> tuple[DType, bool]:
+    """The dtype in which operands are multiplied, and whether B is widened to it first."""
+    infos, prepass, grouped = call.infos, extras.prepass, extras.group is not None
+    multiplied, widens = multiplied_as(infos["a"].dtype, infos["b"].dtype), prepass is True
+    if wanted.schedule is None:  # a schedule determines the multiplied dtype
+        arch, target = call.machine[0], TARGETS[call.target]
+        multiplied = multiplied_on(infos["a"], infos["b"], target, arch)
+        if prepass is not None or wanted.how is not None:  # the choice depends on the number of rows
+            pass
+        elif grouped:
+            widens = pays_widened_groups(infos, multiplied, arch.features, target)
+        elif shared is None:
+            widens = pays_widened(infos, multiplied, arch.features)
+    if shared is not None and not multiplied.is_float:
+        multiplied = dtypes.f16  # in which products of two i8 are exact, and are added up in f32
+    check_prepass(prepass, infos, multiplied, grouped=grouped, in_blocks=shared is not None)
+    return multiplied, widens

@@ -23,6 +23,7 @@ from tilewright.ops.products import BLOCK
 from tilewright.ops.results import MOST_IN_I32, asked_dtype
 from tilewright.ops.wanted import Wanted
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.schedule.panels_ring import depth_for
 from tilewright.targets.atoms import WGMMA
 from tilewright.targets.matrix_cores import nearest
 from tilewright.targets.target import Target
@@ -143,45 +144,45 @@ def natural_dtype(multiplied: DType) -> DType:
     return dtypes.f16 if multiplied.bits == 8 else multiplied
 
 
-def scaled_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted, op: str = "scaled_mm") -> DType:
+def scaled_dtype(kinds: Mapping[str, DType], wanted: Wanted, op: str = "scaled_mm") -> DType:
     """Return the dtype of the result, after a check of all dtypes.
 
     Args:
-        infos: the arrays, by the names of the arguments.
+        kinds: dtypes of the arrays, by the names of the arguments.
         wanted: the other arguments of the call.
         op: the operation's name in messages.
 
     Raises:
         DTypeError: an argument has an unsupported dtype.
     """
-    multiplied = multiplied_as(infos["a"].dtype, infos["b"].dtype, op)
-    check_dtypes(op, infos)
-    made = asked_dtype(infos, wanted, natural_dtype(multiplied))
+    multiplied = multiplied_as(kinds["a"], kinds["b"], op)
+    check_dtypes(op, kinds)
+    made = asked_dtype(kinds, wanted, natural_dtype(multiplied))
     if made not in OPERANDS:
-        what = "out" if "out" in infos else "out_dtype"
+        what = "out" if "out" in kinds else "out_dtype"
         raise DTypeError(f"{op}: {what} is {made}; nearest: {', '.join(map(str, OPERANDS))}")
     return made
 
 
-def check_dtypes(op: str, infos: Mapping[str, ArrayInfo]) -> None:
+def check_dtypes(op: str, kinds: Mapping[str, DType]) -> None:
     """Refuse unsupported dtypes of scales, zero points and terms.
 
     Args:
         op: the operation's name in messages.
-        infos: the arrays, by the names of the arguments.
+        kinds: dtypes of the arrays, by the names of the arguments.
 
     Raises:
         DTypeError: an argument has an unsupported dtype.
     """
-    for name, info in infos.items():
+    for name, kind in kinds.items():
         is_wide = name.startswith(("scale_", "bias"))
-        kinds: tuple[DType, ...] = ZEROS if name == "zero_b" else WIDE if is_wide else (info.dtype,)
+        legal: tuple[DType, ...] = ZEROS if name == "zero_b" else WIDE if is_wide else (kind,)
         if name in ("multiply", "residual") or (name, op) == ("c", "scaled_mm"):
-            kinds = OPERANDS
-        kinds = (*kinds, dtypes.f8e8m0) if name == "scale_b" and op in GROUPED else kinds
-        if info.dtype not in kinds:
-            near = ", ".join(map(str, kinds))
-            raise DTypeError(f"{op}: {name} is {info.dtype}; nearest legal choice: {near}")
+            legal = OPERANDS
+        legal = (*legal, dtypes.f8e8m0) if name == "scale_b" and op in GROUPED else legal
+        if kind not in legal:
+            near = ", ".join(map(str, legal))
+            raise DTypeError(f"{op}: {name} is {kind}; nearest legal choice: {near}")
 
 
 def along_k(name: str, shape: tuple[int, ...]) -> int:
@@ -268,6 +269,72 @@ def widens_groups(infos: Mapping[str, ArrayInfo], multiplied: DType) -> bool:
     narrow = a.dtype == multiplied != b.dtype and multiplied in WIDE
     narrow = narrow and ("scale_b" not in infos or infos["scale_b"].dtype in WIDE)
     return narrow and b.strides[0] == 1 != b.strides[1]
+
+
+WIDENED_ROWS = {True: 6144, False: 2048}
+"""Number of rows from which on the pass pays, for weights that are contiguous along K, or not.
+
+On an H200 both ways took the same time for 4096 and for 1024 rows; at 8192 and 4096 the pass gained a sixth.
+"""
+
+WIDENED_ELEMENTS = 1 << 22
+"""Number of weights below which the launch of a pass takes longer than the pass."""
+
+
+def pays_widened(infos: Mapping[str, ArrayInfo], multiplied: DType, features: frozenset[str]) -> bool:
+    """Whether it is faster to widen operand B before the product than in the kernel of the product.
+
+    Args:
+        infos: the arrays of a product.
+        multiplied: the dtype of the multiplication.
+        features: features of the machine.
+    """
+    a, b = infos["a"], infos["b"]
+    narrow = b.dtype.bits == 8 and multiplied in SIXTEEN_BITS and a.dtype == multiplied
+    if "wgmma" not in features or not narrow or len(b.shape) < 2 or prod(b.shape) < WIDENED_ELEMENTS:
+        return False
+    return prod(a.shape[:-1]) // prod(b.shape[:-2]) >= WIDENED_ROWS[b.strides[-2] == 1]
+
+
+SHORT_DEPTH, MANY_ROWS = 32, 512
+"""Tiles shallower than the first, e.g. for groups of 136 neighbours, lose to a pass from this many rows on.
+
+On a Zen 4 1024 rows of 512 columns in groups of 2056 took 54 ms in tiles of depth 8 and 47 ms after a pass;
+512 rows took 27 ms both ways.
+"""
+
+GROUPED_ROWS = 257
+"""Number of rows from which on a pass pays for 4-bit weights in groups; up to 256 rows one kernel is used.
+
+On an H200 a product of 128 rows with 8192 by 8192 weights took 78 us without the pass and 101 with it, one of
+256 rows 148 and 110: ``prepass=True`` is the faster one from about 192 rows on.
+"""
+
+
+def pays_widened_groups(
+    infos: Mapping[str, ArrayInfo], multiplied: DType, features: frozenset[str], target: Target
+) -> bool:
+    """Like `pays_widened`, for weights in groups; on a GPU, wider weights than 4 bits never pay.
+
+    Processors decode weights while they pack panels, which took less time than a pass for any number of rows
+    if tiles are deep.  Groups that only shallow tiles divide take the pass for many rows.  Groups of a few
+    neighbours would be decoded one by one, and always take the pass.
+
+    Args:
+        infos: the arrays of a product.
+        multiplied: the dtype of the multiplication.
+        features: features of the machine.
+        target: the target of the machine.
+    """
+    a, b = infos["a"], infos["b"]
+    if not target.warps:
+        groups = next((infos[name].shape[0] for name in ("scale_b", "zero_b") if name in infos), 1)
+        depth = depth_for([b.shape[0] // max(groups, 1)])
+        is_slow = depth < SHORT_DEPTH and (not depth or prod(a.shape[:-1]) >= MANY_ROWS)
+        return target.machine_code and is_slow and widens_groups(infos, multiplied)
+    if "wgmma" not in features or prod(b.shape) < WIDENED_ELEMENTS or prod(a.shape[:-1]) < GROUPED_ROWS:
+        return False
+    return b.dtype in PACKED and widens_groups(infos, multiplied)
 
 
 def check_prepass(
@@ -477,12 +544,3 @@ def in_groups(infos: Mapping[str, ArrayInfo], group: int | None, op: str = "scal
 def as_stored(info: ArrayInfo) -> ArrayInfo:
     """Return an array of groups as the kernel reads it: f8e8m0 exponents are bytes."""
     return replace(info, dtype=dtypes.u8) if info.dtype == dtypes.f8e8m0 else info
-
-
-def without_groups(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
-    """Return the arrays but those of groups.
-
-    Args:
-        infos: the arrays, by the names of the arguments.
-    """
-    return {name: info for name, info in infos.items() if name not in OF_GROUPS}

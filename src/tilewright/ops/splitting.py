@@ -25,7 +25,6 @@ from tilewright.lang.scalars import Index, ceil_div
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import reduce_max
 from tilewright.lang.tracer import current
-from tilewright.ops.prepasses import MOST_RANK
 from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.threads.distribution import Distribution, raked
 
@@ -95,7 +94,7 @@ FEW_BLOCKS = 512
 """Most blocks for which the product may start early: on an H200 6 % faster at 1024³, 2 % slower at 4096³."""
 
 
-@lru_cache(maxsize=(MOST_RANK + 1) ** 2)
+@lru_cache(maxsize=16)
 def splitting_of_both(rank_a: int, rank_b: int) -> Kernel:
     """``x[..., r, k] = (x_high + x_low)[..., r, k] * x_unit[..., r] ** 2`` of both operands, in one launch.
 

@@ -13,19 +13,15 @@ from functools import lru_cache
 from math import gcd, prod
 from typing import Any
 
-from tilewright.dtypes import PACKED, DType
+from tilewright.dtypes import DType
 from tilewright.lang import operations as tw
 from tilewright.lang.launch import batch_index, block_index
 from tilewright.lang.scalars import ceil_div
-from tilewright.ops.halves import Part, once, turned
-from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
-from tilewright.ops.prepasses import MOST_RANK
-from tilewright.ops.scales import SIXTEEN_BITS, widens_groups
-from tilewright.runtime.arrays import ArrayInfo
+from tilewright.ops.halves import Part, once, transposed, turned
+from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan, Prepass
+from tilewright.ops.planning import MOST_RANK
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.kernel import Kernel, kernel
-from tilewright.schedule.panels_ring import depth_for
-from tilewright.targets.target import Target
 from tilewright.threads.distribution import Distribution, raked
 
 SPREAD = raked((8, 512), (8, 32), 16, 1)
@@ -36,72 +32,6 @@ VECTOR = 16
 
 UNIT = 8
 """Rows have a multiple of this number of elements, because bulk copies require it."""
-
-
-WIDENED_ROWS = {True: 6144, False: 2048}
-"""Number of rows from which on the pass pays, for weights that are contiguous along K, or not.
-
-On an H200 both ways took the same time for 4096 and for 1024 rows; at 8192 and 4096 the pass gained a sixth.
-"""
-
-WIDENED_ELEMENTS = 1 << 22
-"""Number of weights below which the launch of a pass takes longer than the pass."""
-
-
-def pays_widened(infos: Mapping[str, ArrayInfo], multiplied: DType, features: frozenset[str]) -> bool:
-    """Whether it is faster to widen operand B before the product than in the kernel of the product.
-
-    Args:
-        infos: the arrays of a product.
-        multiplied: the dtype of the multiplication.
-        features: features of the machine.
-    """
-    a, b = infos["a"], infos["b"]
-    narrow = b.dtype.bits == 8 and multiplied in SIXTEEN_BITS and a.dtype == multiplied
-    if "wgmma" not in features or not narrow or len(b.shape) < 2 or prod(b.shape) < WIDENED_ELEMENTS:
-        return False
-    return prod(a.shape[:-1]) // prod(b.shape[:-2]) >= WIDENED_ROWS[b.strides[-2] == 1]
-
-
-SHORT_DEPTH, MANY_ROWS = 32, 512
-"""Tiles shallower than the first, e.g. for groups of 136 neighbours, lose to a pass from this many rows on.
-
-On a Zen 4 1024 rows of 512 columns in groups of 2056 took 54 ms in tiles of depth 8 and 47 ms after a pass;
-512 rows took 27 ms both ways.
-"""
-
-GROUPED_ROWS = 257
-"""Number of rows from which on a pass pays for 4-bit weights in groups; up to 256 rows one kernel is used.
-
-On an H200 a product of 128 rows with 8192 by 8192 weights took 78 us without the pass and 101 with it, one of
-256 rows 148 and 110: ``prepass=True`` is the faster one from about 192 rows on.
-"""
-
-
-def pays_widened_groups(
-    infos: Mapping[str, ArrayInfo], multiplied: DType, features: frozenset[str], target: Target
-) -> bool:
-    """Like `pays_widened`, for weights in groups; on a GPU, wider weights than 4 bits never pay.
-
-    Processors decode weights while they pack panels, which took less time than a pass for any number of rows
-    if tiles are deep.  Groups that only shallow tiles divide take the pass for many rows.  Groups of a few
-    neighbours would be decoded one by one, and always take the pass.
-
-    Args:
-        infos: the arrays of a product.
-        multiplied: the dtype of the multiplication.
-        features: features of the machine.
-        target: the target of the machine.
-    """
-    a, b = infos["a"], infos["b"]
-    if not target.warps:
-        groups = next((infos[name].shape[0] for name in ("scale_b", "zero_b") if name in infos), 1)
-        depth = depth_for([b.shape[0] // max(groups, 1)])
-        is_slow = depth < SHORT_DEPTH and (not depth or prod(a.shape[:-1]) >= MANY_ROWS)
-        return target.machine_code and is_slow and widens_groups(infos, multiplied)
-    if "wgmma" not in features or prod(b.shape) < WIDENED_ELEMENTS or prod(a.shape[:-1]) < GROUPED_ROWS:
-        return False
-    return b.dtype in PACKED and widens_groups(infos, multiplied)
 
 
 @lru_cache(maxsize=MOST_RANK + 1)
@@ -197,7 +127,7 @@ class Wide:
         return Strided(placed.array, replace(placed.info, shape=shape, strides=strides))
 
 
-def plan_product(
+def plan_widened(
     call: Call, product: Launch, groups: tuple[int, Mapping[str, tuple[str, Strided]]] | None = None
 ) -> LaunchPlan:
     """The launches that widen operand B, and multiply.
@@ -210,25 +140,19 @@ def plan_product(
         groups: the length of groups along K, and for ``"scale_b"`` and ``"zero_b"`` the name and the view
             (groups, columns) of the array that the pass is given; None: there are no groups.
     """
-    at = product.names.index("b")
-    wide = Wide.of(product.arrays[at], product.arrays[product.names.index("a")].info.dtype)
-    copy = wide.copy.at(0, wide.given)
+    seen = dict(zip(product.names, product.arrays, strict=True))
+    wide = Wide.of(seen["b"], seen["a"].info.dtype)
+    copy, made = wide.copy.at(0, wide.given), {"b": wide.seen()}
     if groups is None:
         rank = len(wide.copy.shape) - 2
-        first = Launch(widen(rank).bind(), (once(wide.given, rank), once(copy, rank)), ("b", OWN))
+        arrays = once(wide.given, rank), once(copy, rank)
+        before = Prepass(widen(rank).bind(), arrays, ("b", OWN), made)
     else:
         assert wide.is_turned, "b must be contiguous along K"
         size, of_groups = groups
-        rows = [
-            Strided(one.array, replace(one.info, shape=one.info.shape[::-1], strides=one.info.strides[::-1]))
-            for _, one in of_groups.values()
-        ]
+        rows = [transposed(one) for _, one in of_groups.values()]
         bound = widen_in_groups().bind(group=size, terms=frozenset({*of_groups} & call.there))
-        first = Launch(
-            bound, (wide.given, *rows, copy), ("b", *(name for name, _ in of_groups.values()), OWN)
-        )
-    arrays, names = [*product.arrays], [*product.names]
-    arrays[at], names[at] = wide.seen(), OWN
-    last = replace(product, arrays=tuple(arrays), names=tuple(names))
+        names = ("b", *(name for name, _ in of_groups.values()), OWN)
+        before = Prepass(bound, (wide.given, *rows, copy), names, made)
     reason = "a prepass widens the narrow weights once for all rows"
-    return call.plan(first, last, scratch_bytes=wide.copy.bytes, reason=reason)
+    return call.plan_behind(before, product, wide.copy.bytes, reason)

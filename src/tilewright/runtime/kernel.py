@@ -19,8 +19,15 @@ from tilewright.dataflow.nodes import Flow
 from tilewright.errors import LaunchError, TilewrightError, shown
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.lang.program import EXPLICIT, Parameter, Program
-from tilewright.runtime.aliases import check_apart, pairs_of
-from tilewright.runtime.arrays import LOCATORS, ArrayInfo, locate, locate_new, watch
+from tilewright.runtime.arrays import (
+    LOCATORS,
+    ArrayInfo,
+    check_apart,
+    locate,
+    locate_new,
+    pairs_of,
+    watch,
+)
 from tilewright.runtime.backends import Executable, Prepared
 from tilewright.runtime.binding import bind, check_output, integer, number
 from tilewright.runtime.checks import BoundChecks, KernelChecks
@@ -242,15 +249,12 @@ class Bound(BoundChecks, BoundFlow):
             raise
         return plan.prepared.executable
 
-    def planned(
-        self, arguments: tuple[Any, ...], target: str | None, arrays: Mapping[str, ArrayInfo] | None = None
-    ) -> tuple[Plan, list[int]]:
+    def planned(self, arguments: tuple[Any, ...], target: str | None) -> tuple[Plan, list[int]]:
         """Return the launch for arguments of this exact shape, and the addresses of the arrays.
 
         Args:
             arguments: in the order of the author's parameters.
             target: as for a launch.
-            arrays: the metadata of the arrays, by parameter, if the caller has read it already.
 
         Raises:
             LaunchError: the arguments do not fit the kernel.
@@ -279,7 +283,7 @@ class Bound(BoundChecks, BoundFlow):
             self._prepare(arguments, target)
             raise
         if plan is None or not plan.apart(pointers):
-            found = arrays_of(self.program, arguments) if arrays is None else arrays
+            found = arrays_of(self.program, arguments)
             if plan is not None:
                 check_apart(plan.prepared.executable.flow, found)
             else:
@@ -386,13 +390,18 @@ class Bound(BoundChecks, BoundFlow):
         self._builds.keep_up()
         shapes = {name: info.shape for name, info in found.items()}
 
+        is_known = True  # a known executable skips `check`
+
         def check(traced: IrKernel, flow: Flow | None) -> None:
-            bind(traced, found, numbers)
+            nonlocal is_known
+            is_known = False
             check_apart(flow, found)
+            bind(traced, found, numbers)
 
         executable = self._builds.executable(specs, backend, None, check, written_for, shapes)
         kernel = executable.kernel
-        check_apart(executable.flow, found)  # a known executable skips `check`
+        if is_known:
+            check_apart(executable.flow, found)
         for name in kernel.written_params:
             check_output(f"kernel {kernel.name}", name, found[name])
         # A target may derive sizes of its own.

@@ -6,8 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from tilewright.runtime.aliases import AliasPair
-from tilewright.runtime.arrays import ArrayInfo, reach
+from tilewright.runtime.arrays import AliasPair, ArrayInfo, reach
 from tilewright.runtime.executable import Executable, Prepared
 from tilewright.runtime.recent import Recent, last_launch, remembers
 

@@ -20,6 +20,7 @@ from tilewright.runtime import recent
 from tilewright.runtime.arrays import ArrayInfo, described
 from tilewright.runtime.backends import arch_named, arch_of, backend_for, backend_named, processors_of
 from tilewright.runtime.executable import Backend, Executable
+from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.reads import Reads
 from tilewright.runtime.recent import Recent
 from tilewright.runtime.scheduled import KEPT, Explicit, Scheduled
@@ -124,7 +125,7 @@ def arrays_of(program: Program, arguments: Sequence[Any], *, classes: bool = Fal
     """
     check_count(program, arguments)
     return {
-        p.name: described(program.name, p.name, argument)
+        p.name: argument.info if type(argument) is Strided else described(program.name, p.name, argument)
         for p, argument in zip(program.parameters, arguments, strict=True)
         if p.kind == "tensor" and not (classes and isinstance(argument, TensorSpec))
     }

@@ -18,7 +18,7 @@ from tilewright.lang.copies import copy
 from tilewright.lang.launch import block_index
 from tilewright.lang.operations import load
 from tilewright.lang.scalars import ceil_div
-from tilewright.ops.complex_planning import ComplexWanted, plan_complex
+from tilewright.ops.complex_matmul import ComplexWanted, plan_complex
 from tilewright.ops.matmul import matmul
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.gpu_memory import device_get, device_put

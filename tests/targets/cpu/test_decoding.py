@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ops import widening
+from tilewright.ops import scaled
 from tilewright.ops.products import scaled_in_groups
 from tilewright.runtime import host, native
 
@@ -153,7 +153,7 @@ def test_no_pass_is_needed(
     def refuse(*_: Any) -> None:
         raise AssertionError("a pass of its own")
 
-    monkeypatch.setattr(widening, "plan_product", refuse)
+    monkeypatch.setattr(scaled, "plan_widened", refuse)
     rng, depth, columns = np.random.default_rng(m), 4 * group, 132
     numbers = codes(kind, (depth, columns))
     scales = rng.uniform(-2, 2, (4, columns)).astype(np.float16)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ops.complex_planning import ComplexWanted, plan_complex
+from tilewright.ops.complex_matmul import ComplexWanted, plan_complex
 from tilewright.runtime import native
 
 from .test_vector_code import loops, vectorised
