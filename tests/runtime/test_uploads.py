@@ -12,6 +12,7 @@ import tilewright as tw
 from tilewright.ops import lists as in_ops
 from tilewright.runtime import gpu_memory, listed
 from tilewright.runtime.cuda import CUDA_DRIVER
+from tilewright.runtime.plans import Plans
 from tilewright.runtime.recent import Recent
 from tilewright.schedule.lists import LAST, PLACES, SIZES
 
@@ -27,7 +28,7 @@ POINTERS = ("A", "B", "bias", "D", "table")
 def lists(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[OnGpu]]:
     """A, B and the results of some products, on a GPU of which nothing else is remembered."""
     monkeypatch.setattr(gpu_memory._uploads, "found", {})
-    monkeypatch.setattr(in_ops, "_KNOWN", Recent(4))
+    monkeypatch.setattr(in_ops, "_PLANS", Plans())
     monkeypatch.setattr(in_ops, "_SAME", Recent(4))
     in_ops.kernel_for.cache_clear()  # what was prepared launches through the driver of another test
     in_ops.listed._bound.forget()
@@ -163,7 +164,7 @@ def test_lists_that_lie_where_they_lay_are_not_looked_at_again(
 ) -> None:
     first = launched(gpu, lists)
     with monkeypatch.context() as patched:
-        patched.setattr(in_ops, "_looked_at", None)
+        patched.setattr(in_ops, "ListPlan", None)
         patched.setattr(in_ops, "ArrayList", None)
         assert launched(gpu, lists) == first | {"table": gpu.launched[-1].words[-1]}
     _, n, k = SHAPES[-1]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,19 +20,17 @@ from tilewright.ir.copies import MAP_WORDS
 from tilewright.ir.kernel import TensorMap
 from tilewright.lang.specs import TensorSpec
 from tilewright.namespaces import part
-from tilewright.ops.launching import Launch
+from tilewright.ops.launching import Launch, warn
 from tilewright.ops.products import each
+from tilewright.ops.replay import Done, Located, called
 from tilewright.ops.results import check_sums, result_dtype
-from tilewright.ops.slow import warn
-from tilewright.ops.wanted import Wanted
+from tilewright.ops.wanted import Wanted, check_words
 from tilewright.runtime.arrays import (
-    LOCATORS,
     ArrayInfo,
     Fresh,
     current_stream,
     describe,
     fresh,
-    locate_new,
     stream_handle,
 )
 from tilewright.runtime.backends import Backend, arch_of, backend_for
@@ -39,7 +38,15 @@ from tilewright.runtime.binding import check_output
 from tilewright.runtime.executable import Executable, Prepared
 from tilewright.runtime.frameworks import Device, Strided
 from tilewright.runtime.kernel import Bound, kernel
-from tilewright.runtime.listed import ArrayList, Integers, ListMaps, ListShape, check_apart
+from tilewright.runtime.listed import (
+    ALIGN_BYTES,
+    ArrayList,
+    Integers,
+    ListMaps,
+    ListShape,
+    check_apart,
+)
+from tilewright.runtime.plans import Plans
 from tilewright.runtime.recent import Recent
 from tilewright.schedule.choice import schedule_of_lists
 from tilewright.schedule.form import Form, form_of
@@ -223,9 +230,8 @@ class Repeat(NamedTuple):
             self.prepared.launch(self.arguments, [*self.pointers, address], handle)
 
 
-_KNOWN: Recent[Any, Known] = Recent(256)
+_PLANS: Plans[Any] = Plans()
 _SAME: Recent[Any, Repeat] = Recent(64)
-_FRESH: Recent[Any, list[Fresh]] = Recent(256)
 
 
 def product_of_lists(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> list[Any]:
@@ -240,116 +246,169 @@ def product_of_lists(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> l
         LaunchError: lists of unequal lengths, shapes that do not fit, outputs that share memory.
         DTypeError: an unsupported dtype or mixture, or two dtypes in one list.
     """
-    arrays = _lists(given)
-    if not arrays["a"]:
-        return list(arrays.get("out", ()))
-    located = {name: _located(name, list_) for name, list_ in arrays.items()}
-    if "out" not in arrays:
-        kinds = (type(array) for array in arrays["a"])
-        key = (wanted, *kinds, *((name, *(exact for exact, _ in pairs)) for name, pairs in located.items()))
-        makers = _FRESH.get(key)
-        if makers is None:
-            infos = {name: _described(name, list_) for name, list_ in arrays.items()}
-            extents, kind = _extents(infos), _kind(infos, wanted)
-            makers = [fresh(one, (e.m, e.n), kind) for one, e in zip(arrays["a"], extents, strict=True)]
-            _FRESH.keep(key, makers)
-        arrays["out"] = [one.make() for one in makers]
-        located["out"] = _located("out", arrays["out"])
-    key = (wanted, *((name, *(exact for exact, _ in pairs)) for name, pairs in located.items()))
-    there = key, *(pointer for pairs in located.values() for _, pointer in pairs)
-    repeat = _SAME.get(there)
-    if repeat is not None:
-        repeat.launch(arrays["a"][:1], stream)
-        return list(arrays["out"])
-    known = _KNOWN.get(key)
-    if known is None:
-        known = _looked_at(arrays, wanted)
-        _KNOWN.keep(key, known)
-    lists = {
-        name: ArrayList.of(name, arrays[name], shape, [pointer for _, pointer in located[name]])
-        for name, shape in known.shapes.items()
-    }
-    check_apart(lists, "out")
-    if TARGETS[known.backend.name].machine_code:
-        repeat = _launch(lists, known, wanted, stream)
+    lists = _lists(given)
+    count = len(lists["a"])
+    if not count:
+        return list(lists.get("out", ()))
+
+    def first(located: Sequence[Located]) -> Done:
+        check_words(wanted)
+        read = {name: located[at * count : (at + 1) * count] for at, name in enumerate(LISTS)}
+        infos = {name: _described(name, lists[name], read[name]) for name in LISTS if name in lists}
+        extents, kind = _extents(infos), _kind(infos, wanted)
+        made, fresh_arrays = dict(lists), list[Fresh]()
+        if "out" not in lists:
+            fresh_arrays = [fresh(a, (e.m, e.n), kind) for a, e in zip(lists["a"], extents, strict=True)]
+            made["out"] = [one.make() for one in fresh_arrays]
+            infos["out"] = _described("out", made["out"])
+        numbered = tuple(enumerate(fresh_arrays, (len(LISTS) - 1) * count))
+        plan: Any = ListPlan.of(infos, extents, wanted, numbered)
+        absent = (None,) * count
+        there = [array for name in LISTS for array in made.get(name, absent)]
+        at = [one and one.pointer for name in LISTS for one in infos.get(name, absent)]
+        plan.launch(there, at, stream)
+        is_kept = plan.prepared_launches and TARGETS[plan.backend.name].machine_code
+        return Done(list(made["out"]), plan if is_kept else None)
+
+    arrays = [array for name in LISTS for array in lists.get(name, (None,) * count)]
+    made = called(_PLANS, arrays, (wanted, count), (), stream, first, itemgetter(slice(-count, None)))
+    return list(made)
+
+
+@dataclass(eq=False)
+class ListPlan:
+    """A launch of the product of lists, for any addresses of their arrays.
+
+    Args:
+        shapes: shapes and strides of each list.
+        backend: the backend that serves the arrays.
+        kernel: the kernel.
+        table: the kernel's table of products.
+        fresh: allocates the results that the caller did not pass, with their numbers among the arrays.
+        warns: whether to warn if the product is far slower than the hardware.
+        prepared_launches: the prepared launch, after the first one.
+        last_numbers: no numbers; see `Replay`.
+    """
+
+    shapes: Mapping[str, ListShape]
+    backend: Backend
+    kernel: Bound
+    table: ListTable
+    fresh: tuple[tuple[int, Fresh], ...]
+    warns: bool
+    prepared_launches: tuple[Prepared, ...] = ()
+    last_numbers: tuple[Any, ...] = ()
+
+    @staticmethod
+    def of(
+        infos: Mapping[str, Sequence[ArrayInfo]],
+        extents: Sequence[Extents],
+        wanted: Wanted,
+        fresh: tuple[tuple[int, Fresh], ...],
+    ) -> ListPlan:
+        """Make the plan of a call.
+
+        Args:
+            infos: descriptions of the arrays of each list.
+            extents: the extents of each product.
+            wanted: the other arguments of the call.
+            fresh: allocates the results that the caller did not pass.
+        """
+        named = [(f"{name}[{at}]", one) for name, list_ in infos.items() for at, one in enumerate(list_)]
+        # One array of each device, so that errors name few arrays.
+        places = {info.device: (name, info) for name, info in reversed(named)}
+        backend = backend_for("grouped_matmul", list(places.values()), wanted.target)
+        for name, info in named:
+            if name.startswith("out"):
+                check_output("grouped_matmul", name, info)
+        shapes = {name: ListShape(list_) for name, list_ in infos.items()}
+        arch = arch_of(backend, None)
+        exact = tuple((LISTS[name], shape.spec) for name, shape in shapes.items())
+        specs = tuple((name, coarse(spec, arch)) for name, spec in exact)
+        kernel = kernel_for(
+            specs, typical(extents), wanted._replace(target=None), arch, backend.processors(), exact
+        )
+        said = kernel.constants
+        table = ListTable(shapes, extents, said["form"], said["schedule"], dict(specs))
+        return ListPlan(shapes, backend, kernel, table, fresh, wanted.schedule is None)
+
+    def run(
+        self, arrays: Sequence[Any], at: Sequence[Any], numbers: tuple[Any, ...], stream: Any
+    ) -> Sequence[Any] | None:
+        """Launch on other arrays of the same metadata; see `Replay.run`.
+
+        Args:
+            arrays: the arrays of all lists in the order of `LISTS`; None for an absent one.
+            at: their addresses.
+            numbers: no numbers.
+            stream: the caller's stream.
+        """
+        if self.fresh:
+            arrays, at = [*arrays], [*at]
+            for place, maker in self.fresh:
+                arrays[place] = made = maker.make()
+                at[place] = address = maker.address(made)
+                if address % ALIGN_BYTES:  # the kernel was compiled for multiples of 16
+                    return None
+        self.launch(arrays, at, stream)
+        return arrays
+
+    def launch(self, arrays: Sequence[Any], at: Sequence[Any], stream: Any) -> None:
+        """Launch on arrays of the same metadata, results included; see `run`."""
+        repeat = _SAME.get((self, *at))
         if repeat is not None:
-            _SAME.keep(there, repeat)
-    else:  # the reference reads every element of its arguments
-        copies = {name: list_.together() for name, list_ in lists.items()}
-        _launch(copies, known, wanted, stream)
-        lists["out"].take(copies["out"])
-    return list(arrays["out"])
+            repeat.launch(arrays[:1], stream)
+            return
+        count = self.table.products
+        if self.table.tiles == 0:
+            return
+        lists = dict[str, ArrayList]()
+        for number, name in enumerate(LISTS):
+            if name in self.shapes:
+                own = slice(number * count, (number + 1) * count)
+                lists[name] = ArrayList.of(name, arrays[own], self.shapes[name], at[own])
+        check_apart(lists, "out")
+        if not TARGETS[self.backend.name].machine_code:  # the reference reads every element of its arguments
+            copies = {name: list_.together() for name, list_ in lists.items()}
+            self._start(copies, stream)
+            lists["out"].take(copies["out"])
+        elif (found := self._start(lists, stream)) is not None:
+            _SAME.keep((self, *at), found)
 
-
-def _located(name: str, arrays: Sequence[Any]) -> list[tuple[Hashable, int]]:
-    """Return the key and the address of each array of a list."""
-    try:
-        return [LOCATORS.get(type(array), locate_new)(array, 0) for array in arrays]
-    except (LaunchError, TypeError, ValueError):
-        _described(name, arrays)  # raises the error with the array's name
-        raise
+    def _start(self, lists: Mapping[str, ArrayList], stream: Any) -> Repeat | None:
+        """Launch, and return a launch that repeats it, if the target has one."""
+        count, table = self.table.products, self.table.filled(lists)
+        first = lists["a"].shape.infos[0]
+        # On a GPU, each launch passes the address of the uploaded table. Plans do not depend on it.
+        place = replace(first, pointer=table.ctypes.data, shape=table.shape, strides=(table.shape[1], 1))
+        seen = Strided(
+            table if first.device == HOST else lists["a"].arrays[0],
+            replace(place, dtype=dtypes.i64, readonly=True),
+        )
+        absent = lists["b"].buffer  # replaces an absent bias, which the kernel does not read
+        buffers = [*(lists[name].buffer if name in lists else absent for name in LISTS), seen]
+        product = Launch(self.kernel, tuple(buffers), (*LISTS, TABLE), (count,))
+        prepared, arguments, pointers = product.prepare(0, self.backend.name)
+        self.prepared_launches = (prepared,)
+        self.table.write_maps(table, lists, prepared.executable)
+        if self.warns and TARGETS[self.backend.name].warps:
+            warn(prepared.executable)
+        if isinstance(first.device, str):
+            prepared.launch(arguments, pointers, stream)
+            return None
+        bare = tuple(Strided(None, replace(one.info, owner=None)) for one in buffers)
+        content = table[:count].tobytes()
+        found = Repeat(prepared, (*bare, count), tuple(pointers[:-1]), content, first.device)
+        found.launch(lists["a"].arrays[:1], stream)
+        return found
 
 
 def _kind(infos: Mapping[str, Sequence[ArrayInfo]], wanted: Wanted) -> DType:
     """Return the dtype of the results, after a check of integer sums."""
-    first, op = {name: list_[0] for name, list_ in infos.items()}, "grouped_matmul"
+    first, op = {name: list_[0].dtype for name, list_ in infos.items()}, "grouped_matmul"
     kind, depth = result_dtype(first, wanted, op), max(one.shape[1] for one in infos["a"])
     check_sums(op, first, depth, kind, wanted)
     return kind
-
-
-def _looked_at(arrays: Mapping[str, Sequence[Any]], wanted: Wanted) -> Known:
-    """Plan a call, without the addresses of its arrays."""
-    infos = {name: _described(name, arrays[name]) for name in LISTS if name in arrays}
-    extents = _extents(infos)
-    _kind(infos, wanted)
-    named = [(f"{name}[{at}]", one) for name, list_ in infos.items() for at, one in enumerate(list_)]
-    # One array of each device, so that errors name few arrays.
-    places = {info.device: (name, info) for name, info in reversed(named)}
-    backend = backend_for("grouped_matmul", list(places.values()), wanted.target)
-    for name, info in named:
-        if name.startswith("out"):
-            check_output("grouped_matmul", name, info)
-    shapes = {name: ListShape(list_) for name, list_ in infos.items()}
-    arch = arch_of(backend, None)
-    exact = tuple((LISTS[name], shape.spec) for name, shape in shapes.items())
-    specs = tuple((name, coarse(spec, arch)) for name, spec in exact)
-    kernel = kernel_for(
-        specs, typical(extents), wanted._replace(target=None), arch, backend.processors(), exact
-    )
-    said = kernel.constants
-    table = ListTable(shapes, extents, said["form"], said["schedule"], dict(specs))
-    return Known(shapes, backend, kernel, table)
-
-
-def _launch(lists: Mapping[str, ArrayList], known: Known, wanted: Wanted, stream: Any) -> Repeat | None:
-    """Launch, and return a launch that repeats it, if the target has one."""
-    count, kernel = known.table.products, known.kernel
-    if known.table.tiles == 0:
-        return None
-    table = known.table.filled(lists)
-    first = lists["a"].shape.infos[0]
-    # On a GPU, each launch passes the address of the uploaded table. Plans do not depend on it.
-    place = replace(first, pointer=table.ctypes.data, shape=table.shape, strides=(table.shape[1], 1))
-    seen = Strided(
-        table if first.device == HOST else lists["a"].arrays[0],
-        replace(place, dtype=dtypes.i64, readonly=True),
-    )
-    absent = lists["b"].buffer  # replaces an absent bias, which the kernel does not read
-    buffers = [*(lists[name].buffer if name in lists else absent for name in LISTS), seen]
-    product = Launch(kernel, tuple(buffers), (*LISTS, TABLE), (count,))
-    prepared, arguments, pointers = product.prepare(0, known.backend.name)
-    known.table.write_maps(table, lists, prepared.executable)
-    if TARGETS[known.backend.name].warps and wanted.schedule is None:
-        warn(prepared.executable)
-    if isinstance(first.device, str):
-        prepared.launch(arguments, pointers, stream)
-        return None
-    bare = tuple(Strided(None, replace(one.info, owner=None)) for one in buffers)
-    content = table[:count].tobytes()
-    found = Repeat(prepared, (*bare, count), tuple(pointers[:-1]), content, first.device)
-    found.launch(lists["a"].arrays[:1], stream)
-    return found
 
 
 # -------------------------------------------------------------------- kernels
@@ -451,12 +510,13 @@ def _lists(given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
     return found
 
 
-def _described(name: str, arrays: Sequence[Any]) -> list[ArrayInfo]:
+def _described(name: str, arrays: Sequence[Any], located: Sequence[Located] = ()) -> list[ArrayInfo]:
     """Describe the arrays of a list, and check that they have one dtype and the list's rank."""
     rank = 1 if name == "bias" else 2
     found: list[ArrayInfo] = []
     for at, array in enumerate(arrays):
-        info = describe(array, f"grouped_matmul, argument {name}[{at}]")
+        read = located[at] if located else None
+        info = describe(array, f"grouped_matmul, argument {name}[{at}]", located=read)
         if len(info.shape) != rank:
             legal = "(N,)" if rank == 1 else {"a": "(M, K)", "b": "(K, N)", "out": "(M, N)"}[name]
             raise LaunchError(

@@ -234,7 +234,7 @@ def called(
             found = known.run(arrays, at, numbers, stream)
             if found is not None:
                 repeats, known.last_numbers = known.last_numbers == numbers, numbers
-                if _waiting.notes is not None:
+                if _waiting.notes is not None and type(known) is Replay:  # lists have their own record
                     _waiting.notes[:] = [Replayed(known, found, keys[2:], numbers, picked, repeats)]
                 return picked(found)
     result, record = first([*zip(keys[2:], at, strict=True)] if key is not None else ())
