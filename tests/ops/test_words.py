@@ -312,14 +312,18 @@ def test_values_that_are_equal_but_differ_have_other_keys() -> None:
 
 
 def test_numbers_that_change_are_not_kept() -> None:
-    """A call with a new seed each time stays as it is, after some calls without a look at the key."""
+    """A call with a new seed each time takes the ordinary path; numbers that come again are found."""
     plans = import_module("tilewright.ops.scaled")._PLANS
     plans.forget()
     a = np.ones((N, N), np.float32)
-    for seed in range(3 * MOST_CHANGES):
+    for seed in range(2 * MOST_CHANGES):
         found = tw.scaled_mm(a, a, dropout=0.5, seed=seed + 1, offset=2, target="cpu")
         assert ((found == 0) | (found == 2 * N)).all()
         assert not kept("scaled_mm")
+    for _ in range(3):
+        for scale in range(1, 9):
+            assert (tw.scaled_mm(a, a, scale_a=scale / 4, target="cpu") == N * scale / 4).all()
+    assert len(kept("scaled_mm")) == 8, "numbers that come again are"
     seen = list[Any]()
     for seed in (3, 4):
         seen += [tw.scaled_mm(a, a, dropout=0.5, seed=seed, target="cpu").tobytes() for _ in range(4)]

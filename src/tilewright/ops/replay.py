@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from operator import add, itemgetter
@@ -280,8 +280,8 @@ class _Waiting(threading.local):
 
 _waiting = _Waiting()
 
-MOST_CHANGES = 8
-"""Calls of one form with changed numbers after which no call of this form is kept whole."""
+MOST_CHANGES = 128
+"""Calls of one form with new numbers that wait for their repetition; one more, and no call of it is kept."""
 
 MOST_FORMS = 256
 """Forms of calls of one operation; one more clears the table."""
@@ -346,7 +346,7 @@ class CallForm:
         places = {self.names[at]: at for at, _ in self.arrays}
         pairs = [(places.get(f"c{part}"), places.get(f"out{part}")) for part in ("", IMAGINARY)]
         self.updates = [(c, out) for c, out in pairs if c is not None and out is not None]
-        self.changes = 0
+        self.changes = set[Hashable]()
 
     def read(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any]]:
         """Return a key of everything but the addresses of arrays, all values, and these with the addresses.
@@ -480,14 +480,15 @@ def repeated(
                 form = forms[kinds] = CallForm((*positional[: len(args)], *kwargs), values)
             if not form.is_kept:
                 return
-            if not done.repeats:
-                form.changes += 1
-                form.is_kept = form.changes < MOST_CHANGES
-                return
             try:
                 key, values, _ = form.read(values)
             except (LaunchError, TypeError, ValueError):  # other types of parts than in the first call
                 return
+            if not done.repeats and key not in form.changes:
+                form.changes.add(key)
+                form.is_kept = len(form.changes) <= MOST_CHANGES
+                return
+            form.changes.discard(key)
             whole = WholeCall.of(form, done, names, key, values, result)
             if whole is None:
                 form.is_kept = False
