@@ -3,7 +3,7 @@
     python benchmarks/survey.py --commit HASH --cache FOLDER --json results/h200_survey.json [--seconds 540]
     python benchmarks/survey.py --phase compile|time …     [--parts "aligned; odd, small"] [--per-part 20]
     python benchmarks/survey.py --target cpu --json results/cpu_survey.json
-    python benchmarks/survey.py --summary results/h200_survey.json [--plot FILE]
+    python benchmarks/survey.py --summary results/h200_survey.json [--before FILE] [--plot FILE]
 
 It is the measure of every change of speed.  `survey_problems.py` states the distributions.  All kernels are
 compiled first, in parallel processes that share the cache; then one process checks each result and times our
@@ -41,6 +41,7 @@ from typing import Any
 
 import survey_table
 from isolated import DeviceLostError, Progress, Record, parser, run
+from reporting import table
 from survey_calls import (
     OURS,
     OURS_F32,
@@ -390,6 +391,7 @@ def asked_for() -> argparse.Namespace:
     made.add_argument("--cache", type=Path, help="folder of compiled kernels; default: a new one")
     made.add_argument("--candidates", type=int, default=0, help="proposals to time for some problems")
     made.add_argument("--summary", type=Path, help="print the summary of a file, and measure nothing")
+    made.add_argument("--before", type=Path, help="with --summary: an earlier file of the same seed")
     made.add_argument("--plot", type=Path, help="a picture of predicted and measured times: .png, .svg, .pdf")
     made.add_argument("--busy", action="store_true", help="on processors: processor time, for one thread")
     made.add_argument("--rehearse", action="store_true", help="a GPU's program with PyTorch on processors")
@@ -402,6 +404,8 @@ def asked_for() -> argparse.Namespace:
     if unknown := [name for name in asked.names if name not in names]:
         made.error(f"--parts {'; '.join(unknown)}: none of {'; '.join(names)}")
     asked.seed = asked.seed or asked.commit[:SEED_DIGITS]
+    if asked.summary is not None:
+        return asked
     if not asked.seed or set(asked.seed.lower()) - set("0123456789abcdef"):
         made.error(f"--seed {asked.seed!r}: hexadecimal digits, or --commit HASH")
     return asked
@@ -413,6 +417,9 @@ def main() -> None:
     if asked.summary is not None:
         rows = json.loads(asked.summary.read_text())["rows"]
         print(survey_table.text(rows))
+        if asked.before is not None:
+            found = survey_table.changes(rows, json.loads(asked.before.read_text())["rows"])
+            print(f"\nChange since {asked.before.name}\n{table(survey_table.CHANGE_HEAD, found)}")
         if asked.plot is not None:
             survey_table.draw(rows, asked.plot)
         return

@@ -197,6 +197,32 @@ def regrets(rows: Sequence[Row]) -> Iterator[list[str]]:
             yield [name, str(len(found)), *(f"{one:.3f}" for one in cells)]
 
 
+CHANGE_HEAD = ("part or problem", "problems", "speed before", "speed after", "after / before")
+
+
+def changes(rows: Sequence[Row], before: Sequence[Row], most: int = WORST) -> Iterator[list[str]]:
+    """Yield the means of problems that two surveys share, by part, and the problems that lost most.
+
+    Each speed is relative to the peer in the same run, so that two machines of one kind may be compared.
+    """
+    known = {(row["group"], row["problem"]): row["speed"][0] for row in judged(before)}
+    pairs = [
+        (row, known[row["group"], row["problem"]])
+        for row in judged(rows)
+        if (row["group"], row["problem"]) in known
+    ]
+    for name in ("all", *PARTS):
+        found = [(old, row["speed"][0]) for row, old in pairs if name in ("all", row["group"])]
+        if found:
+            old, new = (mean_of(speeds) for speeds in zip(*found, strict=True))
+            yield [name, str(len(found)), f"{old:.3f}", f"{new:.3f}", f"{new / old:.3f}"]
+    lost = sorted(pairs, key=lambda pair: pair[0]["speed"][0] / pair[1])[:most]
+    for row, old in lost:
+        new = row["speed"][0]
+        if new < old:
+            yield [row["problem"], "", f"{old:.3f}", f"{new:.3f}", f"{new / old:.3f}"]
+
+
 def tables(rows: Sequence[Row]) -> list[tuple[str, Sequence[str], list[list[str]]]]:
     """Return the title, the head and the lines of each table that has lines."""
     found = [

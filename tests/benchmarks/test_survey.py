@@ -21,7 +21,7 @@ from tests.runtime.fake_gpu import gpu as gpu  # a fixture
 import tilewright as tw
 from tilewright.errors import WrongResultError
 from tilewright.ops import planning
-from tilewright.ops.planes import as_matrices, plan_product, written
+from tilewright.ops.planes import written
 
 from .test_benchmarks import HERE, ROOT, run
 
@@ -183,8 +183,18 @@ def test_tables_of_a_survey(program: Any, tmp_path: Path) -> None:
     assert "Seed `0123abcd`." in page
     assert "| aligned | 2 | 0.980 [" in page
     assert "| bf16 (64, 64, 64) 0.8 | aligned | 0.800 | 10.0 | 8.0 | torch.mm |  | 2.0 | bytes |  |" in page
-    words = ("--seed", "1", "--plot", tmp_path / "times.svg")
-    assert run("survey.py", "--summary", kept, *words).count("language models") >= 2
+    faster = [one | {"speed": [2 * one["speed"][0]] * 3} for one in ROWS[:3]]
+    slower = ROWS[5] | {"speed": [0.6, 0.6, 0.6]}
+    later = tmp_path / "later.json"
+    later.write_text(json.dumps(record | {"rows": [*faster, slower]}))
+    words = ("--before", kept, "--plot", tmp_path / "times.svg")
+    said = run("survey.py", "--summary", later, *words).partition("Change since survey.json")[2]
+    assert [line.split() for line in said.splitlines()[2:]] == [
+        ["all", "4", "0.946", "1.480", f"{(8 * 0.75) ** 0.25:.3f}"],
+        ["language", "models", "3", "1.000", "2.000", "2.000"],
+        ["aligned", "1", "0.800", "0.600", "0.750"],
+        ["bf16", "(64,", "64,", "64)", "0.8", "0.800", "0.600", "0.750"],
+    ]
     assert "measured" in (tmp_path / "times.svg").read_text()
 
 
@@ -249,10 +259,10 @@ def test_a_result_is_checked_and_so_is_the_peer(program: Any, fields: dict[str, 
 def test_operands_that_a_prepass_rounds(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The prepass for tf32 rounds to nearest; the multiplication cuts off what it reads as it lies."""
 
-    def multiplying(infos: Any, problem: Any, *words: Any, **more: Any) -> Any:
-        return partial(plan_product, written(as_matrices(infos, problem)))
+    def along_k(call: Any, problem: Any, wanted: Any) -> Any:
+        return written({name: problem.operands[name].of(call.infos[name]) for name in ("a", "b")})
 
-    monkeypatch.setattr(planning, "multiplying", multiplying)
+    monkeypatch.setattr(planning, "planes_first", along_k)
     module, memory = program.survey_calls, program.survey_calls.NumpyMemory()
     memory.target = "reference"
     atom = tw.atoms.wgmma("f32", 32)
