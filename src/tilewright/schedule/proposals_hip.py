@@ -40,7 +40,7 @@ STAGED = ((False, 2), (True, 2), (True, 1))
 """Whether a tile is stored in slices, and the number of buffers; fewer barriers come first."""
 
 SIDES = ((128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32), (32, 32))
-"""Rows and columns of tiles, the first of equals first."""
+"""Rows and columns of tiles, in order of preference between equal estimates."""
 
 
 def candidates(question: Question) -> Iterator[Candidate]:

@@ -533,7 +533,7 @@ DOUBT = 1.02
 """Factor on the estimates with K in parts, because the model does not resolve smaller gains."""
 
 SHORTEST_BYTES = 8192
-"""Bytes along K that are split unasked, at least; with less, parts cost more than they saved."""
+"""Fewest bytes along K for which split K is proposed unasked; with less, parts cost more than they save."""
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ def _numbers(question: AttentionQuestion) -> tuple[float, int]:
 def band(question: AttentionQuestion, tiles: WarpgroupTiles, blocks: int) -> int:
     """Return how many heads of queries the blocks compute at the same time if there is a mask.
 
-    Keys and values of these heads fit the cache.  Among such bands, it balances the blocks best.
+    Keys and values of these heads fit the cache.  Of all such bands, this one balances the blocks best.
     """
     q, k = question.queries, question.keys
     heads, ratio = q.shape[0] * q.shape[1], q.shape[1] // k.shape[1]

@@ -49,7 +49,7 @@ class BySoftmax:
     Args:
         factor: the first factor of the scale, which multiplies scores before anything else: 1, or -1 for a
             negative scale, times `FAINT` for a scale close to 0.
-        power: a power of two that is not below the exponent; 0 of an exponent above 1.
+        power: a power of two not below the exponent; 0 if the exponent exceeds 1.
     """
 
     factor: float = 1.0

@@ -54,7 +54,7 @@ def blocks(
 def ask_ahead(
     emitter: CpuEmitter, source: CopySide, offset: Int, axes: tuple[Axis, Axis], lanes: int
 ) -> None:
-    """Prefetch one row of the next row of blocks in each block.
+    """While a block is moved, prefetch one row of the next row of blocks.
 
     Args:
         emitter: where the text goes.

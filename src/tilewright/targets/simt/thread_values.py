@@ -62,7 +62,7 @@ class Walk:
 
 
 def extent(loop: Sym) -> int:
-    """Turns of a loop."""
+    """Number of iterations."""
     assert loop.high is not None
     return loop.high + 1
 
