@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from tilewright import dtypes
 from tilewright.arch import Arch
-from tilewright.dataflow.nodes import TF32
+from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import DType, f32, i32
 from tilewright.lang.asynchrony import let_next_begin
 from tilewright.lang.control import otherwise, when
@@ -29,16 +29,21 @@ from tilewright.lang.tensors import Tensor
 from tilewright.layout.layout import Layout
 from tilewright.ops.complex_parts import are_paired, as_pairs, parted
 from tilewright.ops.launching import Call, Launch, LaunchPlan, Prepass
-from tilewright.ops.planning import is_flat, pays, prepass_pays
+from tilewright.ops.planning import LAUNCH_US, copied_us, is_flat, pays, prepass_pays
 from tilewright.ops.problem import Problem
+from tilewright.ops.products import plain
 from tilewright.ops.splitting import FINITE
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.gpu_memory import ALIGNMENT
 from tilewright.runtime.kernel import Kernel, kernel
+from tilewright.schedule.choice import proposals
+from tilewright.schedule.estimate import ELEMENTS
+from tilewright.schedule.fallback import width, with_fallback
+from tilewright.schedule.load import Load
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.target import TARGETS
+from tilewright.targets.target import CUDA, TARGETS
 from tilewright.threads.distribution import Distribution, raked
 
 # ---------------------------------------------------------------- kernels
@@ -445,11 +450,11 @@ def prepass_of(
 AS_THEY_LIE = 0.32
 """Fraction of the peak rate that ``mma.sync`` reaches with an operand not along K: an H200 at 4096³."""
 
-AS_COPIED = 0.16
-"""Fraction of the peak rate that products of halves reach if threads copy elements of 2 or 4 bytes.
+AS_COPIED = 0.03
+"""Fraction of the peak rate that products of halves reach at least if threads copy narrow elements.
 
-A warp takes 1.8 ns on an H200 to load, and as long to write to shared memory, an element for each lane.  So
-tiles of 64 x 64 reach 0.16, and tiles of 128 x 256 reach 0.21.
+An H200 reaches 0.04 to 0.21 from 10⁹ operations on.  Where a prepass does not pay even with this fraction,
+nothing is estimated more exactly.
 """
 
 PADDED_DTYPES = (dtypes.f16, dtypes.bf16)
@@ -498,8 +503,11 @@ def padded_planes(
 ) -> tuple[Planes, ...]:
     """Choose the operands that a prepass copies to padded rows; none if that is not estimated to pay.
 
-    Bulk copies then load them.  A caller's schedule, or batch invariance, rules the prepass out: the caller
-    said how the arrays are loaded, or the bits would depend on the number of rows.
+    Bulk copies then load them.  The estimates are those of the first schedules that the rules propose for the
+    arrays as they are and for the copies, the rate of copies, and the time of a launch.
+
+    A caller's schedule, or batch invariance, rules the prepass out: the caller said how the arrays are
+    loaded, or the bits would depend on the number of rows.
 
     Args:
         infos: the arrays of the call.
@@ -518,8 +526,34 @@ def padded_planes(
     )
     moved = sum(one.moved_bytes for one in planes)
     flops = 2.0 * prod(problem.batch) * problem.m * problem.n * problem.k
-    pays_off = bool(planes) and prepass_pays(flops, kind.name, moved, AS_COPIED, machine)
-    return planes if pays_off else ()
+    if not planes or not prepass_pays(flops, kind.name, moved, AS_COPIED, machine):
+        return ()
+    copies = {one.name: replace(seen[one.name], strides=one.strides, pointer=0) for one in planes}
+    seen["out"] = problem.operands["out"].of(infos["out"])
+    as_they_are, padded = (_estimated_us(given, machine) for given in (seen, {**seen, **copies}))
+    return planes if padded + copied_us(moved, machine[0]) + LAUNCH_US < as_they_are else ()
+
+
+def _estimated_us(arrays: Mapping[str, ArrayInfo], machine: tuple[Arch, int]) -> float:
+    """Return the estimated time of a product, in µs; infinite if bulk copies would need the fallback engine.
+
+    Args:
+        arrays: ``a``, ``b`` and ``out`` as matrices.
+        machine: architecture and number of processors.
+    """
+    given = [Strided(None, arrays[name]) for name in ("a", "b", "out")]
+    kernel = plain(len(arrays["out"].shape) - 2).bind(precision=EXACT, schedule=None)
+    question = kernel.question(*given, target=CUDA.name, arch=machine[0].name)
+    assert question is not None, "the kernel has a flow"
+    question = replace(question, processors=machine[1] or question.processors)
+    first = next(proposals(question))
+    asked = first.schedule, question.form, question.classes, question.arch
+    if with_fallback(*asked)[0] != first.schedule:
+        return inf
+    # The models of bulk copies do not count that threads store what bulk copies cannot.
+    results = [question.form.spec(store.operand, question.classes) for store in question.form.stores]
+    stores = first.schedule.by_bulk and min(map(width, results)) < UNIT_BYTES
+    return first.estimate + (ELEMENTS.stored_us(Load(question, first.schedule)) if stores else 0.0)
 
 
 def planes_of(

@@ -335,8 +335,15 @@ def prepass_pays(
     board = arch.rates.boards[0]
     units = arch.rates.tensor_flops if kind in arch.rates.tensor_flops else arch.rates.fma_flops
     work = flops / (units[kind] * (processors or board.multiprocessors) * board.clock_mhz)
-    copied = moved_bytes / (board.copied_gbytes_per_s or board.memory_gbytes_per_s) / 1e3
-    return work / DENSE_SHARE + copied + LAUNCH_US < work / share
+    return work / DENSE_SHARE + copied_us(moved_bytes, arch) + LAUNCH_US < work / share
+
+
+def copied_us(moved_bytes: float, arch: Arch) -> float:
+    """Time to read and write a number of bytes, in µs; 0 if the rate is not known."""
+    if arch.rates is None:
+        return 0.0
+    board = arch.rates.boards[0]
+    return moved_bytes / (board.copied_gbytes_per_s or board.memory_gbytes_per_s) / 1e3
 
 
 # ----------------------------------------------------------------

@@ -416,11 +416,11 @@ class ElementsEstimate(CopiesEstimate):
         rounds, turns = -(-load.blocks // min(load.blocks, resident)), load.blocks * load.block_steps
         multiply, arriving = self._path_us(load, rounds)
         copying = turns * accesses * (self.background_us if in_background else 2 * self.access_us)
-        whole = rounds * self.block_us + load.blocks / load.parts * self._stored_us(load)
+        whole = rounds * self.block_us + self.stored_us(load)
         return joined_us((copying, arriving, multiply), self.overlap) + whole
 
-    def _stored_us(self, load: Load) -> float:
-        """Time to store a tile."""
+    def stored_us(self, load: Load) -> float:
+        """Time of the busiest multiprocessor to store its tiles, if threads store them."""
         question, buffered = load.question, load.schedule.epilogue_class.is_buffered
         rows, columns = (side.inside for side in load.sides)
         accesses = 0.0
@@ -428,7 +428,8 @@ class ElementsEstimate(CopiesEstimate):
             spec = question.form.spec(store.operand, question.classes)
             at_once = min(width(spec), WIDEST_BYTES if buffered else REGISTER_BYTES)
             accesses += rows * columns * spec.dtype.bytes / at_once / question.arch.lanes
-        return accesses * self.access_us * (2 if buffered else self.scattered)
+        tiles = load.blocks / load.parts
+        return tiles * accesses * self.access_us * (2 if buffered else self.scattered)
 
 
 ELEMENTS = ElementsEstimate(

@@ -349,7 +349,7 @@ def hopper_schedule(question: Question, shape: WgmmaForm) -> Schedule:
 
 # ---------------------------------------------------------------- operands that threads copy
 
-COPIED_COLUMNS = (8, 16, 32, 64, 128, 256)
+COPIED_COLUMNS = (8, 16, 32, 64, 128, 192)
 """Columns of a tile that threads copy: the fewest that hold all columns, and as few as `LEAST_COPIED`."""
 
 LEAST_COPIED = 64
