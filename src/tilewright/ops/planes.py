@@ -450,10 +450,10 @@ def prepass_of(
 AS_THEY_LIE = 0.32
 """Fraction of the peak rate that ``mma.sync`` reaches with an operand not along K: an H200 at 4096³."""
 
-AS_COPIED = 0.03
-"""Fraction of the peak rate that products of halves reach at least if threads copy narrow elements.
+AS_COPIED = 0.03, 0.25
+"""Fractions of the peak rate that products of halves reach if threads copy narrow elements: least and most.
 
-An H200 reaches 0.04 to 0.21 from 10⁹ operations on.  Where a prepass does not pay even with this fraction,
+An H200 reaches 0.04 to 0.21 from 10⁹ operations on.  If a prepass pays with neither fraction, or with both,
 nothing is estimated more exactly.
 """
 
@@ -526,8 +526,9 @@ def padded_planes(
     )
     moved = sum(one.moved_bytes for one in planes)
     flops = 2.0 * prod(problem.batch) * problem.m * problem.n * problem.k
-    if not planes or not prepass_pays(flops, kind.name, moved, AS_COPIED, machine):
-        return ()
+    pays_at = [bool(planes) and prepass_pays(flops, kind.name, moved, share, machine) for share in AS_COPIED]
+    if pays_at[0] == pays_at[1]:
+        return planes if pays_at[0] else ()
     copies = {one.name: replace(seen[one.name], strides=one.strides, pointer=0) for one in planes}
     seen["out"] = problem.operands["out"].of(infos["out"])
     as_they_are, padded = (_estimated_us(given, machine) for given in (seen, {**seen, **copies}))
