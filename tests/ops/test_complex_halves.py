@@ -13,7 +13,7 @@ from tilewright.checking.compare import Accumulation
 from tilewright.checking.composed_products import compare_complex, planes
 from tilewright.ops.complex_matmul import ComplexWanted, plan_complex
 from tilewright.ops.complex_products import products_of_halves
-from tilewright.ops.complex_splitting import Tiling, splitting_of_both
+from tilewright.ops.complex_splitting import PartsTiling, splitting_of_both
 from tilewright.ops.complex_strategies import by_halves
 from tilewright.ops.problem import problem_of
 from tilewright.runtime.arrays import describe
@@ -82,7 +82,7 @@ def test_both_operands_are_split_as_near_as_they_say(order: str, packed: bool) -
         given = [x.view(np.int64)] * 2 if packed else [x.real, x.imag]
         arrays += [*given, *halves, unit]
         found.append((x, halves, unit))
-    tilings = [Tiling.of(270, turned=letter == "n", packed=packed) for letter in order]
+    tilings = [PartsTiling.of(270, turned=letter == "n", packed=packed) for letter in order]
     kernel = splitting_of_both(0, 0).bind(tilings=tuple(tilings))
     assert kernel(*arrays, target="reference").target == "reference"
     for x, halves, unit in found:
@@ -216,7 +216,7 @@ def test_what_splits_compiles(packed: bool) -> None:
     for depth in (1024, 4096):
         x = np.empty((512, depth), np.int64 if packed else np.float32)
         half, unit = np.empty((depth, 512), np.float16).T, np.empty(512, np.float32)
-        turned, along = (Tiling.of(depth, turned=one, packed=packed) for one in (True, False))
+        turned, along = (PartsTiling.of(depth, turned=one, packed=packed) for one in (True, False))
         across = np.empty((depth, 512), x.dtype).T
         kernel = splitting_of_both(0, 0).bind(tilings=(turned, along))
         given = (x, x, *[half] * 4, unit, across, across, *[half] * 4, unit)

@@ -313,7 +313,10 @@ class ComplexProduct:
             )
         in_background = has_warps or (isinstance(how, Schedule) and how.copies_in_background)
         together = self._together(strategy) if in_background else (False, False)
-        pairs = self._pairs() if has_warps else APART
+        of_c, of_out = APART  # dtypes of the parts of arrays that are seen as pairs
+        if has_warps:
+            of_c, of_out = (_dtype_of_pairs(there, name) for name in ("c", "out"))
+        pairs = of_c, of_out
         terms = terms_of(self.alpha, self.beta, adds="c" in there)
         constants: dict[str, Any] = {"terms": terms, "conjugates": self.conjugates, "pairs": pairs}
         if strategy.halves is None:
@@ -337,15 +340,6 @@ class ComplexProduct:
         numbers = (self.alpha.real, self.alpha.imag, self.beta.real, self.beta.imag)
         return _launch(multiply.bind(**constants, schedule=how), names, there, made, numbers)
 
-    def _pairs(self) -> tuple[DType | None, DType | None]:
-        """Dtypes of the parts of the addend, and of the result, if they are seen as arrays of pairs."""
-        found: list[DType | None] = []
-        for name in ("c", "out"):
-            re, im = self.seen.get(name), self.seen.get(name + IMAGINARY)
-            is_pair = re is not None and im is not None and are_paired(re.info, im.info)
-            found.append(re.info.dtype if re is not None and is_pair else None)
-        return found[0], found[1]
-
     def _together(self, strategy: ComplexStrategy) -> Together:
         """Which operands of four products are copied with both parts at once: f64, in 16 bytes."""
         if strategy.operands != OPERANDS or strategy.contraction is not None:
@@ -356,6 +350,13 @@ class ComplexProduct:
             name not in planes and re.dtype == dtypes.f64 and are_together(re, im) for name, re, im in parts
         )
         return a, b
+
+
+def _dtype_of_pairs(there: Mapping[str, Strided], name: str) -> DType | None:
+    """The dtype of the parts of an array if both parts of a number are moved as one; else None."""
+    if name not in there or not are_paired(there[name].info, there[name + IMAGINARY].info):
+        return None
+    return there[name].info.dtype
 
 
 def _launch(
@@ -383,7 +384,16 @@ def plan_complex(
         LaunchError: shapes, devices or arguments do not fit.
         DTypeError: an unsupported dtype or mixture.
     """
-    _check_words(asked)
+    for name, words in (("precision", PRECISIONS), ("method", METHODS)):
+        word = getattr(asked, name)
+        if word not in words:
+            near = close_to(word, words) if isinstance(word, str) else ""
+            raise LaunchError(f"{name}={shown(word)}; choose one of {', '.join(words)}{near}")
+    if asked.precision in HALVES_OF and asked.method == METHODS[1]:
+        raise LaunchError(
+            f'{asked.op}: precision="{asked.precision}" with method="3m", which loses the accuracy that '
+            'this precision asks for; nearest legal choice: method="4m"'
+        )
     read = dict(zip(PARTS, located, strict=True)) if located else {}
     there = {name: one for name, one in given.items() if one is not None or name in ("a", "b")}
     parts = {name: parts_of(asked.op, name, one, read) for name, one in there.items()}
@@ -456,20 +466,6 @@ def plan_complex(
         warns=not isinstance(asked.how, Schedule),
         details=strategy,
     )
-
-
-def _check_words(asked: ComplexWanted) -> None:
-    """Refuse words that do not exist, or contradict each other."""
-    for name, words in (("precision", PRECISIONS), ("method", METHODS)):
-        word = getattr(asked, name)
-        if word not in words:
-            near = close_to(word, words) if isinstance(word, str) else ""
-            raise LaunchError(f"{name}={shown(word)}; choose one of {', '.join(words)}{near}")
-    if asked.precision in HALVES_OF and asked.method == METHODS[1]:
-        raise LaunchError(
-            f'{asked.op}: precision="{asked.precision}" with method="3m", which loses the accuracy that '
-            'this precision asks for; nearest legal choice: method="4m"'
-        )
 
 
 def _call(op: str, parts: Mapping[str, Parts], fresh: Sequence[Fresh], backend: Backend) -> Call:

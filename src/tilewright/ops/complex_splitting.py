@@ -39,7 +39,7 @@ GAP = 2
 
 
 @dataclass(frozen=True)
-class Tiling:
+class PartsTiling:
     """How a block of threads splits rows of an operand, tile after tile along K.
 
     Args:
@@ -57,11 +57,11 @@ class Tiling:
     packed: bool
 
     @staticmethod
-    def of(depth: int, *, turned: bool, packed: bool) -> Tiling:
+    def of(depth: int, *, turned: bool, packed: bool) -> PartsTiling:
         """The tiling for an operand of this depth."""
         if depth <= SHALLOW:
-            return Tiling(16, 256, 16, turned, packed)
-        return Tiling(32, 128, 8, turned, packed)
+            return PartsTiling(16, 256, 16, turned, packed)
+        return PartsTiling(32, 128, 8, turned, packed)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -128,7 +128,7 @@ def splitting_of_both(rank_a: int, rank_b: int) -> Kernel:
         b_im_low: Any,
         b_unit: Any,
         *,
-        tilings: tuple[Tiling, Tiling],
+        tilings: tuple[PartsTiling, PartsTiling],
         both: bool = True,
     ) -> None:
         step = 1 if both else 2
@@ -150,7 +150,7 @@ def splitting_of_both(rank_a: int, rank_b: int) -> Kernel:
     return complex_halves
 
 
-def _split(arrays: Sequence[Tensor], number: Index, tiling: Tiling, turning: Sequence[Tensor]) -> None:
+def _split(arrays: Sequence[Tensor], number: Index, tiling: PartsTiling, turning: Sequence[Tensor]) -> None:
     """Split the rows of one block: first their largest number, then their halves.
 
     Args:
@@ -192,7 +192,9 @@ def _split(arrays: Sequence[Tensor], number: Index, tiling: Tiling, turning: Seq
             tw.copy(half, array.tile(tile, (r, k)))
 
 
-def _parts(re: Tensor, im: Tensor, place: tuple[Index, Index], tiling: Tiling) -> tuple[Fragment, Fragment]:
+def _parts(
+    re: Tensor, im: Tensor, place: tuple[Index, Index], tiling: PartsTiling
+) -> tuple[Fragment, Fragment]:
     """Real and imaginary parts of a tile."""
     tile, spread = tiling.shape, tiling.spread
     if not tiling.packed:

@@ -19,7 +19,7 @@ from tilewright.lang.operations import copy, load
 from tilewright.lang.scalars import ceil_div
 from tilewright.ops.complex_parts import are_paired, as_pairs
 from tilewright.ops.complex_products import HALVES, OPERANDS, SUMS
-from tilewright.ops.complex_splitting import Tiling, splitting_of_both
+from tilewright.ops.complex_splitting import PartsTiling, splitting_of_both
 from tilewright.ops.contraction import Contraction
 from tilewright.ops.ending import Output
 from tilewright.ops.halves import UNIT, Part, once, transposed, turned
@@ -61,7 +61,7 @@ class Halves:
     name: str
     half: Part
     units: Part
-    tiling: Tiling
+    tiling: PartsTiling
     both: bool = True
 
     @staticmethod
@@ -86,7 +86,7 @@ class Halves:
             name,
             Part(dtypes.f16, (*batch, rows, depth), (*steps, 1, pitch)),
             Part(dtypes.f32, (*batch, rows), (*unit_steps, 1)),
-            Tiling.of(depth, turned=along_k, packed=are_paired(infos[name], infos[name + IMAGINARY])),
+            PartsTiling.of(depth, turned=along_k, packed=are_paired(infos[name], infos[name + IMAGINARY])),
             both,
         )
 

@@ -192,8 +192,10 @@ def plan_grouped(
     call.check_apart(updated=UPDATED)
     seen = {name: _seen(call, name, shape) for name in (*AXES, *ADDED) if name in infos}
     if wanted.alpha == 0:  # the operands are not read
-        for name, dim in (("a", 1), ("b", 1)):
-            seen[name] = _without_k(seen[name], dim)
+        for name in ("a", "b"):
+            first, _, *rest = seen[name].info.shape
+            info = replace(seen[name].info, shape=(first, 0, *rest))
+            seen[name] = Strided(seen[name].array, info)
     if "bias" not in seen:  # the first row of each matrix stands for it, and is not read
         info = infos["b"]
         (groups, _, columns), (step, _, unit) = info.shape, info.strides
@@ -247,12 +249,6 @@ def _seen(call: Call, name: str, shape: tuple[int, ...]) -> Strided:
         check_broadcast(name, info, shape)
         info = replace(info, shape=shape, strides=expanded(info, shape))
     return Strided(call.arrays[name], info)
-
-
-def _without_k(seen: Strided, dim: int) -> Strided:
-    """An operand without elements along K."""
-    shape = (*seen.info.shape[:dim], 0, *seen.info.shape[dim + 1 :])
-    return Strided(seen.array, replace(seen.info, shape=shape))
 
 
 def _check_shapes(infos: Mapping[str, ArrayInfo]) -> None:

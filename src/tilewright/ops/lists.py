@@ -206,7 +206,7 @@ class Known(NamedTuple):
     table: ListTable
 
 
-class Repeat(NamedTuple):
+class RepeatedLaunch(NamedTuple):
     """A launch that repeats an earlier one at the same addresses. It keeps no array alive.
 
     Args:
@@ -231,7 +231,7 @@ class Repeat(NamedTuple):
 
 
 _PLANS: Plans[Any] = Plans()
-_SAME: Recent[Any, Repeat] = Recent(64)
+_SAME: Recent[Any, RepeatedLaunch] = Recent(64)
 
 
 def product_of_lists(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> list[Any]:
@@ -375,7 +375,7 @@ class ListPlan:
         elif (found := self._start(lists, stream)) is not None:
             _SAME.keep((self, *at), found)
 
-    def _start(self, lists: Mapping[str, ArrayList], stream: Any) -> Repeat | None:
+    def _start(self, lists: Mapping[str, ArrayList], stream: Any) -> RepeatedLaunch | None:
         """Launch, and return a launch that repeats it, if the target has one."""
         count, table = self.table.products, self.table.filled(lists)
         first = lists["a"].shape.infos[0]
@@ -398,7 +398,7 @@ class ListPlan:
             return None
         bare = tuple(Strided(None, replace(one.info, owner=None)) for one in buffers)
         content = table[:count].tobytes()
-        found = Repeat(prepared, (*bare, count), tuple(pointers[:-1]), content, first.device)
+        found = RepeatedLaunch(prepared, (*bare, count), tuple(pointers[:-1]), content, first.device)
         found.launch(lists["a"].arrays[:1], stream)
         return found
 
