@@ -55,7 +55,7 @@ def test_loads_beyond_them_are_found() -> None:
 
 
 def test_a_constant_that_the_listing_does_not_have() -> None:
-    with pytest.raises(ListingError, match="nothing is known of the constant 'cubes'") as caught:
+    with pytest.raises(ListingError, match="unknown constant 'cubes'") as caught:
         execute(LISTING.replace("squares@", "cubes@"), [np.zeros(4, np.int32)], (1,), (4,))
     assert caught.value.line == 7
     with pytest.raises(ListingError, match=r"bytes of other are not understood: \.byte what"):

@@ -251,7 +251,7 @@ def test_accesses_out_of_bounds() -> None:
         old("ds_write_b32 v1, v0 offset:4")
     with pytest.raises(
         OutOfBoundsError,
-        match=r"a load of 4 bytes 0 bytes behind the end of argument 0 \(256 bytes\), in 1 lanes",
+        match=r"a load of 4 bytes 0 bytes after the end of argument 0 \(256 bytes\), in 1 lanes",
     ):
         old("s_waitcnt lgkmcnt(0)", "global_load_dword v2, v1, s[2:3] offset:4")
     with pytest.raises(OutOfBoundsError, match=r"a store .* argument 0"):

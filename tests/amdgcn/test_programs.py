@@ -74,7 +74,7 @@ def test_strided_arrays_and_bytes_between_their_elements(arch: str, random: np.r
 @archs
 def test_an_access_behind_an_array_is_found_with_its_line(arch: str) -> None:
     x, out = np.ones(100, F32), np.zeros(100, F32)
-    with pytest.raises(OutOfBoundsError, match="behind the end of argument 0") as found:
+    with pytest.raises(OutOfBoundsError, match="after the end of argument 0") as found:
         run(arch, "axpy", [x, np.ones(101, F32), np.zeros(101, F32), 1.0, 101], 1, 256)
     assert "global_load" in found.value.text
     with pytest.raises(OutOfBoundsError, match=r"a store of 4 bytes .* of argument 2") as found:

@@ -40,7 +40,7 @@ def test_it_contracts_halves_at_a_grade_of_precision(precision: str, count: str)
     given = ("einsum", "bsk,khd->bhsd", "2x9x40", "40x2x5", "--precision", precision, "--activation", "gelu")
     result = CliRunner().invoke(app, (*given, "--schedule", schedule, "--target", "reference"))
     assert result.exit_code == 0, result.output
-    assert f"sums {count} of these" in result.output
+    assert f"adds up {count} of them" in result.output
     assert "correct: 180 elements" in result.output
 
 

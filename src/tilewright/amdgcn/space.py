@@ -220,7 +220,7 @@ class Arrays(Space):
             elif bad < region.end:
                 why = f"{bad - region.first} bytes from the begin"
             else:
-                why = f"{bad - region.end} bytes behind the end"
+                why = f"{bad - region.end} bytes after the end"
             raise OutOfBoundsError(
                 f"{what} of {size} bytes {why} of {region.name or 'an argument'} "
                 f"({region.end - region.first} bytes), in {int((beyond | gap).sum())} lanes",

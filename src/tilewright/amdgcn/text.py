@@ -349,7 +349,7 @@ def _placed(made: Instruction, places: Mapping[str, int]) -> Instruction:
             continue
         name, half, _ = found.groups()
         if name not in places:
-            raise ListingParseError(f"nothing is known of the constant {name!r}", *made.position)
+            raise ListingParseError(f"unknown constant {name!r}", *made.position)
         apart = PLACE + places[name] - PROGRAM
         index = apart >> 32 if half == "hi" else apart & 0xFFFFFFFF
         operands[number] = replace(item, bank="constant", index=index)

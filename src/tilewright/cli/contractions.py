@@ -55,7 +55,7 @@ def einsum(
     precision: Annotated[str, typer.Option(help="How f32 is multiplied: exact, f32, tf32 or f16.")] = EXACT,
     target: TargetName = CPU.name,
     verify: EveryElement = True,
-    time: Annotated[bool, typer.Option(help="Time it beside NumPy's or PyTorch's.")] = True,
+    time: Annotated[bool, typer.Option(help="Compare its time with NumPy's or PyTorch's.")] = True,
     schedule: ScheduleText = None,
     seed: Seed = 0,
 ) -> None:
@@ -81,7 +81,7 @@ def einsum(
     if seen.batch:
         dimensions = "dimension" if seen.batch == 1 else "dimensions"
         products = f"a product of matrices for each index of {seen.batch} {dimensions}"
-    lying = f"{' and '.join(views)} seen through a view" if views else "all arrays as they lie"
+    lying = f"{' and '.join(views)} seen through a view" if views else "all arrays without a view"
     say("", f"{products}, {lying}")
     if trial.halves:
         of_halves = "one product" if trial.halves == 1 else "three products"
@@ -132,7 +132,9 @@ def complex_numbers(
     precision: Annotated[str, typer.Option(help="How f32 is multiplied: exact, f32, tf32 or f16.")] = "exact",
     target: TargetName = CPU.name,
     verify: Annotated[bool, typer.Option(help="Compare the result under a bound for each element.")] = True,
-    time: Annotated[bool, typer.Option(help="Time it beside six launches and NumPy (cuda: cuBLAS).")] = True,
+    time: Annotated[
+        bool, typer.Option(help="Compare its time with six launches and with NumPy (cuda: cuBLAS).")
+    ] = True,
     schedule: ScheduleText = None,
     seed: Seed = 0,
 ) -> None:
@@ -206,7 +208,8 @@ def scaled(
         str | None,
         typer.Option(
             metavar="ROWSxCOLUMNS",
-            help="Scales of 128 along K for so many rows of A and columns of B: 1 or 128 each, as 1x128.",
+            help="Scales of blocks: 128 along K by this number of rows of A and columns of B, 1 or 128 "
+            "each, as 1x128.",
             show_default=False,
         ),
     ] = None,
@@ -214,7 +217,7 @@ def scaled(
     activation: Activation = None,
     target: TargetName = CPU.name,
     verify: EveryElement = True,
-    time: Annotated[bool, typer.Option(help="Time it beside the passes that it replaces.")] = True,
+    time: Annotated[bool, typer.Option(help="Compare its time with the passes that it replaces.")] = True,
     schedule: ScheduleText = None,
     seed: Seed = 0,
 ) -> None:

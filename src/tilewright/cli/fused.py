@@ -130,7 +130,7 @@ def attention(
         str | None,
         typer.Option(help="Which kernel: warps or warpgroups. Default: as tw.attention.", show_default=False),
     ] = None,
-    time: Annotated[bool, typer.Option(help="Time it beside NumPy (cuda: PyTorch).")] = True,
+    time: Annotated[bool, typer.Option(help="Compare its time with NumPy's (cuda: PyTorch's).")] = True,
     seed: Seed = 0,
 ) -> None:
     """Compute softmax(Q K^T / sqrt(D)) V of random arrays, verify every element, and time it.
@@ -206,7 +206,7 @@ def chain(
         typer.Option("--fused/--two", help="One kernel, or two that store A B. Default: as tw.gemm_chain."),
     ] = None,
     target: TargetName = CPU.name,
-    time: Annotated[bool, typer.Option(help="Time it beside NumPy (cuda: PyTorch).")] = True,
+    time: Annotated[bool, typer.Option(help="Compare its time with NumPy's (cuda: PyTorch's).")] = True,
     seed: Seed = 0,
 ) -> None:
     """Compute activation(A B) C of random matrices, verify every element, and time it.
@@ -267,7 +267,7 @@ def reduce(
     dtype: Annotated[str, typer.Option(help=f"Element type: {', '.join(DTYPES)}.")] = "f16",
     activation: Activation = None,
     target: TargetName = CPU.name,
-    time: Annotated[bool, typer.Option(help="Time it beside NumPy (cuda: PyTorch).")] = True,
+    time: Annotated[bool, typer.Option(help="Compare its time with NumPy's (cuda: PyTorch's).")] = True,
     seed: Seed = 0,
 ) -> None:
     """Reduce the rows or columns of activation(A B) of random matrices, verify every number, and time it.

@@ -68,7 +68,7 @@ def gemm(
         str | None,
         typer.Option(help="Multiply measurements: elevation, profiles of a landscape with their transpose."),
     ] = None,
-    time: Annotated[bool, typer.Option(help="Time it beside NumPy (cuda: PyTorch).")] = True,
+    time: Annotated[bool, typer.Option(help="Compare its time with NumPy's (cuda: PyTorch's).")] = True,
     precision: Annotated[str, typer.Option(help="How f32 is multiplied: exact, f32, tf32 or f16.")] = "exact",
     schedule: Annotated[
         str | None,

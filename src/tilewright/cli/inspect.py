@@ -107,8 +107,8 @@ def inspect(
         bool,
         typer.Option(
             "--measure",
-            help="Bank conflicts, sectors and time of one launch on random data, by Nsight Compute, beside "
-            "what was predicted. Needs a GPU and `ncu`.",
+            help="Bank conflicts, sectors and time of one launch on random data, by Nsight Compute, next "
+            "to the predictions. Needs a GPU and `ncu`.",
         ),
     ] = False,
     launch: Annotated[bool, typer.Option("--launch", hidden=True)] = False,

@@ -351,7 +351,7 @@ def _show(made: Profile, roof: Roofs) -> None:
     most = f"{roof.at(intensity) / 1e12:.4g} TFlops at {intensity:.4g} operations per byte"
     say("roof", f"{most}; {roof.source}")
     sets, each, cache = made.result.buffers.values()
-    cold = f"{sets} sets of arrays of {each} bytes in turn, beside a second-level cache of {cache}"
+    cold = f"{sets} sets of arrays of {each} bytes used in turn; the second-level cache has {cache}"
     say("numbers", f"{made.result.subject.distribution}; {cold}")
     if made.result.clock:
         say("clock", ", ".join(f"{value:.4g} {name}" for name, value in made.result.clock.items()))

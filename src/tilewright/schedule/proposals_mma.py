@@ -166,7 +166,7 @@ def background_copies(question: Question) -> Iterator[Candidate]:
             chosen = replace(chosen, tile=(128, columns, depth), warps=warps, stages=3)
     if question.exceeds_grid:
         chosen = replace(chosen, blocks=EACH_PROCESSOR * question.processors)
-    rule = "the larger tile" if chosen.tile[0] > 64 else "the tile of which there are more"
+    rule = "the larger tile" if chosen.tile[0] > 64 else "the tile that makes more blocks"
     proposed = {widened(chosen, question): rule}
     unit_m, unit_n, _ = chosen.atom.shape
     for rows, columns, stages in product((64, 128), (64, 128), (2, 3, 4)):

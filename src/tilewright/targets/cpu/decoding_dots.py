@@ -125,7 +125,7 @@ def _tables(form: PanelForm, lines: Sequence[str], made: str, arrays: int, eleme
     body = "\n".join(f"    {line}" for line in lines)
     numbers = ", ".join(f"{value}f" for value in form.values())
     return f"""\
-// to[{CODES} * n + code]: what is computed of a code, and of what belongs to a column.
+// to[{CODES} * n + code]: the value of a code, given the numbers of a column.
 template <bool SIMPLE>
 static void {SELF}(float* to, const {form.storage}*{given}, Index columns) {{
 {header(CODES)}  const vector raw = {{{numbers}}};

@@ -52,7 +52,7 @@ def grouping(columns: int, lanes: int) -> str:
   typedef int lanes __attribute__((vector_size({lanes * LANE_BYTES}), aligned(4)));
   typedef signed char bytes __attribute__((vector_size({lanes}), aligned(1)));"""
     return f"""\
-// groups of neighbours along k of a panel b[k][n]; what lies past its depth counts as 0
+// groups of neighbours along k of a panel b[k][n]; elements past its depth count as 0
 static void {SELF}(int* groups, const signed char* b, Index depth) {{
 {kinds}
 #if {_vnni(lanes)}

@@ -69,8 +69,8 @@ DEVICE float {name}(float a, float b) {{
         for name, text in prelude.EXTREMES.items()
     },
     "round_to_tf32": """
-// As cvt.rna.tf32.f32, in as many instructions; but what that makes infinite is cut off, and so are NaNs,
-// of which those whose upper bits are zero become infinite.
+// Like cvt.rna.tf32.f32, in the same number of instructions; but truncates numbers that would become
+// infinite, and NaNs: a NaN whose upper bits are zero becomes infinite.
 DEVICE float round_to_tf32(float x) {
   const unsigned bits = __float_as_uint(x);
   return __uint_as_float((fabsf(x) < 0x1.ffep127f ? bits + 0x1000u : bits) & 0xffffe000u);

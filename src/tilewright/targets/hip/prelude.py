@@ -97,7 +97,7 @@ DEVICE bf16_t float_to_bf16(float x) {
 }""",
     "double_to_float_odd": """
 DEVICE float double_to_float_odd(double x) {
-  // Of the two neighbours of what is no float the odd one: a second rounding then sees no tie.
+  // A number that is no float becomes its odd neighbour: a second rounding then sees no tie.
   const float near = (float)x;
   const unsigned bits = BITS_OF(near);
   if (near == x || x != x || bits & 1) return near;
@@ -214,7 +214,7 @@ def _of_integers() -> dict[str, str]:
             large = f"x >= {1 << 53}{end}" + (f" || x <= -{1 << 53}{end}" if low else "")
             found[f"{called}_to_float_odd"] = f"""
 DEVICE float {called}_to_float_odd({name} x) {{
-  // Of large numbers the last bits are told from zeros alone: what is left is a double.
+  // The last bits of large numbers are folded into one, so that the rest fits a double.
   const {name} kept = (x >> 11 | ((x & 0x7ff) != 0)) * 2048;
   return double_to_float_odd((double)({large} ? kept : x));
 }}"""

@@ -83,7 +83,7 @@ static void multiply_bytes(const signed char* a, const int* b, int* c, Index dep
     }
 }
 
-// groups of neighbours along k of a panel b[k][n]; what lies past its depth counts as 0
+// groups of neighbours along k of a panel b[k][n]; elements past its depth count as 0
 static void group_panel(int* groups, const signed char* b, Index depth) {
   typedef int lanes __attribute__((vector_size(32), aligned(4)));
   typedef signed char bytes __attribute__((vector_size(8), aligned(1)));
