@@ -156,6 +156,14 @@ def test_what_cannot_be_kept_is_returned(known: Path) -> None:
     assert not [*known.rglob(f"*{files.SUFFIX}")]
 
 
+def test_without_a_cache_an_object_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise PermissionError("no folder")
+
+    monkeypatch.setattr(Cache, "get_or_build", fail)
+    assert [kept(["a"], lambda number=number: number, META) for number in (1, 2)] == [1, 2]
+
+
 @pytest.mark.parametrize("error", [TypeError, pickle.PicklingError, tw.TilewrightError])
 def test_the_errors_of_what_makes_it_are_raised(error: type[Exception]) -> None:
     def fail() -> None:

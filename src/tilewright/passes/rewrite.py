@@ -99,6 +99,8 @@ class Rewriter:
                 self.symbols[op.index] = index
             body = self.block(op.body)
             rebuilt: Op = replace(op, index=index, start=start, stop=stop, body=body)
+        elif not (self.values or self.symbols or op.regions):
+            rebuilt = op  # nothing is replaced so far
         else:
             kept = {f.name: getattr(op, f.name) for f in fields(op) if f.name != "location"}
             defined = {name for name, role in op.roles.items() if role == "defines"}

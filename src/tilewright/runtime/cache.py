@@ -414,6 +414,8 @@ def kept(parts: Sequence[str], make: Callable[[], Made], meta: Mapping[str, obje
 
     try:
         entry = Cache.default().get_or_build(key([source, *parts]), SUFFIX, build, meta, is_quick=True)
+    except OSError:  # the compiler, which needs the cache too, says what is wrong
+        return made[0] if made else make()
     except (pickle.PicklingError, AttributeError, TypeError, RecursionError):
         if not made:  # the error is of `make`
             raise

@@ -13,12 +13,14 @@ An empty variable counts as unset.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 from typing import Protocol, TypeVar
 
 from tilewright import tracebacks
@@ -196,6 +198,52 @@ def renew_after_fork(owner: Owner) -> Owner:
     """Call ``owner.renew()`` in every forked child, as long as the owner lives."""
     _owners.add(owner)
     return owner
+
+
+class CollectorPause:
+    """Pauses Python's garbage collector for a block: making a kernel fills memory with objects that stay.
+
+    The collector would go through all of them again and again, and find nothing.  Blocks may be nested, and
+    run in several threads; the collector goes on when the last one ends, if it was on when the first began.
+
+    Example:
+        >>> import gc
+        >>> with CollectorPause() as pause, pause:
+        ...     gc.isenabled()
+        False
+        >>> gc.isenabled()
+        True
+    """
+
+    def __init__(self) -> None:
+        self._inside, self._was_on = 0, False
+        self._lock = RLock()  # a signal handler may make a kernel, too
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Let the collector go on in a forked child, in which the other threads' blocks never end."""
+        self._lock = RLock()
+        if self._inside and self._was_on:
+            gc.enable()
+        self._inside = 0
+
+    def __enter__(self) -> CollectorPause:
+        with self._lock:
+            if not self._inside:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._inside += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside = max(self._inside - 1, 0)  # 0 in a child that was forked within the block
+            if not self._inside and self._was_on:
+                gc.enable()
+
+
+COLLECTOR_PAUSE = CollectorPause()
+"""The pause of this process."""
 
 
 def _renew_all() -> None:

@@ -19,6 +19,7 @@ from tilewright.namespaces import part
 from tilewright.runtime import recent
 from tilewright.runtime.arrays import ArrayInfo, described
 from tilewright.runtime.backends import arch_named, arch_of, backend_for, backend_named, processors_of
+from tilewright.runtime.environment import COLLECTOR_PAUSE
 from tilewright.runtime.executable import Backend, Executable
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.reads import Reads
@@ -313,34 +314,48 @@ class Builds:
             shapes: extents of the arrays, from which a dataflow kernel's schedule is chosen.
         """
         traced_for = written_for or arch_of(backend, arch)
-        made = self._explicit(specs, traced_for, shapes or {}, processors_of(backend.name, traced_for))
+        with COLLECTOR_PAUSE:
+            made = self._explicit(specs, traced_for, shapes or {}, processors_of(backend.name, traced_for))
         key = (backend.name, arch or backend.arch_name(), traced_for, made.schedule, *made.specs.items())
         found = self._executables.get(key)
         if found is None:
-            checked = []
-
-            def lowered() -> tuple[Kernel, EmittedText | None]:
-                kernel = self._traced(made, traced_for)
-                broken = [*verify.violations(kernel), *backend.violations(kernel, arch)]
-                if broken:
-                    raise LegalityError(kernel.name, backend.name, broken)
-                check(kernel, made.flow)
-                checked.append(kernel)
-                return kernel, backend.listing(kernel, arch)
-
-            if made.flow is not None and TARGETS[backend.name].machine_code:
-                parts = ["kernel", *made.described(traced_for), backend.name, key[1]]
-                meta = {"kernel": self._program.name, "target": backend.name, "arch": key[1]}
-                kernel, listing = part(KEPT)(parts, lowered, meta)
-            else:
-                kernel, listing = lowered()
-            if not checked:
-                self._traces.keep((made.schedule, traced_for, *made.specs.items()), kernel)
-                check(kernel, made.flow)
+            with COLLECTOR_PAUSE:
+                kernel, listing = self._lowered(made, traced_for, backend, arch, check)
             compiled = _compile(backend, kernel, arch, listing)
             found = replace(compiled, schedule=made.schedule, flow=made.flow)
             self._executables.keep(key, found)
             recent.enter(found)
+        return found
+
+    def _lowered(
+        self,
+        made: Explicit,
+        traced_for: Arch,
+        backend: Backend,
+        arch: str | None,
+        check: Callable[[Kernel, Flow | None], object],
+    ) -> tuple[Kernel, EmittedText | None]:
+        """Return a legal kernel and its text; those of flows are kept for later processes."""
+        checked = []
+
+        def lowered() -> tuple[Kernel, EmittedText | None]:
+            kernel = self._traced(made, traced_for)
+            broken = [*verify.violations(kernel), *backend.violations(kernel, arch)]
+            if broken:
+                raise LegalityError(kernel.name, backend.name, broken)
+            check(kernel, made.flow)
+            checked.append(kernel)
+            return kernel, backend.listing(kernel, arch)
+
+        if made.flow is None or not TARGETS[backend.name].machine_code:
+            return lowered()
+        name = arch or backend.arch_name()
+        parts = ["kernel", *made.described(traced_for), backend.name, name]
+        meta = {"kernel": self._program.name, "target": backend.name, "arch": name}
+        found: tuple[Kernel, EmittedText | None] = part(KEPT)(parts, lowered, meta)
+        if not checked:
+            self._traces.keep((made.schedule, traced_for, *made.specs.items()), found[0])
+            check(found[0], made.flow)
         return found
 
 

@@ -70,6 +70,8 @@ def rewrite(value: Any, change: Callable[[Sym], Int], only: Collection[Sym] | No
         change: gives the replacement of a symbol.
         only: the symbols that change; parts without them are kept as they are.
     """
+    if type(value) is int:
+        return value
     if only is not None and isinstance(value, Expr | Cond) and _symbols(value).isdisjoint(only):
         return value
     match value:
@@ -100,7 +102,7 @@ def substitute(value: Any, mapping: Mapping[Sym, Int]) -> Any:
         >>> substitute(i * 4 + 1, {i: 2})
         9
     """
-    return rewrite(value, lambda sym: mapping.get(sym, sym), mapping.keys())
+    return rewrite(value, lambda sym: mapping.get(sym, sym), mapping.keys()) if mapping else value
 
 
 def elements(value: Any) -> tuple[Element, ...]:
