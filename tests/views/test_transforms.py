@@ -289,6 +289,7 @@ def test_merging_what_was_unmerged_gives_the_view_back() -> None:
         (Slice((8, None)), r"outside its extent \[0, 8\)"),
         (Slice((-9, None)), r"outside its extent \[0, 8\)"),
         (Slice(((0, 9), None)), r"outside its extent \[0, 8\)"),
+        (Slice((1, None), (-1, 4)), r"dimension 4 is none of the 2 dimensions; nearest legal choice: 1"),
         (Slice(((4, 4), None)), "is empty"),
         (Pad((-1, 0), (0, 0)), "Slice makes a tensor smaller"),
         (PadTo((0, 1)), "least is 1"),

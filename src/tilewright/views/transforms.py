@@ -254,6 +254,12 @@ class Slice:
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
         _check_rank("slice", self.at, view)
+        rank = len(self.at)
+        if wrong := [dim for dim in self.edges if not -rank <= dim < rank]:
+            raise LayoutError(
+                f"slice has edges={self.edges}: dimension {wrong[0]} is none of the {rank} dimensions; "
+                f"nearest legal choice: {min(max(wrong[0], -rank), rank - 1)}"
+            )
         shape: list[Int] = []
         start: list[Int] = []
         for dim, (part, extent) in enumerate(zip(self.at, view.shape, strict=True)):
