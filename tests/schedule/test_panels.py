@@ -145,6 +145,16 @@ def test_few_tiles_serve_all_shapes(threads: int) -> None:
     assert used <= {(rows, columns) for rows in ROWS for columns in COLUMNS}
 
 
+@pytest.mark.parametrize("shape", [(2048, 256, 256), (100, 33, 64), (128, 1000, 256), (3000, 129, 64)])
+def test_tiles_that_are_computed_as_a_whole_are_no_larger_than_the_problem(
+    shape: tuple[int, int, int],
+) -> None:
+    for least in ((0, 0), (0, min(shape[1], COLUMNS[-1]))):
+        tile = tile_for(shape, 2, least)
+        for extent, side, sides in zip(shape, tile, (ROWS, COLUMNS), strict=False):
+            assert not any(extent <= smaller < side for smaller in sides)
+
+
 @pytest.mark.parametrize(("threads", "loss"), [(2, 1.01), (8, 1.05)])
 def test_tiles_are_near_the_best_of_many(threads: int, loss: float) -> None:
     """Beside tiles of every multiple of 48 rows and 64 columns, by the same estimate, in the mean."""

@@ -65,9 +65,9 @@ def candidates(question: Question) -> Iterator[Candidate]:
     """
     yield from _small(question)
     yield from _few_rows(question)
-    balanced = not question.stores_lines and not any(
-        isinstance(node, Reduce) for node in question.form.flow.walk()
-    )
+    flow = question.form.flow
+    reduces = any(isinstance(node, Reduce) for node in flow.walk())
+    balanced = not (question.stores_lines or reduces or flow.grouped is not None)
     shape, threads = question.shape, question.processors
     chosen = tile_for(shape, threads, question.covered, balanced=balanced)
     start = START if question.items > 1 else 0
@@ -176,7 +176,8 @@ def tile_for(
 ) -> tuple[int, int]:
     """Rows and columns of a good tile for a problem.
 
-    Among tiles that are about as fast it is the largest, so that more shapes share a kernel.
+    Among tiles that are about as fast it is the largest, so that more shapes share a kernel.  Tiles that
+    are not cut to shares are computed as a whole, so they are no larger than the problem.
 
     Args:
         shape: extents (M, N, K).
@@ -186,11 +187,21 @@ def tile_for(
 
     Example:
         >>> tile_for((2048, 2048, 2048), 2), tile_for((64, 64, 65536), 2)
-        ((768, 1024), (768, 32))
+        ((768, 1024), (96, 32))
     """
-    times = {tile: tile_time(tile, shape, threads, balanced=balanced) for tile in tiles_for(least)}
+    tiles = tiles_for(least)
+    if not balanced:
+        tiles = [
+            tile for tile in tiles if _fits(tile[0], ROWS, shape[0]) and _fits(tile[1], COLUMNS, shape[1])
+        ]
+    times = {tile: tile_time(tile, shape, threads, balanced=balanced) for tile in tiles}
     enough = min(times.values()) * TOLERANCE
     return max((tile for tile, time in times.items() if time <= enough), key=lambda tile: tile[0] * tile[1])
+
+
+def _fits(side: int, sides: tuple[int, ...], extent: int) -> bool:
+    """Whether no smaller side holds the extent."""
+    return not any(extent <= other < side for other in sides)
 
 
 def tile_time(

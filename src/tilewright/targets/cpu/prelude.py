@@ -12,12 +12,16 @@ MACROS = """\
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety) unroll(disable)")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
-#define INDEPENDENT _Pragma("GCC ivdep")
+#define INDEPENDENT _Pragma("GCC ivdep") _Pragma("GCC unroll 1")
 #endif
 
 typedef long long Index;
 """
-"""INDEPENDENT loops carry no element from one turn to the next."""
+"""INDEPENDENT loops carry no element from one turn to the next.
+
+GCC would unroll a loop of up to 16 turns before it makes vectors of them, forget that turns are independent,
+and move single elements.
+"""
 
 INTEGERS: dict[str, tuple[tuple[str, ...], str]] = {
     name: (("quotient",) if name == "remainder" else (), f"static inline {text}")
@@ -107,7 +111,7 @@ static inline Real clamp(Real x, Real low, Real high) {
 }"""
 
 _TAKE_TICKET_OF = """\
-// counter += 1, and from of - 1 to 0; returns the old value.
+// counter += 1, and from of - 1 to 0; gives what it was.
 static inline unsigned take_ticket_of(unsigned* counter, unsigned of) {
   unsigned old = __atomic_load_n(counter, __ATOMIC_RELAXED);
   while (!__atomic_compare_exchange_n(counter, &old, old + 1 < of ? old + 1 : 0, true, __ATOMIC_ACQ_REL,
@@ -119,8 +123,8 @@ _AWAIT_COUNTER = """\
 extern "C" int sched_yield(void);
 extern "C" int clock_gettime(int clock, void* time);
 
-// Return whether the counter reached the value.  board: the next block; the number of a wait that cannot end;
-// threads inside; threads that wait.  If all threads wait for two seconds, none is left to count.
+// Whether the counter came to the value.  board: the next block; which wait cannot end; threads inside; those
+// that wait.  If all of them wait for two seconds, nobody is left who could count.
 static bool await_counter(const unsigned* counter, unsigned value, long long* board, long long number) {
   if (__atomic_load_n(counter, __ATOMIC_ACQUIRE) >= value) return true;
 #if defined(__APPLE__)
