@@ -94,8 +94,8 @@ def test_counters_start_at_zero_every_time(target: str) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"X": 1}, r"kernel scale: X= is none of the numbers .* \(alpha\)"),
-        ({"beta": 1.0}, "kernel scale: beta= is none of the numbers"),
+        ({"X": 1}, r"kernel scale: X= is not one of the numbers .* \(alpha\)"),
+        ({"beta": 1.0}, "kernel scale: beta= is not one of the numbers"),
         ({"alpha": "two"}, "alpha='two' must be a number"),
         ({"stream": 7}, "stream=7 is for GPUs; the cpu target runs before it returns; .* stream=None"),
     ],
@@ -112,7 +112,7 @@ def test_what_a_call_refuses(given: dict[str, Any], message: str) -> None:
 
 def test_an_integer_is_fixed_when_it_is_prepared() -> None:
     again = count.bind().prepare(np.zeros(64, np.float32), 3, target="cpu")
-    with pytest.raises(tw.LaunchError, match=r"turns= is none of the numbers .*\(it has none\)"):
+    with pytest.raises(tw.LaunchError, match=r"turns= is not one of the numbers .*\(it has none\)"):
         again(turns=4)
 
 
