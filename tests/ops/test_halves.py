@@ -112,7 +112,7 @@ def assert_split(x: Any, high: Any, low: Any, unit: Any, *, both: bool) -> None:
 def test_a_tile_that_is_too_shallow_is_refused() -> None:
     given = [wild(np.random.default_rng(2), (2, 9, SHALLOW + 1), "k") for _ in range(2)]
     tiling = Tiling.of(9, SHALLOW, along_rows=False)
-    with pytest.raises(tw.LaunchError, match=f"K is {SHALLOW} at most"):
+    with pytest.raises(tw.LaunchError, match=f"K must be at most {SHALLOW}"):
         splitting_of_both(1, 1).bind(tilings=(tiling, tiling), both=True)(
             *given[0], *given[1], target="reference"
         )
