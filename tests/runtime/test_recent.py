@@ -131,7 +131,7 @@ def test_a_thousand_shapes_leave_at_most_the_bound_of_libraries(monkeypatch: pyt
     first = double.compile(x, y, target="cpu", seed=-1)
     entry = first.handle[0]
 
-    def compile_quickly(self: Any, kernel: Any, arch: Any) -> Executable:
+    def compile_quickly(self: Any, kernel: Any, arch: Any, listing: Any = None) -> Executable:
         launcher = Launcher(Library(entry.data), first.listing.entry, first.listing.shared_bytes)  # type: ignore[union-attr]
         return Executable("cpu", "x", first.kernel, first.listing, handle=(entry, launcher))
 
