@@ -297,6 +297,15 @@ def test_what_lies_otherwise_is_looked_at(forgotten: Driver) -> None:
         assert Bound.planned.__code__ in functions
 
 
+def test_a_repeated_call_of_several_launches_asks_only_its_arrays_for_a_stream(forgotten: Driver) -> None:
+    """Its other arguments have no stream, and arrays without a framework have none to give."""
+    a, b = (array((1031, 1999), tw.f16), array((1999, 1021), tw.f16))
+    for _ in range(4):
+        before = len(forgotten.launched)
+        tw.matmul(a, b, array((1031, 1021), tw.f16), alpha=0.5, activation="relu")
+        assert len(forgotten.launched) == before + 2
+
+
 @pytest.mark.parametrize("element", [tw.f32, tw.f64])
 def test_floats_are_written_the_short_way_as_ever(element: tw.DType) -> None:
     number = NumberSlot(0, "alpha", element, 8)

@@ -146,7 +146,9 @@ class Replay:
             # A kernel ignores numbers beyond its parameters.
             prepared.launch((*pick(arrays), *numbers), pointers, stream)
             return arrays
-        handle, stream = stream_on(self.device, arrays, stream)
+        # A whole call has other values beside its arrays.
+        read = [arrays[at] for one in self.launches for at in one.places if at >= 0]
+        handle, stream = stream_on(self.device, read, stream)
         with part(SCRATCH)(self.scratch_bytes or 1, self.device, handle) as start:
             addresses = (*at, start)  # `IN_SCRATCH` is the last one
             for prepared, _, offsets, pick in self.launches:
