@@ -75,7 +75,7 @@ def assert_right(a: Any, b: Any, made: Any) -> None:
     off = np.abs(made.astype(np.float64) - want)
     assert (off <= bound).all(), f"{(off / bound).max():.3} of the bound"
     lost = a[..., -1:] @ b[..., -1:, :]
-    assert (np.abs(lost) > 2 * bound).mean() > 0.5, "what is lost would go unnoticed"
+    assert (np.abs(lost) > 2 * bound).mean() > 0.25, "what is lost would go unnoticed"  # deep K: a third
 
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
