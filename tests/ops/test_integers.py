@@ -12,7 +12,7 @@ from tests.targets.hip.machine import ARCHS, machines
 import tilewright as tw
 from tilewright.ops.products import plain
 from tilewright.ops.results import whole_product
-from tilewright.ops.wanted import asked
+from tilewright.ops.wanted import Wanted
 from tilewright.runtime.arrays import describe
 
 Array = np.ndarray[Any, Any]
@@ -225,7 +225,7 @@ def test_the_text_of_gpus_compiles_without_spills(
     first: str, second: str, atom: str, target: str, arch: str
 ) -> None:
     pair = {"a": describe(drawn((300, 260), first)), "b": describe(drawn((260, 200), second))}
-    whole = whole_product({name: one.dtype for name, one in pair.items()}, asked())
+    whole = whole_product({name: one.dtype for name, one in pair.items()}, Wanted())
     assert whole is not None
     assert whole.multiplied == tw.dtype(atom)
     shapes = [(whole.read(one.dtype, on_gpu=True), *one.shape) for one in pair.values()]

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.argument_checks import MOST
+from tilewright.calls import launches
 from tilewright.dtypes import DType
 from tilewright.ops.planning import ARRAYS, multiplied, plan_of
 from tilewright.ops.replay import Done, Located, Replay, called, remember, repeated
-from tilewright.ops.wanted import NO_DROPOUT, Wanted, asked, dropout_of, said
+from tilewright.ops.wanted import NO_DROPOUT, Wanted, check_splitting, dropout_of, said
 from tilewright.runtime.plans import Plans
 from tilewright.runtime.shortcuts import Shortcuts
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
@@ -21,6 +22,7 @@ _SHORTCUTS = Shortcuts()
 
 
 @repeated(_PLANS, ARRAYS, _SHORTCUTS)
+@launches
 def matmul(
     a: Any,
     b: Any,
@@ -153,9 +155,9 @@ def matmul(
         numbers += wanted.dropped.numbers
 
     def first(located: Sequence[Located]) -> Done:
-        given, checked = dict(zip(ARRAYS, arrays, strict=True)), asked(*wanted)
-        of_call = ("matmul", given, checked, stream, located)
-        done = multiplied(*of_call, lambda call: plan_of(call, checked))
+        check_splitting(wanted)
+        of_call = ("matmul", dict(zip(ARRAYS, arrays, strict=True)), wanted, stream, located)
+        done = multiplied(*of_call, lambda call: plan_of(call, wanted))
         is_plain = wanted == Wanted() and stream is None and all(one is None for one in arrays[3:])
         if done.record is not None and is_plain:
             remember(_SHORTCUTS, done.record, (a, b, done.result))

@@ -14,7 +14,7 @@ from tilewright.functions.derivatives import DERIVATIVES
 from tilewright.ops.ending import ACTIVATIONS, LateTerms
 from tilewright.runtime.binding import number as held_number
 from tilewright.schedule.question import Splitting
-from tilewright.schedule.schedule import REDUCTIONS, Reduction, Schedule, SplitK
+from tilewright.schedule.schedule import REDUCTIONS, Schedule
 
 F32, F16 = "f32", "f16"
 HALVES_OF = {F32: 2, F16: 1}
@@ -120,33 +120,6 @@ class Wanted(NamedTuple):
         """The caller's constraints on the schedule, or None."""
         splitting = Splitting(self.split_k, self.reduction, self.batch_invariant)
         return splitting if self.schedule is None and splitting != Splitting() else self.schedule
-
-
-@launches.of("matmul")
-def asked(
-    alpha: complex = 1.0,
-    beta: complex | None = None,
-    activation: str | None = None,
-    precision: str = "exact",
-    out_dtype: DType | str | None = None,
-    schedule: Schedule | None = None,
-    target: str | None = None,
-    split_k: SplitK | None = None,
-    reduction: Reduction | None = None,
-    batch_invariant: bool = False,
-    derivative: str | None = None,
-    saturate: bool = False,
-    dropped: Dropout = NO_DROPOUT,
-) -> Wanted:
-    """The arguments of `matmul` besides its arrays, with their types checked.
-
-    Raises:
-        LaunchError: an argument of another kind.
-    """
-    how = (schedule, target, split_k, reduction, batch_invariant)
-    wanted = Wanted(alpha, beta, activation, precision, out_dtype, *how, derivative, saturate, dropped)
-    check_splitting(wanted)
-    return wanted
 
 
 def check_splitting(wanted: Wanted, op: str = "matmul") -> None:
