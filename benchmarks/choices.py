@@ -28,8 +28,7 @@ from reporting import ROOT, table
 
 from tilewright.runtime import tables
 from tilewright.schedule.choice import choose
-from tilewright.schedule.fallback import with_fallback
-from tilewright.schedule.legality import reasons
+from tilewright.schedule.legality import reasons, with_fallback
 from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import (

@@ -65,6 +65,47 @@ class Rates:
 
 
 @dataclass(frozen=True)
+class TimeConstants:
+    """Times of an architecture that no data sheet says; fitted to times of products.
+
+    The defaults are those of Hopper, also for GPUs that were not measured.
+
+    Args:
+        launch_us: time of a kernel that does nothing.
+        cluster_us: additional time of a launch in clusters.
+        arrival_us: time from the request of a stage to its arrival.
+        step_us: time of a step of one group of warps besides its multiplication: to wait and to release.
+        copied_step_us: time of a step if the warps that multiply asynchronously also copy.
+        access_clocks: clocks of one access of a warp that copies.
+        outside: cost of such an access outside the array, relative to one inside.
+        store_clocks: clocks of one access of a warp that stores results.
+        reading: share of the reads from shared memory that multiply-adds do not hide.
+        cut: additional cost of a cache line of a row that does not begin at a line, relative to its bytes.
+        dirty: share of the second-level cache that is written back while the first bytes come.
+        ticket_us: time until the parts of K have met.
+        part_bytes_per_us: rate at which a block reads the sums of other parts.
+        synchronous: rate of ``mma.sync`` relative to the machine's rate of multiplication, without f64.
+        source: what the constants were fitted to; empty for a machine that was not measured.
+    """
+
+    launch_us: float = 5.05
+    cluster_us: float = 0.77
+    arrival_us: float = 0.7
+    step_us: float = 0.12
+    copied_step_us: float = 0.37
+    access_clocks: float = 2.7
+    outside: float = 0.63
+    store_clocks: float = 24.0
+    reading: float = 0.72
+    cut: float = 1.45
+    dirty: float = 0.61
+    ticket_us: float = 0.97
+    part_bytes_per_us: float = 3.4e4
+    synchronous: float = 1.0
+    source: str = ""
+
+
+@dataclass(frozen=True)
 class BulkRules:
     """Requirements of bulk tensor copies.
 
@@ -117,6 +158,7 @@ class Arch:
         vector_bytes: width of a processor's vector register.
         vector_registers: number of vector registers.
         rates: its peak rates, if known.
+        times: constants of the estimate of time.
     """
 
     name: str
@@ -148,6 +190,7 @@ class Arch:
     vector_bytes: int = 0
     vector_registers: int = 0
     rates: Rates | None = None
+    times: TimeConstants = TimeConstants()
 
     def __repr__(self) -> str:
         return f"<{self.vendor} {self.name}>"

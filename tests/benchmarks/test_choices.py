@@ -78,3 +78,20 @@ def test_constants_are_fitted() -> None:
     before, after = (float(loss) for loss in re.findall(r"^loss ([\d.]+)", said, re.MULTILINE))
     assert 0 < after <= before
     assert re.search(r"^ticket_us = [\d.]+$", said, re.MULTILINE)
+
+
+def test_the_estimate_is_compared_with_the_models_and_its_choice_with_theirs() -> None:
+    status, said = run("--fit", "--draws", 1, "--quick", 16, script="estimates.py")
+    assert status == 0, said
+    rows = re.findall(r"^all products +\d+ +([\d.]+) +([\d.]+) +\d+ +([\d.]+) +([\d.]+)$", said, re.MULTILINE)
+    assert len(rows) == 2, "the H200, and the H100 of which nothing is fitted"
+    for own, own_far, models, models_far in (map(float, row) for row in rows):
+        assert own < models
+        assert own_far < models_far
+    found = re.findall(
+        r"^share of the fastest, choice of the ([\w, ]+): ([\d.]+) in the mean", said, re.MULTILINE
+    )
+    shares = {name: float(mean) for name, mean in found}
+    assert shares["estimate"] > 0.93
+    assert shares["rules, if not slower"] >= shares["rules"] - 0.01
+    assert re.search(r"^launch_us=[4-6]\.\d+, ", said, re.MULTILINE), "the launch is found from products"

@@ -159,6 +159,33 @@ def test_the_number_of_parts_of_k_is_shown_and_how_it_came_about() -> None:
     assert f"K in {parts} parts: {chosen.schedule.blocks} blocks" in chosen.rule
 
 
+WHY = ("profile", "gemm", 256, 6144, 4096, "--target", "cuda", "--dtype", "bf16", "--layout", "nt", "--why")
+
+
+def test_the_parts_of_the_estimate_are_said_without_a_gpu(directory: Path) -> None:
+    kept = directory / "why.json"
+    shown = good(*WHY, "--arch", "sm_90a", "--json", kept)
+    found = json.loads(kept.read_text())
+    assert found["constants"].startswith("2,611 products on an H200")
+    choice, other = found["choice"], found["runner-up"]
+    assert choice["schedule"] != other["schedule"]
+    for one in (choice, other):
+        parts = one["parts_us"]
+        assert max(parts.values()) < one["total_us"] < sum(parts.values())
+        assert parts["memory"] == pytest.approx(
+            2 * (256 * 4096 + 4096 * 6144 + 256 * 6144) / 4.25e6, abs=0.01
+        )
+        assert one["schedule"] in shown
+        assert f"limited by {one['limit']}; by the rule: {one['rule']}" in shown
+    assert f"{choice['total_us']:.2f}" in shown
+
+
+def test_a_card_that_was_not_measured_is_named() -> None:
+    shown = good(*WHY, "--arch", "sm_80")
+    assert "nothing on sm_80: rates of its data sheet" in shown
+    assert "MMA_BF16" in shown
+
+
 def profile_of_reference() -> Any:
     gemm = Gemm((8, 8, 8), "f32", "nn", "exact", "reference")
     return profile(gemm, effort=Effort(seconds=0.0, warm_up_seconds=0.0, least=1), processes=1)
@@ -197,6 +224,8 @@ def test_a_table_of_another_version_is_refused_by_the_command(directory: Path) -
 REFUSED = [
     (("profile", "gemm", 8, 8), "2 extents (8 8); give three for each product, e.g. tilewright profile"),
     (("profile", "gemm", 8, 8, 8, 9, 9, 9), "2 products; profile takes one"),
+    (("profile", "gemm", 8, 8, 8, "--why"), "no rates are known of"),
+    (("profile", "gemm", 8, 8, 8, "--arch", "sm_80"), "--arch sm_80 without --why"),
     (("profile", "conv", 8, 8, 8), "unknown operation 'conv'; choose one of gemm"),
     (("profile", "gemm", 8, 8, "x"), "'x', which is not a whole number"),
     (("profile", "gemm", 8, 0, 8), "extents [8, 0, 8]; the extents M N K must be three positive"),

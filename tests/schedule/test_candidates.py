@@ -10,7 +10,7 @@ import tilewright as tw
 from tilewright.ops.products import plain
 from tilewright.runtime.kernel import Bound
 from tilewright.schedule.choice import candidates, choose
-from tilewright.schedule.fallback import with_fallback
+from tilewright.schedule.legality import with_fallback
 from tilewright.schedule.question import Candidate, Question
 
 

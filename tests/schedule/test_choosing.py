@@ -10,9 +10,8 @@ import pytest
 import tilewright as tw
 from tilewright.runtime.specialise import spec_of
 from tilewright.schedule.choice import choose
-from tilewright.schedule.fallback import with_fallback
 from tilewright.schedule.form import form_of
-from tilewright.schedule.legality import check
+from tilewright.schedule.legality import check, with_fallback
 from tilewright.schedule.question import Question, coarse, extents_of
 from tilewright.targets.target import TARGETS
 

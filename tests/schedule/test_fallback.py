@@ -11,9 +11,8 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.ir import verify
-from tilewright.schedule.fallback import with_fallback
 from tilewright.schedule.form import form_of
-from tilewright.schedule.legality import reasons
+from tilewright.schedule.legality import reasons, with_fallback
 from tilewright.targets import cuda
 
 from .forms import AMPERE, BULK, FORMS, HOPPER, expanded, flow_of, specs

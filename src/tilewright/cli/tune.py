@@ -44,7 +44,7 @@ from tilewright.tune.gemm import Gemm
 from tilewright.tune.journal import TuningFiles
 from tilewright.tune.machine import machine
 from tilewright.tune.measure import Effort
-from tilewright.tune.profiling import Profile
+from tilewright.tune.profiling import Profile, constants_source, reasons_of
 from tilewright.tune.profiling import profile as profiled
 from tilewright.tune.tuner import Tuner
 
@@ -277,6 +277,13 @@ def profile(
         Path | None, typer.Option("--plot", help="Draw the roofline: .png, .svg or .pdf.")
     ] = None,
     seed: Seed = 0,
+    why: Annotated[
+        bool,
+        typer.Option("--why", help="Only say the parts of the estimated time: the choice and the runner-up."),
+    ] = False,
+    arch: Annotated[
+        str | None, typer.Option(help="With --why: an architecture, e.g. sm_80. Default: this machine's.")
+    ] = None,
 ) -> None:
     """List every schedule that the rules propose for a product: its time, or why it is refused.
 
@@ -292,6 +299,13 @@ def profile(
     for path in filter(None, (json_, plot)):
         check_output(path)
     bar, (gemm,) = ProgressBar(), found
+    if why or arch is not None:
+        if not why:
+            raise UsageError(
+                f"--arch {arch} without --why: candidates are measured on this machine; nearest: --why"
+            )
+        _explain(gemm, arch, json_)
+        return
     streams = contextlib.ExitStack()
     if json_ is not None and is_standard_output(json_):  # a reader expects the record alone
         streams.enter_context(contextlib.redirect_stdout(sys.stderr))
@@ -323,6 +337,33 @@ def profile(
         say("plot", str(plot))
     if any(row.against.startswith("wrong") for row in made.rows):
         raise typer.Exit(1)
+
+
+def _explain(gemm: Gemm, arch: str | None, json_: Path | None) -> None:
+    """Print, or write, the parts of the estimated times of the choice and of the runner-up."""
+    from rich.console import Console
+    from rich.table import Table
+
+    found, source = reasons_of(gemm, arch), constants_source(gemm, arch)
+    names = ("choice", "runner-up")
+    if json_ is not None:
+        record: dict[str, Any] = {"benchmark": "why", "problem": str(gemm), "constants": source}
+        record |= {name: one.record() for name, one in zip(names, found, strict=False)}
+        with output(json_) as file:
+            file.write(f"{json.dumps(record, indent=1)}\n".encode())
+        if is_standard_output(json_):
+            return
+    table = Table("part", *(f"{name}, us" for name in names[: len(found)]))
+    records = [one.record() for one in found]
+    for part in records[0]["parts_us"]:
+        table.add_row(part.replace("_", " "), *(f"{one['parts_us'][part]:.2f}" for one in records))
+    for part in ("main_loop_us", "total_us"):
+        table.add_row(part.removesuffix("_us").replace("_", " "), *(f"{one[part]:.2f}" for one in records))
+    Console(file=sys.stdout, markup=False, highlight=False, width=WIDE).print(table)
+    for name, one in zip(names, found, strict=False):
+        say(name, f"{one.candidate.schedule}")
+        say("", f"limited by {one.parts.limit}; by the rule: {one.candidate.rule}")
+    say("constants", source)
 
 
 def _show(made: Profile, roof: Roofs) -> None:

@@ -39,7 +39,7 @@ from tilewright.runtime.gpu_memory import ALIGNMENT
 from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.schedule.choice import proposals
 from tilewright.schedule.estimate import ELEMENTS
-from tilewright.schedule.fallback import width, with_fallback
+from tilewright.schedule.legality import width, with_fallback
 from tilewright.schedule.load import Load
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule

@@ -15,8 +15,7 @@ from math import gcd
 from typing import TypeAlias
 
 from tilewright.errors import LaunchError, Violation
-from tilewright.schedule.fallback import width, with_fallback
-from tilewright.schedule.legality import reasons
+from tilewright.schedule.legality import reasons, width, with_fallback
 from tilewright.schedule.load import Load, resident_blocks
 from tilewright.schedule.question import BAND, Candidate, Question, Splitting
 from tilewright.schedule.resources import ScheduleOnMachine

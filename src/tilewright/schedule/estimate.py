@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf, log2, prod
 
-from tilewright.schedule.fallback import width
 from tilewright.schedule.fixup import FAN, LEAST_SHARE
 from tilewright.schedule.form import has_slices
+from tilewright.schedule.legality import width
 from tilewright.schedule.load import REGISTER_BYTES, VECTOR, Load, memory_us, resident_blocks
 from tilewright.schedule.needs import ROW_BYTES
 
@@ -325,15 +325,6 @@ class FmaEstimate(CopiesEstimate):
         )
         arriving = turns / beside * self.arrival_us / (schedule.stages - 1)
         return cycles / rates.boards[0].clock_mhz, arriving
-
-    def _step_cycles(self, load: Load, warps: float) -> float:
-        """Cycles of a multiprocessor for one step of a tile, with this number of warps for each scheduler."""
-        (rows, columns, depth), rates, mma = load.schedule.tile, load.question.arch.rates, load.schedule.mma
-        assert rates is not None
-        multiply = rows * columns * depth * 2 / rates.fma_flops["f32"]
-        vectors = (mma.a(VECTOR).size_values + mma.b(VECTOR).size_values) / VECTOR
-        read = vectors * WAVEFRONTS * prod(load.schedule.warps) * depth / VECTOR
-        return float(multiply * (self.issued + self.waiting / warps**self.hiding) + read * self.reading)
 
 
 FMA = FmaEstimate(

@@ -16,10 +16,9 @@ from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tracer import current
 from tilewright.schedule.epilogue.direct import Helper
-from tilewright.schedule.fallback import with_fallback
 from tilewright.schedule.fixup import SplitReduction
 from tilewright.schedule.form import Form, extent_of, form_of
-from tilewright.schedule.legality import check
+from tilewright.schedule.legality import check, with_fallback
 from tilewright.schedule.lists import ListedArray
 from tilewright.schedule.partition import Partition
 from tilewright.schedule.pipeline import main_loop

@@ -11,8 +11,8 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from tilewright.arch import Arch
-from tilewright.schedule.fallback import width
 from tilewright.schedule.fixup import FAN
+from tilewright.schedule.legality import width
 from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
 from tilewright.schedule.question import Question
 from tilewright.schedule.resources import ScheduleOnMachine
@@ -42,6 +42,9 @@ LOOP_REGISTERS = 40
 """Registers of a thread besides sums and operands, if the next tile waits in registers."""
 
 REGISTER_BYTES = 4
+
+PARTITIONS = 8
+"""Partitions (GPCs) of the multiprocessors of a Hopper GPU, at most."""
 
 
 class TileSide(NamedTuple):
@@ -266,6 +269,19 @@ def resident_blocks(
         unit = arch.register_unit
         limits.append(arch.registers // (threads * (-(-registers // unit) * unit)))
     return max(min(limits), 1)
+
+
+def in_clusters(processors: int, size: int) -> int:
+    """Blocks that certainly run at once, each alone on a multiprocessor, in clusters of 2 or more.
+
+    A cluster lies in one partition of the GPU.  There are at most `PARTITIONS` of them, each with an even
+    number of multiprocessors, so that each may leave ``size - 2`` multiprocessors idle.
+
+    Example:
+        >>> in_clusters(132, 2), in_clusters(132, 4), in_clusters(132, 8)
+        (132, 116, 80)
+    """
+    return max(processors - PARTITIONS * (size - 2), 0) // size * size
 
 
 def memory_us(question: Question) -> float:

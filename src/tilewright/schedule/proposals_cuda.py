@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import product
 
 from tilewright.schedule.estimate import COLUMN_US
-from tilewright.schedule.fallback import is_carried
+from tilewright.schedule.legality import is_carried
 from tilewright.schedule.load import BARRIERS_BYTES, Load
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.plans import takes_turns

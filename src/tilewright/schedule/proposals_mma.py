@@ -30,8 +30,7 @@ from itertools import product
 from math import prod
 
 from tilewright.schedule.estimate import F64, FMA, RATES, RING, SMALL, WIDEST_BYTES, PackedEstimate
-from tilewright.schedule.fallback import is_carried, width
-from tilewright.schedule.legality import reasons
+from tilewright.schedule.legality import is_carried, reasons, width
 from tilewright.schedule.load import BARRIERS_BYTES, Load
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.proposals_reference import tensor_core

@@ -25,8 +25,7 @@ from tilewright.ir.mma import MmaAtom
 from tilewright.schedule.bulk import SETS, part_depth
 from tilewright.schedule.estimate import BULK, ELEMENTS, FormEstimate
 from tilewright.schedule.factors import Factor
-from tilewright.schedule.fallback import is_carried, width, with_fallback
-from tilewright.schedule.legality import reasons
+from tilewright.schedule.legality import is_carried, reasons, width, with_fallback
 from tilewright.schedule.load import BARRIERS_BYTES, Load
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.question import BAND, Candidate, Question

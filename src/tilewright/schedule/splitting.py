@@ -7,10 +7,9 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.schedule.estimate import BULK, FMA, RING, estimate_of
-from tilewright.schedule.fallback import with_fallback
 from tilewright.schedule.fixup import FAN
-from tilewright.schedule.legality import reasons
-from tilewright.schedule.load import Load
+from tilewright.schedule.legality import reasons, with_fallback
+from tilewright.schedule.load import Load, in_clusters
 from tilewright.schedule.partition import MOST_SPLITS
 from tilewright.schedule.question import Candidate, Question, Splitting
 from tilewright.schedule.schedule import REDUCTIONS, SPLITS, Schedule
@@ -26,9 +25,6 @@ MOST_SPLIT_SUMS = 64 * 128
 
 CLUSTERS_THAT_SHARE = ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 """Blocks along M and N of the clusters that are tried if all blocks of a cluster have the same part of K."""
-
-PARTITIONS = 8
-"""Partitions (GPCs) of the multiprocessors of a Hopper GPU, at most."""
 
 PERIODS = 8
 """Largest number of parts of K whose order of addition is the same for all numbers of rows."""
@@ -113,19 +109,6 @@ def sharing(load: Load) -> Iterator[Schedule]:
         blocks = in_clusters(question.processors, prod(cluster))
         if blocks and not any(count % of for count, of in zip(load.tiles_along, cluster, strict=True)):
             yield replace(schedule, cluster=cluster, blocks=blocks)
-
-
-def in_clusters(processors: int, size: int) -> int:
-    """Blocks that certainly run at once, each alone on a multiprocessor, in clusters of 2 or more.
-
-    A cluster lies in one partition of the GPU.  There are at most `PARTITIONS` of them, each with an even
-    number of multiprocessors, so that each may leave ``size - 2`` multiprocessors idle.
-
-    Example:
-        >>> in_clusters(132, 2), in_clusters(132, 4), in_clusters(132, 8)
-        (132, 116, 80)
-    """
-    return max(processors - PARTITIONS * (size - 2), 0) // size * size
 
 
 def with_more_blocks(question: Question, schedule: Schedule) -> Iterator[Schedule]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from tilewright.errors import LaunchError
 from tilewright.schedule.load import Load
 from tilewright.schedule.question import Candidate
+from tilewright.schedule.time_parts import TimeParts, ranked_us, time_parts
 from tilewright.tune.contest import Contest, Readings, Result
 from tilewright.tune.gemm import Arrays, Gemm, GemmArrays, build
 from tilewright.tune.measure import Effort
@@ -152,6 +154,70 @@ def profile(
     result = contest.run(scaled(effort, len(wanted) + len(names)), readings)
     progress("timing", 1, 1)
     return Profile(gemm, tuple(found), result, names)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A candidate with the parts of its estimated time.
+
+    Args:
+        candidate: the candidate.
+        parts: the parts.
+    """
+
+    candidate: Candidate
+    parts: TimeParts
+
+    def record(self) -> dict[str, Any]:
+        """The parts in JSON's types, in us."""
+        found = {name: round(us, 3) for name, us in asdict(self.parts).items()}
+        return {
+            "schedule": repr(self.candidate.schedule),
+            "rule": self.candidate.rule,
+            "parts_us": found,
+            "main_loop_us": round(self.parts.main_loop, 3),
+            "total_us": round(self.parts.total, 3),
+            "limit": self.parts.limit,
+        }
+
+
+def reasons_of(gemm: Gemm, arch: str | None = None) -> list[Reason]:
+    """Return the untuned choice and its runner-up, each with the parts of its estimated time.
+
+    The runner-up is the other legal candidate with the least estimate.  Nothing is compiled or measured.
+
+    Args:
+        gemm: the product.
+        arch: the architecture; default: that of this machine.
+
+    Raises:
+        LaunchError: no rates of the architecture are known.
+
+    Example:
+        >>> choice, other = reasons_of(Gemm((64, 4096, 4096), "bf16", "nt", "exact", "cuda"), "sm_90a")
+        >>> choice.parts.limit, choice.candidate.schedule == other.candidate.schedule
+        ('memory', False)
+    """
+    question = gemm.question(arch)
+    if question.arch.rates is None:
+        raise LaunchError(
+            f"profile --why: no rates are known of {question.arch.name}, so that no time is estimated; "
+            "nearest legal choice: --target cuda --arch sm_90a"
+        )
+    choice, *others = [one for one in gemm.candidates(arch) if not one.against]
+    ranked = sorted(others, key=lambda one: ranked_us(Load(question, one.schedule)))
+    found = []
+    for one in (choice, *ranked[:1]):
+        parts = time_parts(Load(question, one.schedule))
+        assert parts is not None, "the rates are known"
+        found.append(Reason(one, parts))
+    return found
+
+
+def constants_source(gemm: Gemm, arch: str | None = None) -> str:
+    """Say what the constants of the estimate were fitted to."""
+    found = gemm.question(arch).arch
+    return found.times.source or f"nothing on {found.name}: rates of its data sheet"
 
 
 def scaled(effort: Effort, count: int) -> Effort:
