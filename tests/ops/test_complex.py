@@ -138,7 +138,7 @@ def test_what_matmul_refuses_of_complex_arrays() -> None:
     ):
         tw.matmul(X, X, activation="relu")
     for reduction in ("cluster", "reduce-scatter"):
-        with pytest.raises(tw.LaunchError, match=r'of 2 sums.*legal choice: reduction="workspace"'):
+        with pytest.raises(tw.LaunchError, match=r'with 2 sums.*legal choice: reduction="workspace"'):
             tw.matmul(X, X, split_k=2, reduction=reduction, target="cpu")
     with pytest.raises(tw.LaunchError, match="alpha=1j is complex and the arrays are real"):
         tw.matmul(X.real, X.real, alpha=1j)

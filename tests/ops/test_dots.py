@@ -76,6 +76,13 @@ def test_long_vectors_are_read_as_matrices(
     assert_right(a, b, made)
 
 
+@pytest.mark.parametrize(("precision", "sums"), [("exact", "exact"), ("f32", "f32")])
+def test_sums_have_the_precision_of_the_call(precision: str, sums: str, always: list[LaunchPlan]) -> None:
+    a, b = vectors(np.random.default_rng(4), 1, 1030, "f16")
+    assert_right(a[0], b[0], tw.matmul(a[0], b[0], precision=precision, target="cpu"))
+    assert always[0].launches[0].kernel.constants["precision"] == sums
+
+
 def test_every_product_counts_once(always: list[LaunchPlan]) -> None:
     """Sums of small whole numbers are exact: each product is there, and none twice."""
     rng = np.random.default_rng(1)

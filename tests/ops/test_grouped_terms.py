@@ -190,6 +190,18 @@ def test_lists_take_only_bias_and_activation() -> None:
     assert tw.grouped_matmul(a, b, bias=[b[0][0]], activation="relu", target="cpu")[0].shape == (6, 5)
 
 
+@pytest.mark.parametrize("precision", ["exact", "f32", "f16"])
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+def test_every_precision_of_matmul_is_taken(precision: str, kind: str) -> None:
+    rng = np.random.default_rng(8)
+    a, b = whole(rng, ROWS, DEPTH, kind=kind), whole(rng, len(ENDS), DEPTH, COLUMNS, kind=kind)
+    out = np.full((ROWS, COLUMNS), np.nan, np.float32)
+    tw.grouped_matmul(a, b, ENDS, out, precision=precision, target="reference")
+    assert np.array_equal(out, by_numpy(a, b, np.full_like(out, np.nan), {}), equal_nan=True)
+    (made,) = tw.grouped_matmul([a], [b[0]], precision=precision, out_dtype="f32", target="cpu")
+    assert np.array_equal(made, a.astype(np.float64) @ b[0].astype(np.float64))
+
+
 # ---------------------------------------------------------------- positions along groups
 
 

@@ -217,8 +217,15 @@ def copies(values: Sequence[Any]) -> list[Any]:
     return [one.copy() if isinstance(one, np.ndarray) else one for one in values]
 
 
-def bits(result: Any) -> list[bytes]:
-    return [one.tobytes() for one in (result if isinstance(result, tuple) else (result,))]
+def bits(result: Any) -> tuple[type, list[bytes]]:
+    """The bits of each result, and whether they are in a tuple."""
+    return type(result), [one.tobytes() for one in (result if isinstance(result, tuple) else (result,))]
+
+
+def test_a_tuple_of_one_reduction_stays_a_tuple() -> None:
+    for _ in range(4):
+        (made,) = tw.reduced_matmul(SQUARE, SQUARE, ("sum",), target="cpu")
+        assert np.array_equal(made, tw.reduced_matmul(SQUARE, SQUARE, "sum", target="cpu"))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -246,7 +253,7 @@ def test_a_repeated_call_gives_the_bits_of_the_planned_one(name: str) -> None:
     def values(more: Mapping[str, Any]) -> list[Any]:
         return [drawn(one) for one in (*case.arrays, *{**case.given, "target": "cpu", **more}.values())]
 
-    expected = list[tuple[Mapping[str, Any], list[Any], list[bytes]]]()
+    expected = list[tuple[Mapping[str, Any], list[Any], tuple[type, list[bytes]]]]()
     for more in alone:
         for _ in range(2):
             plans.forget()

@@ -14,7 +14,6 @@ from math import prod
 from typing import Any
 
 from tilewright import dtypes
-from tilewright.dataflow.nodes import EXACT
 from tilewright.dtypes import f32
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import block_index
@@ -89,12 +88,13 @@ def is_long_dot(infos: Mapping[str, ArrayInfo], problem: Problem) -> bool:
     return (a.strides[-1], b.strides[-2]) == (1, 1) and starts and all(step % unit == 0 for step in steps)
 
 
-def plan_dot(call: Call, problem: Problem) -> LaunchPlan:
+def plan_dot(call: Call, problem: Problem, precision: str) -> LaunchPlan:
     """Plan the product of the vectors as matrices, and the sum of its diagonal.
 
     Args:
         call: the arrays of the call.
         problem: the product of these arrays.
+        precision: precision of the sums.
     """
     seen = {name: call.seen(name, problem.operands[name]) for name in ("a", "b", "out")}
     rank, items = len(problem.batch), prod(problem.batch)
@@ -121,7 +121,7 @@ def plan_dot(call: Call, problem: Problem) -> LaunchPlan:
     step = given.info.strides[0] if rank else 0
     out = Strided(given.array, replace(given.info, shape=(items, 1), strides=(step, 0)))
     first = Launch(
-        plain(rank).bind(precision=EXACT, schedule=None),
+        plain(rank).bind(precision=precision, schedule=None),
         (*matrices, Strided(given.array, wasted)),
         ("a", "b", OWN),
     )
@@ -132,5 +132,7 @@ def plan_dot(call: Call, problem: Problem) -> LaunchPlan:
     )
     call.inside = {**(call.inside or {}), "a_left": ("a", offset), "b_left": ("b", offset)}
     size = items * DOT_ROWS * DOT_ROWS * f32.bytes
-    reason = f"vectors are multiplied as matrices of {DOT_ROWS} rows, of whose product the diagonal counts"
+    reason = (
+        f"vectors are multiplied as matrices of {DOT_ROWS} rows, only the diagonal of their product is used"
+    )
     return call.plan(first, second, scratch_bytes=size, reason=reason)

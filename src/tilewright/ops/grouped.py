@@ -9,12 +9,11 @@ from typing import Any
 
 from tilewright import dtypes
 from tilewright.calls import launches
-from tilewright.dataflow.nodes import EXACT
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.namespaces import part
 from tilewright.ops.launching import Call, Launch, LaunchPlan
-from tilewright.ops.planning import UPDATED, check_real, drop_unread_c, scale_of_c
+from tilewright.ops.planning import UPDATED, check_real, drop_unread_c, of_sums, scale_of_c
 from tilewright.ops.problem import check_broadcast, expanded
 from tilewright.ops.products import RARE, grouped
 from tilewright.ops.replay import Located, Replay, called, repeated
@@ -91,8 +90,8 @@ def grouped_matmul(
             after the last end are not written.  None for lists.
         out: array (T, N) to write; or a list of arrays (M, N), none of which shares memory with another
             array; default: new arrays of the framework of ``a``.
-        alpha: a number. This and the next arguments up to ``saturate`` are not for lists, except ``bias`` and
-            ``activation``.
+        alpha: a number. Lists take no ``alpha``, ``beta``, ``c``, ``multiply``, ``derivative``, ``dropout``,
+            ``residual`` or ``saturate``.
         beta: a number, as in `matmul`: the factor of ``c``, or of ``out`` if there is no ``c``.
         c: array that is broadcast to (T, N); it may be ``out``.
         bias: array (G, N), a row for each group; or a list of arrays (N,).
@@ -206,7 +205,7 @@ def plan_grouped(
     terms = {*rare} | ({"bias"} & infos.keys()) | ({"activation"} if wanted.activation is not None else set())
     terms |= {"saturate"} if wanted.saturate else set()
     kernel = grouped(call.number, rare).bind(
-        precision=wanted.precision if infos["a"].dtype == dtypes.f32 else EXACT,
+        precision=of_sums(wanted.precision, infos["a"].dtype),
         terms=frozenset(terms),
         activation=wanted.activation,
         late=replace(wanted.late, order=(0, 1) if drops else ()),

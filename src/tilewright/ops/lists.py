@@ -12,7 +12,6 @@ import numpy as np
 
 from tilewright import dtypes
 from tilewright.arch import Arch
-from tilewright.dataflow.nodes import EXACT
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.ir.bulk_legality import wanted_maps
@@ -21,6 +20,7 @@ from tilewright.ir.kernel import TensorMap
 from tilewright.lang.specs import TensorSpec
 from tilewright.namespaces import part
 from tilewright.ops.launching import Launch, warn
+from tilewright.ops.planning import of_sums
 from tilewright.ops.products import each
 from tilewright.ops.replay import Done, Located, called
 from tilewright.ops.results import check_sums, result_dtype
@@ -472,7 +472,7 @@ def _form(specs: tuple[tuple[str, TensorSpec], ...], precision: str, activation:
     wide = dtypes.f64 in kinds or not known["A"].dtype.is_float
     terms = {"bias"} & known.keys() | ({"activation"} if activation is not None else set())
     kernel = each(dtypes.f64 if wide else dtypes.f32).bind(
-        precision=precision if known["A"].dtype == dtypes.f32 else EXACT,
+        precision=of_sums(precision, known["A"].dtype),
         terms=frozenset(terms),
         activation=activation,
     )

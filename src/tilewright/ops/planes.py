@@ -453,9 +453,12 @@ AS_THEY_LIE = 0.32
 AS_COPIED = 0.03, 0.25
 """Fractions of the peak rate that products of halves reach if threads copy narrow elements: least and most.
 
-An H200 reaches 0.04 to 0.21 from 10⁹ operations on.  If a prepass pays with neither fraction, or with both,
-nothing is estimated more exactly.
+An H200 reaches 0.04 to 0.21 from 10⁹ operations on.  If both fractions lead to one decision, it is final; if
+not, the schedules are estimated.
 """
+
+MOST_COPIED_BYTES = 2**30
+"""Scratch memory of a prepass that copies operands, at most; the stream keeps it for later calls."""
 
 PADDED_DTYPES = (dtypes.f16, dtypes.bf16)
 """Dtypes of the operands that a prepass copies to padded rows."""
@@ -507,7 +510,7 @@ def padded_planes(
     arrays as they are and for the copies, the rate of copies, and the time of a launch.
 
     A caller's schedule, or batch invariance, rules the prepass out: the caller said how the arrays are
-    loaded, or the bits would depend on the number of rows.
+    loaded, or the bits would depend on the number of rows.  So does a copy of more than `MOST_COPIED_BYTES`.
 
     Args:
         infos: the arrays of the call.
@@ -524,6 +527,8 @@ def padded_planes(
     planes = tuple(
         Planes.of(name, info, REAL, padded=True) for name, info in seen.items() if not is_dense(info, None)
     )
+    if sum(one.size_bytes for one in planes) > MOST_COPIED_BYTES:
+        return ()
     moved = sum(one.moved_bytes for one in planes)
     flops = 2.0 * prod(problem.batch) * problem.m * problem.n * problem.k
     pays_at = [bool(planes) and prepass_pays(flops, kind.name, moved, share, machine) for share in AS_COPIED]

@@ -188,7 +188,7 @@ def plan_of(call: Call, wanted: Wanted) -> LaunchPlan:
         of_halves: LaunchPlan = part(IN_HALVES)(call, operands, kernel, rest, numbers, both)
         return of_halves
     if not terms and is_dot(call, problem, wanted):
-        of_dots: LaunchPlan = part(PLAN_DOT)(call, problem)
+        of_dots: LaunchPlan = part(PLAN_DOT)(call, problem, of_sums(wanted.precision, kinds["a"]))
         return of_dots
     features = arch_of(backend, None).features if kinds["a"] in FP8 else frozenset()
     widened = widened_on(kinds["a"], features) if wanted.schedule is None else ()

@@ -69,8 +69,8 @@ class Clear(NamedTuple):
     Args:
         stored: index of the array that the kernels write.
         other: index of the other array.
-        before: they share memory if the address of the first is more than this many bytes after the other's,
-        after: and less than this many.
+        before: they share memory if ``before < address of stored - address of other < after``, in bytes.
+        after: the upper limit.
         in_place: whether both may be one array, element for element.
     """
 
@@ -92,7 +92,7 @@ class Replay:
         device: the device of the arrays.
         scratch_bytes: bytes of scratch memory that the launches share.
         numbers: scalar arguments of the kernels; empty if each call passes them.
-        room: None for each result that is allocated after the arrays of the call; empty if they have places.
+        room: a None for each new result that is appended to the arrays of the call.
         last_numbers: the numbers that the last call passed.
     """
 
@@ -285,6 +285,9 @@ _waiting = _Waiting()
 MOST_CHANGES = 128
 """Calls of one form with new numbers that wait for their repetition; one more, and no call of it is kept."""
 
+MOST_MISSES = 16
+"""Calls of one form whose launches are not those of their arguments; one more, and no call of it is kept."""
+
 MOST_FORMS = 256
 """Forms of calls of one operation; one more clears the table."""
 
@@ -343,12 +346,12 @@ class CallForm:
         ]
         self.arrays = [(at, LOCATORS[kind]) for at, kind in there if kind in LOCATORS]
         plain = [(at, kind) for at, kind in there if kind not in LOCATORS]
-        self.is_kept = all(kind in PLAIN for _, kind in plain)
+        self.is_kept, self.is_found = all(kind in PLAIN for _, kind in plain), False
         self.plain = [(at, PLAIN.get(kind)) for at, kind in plain]
         places = {self.names[at]: at for at, _ in self.arrays}
         pairs = [(places.get(f"c{part}"), places.get(f"out{part}")) for part in ("", IMAGINARY)]
         self.updates = [(c, out) for c, out in pairs if c is not None and out is not None]
-        self.changes = set[Hashable]()
+        self.changes, self.misses = set[Hashable](), 0
 
     def read(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any]]:
         """Return a key of everything but the addresses of arrays, all values, and these with the addresses.
@@ -379,7 +382,7 @@ class WholeCall(NamedTuple):
     Args:
         replay: the launches; the arguments of the call stand for its arrays.
         result: selects the result among the arguments and the new results.
-        shortcuts: compiled launches that may have lost this one.
+        shortcuts: the table to which the call is added again after it was dropped.
     """
 
     replay: Replay
@@ -445,7 +448,9 @@ class WholeCall(NamedTuple):
             numbers=record.numbers or done.numbers,
             room=(None,) * len(record.fresh),
         )
-        return WholeCall(made, itemgetter(*picked))
+        # A tuple of one result stays a tuple.
+        of_result = selector(picked) if isinstance(result, tuple) else itemgetter(picked[0])
+        return WholeCall(made, of_result)
 
 
 def repeated(
@@ -492,13 +497,15 @@ def repeated(
                 return
             form.changes.discard(key)
             whole = WholeCall.of(form, done, names, key, values, result)
-            if whole is None:
-                form.is_kept = False
+            if whole is None:  # another call of the form may be one that is kept
+                form.misses += 1
+                form.is_kept = form.misses <= MOST_MISSES
                 return
             if shortcuts is not None and (*form.names,) == positional[: len(values)] and whole.may_be_inlined:
                 whole = whole._replace(shortcuts=shortcuts)
                 fresh = (done.arrays[at] for at, _ in done.record.fresh)
                 remember(shortcuts, whole.replay, (*values, *fresh))
+            form.is_found = True  # also when no more calls of the form are kept
             plans.keep_call(key, whole)
 
         @wraps(function)
@@ -515,7 +522,7 @@ def repeated(
                         return found
                 kinds = (*kwargs, *map(type, values))
                 form = forms.get(kinds)
-                if form is not None and form.is_kept:
+                if form is not None and (form.is_kept or form.is_found):
                     try:
                         key, values, at = form.read(values)
                         known = plans.find_call(key)

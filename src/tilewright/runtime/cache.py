@@ -378,8 +378,18 @@ def source_of(folder: Path, begun: float) -> str:
     return key([sys.version, np.__version__, *found]) if found else ""
 
 
+class _ChangedError(Exception):
+    """The source changed while an object was made."""
+
+
+def _is_changed() -> bool:
+    """Whether a file of the library changed since the process began, by the times of all files."""
+    states = (path.stat() for path in PACKAGE.rglob("*.py"))
+    return any(max(state.st_mtime, state.st_ctime) > BEGUN - CLOCK_SECONDS for state in states)
+
+
 class _Unpickler(pickle.Unpickler):
-    """Reads only objects of the library."""
+    """Reads objects of the packages that the key knows; whether an entry is trusted is decided before."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a class.
@@ -410,12 +420,16 @@ def kept(parts: Sequence[str], make: Callable[[], Made], meta: Mapping[str, obje
 
     def build() -> bytes:
         made.append(make())
+        if _is_changed():  # modules imported since the source was hashed may be newer
+            raise _ChangedError
         return pickle.dumps(made[0], pickle.HIGHEST_PROTOCOL)
 
     try:
         entry = Cache.default().get_or_build(key([source, *parts]), SUFFIX, build, meta, is_quick=True)
     except OSError:  # the compiler, which needs the cache too, says what is wrong
         return made[0] if made else make()
+    except _ChangedError:
+        return made[0]
     except (pickle.PicklingError, AttributeError, TypeError, RecursionError):
         if not made:  # the error is of `make`
             raise

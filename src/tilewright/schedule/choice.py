@@ -182,8 +182,8 @@ def list_proposals(question: Question) -> Iterator[Candidate]:
     arch = question.arch
     for one in proposals(replace(question, form=replace(question.form, lists=False))):
         made = replace(one.schedule, balanced=False, cluster=(1, 1), batches=1)
-        if made.split_k != 1:
-            continue
+        if made.split_k != 1 or (made.atom.asynchronous and not made.by_bulk):
+            continue  # `_copied_by_threads` has the form of the asynchronous multiply
         if made.by_bulk:
             by_bulk = by_bulk or one
             taken = ScheduleOnMachine(made, question.form, question.specs, arch).shared_bytes
