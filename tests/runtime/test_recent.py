@@ -206,6 +206,9 @@ def test_a_plan_goes_with_its_executable(few: int, monkeypatch: pytest.MonkeyPat
 
 
 def test_on_a_gpu_a_module_is_unloaded_with_the_last_that_holds_it(gpu: Driver) -> None:
+    gc.collect()
+    CUDA_DRIVER.synchronize()
+    gpu.unloaded.clear()  # modules of other tests
     x, y = OnGpu(np.ones(64, np.float32)), OnGpu(np.zeros(64, np.float32))
     bound = double.bind(seed=77)
     executable = bound(x, y)

@@ -255,5 +255,5 @@ def test_integers_that_are_subtracted_are_refused():
             C[m, n] = acc
 
     low = np.full((4, 4), -128, np.int8)
-    with pytest.raises(tw.TraceError, match="lowest number has no negative"):
+    with pytest.raises(tw.TraceError, match="lowest value cannot be negated"):
         less(low, low, np.empty((4, 4), np.int32), target="reference")

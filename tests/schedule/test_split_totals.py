@@ -74,7 +74,7 @@ def test_texts_spill_nothing(name: str) -> None:
 @pytest.mark.parametrize("reduction", ["cluster", "reduce-scatter"])
 def test_shares_of_several_totals_are_refused(reduction: str) -> None:
     split = replace(BULK, split_k=2, reduction=reduction, epilogue="direct")
-    with pytest.raises(tw.ScheduleError, match=r'of 2 sums for each element.*[\s\S]*reduction="workspace"'):
+    with pytest.raises(tw.ScheduleError, match=r'with 2 sums for each element.*[\s\S]*reduction="workspace"'):
         computed("planar", split, (64, 64, 64), "reference")
 
 

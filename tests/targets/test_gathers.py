@@ -222,7 +222,7 @@ def misused(X, I, F, *, how):
         ("dim", "dimension 2 of X"),
         ("again", "a copy of it in shared memory"),
         ("chosen", "a copy of it in shared memory"),
-        ("element", "read from I itself"),
+        ("element", "is itself indexed by integers in memory, I"),
         ("mma", r"are chosen by I\.tile\(\(8,\), \(0,\)\)"),
     ],
 )

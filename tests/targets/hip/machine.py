@@ -139,7 +139,9 @@ class Prepared:
         executable = self.executable
         assert executable.listing is not None
         kernel = executable.listing.kernel
-        by_name = dict(zip((p.name for p in self.parameters), arguments, strict=True))
+        # Known calls pass numbers that the kernel may not have.
+        own = arguments[: len(self.parameters)]
+        by_name = dict(zip((p.name for p in self.parameters), own, strict=True))
         given: list[Any] = []
         for param in passed_params(kernel):
             if isinstance(param, TensorParam):
