@@ -189,8 +189,7 @@ def test_what_an_array_is_is_found_out_once_and_travels(monkeypatch: pytest.Monk
         seen.append(found.shape)
         return found
 
-    for module in ("planning", "launching"):
-        monkeypatch.setattr(f"tilewright.ops.{module}.describe", counting)
+    monkeypatch.setattr("tilewright.ops.launching.describe", counting)
     monkeypatch.setattr("tilewright.runtime.specialise.described", lambda *_: pytest.fail("described again"))
     a, b = np.ones((3, 5), np.float32), np.ones((5, 7), np.float32)
     out = np.full((3, 7), np.nan, np.float32)

@@ -210,7 +210,9 @@ def test_what_is_written_has_memory_of_its_own_and_holds_fractions() -> None:
         tw.reduced_matmul(a, b, ("max", "sum"), out=(out[:2], out[1:3]), target="reference")
     with pytest.raises(tw.DTypeError, match="out of max is i32; nearest legal choice: f32"):
         tw.reduced_matmul(a, b, "max", out=np.zeros(2, np.int32), target="reference")
-    with pytest.raises(tw.DTypeError, match="reduced_matmul of i8; nearest legal choice: floats"):
+    with pytest.raises(
+        tw.DTypeError, match="reduced_matmul of i8; nearest legal choice: operands of a float dtype"
+    ):
         tw.reduced_matmul(a.astype(np.int8), b.astype(np.int8), "sum", target="reference")
 
 
