@@ -253,7 +253,7 @@ A, B = np.ones((4, 6), np.float16), np.ones((6, 5), np.int8)
         ({"activation": "rely"}, tw.LaunchError, "relu"),
         ({"b": np.ones((6, 5))}, tw.DTypeError, "scaled_mm of f64"),
         ({"b": np.ones((6, 5), np.float32)}, tw.DTypeError, "f16 and f32"),
-        ({"b": np.ones((6, 5), np.uint8)}, tw.DTypeError, r"of u8; .* tw.packed\(b, 'i4'\)"),
+        ({"b": np.ones((6, 5), np.uint8)}, tw.DTypeError, r"of u8; .*tw.packed\(b, 'i4'\)"),
         (
             {"b": np.ones((5, 6), np.int8)},
             tw.LaunchError,
