@@ -218,16 +218,14 @@ _OPEN = ExitStack()
 
 
 @dataclass(frozen=True)
-class SurveyTask:
-    """Checks and times a problem on a GPU.
+class ProblemTask:
+    """A task of the survey, which is listed by its problem and in the group of its part.
 
     Args:
         problem: the problem.
-        device: PyTorch's name of the device.
     """
 
     problem: SurveyProblem
-    device: str
 
     @property
     def group(self) -> str:
@@ -235,6 +233,17 @@ class SurveyTask:
 
     def __str__(self) -> str:
         return str(self.problem)
+
+
+@dataclass(frozen=True)
+class SurveyTask(ProblemTask):
+    """Checks and times a problem on a GPU.
+
+    Args:
+        device: PyTorch's name of the device.
+    """
+
+    device: str
 
     def measure(self, seconds: float, progress: Progress) -> dict[str, Any]:
         """Compare a sample with f64, and time our call and the peer's in turns; see `isolated.Task`."""
@@ -347,23 +356,14 @@ def _hosts(busy: bool) -> Hosts:
 
 
 @dataclass(frozen=True)
-class HostTask:
+class HostTask(ProblemTask):
     """Checks and times a problem on processors, each library in a process of its own.
 
     Args:
-        problem: the problem.
         busy: whether to count processor time, for one thread.
     """
 
-    problem: SurveyProblem
     busy: bool
-
-    @property
-    def group(self) -> str:
-        return self.problem.part
-
-    def __str__(self) -> str:
-        return str(self.problem)
 
     def measure(self, seconds: float, progress: Progress) -> dict[str, Any]:
         """Compare a sample with f64, and time both libraries in turns; see `isolated.Task`."""

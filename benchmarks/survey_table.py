@@ -67,7 +67,7 @@ class Summary:
 
     @staticmethod
     def of(speeds: Sequence[float]) -> Summary:
-        """Summarise speeds, of which there is at least one."""
+        """Summarise one speed or more."""
         draw, logs = random.Random(0), [math.log(one) for one in speeds]
         means = [math.exp(sum(draw.choices(logs, k=len(logs))) / len(logs)) for _ in range(RESAMPLES)]
         ends = percentile(means, 0.025), percentile(means, 0.975)
