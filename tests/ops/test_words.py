@@ -384,3 +384,26 @@ def test_pairs_and_rearranged_weights_are_read_anew() -> None:
             found = tw.scaled_mm(x, weights, target="cpu")
             assert np.allclose(found, factor * (x @ codes.T), rtol=1e-2, atol=1e-2)
     assert len(kept("scaled_mm")) == 1
+
+
+def test_a_table_that_forgets_keeps_calls_of_every_form_again() -> None:
+    """A form of which too many calls could not be kept is kept again after `forget`."""
+    plans = import_module("tilewright.ops.scaled")._PLANS
+    rng = np.random.default_rng(3)
+    x, w = rng.random((N, N), np.float32), rng.random((N, N), np.float32)
+    scale = np.ones(N, np.float32)
+
+    def repeat() -> int:
+        for _ in range(3):
+            found = tw.scaled_mm(x, w, scale_b=scale, target="cpu")
+            assert np.allclose(found, x @ w, rtol=1e-4)
+        return len(kept("scaled_mm"))
+
+    plans.forget()
+    assert repeat() == 1
+    for form in plans.forms.values():
+        form.is_kept = form.is_found = False
+    plans._calls.forget(lambda _: True)
+    assert repeat() == 0
+    plans.forget()
+    assert repeat() == 1

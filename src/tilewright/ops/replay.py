@@ -471,7 +471,7 @@ def repeated(
         inner: Any = inspect.unwrap(function)
         positional = inner.__code__.co_varnames[: inner.__code__.co_argcount]
         inputs = len(positional) - 1  # the last one is the result
-        forms = dict[tuple[Any, ...], CallForm]()
+        forms: dict[Hashable, CallForm] = plans.forms
 
         def keep(
             done: Replayed,

@@ -76,6 +76,8 @@ class Plans(Generic[KeptType]):
 
         self._plans: Recent[Hashable, KeptType] = Recent(KEPT, last)
         self._calls: Recent[Hashable, Any] = Recent(KEPT, last)
+        self.forms: dict[Hashable, Any] = {}
+        """Forms of whole calls, each with notes of which of its calls are kept."""
         self.find: Callable[[Hashable], KeptType | None] = self._plans.find
         self.keep = self._plans.keep
         self.find_call: Callable[[Hashable], Any] = self._calls.find
@@ -90,6 +92,8 @@ class Plans(Generic[KeptType]):
 
         self._plans.forget(is_gone)
         self._calls.forget(is_gone)
+        if executable is None:
+            self.forms.clear()
 
     def __len__(self) -> int:
         return len(self._plans)
