@@ -29,7 +29,7 @@ from tilewright.inspect.draw.layouts import holders, offsets_of
 from tilewright.inspect.draw.picture import BoxMark, Label
 from tilewright.ir.mma import TiledMma
 from tilewright.layout.layout import Layout, row_major
-from tilewright.symbolic.expr import Sym
+from tilewright.symbolic.nodes import Sym
 from tilewright.targets.atoms import MMA_F16, MMA_I8, wgmma
 from tilewright.threads.banks import bank_conflicts
 from tilewright.threads.distribution import Distribution, Mode, blocked, raked

@@ -26,7 +26,7 @@ from tilewright.layout.algebra import (
 )
 from tilewright.layout.layout import Layout, row_major
 from tilewright.layout.tuples import flat
-from tilewright.symbolic.expr import Sym
+from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import substitute
 
 pytestmark = pytest.mark.in_turns(3)

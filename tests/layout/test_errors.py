@@ -14,7 +14,7 @@ import pytest
 from tilewright.errors import LayoutError
 from tilewright.layout.algebra import complement, composition, logical_divide
 from tilewright.layout.layout import Layout, row_major
-from tilewright.symbolic.expr import Sym
+from tilewright.symbolic.nodes import Sym
 from tilewright.threads.banks import bank_conflicts
 from tilewright.threads.distribution import blocked
 from tilewright.views.im2col import im2col

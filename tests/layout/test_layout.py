@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tilewright.errors import LayoutError
 from tilewright.layout.layout import Layout, column_major, row_major
 from tilewright.layout.tuples import canonical, congruent, depth, flat, format_tuple
-from tilewright.symbolic.expr import Sym
+from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, substitute
 
 SHAPES = st.recursive(

@@ -11,23 +11,10 @@ import numpy as np
 import pytest
 
 from tilewright.symbolic.expr import (
-    FALSE,
-    TRUE,
-    And,
-    Cond,
-    Expr,
-    Int,
-    Less,
-    Not,
-    Select,
-    Sym,
     add,
     all_of,
     any_of,
-    bits,
-    bounds,
     ceil_div,
-    divisor,
     equal,
     expand,
     floordiv,
@@ -41,6 +28,21 @@ from tilewright.symbolic.expr import (
     prove,
     select,
     xor,
+)
+from tilewright.symbolic.nodes import (
+    FALSE,
+    TRUE,
+    And,
+    Cond,
+    Expr,
+    Int,
+    Less,
+    Not,
+    Select,
+    Sym,
+    bits,
+    bounds,
+    divisor,
 )
 from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
 from tilewright.views.transforms import Swizzle

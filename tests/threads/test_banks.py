@@ -8,7 +8,8 @@ from collections import defaultdict
 import pytest
 
 from tilewright.errors import LayoutError
-from tilewright.symbolic.expr import Sym, ceil_div
+from tilewright.symbolic.expr import ceil_div
+from tilewright.symbolic.nodes import Sym
 from tilewright.threads.banks import Sectors, bank_conflicts, coalescing
 from tilewright.threads.distribution import Distribution, Mode, blocked
 from tilewright.views.transforms import Slice, Swizzle, Tile

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from tilewright.symbolic.arithmetic import add, mul
+from tilewright.symbolic.expr import add, mul
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.views.boxes import Box, NoBox, find_box, swizzled_order

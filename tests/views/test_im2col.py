@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.errors import LayoutError
-from tilewright.symbolic.expr import Sym
+from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, substitute
 from tilewright.views.im2col import im2col, im2col_requirements
 from tilewright.views.transforms import Merge

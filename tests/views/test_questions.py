@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.symbolic.expr import Sym, ceil_div
+from tilewright.symbolic.expr import ceil_div
+from tilewright.symbolic.nodes import Sym
 from tilewright.views.questions import contiguous_run, stride
 from tilewright.views.transforms import (
     Broadcast,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.errors import LayoutError
-from tilewright.symbolic.expr import Sym
+from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import substitute
 from tilewright.views.transforms import (
     TRANSFORMS,

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from tilewright.errors import LayoutError
 from tilewright.layout.layout import Layout
-from tilewright.symbolic.expr import Int, Sym, ceil_div, less, prove
+from tilewright.symbolic.expr import ceil_div, less, prove
+from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import substitute, symbols
 from tilewright.views.transforms import (
     Embed,

@@ -15,8 +15,7 @@ from tilewright.errors import Violation
 from tilewright.ir.copies import Copy
 from tilewright.ir.op import ANYWHERE, NAMES, Op, Traits
 from tilewright.ir.types import BarrierType, Type, Value, VariableType
-from tilewright.symbolic.arithmetic import parts_of
-from tilewright.symbolic.expr import add, all_of, expand, floordiv, less, mul, product
+from tilewright.symbolic.expr import add, all_of, expand, floordiv, less, mul, parts_of, product
 from tilewright.symbolic.nodes import And, Cond, Int, Less, Mul, divisor
 from tilewright.threads.distribution import Distribution, Mode, merge
 from tilewright.threads.registers import Digit, register_digits

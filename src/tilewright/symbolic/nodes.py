@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar, Union, cast
+from typing import Any, TypeAlias, TypeVar, Union, cast, dataclass_transform
 
 import numpy as np
 
@@ -76,6 +76,12 @@ def hashed_once(node: type[NodeType]) -> type[NodeType]:
     return node
 
 
+@dataclass_transform(frozen_default=True)
+def node(cls: type[NodeType]) -> type[NodeType]:
+    """Make a class of nodes: an immutable record."""
+    return hashed_once(dataclass(frozen=True, slots=True, repr=False)(cls))
+
+
 class Expr:
     """A symbolic integer. Build with Python operators and the functions of this module."""
 
@@ -133,8 +139,7 @@ class Expr:
         return _SPELT["format_int"](self)
 
 
-@hashed_once
-@dataclass(frozen=True, slots=True, repr=False)
+@node
 class Sym(Expr):
     """A named unknown integer.
 
@@ -153,8 +158,7 @@ class Sym(Expr):
     stop: Int | None = None
 
 
-@hashed_once
-@dataclass(frozen=True, slots=True, repr=False)
+@node
 class Add(Expr):
     """``constant + sum(coefficient * term)``; terms are distinct, ordered, and no sums themselves."""
 
@@ -162,16 +166,14 @@ class Add(Expr):
     constant: int
 
 
-@hashed_once
-@dataclass(frozen=True, slots=True, repr=False)
+@node
 class Mul(Expr):
     """A product of two or more symbolic factors (constants live in the enclosing sum)."""
 
     factors: tuple[Expr, ...]
 
 
-@hashed_once
-@dataclass(frozen=True, slots=True, repr=False)
+@node
 class FloorDiv(Expr):
     """``floor(left / right)``."""
 
@@ -179,8 +181,7 @@ class FloorDiv(Expr):
     right: Int
 
 
-@hashed_once
-@dataclass(frozen=True, slots=True, repr=False)
+@node
 class Mod(Expr):
     """``left - right * floor(left / right)``."""
 
@@ -188,8 +189,7 @@ class Mod(Expr):
     right: Int
 
 
-@hashed_once
-@dataclass(frozen=True, slots=True, repr=False)
+@node
 class Xor(Expr):
     """Bitwise exclusive or of two non-negative integers."""
 
@@ -197,8 +197,7 @@ class Xor(Expr):
     right: Int
 
 
-@hashed_once
-@dataclass(frozen=True, slots=True, repr=False)
+@node
 class Min(Expr):
     """The smaller of two integers."""
 
@@ -206,8 +205,7 @@ class Min(Expr):
     right: Int
 
 
-@hashed_once
-@dataclass(frozen=True, slots=True, repr=False)
+@node
 class Max(Expr):
     """The larger of two integers."""
 
@@ -215,8 +213,7 @@ class Max(Expr):
     right: Int
 
 
-@hashed_once
-@dataclass(frozen=True, slots=True, repr=False)
+@node
 class Select(Expr):
     """``left`` where ``cond`` holds, else ``right``."""
 
@@ -225,8 +222,7 @@ class Select(Expr):
     right: Int
 
 
-@hashed_once
-@dataclass(frozen=True, slots=True, repr=False)
+@node
 class Element(Expr):
     """An integer that lies in memory: element ``at`` of the buffer called ``table``.
 
@@ -255,16 +251,14 @@ class Cond:
         return _SPELT["format_cond"](self)
 
 
-@hashed_once
-@dataclass(frozen=True, slots=True, repr=False)
+@node
 class Constant(Cond):
     """A condition that is known to be true or false."""
 
     value: bool
 
 
-@hashed_once
-@dataclass(frozen=True, slots=True, repr=False)
+@node
 class Less(Cond):
     """``left < right``."""
 
@@ -272,8 +266,7 @@ class Less(Cond):
     right: Int
 
 
-@hashed_once
-@dataclass(frozen=True, slots=True, repr=False)
+@node
 class Equal(Cond):
     """``left == right``."""
 
@@ -281,24 +274,21 @@ class Equal(Cond):
     right: Int
 
 
-@hashed_once
-@dataclass(frozen=True, slots=True, repr=False)
+@node
 class And(Cond):
     """All of the parts hold."""
 
     parts: tuple[Cond, ...]
 
 
-@hashed_once
-@dataclass(frozen=True, slots=True, repr=False)
+@node
 class Or(Cond):
     """Some of the parts hold."""
 
     parts: tuple[Cond, ...]
 
 
-@hashed_once
-@dataclass(frozen=True, slots=True, repr=False)
+@node
 class Not(Cond):
     """The part does not hold."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -50,6 +50,7 @@ from tilewright.symbolic.nodes import (
 )
 
 _REBUILD: dict[type, Callable[..., Any]] = {
+    Mul: product,
     FloorDiv: floordiv,
     Mod: mod,
     Xor: xor,
@@ -58,8 +59,43 @@ _REBUILD: dict[type, Callable[..., Any]] = {
     Select: select,
     Less: less,
     Equal: equal,
+    And: all_of,
+    Or: any_of,
     Not: negate,
 }
+"""Constructors that take the direct parts of a node."""
+
+
+def _inner(value: Any) -> Iterable[Any]:
+    """Return the direct parts of an expression or condition; none of a leaf."""
+    match value:
+        case Sym() | Constant():
+            return ()
+        case Add():
+            return (term for term, _ in value.terms)
+        case Mul():
+            return value.factors
+        case And() | Or():
+            return value.parts
+        case Element():
+            return (value.at,)
+        case Expr() | Cond():
+            return (getattr(value, name) for name in value.__match_args__)  # type: ignore[union-attr]
+        case _:
+            return ()
+
+
+def _rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return an expression or condition with changed direct parts, simplified again; a leaf as it is."""
+    match value:
+        case Add():
+            terms = (mul(change(term), factor) for term, factor in value.terms)
+            return add(value.constant, *terms)
+        case Element():
+            return Element(value.table, change(value.at), value.low, value.high)
+        case _:
+            build = _REBUILD.get(type(value))
+            return value if build is None else build(*map(change, _inner(value)))
 
 
 def rewrite(value: Any, change: Callable[[Sym], Int], only: Collection[Sym] | None = None) -> Any:
@@ -74,24 +110,9 @@ def rewrite(value: Any, change: Callable[[Sym], Int], only: Collection[Sym] | No
         return value
     if only is not None and isinstance(value, Expr | Cond) and _symbols(value).isdisjoint(only):
         return value
-    match value:
-        case Sym():
-            return change(value)
-        case Add():
-            terms = (mul(rewrite(term, change, only), factor) for term, factor in value.terms)
-            return add(value.constant, *terms)
-        case Mul():
-            return product(*(rewrite(factor, change, only) for factor in value.factors))
-        case Element():
-            return replace(value, at=rewrite(value.at, change, only))
-        case And():
-            return all_of(*(rewrite(part, change, only) for part in value.parts))
-        case Or():
-            return any_of(*(rewrite(part, change, only) for part in value.parts))
-        case Expr() | Cond() if type(value) in _REBUILD:
-            return _REBUILD[type(value)](*(rewrite(part, change, only) for part in _operands(value)))
-        case _:
-            return value
+    if isinstance(value, Sym):
+        return change(value)
+    return _rebuilt(value, lambda part: rewrite(part, change, only))
 
 
 def substitute(value: Any, mapping: Mapping[Sym, Int]) -> Any:
@@ -138,21 +159,7 @@ def replaced(value: Any, mapping: Mapping[Any, Int]) -> Any:
     """
     if value in mapping:
         return mapping[value]
-    match value:
-        case Add():
-            return add(value.constant, *(mul(replaced(t, mapping), f) for t, f in value.terms))
-        case Mul():
-            return product(*(replaced(factor, mapping) for factor in value.factors))
-        case And():
-            return all_of(*(replaced(part, mapping) for part in value.parts))
-        case Or():
-            return any_of(*(replaced(part, mapping) for part in value.parts))
-        case Element():
-            return value
-        case Expr() | Cond() if not isinstance(value, Sym | Constant):
-            return _REBUILD[type(value)](*(replaced(part, mapping) for part in _operands(value)))
-        case _:
-            return value
+    return value if isinstance(value, Element) else _rebuilt(value, lambda part: replaced(part, mapping))
 
 
 def split_elements(valid: Cond) -> tuple[Cond, Cond]:
@@ -171,49 +178,16 @@ def symbols(value: Any) -> set[Sym]:
 
 @lru_cache(maxsize=16384)
 def _symbols(value: Int | Cond) -> frozenset[Sym]:
-    match value:
-        case Sym():
-            return frozenset((value,))
-        case Add():
-            return _union(term for term, _ in value.terms)
-        case Mul():
-            return _union(value.factors)
-        case And() | Or():
-            return _union(value.parts)
-        case Element():
-            return _symbols(value.at)
-        case Expr() | Cond():
-            return _union(_operands(value))
-        case _:
-            return frozenset()
+    if isinstance(value, Sym):
+        return frozenset((value,))
+    return frozenset().union(*map(_symbols, _inner(value)))
 
 
 def parts(value: Any) -> Iterator[Any]:
     """Yield an expression or condition and all its parts, outer before inner."""
     yield value
-    match value:
-        case Add():
-            inner: Iterable[Any] = (term for term, _ in value.terms)
-        case Mul():
-            inner = value.factors
-        case And() | Or():
-            inner = value.parts
-        case Element():
-            inner = (value.at,)
-        case Expr() | Cond() if not isinstance(value, Sym | Constant):
-            inner = _operands(value)
-        case _:
-            return
-    for part in inner:
+    for part in _inner(value):
         yield from parts(part)
-
-
-def _union(values: Iterable[Int | Cond]) -> frozenset[Sym]:
-    return frozenset().union(*map(_symbols, values))
-
-
-def _operands(value: Expr | Cond) -> list[Any]:
-    return [getattr(value, f.name) for f in fields(value)]  # type: ignore[arg-type]
 
 
 def evaluate(value: Any, env: Mapping[Sym, Any]) -> Any:

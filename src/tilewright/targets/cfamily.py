@@ -30,7 +30,7 @@ from tilewright.ir.ops import (
 from tilewright.ir.types import Value
 from tilewright.passes.quotients import inverses
 from tilewright.passes.rewrite import defined_names
-from tilewright.symbolic.arithmetic import maximum, minimum
+from tilewright.symbolic.expr import maximum, minimum
 from tilewright.symbolic.nodes import TRUE, Add, Cond, FloorDiv, Int, Mod, Sym, bits, bounds
 from tilewright.symbolic.rebuilding import substitute, symbols
 from tilewright.symbolic.spelling import Speller

@@ -17,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tilewright.arch import BULK
-from tilewright.symbolic.arithmetic import parts_of
-from tilewright.symbolic.expr import add, expand, floordiv, less, less_equal, mul, prove
+from tilewright.symbolic.expr import add, expand, floordiv, less, less_equal, mul, parts_of, prove
 from tilewright.symbolic.nodes import (
     TRUE,
     And,

@@ -15,7 +15,7 @@ from tilewright.ir.copies import is_bulk
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.op import Op
 from tilewright.ir.ops import Copy, For
-from tilewright.symbolic.arithmetic import product
+from tilewright.symbolic.expr import product
 from tilewright.targets.rules import EmittedText
 
 # ----------------------------------------------------------------

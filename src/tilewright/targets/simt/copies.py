@@ -17,8 +17,7 @@ import numpy as np
 from tilewright.dtypes import DType, f32, f64
 from tilewright.ir.ops import Copy
 from tilewright.ir.types import Memory, Value
-from tilewright.symbolic.arithmetic import parts_of
-from tilewright.symbolic.expr import add, all_of, expand, mul, xor
+from tilewright.symbolic.expr import add, all_of, expand, mul, parts_of, xor
 from tilewright.symbolic.nodes import TRUE, And, Cond, Constant, Element, Int, Sym, Xor, bits, bounds, divisor
 from tilewright.symbolic.rebuilding import elements, split_elements, substitute, symbols, with_elements
 from tilewright.targets.simt.arithmetic import rounded

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tilewright.symbolic.arithmetic import parts_of, product
-from tilewright.symbolic.expr import add, all_of, equal, expand, floordiv, mod, mul
+from tilewright.symbolic.expr import add, all_of, equal, expand, floordiv, mod, mul, parts_of, product
 from tilewright.symbolic.nodes import TRUE, And, Cond, Int, Mul, Sym
 from tilewright.symbolic.rebuilding import symbols
 from tilewright.threads.distribution import Distribution, Mode, merge, take
