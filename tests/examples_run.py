@@ -14,8 +14,6 @@ SOURCE = str(Path(__file__).parents[1] / "src")
 
 SHOWN_ONLY = {
     "tilewright.ir.verify.violations": "the kernel is illegal, and the example lists its violations",
-    "tilewright.lang.dataflow.loops.full": "a fold, which schedules do not compute; the docstring says so",
-    "tilewright.lang.dataflow.tiles.Accumulator.assign": "likewise",
     "tilewright.targets.reference.recorder.ExecutionRecorder": "`run` executes the traced kernel",
     "tilewright.targets.reference.run.run": "likewise",
 }

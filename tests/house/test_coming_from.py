@@ -79,18 +79,6 @@ def adds(X, I, Y):
         tw.copy(X[m, n], Y[m, n], reduction="add")
 
 
-@tw.kernel(X="M N", I="M", Y="M N")
-def attends(X, I, Y):
-    for m, n in tw.tiles(Y):
-        acc = tw.zeros()
-        for j in tw.steps(X.shape[0]):
-            scores = tw.zeros()
-            for k in tw.steps(X.shape[1]):
-                scores += X[m, k] @ X[j, k].T
-            acc += tw.exp(scores) @ X[j, n]
-        Y[m, n] = acc
-
-
 def refused(*kernels: tw.Kernel) -> bool:
     """Whether no target launches any of the kernels."""
     for kernel in kernels:
@@ -124,7 +112,6 @@ MISSING: dict[str, Callable[[], bool]] = {
     "gradients": lambda: unnamed("grad", "backward"),
     "`torch.compile`": lambda: unwritten("torch.library", "torch.compile", "custom_op"),
     "tuning of explicit kernels": lambda: tuned() == ["gemm"],
-    "attention as a dataflow kernel": lambda: refused(attends),
     "sparse GEMMs": lambda: unnamed("sparse") and unwritten("mma.sp", "wgmma.mma_async.sp"),
     "Blackwell": lambda: unwritten("tcgen05", "sm_100"),
     "programmatic access to single registers": lambda: unnamed("register"),

@@ -15,6 +15,7 @@ from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.namespaces import part
 from tilewright.runtime.recent import Recent
+from tilewright.schedule.folds.form import FoldForm, fold_form_of, is_folded
 from tilewright.schedule.form import Form, form_of
 from tilewright.schedule.question import Question, Splitting, coarse, extents_of
 from tilewright.schedule.schedule import Schedule
@@ -22,6 +23,12 @@ from tilewright.schedule.tables import ScheduleTable, chosen
 
 EXPANDED = "tilewright.schedule.expand:Expanded"
 """The class that expands dataflow kernels; imported at the first use."""
+
+EXPANDED_FOLD = "tilewright.schedule.folds.expand:ExpandedFold"
+"""The class that expands loops that carry a state; imported at the first use."""
+
+CHOOSE_FOLD = "tilewright.schedule.folds.choice:choose"
+"""The function that chooses a schedule for a loop that carries a state; imported at the first use."""
 
 TABLES = "tilewright.runtime.tables:table_for"
 """The function that finds a machine's table of measured schedules; imported at the first use."""
@@ -48,7 +55,7 @@ class RecordedFlow:
 
     program: Program
     flow: Flow
-    form: Form
+    form: Form | FoldForm
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
@@ -153,10 +160,13 @@ class Scheduled:
         made = self._recorded(specs, classes, arch)
         if not isinstance(made, RecordedFlow):
             return Explicit(self._program, specs, self._constants, traced=made)
-        schedule = self._schedule or self._chosen(
-            made, self._question(made.form, specs, arch, shapes, processors), part(TABLES)(arch, processors)
-        )
-        program = self._expanded(made.flow, schedule, classes)
+        form = made.form
+        if isinstance(form, FoldForm):
+            schedule = self._schedule or part(CHOOSE_FOLD)(form, classes, shapes, arch)
+        else:
+            question = self._question(form, specs, arch, shapes, processors)
+            schedule = self._schedule or self._chosen(made, question, part(TABLES)(arch, processors))
+        program = self._expanded(made, schedule, classes)
         settled, _ = program.settled(classes, arch)
         return Explicit(program, classes, {}, settled, recorded=made)
 
@@ -190,6 +200,12 @@ class Scheduled:
         made = self._recorded(specs, classes, arch)
         if not isinstance(made, RecordedFlow):
             return None
+        if isinstance(made.form, FoldForm):
+            raise LaunchError(
+                f"kernel {self._program.name}: the loop over {made.form.n.name} carries "
+                f"{made.form.fold.cells[0].name}, and only schedules of sums of products are compared; "
+                "nearest legal choice: .bind(schedule=tw.Schedule(...)) of your own"
+            )
         return self._question(made.form, specs, arch, shapes, processors)
 
     def _question(
@@ -225,16 +241,18 @@ class Scheduled:
             if classes != specs:  # Python's decisions must hold for all arrays of the wider class
                 made = self._program.run(classes, self._constants, arch)
             assert isinstance(made, Flow), "a dataflow kernel is one for every class"
-            known = RecordedFlow(self._program, made, form_of(made))
+            form = fold_form_of(made) if is_folded(made) else form_of(made)
+            known = RecordedFlow(self._program, made, form)
             self._flows.keep(key, known)
         return known
 
-    def _expanded(self, flow: Flow, schedule: Schedule, specs: Mapping[str, TensorSpec]) -> Any:
-        """Return the `Expanded` program of a flow under a schedule."""
+    def _expanded(self, made: RecordedFlow, schedule: Schedule, specs: Mapping[str, TensorSpec]) -> Any:
+        """Return the expanded program of a flow under a schedule."""
         key = (schedule, *specs.items())
         found = self._programs.get(key)
         if found is None:
-            found = part(EXPANDED)(self._program, flow, schedule)
+            expanded = EXPANDED_FOLD if isinstance(made.form, FoldForm) else EXPANDED
+            found = part(expanded)(self._program, made.flow, schedule)
             self._programs.keep(key, found)
         return found
 

@@ -11,7 +11,7 @@ from typing import Any
 from tilewright.dataflow.nodes import (
     BATCH,
     Flow,
-    Folded,
+    Integer,
     Map,
     Node,
     Operand,
@@ -22,13 +22,14 @@ from tilewright.dataflow.nodes import (
     walk,
 )
 from tilewright.errors import TraceError, Violation
-from tilewright.lang.scalars import Index
+from tilewright.lang.scalars import Index, unwrap, wrap
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.factors import EXPLICIT, Factor, FactorProduct, Places, plain, plan_of
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.work import MOST, Work
-from tilewright.symbolic.nodes import Sym
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.rebuilding import substitute
 from tilewright.views.view import View
 
 
@@ -177,7 +178,6 @@ def form_of(flow: Flow) -> Form:
     batch = tuple(span for span in flow.tiles if span.kind == BATCH)
     inner = tuple(span for span in flow.tiles if span.kind != BATCH)
     where = flow.stores[0].location if flow.stores else None
-    _refuse_folds(flow)
     if not sums:
         raise TraceError(
             f"kernel {flow.name} has no product `a @ b`; schedules compute products; nearest legal "
@@ -204,34 +204,25 @@ def form_of(flow: Flow) -> Form:
     return Form(flow, *plan, batch, m, n)
 
 
-def _refuse_folds(flow: Flow) -> None:
-    """Refuse folds, and sums of sums: schedules carry only sums of products through a loop."""
-    for node in flow.walk():
-        if isinstance(node, Folded):
-            cell = node.fold.cells[node.index]
-            raise TraceError(
-                f"the loop over {node.fold.span.name} computes {cell.name}, which is no sum of products; "
-                "schedules compute only sums of products; nearest legal choice: compute it before this "
-                "kernel and read it as an array; for softmax weights times values call "
-                "tw.attention",
-                node.location or next((s.location for s in flow.stores), None),
-            )
-        inner = (*walk(node.a), *walk(node.b)) if isinstance(node, Sum) else ()
-        if any(isinstance(one, Sum | Folded) for one in inner):
-            raise TraceError(
-                "an operand of a product is computed from another product; schedules multiply parts of "
-                "arrays; nearest legal choice: one kernel for each product; tw.gemm_chain for two products "
-                "with a function between them; tw.attention for two products with a softmax between them",
-                node.location,
-            )
-
-
 def array(arguments: Mapping[str, Any], operand: Operand) -> Tensor:
     """An array of the kernel, or the view of it that an operand names."""
     tensor: Tensor = arguments[operand.name]
     for transform in operand.transforms:
         tensor = tensor._view(transform, "view")
     return tensor
+
+
+def integer_in(flow: Flow, arguments: Mapping[str, Any], value: Int) -> Index:
+    """The value of a flow's integer in the kernel's arguments."""
+    known: dict[Sym, Int] = {}
+    for parameter in flow.parameters:
+        if isinstance(parameter, Operand):
+            extents = arguments[parameter.name].shape
+            pairs = zip(parameter.shape, extents, strict=True)
+            known |= {size: unwrap(extent) for size, extent in pairs if isinstance(size, Sym)}
+        elif isinstance(parameter, Integer) and isinstance(parameter.value, Sym):
+            known[parameter.value] = unwrap(arguments[parameter.value.name])
+    return wrap(substitute(value, known))
 
 
 def extent_of(form: Form, arguments: Mapping[str, Any], span: Span) -> Index:

@@ -219,6 +219,11 @@ class Schedule:
             reduced across tiles: each tile writes its part, and the last block to arrive reduces all parts in
             the order of the tiles.  Otherwise one tile must cover the whole row, or column.
         prefetch: whether arrays that the epilogue reads are loaded while the last product of a tile runs.
+        width: columns of the result in a tile of a loop that carries a state, e.g. those of the values of
+            attention; 0: the result has none.  ``tile`` is then (rows, elements of the loop in one step,
+            depth of the products inside of a step).
+        resident: whether the operand of the products inside of a step that is the same in all steps stays in
+            shared memory, e.g. the queries of attention; the depth of the tile covers it.
 
     Raises:
         LaunchError: a field has an illegal value, e.g. an unknown name, or stages below 1.
@@ -273,6 +278,8 @@ class Schedule:
     interleaved: bool = False
     unroll: Count = 1
     prefetch: bool = True
+    width: Natural = 0
+    resident: bool = False
 
     def __post_init__(self) -> None:
         for name in ("tile", "warps", "cluster", "k1", "extra_rows"):

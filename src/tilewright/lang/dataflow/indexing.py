@@ -247,16 +247,16 @@ def new_axes(tile: Tile, node: Node, index: tuple[Any, ...]) -> tuple[Axis, ...]
 
 @verb
 def positions(span: Any) -> Tile:
-    """``y[i] = i``: for each element of a span of `tiles`, its index in the whole dimension, in i32.
+    """``y[i] = i``: for each element of a span, its index in the whole dimension, in i32.
 
     Values computed from it depend on the position of an element, and not on the shape of tiles.
 
     Args:
-        span: a variable of the loop over `tiles`.  Along groups of rows it counts from the first row of the
-            array, not from that of the group.
+        span: a variable of the loop over `tiles`, or over `steps`.  Along groups of rows it counts from the
+            first row of the array, not from that of the group.
 
     Raises:
-        TraceError: the argument is not a span of `tiles`.
+        TraceError: the argument is no span.
 
     Example:
         >>> import numpy as np
@@ -278,10 +278,5 @@ def positions(span: Any) -> Tile:
             f"positions of {shown(span)}; nearest legal choice: m, or n, of `for m, n in tw.tiles(C)`", here()
         )
     span.check()
-    if span.span.kind == STEPS:
-        raise TraceError(
-            f"positions of {span.span.name}, a span of tw.steps; nearest legal choice: a span of tw.tiles",
-            here(),
-        )
     axes = () if span.span.kind == BATCH else (span.span,)
     return Tile(flow, flow.make(Position, i32, axes, span.span), {span.home})

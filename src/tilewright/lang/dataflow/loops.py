@@ -218,8 +218,7 @@ def full(along: Any, value: Any, dtype: DType | str | None = None) -> Accumulato
         TraceError: ``value`` is not a number, as in the older order ``(value, dtype, along)``.
 
     Example:
-        The largest product of each row, whatever the length of a step.  No target runs folds other than
-        sums yet; `tw.ir.evaluate` computes them:
+        The largest product of each row, whatever the length of a step:
 
         >>> import numpy as np
         >>> import tilewright as tw
@@ -231,8 +230,8 @@ def full(along: Any, value: Any, dtype: DType | str | None = None) -> Accumulato
         ...             top.assign(tw.maximum(top, (A[m, k] * x[k]).max(axis=1)))
         ...         y[m] = top
         >>> a, x, y = np.ones((2, 8)), np.arange(8.0), np.empty(2)
-        >>> tw.ir.evaluate(largest.flow(a, x, y), {"A": a, "x": x}, run=3)["y"].tolist()
-        [7.0, 7.0]
+        >>> largest(a, x, y, target="reference").target, y.tolist()
+        ('reference', [7.0, 7.0])
     """
     if not is_number(value):
         given = f"full({shown(along)}, {shown(value)}, {shown(dtype)})"

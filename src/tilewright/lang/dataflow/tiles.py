@@ -426,10 +426,10 @@ class Accumulator(Tile):
 
     @verb
     def assign(self, value: Any) -> Accumulator:
-        """Take another value, which a loop over `steps` carries: a fold that need not be a sum.
+        """Take another value, which a loop over `steps` carries to its next step.
 
-        The result must not depend on the number of elements in a step.  No target runs folds other than
-        sums yet; `tw.ir.evaluate` computes them.
+        The result must not depend on the number of elements in a step.  A loop carries a value for each row,
+        or for each element of a tile of the result.  Within a step all values are computed from the old ones.
 
         Args:
             value: a tile, or a number.
@@ -445,8 +445,8 @@ class Accumulator(Tile):
             ...             top.assign(tw.maximum(top, (A[m, k] * x[k]).max(axis=1)))
             ...         y[m] = top
             >>> a, x, y = np.ones((2, 8)), np.arange(8.0), np.empty(2)
-            >>> tw.ir.evaluate(largest.flow(a, x, y), {"A": a, "x": x})["y"].tolist()
-            [7.0, 7.0]
+            >>> largest(a, x, y, target="reference").target, y.tolist()
+            ('reference', [7.0, 7.0])
         """
         if not isinstance(value, Tile):
             value = self.flow.constant(value, self)

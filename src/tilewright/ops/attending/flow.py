@@ -1,6 +1,6 @@
-"""Attention and chains as dataflow kernels: folds over keys. Attention's fold has a state.
+"""Attention and chains as dataflow kernels: loops over keys. Attention's loop carries a state.
 
-Schedules compute no folds yet; ``tw.ir.evaluate`` does, and the explicit kernels are compared with it.
+The explicit kernels of this room are compared with them.
 """
 
 from __future__ import annotations

@@ -31,18 +31,17 @@ from tilewright.errors import TraceError
 from tilewright.functions.table import CONVERSION
 from tilewright.lang import operations as tw
 from tilewright.lang.fragments import Fragment, elementwise, of_integer
-from tilewright.lang.scalars import Index, Scalar, unwrap, wrap
+from tilewright.lang.scalars import Index, Scalar
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.lang.tracer import located
 from tilewright.schedule.epilogue.reductions import Reductions
 from tilewright.schedule.factors import EXPLICIT, matrix
-from tilewright.schedule.form import Form, array
+from tilewright.schedule.form import Form, array, integer_in
 from tilewright.schedule.partition import Partition
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.work import Work
-from tilewright.symbolic.nodes import Int, Sym
-from tilewright.symbolic.rebuilding import substitute
+from tilewright.symbolic.nodes import Int
 from tilewright.threads.distribution import Distribution
 
 Arguments = Mapping[str, Any]
@@ -105,18 +104,7 @@ class Views:
 
     def integer(self, value: Int) -> Index:
         """The value of a flow's integer in the kernel's arguments."""
-        known: dict[Sym, Int] = {}
-        for parameter in self.form.flow.parameters:
-            if isinstance(parameter, Operand):
-                extents = self.arguments[parameter.name].shape
-                known |= {
-                    size: unwrap(extent)
-                    for size, extent in zip(parameter.shape, extents, strict=True)
-                    if isinstance(size, Sym)
-                }
-            elif isinstance(parameter, Integer) and isinstance(parameter.value, Sym):
-                known[parameter.value] = unwrap(self.arguments[parameter.value.name])
-        return wrap(substitute(value, known))
+        return integer_in(self.form.flow, self.arguments, value)
 
 
 class Values:
@@ -199,14 +187,7 @@ class Values:
 
     def _wide(self, tile: Fragment, shape: tuple[int, int]) -> Fragment:
         """A tile, repeated along the dimensions that it does not vary along."""
-        if tile.shape == shape:
-            return tile
-        # A choice between a tile and itself repeats it along the dimensions of the coordinates.
-        everywhere = coordinates(self.map(shape), 0) >= 0
-        if shape[1] > 1 == tile.shape[1]:
-            everywhere = everywhere & (coordinates(self.map(shape), 1) >= 0)
-        wide: Fragment = elementwise("select", everywhere, tile, tile)
-        return wide
+        return repeated(tile, self.map(shape))
 
     def loads(self, stores: Sequence[Store]) -> bool:
         """Whether results are computed from arrays."""
@@ -278,6 +259,18 @@ class Values:
             at = next(i for i, value in enumerate(given) if isinstance(value, Fragment))
             given[at] = self._wide(given[at], (wanted[0], wanted[1]))
         return elementwise(function, *given, dtype=node.dtype if function in CONVERSION else None)
+
+
+def repeated(tile: Fragment, spread: Distribution) -> Fragment:
+    """A tile, repeated along the dimensions of a map of elements to threads that it does not vary along."""
+    if tile.shape == spread.shape:
+        return tile
+    # A choice between a tile and itself repeats it along the dimensions of the coordinates.
+    everywhere = coordinates(spread, 0) >= 0
+    if spread.shape[1] > 1 == tile.shape[1]:
+        everywhere = everywhere & (coordinates(spread, 1) >= 0)
+    wide: Fragment = elementwise("select", everywhere, tile, tile)
+    return wide
 
 
 def above_sums(node: Node) -> Iterator[Node]:

@@ -224,7 +224,7 @@ def _packing_copy(op: Multiply, product: Mma, before: Sequence[Op], uses: _Uses)
 
 def _without_zeros(ops: Sequence[Op]) -> tuple[Op, ...]:
     """Drop the clearing of accumulators where the first multiply can start its sum at 0 instead."""
-    found = [(op,) for op in ops]
+    found: list[tuple[Op, ...]] = [(op,) for op in ops]
     for at, op in enumerate(ops):
         if isinstance(op, FragmentOp) and op.fill == 0:
             cleared = op.result
@@ -237,10 +237,10 @@ def _without_zeros(ops: Sequence[Op]) -> tuple[Op, ...]:
             continue
         begun, left = _begun(found[user][0], cleared)
         if begun is not None:
-            found[user] = (begun,)
-            declared = (replace(op, fill=None),) if isinstance(op, FragmentOp) else ()
+            found[at] = (replace(op, fill=None),) if isinstance(op, FragmentOp) else ()
+            # The condition may depend on a value that is computed between the two.
             zeros = If(left, Block((Fill(cleared, 0, location=op.location),)), location=op.location)
-            found[at] = declared if left == FALSE else (*declared, zeros)
+            found[user] = (begun,) if left == FALSE else (zeros, begun)
     return tuple(op for several in found for op in several)
 
 

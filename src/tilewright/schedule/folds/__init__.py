@@ -1,0 +1,1 @@
+"""Loops that carry a state: the form of such flows, their schedules, and their explicit kernels."""

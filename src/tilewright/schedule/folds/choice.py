@@ -1,0 +1,269 @@
+"""Schedules of loops that carry a state: which are legal, and which one is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from math import lcm
+
+from tilewright.arch import Arch
+from tilewright.dataflow.nodes import SUMMED, TF32, ArrayPart
+from tilewright.errors import Location, Origin, ScheduleError, Violation
+from tilewright.ir.mma import MmaAtom
+from tilewright.lang.specs import TensorSpec
+from tilewright.schedule.facts import Reasons
+from tilewright.schedule.folds.form import FoldForm, transposed
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.atoms import TENSOR_CORE, fma, spelled
+from tilewright.targets.matrix_cores import nearest
+
+STAGINGS = ("direct", "cp_async")
+"""Stagings that these loops have."""
+
+FIELDS = ("atom", "tile", "warps", "stages", "staging", "width", "resident")
+"""Fields that these loops have; the others keep their default."""
+
+MOST_RESIDENT = 256
+"""Depth of the products of a step up to which the operand that stays the same is kept in shared memory."""
+
+DEPTH = 64
+"""Depth of a tile of longer sums inside of a step."""
+
+MOST_WIDTH = 256
+"""Columns of the result in one tile; more columns are computed by several blocks, each with its own loop."""
+
+MOST_COVERED = 1024
+"""Columns of the result in one tile if they are reduced."""
+
+STAGES = (3, 2)
+"""Stages of a ring, the best first."""
+
+
+# ---------------------------------------------------------------- legality
+
+
+def reasons(
+    schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], arch: Arch
+) -> list[Violation]:
+    """Every reason why a schedule is refused; none if it is legal.
+
+    Args:
+        schedule: the schedule.
+        form: the form of the computation.
+        specs: the classes of the arrays, by name.
+        arch: the machine.
+    """
+    found = []
+    for field, message, near, node in _reasons(schedule, form, specs, arch):
+        where = node.location
+        if where is not None:
+            where = Location(where.frames, Origin(node, where.frames, field, schedule.spelled(field)))
+        found.append(Violation(field, message, near, where))
+    return found
+
+
+def check(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], arch: Arch) -> None:
+    """Refuse a schedule that is not legal.
+
+    Raises:
+        ScheduleError: lists every reason, with the value, the limit and the nearest legal choice.
+    """
+    if found := reasons(schedule, form, specs, arch):
+        raise ScheduleError(form.flow.name, arch.name, repr(schedule), found)
+
+
+def _reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], arch: Arch) -> Reasons:
+    step = form.fold.steps[0]
+    carried = f"the loop over {form.n.name} carries {form.fold.cells[0].name}"
+    for one in fields(schedule):
+        if one.name not in (*FIELDS, "staging") and getattr(schedule, one.name) != one.default:
+            default = repr(one.default).replace("'", '"')
+            yield (
+                one.name,
+                f"{one.name}={schedule.spelled(one.name)}; {carried}",
+                f"{one.name}={default}",
+                step,
+            )
+    yield from _staging(schedule, form, specs, arch)
+    wrong = [*_instruction(schedule, form, arch), *_tile(schedule, form)]
+    yield from wrong
+    if not wrong and arch.shared_bytes and (used := shared_bytes(schedule, form)) > arch.shared_bytes:
+        rows, run, depth = schedule.tile
+        near = f"tile={(rows, max(run // 2, 1), depth)}, or fewer stages"
+        yield "tile", f"{used} bytes of shared memory; {arch.name} has {arch.shared_bytes}", near, step
+
+
+def _staging(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], arch: Arch) -> Reasons:
+    step, staging = form.fold.steps[0], schedule.spelled("staging")
+    if schedule.staging not in STAGINGS:
+        text = f"staging={staging}; the loop over {form.n.name} carries {form.fold.cells[0].name}"
+        yield "staging", text, 'staging="direct"', step
+        return
+    if not schedule.copies_in_background:
+        if schedule.stages != 1:
+            text = f"{schedule.stages} stages; with staging={staging} shared memory holds one tile"
+            yield "stages", text, "stages=1", step
+        return
+    if schedule.stages < 2:
+        text = "1 stage; a ring fills one stage while another is multiplied, and needs at least 2"
+        yield "stages", text, "stages=2", step
+    if arch.vector_registers:  # a processor copies at once, from any address
+        return
+    if not arch.async_bytes:
+        text = f"staging={staging}; {arch.name} has no copies in the background"
+        yield "staging", text, 'staging="direct"', step
+        return
+    for product in form.products:
+        for side in (product.a, product.b) if product in form.scores else (product.b,):
+            part, _ = transposed(side)
+            if isinstance(part, ArrayPart) and part.dtype == form.element:
+                why = _against_copies(part, specs, min(arch.async_bytes))
+                if why:
+                    yield "staging", why, 'staging="direct"', part
+
+
+def _against_copies(part: ArrayPart, specs: Mapping[str, TensorSpec], least: int) -> str:
+    """Why copies of some bytes in the background cannot carry a part of an array; empty if they can."""
+    name, spec = part.operand.name, specs[part.operand.name]
+    if part.operand.transforms or spec.unit_dim is None:
+        return f"{name} has no contiguous rows, and copies in the background have at least {least} bytes"
+    size = spec.dtype.bytes
+    strides = (one * size for dim, one in enumerate(spec.stride_divisors) if dim != spec.unit_dim)
+    begin = min(spec.align, *strides)
+    if begin % least == 0:
+        return ""
+    return f"rows of {name} begin at multiples of {begin} bytes, and copies in the background of {least}"
+
+
+def _instruction(schedule: Schedule, form: FoldForm, arch: Arch) -> Reasons:
+    atom, product = schedule.atom, next(iter(form.products), form.fold.steps[0])
+    near = spelled(atom_of(form, arch))
+    if atom.asynchronous:
+        yield "atom", f"{atom} multiplies in the background; the loop needs its sums at once", near, product
+    elif why := _unfit(atom, form, arch):
+        yield "atom", f"{atom} {why}", near, product
+
+
+def _unfit(atom: MmaAtom, form: FoldForm, arch: Arch) -> str:
+    """Why an instruction cannot multiply what the kernel multiplies on a machine; empty if it can."""
+    if arch.features and atom.feature and atom.feature not in arch.features:
+        return f"needs {atom.feature}, which {arch.name} lacks"
+    if form.products and (atom.a_dtype, atom.c_dtype) != (form.element, form.total):
+        found = f"multiplies {atom.a_dtype} and adds in {atom.c_dtype}"
+        return f"{found}; the kernel has {form.element} and {form.total}"
+    if atom.precision is not None and any(one.precision != TF32 for one in form.products):
+        return f"multiplies {atom.precision} fraction bits of {atom.a_dtype}; the kernel asks for all of them"
+    return ""
+
+
+def _tile(schedule: Schedule, form: FoldForm) -> Reasons:
+    step, (down, across) = form.fold.steps[0], schedule.warps
+    if across != 1:
+        text = f"warps={schedule.warps}; each warp has whole rows, because values are reduced along them"
+        yield "warps", text, f"warps=({down * across}, 1)", step
+        return
+    m, n, k = schedule.atom.shape
+    units = (m * down, lcm(n, k), k)
+    if any(side == 0 or side % unit for side, unit in zip(schedule.tile, units, strict=True)):
+        near = tuple(max(-(-s // unit), 1) * unit for s, unit in zip(schedule.tile, units, strict=True))
+        text = f"{schedule.tile} is no multiple of {units}, one {schedule.atom} for each of {down} warps"
+        yield "tile", text, f"tile={near}", step
+    if form.e is None and schedule.width:
+        yield "width", f"width={schedule.width}; the results have no columns", "width=0", step
+    elif form.e is not None and (schedule.width == 0 or schedule.width % n):
+        text = f"width={schedule.width} is no multiple of {n}, the columns of {schedule.atom}"
+        yield "width", text, f"width={max(-(-schedule.width // n), 1) * n}", step
+
+
+def is_exchanged(schedule: Schedule, form: FoldForm) -> bool:
+    """Whether left operands pass through shared memory, because sums lie in other threads than operands."""
+    in_place = schedule.atom.instruction == "mma.sync" and form.element.bytes == 2
+    return bool(form.mixtures) and not in_place
+
+
+def shared_bytes(schedule: Schedule, form: FoldForm) -> int:
+    """Bytes of shared memory of a schedule."""
+    rows, run, depth = schedule.tile
+    held = {id(transposed(side)[0]): side for one in form.scores for side in (one.a, one.b)}
+    elements = 0
+    for side in held.values():
+        moves = form.n in side.axes
+        elements += (
+            (run if moves else rows) * depth * (schedule.stages if moves or not schedule.resident else 1)
+        )
+    elements += schedule.stages * run * schedule.width * len({id(one.b) for one in form.mixtures})
+    if is_exchanged(schedule, form):
+        elements += rows * run
+    return elements * form.element.bytes
+
+
+# ---------------------------------------------------------------- the choice
+
+
+def atom_of(form: FoldForm, arch: Arch, run: int = 16) -> MmaAtom:
+    """The instruction of a loop: at most 16 x 16, so that each warp has whole rows; else multiply-adds.
+
+    Args:
+        form: the form.
+        arch: the machine.
+        run: elements of the loop in one step.
+    """
+    element, total = form.element, form.total
+    if form.products and not any(one.precision == SUMMED for one in form.products):
+        found = nearest(element, total, arch.features, most=(16, 16)) or TENSOR_CORE.get(element.name)
+        if found is not None and not _unfit(found, form, arch):
+            return found
+    each = 2 if total.bytes <= 4 else 1
+    return fma(element, total, lanes=(max(arch.lanes // 8, 1), 8), each=(each, min(max(run // 8, 1), each)))
+
+
+def proposals(form: FoldForm, shapes: Mapping[str, tuple[int, ...]], arch: Arch) -> Iterator[Schedule]:
+    """The schedules that the rules propose, the best first.
+
+    Args:
+        form: the form.
+        shapes: extents of the arrays.
+        arch: the machine.
+    """
+    extents = form.extents(shapes)
+    columns = 0 if form.e is None else min(extents[form.e], MOST_COVERED if form.covered else MOST_WIDTH)
+    deep = 0 if form.depth is None else extents[form.depth]
+    resident = deep <= MOST_RESIDENT
+    for rows, run, warps in _sizes(form, max(columns, deep if resident else 0)):
+        atom = atom_of(form, arch, run)
+        m, n, k = atom.shape
+        if m * k < atom.a.size_values * atom.lanes:  # several lanes hold each element of an operand
+            rows //= 2
+        few = -(-max(extents[form.m], 1) // m)  # atoms that cover all rows
+        down = max(min(warps, rows // m, few), 1)
+        high = max(min(rows, few * m) // (m * down), 1) * m * down
+        width = 0 if form.e is None else max(-(-columns // n), 1) * n
+        if atom.instruction == "fma" and width:  # with other numbers of columns, lanes spill sums to memory
+            width = 1 << (width - 1).bit_length()
+        depth = max(-(-(deep if resident else DEPTH) // lcm(k, 16)), 1) * lcm(k, 16)
+        step = -(-run // lcm(n, k)) * lcm(n, k)
+        made = Schedule(atom, (high, step, depth), (down, 1), width=width, resident=resident)
+        if not arch.vector_registers:  # processors copy at once
+            for stages in STAGES:
+                yield replace(made, staging="cp_async", stages=stages)
+        yield made
+
+
+def _sizes(form: FoldForm, columns: int) -> Iterator[tuple[int, int, int]]:
+    """Rows, elements of a step, and warps, the best first."""
+    if form.element.bytes >= 4:
+        yield from ((64, 32, 8), (64, 16, 8), (32, 16, 4), (16, 16, 2), (16, 8, 2))
+    elif columns <= 64:
+        yield from ((128, 64, 4), (64, 32, 4), (32, 16, 2))
+    elif columns <= 128:
+        yield from ((128, 32, 4), (64, 32, 4), (32, 16, 2))
+    else:
+        yield from ((128, 32, 8), (64, 32, 4), (32, 16, 2))
+
+
+def choose(
+    form: FoldForm, specs: Mapping[str, TensorSpec], shapes: Mapping[str, tuple[int, ...]], arch: Arch
+) -> Schedule:
+    """The first legal proposal; if none is legal, the last one, whose refusal says why."""
+    found = [*proposals(form, shapes, arch)]
+    return next((one for one in found if not reasons(one, form, specs, arch)), found[-1])

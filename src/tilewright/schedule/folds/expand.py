@@ -1,0 +1,457 @@
+"""Expansion of a flow whose loop carries a state to an explicit kernel.
+
+A block has some rows of the result.  In each step it loads the tiles of the arrays that belong to the step,
+multiplies them, computes all new values from the old ones, and then assigns them.  The main loop is that of
+all schedules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import gcd, prod
+from typing import Any
+
+from tilewright.arch import REFERENCE, Arch
+from tilewright.dataflow.nodes import (
+    BATCH,
+    ArrayPart,
+    Axis,
+    Flow,
+    Map,
+    Node,
+    Operand,
+    Span,
+    Store,
+    Sum,
+    walk,
+)
+from tilewright.functions.table import CONVERSION
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.mma import TiledMma
+from tilewright.lang import operations as tw
+from tilewright.lang.asynchrony import begin_early
+from tilewright.lang.control import let, when
+from tilewright.lang.exact_functions import where
+from tilewright.lang.fragments import Fragment
+from tilewright.lang.launch import require
+from tilewright.lang.program import EXPLICIT, Parameter, Program
+from tilewright.lang.scalars import Index, ceil_div
+from tilewright.lang.specs import TensorSpec
+from tilewright.lang.tensors import Tensor
+from tilewright.lang.tile_arithmetic import coordinates, redistribute
+from tilewright.lang.tracer import current
+from tilewright.schedule.folds.choice import check, is_exchanged
+from tilewright.schedule.folds.form import FoldForm, fold_form_of, transposed
+from tilewright.schedule.folds.values import TileValues, tile_of
+from tilewright.schedule.form import array, integer_in
+from tilewright.schedule.pipeline import LoopStep, Verb, main_loop
+from tilewright.schedule.provenance import expanding, made_by
+from tilewright.schedule.schedule import Schedule
+from tilewright.threads.distribution import Distribution, blocked
+
+
+class ExpandedFold(Program):
+    """The explicit program of a dataflow kernel whose loop carries a state, under a schedule.
+
+    Args:
+        program: the author's program.
+        flow: the flow that it records.
+        schedule: how the flow is computed.
+    """
+
+    def __init__(self, program: Program, flow: Flow, schedule: Schedule) -> None:
+        form = fold_form_of(flow)
+
+        def explicit(*arguments: Any) -> None:
+            given = dict(zip((p.name for p in program.parameters), arguments, strict=True))
+            with expanding(schedule, form.fold.steps[0]):
+                FoldBlock(form, schedule, given).run()
+
+        self.function = explicit
+        self.name = program.name
+        self.__doc__ = program.__doc__
+        self.parameters: tuple[Parameter, ...] = program.parameters
+        self.constants = ()
+        self.sync = EXPLICIT
+        self.defaults = {}
+        self.form, self.schedule = form, schedule
+
+    def trace(
+        self,
+        specs: Mapping[str, TensorSpec],
+        constants: Mapping[str, Any] | None = None,
+        arch: Arch = REFERENCE,
+    ) -> Kernel:
+        """Record the explicit kernel.
+
+        Raises:
+            ScheduleError: the schedule is not legal on this machine; lists every reason.
+        """
+        self.settled(specs, arch)
+        return super().trace(specs, constants, arch)
+
+    def settled(self, specs: Mapping[str, TensorSpec], arch: Arch) -> tuple[Schedule, tuple[str, ...]]:
+        """The schedule under which it runs, and a note for each change to the requested one.
+
+        Raises:
+            ScheduleError: it is not legal on this machine.
+        """
+        check(self.schedule, self.form, specs, arch)
+        return self.schedule, ()
+
+
+class HeldOperand:
+    """An operand of a product in shared memory.
+
+    Args:
+        block: the block that holds it.
+        node: the operand in the graph, as it is multiplied.
+        along: the span of the sum.
+    """
+
+    def __init__(self, block: FoldBlock, node: Node, along: Span) -> None:
+        self.block, self.along = block, along
+        self.node, _ = transposed(node)
+        """The operand, in the order of memory if it is a part of an array."""
+
+        spans = [axis for axis in self.node.axes if axis is not None]
+        assert len(spans) == 2, "rows, and the span of the sum"
+        self.spans = (spans[0], spans[1])
+        form, schedule = block.form, block.schedule
+        self.moves = form.n in spans or not schedule.resident
+        """Whether each step has its own tile."""
+
+        self.is_plain = isinstance(self.node, ArrayPart) and self.node.dtype == form.element
+        self.stages = schedule.stages if self.moves else 1
+        names = [one.operand.name for one in walk(self.node) if isinstance(one, ArrayPart)]
+        self.held = tw.shared(
+            (self.stages, *map(block.length, self.spans)), form.element, name=f"s{names[0] if names else 'X'}"
+        )
+
+    def stage(self, step: Index) -> Tensor:
+        """The tile of a step, in the order of memory."""
+        return self.held[step % self.stages if self.stages > 1 else 0]
+
+    def multiplied(self, step: Index) -> Tensor:
+        """The tile of a step as (rows, k)."""
+        tile = self.stage(step)
+        return tile if self.spans[1] == self.along else tile.permute(1, 0)
+
+    def bring(self, place: StepPlace) -> None:
+        """Copy the tile of a step to shared memory; decode it on the way if it is computed from an array."""
+        block = self.block
+        is_inner = self.along == block.form.depth and not block.schedule.resident
+        target = self.stage(place.inner if is_inner else place.step)
+        if self.is_plain:
+            assert isinstance(self.node, ArrayPart)
+            source = tile_of(place, self.node.operand, self.node.at, self.spans)
+            copy = tw.copy_async if block.schedule.copies_in_background else tw.copy
+            copy(source, target, threads=block.threads)
+            return
+        values = TileValues(OperandPlace(place, self.spans, block.threads), {})
+        made = values.tile(self.node)
+        if made.dtype != self.block.form.element:
+            made = made.to(self.block.form.element)
+        if not is_converted(self.node):  # a function of 0 may be another number
+            dim = self.spans.index(self.along)
+            length = place.length(self.along)
+            left = place.integer(self.along.extent) - place.at(self.along) * length
+            made = where(coordinates(made, dim) < left, made, 0)
+        tw.copy(made, target)
+
+
+def is_converted(node: Node) -> bool:
+    """Whether an operand is a part of an array in another dtype, and so 0 beyond its end."""
+    while isinstance(node, Map) and node.function in CONVERSION:
+        node = node.given[0]
+    return isinstance(node, ArrayPart)
+
+
+class StepPlace:
+    """The tile of a block at a step of its loop.
+
+    Args:
+        block: the block.
+        step: index of the step along the loop; after the loop, 0.
+        inner: index of the tile along the sums inside of a step.
+    """
+
+    def __init__(self, block: FoldBlock, step: Index = 0, inner: Index = 0) -> None:
+        self.block, self.step, self.inner = block, step, inner
+
+    def array(self, operand: Operand) -> Tensor:
+        """An array of the kernel, or the view of it that an operand names."""
+        return array(self.block.arguments, operand)
+
+    def number(self, name: str) -> Any:
+        """A number that the launch passes."""
+        return self.block.arguments[name]
+
+    def integer(self, value: Any) -> Index:
+        """The value of a flow's integer in the kernel's arguments."""
+        return integer_in(self.block.form.flow, self.block.arguments, value)
+
+    def length(self, span: Span) -> int:
+        """Extent of the tile along a span."""
+        return self.block.length(span)
+
+    def at(self, span: Span) -> Index:
+        """Index of the tile along a span; of a batch, the index of its item."""
+        form = self.block.form
+        if span == form.n:
+            return self.step
+        return self.inner if span == form.depth else self.block.at[span]
+
+    def spread(self, axes: tuple[Axis, ...]) -> Distribution:
+        """The map of a value with these axes to threads: that of the sums with the same columns."""
+        form = self.block.form
+        spans = [axis for axis in axes if axis is not None]
+        column = next((span for span in spans if span != form.m), None)
+        whole = self.block.tiled[column or form.n].c()
+        shape = (whole.shape[0] if form.m in spans else 1, whole.shape[1] if column is not None else 1)
+        return whole if shape == whole.shape else whole.projected(shape)
+
+    def product(self, node: Sum, values: TileValues) -> Fragment:
+        """A product along the loop's span: the left operand is computed in registers."""
+        total = tw.accumulator(self.block.mixing, name="product")
+        self.block.mix(node, values, self.step, total)
+        return total
+
+
+class OperandPlace(StepPlace):
+    """The tile of an operand of a product, dealt out to threads for the copy to shared memory."""
+
+    def __init__(self, place: StepPlace, spans: tuple[Span, Span], threads: int) -> None:
+        super().__init__(place.block, place.step, place.inner)
+        self.spans = spans
+        rows, columns = map(self.length, spans)
+        across = gcd(columns, threads)
+        self.whole = blocked((rows, columns), (gcd(rows, threads // across), across), order=(1, 0))
+
+    def spread(self, axes: tuple[Axis, ...]) -> Distribution:
+        """The map of a value with these axes to threads."""
+        shape = tuple(self.length(span) if span in axes else 1 for span in self.spans)
+        return self.whole if shape == self.whole.shape else self.whole.projected(shape)
+
+
+class FoldBlock:
+    """The work of one block.
+
+    Args:
+        form: the form of the flow.
+        schedule: how it is computed.
+        arguments: the kernel's arguments, by name.
+    """
+
+    def __init__(self, form: FoldForm, schedule: Schedule, arguments: dict[str, Any]) -> None:
+        self.form, self.schedule, self.arguments = form, schedule, arguments
+        current().guards.extend(form.flow.requirements)
+        if form.flow.waits_for_prior_grid:
+            with made_by("blocks"):
+                begin_early()
+        rows, run, depth = schedule.tile
+        self.lengths: dict[Span, int] = {form.m: rows, form.n: run}
+        if form.e is not None:
+            self.lengths[form.e] = schedule.width
+        if form.depth is not None:
+            self.lengths[form.depth] = depth
+        self.threads = schedule.warps[0] * schedule.atom.lanes
+        self.tiled = {form.n: self.multiply(run)}
+        if form.e is not None:
+            self.tiled[form.e] = self.multiply(schedule.width)
+        self.place = StepPlace(self)
+        with made_by("blocks"):
+            self.at = self._number()
+        for span, isneeded in ((form.depth, schedule.resident), (form.e, form.covered)):
+            if span is not None and isneeded:
+                field = "tile" if span == form.depth else "width"
+                extent, most = self.place.integer(span.extent), self.lengths[span]
+                require(
+                    extent <= most,
+                    f"{span.name} must be at most {most}: one tile of the schedule covers it ({field})",
+                )
+
+    def length(self, span: Span) -> int:
+        """Extent of a tile along a span; 1 along a batch."""
+        return self.lengths.get(span, 1)
+
+    def multiply(self, columns: int) -> TiledMma:
+        """The multiplication of tiles with these columns, by warps that have whole rows each."""
+        atom, warps = self.schedule.atom, self.schedule.warps[0]
+        return TiledMma(
+            atom, (warps, 1), (self.schedule.tile[0] // atom.shape[0] // warps, columns // atom.shape[1])
+        )
+
+    def _number(self) -> dict[Span, Index]:
+        """Return the index of the block's tile along each span of the result."""
+        form = self.form
+        counts = [(span, self.place.integer(span.extent)) for span in form.batch]
+        counts += [
+            (span, ceil_div(self.place.integer(span.extent), self.lengths[span]))
+            for span in (form.e, form.m)
+            if span is not None
+        ]
+        rest: Index = tw.block_index(prod((count for _, count in counts), start=1))
+        found: dict[Span, Index] = {}
+        for span, count in reversed(counts):
+            found[span], rest = let(rest % count), let(rest // count)
+        return found
+
+    # ------------------------------------------------------------ products
+
+    @property
+    def mixing(self) -> TiledMma:
+        """The multiplication of products along the loop's span."""
+        assert self.form.e is not None, "these products have columns of the result"
+        return self.tiled[self.form.e]
+
+    def mix(self, node: Sum, values: TileValues, step: Index, total: Fragment) -> None:
+        """Add a product along the loop's span to sums: the left operand is computed in registers."""
+        left = self.left(node, values)
+        with made_by("atom", node):
+            tw.mma(left, self.held[id(node.b)].multiplied(step), total, self.mixing)
+
+    def left(self, node: Sum, values: TileValues) -> Fragment:
+        """The left operand of a product along the loop's span, in the registers of the instruction."""
+        if id(node.a) not in values.operands:
+            with made_by("atom", node):
+                made = values.hidden(node.a, 0)
+                made = made if made.dtype == self.form.element else made.to(self.form.element)
+                spread = tw.operand_a(self.tiled[self.form.n], self.schedule.tile[1])
+                values.operands[id(node.a)] = redistribute(made, spread, scratch=self.scratch)
+        return values.operands[id(node.a)]
+
+    def score(self, known: dict[int, Any], step: Index) -> None:
+        """Compute the products inside of a step."""
+        totals = [tw.accumulator(self.tiled[self.form.n], name="scores") for _ in self.form.scores]
+
+        def multiply(inner: LoopStep) -> None:
+            for node, total in zip(self.form.scores, totals, strict=True):
+                stage = step if self.schedule.resident else inner.index
+                with made_by("atom", node):
+                    a, b = (self.held[id(one)] for one in (node.a, node.b))
+                    tw.mma(a.multiplied(stage), b.multiplied(stage), total)
+
+        if self.schedule.resident:
+            multiply(LoopStep(0, 0, 0, 0))
+        elif self.form.depth is not None:
+            extent = self.place.integer(self.form.depth.extent)
+            loads = [self.held[id(one)] for node in self.form.scores for one in (node.a, node.b)]
+            verbs = self.verbs(loads, lambda at: StepPlace(self, step, at), [Verb("multiply", 0, multiply)])
+            main_loop(verbs, let(ceil_div(extent, self.length(self.form.depth))))
+        known.update((id(node), total) for node, total in zip(self.form.scores, totals, strict=True))
+
+    # ------------------------------------------------------------ the loop
+
+    def run(self) -> None:
+        """Write the kernel."""
+        form, schedule = self.form, self.schedule
+        with made_by("stages"):
+            self.held = {
+                id(node): HeldOperand(self, node, product.span)
+                for product in form.products
+                for node in ((product.a, product.b) if product in form.scores else (product.b,))
+            }
+            through = is_exchanged(schedule, form)
+            self.scratch = tw.shared(schedule.tile[:2], form.element, name="weights") if through else None
+        first = TileValues(self.place, {})
+        cells = [first.repeated(first.value(cell.start), cell.axes, cell.dtype) for cell in form.fold.cells]
+        inside = form.scores if schedule.resident else ()
+        of_scores = [self.held[id(one)] for node in inside for one in (node.a, node.b)]
+        moving = [one for one in of_scores if one.moves] + [self.held[id(node.b)] for node in form.mixtures]
+        with made_by("staging"):
+            for one in of_scores:
+                if not one.moves:
+                    one.bring(self.place)
+
+        def combine(step: LoopStep) -> None:
+            """Compute all new values of the old ones, then assign them."""
+            known: dict[int, Any] = {
+                id(cell): held for cell, held in zip(form.fold.cells, cells, strict=True)
+            }
+            self.score(known, step.index)
+            values = TileValues(StepPlace(self, step.index), known)
+            late: list[tuple[Fragment, Sum]] = []
+            made: list[Any] = []
+            for cell, held, new in zip(form.fold.cells, cells, form.fold.steps, strict=True):
+                rest, product = self.added(new)
+                if product is None:
+                    made.append(values.value(new))
+                else:
+                    made.append(held if rest is cell else values.value(rest))
+                    self.left(product, values)
+                    late.append((held, product))
+            for cell, held, new in zip(form.fold.cells, cells, made, strict=True):
+                if new is not held:
+                    held.assign(values.repeated(new, cell.axes, cell.dtype))
+            for held, product in late:
+                self.mix(product, values, step.index, held)
+
+        verbs = self.verbs(moving, lambda at: StepPlace(self, at), [Verb("multiply", 0, combine)])
+        main_loop(verbs, let(ceil_div(self.place.integer(form.n.extent), self.length(form.n))))
+        done = TileValues(self.place, {key: cells[at] for key, at in form.results.items()})
+        for store in form.flow.stores:
+            self.store(store, done)
+
+    def added(self, new: Node) -> tuple[Node, Sum | None]:
+        """The rest and the product of ``rest + product``, if the product can be added to the cell itself."""
+        match new:
+            case Map(function="add", given=(rest, Sum(span=span) as product)) if span == self.form.n:
+                return rest, product
+            case Map(function="add", given=(Sum(span=span) as product, rest)) if span == self.form.n:
+                return rest, product
+        return new, None
+
+    def store(self, store: Store, values: TileValues) -> None:
+        """Store a result from registers; results of rows alone in the first tile of columns."""
+        form = self.form
+        spans = [span for span in store.at if span.kind != BATCH]
+        axes = tuple(span for span in (form.m, form.e) if span in spans)
+        with made_by("epilogue", store):
+            made = values.repeated(values.value(store.value), axes, store.value.dtype)
+            target = tile_of(self.place, store.operand, store.at, axes)
+            if form.e is None or form.e in spans:
+                tw.copy(made, target)
+                return
+            with when(self.at[form.e] == 0):
+                tw.copy(made, target)
+
+    def verbs(self, loads: list[HeldOperand], place: Any, does: list[Verb]) -> list[Verb]:
+        """The verbs of one step: load the tiles, wait for them, do the work, release them.
+
+        Args:
+            loads: the operands whose tiles a step loads.
+            place: function of the index of a step that returns its place.
+            does: the work.
+        """
+        schedule, loads = self.schedule, list({id(one): one for one in loads}.values())
+
+        def barrier(step: LoopStep) -> None:
+            tw.barrier()
+
+        def load(step: LoopStep) -> None:
+            for one in loads:
+                one.bring(place(step.index))
+
+        if not schedule.copies_in_background:
+            if not loads and not self.form.scores:
+                return does
+            return [Verb("load", 0, load), Verb("ready", 0, barrier), *does, Verb("release", 0, barrier)]
+
+        def begin(step: LoopStep) -> None:
+            if step.inside is True:
+                load(step)
+            else:
+                with when(step.inside):
+                    load(step)
+            tw.async_commit()
+
+        def ready(step: LoopStep) -> None:
+            tw.async_wait(schedule.stages - 2)
+            tw.barrier()
+
+        return [
+            Verb("ready", 0, ready),
+            Verb("load", schedule.stages - 1, begin, outside=True),
+            *does,
+        ]

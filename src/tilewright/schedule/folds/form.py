@@ -1,0 +1,315 @@
+"""The form of a flow whose loop carries a state: cells, the products of a step, and what follows the loop.
+
+Every value of a step is a tile over (rows, columns).  The rows are those of the result; the columns are a
+step of the loop's span, or the columns of the result.  The products of a step are of two kinds.  *Scores* are
+sums along a span of their own: ``s[m, n] = sum_d a[m, d] b[d, n]``.  *Mixtures* are sums along the loop's
+span: ``out[m, e] += sum_n p[m, n] v[n, e]``, where ``p`` may be computed from scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NoReturn
+
+from tilewright.dataflow.nodes import (
+    BATCH,
+    ArrayPart,
+    Axis,
+    Cell,
+    Flow,
+    Fold,
+    Folded,
+    Integer,
+    Literal,
+    Map,
+    Node,
+    NumberParam,
+    Operand,
+    Rearrange,
+    Reduce,
+    Span,
+    Sum,
+    walk,
+)
+from tilewright.dtypes import DType, f32
+from tilewright.errors import Location, TraceError
+from tilewright.schedule.factors import EXPLICIT
+from tilewright.symbolic.nodes import Sym
+from tilewright.symbolic.rebuilding import evaluate, symbols
+
+UNKNOWN = 4096
+"""Extent assumed for the spans of arrays whose shapes are not known."""
+
+
+@dataclass(frozen=True)
+class FoldForm:
+    """A flow with one loop that carries a state.
+
+    Args:
+        flow: the graph.
+        fold: the loop.
+        batch: the leading spans.
+        m: the span of the rows of the result.
+        e: the span of its columns; None: results have rows alone.
+        scores: products of a step that are summed along a span of their own.
+        mixtures: products of a step that are summed along the loop's span.
+        results: the cell of each value that is known after the loop, by the `id` of its node.
+    """
+
+    flow: Flow
+    fold: Fold
+    batch: tuple[Span, ...]
+    m: Span
+    e: Span | None
+    scores: tuple[Sum, ...]
+    mixtures: tuple[Sum, ...]
+    results: Mapping[int, int]
+
+    @property
+    def n(self) -> Span:
+        """The span of the loop."""
+        return self.fold.span
+
+    @property
+    def depth(self) -> Span | None:
+        """The span of the sums of scores; None without scores."""
+        return self.scores[0].span if self.scores else None
+
+    @property
+    def products(self) -> tuple[Sum, ...]:
+        """All products of a step."""
+        return (*self.scores, *self.mixtures)
+
+    @cached_property
+    def element(self) -> DType:
+        """Dtype of the elements that the instruction multiplies: one that holds those of all products."""
+        kinds = {side.dtype for one in self.products for side in (one.a, one.b)}
+        if len(kinds) <= 1:
+            return next(iter(kinds), f32)
+        widest = max(kinds, key=lambda kind: kind.bits)
+        return widest if widest.bits > f32.bits or not widest.is_float else f32
+
+    @property
+    def total(self) -> DType:
+        """Dtype of the sums of products."""
+        return self.products[0].dtype if self.products else f32
+
+    def inside(self) -> Iterator[Node]:
+        """Every value of a step once, arguments first."""
+        seen: set[int] = set()
+        for step in self.fold.steps:
+            yield from walk(step, seen)
+
+    @cached_property
+    def covered(self) -> bool:
+        """Whether one tile must cover the columns of the result: they are reduced, or normalised."""
+        return any(
+            isinstance(node, Reduce) and node.argument.axes[node.axis] == self.e is not None
+            for node in (*self.flow.walk(), *self.inside())
+        )
+
+    def extents(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[Span, int]:
+        """The extent of every span for arrays of these shapes; `UNKNOWN` for spans of other arrays."""
+        sizes: dict[Sym, int] = {}
+        for operand in self.flow.parameters:
+            if isinstance(operand, Operand):
+                pairs = zip(operand.shape, shapes.get(operand.name, ()), strict=False)
+                sizes.update((size, extent) for size, extent in pairs if isinstance(size, Sym))
+        spans = [span for span in (*self.batch, self.m, self.e, self.n, self.depth) if span is not None]
+        return {
+            span: int(evaluate(span.extent, sizes)) if symbols(span.extent) <= sizes.keys() else UNKNOWN
+            for span in spans
+        }
+
+
+def folds_of(flow: Flow) -> list[Fold]:
+    """The loops of a flow that carry a state, and products of products as loops."""
+    found = {id(node.fold): node.fold for node in flow.walk() if isinstance(node, Folded)}
+    return [*found.values()]
+
+
+def is_folded(flow: Flow) -> bool:
+    """Whether a flow has a loop with a state, or a product of another product."""
+    return bool(folds_of(flow)) or bool(_outer(flow))
+
+
+def _outer(flow: Flow) -> list[Sum]:
+    """The products with an operand that is computed from another product."""
+    return [
+        node
+        for node in flow.sums
+        if any(isinstance(one, Sum) for side in (node.a, node.b) for one in walk(side))
+    ]
+
+
+def fold_form_of(flow: Flow) -> FoldForm:
+    """The form of a flow with a loop that carries a state.
+
+    Raises:
+        TraceError: no schedule can compute the flow; the message has the nearest legal choice.
+    """
+    folds = folds_of(flow)
+    results = {id(node): node.index for node in flow.walk() if isinstance(node, Folded)}
+    if not folds:  # the recorder writes a cell to which products are added as their sum
+        outer = _outer(flow)
+        folds = [_as_fold(span, outer) for span in dict.fromkeys(one.span for one in outer)]
+        results = {id(one): at for at, one in enumerate(outer)}
+    where = flow.stores[0].location
+    if len(folds) > 1:
+        names = " and ".join(one.span.name for one in folds)
+        _refuse(f"the loops over {names} carry a state, and a schedule has one loop", ONE_LOOP, where)
+    [fold] = folds
+    fold, results = _with_sums(flow, fold, results)
+    inner = tuple(span for span in flow.tiles if span.kind != BATCH)
+    carried = f"the loop over {fold.span.name} carries {fold.cells[0].name}"
+    if flow.grouped is not None:
+        _refuse(f"{carried}, and the rows are in groups", "tw.tiles without groups=", where)
+    if not 1 <= len(inner) <= 2:
+        text = f"{carried}, and the tiles have {len(inner)} dimensions, not rows, or rows and columns"
+        _refuse(text, "tw.tiles over one or two dimensions", where)
+    batch = tuple(span for span in flow.tiles if span.kind == BATCH)
+    sums = [node for step in fold.steps for node in walk(step) if isinstance(node, Sum)]
+    sums = [*{id(one): one for one in sums}.values()]
+    scores = tuple(one for one in sums if one.span != fold.span)
+    mixtures = tuple(one for one in sums if one.span == fold.span)
+    m, e = inner[0], inner[1] if len(inner) == 2 else None
+    form = FoldForm(flow, fold, batch, m, e, scores, mixtures, results)
+    for rule in (_cells, _values, _scores, _mixtures):
+        rule(form)
+    return form
+
+
+def _with_sums(flow: Flow, fold: Fold, results: dict[int, int]) -> tuple[Fold, dict[int, int]]:
+    """The loop with the sums of products along its span that depend on no carried value."""
+    known = {id(node) for step in fold.steps for node in walk(step)} | results.keys()
+    outside = [node for store in flow.stores for node in walk(store.value, set(known))]
+    sums = [node for node in outside if isinstance(node, Sum) and node.span == fold.span]
+    if not sums:
+        return fold, results
+    more = _as_fold(fold.span, sums)
+    places = {id(one): len(fold.cells) + at for at, one in enumerate(sums)}
+    return Fold(fold.span, (*fold.cells, *more.cells), (*fold.steps, *more.steps)), results | places
+
+
+def _as_fold(span: Span, outer: Sequence[Sum]) -> Fold:
+    """The loop that adds products of products to cells."""
+    cells = tuple(
+        Cell(one.dtype, one.axes, one.variable or "acc", Literal(one.dtype, (), 0), location=one.location)
+        for one in outer
+    )
+    steps = tuple(
+        Map(one.dtype, one.axes, "add", (cell, one), location=one.location)
+        for cell, one in zip(cells, outer, strict=True)
+    )
+    return Fold(span, cells, steps)
+
+
+# ---------------------------------------------------------------- what schedules cannot compute
+
+ONE_LOOP = "one kernel for each loop"
+
+
+def _refuse(what: str, nearest: str, where: Location | None) -> NoReturn:
+    raise TraceError(f"{what}; nearest legal choice: {nearest}; or {EXPLICIT}", where)
+
+
+def _named(axes: Sequence[Axis]) -> str:
+    """Axes as an author writes them."""
+    names = ["1" if axis is None else axis.name for axis in axes]
+    return f"({', '.join(names)}{',' * (len(names) == 1)})"
+
+
+def _cells(form: FoldForm) -> None:
+    """A loop carries numbers for each row of the result, or for each of its elements."""
+    m, e = form.m, form.e
+    for cell in form.fold.cells:
+        if cell.axes not in ((m,), (m, e)):
+            legal = f"{_named((m,))} or {_named((m, e))}" if e is not None else _named((m,))
+            _refuse(
+                f"{cell.name} has the axes {_named(cell.axes)}; a loop carries values with the axes {legal}",
+                f"{cell.name} = tw.zeros({_named((m,))}, tw.{cell.dtype})",
+                cell.location or form.flow.stores[0].location,
+            )
+
+
+def _values(form: FoldForm) -> None:
+    """Values of a step, and after the loop, are tiles over the rows of the result and one kind of columns."""
+    m, n, e = form.m, form.n, form.e
+    inside = list(form.inside())
+    known = {id(node) for node in inside} | form.results.keys()
+    after = [node for store in form.flow.stores for node in walk(store.value, set(known))]
+    operands = {
+        id(node)
+        for one in form.products
+        for side in ((one.a, one.b) if one in form.scores else (one.b,))
+        for node in walk(side)
+    }
+    for node in after:
+        if isinstance(node, Sum):
+            text = f"a product over {node.span.name} outside of the loop over {n.name}"
+            _refuse(text, ONE_LOOP, node.location)
+    for node, columns in (*((one, (n, e)) for one in inside), *((one, (e,)) for one in after)):
+        if id(node) in operands or isinstance(node, Literal | NumberParam | Integer | Sum):
+            continue
+        spans = [axis for axis in node.axes if axis is not None]
+        rest = spans[1:] if spans[:1] == [m] else spans
+        if len(rest) > 1 or any(span not in columns for span in rest):
+            name = node.variable or f"a {type(node).__name__.lower()}"
+            text = f"{name} has the axes {_named(node.axes)}, not rows {m.name}, then columns"
+            _refuse(text, f"axes in the order {_named((m, n))}", node.location)
+        if isinstance(node, Rearrange) and not isinstance(node.argument, ArrayPart):
+            before = [axis for axis in node.argument.axes if axis is not None]
+            if before != spans:
+                text = f"a computed tile with the axes {_named(before)} is transposed"
+                _refuse(text, "compute it with its axes in the other order", node.location)
+        if isinstance(node, Reduce) and node.argument.axes[node.axis] == m:
+            text = f"{node.combine} along {m.name}, the rows of the result"
+            _refuse(text, f"axis=1, with {m.name} as the columns of an array", node.location)
+
+
+def _scores(form: FoldForm) -> None:
+    """Products inside of a step multiply parts of arrays, along one span, without scales."""
+    m, n = form.m, form.n
+    for one in form.scores:
+        inner = [node for side in (one.a, one.b) for node in walk(side)]
+        if one.axes != (m, n) or any(isinstance(node, Sum | Cell) for node in inner):
+            text = (
+                f"a product over {one.span.name} in the loop over {n.name} has the axes {_named(one.axes)}; "
+                "a step multiplies parts of arrays"
+            )
+            _refuse(text, f"a product with the axes {_named((m, n))}", one.location)
+        if one.span != form.scores[0].span:
+            text = f"products over {form.scores[0].span.name} and over {one.span.name} in one step"
+            _refuse(text, "one loop for both products", one.location)
+    for one in form.products:
+        if any(scale is not None for scale in one.scales):
+            _refuse("a product with scales in a loop with a state", "operands times scales", one.location)
+        if one.dtype != form.products[0].dtype:
+            text = f"products that are summed in {form.products[0].dtype} and in {one.dtype} in one step"
+            _refuse(text, f"operands of {form.products[0].a.dtype}", one.location)
+
+
+def _mixtures(form: FoldForm) -> None:
+    """Products along the loop's span multiply computed rows by an array with the columns of the result."""
+    m, n, e = form.m, form.n, form.e
+    for one in form.mixtures:
+        if e is None or one.axes != (m, e) or any(isinstance(node, Sum | Cell) for node in walk(one.b)):
+            text = (
+                f"a product over {n.name} has the axes {_named(one.axes)}; it multiplies rows {m.name} by an "
+                "array with columns of the result"
+            )
+            _refuse(text, "the computed values on the left, the array on the right", one.location)
+
+
+# ---------------------------------------------------------------- operands
+
+
+def transposed(node: Node) -> tuple[Node, bool]:
+    """A value without exchanges of its two axes, and whether their number is odd."""
+    odd = False
+    while isinstance(node, Rearrange) and len(node.axes) == len(node.argument.axes) == 2:
+        odd ^= node.axes != node.argument.axes
+        node = node.argument
+    return node, odd

@@ -1,0 +1,206 @@
+"""The values of a step of a loop that carries a state, and of what follows the loop, as tiles in registers.
+
+Every value is a tile over (rows, columns), with extent 1 along a dimension that it does not vary along.
+Elements beyond the end of an array are not defined: a reduction along the columns replaces them by the
+neutral element first, and the left operand of a product by 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from tilewright.dataflow.nodes import (
+    BATCH,
+    ArrayPart,
+    Axis,
+    Integer,
+    Literal,
+    Map,
+    Node,
+    NumberParam,
+    Operand,
+    Position,
+    Rearrange,
+    Reduce,
+    Span,
+    Sum,
+)
+from tilewright.dtypes import DType, i32, limits
+from tilewright.functions.table import CONVERSION
+from tilewright.lang import operations as tw
+from tilewright.lang.control import when
+from tilewright.lang.exact_functions import where
+from tilewright.lang.fragments import Fragment, elementwise, of_integer
+from tilewright.lang.scalars import Index, Scalar
+from tilewright.lang.tensors import Tensor
+from tilewright.lang.tile_arithmetic import coordinates, reduce_max, reduce_min, reduce_sum
+from tilewright.schedule.epilogue.values import repeated
+from tilewright.schedule.provenance import made_by
+from tilewright.symbolic.nodes import Int
+from tilewright.threads.distribution import Distribution
+
+REDUCTIONS = {"max": reduce_max, "min": reduce_min, "sum": reduce_sum}
+
+
+def neutral_of(combine: str, dtype: DType) -> float | int:
+    """The number that changes no reduction of this kind."""
+    if combine == "sum":
+        return 0
+    if dtype.is_float:
+        return -math.inf if combine == "max" else math.inf
+    return limits(dtype)[0 if combine == "max" else 1]
+
+
+class Place(Protocol):
+    """The tile of a block at one step: where its elements are, and which thread has which."""
+
+    def array(self, operand: Operand) -> Tensor:
+        """An array of the kernel, or the view of it that an operand names."""
+
+    def number(self, name: str) -> Any:
+        """A number that the launch passes."""
+
+    def integer(self, value: Int) -> Index:
+        """The value of a flow's integer in the kernel's arguments."""
+
+    def length(self, span: Span) -> int:
+        """Extent of the tile along a span."""
+
+    def at(self, span: Span) -> Index:
+        """Index of the tile along a span; of a batch, the index of its item."""
+
+    def spread(self, axes: tuple[Axis, ...]) -> Distribution:
+        """The map of a value with these axes to threads."""
+
+    def product(self, node: Sum, values: TileValues) -> Fragment:
+        """A product of this step."""
+
+
+class TileValues:
+    """The values of one step, each computed once.
+
+    Args:
+        place: the tile.
+        known: values that exist already, by the `id` of their nodes.
+    """
+
+    def __init__(self, place: Place, known: Mapping[int, Any]) -> None:
+        self.place, self.known = place, dict(known)
+        self.operands: dict[int, Fragment] = {}
+        """Values as left operands of products, in the registers of the instruction, by the same key."""
+
+        self._beyond: dict[int, float | int] = {}
+        """The number that stands beyond the end of the columns, for values where it is known."""
+
+    def value(self, node: Node) -> Any:
+        """A value: a number, or a tile."""
+        if id(node) not in self.known:
+            with made_by(node=node):
+                self.known[id(node)] = self._compute(node)
+        return self.known[id(node)]
+
+    def tile(self, node: Node) -> Fragment:
+        """A value as a tile, repeated along the axes that it does not vary along."""
+        return self.repeated(self.value(node), node.axes, node.dtype)
+
+    def repeated(self, value: Any, axes: tuple[Axis, ...], dtype: DType) -> Fragment:
+        """A value, repeated along some axes."""
+        spread = self.place.spread(axes)
+        if not isinstance(value, Fragment):
+            made = tw.fragment(spread, dtype, name="filled")
+            tw.fill(made, value)
+            return made
+        return repeated(value, spread)
+
+    def hidden(self, node: Node, number: float | int) -> Fragment:
+        """A tile with ``number`` beyond the end of its columns."""
+        held = self.tile(node)
+        column = next((axis for axis in node.axes[-1:] if axis is not None), None)
+        if column is None or held.shape[1] == 1 or self._beyond.get(id(node)) == number:
+            return held
+        length = self.place.length(column)
+        left = self.place.integer(column.extent) - self.place.at(column) * length
+        with when(left < length):
+            held.assign(where(coordinates(held, 1) < left, held, number))
+        self._beyond[id(node)] = number
+        return held
+
+    def _compute(self, node: Node) -> Any:
+        place = self.place
+        match node:
+            case Literal(value=value):
+                return value
+            case NumberParam(name=name):
+                return place.number(name)
+            case Integer(value=value):
+                known = place.integer(value)
+                return of_integer(known.expr, node.dtype) if isinstance(known, Scalar) else known
+            case ArrayPart():
+                return self._loaded(node, node.axes)
+            case Rearrange(argument=ArrayPart() as part) if len(node.axes) == len(part.axes):
+                return self._loaded(part, node.axes)
+            case Rearrange(argument=argument):
+                return self.value(argument)
+            case Position(span=span):
+                return self._position(span)
+            case Sum():
+                return place.product(node, self)
+            case Reduce(combine=combine, argument=argument):
+                return REDUCTIONS[combine](self.hidden(argument, neutral_of(combine, argument.dtype)), 1)
+        assert isinstance(node, Map), f"a {type(node).__name__} in a step"
+        return self._map(node)
+
+    def _map(self, node: Map) -> Any:
+        given = [self.value(one) for one in node.given]
+        shapes = [value.shape for value in given if isinstance(value, Fragment)]
+        wanted = tuple(max((shape[dim] for shape in shapes), default=1) for dim in (0, 1))
+        if shapes and wanted not in shapes:  # rows alone meet columns alone
+            at = next(i for i, value in enumerate(given) if isinstance(value, Fragment))
+            given[at] = self.repeated(given[at], node.axes, node.given[at].dtype)
+        converts = node.function in CONVERSION
+        made = elementwise(node.function, *given, dtype=node.dtype if converts else None)
+        if converts and id(node.given[0]) in self._beyond:
+            self._beyond[id(node)] = self._beyond[id(node.given[0])]
+        return made
+
+    def _position(self, span: Span) -> Any:
+        """The index of each row, or column, in the whole dimension; of a batch the index of its item."""
+        place = self.place
+        if span.kind == BATCH:
+            at = place.at(span)
+            return of_integer(at.expr, i32) if isinstance(at, Scalar) else at
+        spread = place.spread((span,))
+        return coordinates(spread, 0 if spread.shape[0] > 1 else 1) + place.at(span) * place.length(span)
+
+    def _loaded(self, part: ArrayPart, axes: tuple[Axis, ...]) -> Fragment:
+        spread = self.place.spread(axes)
+        return tw.load(tile_of(self.place, part.operand, part.at, axes), spread, name=f"r{part.operand.name}")
+
+
+def tile_of(place: Place, operand: Operand, at: tuple[Span, ...], axes: tuple[Axis, ...]) -> Tensor:
+    """The elements of an array at a tile, as (rows, columns) with extent 1 along missing axes.
+
+    Args:
+        place: the tile.
+        operand: the array.
+        at: the span of each of its dimensions.
+        axes: the axes of the value, in the order of rows and columns; ``(span,)`` is a row of columns, unless
+            the map of its values to threads says that it is a column of rows.
+    """
+    whole = place.array(operand)
+    spans = [span for span in at if span.kind != BATCH]
+    if len(spans) < len(at):
+        if not spans:  # it varies along batches alone: the last one stays a dimension of one element
+            row = whole[tuple(place.at(span) for span in at[:-1])] if len(at) > 1 else whole
+            return row.tile((1,), (place.at(at[-1]),)).unmerge(0, (1, 1))
+        whole = whole[tuple(place.at(span) if span.kind == BATCH else slice(None) for span in at)]
+    order = [spans.index(axis) for axis in axes if axis in spans]
+    if order != sorted(order):
+        whole, spans = whole.permute(*order), [spans[one] for one in order]
+    tile = whole.tile([place.length(span) for span in spans], [place.at(span) for span in spans])
+    if len(spans) == 2:
+        return tile
+    shape = place.spread((spans[0],)).shape
+    return tile.unmerge(0, shape)

@@ -1,0 +1,279 @@
+"""Loops that carry a state, under schedules of every form, on every target."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.runtime.arrays import describe
+from tilewright.runtime.cuda import CUDA_DRIVER
+from tilewright.runtime.gpu_memory import DeviceArray
+from tilewright.runtime.specialise import spec_of
+from tilewright.schedule.folds.choice import reasons
+from tilewright.schedule.folds.form import fold_form_of
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import CUDA, HIP
+
+from .folding import Array, FoldCase, argmax, cases, chain, moments, strided
+
+NAMES = [name for name, _ in cases(0)]
+MMA = Schedule(tw.atoms.MMA_F16, (32, 16, 32), (2, 1), width=64, resident=True)
+FMA = Schedule(tw.atoms.fma("f32", each=(2, 2)), (16, 16, 64), (2, 1), width=64, resident=True)
+SCHEDULES = {
+    "direct": MMA,
+    "two stages": replace(MMA, staging="cp_async", stages=2),
+    "four stages": replace(MMA, staging="cp_async", stages=4),
+    "results in two tiles": replace(MMA, width=32),
+    "one warp of 16 rows": replace(MMA, tile=(16, 32, 32), warps=(1, 1)),
+    "depth in parts": replace(MMA, tile=(32, 32, 16), resident=False),
+    "depth in parts, two stages": replace(
+        MMA, tile=(32, 16, 16), resident=False, staging="cp_async", stages=2
+    ),
+    "multiply-adds": FMA,
+    "multiply-adds, three stages": replace(FMA, staging="cp_async", stages=3),
+}
+
+
+def run(case: FoldCase, target: str, kernel: Any = None, **arrays: Array) -> None:
+    """Launch a case on a target; every result is right, and nothing else is written."""
+    given = {**case.arguments(), **arrays}
+    done = (kernel or case.kernel)(**given, target=target)
+    assert done.target == target
+    assert case.wrong({name: given[name] for name in case.results}) == []
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("name", NAMES)
+def test_random_problems_under_chosen_schedules(name: str, target: str) -> None:
+    for seed, ragged in ((1, True), (2, False)):
+        run(dict(cases(seed, ragged=ragged))[name], target)
+
+
+@pytest.mark.parametrize("way", SCHEDULES)
+@pytest.mark.parametrize("name", ["attention", "chain", "cross entropy"])
+def test_every_form_of_schedule(name: str, way: str) -> None:
+    schedule = SCHEDULES[way]
+    kind = "f4" if schedule.atom.instruction == "fma" else "f2"
+    wanted = {
+        "attention": f"attention, {kind}, 24, 40",
+        "chain": "chain, P = 40",
+        "cross entropy": f"cross entropy, {kind}, K = {24 if kind == 'f2' else 40}",
+    }[name]
+    case = dict(cases(3))[wanted]
+    if name == "cross entropy":
+        schedule = replace(schedule, width=0)
+    if kind == "f4" and name == "chain":
+        case = replace(case, given={key: one.astype(np.float32) for key, one in case.given.items()})
+    kernel = case.kernel.bind(schedule=schedule)
+    run(case, "reference", kernel)
+    run(case, "cpu", kernel)
+
+
+@pytest.mark.parametrize("name", ["attention, f2, 24, 40", "cross entropy, f2, K = 24", "chain, P = 40"])
+def test_strides_that_no_copy_in_the_background_carries(name: str) -> None:
+    case = dict(cases(4))[name]
+    odd = {key: strided(one, 3) for key, one in case.given.items() if np.ndim(one) > 1}
+    odd |= {key: strided(one, 5) for key, one in case.results.items()}
+    kernel = case.kernel
+    given = case.arguments() | odd
+    assert kernel.bind().schedule_for(**given, target="cuda", arch="sm_80").staging == "direct"
+    for target in ("reference", "cpu"):
+        run(case, target, **odd)
+        held = next(iter(case.results))
+        whole = odd[held].base
+        assert whole is not None
+        assert not whole[..., odd[held].shape[-1] :].any(), "between the rows nothing is written"
+
+
+def test_columns_that_are_contiguous() -> None:
+    case = dict(cases(5))["chain, P = 40"]
+    for name in "ABC":
+        run(case, "reference", **{name: np.asfortranarray(case.given[name])})
+        run(case, "cpu", **{name: np.asfortranarray(case.given[name])})
+
+
+def test_operands_are_decoded_on_the_way() -> None:
+    """Factors that are computed, of narrower dtypes than the products: exp(0) = 1 beyond the end."""
+
+    @tw.kernel(X="M K", W="K N", V="N E", Y="M E", factor=tw.f32)
+    def mixed(X, W, V, Y, factor):
+        for m, e in tw.tiles(Y):
+            out = tw.zeros((m, e), tw.f32)
+            for n in tw.steps(V.shape[0]):
+                s = tw.zeros(dtype=tw.f32)
+                for k in tw.steps(X.shape[1]):
+                    s += tw.exp2(X[m, k].to(tw.f32)) @ (W[k, n] * factor)
+                out.assign(out + s @ tw.exp2(V[n, e].to(tw.f32)))
+            Y[m, e] = out
+
+    rng = np.random.default_rng(6)
+    x, v = (rng.integers(-2, 3, shape).astype(np.int8) for shape in ((37, 21), (45, 30)))
+    w = rng.integers(-3, 4, (21, 45)).astype(np.float32)
+    y = np.full((37, 30), np.nan, np.float32)
+    right = 2.0**x @ (w * 0.5) @ 2.0**v
+    for target in ("reference", "cpu"):
+        y.fill(np.nan)
+        assert mixed(x, w, v, y, 0.5, target=target).target == target
+        assert (y == right).all()
+
+
+def test_no_steps_leave_the_start() -> None:
+    a, y = np.empty((5, 0), np.float16), np.full(5, np.nan, np.float32)
+    mean = np.full(5, np.nan, np.float32)
+    for target in ("reference", "cpu"):
+        with np.errstate(all="ignore"):
+            moments(a, mean, y, target=target)
+        assert np.isnan(mean).all(), "0 / 0"
+    x, w = np.ones((5, 8), np.float16), np.ones((8, 0), np.float16)
+    at = np.full(5, -1, np.int32)
+    for target in ("reference", "cpu"):
+        argmax(x, w, y, at, target=target)
+        assert (y == -np.inf).all()
+        assert (at == 0).all()
+
+
+COMPILED = [
+    *((CUDA.name, arch) for arch in ("sm_80", "sm_90a")),
+    *((HIP.name, arch) for arch in ("gfx942", "gfx1100")),
+]
+
+
+@pytest.mark.parametrize(("target", "arch"), COMPILED)
+def test_gpus_compile_every_case_without_spills(target: str, arch: str) -> None:
+    for name, case in cases(7):
+        if "300" in name or "264" in name or name == "normalised":  # wide tiles spill a little
+            continue
+        made = case.kernel.compile(**case.arguments(), target=target, arch=arch)
+        used = made.resources
+        spilled = used.get("spill_store_bytes", 0) + used.get("spilled_registers", 0)
+        assert spilled <= 8, (name, used)
+
+
+def test_the_checker_has_no_findings_and_finds_a_missing_barrier() -> None:
+    case = dict(cases(8))["attention, f2, 24, 40"]
+    for way in ("direct", "two stages", "depth in parts, two stages"):
+        kernel = case.kernel.bind(schedule=SCHEDULES[way])
+        assert not kernel.check(**case.arguments(), outputs=("O",)).findings
+
+
+# ---------------------------------------------------------------- refusals
+
+ARRAYS = {name: np.zeros(shape, np.float16) for name, shape in (("A", (32, 16)), ("B", (16, 32)))}
+ARRAYS |= {"C": np.zeros((32, 48), np.float16), "D": np.zeros((32, 48), np.float32)}
+
+REFUSED = [
+    (replace(MMA, split_k=2), "split_k=2; the loop over n carries", "split_k=1"),
+    (
+        replace(MMA, staging="registers"),
+        'staging="registers"; the loop over n carries out',
+        'staging="direct"',
+    ),
+    (replace(MMA, stages=3), '3 stages; with staging="direct"', "stages=1"),
+    (replace(MMA, staging="cp_async"), "1 stage; a ring", "stages=2"),
+    (replace(MMA, atom=tw.atoms.MMA_BF16), "multiplies bf16 and adds in f32", "atoms.MMA_F16"),
+    (replace(MMA, atom=tw.atoms.wgmma("f16", 64)), "in the background", "atoms.MMA_F16"),
+    (
+        replace(MMA, tile=(24, 16, 32)),
+        r"\(24, 16, 32\) is no multiple of \(32, 16, 16\)",
+        r"tile=\(32, 16, 32\)",
+    ),
+    (replace(MMA, warps=(1, 2)), "each warp has whole rows", r"warps=\(2, 1\)"),
+    (replace(MMA, width=0), "width=0 is no multiple of 8", "width=8"),
+    (replace(MMA, tile=(32, 4096, 256), width=256), "bytes of shared memory", r"tile=\(32, 2048, 256\)"),
+]
+
+
+@pytest.mark.parametrize(("schedule", "why", "near"), REFUSED, ids=[why for _, why, _ in REFUSED])
+def test_an_illegal_schedule_is_refused_with_the_nearest_legal_choice(
+    schedule: Schedule, why: str, near: str
+) -> None:
+    with pytest.raises(tw.ScheduleError, match=f"(?s){why}.*{near}") as caught:
+        chain.bind(schedule=schedule).compile(**ARRAYS, target="cuda", arch="sm_80")
+    assert "test_folds" in str(caught.value) or "folding.py" in str(caught.value)
+
+
+def test_the_nearest_choices_are_legal() -> None:
+    known = fold_form_of(chain.flow(*ARRAYS.values()))
+    specs = {name: spec_of(describe(one)) for name, one in ARRAYS.items()}
+    arch = CUDA.architecture("sm_80")
+    for one in (replace(MMA, width=8), replace(MMA, tile=(32, 2048, 16)), replace(MMA, warps=(2, 1))):
+        assert reasons(replace(one, width=8, tile=(32, 16, 16)), known, specs, arch) == []
+
+
+def test_loops_that_no_schedule_computes() -> None:
+    x, y, v = (np.zeros(shape, np.float32) for shape in ((8, 8), (8, 8), (8,)))
+
+    @tw.kernel(X="M N", Y="M N")
+    def columns(X, Y):
+        for m, n in tw.tiles(Y):
+            out = tw.zeros((m, n), tw.f32)
+            for k in tw.steps(X.shape[0]):
+                out.assign(tw.maximum(out, X[k, n].sum(axis=0)))
+            Y[m, n] = out
+
+    @tw.kernel(X="M N", Y="M N", v="M")
+    def twice(X, Y, v):
+        for m, n in tw.tiles(Y):
+            top, out = tw.zeros((m,), tw.f32), tw.zeros((m,), tw.f32)
+            for k in tw.steps(X.shape[1]):
+                top.assign(tw.maximum(top, X[m, k].max(axis=1)))
+            for j in tw.steps(X.shape[1]):
+                out.assign(out + tw.exp(X[m, j] - top[:, None]).sum(axis=1))
+            Y[m, n] = out[:, None]
+
+    @tw.kernel(X="M N", v="N")
+    def state(X, v):
+        for n in tw.tiles(v):
+            out = tw.zeros((), tw.f32)
+            for k in tw.steps(X.shape[0]):
+                out.assign(out + X[k, n].sum(axis=0).sum(axis=0))
+            v[n] = out
+
+    with pytest.raises(tw.TraceError, match="nearest legal choice"):
+        columns(x, y, target="reference")
+    with pytest.raises(tw.TraceError, match=r"the loops over k and j carry a state.*one kernel for"):
+        twice(x, y, v, target="reference")
+    with pytest.raises(
+        tw.TraceError, match=r"out has the axes \(\); a loop carries values with the axes \(n,\)"
+    ):
+        state(x, v, target="reference")
+
+
+def test_a_wider_result_than_the_tile_is_refused_at_launch() -> None:
+    case = dict(cases(9))["normalised"]
+    kernel = case.kernel.bind(schedule=replace(MMA, width=32))
+    with pytest.raises(tw.LaunchError, match=r"e must be at most 32: one tile of the schedule covers it"):
+        kernel(**case.arguments(), target="reference")
+
+
+def test_depth_beyond_a_resident_tile_is_refused_at_launch() -> None:
+    case = dict(cases(9))["cross entropy, f2, K = 300"]
+    kernel = case.kernel.bind(schedule=replace(MMA, width=0))
+    with pytest.raises(tw.LaunchError, match=r"k must be at most 32"):
+        kernel(**case.arguments(), target="cpu")
+
+
+def test_the_comparison_rejects_wrong_results() -> None:
+    """A step that is left out, a rescale that is left out, and rows that are exchanged."""
+    case = dict(cases(10))["attention, f2, 24, 40"]
+    right = {"O": case.expected["O"].copy()}
+    assert case.wrong(right) == []
+    assert case.wrong({"O": right["O"][..., ::-1, :]})
+    assert case.wrong({"O": right["O"] * (1 + 2**-6)})
+    short = case.given | {"K": case.given["K"][..., :-1, :], "V": case.given["V"][..., :-1, :]}
+    assert case.wrong({"O": tw.testing.softmax_attention(short["Q"], short["K"], short["V"], 0.25)})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_random_problems_on_a_gpu(name: str) -> None:
+    for seed, ragged in ((11, True), (12, False)):
+        case = dict(cases(seed, ragged=ragged))[name]
+        given = case.arguments(DeviceArray.of)
+        assert case.kernel(**given).target == CUDA.name
+        CUDA_DRIVER.synchronize()
+        assert case.wrong({one: given[one].host() for one in case.results}) == []
