@@ -59,25 +59,7 @@ def swizzled(op: Shared, using: tuple[Op, ...]) -> tuple[Swizzle, ...] | None:
 
 
 def test_a_rewrite_that_changes_nothing_gives_the_same_text(gemm: Kernel) -> None:
-    assert sound(rewrite_kernel(gemm)) == TEXT
-
-
-def test_substituted_sizes_reach_views_grid_and_loops(gemm: Kernel) -> None:
-    sizes = {param.sym.name: param.sym for param in gemm.sizes}
-    fixed = rewrite_kernel(gemm, symbols={sizes["M"]: 512, sizes["K"]: 64})
-    text = sound(fixed)
-    assert "m = grid(2, 'block')" in text
-    assert "for k in range(0, 2, 1):" in text
-    assert "A = tensor(f16, view((512, 64,), i0*lda + i1" in text
-    [a_tile] = [op for op in of(fixed, Reshape) if op.results[0].name == "A_tile"]
-    assert str(a_tile.results[0].tensor.view.valid) == "True"
-
-
-def test_named_integers_follow_their_value(gemm: Kernel) -> None:
-    sizes = {param.sym.name: param.sym for param in gemm.sizes}
-    named = parse_kernel(TEXT.replace("acc =", "twice = let(value=K * 2)\nacc ="))
-    fixed = rewrite_kernel(named, symbols={sizes["K"]: 64})
-    assert "twice = let(value=128)" in sound(fixed)
+    assert sound(rewrite_kernel(gemm, lambda op, rewriter: None)) == TEXT
 
 
 def test_results_are_retyped_and_keep_their_buffer(gemm: Kernel) -> None:
@@ -156,9 +138,8 @@ def test_an_observed_layout_stays(gemm: Kernel) -> None:
 
 
 def test_a_layout_that_would_break_a_rule_is_not_taken(gemm: Kernel) -> None:
-    wide = rewrite_kernel(gemm, symbols={p.sym: 256 for p in gemm.sizes})
     text = (
-        print_kernel(wide)
+        re.sub(r"divisor=\d+", "divisor=256", TEXT)
         .replace("align=2", "align=16")
         .replace("copy(A_tile, sA,", "copy(A_tile, sA, vector=8,")
     )
