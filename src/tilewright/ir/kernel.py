@@ -265,14 +265,6 @@ def layout_shared(kernel: Kernel) -> tuple[dict[Value, int], int]:
     return offsets, total
 
 
-def defined_symbols(kernel: Kernel) -> set[Sym]:
-    """Return every symbol that the kernel's parameters, grid and operations define."""
-    found = {p.sym for p in kernel.sizes} | {a.sym for a in kernel.grid} | {a.sym for a in kernel.cluster}
-    for op in kernel.walk():
-        found |= {result for result in op.results if isinstance(result, Sym)}
-    return found
-
-
 # ---------------------------------------------------------------- parameters of a launch
 
 

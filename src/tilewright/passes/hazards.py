@@ -317,12 +317,12 @@ class Hazard:
         first, second = ("written" if writes else "read" for writes in self.writes)
         among = ["", "", " by other lanes", " by other threads"][self.reach]
         return (
-            f"{self.tensor}, {first} by {self.before.op.verb} at {place_of(self.before.op)}, is {second} by "
-            f"{self.after.op.verb} at {place_of(self.after.op)}{among}"
+            f"{self.tensor}, {first} by {self.before.op.verb} at {line_of(self.before.op)}, is {second} by "
+            f"{self.after.op.verb} at {line_of(self.after.op)}{among}"
         )
 
 
-def place_of(op: Op) -> str:
+def line_of(op: Op) -> str:
     """Return the author's line of an operation, for notes and messages."""
     return "an unknown line" if op.location is None else str(op.location.frame)
 

@@ -17,10 +17,10 @@ from tilewright.ir.builder import Names, make
 from tilewright.ir.kernel import (
     Kernel,
     SizeParam,
-    defined_symbols,
 )
 from tilewright.ir.ops import Block, Op
 from tilewright.ir.types import Value
+from tilewright.symbolic.nodes import Sym
 
 OpType = TypeVar("OpType", bound=Op)
 Change: TypeAlias = "Callable[[Op, Rewriter], Iterable[Op] | None]"
@@ -115,14 +115,11 @@ def rewrite_kernel(kernel: Kernel, change: Change) -> Kernel:
 
 def defined_names(kernel: Kernel) -> Iterator[str]:
     """Return the names of everything that a kernel defines: parameters, indices, values."""
-    yield from sorted(sym.name for sym in defined_symbols(kernel))
-    for param in kernel.params:
-        if not isinstance(param, SizeParam):
-            yield param.value.name
-    for op in kernel.walk():
-        for value in op.results:
-            if isinstance(value, Value):
-                yield value.name
+    launch = {p.sym for p in kernel.sizes} | {a.sym for a in kernel.grid} | {a.sym for a in kernel.cluster}
+    results = [result for op in kernel.walk() for result in op.results]
+    yield from sorted(sym.name for sym in launch.union(one for one in results if isinstance(one, Sym)))
+    yield from (param.value.name for param in kernel.params if not isinstance(param, SizeParam))
+    yield from (result.name for result in results if isinstance(result, Value))
 
 
 def names_of(kernel: Kernel) -> Names:

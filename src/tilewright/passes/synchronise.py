@@ -22,7 +22,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import AsyncCommit, AsyncWait, Barrier, Block, Copy, For, Mma, Op
 from tilewright.ir.signal_ops import SIGNAL_OPS
 from tilewright.passes.effects import accesses
-from tilewright.passes.hazards import Hazard, hazards, place_of
+from tilewright.passes.hazards import Hazard, hazards, line_of
 from tilewright.passes.pipeline import Passed
 from tilewright.passes.routes import Point
 
@@ -346,7 +346,7 @@ class _Plan:
             ops = self.placed.setdefault(point, [])
             if (last := self.groups.commits.get(point)) is not None:
                 ops.append(AsyncCommit(location=last.location))
-                self._note("async_commit()", f"after {last.verb} at {place_of(last)}", "closes its group")
+                self._note("async_commit()", f"after {last.verb} at {line_of(last)}", "closes its group")
             if (pending := self.groups.waits.get(point)) is not None:
                 hazard = self.groups.binding(point)
                 ops.append(AsyncWait(pending, location=hazard.after.op.location))
@@ -365,7 +365,7 @@ class _Plan:
     def _place(self, point: Point, hazard: Hazard) -> str:
         op = self.spots[point].op
         assert op is not None
-        return f"before {op.verb} at {place_of(op)}"
+        return f"before {op.verb} at {line_of(op)}"
 
     def rebuilt(self, block: Block) -> Block:
         """Return a block with the inserted operations."""
