@@ -215,5 +215,5 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
     monkeypatch.setattr(CUDA_DRIVER, "device", lambda index=0: replace(device, index=index))
     monkeypatch.setattr(CUDA_DRIVER, "device_count", lambda: made.devices)
     monkeypatch.setattr(CUDA_DRIVER, "context", context)
-    monkeypatch.setattr("tilewright.runtime.arrays._ordinal", lambda pointer: 0)
+    monkeypatch.setattr(CUDA_DRIVER, "device_of", lambda pointer: 0)
     return made

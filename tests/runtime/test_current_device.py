@@ -29,7 +29,7 @@ DRIVER_ASKS = ("cuCtxGetCurrent", "cuStreamGetId")
 def gpus(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     """Two devices; every array lies on the second one."""
     gpu.devices = 2
-    monkeypatch.setattr("tilewright.runtime.arrays._ordinal", lambda pointer: 1)
+    monkeypatch.setattr(CUDA_DRIVER, "device_of", lambda pointer: 1)
     monkeypatch.setattr("tilewright.ops.planning.plain", lambda rank: fresh(plain(rank)))
     in_ops._PLANS.forget()
     return gpu

@@ -380,18 +380,12 @@ def test_the_stream_of_the_interface() -> None:
     assert current_stream(("cuda", 0), [DeviceArray(array)]) == 0
 
 
-def test_the_driver_knows_the_device_of_a_pointer(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = {4096: (0, 2), 8192: (1, None)}
-    driver = SimpleNamespace(
-        CUpointer_attribute=SimpleNamespace(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL=9),
-        cuPointerGetAttribute=lambda attribute, pointer: answers[pointer] if attribute == 9 else None,
-    )
-    bindings = ModuleType("cuda.bindings")
-    bindings.driver = driver
-    monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
-    monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
-    assert arrays._device(4096) == ("cuda", 2)
-    assert arrays._device(8192) == ("cuda", 0)
+def test_the_drivers_know_the_device_of_a_pointer(monkeypatch: pytest.MonkeyPatch) -> None:
+    owners = {arrays.GPU: {4096: 2}, arrays.AMD_GPU: {12288: 1}}
+    monkeypatch.setattr(arrays, "driver_of", lambda memory: SimpleNamespace(device_of=owners[memory].get))
+    assert arrays._device(4096) == (arrays.GPU, 2)
+    assert arrays._device(8192) == (arrays.GPU, 0)
+    assert arrays._device(12288) == (arrays.AMD_GPU, 1)
 
 
 def test_without_the_driver_there_is_one_device(monkeypatch: pytest.MonkeyPatch) -> None:

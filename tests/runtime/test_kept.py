@@ -268,7 +268,7 @@ def test_a_schedule_is_kept_for_its_problem_machine_and_table(
     asked: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def choose(arch: str, processors: int, m: int, dtype: str = "bf16", kernel: Any = product) -> None:
-        monkeypatch.setattr("tilewright.runtime.specialise.processors_of", lambda *_: processors)
+        monkeypatch.setattr("tilewright.runtime.kernel.processors_of", lambda *_: processors)
         arrays = [tw.like(dtype, (m, 512)), tw.like(dtype, (512, 256)), tw.like(dtype, (m, 256))]
         kernel.bind().schedule_for(*arrays, target="cuda", arch=arch)
 

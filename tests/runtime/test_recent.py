@@ -260,4 +260,4 @@ def test_what_executables_were_made_of_goes_with_them(few: int) -> None:
     for kept in ("_executables", "_traces"):
         assert sum(len(getattr(found, kept)) for found in made) <= few
     for kept in ("_flows", "_programs"):
-        assert sum(len(getattr(found._scheduled, kept)) for found in made) <= few
+        assert sum(len(getattr(found.scheduled, kept)) for found in made) <= few

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.ops import matmul
-from tilewright.runtime import shortcut_table, shortcuts, workers
+from tilewright.runtime import plans, shortcut_table, workers
 
 pytestmark = pytest.mark.in_turns(3)
 
@@ -193,7 +193,7 @@ def test_they_count_as_launches_and_are_forgotten_with_their_executable() -> Non
 
 
 def test_when_there_are_too_many_they_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shortcuts, "MOST", 3)
+    monkeypatch.setattr(plans, "MOST_SHORTCUTS", 3)
     pairs = [matrices(8, 8, k) for k in range(1, 6)]
     for a, b in pairs:
         tw.matmul(a, b)

@@ -11,7 +11,7 @@ import tilewright as tw
 from tilewright.ir import verify
 from tilewright.ops.products import output_dtype, plain
 from tilewright.runtime.backends import backend_named
-from tilewright.runtime.scheduled import Scheduled
+from tilewright.runtime.scheduled import Scheduled, TraceRequest
 from tilewright.runtime.specialise import spec_of
 from tilewright.schedule.proposals_reference import SUPPORTED
 from tilewright.targets.target import TARGETS
@@ -60,7 +60,8 @@ def test_shapes_have_legal_schedules(
         arrays["D"] = tw.like(output_dtype(element), m, n)
         specs = {name: spec_of(array.info) for name, array in arrays.items()}
         extents = {name: array.shape for name, array in arrays.items()}
-        made = scheduled.explicit(specs, machine, extents, processors)  # which refuses what is not legal
+        # It refuses what is not legal.
+        made = scheduled.explicit(TraceRequest(specs, machine, extents, processors))
         assert made.schedule is not None
         tile, schedule = made.schedule.mma.tile, made.schedule
         groups = schedule.groups if schedule.roles == "cooperative" else 1

@@ -7,7 +7,7 @@ import random
 import pytest
 
 import tilewright as tw
-from tilewright.runtime.scheduled import Scheduled
+from tilewright.runtime.scheduled import Scheduled, TraceRequest
 from tilewright.runtime.specialise import spec_of
 from tilewright.targets.target import TARGETS
 
@@ -39,6 +39,6 @@ def test_random_shapes(dtype: str, target: str, arch: str, processors: int, most
         arrays["C"] = tw.like(RESULT.get(dtype, dtype), m, n)
         specs = {name: spec_of(array.info) for name, array in arrays.items()}
         shapes = {name: array.shape for name, array in arrays.items()}
-        made = scheduled.explicit(specs, TARGETS[target].architecture(arch), shapes, processors)
+        made = scheduled.explicit(TraceRequest(specs, TARGETS[target].architecture(arch), shapes, processors))
         seen.add((made.schedule, *made.specs.items()))
     assert 2 <= len(seen) <= most

@@ -8,15 +8,7 @@ import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.lang.dataflow.tiles import Tile
-from tilewright.lang.fragments import (
-    Fragment,
-    Number,
-    Operand,
-    element_type,
-    elementwise,
-    number,
-    of_integer,
-)
+from tilewright.lang.fragments import Fragment, Number, Operand, element_type, elementwise, number, of_integer
 from tilewright.lang.scalars import Condition, Scalar
 from tilewright.lang.scalars import maximum as integer_maximum
 from tilewright.lang.scalars import minimum as integer_minimum

@@ -9,15 +9,7 @@ from typing import Any
 from tilewright.dtypes import DType
 from tilewright.errors import TraceError
 from tilewright.ir.mma import TiledMma
-from tilewright.ir.ops import (
-    Barrier,
-    Copy,
-    Fill,
-    FragmentOp,
-    Mma,
-    Shared,
-    WarpBarrier,
-)
+from tilewright.ir.ops import Barrier, Copy, Fill, FragmentOp, Mma, Shared, WarpBarrier
 from tilewright.lang.copies import async_commit, async_wait, copy, copy_async
 from tilewright.lang.fragments import element_type, number
 from tilewright.lang.launch import (

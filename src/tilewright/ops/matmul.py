@@ -11,8 +11,7 @@ from tilewright.dtypes import DType
 from tilewright.ops.planning import ARRAYS, multiplied, plan_of
 from tilewright.ops.replay import Done, Located, Replay, called, remember, repeated
 from tilewright.ops.wanted import NO_DROPOUT, Wanted, check_splitting, dropout_of, said
-from tilewright.runtime.plans import Plans
-from tilewright.runtime.shortcuts import Shortcuts
+from tilewright.runtime.plans import Plans, Shortcuts
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 
 _PLAIN_NUMBERS = {float, int, type(None)}

@@ -17,8 +17,7 @@ from tilewright.ops.problem import IMAGINARY
 from tilewright.runtime.arrays import LOCATORS, Fresh, current_stream, locate_new, stream_handle
 from tilewright.runtime.executable import Prepared
 from tilewright.runtime.frameworks import Device
-from tilewright.runtime.plans import Plans
-from tilewright.runtime.shortcuts import Shortcuts
+from tilewright.runtime.plans import Plans, Shortcuts
 from tilewright.tracebacks import trim
 
 CallableType = TypeVar("CallableType", bound=Callable[..., Any])

@@ -14,10 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from tilewright.errors import Location
 from tilewright.ir.builder import Names, make
-from tilewright.ir.kernel import (
-    Kernel,
-    SizeParam,
-)
+from tilewright.ir.kernel import Kernel, SizeParam
 from tilewright.ir.ops import Block, Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Sym

@@ -22,14 +22,7 @@ from tilewright.errors import CompileError, ToolchainError, way_out
 from tilewright.runtime import comgr
 from tilewright.runtime.cache import Cache, key
 from tilewright.runtime.environment import rocm_folder
-from tilewright.runtime.native import (
-    Toolchain,
-    excerpts,
-    find_program,
-    run_compiler,
-    run_tool,
-    ziglang,
-)
+from tilewright.runtime.native import Toolchain, excerpts, find_program, run_compiler, run_tool, ziglang
 from tilewright.targets.hip.prelude import probe_text
 from tilewright.targets.target import HIP
 

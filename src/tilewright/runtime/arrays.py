@@ -36,9 +36,7 @@ from tilewright.runtime.frameworks import (
     numpy_element,
     reader_by_description,
 )
-from tilewright.runtime.frameworks import (
-    Device as Device,
-)
+from tilewright.runtime.frameworks import Device as Device
 from tilewright.runtime.packed_arrays import Packed, in_bytes, seen_as
 from tilewright.runtime.specimens import Specimen
 from tilewright.targets.target import AMD_GPU, GPU
@@ -131,21 +129,8 @@ def _cuda_stream(array: Any, index: int) -> Callable[[], int | None]:
 
 def _device(pointer: int) -> Device:
     """Return the device that a pointer belongs to."""
-    index = _ordinal(pointer)
-    amd = driver_of(AMD_GPU).device_of(pointer) if index is None else None
-    return (GPU, index or 0) if amd is None else (AMD_GPU, amd)
-
-
-def _ordinal(pointer: int) -> int | None:
-    """Return the index of the NVIDIA GPU that a pointer belongs to; None if CUDA does not know."""
-    try:
-        from cuda.bindings import driver
-
-        attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-        status, index = driver.cuPointerGetAttribute(attribute, pointer)
-    except (ImportError, RuntimeError):
-        return None
-    return int(index) if int(status) == 0 else None
+    owners = ((memory, driver_of(memory).device_of(pointer)) for memory in (GPU, AMD_GPU))
+    return next(((memory, index) for memory, index in owners if index is not None), (GPU, 0))
 
 
 CUDA_ARRAYS = replace(

@@ -13,15 +13,7 @@ from typing import Any, ClassVar, Protocol
 from tilewright.calls import launches
 from tilewright.dataflow.nodes import Flow
 from tilewright.errors import Violation
-from tilewright.ir.kernel import (
-    Kernel,
-    Param,
-    ScalarParam,
-    SizeParam,
-    TensorParam,
-    Workspace,
-    passed_params,
-)
+from tilewright.ir.kernel import Kernel, Param, ScalarParam, SizeParam, TensorParam, Workspace, passed_params
 from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Parameter
 from tilewright.passes.pipeline import Pass
@@ -95,7 +87,7 @@ class Prepared(Protocol):
     """Time at which a launch was last noticed, in ticks of `tilewright.runtime.recent.clock`; 0: never."""
 
     may_be_inlined: ClassVar[bool]
-    """Whether `tilewright.runtime.shortcuts` may run it, if it is short."""
+    """Whether `tilewright.runtime.plans` may run it, if it is short."""
 
     @property
     def executable(self) -> Executable:

@@ -19,24 +19,15 @@ from tilewright.dataflow.nodes import Flow
 from tilewright.errors import LaunchError, TilewrightError, shown
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.lang.program import EXPLICIT, Parameter, Program
-from tilewright.runtime.arrays import (
-    LOCATORS,
-    ArrayInfo,
-    check_apart,
-    locate,
-    locate_new,
-    pairs_of,
-    watch,
-)
-from tilewright.runtime.backends import Executable, Prepared
+from tilewright.runtime.arrays import LOCATORS, ArrayInfo, check_apart, locate, locate_new, pairs_of, watch
+from tilewright.runtime.backends import Executable, Prepared, arch_named, processors_of
 from tilewright.runtime.binding import bind, check_output, integer, number
 from tilewright.runtime.checks import BoundChecks, KernelChecks
 from tilewright.runtime.plans import Plan, Plans
 from tilewright.runtime.reads import exact as exactly
 from tilewright.runtime.recent import Recent, remembers
-from tilewright.runtime.scheduled import without_schedule
+from tilewright.runtime.scheduled import TraceRequest, without_schedule
 from tilewright.runtime.specialise import (
-    BoundFlow,
     Builds,
     Surroundings,
     arrays_of,
@@ -47,7 +38,7 @@ from tilewright.runtime.specialise import (
     specs_of,
 )
 from tilewright.runtime.specimens import in_order
-from tilewright.schedule.question import Splitting
+from tilewright.schedule.question import Question, Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.tracebacks import trim
 
@@ -167,7 +158,7 @@ class Kernel(KernelChecks):
 
 @launches.made("kernel.bind(tile=32), where tile is a constant of the kernel, makes one")
 @launches.methods("trace", "compile", "prepare")
-class Bound(BoundChecks, BoundFlow):
+class Bound(BoundChecks):
     """A kernel with its compile-time constants fixed; made by `Kernel.bind`."""
 
     def __init__(
@@ -343,7 +334,104 @@ class Bound(BoundChecks, BoundFlow):
         Raises:
             LaunchError: the arguments do not fit the kernel, or no such target or architecture.
         """
-        return self._builds.trace(*self._problem(arguments, named, target, arch))
+        return self._builds.trace(self._request(arguments, named, target, arch))
+
+    def flow(self, *arguments: Any, **named: Any) -> Flow:
+        """Return the graph of a dataflow kernel, which no schedule changes, for arguments as for `compile`.
+
+        Args:
+            arguments: as for `compile`.
+            named: as for `compile`.
+
+        Raises:
+            LaunchError: the arguments do not fit the kernel, or the kernel is explicit.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(A="M K", B="N K", C="M N")
+            ... def doubled(A, B, C):
+            ...     for m, n in tw.tiles(C):
+            ...         acc = tw.zeros()
+            ...         for k in tw.steps(A.shape[1]):
+            ...             acc += A[m, k] @ B[n, k].T
+            ...         C[m, n] = 2 * acc
+            >>> a, b, c = (np.ones((8, 8), np.float16) for _ in range(3))
+            >>> flow = doubled.flow(a, b, c)
+            >>> [span.name for span in flow.tiles], flow.stores[0].value.function
+            (['m', 'n'], 'mul')
+            >>> doubled(a, b, c, target="reference").target, c[0, 0].item()
+            ('reference', 16.0)
+        """
+        made = self.program.run(
+            specs_of(self.program, in_order(self.program, arguments, named)), self.constants
+        )
+        if not isinstance(made, Flow):
+            raise LaunchError(
+                f"kernel {self.program.name} is explicit, and only dataflow kernels have a flow; nearest "
+                "legal choice: trace"
+            )
+        return made
+
+    def schedule_for(
+        self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
+    ) -> Schedule | None:
+        """Return the schedule that a dataflow kernel runs under, for arguments as for `compile`.
+
+        Args:
+            arguments: as for `compile`.
+            target: the target; default: the reference.
+            arch: the target's architecture; default: that of this machine.
+            named: as for `compile`.
+
+        Returns:
+            The schedule that the kernel is bound to, else the chosen one; with another copy engine for arrays
+            that bulk copies cannot move.  None for an explicit kernel.
+
+        Raises:
+            LaunchError: the arguments do not fit the kernel, or no such target or architecture.
+            ScheduleError: the bound schedule is not legal for them.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(A="M K", B="K N", C="M N")
+            ... def gemm(A, B, C):
+            ...     for m, n in tw.tiles(C):
+            ...         acc = tw.zeros()
+            ...         for k in tw.steps(A.shape[1]):
+            ...             acc += A[m, k] @ B[k, n]
+            ...         C[m, n] = acc
+            >>> arrays = [tw.like("bf16", (4096, 4096))] * 3
+            >>> gemm.bind().schedule_for(*arrays, target="cuda", arch="sm_90a").staging
+            'tma'
+            >>> a, b, c = (np.ones((8, 8), np.float32) for _ in range(3))
+            >>> gemm(a, b, c, target="cpu").schedule == gemm.bind().schedule_for(a, b, c, target="cpu")
+            True
+        """
+        return self._builds.explicit(self._request(arguments, named, target, arch)).schedule
+
+    def question(
+        self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
+    ) -> Question | None:
+        """Return the problem that `schedule_for` chooses a schedule for, with the same arguments.
+
+        Returns:
+            The problem, for `tilewright.schedule.choice`; None for an explicit kernel.
+
+        Raises:
+            LaunchError: the arguments do not fit the kernel, or no such target or architecture.
+        """
+        return self._builds.scheduled.question(self._request(arguments, named, target, arch))
+
+    def _request(
+        self, arguments: tuple[Any, ...], named: Mapping[str, Any], target: str | None, arch: str | None
+    ) -> TraceRequest:
+        machine, given = arch_named(target, arch), in_order(self.program, arguments, named)
+        specs = specs_of(self.program, given)
+        self._builds.keep_up()
+        shapes = shapes_of(self.program, given)
+        return TraceRequest(specs, machine, shapes, processors_of(target, machine))
 
     def compile(
         self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any

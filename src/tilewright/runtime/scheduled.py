@@ -44,6 +44,24 @@ MOST_FLOWS = 256
 
 
 @dataclass(frozen=True)
+class TraceRequest:
+    """What a kernel is traced for.
+
+    Args:
+        specs: the class of each array.
+        arch: the architecture.
+        shapes: extents of the arrays, from which a dataflow kernel's schedule is chosen.
+        processors: processors of this machine, if it has this architecture; 0: those of the architecture's
+            best known product.
+    """
+
+    specs: Mapping[str, TensorSpec]
+    arch: Arch
+    shapes: Mapping[str, tuple[int, ...]]
+    processors: int = 0
+
+
+@dataclass(frozen=True)
 class RecordedFlow:
     """The flow that a program records for a class of arrays.
 
@@ -137,45 +155,33 @@ class Scheduled:
         self._flows.drop((arch.name, *specs))
         self._programs.drop((schedule, *specs))
 
-    def explicit(
-        self,
-        specs: Mapping[str, TensorSpec],
-        arch: Arch,
-        shapes: Mapping[str, tuple[int, ...]],
-        processors: int,
-    ) -> Explicit:
+    def explicit(self, request: TraceRequest) -> Explicit:
         """Return the explicit program for a class of arrays.
-
-        Args:
-            specs: the class of each array.
-            arch: the architecture.
-            shapes: extents of the arrays.
-            processors: processors of this machine; 0: those of the architecture's best known product.
 
         Raises:
             LaunchError: a schedule was given for an explicit kernel.
             ScheduleError: the schedule is not legal for the class and the architecture.
         """
-        classes = {name: coarse(spec, arch) for name, spec in specs.items()}
-        made = self._recorded(specs, classes, arch)
+        arch, classes = request.arch, _classes(request)
+        made = self._recorded(request.specs, classes, arch)
         if not isinstance(made, RecordedFlow):
-            return Explicit(self._program, specs, self._constants, traced=made)
+            return Explicit(self._program, request.specs, self._constants, traced=made)
         form = made.form
         if isinstance(form, FoldForm):
-            schedule = self._schedule or part(CHOOSE_FOLD)(form, classes, shapes, arch)
+            schedule = self._schedule or part(CHOOSE_FOLD)(form, classes, request.shapes, arch)
         else:
-            question = self._question(form, specs, arch, shapes, processors)
-            schedule = self._schedule or self._chosen(made, question, part(TABLES)(arch, processors))
+            schedule = self._schedule or self._chosen(made, self._question(form, request), request)
         program = self._expanded(made, schedule, classes)
         settled, _ = program.settled(classes, arch)
         return Explicit(program, classes, {}, settled, recorded=made)
 
-    def _chosen(self, made: RecordedFlow, question: Question, table: ScheduleTable | None) -> Schedule:
+    def _chosen(self, made: RecordedFlow, question: Question, request: TraceRequest) -> Schedule:
         """Return the schedule for a problem; for GPUs, kept for later processes.
 
         An architecture with its number of processors describes a GPU. The rules for other machines may look
         at the machine itself.
         """
+        table: ScheduleTable | None = part(TABLES)(request.arch, request.processors)
         if not question.arch.registers:
             return chosen(question, table)
         measured = "" if table is None else table.digest
@@ -185,19 +191,12 @@ class Scheduled:
         found: Schedule = part(KEPT)(["schedule", *parts], lambda: chosen(question, table), meta)
         return found
 
-    def question(
-        self,
-        specs: Mapping[str, TensorSpec],
-        arch: Arch,
-        shapes: Mapping[str, tuple[int, ...]],
-        processors: int,
-    ) -> Question | None:
+    def question(self, request: TraceRequest) -> Question | None:
         """Return the problem that a schedule is chosen for; None for an explicit kernel.
 
         The arguments and errors are those of `explicit`.
         """
-        classes = {name: coarse(spec, arch) for name, spec in specs.items()}
-        made = self._recorded(specs, classes, arch)
+        made = self._recorded(request.specs, _classes(request), request.arch)
         if not isinstance(made, RecordedFlow):
             return None
         if isinstance(made.form, FoldForm):
@@ -206,18 +205,12 @@ class Scheduled:
                 f"{made.form.fold.cells[0].name}, and only schedules of sums of products are compared; "
                 "nearest legal choice: .bind(schedule=tw.Schedule(...)) of your own"
             )
-        return self._question(made.form, specs, arch, shapes, processors)
+        return self._question(made.form, request)
 
-    def _question(
-        self,
-        form: Form,
-        specs: Mapping[str, TensorSpec],
-        arch: Arch,
-        shapes: Mapping[str, tuple[int, ...]],
-        processors: int,
-    ) -> Question:
+    def _question(self, form: Form, request: TraceRequest) -> Question:
+        arch, extents = request.arch, extents_of(form, request.shapes)
         known = 1 if arch.rates is None else arch.rates.boards[0].multiprocessors
-        return Question(form, specs, extents_of(form, shapes), arch, processors or known, self._splitting)
+        return Question(form, request.specs, extents, arch, request.processors or known, self._splitting)
 
     def _recorded(
         self, specs: Mapping[str, TensorSpec], classes: Mapping[str, TensorSpec], arch: Arch
@@ -255,6 +248,11 @@ class Scheduled:
             found = part(expanded)(self._program, made.flow, schedule)
             self._programs.keep(key, found)
         return found
+
+
+def _classes(request: TraceRequest) -> dict[str, TensorSpec]:
+    """Return the wider classes of arrays that share a flow."""
+    return {name: coarse(spec, request.arch) for name, spec in request.specs.items()}
 
 
 def without_schedule(

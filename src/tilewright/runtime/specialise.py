@@ -18,15 +18,15 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.namespaces import part
 from tilewright.runtime import recent
 from tilewright.runtime.arrays import ArrayInfo, described
-from tilewright.runtime.backends import arch_named, arch_of, backend_for, backend_named, processors_of
+from tilewright.runtime.backends import arch_of, backend_for, backend_named, processors_of
 from tilewright.runtime.environment import COLLECTOR_PAUSE
 from tilewright.runtime.executable import Backend, Executable
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.reads import Reads
 from tilewright.runtime.recent import Recent
-from tilewright.runtime.scheduled import KEPT, Explicit, Scheduled
-from tilewright.runtime.specimens import Specimen, check_count, in_order
-from tilewright.schedule.question import Question, Splitting
+from tilewright.runtime.scheduled import KEPT, Explicit, Scheduled, TraceRequest
+from tilewright.runtime.specimens import Specimen, check_count
+from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.rules import EmittedText
 from tilewright.targets.target import TARGETS
@@ -201,7 +201,7 @@ class Builds:
     ) -> None:
         self._program = program
         self._constants = constants
-        self._scheduled = Scheduled(program, constants, schedule)
+        self.scheduled = Scheduled(program, constants, schedule)
         self._traces: Recent[Any, Kernel] = Recent(MOST_CLASSES)
         self._executables: Recent[Any, Executable] = Recent(MOST_CLASSES, recent.last_use)
         self._own = Reads(constants.values())
@@ -221,64 +221,25 @@ class Builds:
         if executable is None:
             self._executables.forget()
             self._traces.forget()
-            self._scheduled.forget()
+            self.scheduled.forget()
             return
         for key in self._executables:
             if self._executables.find(key) is executable:
                 _, _, arch, schedule, *specs = key
                 self._executables.drop(key)
                 self._traces.drop((schedule, arch, *specs))
-                self._scheduled.forget_class(schedule, arch, specs)
+                self.scheduled.forget_class(schedule, arch, specs)
 
-    def trace(
-        self,
-        specs: Mapping[str, TensorSpec],
-        arch: Arch,
-        shapes: Mapping[str, tuple[int, ...]] | None = None,
-        processors: int = 0,
-    ) -> Kernel:
-        """Return the traced kernel for a class of arrays and an architecture.
+    def trace(self, request: TraceRequest) -> Kernel:
+        """Return the traced kernel for a class of arrays and an architecture."""
+        return self._traced(self.explicit(request), request.arch)
 
-        Args:
-            specs: the class of each array.
-            arch: the architecture.
-            shapes: extents of the arrays, from which a dataflow kernel's schedule is chosen.
-            processors: processors of this machine, if it has this architecture.
-        """
-        return self._traced(self._explicit(specs, arch, shapes or {}, processors), arch)
-
-    def schedule(
-        self,
-        specs: Mapping[str, TensorSpec],
-        arch: Arch,
-        shapes: Mapping[str, tuple[int, ...]],
-        processors: int,
-    ) -> Schedule | None:
-        """Return the schedule for a class of arrays, as for `trace`; None for an explicit kernel."""
-        return self._explicit(specs, arch, shapes, processors).schedule
-
-    def question(
-        self,
-        specs: Mapping[str, TensorSpec],
-        arch: Arch,
-        shapes: Mapping[str, tuple[int, ...]],
-        processors: int,
-    ) -> Question | None:
-        """Return the problem that a schedule is chosen for, as for `trace`; None for an explicit kernel."""
-        return self._scheduled.question(specs, arch, shapes, processors)
-
-    def _explicit(
-        self,
-        specs: Mapping[str, TensorSpec],
-        arch: Arch,
-        shapes: Mapping[str, tuple[int, ...]],
-        processors: int,
-    ) -> Explicit:
+    def explicit(self, request: TraceRequest) -> Explicit:
         """Return the explicit program for a class of arrays: the author's, or one made by a schedule."""
-        found = self._scheduled.explicit(specs, arch, shapes, processors)
+        found = self.scheduled.explicit(request)
         if found.traced is not None:
             self._settle()
-            self._traces.keep((found.schedule, arch, *found.specs.items()), found.traced)
+            self._traces.keep((found.schedule, request.arch, *found.specs.items()), found.traced)
         return found
 
     def _traced(self, made: Explicit, arch: Arch) -> Kernel:
@@ -315,7 +276,8 @@ class Builds:
         """
         traced_for = written_for or arch_of(backend, arch)
         with COLLECTOR_PAUSE:
-            made = self._explicit(specs, traced_for, shapes or {}, processors_of(backend.name, traced_for))
+            processors = processors_of(backend.name, traced_for)
+            made = self.explicit(TraceRequest(specs, traced_for, shapes or {}, processors))
         key = (backend.name, arch or backend.arch_name(), traced_for, made.schedule, *made.specs.items())
         found = self._executables.get(key)
         if found is None:
@@ -365,111 +327,3 @@ def _compile(backend: Backend, kernel: Kernel, arch: str | None, listing: Emitte
     except OSError as problem:
         reason = f"{problem.strerror or problem}; {way_out(problem)}"
         raise ToolchainError(f"cannot compile {kernel.name} for {backend.name}: {reason}") from problem
-
-
-# ---------------------------------------------------------------- the flow and the schedule of a bound kernel
-
-
-class BoundFlow:
-    """The dataflow methods of a bound kernel."""
-
-    program: Program
-    constants: Mapping[str, Any]
-    _builds: Builds
-
-    def flow(self, *arguments: Any, **named: Any) -> Flow:
-        """Return the graph of a dataflow kernel, which no schedule changes, for arguments as for `compile`.
-
-        Args:
-            arguments: as for `compile`.
-            named: as for `compile`.
-
-        Raises:
-            LaunchError: the arguments do not fit the kernel, or the kernel is explicit.
-
-        Example:
-            >>> import numpy as np
-            >>> import tilewright as tw
-            >>> @tw.kernel(A="M K", B="N K", C="M N")
-            ... def doubled(A, B, C):
-            ...     for m, n in tw.tiles(C):
-            ...         acc = tw.zeros()
-            ...         for k in tw.steps(A.shape[1]):
-            ...             acc += A[m, k] @ B[n, k].T
-            ...         C[m, n] = 2 * acc
-            >>> a, b, c = (np.ones((8, 8), np.float16) for _ in range(3))
-            >>> flow = doubled.flow(a, b, c)
-            >>> [span.name for span in flow.tiles], flow.stores[0].value.function
-            (['m', 'n'], 'mul')
-            >>> doubled(a, b, c, target="reference").target, c[0, 0].item()
-            ('reference', 16.0)
-        """
-        made = self.program.run(
-            specs_of(self.program, in_order(self.program, arguments, named)), self.constants
-        )
-        if not isinstance(made, Flow):
-            raise LaunchError(
-                f"kernel {self.program.name} is explicit, and only dataflow kernels have a flow; nearest "
-                "legal choice: trace"
-            )
-        return made
-
-    def schedule_for(
-        self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
-    ) -> Schedule | None:
-        """Return the schedule that a dataflow kernel runs under, for arguments as for `compile`.
-
-        Args:
-            arguments: as for `compile`.
-            target: the target; default: the reference.
-            arch: the target's architecture; default: that of this machine.
-            named: as for `compile`.
-
-        Returns:
-            The schedule that the kernel is bound to, else the chosen one; with another copy engine for arrays
-            that bulk copies cannot move.  None for an explicit kernel.
-
-        Raises:
-            LaunchError: the arguments do not fit the kernel, or no such target or architecture.
-            ScheduleError: the bound schedule is not legal for them.
-
-        Example:
-            >>> import numpy as np
-            >>> import tilewright as tw
-            >>> @tw.kernel(A="M K", B="K N", C="M N")
-            ... def gemm(A, B, C):
-            ...     for m, n in tw.tiles(C):
-            ...         acc = tw.zeros()
-            ...         for k in tw.steps(A.shape[1]):
-            ...             acc += A[m, k] @ B[k, n]
-            ...         C[m, n] = acc
-            >>> arrays = [tw.like("bf16", (4096, 4096))] * 3
-            >>> gemm.bind().schedule_for(*arrays, target="cuda", arch="sm_90a").staging
-            'tma'
-            >>> a, b, c = (np.ones((8, 8), np.float32) for _ in range(3))
-            >>> gemm(a, b, c, target="cpu").schedule == gemm.bind().schedule_for(a, b, c, target="cpu")
-            True
-        """
-        return self._builds.schedule(*self._problem(arguments, named, target, arch))
-
-    def question(
-        self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
-    ) -> Question | None:
-        """Return the problem that `schedule_for` chooses a schedule for, with the same arguments.
-
-        Returns:
-            The problem, for `tilewright.schedule.choice`; None for an explicit kernel.
-
-        Raises:
-            LaunchError: the arguments do not fit the kernel, or no such target or architecture.
-        """
-        return self._builds.question(*self._problem(arguments, named, target, arch))
-
-    def _problem(
-        self, arguments: tuple[Any, ...], named: Mapping[str, Any], target: str | None, arch: str | None
-    ) -> tuple[dict[str, TensorSpec], Arch, dict[str, tuple[int, ...]], int]:
-        """Return classes, architecture, extents and processors, as `Builds.trace` takes them."""
-        machine, given = arch_named(target, arch), in_order(self.program, arguments, named)
-        specs = specs_of(self.program, given)
-        self._builds.keep_up()
-        return specs, machine, shapes_of(self.program, given), processors_of(target, machine)

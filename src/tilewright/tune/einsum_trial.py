@@ -14,13 +14,7 @@ from tilewright.checking.flows import StoredComparison, compare_flow
 from tilewright.checking.sample import Array
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import DType
-from tilewright.ops.contraction import (
-    ADDED,
-    Contraction,
-    Subscripts,
-    extents_of,
-    read_subscripts,
-)
+from tilewright.ops.contraction import ADDED, Contraction, Subscripts, extents_of, read_subscripts
 from tilewright.ops.einsum import ARRAYS, einsum, plan_einsum
 from tilewright.ops.launching import LaunchPlan
 from tilewright.ops.products import output_dtype
