@@ -7,6 +7,7 @@ all schedules.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from math import gcd, prod
 from typing import Any
@@ -35,13 +36,14 @@ from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import require
 from tilewright.lang.program import EXPLICIT, Parameter, Program
-from tilewright.lang.scalars import Index, ceil_div
+from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates, redistribute
 from tilewright.lang.tracer import current
 from tilewright.schedule.folds.choice import check, is_exchanged
 from tilewright.schedule.folds.form import FoldForm, fold_form_of, transposed
+from tilewright.schedule.folds.masks import Mask, leaves_state, masks_of
 from tilewright.schedule.folds.values import TileValues, tile_of
 from tilewright.schedule.form import array, integer_in
 from tilewright.schedule.pipeline import LoopStep, Verb, main_loop
@@ -211,6 +213,10 @@ class StepPlace:
         shape = (whole.shape[0] if form.m in spans else 1, whole.shape[1] if column is not None else 1)
         return whole if shape == whole.shape else whole.projected(shape)
 
+    def mask(self, node: Map) -> Mask | None:
+        """The mask of a choice that may change its value in place; None for other choices."""
+        return self.block.masks.get(id(node))
+
     def product(self, node: Sum, values: TileValues) -> Fragment:
         """A product along the loop's span: the left operand is computed in registers."""
         total = tw.accumulator(self.block.mixing, name="product")
@@ -260,16 +266,22 @@ class FoldBlock:
         if form.e is not None:
             self.tiled[form.e] = self.multiply(schedule.width)
         self.place = StepPlace(self)
+        nodes = {id(one): one for one in (*form.flow.walk(), *form.inside())}.values()
+        uses = Counter(id(argument) for one in nodes for argument in one.arguments)
+        found = masks_of(form)
+        self.masks = {id(one.node): one for one in found if uses[id(one.value)] == 1}
+        """The masks that change their value in place, by the `id` of the choice."""
+
+        self.hiding = [one for one in found if leaves_state(form, one)]
+        """The masks of which steps may be left out."""
         with made_by("blocks"):
             self.at = self._number()
-        for span, isneeded in ((form.depth, schedule.resident), (form.e, form.covered)):
-            if span is not None and isneeded:
-                field = "tile" if span == form.depth else "width"
-                extent, most = self.place.integer(span.extent), self.lengths[span]
-                require(
-                    extent <= most,
-                    f"{span.name} must be at most {most}: one tile of the schedule covers it ({field})",
-                )
+        covered = ((form.depth, schedule.resident, "tile"), (form.e, form.covered, "width"))
+        for span, is_covered, field in covered:
+            if span is not None and is_covered:
+                most = self.lengths[span]
+                text = f"{span.name} must be at most {most}: one tile of the schedule covers it ({field})"
+                require(self.place.integer(span.extent) <= most, text)
 
     def length(self, span: Span) -> int:
         """Extent of a tile along a span; 1 along a batch."""
@@ -295,6 +307,9 @@ class FoldBlock:
         found: dict[Span, Index] = {}
         for span, count in reversed(counts):
             found[span], rest = let(rest % count), let(rest // count)
+        if any(not one.rises for mask in self.hiding for one in mask.comparisons):
+            tiles = counts[-1][1]  # the last rows have the most steps, and begin first
+            found[form.m] = let(tiles - 1 - found[form.m])
         return found
 
     # ------------------------------------------------------------ products
@@ -388,10 +403,20 @@ class FoldBlock:
                 self.mix(product, values, step.index, held)
 
         verbs = self.verbs(moving, lambda at: StepPlace(self, at), [Verb("multiply", 0, combine)])
-        main_loop(verbs, let(ceil_div(self.place.integer(form.n.extent), self.length(form.n))))
+        main_loop(verbs, self.count())
         done = TileValues(self.place, {key: cells[at] for key, at in form.results.items()})
         for store in form.flow.stores:
             self.store(store, done)
+
+    def count(self) -> Index:
+        """Number of steps; a mask may leave out the last ones."""
+        form, place = self.form, self.place
+        seen = place.integer(form.n.extent)
+        for mask in self.hiding:
+            for one in mask.comparisons:
+                if not one.rises:
+                    seen = minimum(seen, maximum(one.end(place, form.n), 0))
+        return let(ceil_div(seen, self.length(form.n)))
 
     def added(self, new: Node) -> tuple[Node, Sum | None]:
         """The rest and the product of ``rest + product``, if the product can be added to the cell itself."""

@@ -33,7 +33,7 @@ from tilewright.lang import operations as tw
 from tilewright.lang.control import when
 from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment, elementwise, of_integer
-from tilewright.lang.scalars import Index, Scalar
+from tilewright.lang.scalars import Condition, Index, Scalar
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates, reduce_max, reduce_min, reduce_sum
 from tilewright.schedule.epilogue.values import repeated
@@ -76,6 +76,24 @@ class Place(Protocol):
 
     def product(self, node: Sum, values: TileValues) -> Fragment:
         """A product of this step."""
+
+    def mask(self, node: Map) -> PositionMask | None:
+        """The mask of a choice that may change its value in place; None for other choices."""
+
+
+class PositionMask(Protocol):
+    """A choice of a value or a number by positions."""
+
+    @property
+    def node(self) -> Map:
+        """The choice."""
+
+    @property
+    def value(self) -> Node:
+        """The value that is chosen where the mask is true."""
+
+    def cuts(self, place: Place) -> Condition | bool:
+        """Whether the mask may be false somewhere in the tile of a step."""
 
 
 class TileValues:
@@ -147,10 +165,20 @@ class TileValues:
                 return self._position(span)
             case Sum():
                 return place.product(node, self)
+            case Map(function="select") if (mask := place.mask(node)) is not None:
+                return self._masked(mask)
             case Reduce(combine=combine, argument=argument):
                 return REDUCTIONS[combine](self.hidden(argument, neutral_of(combine, argument.dtype)), 1)
         assert isinstance(node, Map), f"a {type(node).__name__} in a step"
         return self._map(node)
+
+    def _masked(self, mask: PositionMask) -> Fragment:
+        """A value that a mask hides in part, in steps in which it hides anything."""
+        held = self.tile(mask.value)
+        with when(mask.cuts(self.place)):
+            inner = TileValues(self.place, self.known)  # what is computed here is known only here
+            held.assign(inner._map(mask.node))
+        return held
 
     def _map(self, node: Map) -> Any:
         given = [self.value(one) for one in node.given]
