@@ -3,66 +3,78 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 import tilewright as tw
-from tilewright.ops.attending import by_warpgroups, by_warps
+from tilewright.ops.attending import by_warpgroups, flow
 from tilewright.ops.attending.softmax import BySoftmax
-from tilewright.ops.attending.tiles import ByActivation, WarpgroupTiles, WarpTiles
+from tilewright.ops.attending.tiles import ByActivation, WarpgroupTiles
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.reference.exponentials import BASE, LOWEST, PAIRS, P, Q
 from tilewright.targets.reference.residues import PRIME
 
 from .member import Exact, Member, spec
 
+MMA = Schedule(tw.atoms.MMA_F16, (32, 32, 32), (2, 1), 2, "cp_async", width=48, resident=True)
+LOOPS = {
+    "two stages": MMA,
+    "64 x 16, at once": replace(MMA, tile=(64, 16, 32), warps=(4, 1), stages=1, staging="direct"),
+    "depth in parts": replace(MMA, tile=(32, 16, 16), resident=False),
+    "results in parts": replace(MMA, width=16),
+}
+"""Schedules of loops that carry a state."""
 
-def chain() -> Member:
-    """Two products with nothing between them, by warps and by warpgroups, of several tiles."""
+
+def chain(*, by_flow: bool = False) -> Member:
+    """Two products with nothing between them, of several tiles: by warpgroups, or by a dataflow kernel."""
     m, k, n, p = 70, 24, 75, 40
     shapes = {"A": (m, k), "B": (n, k), "C": (n, p), "D": (m, p)}
-    between = ByActivation(None)
-    ways = {
-        f"warps, {rows} x {keys}": by_warps.gemm_chain.bind(
-            between=between, tiles=WarpTiles(rows, keys, 32, 48, rows // 16, tw.atoms.MMA_F16)
-        )
-        for rows, keys in ((32, 32), (64, 16))
-    }
     tiles = WarpgroupTiles(32, 48, 32, 2, 1, own_output=False)
-    ways["warpgroups"] = by_warpgroups.gemm_chain.bind(between=between, tiles=tiles, blocks=2)
+    ways = {"warpgroups": by_warpgroups.gemm_chain.bind(between=ByActivation(None), tiles=tiles, blocks=2)}
+    if by_flow:
+        ways = {
+            name: flow.gemm_chain.bind(activation=None, schedule=schedule) for name, schedule in LOOPS.items()
+        }
+        shapes |= {name: (1, *shapes[name]) for name in "AD"}
 
     def want(x: dict[str, Exact]) -> dict[str, Exact]:
-        a, b, c = (x[name][0, 0] for name in "ABC")
-        return {"D": ((a @ b.T % PRIME) @ c)[None, None]}
+        a, b, c = (x[name].reshape(x[name].shape[-2:]) for name in "ABC")
+        return {"D": ((a @ b.T % PRIME) @ c).reshape(1, 1, *shapes["D"])}
 
     return Member(ways, {name: spec("f16", 1, 1, *shape) for name, shape in shapes.items()}, want)
 
 
-def attention(causal: bool) -> Member:
-    """Weighted averages by warps and by warpgroups: four heads of queries for two of keys, of several tiles.
+def attention(causal: bool, *, by_flow: bool = False) -> Member:
+    """Weighted averages: four heads of queries for two of keys, of several tiles.
 
-    The exponent is 1, so that one score is the largest whether or not it has been multiplied by it.
+    By warpgroups, or by a dataflow kernel, under several schedules.  The exponent is 1, so that one score is
+    the largest whether or not it has been multiplied by it.
     """
     (m, n), depth, width, diagonal = (70, 75), 24, 40, 5
     shapes = {"Q": (1, 4, m, depth), "K": (1, 2, n, depth), "V": (1, 2, n, width), "O": (1, 4, m, width)}
-    arrays = {name: spec("f16", *shape) for name, shape in shapes.items()} | {"L": spec("f32", 1, 4, m, 1)}
+    rows = (1, 4, m, 1)
     # Subtracts first: an exponent chosen by a comparison is no polynomial.
     words = {"causal": causal, "between": BySoftmax(power=0.0), "with_lse": True}
-    ways = {
-        f"warps, {rows} x {keys}": by_warps.attention.bind(
-            **words, tiles=WarpTiles(rows, keys, 32, 48, rows // 16, tw.atoms.MMA_F16)
-        )
-        for rows, keys in ((32, 32), (64, 16))
-    }
-    for groups, keys, own in ((1, 32, False), (2, 32, True), (2, 48, False)):
-        tiles = WarpgroupTiles(32, 48, keys, 2, groups, own_output=own)
-        name = f"{groups} warpgroups, {keys} keys"
-        ways[name] = by_warpgroups.attention.bind(**words, tiles=tiles, blocks=2)
+    ways = {}
+    if by_flow:
+        ways = {name: flow.attention.bind(**words, schedule=schedule) for name, schedule in LOOPS.items()}
+        shapes |= {name: (1, 2, 2, *shapes[name][2:]) for name in "QO"}
+        rows = (1, 2, 2, m)
+    else:
+        for groups, keys, own in ((1, 32, False), (2, 32, True), (2, 48, False)):
+            tiles = WarpgroupTiles(32, 48, keys, 2, groups, own_output=own)
+            name = f"{groups} warpgroups, {keys} keys"
+            ways[name] = by_warpgroups.attention.bind(**words, tiles=tiles, blocks=2)
+    arrays = {name: spec("f16", *shape) for name, shape in shapes.items()} | {"L": spec("f32", *rows)}
 
     def want(x: dict[str, Exact]) -> dict[str, Exact]:
         seen = np.arange(n) <= np.arange(m)[:, None] + diagonal if causal else np.ones((m, n), bool)
         averages, logarithms = [], []
+        queries = x["Q"].reshape(4, m, depth)
         for head in range(4):
-            q, k, v = x["Q"][0, head], x["K"][0, head // 2], x["V"][0, head // 2]
+            q, k, v = queries[head], x["K"][0, head // 2], x["V"][0, head // 2]
             scores = q @ k.T
             words = np.where(seen, PAIRS.word((scores % (P * Q)).astype(np.uint64)), LOWEST)
             largest = np.take_along_axis(words, PAIRS.order(words).argmax(1)[:, None], 1)
@@ -73,7 +85,8 @@ def attention(causal: bool) -> Member:
             averages.append(weights @ v * np.frompyfunc(lambda x: pow(x, -1, P), 1, 1)(total))
             logarithm = PAIRS.add(PAIRS.function("log2", [PAIRS.word(total.astype(np.uint64))]), largest)
             logarithms.append(PAIRS.told(PAIRS.multiplied(logarithm, PAIRS.embedded(math.log(2)))))
-        return {"O": np.array(averages)[None], "L": np.array(logarithms).astype(object)[None]}
+        found = {"O": np.array(averages), "L": np.array(logarithms).astype(object)}
+        return {"O": found["O"].reshape(shapes["O"]), "L": found["L"].reshape(rows)}
 
-    numbers = {"exponent": 1.0, "diagonal": diagonal, "band": 2}
+    numbers = {"exponent": 1.0, "diagonal": diagonal} | ({} if by_flow else {"band": 2})
     return Member(ways, arrays | numbers, want, ring=PAIRS)

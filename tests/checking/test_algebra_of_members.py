@@ -79,7 +79,8 @@ def changes(op: ops.Op) -> Iterator[tuple[str, Change]]:
     """Products and steps along K that are dropped or doubled, and tiles that come from elsewhere."""
     if isinstance(op, ops.Mma | MmaAsync):
         yield "dropped", lambda one: ()
-        yield "doubled", lambda one: (one, one)
+        if not isinstance(op, MmaAsync) or op.fresh is not True:  # a sum that begins at 0 is the same twice
+            yield "doubled", lambda one: (one, one)
     elif isinstance(op, ops.For) and op.provenance == "mainloop":
         yield "without the first step", lambda one: (replace(one, start=add(one.start, 1)),)
         yield "without the last step", lambda one: (replace(one, stop=add(one.stop, -1)),)

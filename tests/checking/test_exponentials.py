@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.ops.attending import by_warps
+from tilewright.ops.attending.flow import attention
 from tilewright.ops.attending.softmax import BySoftmax
-from tilewright.ops.attending.tiles import WarpTiles
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.reference.exponentials import (
     BASE,
     LOWEST,
@@ -88,12 +88,15 @@ def test_minus_infinity() -> None:
 
 def test_tiles_of_attention_are_the_same_over_pairs_alone() -> None:
     """Over residues of one prime powers are none; and another scale, or a key less, is another average."""
-    like = [tw.like("f16", 1, 1, *shape) for shape in ((40, 16), (50, 16), (50, 24), (40, 24))]
-    like.append(tw.like("f32", 1, 1, 40, 1))
+    shapes = ((1, 40, 16), (50, 16), (50, 24), (1, 40, 24))
+    like = [tw.like("f16", 1, 1, *shape) for shape in shapes] + [tw.like("f32", 1, 1, 1, 40)]
     # Subtracts first: an exponent chosen by a comparison is no polynomial.
     words = {"causal": False, "between": BySoftmax(power=0.0), "with_lse": False}
     ways = [
-        by_warps.attention.bind(**words, tiles=WarpTiles(32, keys, 16, 24, 2, tw.atoms.MMA_F16))
+        attention.bind(
+            **words,
+            schedule=Schedule(tw.atoms.MMA_F16, (32, keys, 16), (2, 1), width=24, resident=True),
+        )
         for keys in (16, 32)
     ]
     numbers = {"exponent": 0.25, "diagonal": 0}

@@ -7,6 +7,7 @@ first two ragged, and of none.  So the third item begins at a phase of odd parit
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from tests.turns import Turns
 import tilewright as tw
 from tilewright.ir import verify
 from tilewright.ir.kernel import Kernel
-from tilewright.ops.attending import by_warpgroups, by_warps
+from tilewright.ops.attending import by_warpgroups, flow
 from tilewright.ops.attending.softmax import BySoftmax
-from tilewright.ops.attending.tiles import WarpgroupTiles, WarpTiles
+from tilewright.ops.attending.tiles import WarpgroupTiles
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.reference import Report, run
 
 from .mutate import Mutant, mutants, names, outcome
@@ -122,34 +124,40 @@ def test_a_group_gives_back_what_others_alone_see() -> None:
     assert {name for name, found in outcomes.items() if found == "survived"} == set()
 
 
-NEXT_TILE = "barrier 2: removed"
-"""barrier 0 -> copy: what was read of the weights of one tile was read before the barrier of the next."""
+NEXT_TILE = "barrier {}: removed"
+"""barrier -> copy: what was read of the weights of one tile was read before the barrier of the next."""
 
-WARPS = {
-    "mma.sync": (tw.f16, tw.atoms.MMA_F16, False, 0),
-    "keys by column": (tw.f16, tw.atoms.MMA_F16, True, 0),
+ALL_COPIES = "async_wait 0: removed"
+"""copy_async -> async_wait 1 -> barrier 1: the waits for parts of the depth wait for all copies."""
+
+MMA = Schedule(tw.atoms.MMA_F16, (32, 16, 16), (2, 1), 2, "cp_async", width=16, resident=True)
+FMA = Schedule(tw.atoms.fma("f32", each=(2, 2)), (32, 16, 16), (2, 1), 2, "cp_async", width=16, resident=True)
+LOOPS = {
+    "mma.sync": (tw.f16, MMA, False, 2, ()),
+    "three stages": (tw.f16, replace(MMA, stages=3), False, 2, ()),
+    "keys by column": (tw.f16, replace(MMA, stages=1, staging="direct"), True, 2, ()),
+    "at once": (tw.f16, replace(MMA, stages=1, staging="direct"), False, 2, ()),
+    "depth in parts": (tw.f16, replace(MMA, tile=(32, 16, 16), resident=False), False, 4, (ALL_COPIES,)),
     # Weights go through shared memory, with a barrier before they are read and one behind.
-    "multiply-adds": (tw.f32, tw.atoms.fma("f32", each=(2, 2)), False, 2),
+    "multiply-adds": (tw.f32, FMA, False, 4, (NEXT_TILE.format(2),)),
 }
 
 
-@pytest.mark.parametrize("name", WARPS)
-def test_the_kernel_for_warps_needs_its_waits_and_barriers(name: str) -> None:
-    element, atom, by_column, more = WARPS[name]
-    problem = Problem((1, 1, 1), (45, 69), (16, 16), element, diagonal=24)
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_with_a_state_needs_its_waits_and_barriers(name: str) -> None:
+    element, schedule, by_column, count, harmless = LOOPS[name]
+    problem = Problem((1, 1, 1), (45, 69), (30 if name == "depth in parts" else 16, 16), element, diagonal=24)
     if by_column:
         problem.k = problem.k.swapaxes(2, 3).copy().swapaxes(2, 3)
-    out, lse = poisoned(problem), np.empty((1, 1, 45, 1), np.float32)
+    out, lse = poisoned(problem), np.empty((1, 1, 1, 45), np.float32)
     exponent = problem.by * math.log2(math.e)
-    kernel = by_warps.attention.bind(
-        causal=True,
-        between=BySoftmax(),
-        with_lse=True,
-        tiles=WarpTiles(32, 16, 16, 16, 2, atom, by_column),
-    ).trace(problem.q, problem.k, problem.v, out, lse, exponent, problem.diagonal)
+    q, into = problem.q[:, :, None], out[:, :, None]
+    kernel = flow.attention.bind(causal=True, between=BySoftmax(), with_lse=True, schedule=schedule).trace(
+        q, problem.k, problem.v, into, lse, exponent, problem.diagonal
+    )
 
     def execute(kernel: Kernel) -> Report:
-        arrays: dict[str, Any] = {"Q": problem.q, "K": problem.k, "V": problem.v, "O": out, "L": lse}
+        arrays: dict[str, Any] = {"Q": q, "K": problem.k, "V": problem.v, "O": into, "L": lse}
         return run(kernel, arrays, {"diagonal": problem.diagonal}, {"exponent": exponent})
 
     report = execute(kernel)
@@ -158,10 +166,10 @@ def test_the_kernel_for_warps_needs_its_waits_and_barriers(name: str) -> None:
     problem.check(out)
     wanted = {name for name in names(kernel) if name.split()[0] in ("barrier", "async_wait")}
     removed = {name for name in wanted if name.endswith("removed")}
-    assert len(removed) == 2 + more
+    assert len(removed) == count
     outcomes = {mutant.name: outcome(mutant, execute, lambda: True) for mutant in mutants(kernel, removed)}
     survived = {mutant for mutant, found in outcomes.items() if found != "finding"}
-    assert survived == ({NEXT_TILE} if more else set())
+    assert survived == set(harmless)
 
 
 def test_a_mutant_is_what_it_is_called() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.checking.references import attention_room, score_room, softmax_attention
-from tilewright.ops.attending.flow import attention as flow_of_attention
+from tilewright.ops.attending.flow import definition
 
 U = tw.f32.unit_roundoff
 
@@ -145,7 +145,7 @@ class Problem:
         seen = np.tri(m, n, self.diagonal, dtype=bool) if self.diagonal is not None else np.ones((m, n), bool)
         mask = np.where(seen, 0, -np.inf).astype(np.float32)
         o, lse = np.empty((b, g, h // g, m, e), self.element.numpy), np.empty((b, g, h // g, m), np.float32)
-        graph = flow_of_attention.flow(q, self.k, self.v, mask, o, lse, self.by)
+        graph = definition.flow(q, self.k, self.v, mask, o, lse, self.by)
         given = {"Q": q, "K": self.k, "V": self.v, "mask": mask}
         found = tw.ir.evaluate(graph, given, {"scale": self.by}, rounded=False, run=7)
         return {"O": found["O"].reshape(b, h, m, e), "L": found["L"].reshape(b, h, m)}

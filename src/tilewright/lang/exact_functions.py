@@ -186,7 +186,7 @@ def _extreme(function: str, of_integers: Any, of_floats: Any, x: Any, y: Any) ->
 
 
 @verb
-def fma(x: Operand, y: Operand, z: Operand) -> Any:
+def fma(x: Tile | Operand, y: Tile | Operand, z: Tile | Operand) -> Any:
     """``x * y + z``, rounded once; f32 or f64.
 
     ``x * y + z`` in operators rounds twice, and no target fuses it; in the example that loses 2**-24.
@@ -207,7 +207,9 @@ def fma(x: Operand, y: Operand, z: Operand) -> Any:
 
 
 @verb
-def where(condition: Fragment | Tile | Number | Condition, x: Operand | bool, y: Operand | bool) -> Any:
+def where(
+    condition: Fragment | Tile | Number | Condition, x: Tile | Operand | bool, y: Tile | Operand | bool
+) -> Any:
     """``x`` where the condition holds, else ``y``, element by element; also takes numbers.
 
     Two plain integers make an integer, i32 if it holds both, else i64; a plain float makes f32.

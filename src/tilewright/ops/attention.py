@@ -72,8 +72,8 @@ def attention(
         lse: f32 array (B, H, M) to write ``lse`` to, of any strides.  It is needed to combine results for
             separate parts of the keys.
         return_lse: whether to return ``lse`` too; it is a new array if ``lse`` is not given.
-        kernel: ``"warpgroups"`` (TMA and wgmma, on Hopper) or ``"warps"``; default: ``"warpgroups"`` if
-            machine, dtype and strides allow it.
+        kernel: ``"warpgroups"`` (an explicit kernel of TMA and wgmma, on Hopper) or ``"warps"`` (a dataflow
+            kernel under a chosen schedule); default: ``"warpgroups"`` if machine, dtype and strides allow it.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
@@ -154,6 +154,7 @@ def plan_attention(
         has_lse,
     )
     answer = chosen(question, words.kernel)
-    tensors = tuple(Strided(call.arrays.get(name, results[0]), seen[name]) for name in ARRAYS)
+    views = answer.views({name: seen[name] for name in ARRAYS})
+    tensors = tuple(Strided(call.arrays.get(name, results[0]), views[name]) for name in ARRAYS)
     launch = Launch(answer.kernel, tensors, call.stand_ins(ARRAYS), answer.numbers)
     return call.plan(launch, result=results, numbers=answer.numbers)

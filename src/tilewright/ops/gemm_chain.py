@@ -144,8 +144,10 @@ def plan_chain(given: Mapping[str, Any], words: ChainWords, located: Sequence[Lo
         return call.plan()
     question = AttentionQuestion(_seen(infos), *call.machine)
     if not against and words.fused is not False and (words.fused or one_kernel_pays(question)):
-        seen = tuple(Strided(call.arrays[name], info) for name, info in question.infos.items())
-        return call.plan(Launch(chained(question, words.activation), seen, ARRAYS))
+        answer = chained(question, words.activation)
+        views = answer.views(question.infos)
+        seen = tuple(Strided(call.arrays[name], info) for name, info in views.items())
+        return call.plan(Launch(answer.kernel, seen, ARRAYS))
 
     # Otherwise two products; the first result lies in scratch memory.
     a, b, c, out = (call.arrays[name] for name in ARRAYS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,11 +11,11 @@ import numpy as np
 from tilewright.arch import REFERENCE, Arch
 from tilewright.dtypes import bf16, f16
 from tilewright.errors import LaunchError
-from tilewright.ops.attending import by_warpgroups, by_warps
+from tilewright.ops.attending import by_warpgroups, flow
 from tilewright.ops.attending.by_warpgroups import ROWS
 from tilewright.ops.attending.items import longest
 from tilewright.ops.attending.softmax import BySoftmax
-from tilewright.ops.attending.tiles import ByActivation, WarpgroupTiles, WarpTiles, for_warpgroups, for_warps
+from tilewright.ops.attending.tiles import ByActivation, WarpgroupTiles, for_warpgroups
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.specialise import spec_of
@@ -89,7 +89,34 @@ class Answer:
     """A kernel, and the scalar arguments that follow its arrays."""
 
     kernel: Bound
-    numbers: tuple[float | int, ...]
+    numbers: tuple[float | int, ...] = ()
+
+    def views(self, infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
+        """The arrays as the kernel takes them, in the order of its parameters.
+
+        The kernel for warpgroups finds the head of keys of each head of queries.  The dataflow kernel has a
+        dimension of heads of keys, and one of the heads of queries that share them.
+
+        Args:
+            infos: the arrays with four dimensions each: queries, keys, values, results, logarithms.
+        """
+        if self.kernel.program.function.__module__ == by_warpgroups.__name__:
+            return dict(infos)
+        names = list(infos)
+        made = {
+            name: infos[name] if name in names[1:3] else _by_head_of_keys(info, infos[names[1]])
+            for name, info in infos.items()
+        }
+        for name in names[4:]:  # logarithms have no columns
+            made[name] = replace(made[name], shape=made[name].shape[:-1], strides=made[name].strides[:-1])
+        return made
+
+
+def _by_head_of_keys(info: ArrayInfo, keys: ArrayInfo) -> ArrayInfo:
+    """View an array (B, H, M, D) as (B, G, H / G, M, D)."""
+    (b, heads, *rest), (step_b, step, *steps), groups = info.shape, info.strides, keys.shape[1]
+    ratio = heads // groups
+    return replace(info, shape=(b, groups, ratio, *rest), strides=(step_b, step * ratio, step, *steps))
 
 
 def chosen(question: AttentionQuestion, wanted: str | None) -> Answer:
@@ -116,15 +143,16 @@ def chosen(question: AttentionQuestion, wanted: str | None) -> Answer:
                 f"attention: kernel={WARPGROUPS!r} cannot serve this call: {'; '.join(reasons)}; nearest "
                 f"legal choice: kernel={WARPS!r}"
             )
-    return Answer(by_warps.attention.bind(**constants, tiles=_of_warps(question)), _numbers(question))
+    return Answer(flow.attention.bind(**constants), _numbers(question))
 
 
-def chained(question: AttentionQuestion, activation: str | None) -> Bound:
+def chained(question: AttentionQuestion, activation: str | None) -> Answer:
     """Return the kernel of a chain: for warpgroups if it serves the problem, else for warps."""
-    between = ByActivation(activation)
     if question.arch != REFERENCE and not any(against_warpgroups(question)):
-        return by_warpgroups.gemm_chain.bind(between=between, **_of_warpgroups(question, plain=False))
-    return by_warps.gemm_chain.bind(between=between, tiles=_of_warps(question))
+        between = ByActivation(activation)
+        sizes = _of_warpgroups(question, plain=False)
+        return Answer(by_warpgroups.gemm_chain.bind(between=between, **sizes))
+    return Answer(flow.gemm_chain.bind(activation=activation))
 
 
 def _of_warpgroups(question: AttentionQuestion, *, plain: bool) -> dict[str, Any]:
@@ -137,11 +165,6 @@ def _of_warpgroups(question: AttentionQuestion, *, plain: bool) -> dict[str, Any
         keys_by_column=question.keys_by_column,
     )
     return {"tiles": tiles, "blocks": question.processors or 1}
-
-
-def _of_warps(question: AttentionQuestion) -> WarpTiles:
-    element, by_column = question.queries.dtype, question.keys_by_column
-    return for_warps(question.columns, element, question.arch, keys_by_column=by_column)
 
 
 def against_warpgroups(question: AttentionQuestion) -> Iterator[str]:

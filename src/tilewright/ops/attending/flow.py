@@ -1,6 +1,8 @@
-"""Attention and chains as dataflow kernels: loops over keys. Attention's loop carries a state.
+"""Attention and chains as dataflow kernels: loops over keys. The loop of attention carries a state.
 
-The explicit kernels of this room are compared with them.
+`definition` is the shortest form, with which tests compare all kernels.  `attention` is the form that is
+launched: its exponentials are powers of two, and its state never is infinite; see
+`tilewright.ops.attending.softmax`, whose formulas it has.
 """
 
 from __future__ import annotations
@@ -9,9 +11,11 @@ import math
 from typing import Any
 
 from tilewright.dtypes import f32
+from tilewright.lang.dataflow.indexing import positions
 from tilewright.lang.dataflow.loops import full, steps, tiles, zeros
-from tilewright.lang.exact_functions import maximum, where
-from tilewright.lang.functions import exp, log
+from tilewright.lang.exact_functions import absolute, fma, maximum, where
+from tilewright.lang.functions import exp, exp2, log, log2
+from tilewright.ops.attending.softmax import LOWEST, STEEP, BySoftmax
 from tilewright.ops.ending import ACTIVATIONS
 from tilewright.runtime.kernel import kernel
 
@@ -25,7 +29,7 @@ from tilewright.runtime.kernel import kernel
     L="B G R M",
     scale=f32,
 )
-def attention(Q: Any, K: Any, V: Any, mask: Any, O: Any, L: Any, scale: Any) -> None:
+def definition(Q: Any, K: Any, V: Any, mask: Any, O: Any, L: Any, scale: Any) -> None:
     """``O = softmax(scale Q Kᵀ + mask) V`` for R heads of queries that share a head of keys, and L."""
     for b, g, r, m, e in tiles(O):
         top, total, out = full((m,), -math.inf, f32), zeros((m,), f32), zeros((m, e), f32)
@@ -44,15 +48,63 @@ def attention(Q: Any, K: Any, V: Any, mask: Any, O: Any, L: Any, scale: Any) -> 
         L[b, g, r, m] = log(total) + top
 
 
-@kernel(A="M K", B="K N", C="N P", D="M P")
-def gemm_chain(A: Any, B: Any, C: Any, D: Any, *, activation: str | None) -> None:
-    """``D = activation(A B) C``, with the first product rounded to the dtype of C."""
-    for m, p in tiles(D):
-        out = zeros((m, p), f32)
-        for n in steps(C.shape[0]):
+@kernel(Q="B G R M D", K="B G N D", V="B G N E", O="B G R M E", L="B G R M", exponent=f32, diagonal=int)
+def attention(
+    Q: Any,
+    K: Any,
+    V: Any,
+    O: Any,
+    L: Any,
+    exponent: Any,
+    diagonal: Any,
+    *,
+    causal: bool,
+    between: BySoftmax,
+    with_lse: bool,
+) -> None:
+    """``O = softmax(scale Q Kᵀ) V`` for R heads of queries that share a head of keys, and L.
+
+    ``exponent`` is that of `BySoftmax.of`.  If ``causal``, row i sees the keys up to ``i + diagonal``.
+    """
+    factor, power = between.factor, between.power
+    for b, g, r, m, e in tiles(O):
+        top, base = full((m,), LOWEST, f32), full((m,), LOWEST * power, f32)
+        total, out = zeros((m,), f32), zeros((m, e), f32)
+        for n in steps(K.shape[2]):
             s = zeros(dtype=f32)
-            for k in steps(A.shape[1]):
-                s += A[m, k] @ B[k, n]
+            for d in steps(Q.shape[4]):
+                s += Q[b, g, r, m, d] @ K[b, g, n, d].T
+            if factor != 1:
+                s = s * factor
+            if causal:
+                s = where(positions(n) <= positions(m)[:, None] + diagonal, s, -math.inf)
+            new = maximum(top, s.max(axis=1))
+            if power:
+                steep = where(absolute(new * exponent) < STEEP, exponent, power)
+                shift = new * steep
+                p, keep = exp2(fma(s, steep[:, None], -shift[:, None])), exp2(base - shift)
+                base.assign(shift)
+            else:
+                p, keep = exp2((s - new[:, None]) * exponent), exp2((top - new) * exponent)
+            total.assign(fma(total, keep, p.sum(axis=1)))
+            out.assign(out * keep[:, None] + p.to(V.dtype) @ V[b, g, n, e])
+            top.assign(new)
+        O[b, g, r, m, e] = where(total[:, None] == 0, 0.0, out * (1.0 / total)[:, None])
+        if with_lse and power:
+            L[b, g, r, m] = (log2(total) + top * exponent) * math.log(2)
+        elif with_lse:  # the product of the largest score and the exponent may overflow
+            L[b, g, r, m] = fma(top, exponent * math.log(2), log2(total) * math.log(2))
+
+
+@kernel(A="B G R M K", B="B G N K", C="B G N P", D="B G R M P")
+def gemm_chain(A: Any, B: Any, C: Any, D: Any, *, activation: str | None) -> None:
+    """``D = activation(A Bᵀ) C``, with the first product rounded to the dtype of C."""
+    for b, g, r, m, p in tiles(D):
+        out = zeros((m, p), f32)
+        for n in steps(C.shape[2]):
+            s = zeros(dtype=f32)
+            for k in steps(A.shape[4]):
+                s += A[b, g, r, m, k] @ B[b, g, n, k].T
             weights = s if activation is None else ACTIVATIONS[activation](s)
-            out.assign(out + weights.to(C.dtype) @ C[n, p])
-        D[m, p] = out
+            out.assign(out + weights.to(C.dtype) @ C[b, g, n, p])
+        D[b, g, r, m, p] = out

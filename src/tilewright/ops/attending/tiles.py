@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.arch import Arch
-from tilewright.dtypes import DType, f32
-from tilewright.ir.mma import MmaAtom, TiledMma
+from tilewright.ir.mma import TiledMma
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.scalars import Index
 from tilewright.ops.ending import ACTIVATIONS
-from tilewright.targets.atoms import TENSOR_CORE, fma
-from tilewright.targets.matrix_cores import nearest
 
 MOST_COLUMNS = 256
 """Most columns of queries, keys and values."""
@@ -60,41 +57,6 @@ class WarpgroupTiles:
         return 2 * (held + self.stages * (keys + self.keys * wide)) + BARRIER_BYTES
 
 
-@dataclass(frozen=True)
-class WarpTiles:
-    """How the kernel for warps cuts a problem.
-
-    Args:
-        rows: queries of a block.
-        keys: rows of a tile of keys.
-        depth: columns of queries and keys, a multiple of 16.
-        width: columns of values, a multiple of 16.
-        warps: warps of a block; each has whole rows of scores.
-        atom: the MMA instruction.
-        keys_by_column: whether keys are contiguous along their columns instead of rows.
-    """
-
-    rows: int
-    keys: int
-    depth: int
-    width: int
-    warps: int
-    atom: MmaAtom
-    keys_by_column: bool = False
-
-    @property
-    def is_exchanged(self) -> bool:
-        """Whether weights pass through shared memory: only ``mma.sync`` has one layout for A and C."""
-        return self.atom.instruction != "mma.sync"
-
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes of shared memory."""
-        held = self.rows * self.depth + 2 * self.keys * (self.depth + self.width)
-        scratch = self.rows * self.keys if self.is_exchanged else 0
-        return self.atom.a_dtype.bytes * (held + scratch)
-
-
 def _covering(columns: int) -> int:
     """Round columns up to a multiple of 16, the K of one MMA."""
     return max(-(-columns // 16) * 16, 16)
@@ -125,55 +87,6 @@ def for_warpgroups(
                 yield WarpgroupTiles(depth, width, keys, 2, groups, own_output, keys_by_column)
 
     return next(tiles for tiles in sizes() if _fits(tiles.shared_bytes, arch))
-
-
-def for_warps(
-    columns: tuple[int, int], element: DType, arch: Arch, *, keys_by_column: bool = False
-) -> WarpTiles:
-    """Return the tiles of the kernel by warps, which uses MMA instructions, or multiply-adds for f32.
-
-    Args:
-        columns: number of columns of queries and keys, and of values.
-        element: f16, bf16 or f32.
-        arch: the architecture; 0 bytes of shared memory mean no limit.
-        keys_by_column: whether each column of keys is contiguous.
-    """
-    depth, width = map(_covering, columns)
-    if element == f32:  # with other numbers of columns, lanes spill sums to memory
-        depth, width = (1 << (side - 1).bit_length() for side in (depth, width))
-    atom = _atom(element, arch)
-
-    def sizes() -> Iterator[tuple[int, int, int]]:
-        """Rows, keys and warps, the best first."""
-        if element == f32:
-            least = atom.shape[0]  # rows of a warp
-            every = (64, 32), (64, 16), (32, 16), (16, 16), (16, 8)
-            yield from ((rows, keys, rows // least) for rows, keys in every)
-        elif max(depth, width) <= 64:
-            yield (128, 64, 4)
-        elif max(depth, width) <= 128:
-            yield from ((128, 32, 4), (64, 32, 4))
-        else:
-            yield from ((128, 32, 8), (64, 32, 4), (32, 16, 2))
-
-    made = (
-        WarpTiles(rows, keys, depth, width, warps, _atom(element, arch, keys), keys_by_column)
-        for rows, keys, warps in sizes()
-    )
-    return next(tiles for tiles in made if _fits(tiles.shared_bytes, arch))
-
-
-def _atom(element: DType, arch: Arch, keys: int = 16) -> MmaAtom:
-    """Return the MMA instruction, at most 16 x 16, so that each warp has whole rows; multiply-adds for f32.
-
-    Args:
-        element: f16, bf16 or f32.
-        arch: the architecture.
-        keys: rows of a key tile.
-    """
-    if element == f32:
-        return fma(f32, lanes=(arch.lanes // 8, 8), each=(2, min(keys // 8, 2)))
-    return nearest(element, f32, arch.features, most=(16, 16)) or TENSOR_CORE[element.name]
 
 
 def _fits(shared_bytes: int, arch: Arch) -> bool:

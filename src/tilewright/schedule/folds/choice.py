@@ -232,7 +232,9 @@ def proposals(form: FoldForm, shapes: Mapping[str, tuple[int, ...]], arch: Arch)
     for rows, run, warps in _sizes(form, max(columns, deep if resident else 0)):
         atom = atom_of(form, arch, run)
         m, n, k = atom.shape
-        if atom.instruction != "fma" and m * k < atom.a.size_values * atom.lanes:  # several lanes hold each element of an operand
+        if (
+            atom.instruction != "fma" and m * k < atom.a.size_values * atom.lanes
+        ):  # several lanes hold each element of an operand
             rows //= 2
         few = -(-max(extents[form.m], 1) // m)  # atoms that cover all rows
         down = max(min(warps, rows // m, few), 1)
