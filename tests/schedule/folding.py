@@ -98,6 +98,27 @@ def attention(Q, K, V, O, scale):
         O[b, h, m, e] = out / total[:, None]
 
 
+@tw.kernel(Q="M D", K="N D", V="N E", O="M E", scale=tw.f32, shift=int, window=int)
+def windowed(Q, K, V, O, scale, shift, window):
+    """Row i sees the keys from ``i + shift - window`` up to ``i + shift``."""
+    for m, e in tw.tiles(O):
+        top, total, out = tw.full((m,), -math.inf, tw.f32), tw.zeros((m,), tw.f32), tw.zeros((m, e), tw.f32)
+        for n in tw.steps(K.shape[0]):
+            s = tw.zeros(dtype=tw.f32)
+            for d in tw.steps(Q.shape[1]):
+                s += Q[m, d] @ K[n, d].T
+            last = tw.positions(m)[:, None] + shift
+            seen = (tw.positions(n) <= last) & (tw.positions(n) + window >= last)
+            s = tw.where(seen, scale * s, -math.inf)
+            new = tw.maximum(top, s.max(axis=1))
+            base = tw.where(new == -math.inf, 0.0, new)
+            p, keep = tw.exp(s - base[:, None]), tw.exp(top - base)
+            total.assign(total * keep + p.sum(axis=1))
+            out.assign(out * keep[:, None] + p.to(V.dtype) @ V[n, e])
+            top.assign(new)
+        O[m, e] = tw.where(total[:, None] == 0, 0.0, out / total[:, None])
+
+
 @tw.kernel(X="M N", W="N E", Y="M E")
 def normalised(X, W, Y):
     """A product whose rows are divided by the root of the mean square of X, and by their largest element."""

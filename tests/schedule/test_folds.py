@@ -15,10 +15,11 @@ from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.runtime.specialise import spec_of
 from tilewright.schedule.folds.choice import reasons
 from tilewright.schedule.folds.form import fold_form_of
+from tilewright.schedule.folds.masks import leaves_state, masks_of
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA, HIP
 
-from .folding import Array, FoldCase, argmax, cases, chain, moments, strided
+from .folding import Array, FoldCase, argmax, cases, chain, moments, strided, windowed
 
 NAMES = [name for name, _ in cases(0)]
 MMA = Schedule(tw.atoms.MMA_F16, (32, 16, 32), (2, 1), width=64, resident=True)
@@ -134,6 +135,58 @@ def test_no_steps_leave_the_start() -> None:
         argmax(x, w, y, at, target=target)
         assert (y == -np.inf).all()
         assert (at == 0).all()
+
+
+SHIFTS = [(0, 1000), (0, 20), (40, 30), (-20, 7), (60, 0), (500, 1000), (-500, 3)]
+
+
+@pytest.mark.parametrize("way", ["direct", "two stages"])
+@pytest.mark.parametrize(("shift", "window"), SHIFTS)
+def test_steps_that_a_mask_hides_are_left_out(shift: int, window: int, way: str) -> None:
+    """Keys that no row of a tile sees are infinite, and nobody reads them."""
+    rng = np.random.default_rng(13)
+    m, n, run = 70, 150, 16
+    q, k, v = (rng.standard_normal(shape).astype(np.float16) for shape in ((m, 24), (n, 24), (n, 40)))
+    row, key = np.arange(m)[:, None] + shift, np.arange(n)
+    seen = (key <= row) & (key >= row - window)
+    scores = np.where(seen, 0.25 * q.astype(np.float64) @ k.astype(np.float64).T, -np.inf)
+    weights = np.exp(scores - np.where(seen.any(1), scores.max(1), 0)[:, None])
+    right = weights @ v.astype(np.float64) / np.maximum(weights.sum(1), 1e-300)[:, None]
+    room = 4e-3 * (weights @ np.abs(v) / np.maximum(weights.sum(1), 1e-300)[:, None]) + 1e-6
+    whole = np.repeat(seen.any(0).reshape(-1, 1), 40, 1)
+    begin, end = np.flatnonzero(whole[:, 0])[[0, -1]] if whole.any() else (n, -1)
+    k[: begin // run * run] = k[(end // run + 1) * run :] = np.inf
+    v[: begin // run * run] = v[(end // run + 1) * run :] = np.nan
+    kernel = windowed.bind(schedule=SCHEDULES[way])
+    for target in ("reference", "cpu"):
+        out = np.full((m, 40), np.nan, np.float16)
+        assert kernel(q, k, v, out, 0.25, shift, window, target=target).target == target
+        assert (np.abs(out - right) <= room).all()
+
+
+def test_which_masks_leave_the_state_as_it_is() -> None:
+    """A sum that counts hidden elements too is changed by a step in which all are hidden."""
+    arrays = [np.zeros(shape, np.float32) for shape in ((8, 8), (8, 8), (8, 8), (8, 8))]
+    form = fold_form_of(windowed.flow(*arrays, 0.25, 0, 3))
+    [mask] = masks_of(form)
+    assert leaves_state(form, mask)
+    assert sorted(one.rises for one in mask.comparisons) == [False, True]
+
+    @tw.kernel(X="M N", y="M")
+    def counted(X, y):
+        for m in tw.tiles(y):
+            total = tw.zeros((m,), tw.f32)
+            for n in tw.steps(X.shape[1]):
+                x = tw.where(tw.positions(n) <= tw.positions(m)[:, None], X[m, n], 1.0)
+                total.assign(total + x.sum(axis=1))
+            y[m] = total
+
+    x, y = np.arange(64.0, dtype=np.float32).reshape(8, 8), np.full(8, np.nan, np.float32)
+    form = fold_form_of(counted.flow(x, y))
+    assert [leaves_state(form, one) for one in masks_of(form)] == [False]
+    for target in ("reference", "cpu"):
+        counted(x, y, target=target)
+        assert (y == np.where(np.tri(8, dtype=bool), x, 1).sum(1)).all()
 
 
 COMPILED = [

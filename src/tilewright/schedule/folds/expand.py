@@ -36,7 +36,7 @@ from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import require
 from tilewright.lang.program import EXPLICIT, Parameter, Program
-from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
+from tilewright.lang.scalars import Index, Scalar, ceil_div, maximum, minimum
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates, redistribute
@@ -379,13 +379,16 @@ class FoldBlock:
                 if not one.moves:
                     one.bring(self.place)
 
+        begin, end = self.steps()
+
         def combine(step: LoopStep) -> None:
             """Compute all new values of the old ones, then assign them."""
             known: dict[int, Any] = {
                 id(cell): held for cell, held in zip(form.fold.cells, cells, strict=True)
             }
-            self.score(known, step.index)
-            values = TileValues(StepPlace(self, step.index), known)
+            at = step.index + begin
+            self.score(known, at)
+            values = TileValues(StepPlace(self, at), known)
             late: list[tuple[Fragment, Sum]] = []
             made: list[Any] = []
             for cell, held, new in zip(form.fold.cells, cells, form.fold.steps, strict=True):
@@ -400,23 +403,27 @@ class FoldBlock:
                 if new is not held:
                     held.assign(values.repeated(new, cell.axes, cell.dtype))
             for held, product in late:
-                self.mix(product, values, step.index, held)
+                self.mix(product, values, at, held)
 
-        verbs = self.verbs(moving, lambda at: StepPlace(self, at), [Verb("multiply", 0, combine)])
-        main_loop(verbs, self.count())
+        verbs = self.verbs(moving, lambda at: StepPlace(self, at + begin), [Verb("multiply", 0, combine)])
+        main_loop(verbs, let(maximum(end - begin, 0)) if isinstance(begin, Scalar) else end)
         done = TileValues(self.place, {key: cells[at] for key, at in form.results.items()})
         for store in form.flow.stores:
             self.store(store, done)
 
-    def count(self) -> Index:
-        """Number of steps; a mask may leave out the last ones."""
+    def steps(self) -> tuple[Index, Index]:
+        """The first step, and one more than the last: masks may leave out the first and the last steps."""
         form, place = self.form, self.place
-        seen = place.integer(form.n.extent)
+        first: Index = 0
+        end = place.integer(form.n.extent)
         for mask in self.hiding:
             for one in mask.comparisons:
-                if not one.rises:
-                    seen = minimum(seen, maximum(one.end(place, form.n), 0))
-        return let(ceil_div(seen, self.length(form.n)))
+                if one.rises:
+                    first = maximum(first, one.first(place, form.n))
+                else:
+                    end = minimum(end, maximum(one.end(place, form.n), 0))
+        run = self.length(form.n)
+        return (let(first // run) if isinstance(first, Scalar) else 0), let(ceil_div(end, run))
 
     def added(self, new: Node) -> tuple[Node, Sum | None]:
         """The rest and the product of ``rest + product``, if the product can be added to the cell itself."""

@@ -28,7 +28,7 @@ from tilewright.dataflow.nodes import (
 )
 from tilewright.errors import TilewrightError
 from tilewright.functions.table import CONVERSION
-from tilewright.lang.scalars import Condition, Index
+from tilewright.lang.scalars import Condition, Index, minimum
 from tilewright.schedule.folds.form import FoldForm
 from tilewright.schedule.folds.values import Place
 from tilewright.symbolic.nodes import Sym
@@ -171,7 +171,7 @@ def rest(place: Place, node: Node, n: Span) -> tuple[Index, Index]:
             if span == n:
                 return 0, 0
             begin = place.at(span) * place.length(span)
-            return begin, begin + place.length(span) - 1
+            return begin, minimum(begin + place.length(span), place.integer(span.extent)) - 1
         case Map(function="add" | "sub", given=(left, right)):
             (low, high), (least, most) = rest(place, left, n), rest(place, right, n)
             return (low + least, high + most) if node.function == "add" else (low - most, high - least)
