@@ -63,7 +63,7 @@ class Signature:
         self.rest = code.co_varnames[count + only] if code.co_flags & inspect.CO_VARARGS else None
         self.open = bool(code.co_flags & inspect.CO_VARKEYWORDS)
         self.kinds: dict[str, ArgumentRule] | None = None
-        self.checks: tuple[Callable[[Any], bool], ...] = ()
+        self.checks: tuple[tuple[int, Callable[[Any], bool]], ...] = ()
         self.legal: dict[str, Any] = {}
         """The last legal value of each keyword, if it is immutable."""
 
@@ -72,8 +72,9 @@ class Signature:
         texts = {name: text for name, text in self.function.__annotations__.items() if name != "return"}
         scope = self.function.__globals__
         kinds = {name: read(text, scope) for name, text in texts.items() if isinstance(text, str)}
-        self.kinds = {name: self._limited(name, kind) for name, kind in kinds.items()}
-        self.checks = tuple(self.kinds.get(name, ANYTHING).holds for name in self.positional)
+        self.kinds = {name: self._limited(name, kind) for name, kind in kinds.items() if kind is not ANYTHING}
+        named = enumerate(self.positional)
+        self.checks = tuple((at, self.kinds[name].holds) for at, name in named if name in self.kinds)
 
     def _limited(self, name: str, kind: ArgumentRule) -> ArgumentRule:
         if name not in self.most:
@@ -90,12 +91,14 @@ class Signature:
         if self.kinds is None:
             self.resolve()
         kinds = self.kinds or {}
-        for at, (check, value) in enumerate(zip(self.checks, args, strict=False)):
-            if not check(value):
-                return self.positional[at], value
-        if self.rest is not None and len(args) > len(self.checks) and self.rest in kinds:
+        for at, check in self.checks:
+            if at >= len(args):
+                break
+            if not check(args[at]):
+                return self.positional[at], args[at]
+        if self.rest is not None and self.rest in kinds:
             check = kinds[self.rest].holds
-            for value in args[len(self.checks) :]:
+            for value in args[len(self.positional) :]:
                 if not check(value):
                     return self.rest, value
         legal = self.legal

@@ -58,7 +58,7 @@ class FirstBlock:
     def __init__(self, member: Member) -> None:
         bound = next(iter(member.ways.values()))
         filled = tuple(with_arrays(member.arguments(bound)))
-        self.launch: Any = bound._prepare(filled, REFERENCE.name, None)
+        self.launch: Any = bound._prepare(filled, REFERENCE.name, None).prepared
         self.arrays, self.numbers = self.launch._unpacked(filled)
         self.residues, self.ring, self.modulus = member.residues(), member.ring, member.modulus
         self.kernel: Kernel = self.launch.executable.kernel

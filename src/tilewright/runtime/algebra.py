@@ -126,7 +126,7 @@ def residues(
         )
     filled = tuple(with_arrays(in_order(bound.program, arguments, rest)))
     written_for = arch_named(target, arch)
-    prepared = cast("PreparedReference", bound._prepare(filled, REFERENCE.name, written_for))
+    prepared = cast("PreparedReference", bound._prepare(filled, REFERENCE.name, written_for).prepared)
     return prepared.residues(filled, seed, given or {}, PAIRS if exponentials else MODULO_PRIME)
 
 

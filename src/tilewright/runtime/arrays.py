@@ -154,10 +154,6 @@ DEVICE_ARRAYS = ArrayReader(_describe_cuda, _locate_own, _watch_cuda, lambda arr
 _WORK = 1 << 16
 """Candidates that `overlap` tries, which takes some milliseconds."""
 
-_FAMILIES: dict[type, ArrayReader] = {}
-LOCATORS: dict[type, Callable[[Any, int], tuple[Hashable, int]]] = {}
-"""`locate` of each type of array seen so far, for hot paths; `locate_new` serves other types."""
-
 
 def describe(
     array: Any, name: str = "", stream: int = 0, located: tuple[Hashable, int] | None = None
@@ -403,13 +399,16 @@ PACKED_ARRAYS = _wrapper_reader(
 STRIDED_ARRAYS = _wrapper_reader(lambda given, stream: given.info, lambda given, stream: located(given.info))
 
 
+_FAMILIES = {np.ndarray: frameworks.NUMPY, Packed: PACKED_ARRAYS, Strided: STRIDED_ARRAYS}
+"""Readers of the types of arrays that are known or were seen."""
+
+LOCATORS = {cls: reader.locate for cls, reader in _FAMILIES.items()}
+"""`locate` of each of these types, for hot paths; `locate_new` serves other types."""
+
+
 def _classify(array: Any) -> ArrayReader:
     """Return the reader for an array of a new type."""
     cls = type(array)
-    if isinstance(array, Packed):
-        return PACKED_ARRAYS
-    if isinstance(array, Strided):
-        return STRIDED_ARRAYS
     if isinstance(array, TensorSpec):
         raise LaunchError(
             f"{array} describes a class of arrays and has no memory; nearest: an array, or compile"
@@ -419,7 +418,7 @@ def _classify(array: Any) -> ArrayReader:
     if base_of(cls, "numpy", "MaskedArray"):
         raise LaunchError("a masked array's mask would be lost; nearest: array.filled()")
     if issubclass(cls, np.ndarray):
-        return frameworks.NUMPY if cls is np.ndarray else frameworks.NUMPY_SUBCLASS
+        return frameworks.NUMPY_SUBCLASS
     if base_of(cls, "torch", "Tensor"):
         plain = cls.__module__.partition(".")[0] == "torch" and cls.__name__ in ("Tensor", "Parameter")
         return frameworks.TORCH if plain else frameworks.TORCH_SUBCLASS
@@ -591,21 +590,25 @@ def is_same(one: ArrayInfo, other: ArrayInfo) -> bool:
     return (one.pointer, one.dtype) == (other.pointer, other.dtype) and found[0] == found[1]
 
 
-def check_apart(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> None:
+def check_apart(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> tuple[AliasPair, ...]:
     """Refuse results that share memory with an array that is read elsewhere, or with each other.
 
     Args:
         flow: the dataflow kernel; nothing is refused for an explicit kernel (None).
         arrays: its arrays, by parameter, in order.
 
+    Returns:
+        The pairs of arrays that must not share memory.
+
     Raises:
         LaunchError: two arrays share memory, or interleave in a way that is too intricate to tell.
     """
+    pairs = pairs_of(flow, arrays)
     if flow is None:
-        return
+        return pairs
     names, infos = list(arrays), list(arrays.values())
     results = {store.operand.name for store in flow.stores}
-    for pair in pairs_of(flow, arrays):
+    for pair in pairs:
         stored, other = infos[pair.stored], infos[pair.other]
         if (pair.in_place and stored.pointer == other.pointer) or not overlap(stored, other):
             continue
@@ -616,3 +619,4 @@ def check_apart(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> None:
             else f"elements of {name} would be overwritten before they are read"
         )
         raise sharing(f"kernel {flow.name}: {result} and {name}", why, result)
+    return pairs

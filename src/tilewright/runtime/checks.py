@@ -13,7 +13,7 @@ from tilewright.errors import LaunchError, LegalityError
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
 from tilewright.runtime.backends import arch_named, backend_named
-from tilewright.runtime.executable import Prepared
+from tilewright.runtime.plans import Plan
 from tilewright.runtime.specialise import arrays_of
 from tilewright.runtime.specimens import in_order, with_arrays
 from tilewright.targets.target import REFERENCE
@@ -52,7 +52,7 @@ class BoundChecks:
 
     def _prepare(
         self, arguments: tuple[Any, ...], target: str | None, written_for: Arch | None = None
-    ) -> Prepared:
+    ) -> Plan:
         raise NotImplementedError
 
     def trace(
@@ -108,9 +108,9 @@ class BoundChecks:
         given = tuple(with_arrays(in_order(self.program, arguments, named)))
         written_for = arch_named(target, arch)
         try:
-            prepared = cast("PreparedReference", self._prepare(given, REFERENCE.name, written_for))
+            prepared = cast("PreparedReference", self._prepare(given, REFERENCE.name, written_for).prepared)
         except LegalityError:  # only the architecture's rules are broken: the report shows them
-            prepared = cast("PreparedReference", self._prepare(given, REFERENCE.name))
+            prepared = cast("PreparedReference", self._prepare(given, REFERENCE.name).prepared)
         rules_of, broken = "", []
         if target is not None:
             backend = backend_named(target)

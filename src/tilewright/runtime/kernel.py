@@ -19,9 +19,9 @@ from tilewright.dataflow.nodes import Flow
 from tilewright.errors import LaunchError, TilewrightError, shown
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.lang.program import EXPLICIT, Parameter, Program
-from tilewright.runtime.arrays import LOCATORS, ArrayInfo, check_apart, locate, locate_new, pairs_of, watch
+from tilewright.runtime.arrays import LOCATORS, AliasPair, check_apart, locate, locate_new, watch
 from tilewright.runtime.backends import Executable, Prepared, arch_named, processors_of
-from tilewright.runtime.binding import bind, check_output, integer, number
+from tilewright.runtime.binding import Binding, bind, check_output, integer, number
 from tilewright.runtime.checks import BoundChecks, KernelChecks
 from tilewright.runtime.plans import Plan, Plans
 from tilewright.runtime.reads import exact as exactly
@@ -40,6 +40,7 @@ from tilewright.runtime.specialise import (
 from tilewright.runtime.specimens import in_order
 from tilewright.schedule.question import Question, Splitting
 from tilewright.schedule.schedule import Schedule
+from tilewright.targets.rules import EmittedText
 from tilewright.tracebacks import trim
 
 MOST_BOUND = 256
@@ -273,14 +274,11 @@ class Bound(BoundChecks):
         except (LaunchError, TypeError, ValueError):  # not an array: `_prepare` says which argument
             self._prepare(arguments, target)
             raise
-        if plan is None or not plan.apart(pointers):
-            found = arrays_of(self.program, arguments)
-            if plan is not None:
-                check_apart(plan.prepared.executable.flow, found)
-            else:
-                prepared = self._prepare(arguments, target, arrays=found)
-                plan = Plan.of(prepared, found.values(), pairs_of(prepared.executable.flow, found))
-                self._plans.keep(tuple(key), plan)
+        if plan is None:
+            plan = self._prepare(arguments, target)
+            self._plans.keep(tuple(key), plan)
+        elif not plan.apart(pointers):
+            check_apart(plan.prepared.executable.flow, arrays_of(self.program, arguments))
         self._last = (key, plan, pointers)
         return plan, pointers
 
@@ -316,7 +314,7 @@ class Bound(BoundChecks):
             (12.0, 12.0)
         """
         arguments = tuple(in_order(self.program, arguments, {}, numbers=True))
-        prepared = self._prepare(arguments, target)
+        prepared = self._prepare(arguments, target).prepared
         return PreparedLaunch(self.program.name, prepared, self.program.parameters, arguments)
 
     def trace(
@@ -460,13 +458,9 @@ class Bound(BoundChecks):
         return self._builds.executable(specs, backend, arch, shapes=shapes_of(self.program, given))
 
     def _prepare(
-        self,
-        arguments: tuple[Any, ...],
-        target: str | None,
-        written_for: Arch | None = None,
-        arrays: Mapping[str, ArrayInfo] | None = None,
-    ) -> Prepared:
-        found = arrays_of(self.program, arguments) if arrays is None else arrays
+        self, arguments: tuple[Any, ...], target: str | None, written_for: Arch | None = None
+    ) -> Plan:
+        found = arrays_of(self.program, arguments)
         parameters = self.program.parameters
         pairs = zip(parameters, arguments, strict=True)
         numbers = {p.name: self._integer(p, argument) for p, argument in pairs if p.kind == "index"}
@@ -478,23 +472,20 @@ class Bound(BoundChecks):
         self._builds.keep_up()
         shapes = {name: info.shape for name, info in found.items()}
 
-        is_known = True  # a known executable skips `check`
+        made = list[tuple[Binding, tuple[AliasPair, ...]]]()
 
-        def check(traced: IrKernel, flow: Flow | None) -> None:
-            nonlocal is_known
-            is_known = False
-            check_apart(flow, found)
-            bind(traced, found, numbers)
+        def check(traced: IrKernel, text: EmittedText | None, flow: Flow | None) -> None:
+            launched = traced if text is None else text.kernel  # a target may derive sizes of its own
+            made.append((bind(launched, found, numbers), check_apart(flow, found)))
 
         executable = self._builds.executable(specs, backend, None, check, written_for, shapes)
         kernel = executable.kernel
-        if is_known:
-            check_apart(executable.flow, found)
+        if not made:  # `check` sees new executables only
+            check(kernel, executable.listing, executable.flow)
+        binding, apart = made[0]
         for name in kernel.written_params:
             check_output(f"kernel {kernel.name}", name, found[name])
-        # A target may derive sizes of its own.
-        launched = kernel if executable.listing is None else executable.listing.kernel
-        return backend.prepare(executable, bind(launched, found, numbers), parameters, found)
+        return Plan.of(backend.prepare(executable, binding, parameters, found), found.values(), apart)
 
 
 # ---------------------------------------------------------------- prepared launches

@@ -6,7 +6,7 @@ import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from tilewright.arch import Arch
 from tilewright.dataflow.nodes import Flow
@@ -167,6 +167,10 @@ MOST_CLASSES = 256
 """Classes of arrays for which one bound kernel keeps traces and executables."""
 
 
+LaunchCheck: TypeAlias = Callable[[Kernel, EmittedText | None, Flow | None], object]
+"""Checks whether a kernel can be launched, before it is compiled."""
+
+
 class Forgetful(Protocol):
     """An object that keeps traces or executables of a program."""
 
@@ -260,7 +264,7 @@ class Builds:
         specs: Mapping[str, TensorSpec],
         backend: Backend,
         arch: str | None,
-        check: Callable[[Kernel, Flow | None], object] = lambda kernel, flow: None,
+        check: LaunchCheck = lambda kernel, text, flow: None,
         written_for: Arch | None = None,
         shapes: Mapping[str, tuple[int, ...]] | None = None,
     ) -> Executable:
@@ -270,7 +274,7 @@ class Builds:
             specs: the class of each array.
             backend: the backend that compiles it.
             arch: the architecture's name; default: that of this machine.
-            check: called with the kernel and its flow before compilation; may refuse them.
+            check: called with the kernel, its text and its flow before compilation; may refuse them.
             written_for: the architecture to trace for; default: the architecture to compile for.
             shapes: extents of the arrays, from which a dataflow kernel's schedule is chosen.
         """
@@ -295,7 +299,7 @@ class Builds:
         traced_for: Arch,
         backend: Backend,
         arch: str | None,
-        check: Callable[[Kernel, Flow | None], object],
+        check: LaunchCheck,
     ) -> tuple[Kernel, EmittedText | None]:
         """Return a legal kernel and its text; those of flows are kept for later processes."""
         checked = []
@@ -305,9 +309,10 @@ class Builds:
             broken = [*verify.violations(kernel), *backend.violations(kernel, arch)]
             if broken:
                 raise LegalityError(kernel.name, backend.name, broken)
-            check(kernel, made.flow)
+            listing = backend.listing(kernel, arch)
+            check(kernel, listing, made.flow)
             checked.append(kernel)
-            return kernel, backend.listing(kernel, arch)
+            return kernel, listing
 
         if made.flow is None or not TARGETS[backend.name].machine_code:
             return lowered()
@@ -317,7 +322,7 @@ class Builds:
         found: tuple[Kernel, EmittedText | None] = part(KEPT)(parts, lowered, meta)
         if not checked:
             self._traces.keep((made.schedule, traced_for, *made.specs.items()), found[0])
-            check(found[0], made.flow)
+            check(*found, made.flow)
         return found
 
 
