@@ -19,8 +19,8 @@ from tests.runtime.fake_gpu import gpu as gpu  # a fixture
 
 import tilewright as tw
 from tilewright.runtime.arrays import describe
+from tilewright.runtime.binding import spec_of
 from tilewright.runtime.gpu_memory import DeviceArray
-from tilewright.runtime.specialise import spec_of
 from tilewright.testing import device_put
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import pytest
 import tilewright as tw
 from tilewright.errors import LegalityError
 from tilewright.runtime.arrays import describe
-from tilewright.runtime.specialise import spec_of
+from tilewright.runtime.binding import spec_of
 
 from .broken import found, said
 

@@ -15,7 +15,7 @@ from tests.runtime.fake_gpu import gpu as gpu  # a fixture
 import tilewright as tw
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.backends import backend_named
-from tilewright.runtime.specialise import spec_of
+from tilewright.runtime.binding import spec_of
 from tilewright.targets.atoms import fma
 
 pytestmark = pytest.mark.in_turns(3)

@@ -12,7 +12,7 @@ from tests.far import MAP_NORESERVE
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, gemm_bound
-from tilewright.ops.lists import kernel_for
+from tilewright.ops.lists import kernel_for, plan_lists
 from tilewright.ops.wanted import Wanted
 from tilewright.runtime.kernel import Bound
 from tilewright.schedule import lists as in_kernels
@@ -128,6 +128,26 @@ def test_bias_and_activation(target: str) -> None:
 def test_little_to_do(target: str, shapes: list[tuple[int, int, int]]) -> None:
     a, b = operands(shapes)
     check(a, b, tw.grouped_matmul(a, b, target=target))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_plan_is_read_before_it_is_launched(target: str) -> None:
+    """The plan of lists has the figures and the text of other plans, and launches when it is asked to."""
+    a, b = operands(MIXED, orders=(0, 3))
+    out, whole = poisoned(MIXED, "f32")
+    plan = plan_lists({"a": a, "b": b, "out": out}, Wanted(target=target))
+    moved = 4 * sum(m * k + k * n + m * n for m, n, k in MIXED)
+    assert str(plan) == f"listed: 0 bytes of scratch, {moved} moved; {plan.reason}"
+    assert all(np.isnan(one).all() for one in whole), "nothing was launched"
+    result, replay = plan.launch()
+    assert (replay is None) == (target == "reference"), "the reference reads arrays, not addresses"
+    assert [one is other for one, other in zip(result, out, strict=True)] == [True] * len(out)
+    check(a, b, result)
+    check_around(out, whole)
+    schedule = plan.kernels[0].constants["schedule"]
+    assert (plan.target, plan.schedule) == (target, schedule)
+    empty = plan_lists(dict(zip("ab", operands([(0, 4, 5)]), strict=True)), Wanted(target=target))
+    assert (str(empty), empty.schedule) == ("no launch: the result is empty", None)
 
 
 @pytest.mark.parametrize("target", TARGETS)

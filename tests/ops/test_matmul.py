@@ -190,7 +190,7 @@ def test_what_an_array_is_is_found_out_once_and_travels(monkeypatch: pytest.Monk
         return found
 
     monkeypatch.setattr("tilewright.ops.launching.describe", counting)
-    monkeypatch.setattr("tilewright.runtime.specialise.described", lambda *_: pytest.fail("described again"))
+    monkeypatch.setattr("tilewright.runtime.binding.described", lambda *_: pytest.fail("described again"))
     a, b = np.ones((3, 5), np.float32), np.ones((5, 7), np.float32)
     out = np.full((3, 7), np.nan, np.float32)
     for _ in range(3):

@@ -10,7 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright.arch import REFERENCE
 from tilewright.ir.verify import violations
-from tilewright.runtime.specialise import specs_of
+from tilewright.runtime.binding import specs_of
 from tilewright.threads.banks import coalesced
 
 WAVE64 = replace(REFERENCE, name="wave64", lanes=64, other_lanes=())

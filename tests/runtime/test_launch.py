@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.runtime.arrays import describe, overlap
-from tilewright.runtime.specialise import spec_of
+from tilewright.runtime.binding import spec_of
 
 TARGETS = ("reference", "cpu")
 

@@ -13,7 +13,7 @@ from tilewright.dtypes import f32
 from tilewright.errors import LaunchError
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.arrays import ArrayInfo, describe
-from tilewright.runtime.specialise import spec_of
+from tilewright.runtime.binding import spec_of
 
 DIMS = st.lists(
     st.tuples(st.integers(0, 600) | st.just(2**31 - 1), st.integers(-100_000, 100_000)), max_size=4

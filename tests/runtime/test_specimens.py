@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tilewright.dtypes import ALL
 from tilewright.runtime.arrays import describe
-from tilewright.runtime.specialise import spec_of
+from tilewright.runtime.binding import spec_of
 
 SMALL, LONG = tw.like("f32", 8, 64), tw.like("f32", 2**31, 8)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.runtime.specialise import spec_of
+from tilewright.runtime.binding import spec_of
 from tilewright.schedule.choice import choose
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import check, with_fallback

@@ -11,8 +11,8 @@ import tilewright as tw
 from tilewright.ir import verify
 from tilewright.ops.products import output_dtype, plain
 from tilewright.runtime.backends import backend_named
+from tilewright.runtime.binding import spec_of
 from tilewright.runtime.scheduled import Scheduled, TraceRequest
-from tilewright.runtime.specialise import spec_of
 from tilewright.schedule.proposals_reference import SUPPORTED
 from tilewright.targets.target import TARGETS
 

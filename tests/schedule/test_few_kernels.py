@@ -7,8 +7,8 @@ import random
 import pytest
 
 import tilewright as tw
+from tilewright.runtime.binding import spec_of
 from tilewright.runtime.scheduled import Scheduled, TraceRequest
-from tilewright.runtime.specialise import spec_of
 from tilewright.targets.target import TARGETS
 
 SHAPES, LARGEST = 300, 4096

@@ -10,9 +10,9 @@ import pytest
 
 import tilewright as tw
 from tilewright.runtime.arrays import describe
+from tilewright.runtime.binding import spec_of
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceArray
-from tilewright.runtime.specialise import spec_of
 from tilewright.schedule.folds.choice import reasons
 from tilewright.schedule.folds.form import fold_form_of
 from tilewright.schedule.folds.masks import leaves_state, masks_of

@@ -13,7 +13,7 @@ import tilewright as tw
 from tilewright.arch import REFERENCE
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.ir.kernel import layout_shared
-from tilewright.runtime.specialise import specs_of
+from tilewright.runtime.binding import specs_of
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.proposals_cpu import COLUMNS, ROWS, tile_for, tile_time

@@ -27,13 +27,12 @@ from tilewright.ops.products import output_dtype, plain
 from tilewright.passes.pipeline import Stage, stages
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.backends import backend_named
-from tilewright.runtime.binding import Binding, bind
+from tilewright.runtime.binding import Binding, bind, spec_of
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.reference import PreparedReference
-from tilewright.runtime.specialise import spec_of
 from tilewright.runtime.specimens import Order, Specimen, like
 from tilewright.schedule.schedule import Schedule
 from tilewright.symbolic.rebuilding import evaluate

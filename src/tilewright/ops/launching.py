@@ -251,11 +251,15 @@ class Launch:
         """
         found = dict[tuple[str, int], int]()
         for one, name in zip(self.arrays, self.names, strict=True):
-            info = one.info
-            count = prod(n for n, step in zip(info.shape, info.strides, strict=True) if step)
-            at = name, info.pointer
-            found[at] = max(found.get(at, 0), count * info.dtype.bits // 8)
+            at = name, one.info.pointer
+            found[at] = max(found.get(at, 0), moved_by(one.info))
         return sum(found.values())
+
+
+def moved_by(info: ArrayInfo) -> int:
+    """Return the bytes of an array that a launch moves; a broadcast element counts once."""
+    count = prod(n for n, step in zip(info.shape, info.strides, strict=True) if step or not n)
+    return count * info.dtype.bits // 8
 
 
 @dataclass(frozen=True)
@@ -324,11 +328,13 @@ class LaunchPlan:
         """Bytes that all launches read and write."""
         return sum(one.moved_bytes for one in self.launches)
 
+    @property
+    def kernels(self) -> tuple[Bound, ...]:
+        """The kernels, in order."""
+        return tuple(one.kernel for one in self.launches)
+
     def __str__(self) -> str:
-        if not self.launches:
-            return "no launch: the result is empty"
-        names = ", then ".join(one.kernel.program.name for one in self.launches)
-        return f"{names}: {self.scratch_bytes} bytes of scratch, {self.moved_bytes} moved; {self.reason}"
+        return plan_text(self.kernels, self.scratch_bytes, self.moved_bytes, self.reason)
 
     def start(self, stream: Any = None) -> tuple[Prepared, ...]:
         """Launch all kernels, and return the prepared launches.
@@ -402,6 +408,21 @@ class LaunchPlan:
                 places = call.names.index(written), call.names.index(name)
                 (low, high), (other_low, other_high) = reach(mine), reach(theirs)
                 yield Clear(*places, other_low - high, other_high - low, in_place)
+
+
+def plan_text(kernels: Sequence[Bound], scratch_bytes: int, moved_bytes: int, reason: str) -> str:
+    """Return the text of a plan.
+
+    Args:
+        kernels: the kernels, in order; none if there is nothing to compute.
+        scratch_bytes: bytes of scratch memory.
+        moved_bytes: bytes that all launches read and write.
+        reason: why the call needs these launches.
+    """
+    if not kernels:
+        return "no launch: the result is empty"
+    names = ", then ".join(one.program.name for one in kernels)
+    return f"{names}: {scratch_bytes} bytes of scratch, {moved_bytes} moved; {reason}"
 
 
 def _layout(info: ArrayInfo) -> tuple[object, ...]:

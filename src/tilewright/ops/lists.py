@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from tilewright.ir.copies import MAP_WORDS
 from tilewright.ir.kernel import TensorMap
 from tilewright.lang.specs import TensorSpec
 from tilewright.namespaces import part
-from tilewright.ops.launching import Launch, warn
+from tilewright.ops.launching import Launch, moved_by, plan_text, warn
 from tilewright.ops.planning import of_sums
 from tilewright.ops.products import each
 from tilewright.ops.replay import Done, Located, called
@@ -190,22 +190,6 @@ UPLOADS = "tilewright.runtime.gpu_memory:uploads"
 """Uploads tables to a GPU. Imported at the first upload."""
 
 
-class Known(NamedTuple):
-    """The plan of a call, for any addresses of its arrays.
-
-    Args:
-        shapes: shapes and strides of each list.
-        backend: the backend that serves the arrays.
-        kernel: the kernel.
-        table: the kernel's table of products.
-    """
-
-    shapes: Mapping[str, ListShape]
-    backend: Backend
-    kernel: Bound
-    table: ListTable
-
-
 class RepeatedLaunch(NamedTuple):
     """A launch that repeats an earlier one at the same addresses. It keeps no array alive.
 
@@ -252,31 +236,103 @@ def product_of_lists(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> l
         return list(lists.get("out", ()))
 
     def first(located: Sequence[Located]) -> Done:
-        check_words(wanted)
-        read = {name: located[at * count : (at + 1) * count] for at, name in enumerate(LISTS)}
-        infos = {name: _described(name, lists[name], read[name]) for name in LISTS if name in lists}
-        extents, kind = _extents(infos), _kind(infos, wanted)
-        made, fresh_arrays = dict(lists), list[Fresh]()
-        if "out" not in lists:
-            fresh_arrays = [fresh(a, (e.m, e.n), kind) for a, e in zip(lists["a"], extents, strict=True)]
-            made["out"] = [one.make() for one in fresh_arrays]
-            infos["out"] = _described("out", made["out"])
-        numbered = tuple(enumerate(fresh_arrays, (len(LISTS) - 1) * count))
-        plan: Any = ListPlan.of(infos, extents, wanted, numbered)
-        absent = (None,) * count
-        there = [array for name in LISTS for array in made.get(name, absent)]
-        at = [one and one.pointer for name in LISTS for one in infos.get(name, absent)]
-        plan.launch(there, at, stream)
-        is_kept = plan.prepared_launches and TARGETS[plan.backend.name].machine_code
-        return Done(list(made["out"]), plan if is_kept else None)
+        return plan_lists(lists, wanted, located).launch(stream)
 
     arrays = [array for name in LISTS for array in lists.get(name, (None,) * count)]
     made = called(_PLANS, arrays, (wanted, count), (), stream, first, itemgetter(slice(-count, None)))
     return list(made)
 
 
-@dataclass(eq=False)
+def plan_lists(
+    lists: Mapping[str, Sequence[Any]], wanted: Wanted, located: Sequence[Located] = ()
+) -> ListPlan:
+    """Check the arguments of `product_of_lists`, and plan its launch.
+
+    Args:
+        lists: the lists that the caller passed, which are not empty.
+        wanted: the other arguments of the call.
+        located: the keys and addresses of the arrays of all possible lists, if the caller has read them.
+
+    Raises:
+        LaunchError: shapes that do not fit, or outputs that cannot be written.
+        DTypeError: an unsupported dtype or mixture, or two dtypes in one list.
+    """
+    check_words(wanted)
+    count = len(lists["a"])
+    read = {name: located[at * count : (at + 1) * count] for at, name in enumerate(LISTS)}
+    infos = {name: _described(name, lists[name], read[name]) for name in LISTS if name in lists}
+    extents, kind = _extents(infos), _kind(infos, wanted)
+    made, fresh_arrays = dict(lists), list[Fresh]()
+    if "out" not in lists:
+        fresh_arrays = [fresh(a, (e.m, e.n), kind) for a, e in zip(lists["a"], extents, strict=True)]
+        made["out"] = [one.make() for one in fresh_arrays]
+        infos["out"] = _described("out", made["out"])
+    numbered = tuple(enumerate(fresh_arrays, (len(LISTS) - 1) * count))
+    return ListPlan(made, infos, ListReplay.of(infos, extents, wanted, numbered))
+
+
+@dataclass(frozen=True)
 class ListPlan:
+    """The launch of a call with lists, as data; tools read it as they read a `LaunchPlan`.
+
+    Args:
+        lists: the arrays of each list, with results.
+        infos: their descriptions.
+        replay: the launch on any addresses.
+    """
+
+    lists: Mapping[str, Sequence[Any]]
+    infos: Mapping[str, Sequence[ArrayInfo]]
+    replay: ListReplay
+    scratch_bytes: ClassVar[int] = 0
+    reason: ClassVar[str] = "one kernel reads the addresses of the arrays from a table"
+
+    @property
+    def result(self) -> list[Any]:
+        """What the call returns."""
+        return list(self.lists["out"])
+
+    @property
+    def kernels(self) -> tuple[Bound, ...]:
+        """The kernel; none if no product has an element."""
+        return (self.replay.kernel,) if self.replay.table.tiles else ()
+
+    @property
+    def target(self) -> str:
+        """Name of the target that runs it."""
+        return self.replay.backend.name
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """Schedule of the products; None if there is nothing to compute."""
+        found: Schedule | None = self.replay.kernel.constants["schedule"] if self.kernels else None
+        return found
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that the launch reads and writes, without the table."""
+        return sum(moved_by(info) for list_ in self.infos.values() for info in list_)
+
+    def __str__(self) -> str:
+        return plan_text(self.kernels, self.scratch_bytes, self.moved_bytes, self.reason)
+
+    def launch(self, stream: Any = None) -> Done:
+        """Launch the kernel, and return the results with their replay, if the target supports replays.
+
+        Args:
+            stream: the CUDA stream; None: the framework's current one.
+        """
+        absent = (None,) * len(self.lists["a"])
+        arrays = [array for name in LISTS for array in self.lists.get(name, absent)]
+        at = [one and one.pointer for name in LISTS for one in self.infos.get(name, absent)]
+        self.replay.launch(arrays, at, stream)
+        is_kept = self.replay.prepared_launches and TARGETS[self.target].machine_code
+        record: Any = self.replay if is_kept else None
+        return Done(self.result, record)
+
+
+@dataclass(eq=False)
+class ListReplay:
     """A launch of the product of lists, for any addresses of their arrays.
 
     Args:
@@ -305,8 +361,8 @@ class ListPlan:
         extents: Sequence[Extents],
         wanted: Wanted,
         fresh: tuple[tuple[int, Fresh], ...],
-    ) -> ListPlan:
-        """Make the plan of a call.
+    ) -> ListReplay:
+        """Make the launch of a call.
 
         Args:
             infos: descriptions of the arrays of each list.
@@ -330,7 +386,7 @@ class ListPlan:
         )
         said = kernel.constants
         table = ListTable(shapes, extents, said["form"], said["schedule"], dict(specs))
-        return ListPlan(shapes, backend, kernel, table, fresh, wanted.schedule is None)
+        return ListReplay(shapes, backend, kernel, table, fresh, wanted.schedule is None)
 
     def run(
         self, arrays: Sequence[Any], at: Sequence[Any], numbers: tuple[Any, ...], stream: Any

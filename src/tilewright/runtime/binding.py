@@ -1,4 +1,4 @@
-"""Binding a kernel to the caller's arguments: sizes, grid, workspaces, and numbers in the argument buffer."""
+"""Binding a kernel to the caller's arguments: classes of arrays, sizes, grid, workspaces, and numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.argument_checks import is_integer, near_integer
 from tilewright.dtypes import DType, has_infinity, limits, nearest_held
-from tilewright.errors import LaunchError, shown
+from tilewright.errors import DTypeError, LaunchError, shown
 from tilewright.ir.kernel import (
     Argument,
     Derived,
@@ -25,12 +25,124 @@ from tilewright.ir.kernel import (
     passed_params,
 )
 from tilewright.ir.types import Value
-from tilewright.runtime.arrays import ArrayInfo
+from tilewright.lang.program import Program
+from tilewright.lang.specs import TensorSpec
+from tilewright.runtime.arrays import ArrayInfo, described
+from tilewright.runtime.frameworks import Strided
+from tilewright.runtime.specimens import check_count
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
 
 MOST_ELEMENTS = 2**31 - 1
 """Limit for the elements of one workspace."""
+
+
+# ----------------------------------------------------------------
+# The class of an array: what a kernel is traced for.
+
+MAX_EXTENT = 2**31 - 1
+
+_EXTENT_DIVISOR = 256
+_STRIDE_DIVISOR = 16
+_ALIGN_BYTES = 16
+
+KINDS = ("float", "int", "uint", "bool")
+"""Kinds of dtypes that kernels compute with."""
+
+
+def spec_of(info: ArrayInfo, name: str = "array") -> TensorSpec:
+    """Return the class of an array.
+
+    Args:
+        info: the array.
+        name: what messages call it.
+
+    Raises:
+        LaunchError: an extent is 2**31 or more.
+        DTypeError: no kernel computes with its dtype.
+
+    Example:
+        >>> import numpy as np
+        >>> from tilewright.runtime.arrays import describe
+        >>> spec_of(describe(np.empty((130, 96), np.float16))).stride_divisors
+        (16, 1)
+    """
+    for dim, extent in enumerate(info.shape):
+        if extent > MAX_EXTENT:
+            raise LaunchError(f"{name}: extent {extent} of dimension {dim} must be at most {MAX_EXTENT}")
+    if info.dtype.kind not in KINDS:
+        raise DTypeError(
+            f"{name} is {info.dtype}, a dtype that kernels do not support; nearest legal choice: its bytes, "
+            f"{name}.view(np.uint8)"
+        )
+    empty = 0 in info.shape
+    # The contiguous dimension: the last of stride 1 and extent above 1, else the last of stride 1. The
+    # strides of an empty array mean nothing; it counts as row-major.
+    units = [dim for dim, stride in enumerate(info.strides) if stride == 1]
+    likely = [dim for dim in units if info.shape[dim] > 1] or units
+    unit = len(info.shape) - 1 if empty else likely[-1] if likely else None
+    # The largest number in the addressing of an array: an offset, or a stride, which may be never taken.
+    steps = [abs(stride) for stride in info.strides]
+    pairs = zip(info.shape, steps, strict=True)
+    farthest = max((0 if empty else sum((extent - 1) * step for extent, step in pairs), *steps))
+    return TensorSpec(
+        dtype=info.dtype,
+        rank=len(info.shape),
+        unit_dim=unit,
+        extent_divisors=tuple(math.gcd(extent, _EXTENT_DIVISOR) for extent in info.shape),
+        stride_divisors=tuple(
+            1 if dim == unit else math.gcd(0 if empty else stride, _STRIDE_DIVISOR * info.dtype.per_byte)
+            for dim, stride in enumerate(info.strides)
+        ),
+        align=math.gcd(0 if empty else info.pointer, _ALIGN_BYTES),
+        wide=farthest > MAX_EXTENT,
+        signed=not empty and min(info.strides, default=0) < 0,
+    )
+
+
+def specs_of(program: Program, arguments: Sequence[Any]) -> dict[str, TensorSpec]:
+    """Return the classes of the arrays among a kernel's arguments, by parameter.
+
+    Raises:
+        LaunchError: too many or too few arguments, or an argument that is no array.
+    """
+    check_count(program, arguments)
+    return {
+        p.name: argument
+        if isinstance(argument, TensorSpec)
+        else spec_of(described(program.name, p.name, argument))
+        for p, argument in zip(program.parameters, arguments, strict=True)
+        if p.kind == "tensor"
+    }
+
+
+def shapes_of(program: Program, arguments: Sequence[Any]) -> dict[str, tuple[int, ...]]:
+    """Return the extents of the arrays among the arguments; a `TensorSpec` has none."""
+    found = arrays_of(program, arguments, classes=True)
+    return {name: info.shape for name, info in found.items()}
+
+
+def arrays_of(program: Program, arguments: Sequence[Any], *, classes: bool = False) -> dict[str, ArrayInfo]:
+    """Return the metadata of the arrays among a kernel's arguments, by parameter.
+
+    Args:
+        program: the kernel.
+        arguments: the arguments in the order of its parameters.
+        classes: whether to accept and skip a `TensorSpec`; a launch needs arrays.
+
+    Raises:
+        LaunchError: too many or too few arguments, or an argument that is no array.
+    """
+    check_count(program, arguments)
+    return {
+        p.name: argument.info if type(argument) is Strided else described(program.name, p.name, argument)
+        for p, argument in zip(program.parameters, arguments, strict=True)
+        if p.kind == "tensor" and not (classes and isinstance(argument, TensorSpec))
+    }
+
+
+# ----------------------------------------------------------------
+# The integers of a launch.
 
 
 @dataclass(frozen=True)

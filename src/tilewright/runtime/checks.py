@@ -13,8 +13,8 @@ from tilewright.errors import LaunchError, LegalityError
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
 from tilewright.runtime.backends import arch_named, backend_named
+from tilewright.runtime.binding import arrays_of
 from tilewright.runtime.plans import Plan
-from tilewright.runtime.specialise import arrays_of
 from tilewright.runtime.specimens import in_order, with_arrays
 from tilewright.targets.target import REFERENCE
 

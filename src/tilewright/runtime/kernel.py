@@ -19,25 +19,35 @@ from tilewright.dataflow.nodes import Flow
 from tilewright.errors import LaunchError, TilewrightError, shown
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.lang.program import EXPLICIT, Parameter, Program
-from tilewright.runtime.arrays import LOCATORS, AliasPair, check_apart, locate, locate_new, watch
-from tilewright.runtime.backends import Executable, Prepared, arch_named, processors_of
-from tilewright.runtime.binding import Binding, bind, check_output, integer, number
+from tilewright.lang.specs import TensorSpec
+from tilewright.runtime.arrays import LOCATORS, AliasPair, ArrayInfo, check_apart, locate, locate_new, watch
+from tilewright.runtime.backends import (
+    Backend,
+    Executable,
+    Prepared,
+    arch_named,
+    backend_for,
+    backend_named,
+    processors_of,
+)
+from tilewright.runtime.binding import (
+    Binding,
+    arrays_of,
+    bind,
+    check_output,
+    integer,
+    number,
+    shapes_of,
+    spec_of,
+    specs_of,
+)
 from tilewright.runtime.checks import BoundChecks, KernelChecks
 from tilewright.runtime.plans import Plan, Plans
 from tilewright.runtime.reads import exact as exactly
 from tilewright.runtime.recent import Recent, remembers
 from tilewright.runtime.scheduled import TraceRequest, without_schedule
-from tilewright.runtime.specialise import (
-    Builds,
-    Surroundings,
-    arrays_of,
-    compiling,
-    serving,
-    shapes_of,
-    spec_of,
-    specs_of,
-)
-from tilewright.runtime.specimens import in_order
+from tilewright.runtime.specialise import Builds, Surroundings
+from tilewright.runtime.specimens import Specimen, in_order
 from tilewright.schedule.question import Question, Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.rules import EmittedText
@@ -486,6 +496,34 @@ class Bound(BoundChecks):
         for name in kernel.written_params:
             check_output(f"kernel {kernel.name}", name, found[name])
         return Plan.of(backend.prepare(executable, binding, parameters, found), found.values(), apart)
+
+
+def serving(
+    program: Program, arguments: Sequence[Any], arrays: Mapping[str, ArrayInfo], target: str | None
+) -> Backend:
+    """Return the backend that serves the arrays among the arguments; specimens do not count.
+
+    Raises:
+        LaunchError: the arrays lie on different devices, or the target cannot reach them.
+    """
+    pairs = zip(program.parameters, arguments, strict=True)
+    nowhere = {p.name for p, argument in pairs if isinstance(argument, Specimen)}
+    there = [(name, info) for name, info in arrays.items() if name not in nowhere]
+    return backend_for(program.name, there, target)
+
+
+def compiling(program: Program, arguments: Sequence[Any], target: str | None) -> Backend:
+    """Return the backend that compiles for arrays, specimens or classes.
+
+    Raises:
+        LaunchError: there are no arrays, and no target was given.
+    """
+    if target is not None:
+        return backend_named(target)
+    pairs = zip(program.parameters, arguments, strict=True)
+    if all(isinstance(a, TensorSpec | Specimen) for p, a in pairs if p.kind == "tensor"):
+        raise LaunchError(f"kernel {program.name}: pass target= to compile without arrays")
+    return serving(program, arguments, arrays_of(program, arguments, classes=True), None)
 
 
 # ---------------------------------------------------------------- prepared launches

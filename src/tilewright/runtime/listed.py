@@ -23,9 +23,9 @@ from tilewright.ir.kernel import TensorMap
 from tilewright.lang.specs import TensorSpec
 from tilewright.namespaces import part
 from tilewright.runtime.arrays import ArrayInfo, describe, elements, overlap, reach, sharing
+from tilewright.runtime.binding import MAX_EXTENT
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.recent import Recent
-from tilewright.runtime.specialise import MAX_EXTENT
 
 ALIGN_BYTES = 16
 DIVISOR = 16

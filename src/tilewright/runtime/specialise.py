@@ -1,167 +1,31 @@
-"""Specialisation: the class of the caller's arrays, and the traces and executables of each class."""
+"""Specialisation: the traces and executables of a bound kernel, for each class of arrays."""
 
 from __future__ import annotations
 
-import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
 from tilewright.arch import Arch
 from tilewright.dataflow.nodes import Flow
-from tilewright.errors import DTypeError, LaunchError, LegalityError, ToolchainError, way_out
+from tilewright.errors import LegalityError, ToolchainError, way_out
 from tilewright.ir import verify
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.namespaces import part
 from tilewright.runtime import recent
-from tilewright.runtime.arrays import ArrayInfo, described
-from tilewright.runtime.backends import arch_of, backend_for, backend_named, processors_of
+from tilewright.runtime.backends import arch_of, processors_of
 from tilewright.runtime.environment import COLLECTOR_PAUSE
 from tilewright.runtime.executable import Backend, Executable
-from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.reads import Reads
 from tilewright.runtime.recent import Recent
 from tilewright.runtime.scheduled import KEPT, Explicit, Scheduled, TraceRequest
-from tilewright.runtime.specimens import Specimen, check_count
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.rules import EmittedText
 from tilewright.targets.target import TARGETS
-
-MAX_EXTENT = 2**31 - 1
-
-_EXTENT_DIVISOR = 256
-_STRIDE_DIVISOR = 16
-_ALIGN_BYTES = 16
-
-KINDS = ("float", "int", "uint", "bool")
-"""Kinds of dtypes that kernels compute with."""
-
-
-def spec_of(info: ArrayInfo, name: str = "array") -> TensorSpec:
-    """Return the class of an array.
-
-    Args:
-        info: the array.
-        name: what messages call it.
-
-    Raises:
-        LaunchError: an extent is 2**31 or more.
-        DTypeError: no kernel computes with its dtype.
-
-    Example:
-        >>> import numpy as np
-        >>> from tilewright.runtime.arrays import describe
-        >>> spec_of(describe(np.empty((130, 96), np.float16))).stride_divisors
-        (16, 1)
-    """
-    for dim, extent in enumerate(info.shape):
-        if extent > MAX_EXTENT:
-            raise LaunchError(f"{name}: extent {extent} of dimension {dim} must be at most {MAX_EXTENT}")
-    if info.dtype.kind not in KINDS:
-        raise DTypeError(
-            f"{name} is {info.dtype}, a dtype that kernels do not support; nearest legal choice: its bytes, "
-            f"{name}.view(np.uint8)"
-        )
-    empty = 0 in info.shape
-    # The contiguous dimension: the last of stride 1 and extent above 1, else the last of stride 1. The
-    # strides of an empty array mean nothing; it counts as row-major.
-    units = [dim for dim, stride in enumerate(info.strides) if stride == 1]
-    likely = [dim for dim in units if info.shape[dim] > 1] or units
-    unit = len(info.shape) - 1 if empty else likely[-1] if likely else None
-    # The largest number in the addressing of an array: an offset, or a stride, which may be never taken.
-    steps = [abs(stride) for stride in info.strides]
-    pairs = zip(info.shape, steps, strict=True)
-    farthest = max((0 if empty else sum((extent - 1) * step for extent, step in pairs), *steps))
-    return TensorSpec(
-        dtype=info.dtype,
-        rank=len(info.shape),
-        unit_dim=unit,
-        extent_divisors=tuple(math.gcd(extent, _EXTENT_DIVISOR) for extent in info.shape),
-        stride_divisors=tuple(
-            1 if dim == unit else math.gcd(0 if empty else stride, _STRIDE_DIVISOR * info.dtype.per_byte)
-            for dim, stride in enumerate(info.strides)
-        ),
-        align=math.gcd(0 if empty else info.pointer, _ALIGN_BYTES),
-        wide=farthest > MAX_EXTENT,
-        signed=not empty and min(info.strides, default=0) < 0,
-    )
-
-
-def specs_of(program: Program, arguments: Sequence[Any]) -> dict[str, TensorSpec]:
-    """Return the classes of the arrays among a kernel's arguments, by parameter.
-
-    Raises:
-        LaunchError: too many or too few arguments, or an argument that is no array.
-    """
-    check_count(program, arguments)
-    return {
-        p.name: argument
-        if isinstance(argument, TensorSpec)
-        else spec_of(described(program.name, p.name, argument))
-        for p, argument in zip(program.parameters, arguments, strict=True)
-        if p.kind == "tensor"
-    }
-
-
-def shapes_of(program: Program, arguments: Sequence[Any]) -> dict[str, tuple[int, ...]]:
-    """Return the extents of the arrays among the arguments; a `TensorSpec` has none."""
-    found = arrays_of(program, arguments, classes=True)
-    return {name: info.shape for name, info in found.items()}
-
-
-def arrays_of(program: Program, arguments: Sequence[Any], *, classes: bool = False) -> dict[str, ArrayInfo]:
-    """Return the metadata of the arrays among a kernel's arguments, by parameter.
-
-    Args:
-        program: the kernel.
-        arguments: the arguments in the order of its parameters.
-        classes: whether to accept and skip a `TensorSpec`; a launch needs arrays.
-
-    Raises:
-        LaunchError: too many or too few arguments, or an argument that is no array.
-    """
-    check_count(program, arguments)
-    return {
-        p.name: argument.info if type(argument) is Strided else described(program.name, p.name, argument)
-        for p, argument in zip(program.parameters, arguments, strict=True)
-        if p.kind == "tensor" and not (classes and isinstance(argument, TensorSpec))
-    }
-
-
-def serving(
-    program: Program, arguments: Sequence[Any], arrays: Mapping[str, ArrayInfo], target: str | None
-) -> Backend:
-    """Return the backend that serves the arrays among the arguments; specimens do not count.
-
-    Raises:
-        LaunchError: the arrays lie on different devices, or the target cannot reach them.
-    """
-    pairs = zip(program.parameters, arguments, strict=True)
-    nowhere = {p.name for p, argument in pairs if isinstance(argument, Specimen)}
-    there = [(name, info) for name, info in arrays.items() if name not in nowhere]
-    return backend_for(program.name, there, target)
-
-
-def compiling(program: Program, arguments: Sequence[Any], target: str | None) -> Backend:
-    """Return the backend that compiles for arrays, specimens or classes.
-
-    Raises:
-        LaunchError: there are no arrays, and no target was given.
-    """
-    if target is not None:
-        return backend_named(target)
-    pairs = zip(program.parameters, arguments, strict=True)
-    if all(isinstance(a, TensorSpec | Specimen) for p, a in pairs if p.kind == "tensor"):
-        raise LaunchError(f"kernel {program.name}: pass target= to compile without arrays")
-    return serving(program, arguments, arrays_of(program, arguments, classes=True), None)
-
-
-# ---------------------------------------------------------------- traces and executables of a bound kernel
-
 
 MOST_CLASSES = 256
 """Classes of arrays for which one bound kernel keeps traces and executables."""

@@ -15,8 +15,8 @@ from tests.schedule.small import CASES, Case
 import tilewright as tw
 from tilewright.ir.kernel import Kernel, SizeParam, Stride
 from tilewright.runtime.arrays import describe
+from tilewright.runtime.binding import spec_of
 from tilewright.runtime.native import find_toolchains
-from tilewright.runtime.specialise import spec_of
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets import cuda, reference
 

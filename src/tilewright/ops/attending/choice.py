@@ -17,8 +17,8 @@ from tilewright.ops.attending.items import longest
 from tilewright.ops.attending.softmax import BySoftmax
 from tilewright.ops.attending.tiles import ByActivation, WarpgroupTiles, for_warpgroups
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.binding import spec_of
 from tilewright.runtime.kernel import Bound
-from tilewright.runtime.specialise import spec_of
 from tilewright.schedule.bulk_views import against_array, against_store
 
 WARPS, WARPGROUPS = "warps", "warpgroups"
