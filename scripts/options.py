@@ -94,7 +94,7 @@ OPERATIONS = {
     "complex_matmul": Operation("complex_matmul({k}(M, K), {k}(K, N), {more})", ALPHA | BETA | HOW | SPLIT),
     "einsum": Operation(
         'einsum("mk,kn->mn", {k}(M, K), {k}(K, N), {more})',
-        ALPHA | BETA | ADDEND | LATE | SATURATES | HOW | SPLIT,
+        ALPHA | BETA | ADDEND | LATE | SATURATES | HOW | SPLIT | SCALES,
     ),
     "reduced_matmul": Operation(
         'reduced_matmul({k}(M, K), {k}(K, N), "max", {more})',
@@ -115,8 +115,8 @@ for _name in ("activation", "saturate"):
 for _op in OPERATIONS:
     if _op != "scaled_mm":
         ABSENT[_op, "group"] = "only scaled_mm takes weights with group scales"
-    if _op not in ("scaled_mm", "gated_matmul"):
-        ABSENT[_op, "scales"] = "only scaled_mm and gated_matmul take scales of rows and columns"
+    if _op not in ("scaled_mm", "gated_matmul", "einsum"):
+        ABSENT[_op, "scales"] = "only scaled_mm, gated_matmul and einsum take scales of rows and columns"
 for _name in ("alpha", "precision"):
     ABSENT["scaled_mm", _name] = {
         "alpha": "pass a number as scale_a or scale_b",

@@ -100,6 +100,7 @@ tw.reduced_matmul(a, a, ("max", "logsumexp"), -2, alpha=2.0, activation="relu", 
 tw.complex_matmul((a, a), (b, b), c=None, alpha=1j, conjugate_a=True, method="3m", target="reference")
 tw.complex_matmul((a, a), (b, b), split_k=2, reduction="workspace", target="reference")
 tw.einsum("ij,jk->ik", a, b, out, bias=None, activation="relu", target="reference")
+tw.einsum("ij,jk->ik", a, b, scale_a=2.0, scale_b=None, target="reference")
 tw.scaled_mm(a, b, out, scale_a=2.0, scale_b=None, bias=None, activation="relu", target="reference")
 tw.attention(a, a, a, causal=True, diagonal=1, scale=0.5, lse=None, return_lse=True, target="reference")
 tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), (2, 2), 3, staging="cp_async")

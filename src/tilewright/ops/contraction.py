@@ -21,6 +21,7 @@ from tilewright.errors import LaunchError, shown
 from tilewright.ops.ending import Conversion, Output, Saturation, Units
 from tilewright.ops.problem import Dim, Matrices, Problem, is_part_of, merged
 from tilewright.ops.products import rare_numbers
+from tilewright.ops.results import SCALES
 from tilewright.ops.tiled_product import Algebra, EndingTerm, Operand, TiledProduct, kernel_of
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.kernel import Kernel
@@ -156,6 +157,9 @@ INDEX = "index"
 ADDED = ("bias", "multiply", "residual", "c")
 """Arrays that are broadcast to the result."""
 
+AFTER_SUMS = (*ADDED, "scale")
+"""Arrays that a kernel reads after the sums, by the first parts of their names."""
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -200,8 +204,8 @@ class Contraction:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The arrays of the kernel, in its order; only a kernel that adds ``c`` has that array."""
-        return (*IN_KERNEL, "c") if "c" in dict(self.seen) else IN_KERNEL
+        """The arrays of the kernel, in its order, with those of `RARE_ARRAYS` that the call has."""
+        return (*IN_KERNEL, *(name for name in RARE_ARRAYS if name in dict(self.seen)))
 
     def of(self, name: str) -> Seen:
         """How an array is seen; the result replaces an absent array."""
@@ -301,6 +305,40 @@ def result_shape(text: str, named: Subscripts, infos: Mapping[str, ArrayInfo]) -
     return shape
 
 
+def broadcast_scale(text: str, named: Subscripts, name: str, infos: Mapping[str, ArrayInfo]) -> ArrayInfo:
+    """Return a scale with the axes of the result; it repeats along those that its operand lacks.
+
+    Args:
+        text: the subscripts as the caller gave them.
+        named: the labels of axes.
+        name: the scale.
+        infos: the arrays of the call.
+
+    Raises:
+        LaunchError: the scale has neither one element, nor one for each index of the axes of its operand that
+            the result has.
+    """
+    info, operand = infos[name], name[-1]
+    labels, extents = getattr(named, operand), infos[operand].shape
+    kept = {label: n for label, n in zip(labels, extents, strict=True) if label in named.out}
+    given, steps = list(zip(info.shape, info.strides, strict=True)), dict.fromkeys(named.out, 0)
+    is_whole = len(set(labels)) == len(labels) > len(kept)  # then summed axes may be there, with one element
+    if is_whole and len(given) == len(labels):
+        given = [one for one, label in zip(given, labels, strict=True) if label in kept or one[0] != 1]
+    if math.prod(info.shape) != 1:
+        fits = [n in (1, extent) for (n, _), extent in zip(given, kept.values(), strict=False)]
+        if len(given) != len(kept) or not all(fits):
+            near = [str(tuple(kept.values()))]
+            near += [str(tuple(kept.get(label, 1) for label in labels))] if is_whole else []
+            raise LaunchError(
+                f"einsum of {text!r}: {name} has shape {info.shape}; nearest legal choice: a number"
+                + (f", or an array of shape {' or '.join(near)}" if kept else "")
+            )
+        steps |= {label: step for label, (n, step) in zip(kept, given, strict=True) if n > 1}
+    shape = tuple(kept[label] if step else 1 for label, step in steps.items())
+    return replace(info, shape=shape, strides=tuple(steps.values()))
+
+
 def check_no_view(made: Contraction) -> None:
     """Refuse a batch-invariant contraction through views, whose tiles are loaded in ways that depend on rows.
 
@@ -325,8 +363,8 @@ def posed(
 
     Args:
         named: the labels of axes.
-        arrays: the arrays called ``a``, ``b`` and ``out``, and those of `ADDED` that the call has, with the
-            axes of the result.
+        arrays: the arrays called ``a``, ``b`` and ``out``, and those of `ADDED` and `SCALES` that the call
+            has, with the axes of the result.
         indexed: whether something depends on the position of an element in the result.
         multiplies: whether there are products; otherwise K is 0, and ``a`` and ``b`` are not read.
 
@@ -351,7 +389,7 @@ def posed(
             count *= axes[label].extent
     axes = {label: dim for label, dim in axes.items() if dim.extent != 1}
     of = {part: [name for name in arrays if is_part_of(name, part)] for part in ("a", "b", "out")}
-    others = [name for name in arrays if is_part_of(name, *ADDED)] + ([INDEX] if indexed else [])
+    others = [name for name in arrays if is_part_of(name, *AFTER_SUMS)] + ([INDEX] if indexed else [])
     groups: dict[str, list[Dim]] = {"batch": [], "m": [], "n": [], "k": []}
     for label, dim in axes.items():
         has_a, has_b = label in named.a, label in named.b
@@ -424,7 +462,7 @@ def _seen(
     for group in has:
         dims = groups[group]
         varies = any(dim.steps[name] for dim in dims)
-        if is_part_of(name, *ADDED) and dims and not varies and (group == "m" or found):
+        if is_part_of(name, *AFTER_SUMS) and dims and not varies and (group == "m" or found):
             continue  # a constant counts as varying along columns
         alike = (name, INDEX) if is_out and any(INDEX in dim.steps for dim in dims) else (name,)
         pieces = merged(dims, alike) or [Dim(1, {name: 0})]
@@ -440,7 +478,10 @@ def _seen(
 IN_KERNEL = ("a", "b", "bias", "multiply", "residual", "out")
 """The arrays of each kernel, in its order. ``out`` stands for an absent array, which is not read."""
 
-NAMES = dict(zip((*IN_KERNEL, "c"), "ABXYRDC", strict=True))
+RARE_ARRAYS = ("c", *SCALES)
+"""Arrays that a kernel declares only if the call has them, in its order."""
+
+NAMES = dict(zip((*IN_KERNEL, "c"), "ABXYRDC", strict=True)) | {name: name for name in SCALES}
 """The kernels' names of arrays."""
 
 Ending: TypeAlias = tuple[EndingTerm, ...]
@@ -450,6 +491,8 @@ Ending: TypeAlias = tuple[EndingTerm, ...]
 @lru_cache(maxsize=256)
 def contraction(made: Contraction, number: DType) -> Kernel:
     """``D = dropout(activation(alpha * A @ B + beta * C + bias) * Y) + R`` of arrays seen as matrices.
+
+    Scales of A and B may multiply the sums.
 
     Args:
         made: how the arrays are seen.

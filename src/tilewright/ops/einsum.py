@@ -8,12 +8,13 @@ from math import prod
 from typing import Any
 
 from tilewright.calls import launches
-from tilewright.dtypes import DType
-from tilewright.errors import LaunchError
+from tilewright.dtypes import DType, f64
+from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.contraction import (
     NAMES,
     Contraction,
     Ending,
+    broadcast_scale,
     check_no_view,
     contraction,
     contraction_in_halves,
@@ -21,7 +22,7 @@ from tilewright.ops.contraction import (
     read_subscripts,
     result_shape,
 )
-from tilewright.ops.ending import finishing
+from tilewright.ops.ending import RowScales, finishing
 from tilewright.ops.halves import plan_of_halves
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import (
@@ -37,7 +38,8 @@ from tilewright.ops.planning import (
 )
 from tilewright.ops.problem import Matrices
 from tilewright.ops.replay import Done, Located, Replay, called, repeated
-from tilewright.ops.results import check_sums, result_dtype
+from tilewright.ops.results import SCALES, check_sums, result_dtype
+from tilewright.ops.scales import WIDE, number_of
 from tilewright.ops.wanted import (
     HALVES_OF,
     NO_DROPOUT,
@@ -55,7 +57,7 @@ from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 
-ARRAYS = ("a", "b", "out", "bias", "multiply", "residual", "c")
+ARRAYS = ("a", "b", "out", "bias", "multiply", "residual", "c", *SCALES)
 """The arrays of a call."""
 
 _PLANS: Plans[Replay] = Plans()
@@ -72,6 +74,8 @@ def einsum(
     c: Any = None,
     alpha: complex = 1.0,
     beta: complex | None = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
     bias: Any = None,
     activation: str | None = None,
     multiply: Any = None,
@@ -94,6 +98,8 @@ def einsum(
 ) -> Any:
     """``out = dropout(activation(alpha * contraction(a, b) + beta * c + bias) * multiply) + residual``.
 
+    With scales the sums are ``alpha * scale_a * contraction(a, b) * scale_b``.
+
     One kernel computes it, and no array is copied.  Axes with matching strides are merged; axes whose strides
     do not match, e.g. those of a permuted result, are read and stored through views.  On Hopper bulk copies
     (TMA) load operands, and store permuted results if every tile is a box of the array; see the page on
@@ -113,6 +119,11 @@ def einsum(
         c: array that is broadcast to the result; it may be ``out``.
         alpha: a number, as in `matmul`.
         beta: a number, as in `matmul`: the factor of ``c``, or of ``out`` if there is no ``c``.
+        scale_a: a number, which multiplies ``alpha``; or an array of f32, f16 or bf16 (or f64 for operands of
+            f64) of one element, or with one for each index of the axes of ``a`` that the result has, in the
+            order of ``a``: for ``"bsk,khe->bhse"`` of shape (b, s), or (b, s, 1) with summed axes of one
+            element. Axes of one element are repeated. Complex arrays take no arrays of scales.
+        scale_b: the same for ``b``: in the example of shape (h, e).
         bias: array that is broadcast to the result by NumPy's rules, and added before the activation.
         activation: as in `matmul`.
         multiply: array that is broadcast to the result, and multiplied with the activation's value.
@@ -158,8 +169,18 @@ def einsum(
         >>> y.shape, y[1, 0]
         ((2, 2, 2, 2), array([[21., 22.],
                [30., 31.]], dtype=float32))
+
+        A scale for each position and for each channel of the result:
+
+        >>> scales = {"scale_a": np.float32([[1, 10], [0, 1]]), "scale_b": np.float32([[1, 2], [3, 4]])}
+        >>> tw.einsum("bsk,khe->bhse", x, w, **scales, target="reference")[0, 1]
+        array([[  9.,  12.],
+               [360., 480.]], dtype=float32)
     """
-    arrays = (a, b, out, bias, multiply, residual, c)
+    scales, factor = [scale_a, scale_b], "alpha"
+    if scale_a is not None or scale_b is not None:
+        alpha, scales, factor = _numbers_apart(alpha, scales)
+    arrays = (a, b, out, bias, multiply, residual, c, *scales)
     dropped, drawn = NO_DROPOUT, NO_DROPOUT.words
     numbers: tuple[Any, ...] = (alpha, *UNDROPPED)
     if dropout or seed or offset:
@@ -177,9 +198,23 @@ def einsum(
         wanted = Wanted(alpha, beta, activation, precision, out_dtype, *how, derivative, saturate, dropped)
         given, conjugates = dict(zip(ARRAYS, arrays, strict=True)), (conjugate_a, conjugate_b)
         of_call = ("einsum", given, wanted, stream, located)
-        return multiplied(*of_call, lambda call: _plan(subscripts, call, wanted), conjugates, subscripts)
+        return multiplied(
+            *of_call, lambda call: _plan(subscripts, call, wanted, factor), conjugates, subscripts
+        )
 
     return called(_PLANS, arrays, words, numbers, stream, first)
+
+
+def _numbers_apart(alpha: complex, scales: Sequence[Any]) -> tuple[complex, list[Any], str]:
+    """Alpha times the scales that are numbers; the array of each scale, or None; and the factors' names."""
+    arrays, names = list[Any](), ["alpha"]
+    for name, scale in zip(SCALES, scales, strict=True):
+        number = None if scale is None else number_of("einsum", name, scale)
+        if number is not None:
+            alpha *= number
+            names.append(name)
+        arrays.append(scale if number is None else None)
+    return alpha, arrays, " times ".join(names)
 
 
 def plan_einsum(
@@ -201,25 +236,31 @@ def plan_einsum(
     return _plan(subscripts, Call.of("einsum", given, located=located), wanted)
 
 
-def _plan(subscripts: str, call: Call, wanted: Wanted) -> LaunchPlan:
+def _plan(subscripts: str, call: Call, wanted: Wanted, factor: str = "alpha") -> LaunchPlan:
     infos = call.infos
     check_splitting(wanted, "einsum")
     check_derivative("einsum", wanted.derivative, multiplies="multiply" in infos)
     check_real("einsum", wanted)
     beta = scale_of_c(call, wanted.beta)
+    for name in SCALES:
+        legal = (*WIDE, f64) if infos["a"].dtype == f64 else WIDE
+        if name in infos and infos[name].dtype not in legal:
+            near = ", ".join(map(str, legal))
+            raise DTypeError(f"einsum: {name} is {infos[name].dtype}; nearest legal choice: {near}")
     kind = result_dtype(call.dtypes, wanted, "einsum")
     named = read_subscripts(subscripts, [len(infos[name].shape) for name in ("a", "b")])
     shape = result_shape(subscripts, named, infos)
+    scales = {name: broadcast_scale(subscripts, named, name, infos) for name in SCALES if name in infos}
     axes = zip(named.a, infos["a"].shape, strict=True)
     depth = prod(extent for axis, extent in axes if axis not in named.out) if wanted.alpha != 0 else 0
     backend = call.serve(wanted.target).name
     drop_unread_c(call, beta, shape)
     check_sums("einsum", call.dtypes, depth, kind, wanted)
     call.make("out", shape, kind)
-    check_numbers("einsum", call.number, alpha=wanted.alpha, beta=beta)
+    check_numbers("einsum", call.number, **{factor: wanted.alpha}, beta=beta)
     call.check_apart(updated=UPDATED)
     drops = bool(wanted.dropped.probability)
-    problem = posed(named, infos, indexed=drops, multiplies=wanted.alpha != 0)
+    problem = posed(named, {**infos, **scales}, indexed=drops, multiplies=wanted.alpha != 0)
     made = problem.contraction
     if problem.is_empty:
         return call.plan(details=made)
@@ -273,5 +314,8 @@ def ending_of(made: Contraction, infos: Mapping[str, ArrayInfo], wanted: Wanted)
     """
     terms = {"c", "bias", "multiply", "residual"} & infos.keys()
     terms |= {"alpha"} if wanted.alpha not in (0, 1) else set()
-    late = replace(wanted.late, order=made.order)
-    return tuple(finishing(terms, wanted.activation, late, NAMES["bias"]))
+    late, scales = replace(wanted.late, order=made.order), tuple[RowScales, ...]()
+    if not infos.keys().isdisjoint(SCALES):
+        names = (name if name in terms | infos.keys() else "" for name in ("alpha", *SCALES))
+        scales, terms = (RowScales(*names),), terms - {"alpha"}
+    return (*scales, *finishing(terms, wanted.activation, late, NAMES["bias"]))

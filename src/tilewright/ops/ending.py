@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tilewright.dtypes import DType, boolean, f32, u32, u64
+from tilewright.dtypes import DType, boolean, f32, f64, u32, u64
 from tilewright.lang.dataflow.indexing import positions
 from tilewright.lang.exact_functions import bitcast
 from tilewright.lang.exact_functions import round as nearest
@@ -87,15 +87,16 @@ def _times(factor: Sequence[Any], values: Tiles) -> Tiles:
 
 @dataclass(frozen=True)
 class RowScales(EndingTerm):
-    """Multiplies sums in f32 by at most two scales, without overflow or underflow on the way.
+    """Multiplies sums by a number and by scales, in f32 without overflow or underflow on the way.
 
     Each of two scales is split in two factors near its square root, the first a power of 2.  The sums are
     multiplied by the first factor of one scale times the second of the other, then by the other two.  Both
     products are finite if the scales are, and near the square root of the product of the scales, so that the
-    value between is between the sum and the result.
+    value between is between the sum and the result.  The factors of a third scale are multiplied with these
+    products.  Sums in f64 are multiplied by one scale after the other.
 
     Args:
-        number: one scale for all sums; "": none.
+        number: one factor for all sums; "": none.
         rows: the array of a scale for each row; "": none.
         columns: the array of a scale for each column; "": none.
     """
@@ -108,11 +109,18 @@ class RowScales(EndingTerm):
         """Multiply by the scales."""
         given = [arrays.given[self.number]] if self.number else []
         given += [arrays.tile(one) for one in (self.rows, self.columns) if one]
+        if (dtype := values[0].dtype) == f64:
+            for one in given:
+                values = [value * one.to(dtype) for value in values]
+            return values
         scales = [one.to(f32) for one in given]
         if len(scales) < 2:
             return [value * scales[0] for value in values] if scales else values
-        (first, second), (other, rest) = map(_split, scales)
-        return [value * (first * rest) * (second * other) for value in values]
+        (first, second), (other, rest), *third = map(_split, scales)
+        one, two = first * rest, second * other
+        for left, right in third:
+            one, two = one * left, two * right
+        return [value * one * two for value in values]
 
 
 EXPONENT_BIAS = 127

@@ -21,7 +21,7 @@ from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.problem import Matrices, Problem, check_broadcast, posed_with, result_shape
 from tilewright.ops.products import combined, in_halves, plain
 from tilewright.ops.replay import Done, Located
-from tilewright.ops.results import check_sums, result_dtype, whole_product
+from tilewright.ops.results import SCALES, check_sums, result_dtype, whole_product
 from tilewright.ops.wanted import HALVES_OF, Wanted, check_derivative, check_numbers, check_words
 from tilewright.runtime.backends import arch_of
 from tilewright.schedule.question import Splitting
@@ -108,6 +108,10 @@ def check_complex(op: str, given: Mapping[str, Any], wanted: Wanted) -> None:
         raise LaunchError(
             f"{op}: {' and '.join(added)} with complex arrays; nearest legal choice: c=, which is "
             "broadcast and added"
+        )
+    if scaled := [name for name in SCALES if given.get(name) is not None]:
+        raise LaunchError(
+            f"{op}: {' and '.join(scaled)} with complex arrays; nearest legal choice: alpha=, a number"
         )
     if wanted.activation is not None:
         raise LaunchError(

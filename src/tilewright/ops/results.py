@@ -23,6 +23,9 @@ from tilewright.schedule.proposals_reference import SUPPORTED
 ADDED = ("c", "bias", "residual")
 """The arrays that are added to the sums."""
 
+SCALES = ("scale_a", "scale_b")
+"""The arrays that scale the sums."""
+
 
 MOST_IN_I32 = 2**31 // 128**2 - 1
 """Most products of two i8 whose sum always fits i32."""
@@ -150,6 +153,7 @@ def _check_integers(
         if not isinstance(number, int) and not float(number).is_integer():
             broken.append(name)
     broken += ["activation"] if wanted.activation not in (None, "relu") else []
+    broken += [name for name in SCALES if name in kinds]
     broken += [name for name in read_arrays(kinds, wanted) if kinds[name].is_float]
     if wanted.derivative is None and "multiply" in kinds and kinds["multiply"].is_float:
         broken.append("multiply")
@@ -222,7 +226,7 @@ def check_sums(
     if kinds["a"] != dtypes.i8 or depth <= MOST_IN_I32:
         return
     changed = wanted.alpha != 1 or wanted.activation is not None or wanted.saturate
-    changed |= not kinds.keys().isdisjoint((*ADDED, "multiply")) or wanted.dropped.probability > 0
+    changed |= not kinds.keys().isdisjoint((*ADDED, *SCALES, "multiply")) or wanted.dropped.probability > 0
     if changed or kind != dtypes.i32:
         raise LaunchError(
             f"{op}: sums of {depth} products of i8 may overflow the i32 accumulator; nearest legal choice: "

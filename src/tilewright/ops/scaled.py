@@ -18,10 +18,10 @@ from tilewright.ops.problem import Problem, posed_with, result_shape
 from tilewright.ops.products import RARE, scaled, scaled_by_blocks, scaled_in_groups
 from tilewright.ops.rearranged_weights import RearrangedWeights
 from tilewright.ops.replay import Done, Located, Replay, called, repeated
+from tilewright.ops.results import SCALES
 from tilewright.ops.scales import (
     LARGEST,
     OF_GROUPS,
-    SCALES,
     TINIEST,
     as_blocks,
     as_stored,

@@ -20,7 +20,7 @@ from tilewright.errors import DTypeError, LaunchError, shown
 from tilewright.layout.limits import divisor_at_most
 from tilewright.ops.problem import OF_BLOCKS, Matrices
 from tilewright.ops.products import BLOCK
-from tilewright.ops.results import MOST_IN_I32, asked_dtype
+from tilewright.ops.results import MOST_IN_I32, SCALES, asked_dtype
 from tilewright.ops.wanted import Wanted
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.schedule.panels_ring import depth_for
@@ -28,7 +28,6 @@ from tilewright.targets.atoms import WGMMA
 from tilewright.targets.matrix_cores import nearest
 from tilewright.targets.target import Target
 
-SCALES = ("scale_a", "scale_b")
 WIDE = (dtypes.f32, dtypes.f16, dtypes.bf16)
 NARROW = (*FP8, dtypes.i8)
 OPERANDS = (*WIDE, *NARROW)

@@ -18,6 +18,7 @@ from tilewright.ops.contraction import ADDED, Contraction, Subscripts, extents_o
 from tilewright.ops.einsum import ARRAYS, einsum, plan_einsum
 from tilewright.ops.launching import LaunchPlan
 from tilewright.ops.products import output_dtype
+from tilewright.ops.results import SCALES
 from tilewright.ops.wanted import HALVES_OF, NO_DROPOUT, Dropout, Wanted
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.gpu_memory import device_put
@@ -36,7 +37,7 @@ class Contracted:
 
     Args:
         subscripts: of the axes.
-        arrays: ``a``, ``b``, ``out``, and those of `ADDED` that the call has.
+        arrays: ``a``, ``b``, ``out``, and those of `ADDED` and `SCALES` that the call has.
     """
 
     subscripts: str
@@ -191,7 +192,9 @@ class EinsumTrial(FlowTrial):
 
     def rivals(self) -> dict[str, Callable[[], object]]:
         """Return calls of other libraries that compute the same, by name."""
-        is_more = self.given.arrays.keys() & {*ADDED[1:]} or self.dropped.probability or self.saturate
+        is_more = (
+            self.given.arrays.keys() & {*ADDED[1:], *SCALES} or self.dropped.probability or self.saturate
+        )
         if self.activation is not None or is_more or self.alpha != 1:
             return {}
         if self.target == CUDA.name:

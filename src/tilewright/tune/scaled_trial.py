@@ -15,8 +15,9 @@ from tilewright.checking.flows import StoredComparison, compare_flow
 from tilewright.checking.sample import Array, laid_out, normal
 from tilewright.dtypes import IN_TORCH, DType, limits
 from tilewright.ops.products import BLOCK
+from tilewright.ops.results import SCALES
 from tilewright.ops.scaled import ARRAYS, ScaledExtras, plan_scaled, scaled_mm
-from tilewright.ops.scales import SCALES, multiplied_as, natural_dtype
+from tilewright.ops.scales import multiplied_as, natural_dtype
 from tilewright.ops.wanted import Wanted
 from tilewright.packing import pack
 from tilewright.runtime.gpu_memory import device_put
