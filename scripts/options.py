@@ -91,7 +91,10 @@ OPERATIONS = {
         "grouped_matmul([{k}(M, K)], [{k}(K, N)], {more})",
         {"bias": "bias=[{v}(N)]", "activation": ADDEND["activation"]} | HOW,
     ),
-    "complex_matmul": Operation("complex_matmul({k}(M, K), {k}(K, N), {more})", ALPHA | BETA | HOW | SPLIT),
+    "complex_matmul": Operation(
+        "complex_matmul({k}(M, K), {k}(K, N), {more})",
+        ALPHA | BETA | {"multiply": LATE["multiply"], "dropout": LATE["dropout"]} | HOW | SPLIT,
+    ),
     "einsum": Operation(
         'einsum("mk,kn->mn", {k}(M, K), {k}(K, N), {more})',
         ALPHA | BETA | ADDEND | LATE | SATURATES | HOW | SPLIT | SCALES,

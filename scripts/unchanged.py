@@ -180,6 +180,8 @@ complex_matmul((f16(M, K), f16(M, K)), (f16(K, N), f16(K, N)), split_k="auto", r
 complex_matmul((bf16(M, K), bf16(M, K)), (bf16(K, N), bf16(K, N)), split_k="stream")
 complex_matmul(c64(M, K), c64(K, N), batch_invariant=True)
 complex_matmul(c64(5, K), c64(K, N), alpha=0)
+complex_matmul(c64(M, K), c64(K, N), c64(M, N), beta=1j, multiply=c64(M, N), dropout=0.5, seed=3)
+complex_matmul((f16(M, K), f16(M, K)), (f16(K, N), f16(K, N)), method="3m", multiply=f32(N))
 einsum("mk,kn->mn", f16(M, K), f16(K, N))
 einsum("mk,kn->nm", bf16(M, K), bf16(K, N), bias=bf16(M), activation="gelu")
 einsum("mk,nk->nm", f32(M, K), f32(N, K), precision="f32")
@@ -200,6 +202,8 @@ einsum("mk,kn->nm", f16(M, K), f16(K, N), c=f16(N, M), beta=0.5, batch_invariant
 einsum("mk,kn->mn", f32(M, K), f32(K, N), batch_invariant=True)
 einsum("lmk,kn->nlm", c64(L, M, K), c64(K, N), conjugate_a=True, alpha=2.0, c=c64(N, L, M))
 einsum("mk,kn->mn", c64(M, K), c64(K, N), conjugate_b=True)
+einsum("lmk,kn->nlm", f16(L, M, K), f16(K, N), scale_a=f32(L, M), scale_b=f32(N), alpha=0.5)
+einsum("mk,kn->mn", i8(M, K), i8(K, N), scale_a=f32(M), scale_b=2.0, out_dtype="f32")
 einsum("k,k->", f32(K), f32(K))
 einsum("m,n->mn", f16(M), f16(N))
 gated_matmul(f16(M, K), f16(K, N), f16(K, N), multiply=f16(M, N), residual=f16(M, N), dropout=0.5, seed=7,\

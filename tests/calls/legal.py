@@ -98,6 +98,7 @@ tw.gemm_chain(a, a, a, activation="relu", out=None, fused=True, target="referenc
 tw.col2im(a, (2, 3, 3, 2), spatial=(1, 2), filter=(2, 2), stride=1, padding=0, batch=0, channel=-1, groups=1)
 tw.reduced_matmul(a, a, ("max", "logsumexp"), -2, alpha=2.0, activation="relu", target="reference")
 tw.complex_matmul((a, a), (b, b), c=None, alpha=1j, conjugate_a=True, method="3m", target="reference")
+tw.complex_matmul((a, a), (b, b), multiply=None, dropout=0.5, seed=1, offset=2, target="reference")
 tw.complex_matmul((a, a), (b, b), split_k=2, reduction="workspace", target="reference")
 tw.einsum("ij,jk->ik", a, b, out, bias=None, activation="relu", target="reference")
 tw.einsum("ij,jk->ik", a, b, scale_a=2.0, scale_b=None, target="reference")

@@ -98,8 +98,7 @@ def test_terms_of_real_numbers_are_refused() -> None:
         {"bias": ones},
         {"residual": ones},
         {"activation": "relu"},
-        {"multiply": real},
-        {"dropout": 0.5},
+        {"derivative": "relu", "multiply": ones},
         {"saturate": True},
     ):
         (name,) = words

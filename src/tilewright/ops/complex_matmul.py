@@ -25,8 +25,10 @@ from tilewright.ops.complex_parts import (
 )
 from tilewright.ops.complex_products import (
     APART,
+    FACTOR,
     OPERANDS,
     RESULTS,
+    ComplexFactor,
     Together,
     contracted,
     four_products,
@@ -43,14 +45,32 @@ from tilewright.ops.complex_strategies import (
     product_of_doubled,
     strategy_for,
 )
-from tilewright.ops.contraction import Contraction, check_no_view, posed, read_subscripts
+from tilewright.ops.contraction import Contraction, Ending, check_no_view, posed, read_subscripts
 from tilewright.ops.contraction import result_shape as contracted_shape
+from tilewright.ops.ending import DropoutMask, Multiplier
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
 from tilewright.ops.planning import FASTER_FROM, is_flat, is_split, multiplications, of_sums
-from tilewright.ops.problem import IMAGINARY, Problem, check_broadcast, problem_of, result_shape
+from tilewright.ops.problem import (
+    IMAGINARY,
+    Problem,
+    check_broadcast,
+    numbered_problem,
+    problem_of,
+    result_shape,
+)
 from tilewright.ops.replay import Done, Located, Replay, called, repeated
 from tilewright.ops.results import agreed, check_whole_bytes
-from tilewright.ops.wanted import F16, F32, HALVES_OF, Wanted, check_numbers, check_splitting
+from tilewright.ops.wanted import (
+    F16,
+    F32,
+    HALVES_OF,
+    NO_DROPOUT,
+    Dropout,
+    Wanted,
+    check_numbers,
+    check_splitting,
+    dropout_of,
+)
 from tilewright.runtime.arrays import ArrayInfo, Fresh
 from tilewright.runtime.arrays import fresh as fresh_array
 from tilewright.runtime.backends import Backend, backend_for
@@ -67,11 +87,11 @@ PRECISIONS = (EXACT, TF32, F32, F16)
 SUPPORTED = ("f64", "f32", "f16", "bf16")
 """The dtypes of real and imaginary parts that are multiplied."""
 
-GIVEN = ("a", "b", "c", "out")
+GIVEN = ("a", "b", "c", "out", "multiply")
 """The arguments of a call that are arrays, or pairs of arrays."""
 
-PARTS = ("a", "a_im", "b", "b_im", "c", "c_im", "out", "out_im")
-"""The arrays of a call; for an interleaved array the first has both parts, and the second is None."""
+PARTS = ("a", "a_im", "b", "b_im", "c", "c_im", "out", "out_im", *FACTOR)
+"""The arrays of a call; the first of an interleaved array has both parts. Absent ones are None."""
 
 _PLANS: Plans[Replay] = Plans()
 
@@ -85,6 +105,10 @@ def complex_matmul(
     *,
     alpha: complex = 1,
     beta: complex | None = None,
+    multiply: Any = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
     out: Any = None,
     conjugate_a: bool = False,
     conjugate_b: bool = False,
@@ -99,6 +123,8 @@ def complex_matmul(
     stream: Any = None,
 ) -> Any:
     """``out = alpha * op(a) @ op(b) + beta * c`` of complex numbers, where ``op`` may conjugate.
+
+    With all terms it is ``out = dropout((alpha * op(a) @ op(b) + beta * c) * multiply)``.
 
     Every array is interleaved (complex numbers of NumPy, PyTorch or CuPy) or planar: a pair ``(re, im)`` of
     real arrays of one shape, e.g. of bf16, which has no complex dtype. One kernel computes both parts; sums
@@ -119,6 +145,11 @@ def complex_matmul(
         alpha: a number, real or complex. With 0, ``a`` and ``b`` are checked, but not read.
         beta: a number, real or complex: the factor of ``c``, or of the old values of ``out`` if there is no
             ``c``; default: 1 if ``c`` is given. With 0, ``c`` is checked, but not read.
+        multiply: array that is broadcast to the result and multiplied with it: complex, or real of f64, f32,
+            f16 or bf16, e.g. a window.
+        dropout: the probability that an element, i.e. both its parts, is set to 0, as in `matmul`.
+        seed: the seed of dropout, as in `matmul`.
+        offset: the offset of dropout, as in `matmul`.
         out: array to write, or a pair; default: a new array of the framework of ``a``, or a pair if ``a`` is.
         conjugate_a: whether to multiply the conjugate of ``a``.
         conjugate_b: whether to multiply the conjugate of ``b``.
@@ -166,18 +197,27 @@ def complex_matmul(
         >>> re, im = tw.complex_matmul((a.real, a.imag), a, alpha=1j, target="reference")
         >>> re.tolist(), im.tolist()
         ([[-2.0, -1.0], [0.0, -2.0]], [[1.0, 0.0], [2.0, 0.0]])
+
+        A factor for each column, real or complex:
+
+        >>> tw.complex_matmul(a, a, multiply=np.float32([10, 1]), target="reference")
+        array([[10.+20.j,  0. +1.j],
+               [20. +0.j,  0. +2.j]], dtype=complex64)
     """
+    dropped = dropout_of("complex_matmul", dropout, seed, offset)
     options = (conjugate_a, conjugate_b, method, precision, out_dtype)
     how = (schedule, split_k, reduction, batch_invariant, target)
-    return multiplied("complex_matmul", (a, b, c, out), (alpha, beta), (*options, *how), stream)
+    arrays = (a, b, c, out, multiply)
+    return multiplied("complex_matmul", arrays, (alpha, beta), (*options, *how), stream, dropped)
 
 
 def multiplied(
     op: str,
-    given: tuple[Any, Any, Any, Any],
+    given: tuple[Any, Any, Any, Any, Any],
     numbers: tuple[complex, complex | None],
     how: tuple[Any, ...],
     stream: Any,
+    dropped: Dropout = NO_DROPOUT,
     subscripts: str | None = None,
 ) -> Any:
     """The product of complex arrays; a repeated call needs only addresses and numbers.
@@ -188,6 +228,7 @@ def multiplied(
         numbers: ``alpha`` and ``beta``.
         how: the other arguments of `complex_matmul`, in its order, but ``stream``.
         stream: the caller's stream.
+        dropped: the elements to drop.
         subscripts: the subscripts of a contraction; None for a product of matrices.
     """
     arrays, are_pairs = list[Any](), True
@@ -205,11 +246,11 @@ def multiplied(
     except OverflowError:  # of an integer: the plan says which
         are_pairs = False
     if are_pairs:
-        passed = (alpha.real, alpha.imag, beta.real, beta.imag)
+        passed = (alpha.real, alpha.imag, beta.real, beta.imag, *dropped.numbers)
         said = (alpha == 0, alpha == 1, alpha.imag == 0, numbers[1] is None, beta == 0, beta.imag == 0)
         # The types tell a pair, in which no part may be None, from an interleaved array.
         updates = given[2] is not None and arrays[4] is arrays[6] and arrays[5] is arrays[7]
-        words = (said, *map(type, given), updates, *how, subscripts)
+        words = (said, *map(type, given), updates, *how, dropped.words, subscripts)
 
     def first(located: Sequence[Located]) -> Done:
         (schedule, split_k, reduction, batch_invariant), target = how[5:9], how[9]
@@ -217,7 +258,7 @@ def multiplied(
             schedule=schedule, split_k=split_k, reduction=reduction, batch_invariant=batch_invariant
         )
         check_splitting(split, op)
-        asked = ComplexWanted._make((*numbers, *how[:5], split.how, target, op, subscripts))
+        asked = ComplexWanted._make((*numbers, *how[:5], split.how, target, op, dropped, subscripts))
         return plan_complex(dict(zip(GIVEN, given, strict=True)), asked, located).launch(stream)
 
     made = called(_PLANS, arrays, words, passed, stream, first, _result)
@@ -226,7 +267,7 @@ def multiplied(
 
 def _result(arrays: Sequence[Any]) -> Any:
     """The result, of the arrays of a call that was replayed."""
-    re, im = arrays[6:]
+    re, im = arrays[6:8]
     return re if im is None else (re, im)
 
 
@@ -246,6 +287,7 @@ class ComplexWanted(NamedTuple):
     how: Schedule | Splitting | None = None
     target: str | None = None
     op: str = "complex_matmul"
+    dropped: Dropout = NO_DROPOUT
     subscripts: str | None = None
 
 
@@ -261,6 +303,8 @@ class ComplexProduct:
         alpha: the factor of the sums; 1 if the caller's is 0, because K is 0 then.
         beta: the factor of the addend.
         conjugates: whether A, B and the addend are conjugated.
+        factor_conjugate: whether the factor of the result is conjugated.
+        order: the dimensions of the result in the order that numbers its elements, if elements are dropped.
     """
 
     asked: ComplexWanted
@@ -270,6 +314,8 @@ class ComplexProduct:
     alpha: complex
     beta: complex
     conjugates: tuple[bool, bool, bool]
+    factor_conjugate: bool
+    order: tuple[int, ...]
 
     @property
     def precision(self) -> str:
@@ -292,7 +338,7 @@ class ComplexProduct:
             return by_halves(infos, problem, both=HALVES_OF[asked.precision] == 2)
         is_plain = (self.alpha, asked.how, asked.method, self.precision) == (1, None, METHODS[0], EXACT)
         one = None
-        if is_plain and "c" not in infos:
+        if is_plain and not self.order and infos.keys().isdisjoint(("c", "multiply")):
             one = by_one_product(infos, problem, machine, self.conjugates)
         of_problem = (asked.method, self.precision, machine, asked.how, self.conjugates)
         return one or strategy_for(infos, problem, *of_problem)
@@ -319,26 +365,47 @@ class ComplexProduct:
         pairs = of_c, of_out
         terms = terms_of(self.alpha, self.beta, adds="c" in there)
         constants: dict[str, Any] = {"terms": terms, "conjugates": self.conjugates, "pairs": pairs}
+        of_factor = _dtype_of_pairs(there, FACTOR[0]) if has_warps else None
+        if late := self._late(of_factor):
+            constants["late"] = late
         if strategy.halves is None:
             constants["precision"] = self.precision
+        rare = (*(name for name in FACTOR if name in there), *(("dropout",) if self.order else ()))
         if isinstance(self.pose, Contraction):
-            multiply = contracted(self.pose, self.number)
+            multiply = contracted(self.pose, self.number, rare)
         elif strategy.halves is not None:
-            multiply = products_of_halves(len(self.pose.batch), self.number, both=strategy.halves.both)
+            both = strategy.halves.both
+            multiply = products_of_halves(len(self.pose.batch), self.number, both=both, rare=rare)
         elif strategy.method == METHODS[0]:
-            multiply = four_products(len(self.pose.batch), self.number, together=together)
+            multiply = four_products(len(self.pose.batch), self.number, together, rare)
         else:
-            multiply = three_products(len(self.pose.batch), self.number)
+            multiply = three_products(len(self.pose.batch), self.number, rare)
         # What is not added is not read, and the result stands for it.
         names = [one if one in there else "out" for one in (*strategy.operands, *RESULTS)]
+        names += [one for one in FACTOR if one in there]
         joined: list[tuple[str, Callable[[Strided], Strided]]]
-        joined = [(one, as_pairs) for one, kind in zip(("c", "out"), pairs, strict=True) if kind is not None]
+        of_pairs = (("c", of_c), ("out", of_out), (FACTOR[0], of_factor))
+        joined = [(one, as_pairs) for one, kind in of_pairs if kind is not None]
         joined += [(one, with_both) for one, is_one in zip(("a", "b"), together, strict=True) if is_one]
         for whole, join in joined:  # one array has both parts
             there[whole] = join(there[whole])
             names = [whole if one == whole + IMAGINARY else one for one in names]
-        numbers = (self.alpha.real, self.alpha.imag, self.beta.real, self.beta.imag)
+        numbers: tuple[float, ...] = (self.alpha.real, self.alpha.imag, self.beta.real, self.beta.imag)
+        numbers += self.asked.dropped.numbers if self.order else ()
         return _launch(multiply.bind(**constants, schedule=how), names, there, made, numbers)
+
+    def _late(self, of_factor: DType | None) -> Ending:
+        """The terms after the addend.
+
+        Args:
+            of_factor: the dtype of the parts of the factor if they are read as pairs.
+        """
+        found: Ending = ()
+        if FACTOR[1] in self.seen:
+            found = (ComplexFactor(self.factor_conjugate, of_factor),)
+        elif FACTOR[0] in self.seen:
+            found = (Multiplier(FACTOR[0]),)
+        return (*found, DropoutMask("out", self.order)) if self.order else found
 
     def _together(self, strategy: ComplexStrategy) -> Together:
         """Which operands of four products are copied with both parts at once: f64, in 16 bytes."""
@@ -354,7 +421,7 @@ class ComplexProduct:
 
 def _dtype_of_pairs(there: Mapping[str, Strided], name: str) -> DType | None:
     """The dtype of the parts of an array if both parts of a number are moved as one; else None."""
-    if name not in there or not are_paired(there[name].info, there[name + IMAGINARY].info):
+    if name + IMAGINARY not in there or not are_paired(there[name].info, there[name + IMAGINARY].info):
         return None
     return there[name].info.dtype
 
@@ -373,7 +440,7 @@ def _launch(
 def plan_complex(
     given: Mapping[str, Any], asked: ComplexWanted, located: Sequence[Located] = ()
 ) -> LaunchPlan:
-    """The launches of ``out = alpha * op(a) @ op(b) + beta * c``, after a check of everything.
+    """The launches of ``out = dropout((alpha * op(a) @ op(b) + beta * c) * multiply)``, after all checks.
 
     Args:
         given: the arrays by the names of `GIVEN`; None for absent ones.
@@ -396,7 +463,10 @@ def plan_complex(
         )
     read = dict(zip(PARTS, located, strict=True)) if located else {}
     there = {name: one for name, one in given.items() if one is not None or name in ("a", "b")}
-    parts = {name: parts_of(asked.op, name, one, read) for name, one in there.items()}
+    parts = {
+        name: parts_of(asked.op, name, one, read, may_be_real=name == FACTOR[0])
+        for name, one in there.items()
+    }
     beta = 1 if asked.beta is None else asked.beta
     if beta != 0 and asked.beta is not None and "c" not in parts:
         if "out" not in parts:
@@ -433,24 +503,25 @@ def plan_complex(
 
     # The arrays as matrices, or through views.
     arrays, pose = named(parts), None
-    infos = {name: one.info for name, one in arrays.items()}
+    infos, drops = {name: one.info for name, one in arrays.items()}, asked.dropped.probability > 0
     if named_axes is not None:
-        contraction = posed(named_axes, infos, multiplies=asked.alpha != 0)
+        contraction = posed(named_axes, infos, indexed=drops, multiplies=asked.alpha != 0)
+        order = contraction.contraction.order
         if contraction.is_empty:
             return call.plan(result=parts["out"].given)
         if isinstance(asked.how, Splitting) and asked.how.batch_invariant:
             check_no_view(contraction.contraction)
         pose, infos = contraction.problem or contraction.contraction, {**contraction.infos}
     else:
-        problem = problem_of(infos)
+        problem, order = numbered_problem(infos) if drops else (problem_of(infos), ())
         pose = problem if asked.alpha != 0 else problem.without_products()
     if isinstance(pose, Problem):
         infos = {name: pose.operands[name].of(one.info) for name, one in arrays.items()}
     seen = {name: Strided(one.array, infos[name]) for name, one in arrays.items()}
-    sides = ((asked.conjugate_a, "a"), (asked.conjugate_b, "b"), (False, "c"))
-    a, b, c = (wanted ^ (name in parts and parts[name].is_conjugate) for wanted, name in sides)
+    sides = ((asked.conjugate_a, "a"), (asked.conjugate_b, "b"), (False, "c"), (False, FACTOR[0]))
+    a, b, c, factor = (wanted ^ (name in parts and parts[name].is_conjugate) for wanted, name in sides)
     factors = complex(asked.alpha) or complex(1), complex(beta)  # a product by 0 has K = 0
-    product = ComplexProduct(asked, seen, pose, number, *factors, (a, b, c))
+    product = ComplexProduct(asked, seen, pose, number, *factors, (a, b, c), factor, order)
 
     strategy, has_warps = product.strategy(call), TARGETS[backend.name].warps
     before = strategy.prepass(seen, on_host=not has_warps)
@@ -478,6 +549,8 @@ def _call(op: str, parts: Mapping[str, Parts], fresh: Sequence[Fresh], backend: 
             inside |= {name: (same, 0), name + IMAGINARY: (same + IMAGINARY, 0)}
             found = {name: one.re.info, name + IMAGINARY: one.im.info}
             given = one.given
+        elif one.is_real:
+            inside[name], found, given = (same, 0), {name: one.re.info}, (one.given,)
         else:
             inside |= {name: (same, 0), name + IMAGINARY: (same, one.dtype.bytes)}
             re = one.re.info

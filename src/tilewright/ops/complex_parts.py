@@ -29,12 +29,14 @@ class Parts:
         re: the real parts.
         im: the imaginary parts.
         is_conjugate: whether the numbers are the conjugates of those in memory (PyTorch's lazy conjugate).
+        is_real: whether the numbers are real; then both parts are the array itself.
     """
 
     given: Any
     re: Strided
     im: Strided
     is_conjugate: bool = False
+    is_real: bool = False
 
     @property
     def is_planar(self) -> bool:
@@ -58,7 +60,12 @@ class Parts:
 
 
 def parts_of(
-    op: str, name: str, given: Any, located: Mapping[str, tuple[Any, Any]] = MappingProxyType({})
+    op: str,
+    name: str,
+    given: Any,
+    located: Mapping[str, tuple[Any, Any]] = MappingProxyType({}),
+    *,
+    may_be_real: bool = False,
 ) -> Parts:
     """The parts of a caller's array.
 
@@ -67,6 +74,7 @@ def parts_of(
         name: the argument.
         given: an array of complex numbers, or a pair ``(re, im)`` of real ones.
         located: the keys and addresses of its parts by their names, if the caller has read them.
+        may_be_real: whether the array may have a real dtype, a float.
 
     Raises:
         LaunchError: no array, or a pair of arrays of unequal shapes.
@@ -79,6 +87,8 @@ def parts_of(
     label = f"{op}, argument {name}"
     info = describe(given.conj(), label) if is_conjugate else describe(given, label, 0, located.get(name))
     element = info.dtype.component
+    if may_be_real and info.dtype.is_float and info.dtype.components == 1 and not info.dtype.is_packed:
+        return Parts(given, Strided(given, info), Strided(given, info), is_real=True)
     if info.dtype.components != 2:
         raise DTypeError(
             f"{op}: {name} is {info.dtype}, a real dtype; nearest legal choice: an array of c32, "
@@ -132,7 +142,9 @@ def named(parts: Mapping[str, Parts]) -> dict[str, Strided]:
     """The real arrays of complex arrays, by name: ``a`` for real parts, ``a_im`` for imaginary parts."""
     found = {}
     for name, one in parts.items():
-        found[name], found[name + IMAGINARY] = one.re, one.im
+        found[name] = one.re
+        if not one.is_real:
+            found[name + IMAGINARY] = one.im
     return found
 
 

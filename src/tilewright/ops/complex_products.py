@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 from tilewright.dtypes import DType, f32
 from tilewright.ops.complex_parts import paired, parted
-from tilewright.ops.contraction import Contraction
-from tilewright.ops.ending import Addend, Alpha, Conversion, Output, Units
-from tilewright.ops.products import batches
+from tilewright.ops.contraction import Contraction, Ending
+from tilewright.ops.ending import Addend, Alpha, Conversion, Output, Units, times
+from tilewright.ops.products import batches, rare_numbers
 from tilewright.ops.tiled_product import (
     Algebra,
     EndingTerm,
@@ -33,6 +33,9 @@ HALVES = ("a1", "a2", "a1_im", "a2_im", "b1", "b2", "b1_im", "b2_im")
 
 RESULTS = ("c", "c_im", "out", "out_im")
 """The parts of the addend and of the result."""
+
+FACTOR = ("multiply", "multiply_im")
+"""The parts of the factor of the result. A kernel declares them only if the call has them."""
 
 TERMS = ("alpha", "turn", "c", "turn c")
 """Alpha is not 1; it has an imaginary part; something is added; beta has an imaginary part."""
@@ -60,6 +63,27 @@ class PairAddend(Addend):
 
     def _read(self, arrays: KernelArrays) -> Tiles:
         return parted(arrays.tile(self.arrays[0]), self.part)
+
+
+@dataclass(frozen=True)
+class ComplexFactor(EndingTerm):
+    """Multiplies by complex numbers.
+
+    Args:
+        conjugate: whether by their conjugates.
+        part: dtype of the parts if they are interleaved in the first array of `FACTOR`; None: each array has
+            one part.
+    """
+
+    conjugate: bool = False
+    part: DType | None = None
+
+    def emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        """Multiply by the factor."""
+        read: Tiles = [arrays.tile(one) for one in FACTOR[: 1 if self.part else 2]]
+        read = parted(read[0], self.part) if self.part else read
+        re, im = (one.to(values[0].dtype) for one in read)
+        return times([re, -im if self.conjugate else im], values)
 
 
 @dataclass(frozen=True)
@@ -103,15 +127,18 @@ def by_three(conjugates: Conjugates) -> Algebra:
 
 
 @lru_cache(maxsize=64)
-def four_products(rank: int, number: DType, together: Together = (False, False)) -> Kernel:
-    """``D = alpha * op(A) @ op(B) + beta * C``; see `by_four`.
+def four_products(
+    rank: int, number: DType, together: Together = (False, False), rare: tuple[str, ...] = ()
+) -> Kernel:
+    """``D = dropout((alpha * op(A) @ op(B) + beta * C) * multiply)``; see `by_four`.
 
     Args:
         rank: number of batch dimensions.
         number: the dtype of alpha and beta, and of the multiplications by them.
         together: operands whose parts are one array, which is passed twice.
+        rare: the arrays of `FACTOR` and the term ``"dropout"`` that the call has.
     """
-    declared = _declared(rank, OPERANDS, number)
+    declared = _declared(rank, OPERANDS, number, rare)
     for name in (name for name in OPERANDS if together[name.startswith("b")]):
         declared[name] = f"{declared[name]} re"
     a, b = (
@@ -121,57 +148,78 @@ def four_products(rank: int, number: DType, together: Together = (False, False))
 
     @kernel_of(**declared)
     def gemm_complex(
-        *, precision: str, terms: frozenset[str], conjugates: Conjugates, pairs: Pairs = APART
+        *,
+        precision: str,
+        terms: frozenset[str],
+        conjugates: Conjugates,
+        pairs: Pairs = APART,
+        late: Ending = (),
     ) -> TiledProduct:
         algebra = replace(by_four(conjugates), precision=precision)
-        return TiledProduct(a, b, _ending(number, terms, conjugates, pairs), algebra, out="out", waits=True)
+        ending = _ending(number, terms, conjugates, pairs, late)
+        return TiledProduct(a, b, ending, algebra, out="out", waits=True)
 
     return gemm_complex
 
 
 @lru_cache(maxsize=256)
-def contracted(made: Contraction, number: DType) -> Kernel:
+def contracted(made: Contraction, number: DType, rare: tuple[str, ...] = ()) -> Kernel:
     """`four_products` of the arrays of a contraction.
 
     Args:
-        made: the contraction; its arrays have the names in `OPERANDS` and `RESULTS`.
+        made: the contraction; its arrays have the names in `OPERANDS`, `RESULTS` and `FACTOR`.
         number: the dtype in which alpha and beta are multiplied, and given.
+        rare: as for `four_products`.
     """
-    axes = {name: made.of(name).axes for name in (*OPERANDS, *RESULTS)}
+    names = (*OPERANDS, *RESULTS, *(name for name in FACTOR if name in rare))
+    axes = {name: made.of(name).axes for name in names}
 
-    @kernel_of(**axes, **dict.fromkeys(NUMBERS, number))
+    @kernel_of(**axes, **dict.fromkeys(NUMBERS, number), **rare_numbers(rare, number))
     def gemm_complex_contraction(
-        *, precision: str, terms: frozenset[str], conjugates: Conjugates, pairs: Pairs = APART
+        *,
+        precision: str,
+        terms: frozenset[str],
+        conjugates: Conjugates,
+        pairs: Pairs = APART,
+        late: Ending = (),
     ) -> TiledProduct:
         algebra = replace(by_four(conjugates), precision=precision)
         a, b = Operand(OPERANDS[:2]), Operand(OPERANDS[2:])
-        return TiledProduct(a, b, _ending(number, terms, conjugates, pairs), algebra, out="out")
+        ending = _ending(number, terms, conjugates, pairs, late)
+        return TiledProduct(a, b, ending, algebra, out="out")
 
     return gemm_complex_contraction
 
 
 @lru_cache(maxsize=64)
-def three_products(rank: int, number: DType) -> Kernel:
+def three_products(rank: int, number: DType, rare: tuple[str, ...] = ()) -> Kernel:
     """Like `four_products`, by three products, whose sums of parts a prepass has written; see `by_three`.
 
     Args:
         rank: number of batch dimensions.
         number: the dtype in which alpha and beta are multiplied, and given.
+        rare: as for `four_products`.
     """
 
-    @kernel_of(**_declared(rank, (*OPERANDS, *SUMS), number))
+    @kernel_of(**_declared(rank, (*OPERANDS, *SUMS), number, rare))
     def gemm_complex_3m(
-        *, precision: str, terms: frozenset[str], conjugates: Conjugates, pairs: Pairs = APART
+        *,
+        precision: str,
+        terms: frozenset[str],
+        conjugates: Conjugates,
+        pairs: Pairs = APART,
+        late: Ending = (),
     ) -> TiledProduct:
         algebra = replace(by_three(conjugates), precision=precision)
         a, b = (Operand((name, f"{name}_im", f"{name}_sum")) for name in "ab")
-        return TiledProduct(a, b, _ending(number, terms, conjugates, pairs), algebra, out="out", waits=True)
+        ending = _ending(number, terms, conjugates, pairs, late)
+        return TiledProduct(a, b, ending, algebra, out="out", waits=True)
 
     return gemm_complex_3m
 
 
 @lru_cache(maxsize=64)
-def products_of_halves(rank: int, number: DType, *, both: bool = True) -> Kernel:
+def products_of_halves(rank: int, number: DType, *, both: bool = True, rare: tuple[str, ...] = ()) -> Kernel:
     """`four_products` of parts that are split in halves; see `Algebra.in_halves`.
 
     ``Ar[m, k] = (a1 + a2)[m, k] * p[m] ** 2``, and so are ``Ai`` of ``a1_im`` and ``a2_im``, with the same
@@ -181,43 +229,52 @@ def products_of_halves(rank: int, number: DType, *, both: bool = True) -> Kernel
         rank: number of batch dimensions.
         number: the dtype in which all but the sums is computed, and of alpha and beta.
         both: whether there are second halves; otherwise only products of first halves are added up.
+        rare: as for `four_products`.
     """
     lead = batches(rank)
 
-    @kernel_of(**_declared(rank, HALVES, number, p=f"{lead}m", q=f"{lead}n"))
+    @kernel_of(**_declared(rank, HALVES, number, rare, p=f"{lead}m", q=f"{lead}n"))
     def gemm_complex_halves(
-        *, terms: frozenset[str], conjugates: Conjugates, pairs: Pairs = APART
+        *, terms: frozenset[str], conjugates: Conjugates, pairs: Pairs = APART, late: Ending = ()
     ) -> TiledProduct:
         algebra = by_four(conjugates).in_halves(both=both)
-        ending = [Units(f"p {lead}m new", "q"), *_ending(number, terms, conjugates, pairs)]
+        ending = [Units(f"p {lead}m new", "q"), *_ending(number, terms, conjugates, pairs, late)]
         return TiledProduct(Operand(HALVES[:4]), Operand(HALVES[4:]), ending, algebra, out="out", waits=True)
 
     return gemm_complex_halves
 
 
-def _declared(rank: int, operands: tuple[str, ...], number: DType, **units: str) -> dict[str, Any]:
-    """The axes of operands, units and results, and the dtypes of numbers."""
+def _declared(
+    rank: int, operands: tuple[str, ...], number: DType, rare: tuple[str, ...], **units: str
+) -> dict[str, Any]:
+    """The axes of operands, units, results and factors, and the dtypes of numbers."""
     lead = batches(rank)
     found = {name: f"{lead}m k" if name.startswith("a") else f"{lead}k n" for name in operands}
-    return {**found, **units, **dict.fromkeys(RESULTS, f"{lead}m n"), **dict.fromkeys(NUMBERS, number)}
+    names = (*RESULTS, *(name for name in FACTOR if name in rare))
+    numbers = {**dict.fromkeys(NUMBERS, number), **rare_numbers(rare, number)}
+    return {**found, **units, **dict.fromkeys(names, f"{lead}m n"), **numbers}
 
 
-def _ending(number: DType, terms: frozenset[str], conjugates: Conjugates, pairs: Pairs) -> list[EndingTerm]:
-    """``alpha`` times the sums plus ``beta`` times the addend, and the stores.
+def _ending(
+    number: DType, terms: frozenset[str], conjugates: Conjugates, pairs: Pairs, late: Ending
+) -> list[EndingTerm]:
+    """``alpha`` times the sums plus ``beta`` times the addend, the late terms, and the stores.
 
     Args:
         number: the dtype in which alpha and beta are multiplied.
         terms: the terms of `TERMS` that the call has.
         conjugates: which operands are conjugated; the last element is for the addend.
         pairs: dtype of the parts of the addend, and of the result, if they are interleaved.
+        late: the terms after the addend.
     """
-    found: list[EndingTerm] = [Conversion(number)] if terms else []
+    found: list[EndingTerm] = [Conversion(number)] if terms or late else []
     if terms & {"alpha", "turn"}:
         found.append(Alpha(NUMBERS[: 1 + ("turn" in terms)]))
     of_c, of_out = pairs
     if "c" in terms:
         words = ("c", "c_im"), NUMBERS[2 : 3 + ("turn c" in terms)], conjugates[2]
         found.append(Addend(*words) if of_c is None else PairAddend(*words, of_c))
+    found += late
     return [*found, Output(("out", "out_im")) if of_out is None else PairOutput("out", of_out)]
 
 

@@ -112,7 +112,7 @@ def einsum(
             Without ``->`` the result has the letters that occur once, in alphabetical order.
         a: array of f64, f32, f16, bf16, f8e4m3, f8e5m2, f8e4m3fnuz, f8e5m2fnuz or i8, of any strides; or
             complex: of c32, c64 or c128, or a pair ``(re, im)`` of real arrays, as in `complex_matmul`.
-            Complex arrays take ``c``, ``alpha`` and ``beta``, and no other terms.
+            Complex arrays take ``c``, ``alpha``, ``beta``, ``multiply`` and dropout, and no other terms.
         b: array of the same dtype.
         out: array to write, of the result's shape and any strides; default: a new array of the framework of
             ``a``, contiguous in the order of the subscripts.

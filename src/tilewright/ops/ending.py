@@ -49,7 +49,7 @@ class Alpha(EndingTerm):
 
     def emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
         """Multiply by the number."""
-        return _times([arrays.given[name] for name in self.numbers], values)
+        return times([arrays.given[name] for name in self.numbers], values)
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,20 @@ class Addend(EndingTerm):
         """Add the arrays."""
         added: Tiles = [tile.to(value.dtype) for tile, value in zip(self._read(arrays), values, strict=True)]
         added = [added[0], -added[1]] if self.conjugate else added
-        added = _times([arrays.given[name] for name in self.numbers], added) if self.numbers else added
+        added = times([arrays.given[name] for name in self.numbers], added) if self.numbers else added
         return [value + one for value, one in zip(values, added, strict=True)]
 
     def _read(self, arrays: KernelArrays) -> Tiles:
         return [arrays.tile(one) for one in self.arrays]
 
 
-def _times(factor: Sequence[Any], values: Tiles) -> Tiles:
-    """Values times a number, or both parts of one times a complex number."""
+def times(factor: Sequence[Any], values: Tiles) -> Tiles:
+    """Return values times a real factor, or both parts of a complex value times a complex factor.
+
+    Args:
+        factor: the factor, or its real and imaginary parts.
+        values: the values, or the real and imaginary parts of one.
+    """
     if len(factor) == 1:
         return [factor[0] * value for value in values]
     (re, im), (x, y) = factor, values

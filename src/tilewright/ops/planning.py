@@ -86,11 +86,12 @@ def multiplied(
         if not call.is_complex:
             return plan(call).launch(stream)
     check_complex(op, given, wanted)
-    arrays = tuple(given.get(name) for name in ("a", "b", "c", "out"))
+    arrays = tuple(given.get(name) for name in ("a", "b", "c", "out", "multiply"))
     options = (*conjugates, "4m", wanted.precision, wanted.out_dtype)
     how = (wanted.schedule, wanted.split_k, wanted.reduction, wanted.batch_invariant, wanted.target)
     factors = (wanted.alpha, wanted.beta)
-    return Done(part(COMPLEX)(op, arrays, factors, (*options, *how), stream, subscripts), None)
+    made = part(COMPLEX)(op, arrays, factors, (*options, *how), stream, wanted.dropped, subscripts)
+    return Done(made, None)
 
 
 def check_complex(op: str, given: Mapping[str, Any], wanted: Wanted) -> None:
@@ -118,8 +119,7 @@ def check_complex(op: str, given: Mapping[str, Any], wanted: Wanted) -> None:
             f"{op}: activation={shown(wanted.activation)} with complex arrays; activations are defined for "
             "real numbers only; nearest legal choice: None"
         )
-    late = {"multiply": given.get("multiply") is not None, "derivative": wanted.derivative is not None}
-    late |= {"dropout": bool(wanted.dropped.probability), "saturate": wanted.saturate}
+    late = {"derivative": wanted.derivative is not None, "saturate": wanted.saturate}
     if there := [name for name, is_there in late.items() if is_there]:
         raise LaunchError(
             f"{op}: {' and '.join(there)} with complex arrays; nearest legal choice: compute the product, "

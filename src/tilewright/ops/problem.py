@@ -187,24 +187,34 @@ def problem_of(arrays: Mapping[str, ArrayInfo], alone: str = "") -> Problem:
 def posed_with(arrays: Mapping[str, ArrayInfo], wanted: Wanted) -> tuple[Problem, LateTerms]:
     """The problem of the arrays, and the constants of the terms after the activation.
 
-    Dropout needs the place of each element in the result.  The numbers of elements are therefore an array of
-    the problem: dimensions are joined only if neighbours have neighbouring numbers.
+    Dropout needs the number of each element in the result; see `numbered_problem`.
 
     Args:
         arrays: the arrays for `problem_of`.
         wanted: the other arguments of the call.
     """
-    late = wanted.late
     if not wanted.dropped.probability:
-        return problem_of(arrays), late
+        return problem_of(arrays), wanted.late
+    problem, order = numbered_problem(arrays)
+    return problem, replace(wanted.late, order=order)
+
+
+def numbered_problem(arrays: Mapping[str, ArrayInfo]) -> tuple[Problem, tuple[int, ...]]:
+    """The problem of the arrays, and the dimensions of the result in the order that numbers its elements.
+
+    The numbers of elements are an array of the problem: dimensions are joined only if neighbours have
+    neighbouring numbers.
+
+    Args:
+        arrays: the arrays for `problem_of`.
+    """
     steps, count = list[int](), 1
     for extent in reversed(arrays["out"].shape):
         steps.append(count)
         count *= extent
     problem = problem_of({**arrays, INDEX: replace(arrays["out"], strides=tuple(reversed(steps)))})
     strides = problem.operands[INDEX].strides
-    order = tuple(sorted(range(len(strides)), key=lambda dim: -strides[dim]))
-    return problem, replace(late, order=order)
+    return problem, tuple(sorted(range(len(strides)), key=lambda dim: -strides[dim]))
 
 
 def is_part_of(name: str, *wholes: str) -> bool:
