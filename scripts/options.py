@@ -104,7 +104,12 @@ OPERATIONS = {
         ALPHA | ADDEND | {"precision": HOW["precision"]},
     ),
     "gemm_chain": Operation(
-        "gemm_chain({k}(M, K), {k}(K, N), {k}(N, 24), {more})", {"activation": ADDEND["activation"]}
+        "gemm_chain({k}(M, K), {k}(K, N), {k}(N, 24), {more})",
+        ALPHA
+        | {"bias": "bias_b={s}(N), bias_c={s}(24)", "activation": ADDEND["activation"]}
+        | {name: text.replace("{v}(M, N)", "{s}(M, 24)") for name, text in LATE.items()}
+        | SATURATES
+        | HOW,
     ),
     "attention": Operation("attention({k}(M, K), {k}(N, K), {k}(N, K), {more})", {"alpha": "scale=2.0"}),
 }
@@ -126,7 +131,9 @@ for _name in ("alpha", "precision"):
         "precision": "f32 operands are always multiplied exactly",
     }[_name]
 ABSENT["scaled_mm", "saturate"] = ABSENT["gated_matmul", "saturate"] = "8-bit results always saturate"
-ABSENT["gated_matmul", "beta"] = "c is an operand; residual adds an array to the result"
+ABSENT["gated_matmul", "beta"] = ABSENT["gemm_chain", "beta"] = (
+    "c is an operand; residual adds an array to the result"
+)
 ABSENT["complex_matmul", "bias"] = ABSENT["complex_matmul", "residual"] = "c adds an array to the result"
 ABSENT["gated_matmul", "alpha"] = "pass a number as scale_a"
 for _name in ("bias", "activation", "residual", "multiply", "beta", "saturate"):

@@ -95,6 +95,7 @@ tw.grouped_matmul(a, stack, ends, out, bias=None, activation="relu", target="ref
 tw.attention(a, a, a, target="reference")
 tw.gated_matmul(a, b, b, out, activation="silu", scale_a=2.0, precision="exact", target="reference")
 tw.gemm_chain(a, a, a, activation="relu", out=None, fused=True, target="reference")
+tw.gemm_chain(a, a, a, alpha=2.0, bias_b=None, dropout=0.5, seed=1, offset=2, saturate=True)
 tw.col2im(a, (2, 3, 3, 2), spatial=(1, 2), filter=(2, 2), stride=1, padding=0, batch=0, channel=-1, groups=1)
 tw.reduced_matmul(a, a, ("max", "logsumexp"), -2, alpha=2.0, activation="relu", target="reference")
 tw.complex_matmul((a, a), (b, b), c=None, alpha=1j, conjugate_a=True, method="3m", target="reference")

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 
 from tilewright.calls import launches
-from tilewright.dtypes import bf16, f16, f32, f64
+from tilewright.dataflow.nodes import EXACT
+from tilewright.dtypes import DType, bf16, f16, f32, f64
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.attending.choice import AttentionQuestion, against_warpgroups, chained
 from tilewright.ops.attending.problem import in_four
 from tilewright.ops.attending.tiles import MOST_COLUMNS
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
 from tilewright.ops.planning import plan_matmul
+from tilewright.ops.problem import check_broadcast
 from tilewright.ops.replay import Located, Replay, called, repeated
 from tilewright.ops.results import result_dtype
-from tilewright.ops.wanted import Wanted, check_words
+from tilewright.ops.wanted import NO_DROPOUT, Dropout, Wanted, check_numbers, check_words, dropout_of, said
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
@@ -41,20 +43,49 @@ class ChainWords(NamedTuple):
     activation: str | None
     fused: bool | None
     target: str | None
+    alpha: float = 1.0
+    precision: str = EXACT
+    out_dtype: DType | str | None = None
+    saturate: bool = False
+    dropped: Dropout = NO_DROPOUT
+
+    @property
+    def of_first(self) -> Wanted:
+        """The arguments of the first product."""
+        return Wanted(activation=self.activation, precision=self.precision, target=self.target)
+
+    @property
+    def of_second(self) -> Wanted:
+        """The arguments of the second product."""
+        return Wanted(
+            self.alpha,
+            precision=self.precision,
+            out_dtype=self.out_dtype,
+            target=self.target,
+            saturate=self.saturate,
+            dropped=self.dropped,
+        )
 
 
 ARRAYS = ("a", "b", "c", "out")
-"""The arrays of a call."""
+"""The arrays of a call without terms."""
 
 OUT = ARRAYS.index("out")
 
-_NUMBERS = (1.0, 1.0)
-"""Alpha and beta of both products."""
+TERMS = ("bias_b", "bias_c", "multiply", "residual")
+"""The arrays that follow one of the products."""
+
+FIRST = {"a": "a", "b": "b", "out": OWN, "bias": "bias_b"}
+SECOND = {"a": OWN, "b": "c", "out": "out", "bias": "bias_c", "multiply": "multiply", "residual": "residual"}
+"""The arrays of each product of two, by their names in `matmul`; `OWN` is the first result."""
+
+SCRATCH_UNIT = 256
+"""Bytes of which offsets of arrays in scratch memory are multiples."""
 
 _PLANS: Plans[Replay] = Plans()
 
 
-@repeated(_PLANS, ARRAYS)
+@repeated(_PLANS, (*ARRAYS, *TERMS))
 @launches
 def gemm_chain(
     a: Any,
@@ -63,11 +94,26 @@ def gemm_chain(
     *,
     activation: str | None = None,
     out: Any = None,
+    alpha: float = 1.0,
+    bias_b: Any = None,
+    bias_c: Any = None,
+    multiply: Any = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
+    residual: Any = None,
+    precision: str = "exact",
+    out_dtype: DType | str | None = None,
+    saturate: bool = False,
     fused: bool | None = None,
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
     """``out = activation(a @ b) @ c``, in one kernel that never stores ``a @ b``.
+
+    With all terms it is ``out = dropout((alpha * (activation(a @ b + bias_b) @ c) + bias_c) * multiply) +
+    residual``.  Two kernels compute a chain with any other term than the activation, or with another
+    ``out_dtype`` or ``precision``; they store ``activation(a @ b + bias_b)``.
 
     Products are exact and sums are in f32.  The activation of the first sums is rounded to the arrays' dtype
     before it is multiplied by ``c``, and the result is rounded once.
@@ -84,6 +130,17 @@ def gemm_chain(
         c: array (N, P), likewise.
         activation: as in `matmul`.
         out: array (..., M, P) to write; default: a new one of the framework of ``a``.
+        alpha: a number, as in `matmul`: the factor of the second product.
+        bias_b: array (N,), added to each row of ``a @ b`` before the activation.
+        bias_c: array (P,), added to each row of the second product.
+        multiply: array that is broadcast to the result and multiplied with it.
+        dropout: as in `matmul`, of the result.
+        seed: the seed of dropout, as in `matmul`.
+        offset: the offset of dropout, as in `matmul`.
+        residual: array that is broadcast to the result and added last; it may be ``out``.
+        precision: as in `matmul`, of both products.
+        out_dtype: dtype of a new result; default: that of ``a``.
+        saturate: as in `matmul`, of the result.
         fused: whether to use one kernel, for which K and P are at most 256; False: two calls of `matmul`,
             which store ``a @ b``.  Default: one kernel if the sizes allow it, the dtype has 16 bits, tiles of
             128 rows occupy the machine or N is at most 1024, and, on Hopper, bulk copies can load and store
@@ -96,7 +153,7 @@ def gemm_chain(
 
     Raises:
         LaunchError: shapes or devices do not fit, ``out`` shares memory with an array that is read, or
-            ``fused`` is True for sizes that do not fit one kernel.
+            ``fused`` is True for sizes or terms that do not fit one kernel.
         DTypeError: an unsupported dtype or mixture.
 
     Example:
@@ -105,13 +162,19 @@ def gemm_chain(
         >>> a, b = np.float16([[1, -2]]), np.float16([[1, 0, 1], [0, 1, 1]])
         >>> tw.gemm_chain(a, b, np.ones((3, 2), np.float16), activation="relu", target="reference").tolist()
         [[1.0, 1.0]]
+        >>> words = {"bias_b": np.float16([0, 1, 0]), "alpha": 0.5, "target": "reference"}
+        >>> tw.gemm_chain(a, b, np.ones((3, 2), np.float16), residual=np.float16([1, 2]), **words).tolist()
+        [[0.0, 1.0]]
     """
-    words, given = ChainWords(activation, fused, target), dict(zip(ARRAYS, (a, b, c, out), strict=True))
+    dropped = dropout_of("gemm_chain", dropout, seed, offset)
+    words = ChainWords(activation, fused, target, alpha, precision, out_dtype, saturate, dropped)
+    arrays = (a, b, c, out, bias_b, bias_c, multiply, residual)
+    given = dict(zip((*ARRAYS, *TERMS), arrays, strict=True))
     return called(
         _PLANS,
-        (a, b, c, out),
-        words,
-        _NUMBERS,
+        arrays,
+        (*words[:3], said(alpha), *words[4:-1], dropped.words),
+        (alpha, 1.0, *dropped.numbers),
         stream,
         lambda located: plan_chain(given, words, located).launch(stream),
         itemgetter(OUT),
@@ -122,7 +185,7 @@ def plan_chain(given: Mapping[str, Any], words: ChainWords, located: Sequence[Lo
     """Check the arguments of `gemm_chain`, and plan its launches.
 
     Args:
-        given: the arrays by the names of `ARRAYS`; None for an absent one.
+        given: the arrays by the names of `ARRAYS` and `TERMS`; None for an absent one.
         words: the other arguments of the call.
         located: the keys and addresses of the arrays, if the caller has read them.
 
@@ -130,16 +193,21 @@ def plan_chain(given: Mapping[str, Any], words: ChainWords, located: Sequence[Lo
         LaunchError: shapes, devices or arguments do not fit.
         DTypeError: an unsupported dtype or mixture.
     """
-    check_words(Wanted(activation=words.activation))
+    check_words(words.of_first)
     call = Call.of("gemm_chain", given, ("a", "b", "c"), located)
     infos = call.infos
     shape = _result_shape(infos)
+    kind = _result_dtype(call.dtypes, words)
+    for name in TERMS:
+        if name in infos:
+            check_broadcast(name, infos[name], shape) if name in TERMS[2:] else _check_bias(name, infos)
     call.serve(words.target)
-    against = _against_one_kernel(infos)
+    against = _against_one_kernel(infos) or " and ".join(_terms(infos, words, kind))
     if words.fused and against:
         raise LaunchError(f"gemm_chain: fused=True, but {against}; nearest legal choice: fused=False")
-    call.make("out", shape, infos["a"].dtype)
-    call.check_apart()
+    call.make("out", shape, kind)
+    check_numbers("gemm_chain", call.number, alpha=words.alpha)
+    call.check_apart(updated=("residual",))
     if 0 in shape:
         return call.plan()
     question = AttentionQuestion(_seen(infos), *call.machine)
@@ -149,28 +217,42 @@ def plan_chain(given: Mapping[str, Any], words: ChainWords, located: Sequence[Lo
         seen = tuple(Strided(call.arrays[name], info) for name, info in views.items())
         return call.plan(Launch(answer.kernel, seen, ARRAYS))
 
-    # Otherwise two products; the first result lies in scratch memory.
-    a, b, c, out = (call.arrays[name] for name in ARRAYS)
+    # Otherwise two products; the first result lies in scratch memory, before that of either product.
     info = infos["a"]
     middle_shape = (*info.shape[:-1], infos["b"].shape[-1])
     strides = tuple(prod(middle_shape[dim + 1 :]) for dim in range(len(middle_shape)))
-    middle = Strided(a, replace(info, pointer=0, shape=middle_shape, strides=strides, readonly=False))
-    factors = (
-        ((a, b, middle), {"a": "a", "b": "b", "out": OWN}, words.activation),
-        ((middle, c, out), {"a": OWN, "b": "c", "out": "out"}, None),
+    first = Strided(
+        call.arrays["a"], replace(info, pointer=0, shape=middle_shape, strides=strides, readonly=False)
     )
-    launches = []
-    for arrays, names, activation in factors:
-        of_product = dict(zip(("a", "b", "out"), arrays, strict=True))
-        launch = plan_matmul(of_product, Wanted(activation=activation, target=words.target)).product
-        launches.append(replace(launch, names=tuple(names[name] for name in launch.names)))
-    size = max(prod(middle_shape) * info.dtype.bytes, 1)
+    size, launches = max(prod(middle_shape) * info.dtype.bytes, 1), list[Launch]()
+    for names, wanted in ((FIRST, words.of_first), (SECOND, words.of_second)):
+        given = {own: first if name == OWN else call.arrays.get(name) for own, name in names.items()}
+        plan = plan_matmul(given, wanted)
+        if plan.scratch_bytes:
+            size = -(-size // SCRATCH_UNIT) * SCRATCH_UNIT
+        launches += (_placed(launch, names, size) for launch in plan.launches)
+        size += plan.scratch_bytes
     return call.plan(
         *launches,
         scratch_bytes=size,
         reason="two kernels: the first product is stored in scratch memory",
         warns=True,
     )
+
+
+def _placed(launch: Launch, names: Mapping[str, str], offset: int) -> Launch:
+    """A launch of one product, with the names of the chain's arrays.
+
+    Args:
+        launch: the launch.
+        names: the chain's names of the product's arrays.
+        offset: the address in scratch memory of what the product's own prepass writes.
+    """
+    arrays = (
+        Strided(one.array, replace(one.info, pointer=one.info.pointer + offset)) if name == OWN else one
+        for one, name in zip(launch.arrays, launch.names, strict=True)
+    )
+    return replace(launch, arrays=tuple(arrays), names=tuple(names.get(name, name) for name in launch.names))
 
 
 def one_kernel_pays(question: AttentionQuestion) -> bool:
@@ -205,6 +287,22 @@ def _seen(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
     return made
 
 
+def _terms(infos: Mapping[str, ArrayInfo], words: ChainWords, kind: DType) -> Iterator[str]:
+    """Yield reasons why the terms of a call, or the dtype of its result, need two kernels."""
+    if kind != infos["a"].dtype:
+        yield f"the result is {kind}, and one kernel writes {infos['a'].dtype}"
+    if given := [name for name in TERMS if name in infos]:
+        yield f"one kernel has no {' or '.join(given)}"
+    if words.alpha != 1:
+        yield f"alpha is {words.alpha}, and one kernel has no factor"
+    if words.dropped.probability:
+        yield "one kernel has no dropout"
+    if words.precision != EXACT and infos["a"].dtype == f32:
+        yield f"precision is {words.precision!r}, and one kernel multiplies f32 exactly"
+    if words.saturate:
+        yield "one kernel does not saturate"
+
+
 def _against_one_kernel(infos: Mapping[str, ArrayInfo]) -> str:
     """Reason why one kernel cannot compute both products, or ""."""
     (*_, k), (*_, n, p) = infos["a"].shape, infos["c"].shape
@@ -227,17 +325,15 @@ def _result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
 
     Raises:
         LaunchError: shapes do not fit.
-        DTypeError: a mixture, or a result that would lose fractions.
+        DTypeError: an unsupported dtype or mixture.
     """
-    kinds = {name: info.dtype for name, info in infos.items() if name != "out"}
+    kinds = {name: infos[name].dtype for name in ("a", "b", "c")}
     if len(set(kinds.values())) > 1:
         listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
         raise DTypeError(f"gemm_chain: {listed}; nearest legal choice: one dtype")
     if kinds["a"] not in (*FUSED, f64):  # the first product of others is of another dtype
         known = ", ".join(map(str, (*FUSED, f64)))
         raise DTypeError(f"gemm_chain of {kinds['a']}; nearest legal choice: one of {known}")
-    last = {name: infos[of].dtype for name, of in (("a", "a"), ("b", "c"), ("out", "out")) if of in infos}
-    result_dtype(last, Wanted(), "gemm_chain")
     a, b, c = (infos[name].shape for name in ("a", "b", "c"))
     if not 2 <= len(a) <= 4:
         _refuse(infos, "a with shape (M, K), and one or two leading dimensions")
@@ -257,6 +353,31 @@ def _result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
     return shape
 
 
+def _result_dtype(kinds: Mapping[str, DType], words: ChainWords) -> DType:
+    """The dtype of the result.
+
+    Raises:
+        DTypeError: the result would lose fractions, or a term is complex or packed.
+    """
+    last = {own: kinds[name] for own, name in SECOND.items() if name in kinds}
+    last["a"] = kinds["a"]
+    return result_dtype(last, words.of_second, "gemm_chain")
+
+
+def _check_bias(name: str, infos: Mapping[str, ArrayInfo]) -> None:
+    """Refuse a bias of another shape than one number for each column.
+
+    Raises:
+        LaunchError: the shape.
+    """
+    columns = infos[name[-1]].shape[-1:]
+    if infos[name].shape != columns:
+        raise LaunchError(
+            f"gemm_chain: {name} has shape {infos[name].shape}; nearest legal choice: {columns}, one number "
+            "for each column"
+        )
+
+
 def _refuse(infos: Mapping[str, ArrayInfo], nearest: str) -> NoReturn:
-    shapes = ", ".join(f"{name} {info.shape}" for name, info in infos.items())
+    shapes = ", ".join(f"{name} {info.shape}" for name, info in infos.items() if name in ARRAYS)
     raise LaunchError(f"gemm_chain: {shapes} do not fit; nearest legal choice: {nearest}")
