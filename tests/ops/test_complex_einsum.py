@@ -101,7 +101,7 @@ def test_terms_of_real_numbers_are_refused() -> None:
         {"derivative": "relu", "multiply": ones},
         {"saturate": True},
     ):
-        (name,) = words
+        name, *_ = words
         with pytest.raises(
             tw.LaunchError, match=rf"einsum: {name}.* with complex arrays.*; nearest legal choice"
         ):
