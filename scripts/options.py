@@ -111,7 +111,10 @@ OPERATIONS = {
         | SATURATES
         | HOW,
     ),
-    "attention": Operation("attention({k}(M, K), {k}(N, K), {k}(N, K), {more})", {"alpha": "scale=2.0"}),
+    "attention": Operation(
+        "attention({k}(M, K), {k}(N, K), {k}(N, K), {more})",
+        {"alpha": "scale=2.0", "out_dtype": 'out_dtype="f32"'},
+    ),
 }
 
 TO_COME = "the operation has no argument for it yet"

@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.checking.references import attention_room
 from tilewright.ops.attending import by_warpgroups
 from tilewright.ops.attending.choice import ITEM, AttentionQuestion, against_warpgroups, band, chosen
 from tilewright.ops.attending.items import longest
 from tilewright.ops.attending.softmax import BySoftmax
 from tilewright.ops.attending.tiles import WarpgroupTiles, for_warpgroups
 from tilewright.runtime.arrays import describe
+from tilewright.runtime.frameworks import Strided
 from tilewright.targets.target import CUDA, HIP, REFERENCE
+from tilewright.testing import device_get, device_put
 
 from .attending import Problem
 
@@ -87,6 +90,45 @@ def test_f32(diagonal: int | None, target: str) -> None:
     out, lse = tw.attention(problem.q, problem.k, problem.v, **problem.words, return_lse=True, target=target)
     problem.check(out)
     problem.check_lse(lse)
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(("element", "kind"), [(tw.f16, "f32"), (tw.bf16, "f32"), (tw.f32, "bf16")], ids=str)
+def test_results_of_another_dtype_are_rounded_to_it(element: tw.DType, kind: str, target: str) -> None:
+    """The bound of the docstring, with the unit roundoff of the result's dtype for the last rounding."""
+    problem, made = Problem((1, 4, 2), (37, 45), (33, 17), element, diagonal=11), tw.dtype(kind)
+    whole = device_put(np.full((1, 4, 37, 25), np.nan, made.numpy), target)
+    q, k, v = (device_put(x, target) for x in (problem.q, problem.k, problem.v))
+    for _ in range(2):  # the second call is replayed
+        tw.attention(q, k, v, **problem.words, out=whole[..., 3:-5], target=target)
+    new, lse = tw.attention(q, k, v, **problem.words, out_dtype=kind, return_lse=True, target=target)
+    back = device_get(whole)
+    assert np.isnan(back[..., :3].astype(np.float32)).all()
+    assert np.isnan(back[..., -5:].astype(np.float32)).all()
+    k, v = (np.repeat(x, 2, axis=1) for x in (problem.k, problem.v))
+    wanted = problem.expected()
+    room = attention_room(problem.q, k, v, problem.by, problem.diagonal)
+    room += (made.unit_roundoff - element.unit_roundoff) * np.abs(wanted)
+    for found in (back[..., 3:-5], device_get(new)):
+        assert found.dtype == made.numpy
+        assert (np.abs(found.astype(np.float64) - wanted) <= room).all()
+    problem.check_lse(device_get(lse))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_text_for_results_of_f32_spills_nothing(arch: str) -> None:
+    problem = Problem((1, 4, 2), (256, 256), (64, 64), tw.f16)
+    asked = question(problem, arch)
+    asked = asked._replace(infos={**asked.infos, "out": replace(asked.infos["out"], dtype=tw.f32)})
+    assert any("the result is f32" in reason for reason in against_warpgroups(asked))
+    answer = chosen(asked, None)
+    out, lse = np.zeros(problem.q.shape, np.float32), np.zeros((*problem.q.shape[:-1], 1), np.float32)
+    given = {"q": problem.q, "k": problem.k, "v": problem.v, "out": out, "lse": lse}
+    views = answer.views({name: describe(array) for name, array in given.items()})
+    arrays = (Strided(given[name], info) for name, info in views.items())
+    ran = answer.kernel.compile(*arrays, *answer.numbers, target="cuda", arch=arch)
+    assert ran.target == "cuda"
+    assert ran.resources["spill_store_bytes"] == 0
 
 
 def strided(array: Any, how: str) -> Any:
@@ -440,6 +482,14 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "q is f16, k is f32, v is f16; nearest .* one dtype",
     ),
     "dtype": ({name: X.astype(np.float64) for name in "qkv"}, tw.DTypeError, "attention of f64; nearest"),
+    "dtype of out": ({"out": X.astype(np.float64)}, tw.DTypeError, "out is f64; nearest .* f16, bf16, f32"),
+    "out_dtype": ({"out_dtype": "f64"}, tw.DTypeError, "out_dtype is f64; nearest .* f16, bf16, f32"),
+    "two dtypes": ({"out": X.copy(), "out_dtype": "f32"}, tw.DTypeError, "out is f16, and out_dtype=f32"),
+    "f32 by warpgroups": (
+        {"out_dtype": "f32", "kernel": "warpgroups"},
+        tw.LaunchError,
+        "the result is f32, and its tiles lie in the memory of the queries, which are f16; nearest",
+    ),
     "out": ({"out": X[..., :8].copy()}, tw.LaunchError, r"out with shape \(2, 4, 6, 16\)"),
     "overlap": ({"out": X}, tw.LaunchError, "out and [qkv] share memory"),
     "lse": ({"lse": np.ones((2, 4, 5), np.float32)}, tw.LaunchError, r"lse with shape \(2, 4, 6\)"),

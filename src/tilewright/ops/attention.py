@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 from tilewright.calls import launches
-from tilewright.dtypes import f32
+from tilewright.dtypes import DType, f32
 from tilewright.ops.attending.choice import AttentionQuestion, chosen
 from tilewright.ops.attending.problem import (
     AttentionWords,
@@ -16,6 +16,7 @@ from tilewright.ops.attending.problem import (
     heads_as_rows,
     in_columns,
     in_four,
+    result_dtype,
     result_shape,
 )
 from tilewright.ops.launching import Call, Launch, LaunchPlan
@@ -44,6 +45,7 @@ def attention(
     out: Any = None,
     lse: Any = None,
     return_lse: bool = False,
+    out_dtype: DType | str | None = None,
     kernel: str | None = None,
     target: str | None = None,
     stream: Any = None,
@@ -68,10 +70,13 @@ def attention(
         diagonal: offset of the mask; default: 0, as in PyTorch.  With ``N - M`` the last row sees every key;
             use this if the keys of earlier rows are cached.
         scale: a number; default: ``1 / sqrt(D)``.
-        out: array (B, H, M, E) to write, of any strides; default: a new array of the framework of ``q``.
+        out: array (B, H, M, E) to write, of any strides, of f16, bf16 or f32; default: a new array of the
+            framework of ``q``.
         lse: f32 array (B, H, M) to write ``lse`` to, of any strides.  It is needed to combine results for
             separate parts of the keys.
         return_lse: whether to return ``lse`` too; it is a new array if ``lse`` is not given.
+        out_dtype: dtype of a new result: f16, bf16 or f32; default: that of ``q``. With another dtype, e.g.
+            f32 to combine results for parts of the keys, ``kernel`` is ``"warps"``.
         kernel: ``"warpgroups"`` (an explicit kernel of TMA and wgmma, on Hopper) or ``"warps"`` (a dataflow
             kernel under a chosen schedule); default: ``"warpgroups"`` if machine, dtype and strides allow it.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
@@ -103,10 +108,10 @@ def attention(
     arrays = (q, k, v, out, lse)
 
     def first(located: Sequence[Located]) -> Done:
-        words = AttentionWords(causal, diagonal, scale, return_lse, kernel, target)
+        words = AttentionWords(causal, diagonal, scale, return_lse, kernel, target, out_dtype)
         return plan_attention(arrays, words, located).launch(stream)
 
-    words = (causal, diagonal, scale, return_lse, kernel, target)
+    words = (causal, diagonal, scale, return_lse, kernel, target, out_dtype)
     made = called(_PLANS, arrays, words, (), stream, first, _RESULTS)
     return made if return_lse else made[0]
 
@@ -130,7 +135,7 @@ def plan_attention(
     infos = call.infos
     shape = result_shape(infos)
     call.serve(words.target)
-    call.make("out", shape, infos["q"].dtype)
+    call.make("out", shape, result_dtype(infos, words.out_dtype))
     if words.return_lse:
         call.make("lse", shape[:-1], f32)
     results = (call.arrays["out"], call.arrays.get("lse"))

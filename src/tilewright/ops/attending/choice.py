@@ -174,6 +174,8 @@ def against_warpgroups(question: AttentionQuestion) -> Iterator[str]:
         yield f"{arch.name} has no warpgroups that multiply in the background"
     if kind not in (f16, bf16):
         yield f"the arrays are {kind}, and wgmma with weights in registers takes f16 and bf16"
+    if (written := tuple(question.infos.values())[3].dtype) != kind:
+        yield f"the result is {written}, and its tiles lie in the memory of the queries, which are {kind}"
     if question.keys.shape[2] == 0:
         yield "there are no keys"
     for place, (name, info) in enumerate(question.infos.items()):

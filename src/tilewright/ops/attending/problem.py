@@ -7,10 +7,12 @@ from dataclasses import replace
 from math import isnan
 from typing import NamedTuple, NoReturn
 
-from tilewright.dtypes import bf16, f16, f32
+from tilewright.dtypes import DType, bf16, f16, f32
+from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
 from tilewright.ops.attending.choice import KERNELS
 from tilewright.ops.attending.tiles import MOST_COLUMNS
+from tilewright.ops.results import agreed
 from tilewright.runtime.arrays import ArrayInfo
 
 SUPPORTED = (f16, bf16, f32)
@@ -28,6 +30,7 @@ class AttentionWords(NamedTuple):
     return_lse: bool
     kernel: str | None
     target: str | None
+    out_dtype: DType | str | None = None
 
     def check(self) -> None:
         """Refuse invalid arguments, before any array is read.
@@ -57,7 +60,7 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
         LaunchError: shapes do not fit.
         DTypeError: an unsupported dtype or mixture.
     """
-    kinds = {name: info.dtype for name, info in infos.items() if name != "lse"}
+    kinds = {name: infos[name].dtype for name in ("q", "k", "v")}
     if len(set(kinds.values())) > 1:
         listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
         raise DTypeError(f"attention: {listed}; nearest legal choice: one dtype")
@@ -92,6 +95,25 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
     if "out" in infos and infos["out"].shape != shape:
         _refuse(infos, f"out with shape {shape}")
     return shape
+
+
+def result_dtype(infos: Mapping[str, ArrayInfo], asked: DType | str | None) -> DType:
+    """Return the dtype of the result, that of ``q`` by default.
+
+    Args:
+        infos: the arrays of the call.
+        asked: the caller's ``out_dtype``.
+
+    Raises:
+        DTypeError: ``out`` and ``out_dtype`` differ, or an unsupported dtype.
+    """
+    written = infos["out"].dtype if "out" in infos else None
+    made = agreed(None if asked is None else dtype_named(asked), written, infos["q"].dtype)
+    if made not in SUPPORTED:
+        known = ", ".join(map(str, SUPPORTED))
+        what = "out_dtype" if written is None else "out"
+        raise DTypeError(f"attention: {what} is {made}; nearest legal choice: one of {known}")
+    return made
 
 
 def _refuse(infos: Mapping[str, ArrayInfo], nearest: str) -> NoReturn:
