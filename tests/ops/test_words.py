@@ -62,15 +62,18 @@ CASES = {
         tw.complex_matmul,
         (COMPLEX, COMPLEX),
         {"c": COMPLEX, "alpha": 2.0, "beta": 0.0, "out": COMPLEX.copy(), "conjugate_a": True}
-        | {"conjugate_b": True, "method": "3m", **HOW, "out_dtype": "c128", **SPLIT, "batch_invariant": True},
+        | {"conjugate_b": True, "method": "3m", **HOW, "out_dtype": "c128", **SPLIT, "batch_invariant": True}
+        | {"multiply": COMPLEX, **DRAWN},
         "complex_matmul",
+        SEEDS,
     ),
     "einsum": Case(
         tw.einsum,
         ("ij,jk->ik", SQUARE, SQUARE),
         {"out": SQUARE.copy(), "c": SQUARE, "alpha": 2.0, "beta": 0.0, "bias": ROW, "activation": "relu"}
         | {"multiply": SQUARE, "derivative": "relu", **DRAWN, "residual": SQUARE, "saturate": True}
-        | {**HOW, **SPLIT, "batch_invariant": True, "conjugate_a": True, "conjugate_b": True},
+        | {**HOW, **SPLIT, "batch_invariant": True, "conjugate_a": True, "conjugate_b": True}
+        | {"scale_a": 2.0, "scale_b": ROW},
         "einsum",
         SEEDS | {"conjugate_a", "conjugate_b"},  # of real numbers
     ),
@@ -125,8 +128,11 @@ CASES = {
     "gemm_chain": Case(
         tw.gemm_chain,
         (SQUARE, SQUARE, SQUARE),
-        {"activation": "relu", "out": SQUARE.copy(), "fused": True, **TARGET},
+        {"activation": "relu", "out": SQUARE.copy(), "fused": True, **TARGET, "alpha": 2.0, "bias_b": ROW}
+        | {"bias_c": ROW, "multiply": SQUARE, **DRAWN, "residual": SQUARE, "precision": "tf32"}
+        | {"out_dtype": "f64", "saturate": True},
         "gemm_chain",
+        SEEDS,
     ),
     "col2im": Case(
         tw.col2im,
@@ -141,7 +147,7 @@ CASES = {
         tw.attention,
         (SQUARE, SQUARE, SQUARE),
         {"causal": True, "diagonal": 1, "scale": 0.5, "out": SQUARE.copy(), "lse": ROW.copy()}
-        | {"return_lse": True, "kernel": "warps", **TARGET},
+        | {"return_lse": True, "kernel": "warps", "out_dtype": "f16", **TARGET},
         "attention",
     ),
 }
