@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -27,9 +26,9 @@ from tilewright.amdgcn.memory import (
     apply,
     swap_if_equal,
     typed_values,
-    words_of,
 )
 from tilewright.amdgcn.operands import M0, SGPR, ListingOperand
+from tilewright.amdgcn.readers import words_of
 from tilewright.amdgcn.space import NONE_UNKNOWN
 from tilewright.amdgcn.state import Array, InstructionSet, Waves
 from tilewright.amdgcn.steps import DecodedStep
@@ -55,6 +54,8 @@ class LdsStep(GlobalStep):
         data: registers that are stored, for each offset.
     """
 
+    stream = "lds"
+
     def __init__(
         self,
         instruction: Instruction,
@@ -65,7 +66,6 @@ class LdsStep(GlobalStep):
         data: Sequence[int] = (),
     ) -> None:
         super().__init__(instruction, Address(address, None, {}), access, destination, data)
-        self.loads = ("lds", self.loads[1])
         self.offsets = tuple(offsets)
 
     def run(self, waves: Waves) -> None:
@@ -91,24 +91,10 @@ class LdsStep(GlobalStep):
             self.put(waves, found, unknown, f"{UNWRITTEN} (line {self.line})")
 
 
-class LdsAtomic(GlobalStep):
+class LdsAtomic(GlobalAtomic):
     """An atomic on LDS."""
 
-    def __init__(
-        self,
-        instruction: Instruction,
-        address: ListingOperand,
-        dtype: str,
-        function: Any,
-        destination: Sequence[int],
-        data: Sequence[int],
-    ) -> None:
-        access = AccessForm(np.dtype(dtype).itemsize)
-        super().__init__(
-            instruction, Address(address, None, instruction.modifiers), access, destination, data
-        )
-        self.loads = ("lds", self.loads[1])
-        self.dtype, self.function = dtype, function
+    stream = "lds"
 
     def run(self, waves: Waves) -> None:
         """Acts on the selected waves."""
@@ -222,15 +208,8 @@ def _lds_step(instruction: Instruction, name: str) -> DecodedStep | None:
         return None
     dtype, function = ATOMICS[match[1] + match[3]]
     destination = operands[0].registers if match[2] else ()
-    address, *sources = operands[1:] if match[2] else operands
+    vector, *sources = operands[1:] if match[2] else operands
     data = tuple(register for item in sources for register in item.registers)
     if function is swap_if_equal and "cmpstore" not in name:  # gfx9 names the comparand before the new number
-        return LdsAtomic(
-            instruction,
-            address,
-            dtype,
-            lambda old, seen, new: np.where(old == seen, new, old),
-            destination,
-            data,
-        )
-    return LdsAtomic(instruction, address, dtype, function, destination, data)
+        function = lambda old, seen, new: swap_if_equal(old, new, seen)  # noqa: E731
+    return LdsAtomic(instruction, Address(vector, None, modifiers), dtype, function, destination, data)

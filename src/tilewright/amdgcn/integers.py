@@ -91,6 +91,11 @@ def reversed_bits(value: Any) -> Any:
     return packed.view(value.dtype).reshape(value.shape)
 
 
+def _copying_sign(value: Any, by: Any) -> Any:
+    """``value >> by`` of an unsigned word; copies of the upper bit come in."""
+    return right(value.view(np.dtype(f"i{value.dtype.itemsize}")), by).view(value.dtype)
+
+
 def mask_bits(count: Any, first: Any, width: int = 32) -> Any:
     """Words with `count` ones from bit `first` on."""
     ones = (U64(1) << (count.astype(U64) & U64(width - 1))) - U64(1)
@@ -256,30 +261,6 @@ def _rows() -> dict[str, OpcodeRow]:
         "v_lshl_or_b32": row(
             "u32 = u32 u32 u32", lambda a, b, c: left(a, b) | c, tracked(lambda a, b, c: a.moved(left, b) | c)
         ),
-        "v_lshlrev_b32": row(
-            "u32 = u32 u32", lambda a, b: left(b, a), tracked(lambda a, b: b.moved(left, a))
-        ),
-        "v_lshrrev_b32": row(
-            "u32 = u32 u32", lambda a, b: right(b, a), tracked(lambda a, b: b.moved(right, a))
-        ),
-        "v_ashrrev_i32": row(
-            "i32 = u32 i32",
-            lambda a, b: right(b, a),
-            tracked(
-                lambda a, b: Partly(0, right(b.unknown.view(np.int32), a.value).view(np.uint32) | a.unknown)
-            ),
-        ),
-        "v_lshlrev_b64": row(
-            "u64 = u32 u64",
-            lambda a, b: left(b, a.astype(U64)),
-            tracked(lambda a, b: Partly(0, left(b.unknown, a.value.astype(U64)) | a.unknown)),
-        ),
-        "v_lshrrev_b64": row(
-            "u64 = u32 u64",
-            lambda a, b: right(b, a.astype(U64)),
-            tracked(lambda a, b: Partly(0, right(b.unknown, a.value.astype(U64)) | a.unknown)),
-        ),
-        "v_ashrrev_i64": row("i64 = u32 i64", lambda a, b: right(b, a.astype(np.int64))),
         "v_sat_pk_u8_i16": row("u16 = u32", _saturated_bytes, keeps=True),
         "v_pack_b32_f16": row(
             "u32 = u16 u16",
@@ -331,14 +312,19 @@ def _rows() -> dict[str, OpcodeRow]:
     rows |= {
         "v_subrev_u16": row("u16 = u16 u16", lambda a, b: b - a, track=_SUM),
         "v_mul_lo_u16": row("u16 = u16 u16", np.multiply, track=_SUM),
-        "v_lshlrev_b16": row(
-            "u16 = u16 u16", lambda a, b: left(b, a), tracked(lambda a, b: b.moved(left, a))
-        ),
-        "v_lshrrev_b16": row(
-            "u16 = u16 u16", lambda a, b: right(b, a), tracked(lambda a, b: b.moved(right, a))
-        ),
-        "v_ashrrev_i16": row("i16 = u16 i16", lambda a, b: right(b, a)),
     }
+    for bits in (16, 32, 64):
+        by = "u16" if bits == 16 else "u32"
+        for name, kind, move, of_bits in (
+            ("lshlrev_b", "u", left, left),
+            ("lshrrev_b", "u", right, right),
+            ("ashrrev_i", "i", right, _copying_sign),
+        ):
+            rows[f"v_{name}{bits}"] = row(
+                f"{kind}{bits} = {by} {kind}{bits}",
+                lambda a, b, move=move: move(b, a),
+                tracked(lambda a, b, move=of_bits: b.moved(move, a)),
+            )
     for new, old in _RENAMED.items():
         rows[new] = rows[old]
     return rows

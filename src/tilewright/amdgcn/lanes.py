@@ -116,16 +116,13 @@ class Dpp(Compute1):
         self._act(waves, tracks=True)
 
     def _act(self, waves: Waves, tracks: bool) -> None:
-        mask, full = waves.mask, waves.full
         results = self.results(waves)
         undefined = self.undefined_results(waves, results) if tracks else []
         why = self.why(waves) if tracks else ""
-        waves.mask = mask & self.enabled & (self.bound | self.first.readable(waves))
-        waves.full = bool(waves.mask.all())
-        self.write(waves, results)
-        for writer, bits in zip(self.writers, undefined, strict=False):
-            writer.put_undefined(waves, bits, why)
-        waves.mask, waves.full = mask, full
+        with waves.masked(waves.mask & self.enabled & (self.bound | self.first.readable(waves))):
+            self.write(waves, results)
+            for writer, bits in zip(self.writers, undefined, strict=False):
+                writer.put_undefined(waves, bits, why)
 
 
 class ReadLane(DecodedStep):
@@ -191,12 +188,9 @@ class WriteLane(DecodedStep):
         bits = self.source.undefined(waves)
         at = self._at(waves)
         self.run(waves)
-        mask, full = waves.mask, waves.full
-        waves.mask = np.arange(waves.lanes) == at[1][:, None]
-        waves.full = False
-        spread = None if bits is None else np.broadcast_to(bits[:, None], waves.mask.shape)
-        waves.put_undefined(self.to.registers[0], spread, self.text)
-        waves.mask, waves.full = mask, full
+        with waves.masked(np.arange(waves.lanes) == at[1][:, None]):
+            spread = None if bits is None else np.broadcast_to(bits[:, None], waves.mask.shape)
+            waves.put_undefined(self.to.registers[0], spread, self.text)
 
 
 class Exchange(DecodedStep):

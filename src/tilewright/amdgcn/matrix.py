@@ -165,16 +165,14 @@ class MatrixStep(DecodedStep):
         bad = next((register for register in self.reads if register in waves.undefined), None)
         why = "" if bad is None else waves.why(bad)
         self.run(waves)
-        mask, full = waves.mask, waves.full
-        waves.mask, waves.full = np.ones_like(mask), True
         reached = [part for part in self.reach(*undefined) if part is not None]
-        for place, register in enumerate(self.d.registers):
-            bits = None
-            if reached:
-                hit = reduce(np.bitwise_or, (part[..., place] for part in reached))
-                bits = np.where(hit, np.uint32(0xFFFFFFFF), np.uint32(0))
-            waves.put_undefined(register, bits, why)
-        waves.mask, waves.full = mask, full
+        with waves.masked(np.ones_like(waves.mask)):
+            for place, register in enumerate(self.d.registers):
+                bits = None
+                if reached:
+                    hit = reduce(np.bitwise_or, (part[..., place] for part in reached))
+                    bits = np.where(hit, np.uint32(0xFFFFFFFF), np.uint32(0))
+                waves.put_undefined(register, bits, why)
 
     def reach(
         self, a: Array | None, b: Array | None, c: Array | None
@@ -324,10 +322,8 @@ class Mfma(MatrixStep):
             total = multiplied(a, b, c, self.shape.of_a)
             total = total.astype(np.uint32) if kind == np.int32 else total.astype(kind)
         lanes = total.reshape(len(held), -1)[:, self.to_lanes].reshape(-1, 64, self.registers)
-        mask, full = waves.mask, waves.full
-        waves.mask, waves.full = np.ones_like(mask), True
-        self.put(waves, np.ascontiguousarray(lanes).view(np.uint32))
-        waves.mask, waves.full = mask, full
+        with waves.masked(np.ones_like(waves.mask)):
+            self.put(waves, np.ascontiguousarray(lanes).view(np.uint32))
 
     def reach(
         self, a: Array | None, b: Array | None, c: Array | None

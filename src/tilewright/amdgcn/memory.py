@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tilewright.amdgcn.faults import OutOfBoundsError, UninitialisedError, UnknownInstructionError
 from tilewright.amdgcn.floats import bf16_bits, from_bf16, larger, smaller
 from tilewright.amdgcn.operands import APERTURES, ListingOperand
-from tilewright.amdgcn.readers import UNSIGNED, OperandReader
+from tilewright.amdgcn.readers import OperandReader, words_of
 from tilewright.amdgcn.space import BASE, GUARD_PLACE, NONE_UNKNOWN, Space
 from tilewright.amdgcn.state import Array, Waves
 from tilewright.amdgcn.steps import DecodedStep
@@ -228,6 +228,9 @@ class GlobalStep(DecodedStep):
         data: registers that are stored.
     """
 
+    stream: ClassVar = "vm"
+    """The counter by which kernels wait for the loaded registers."""
+
     def __init__(
         self,
         instruction: Instruction,
@@ -240,7 +243,7 @@ class GlobalStep(DecodedStep):
         super().__init__(instruction, (*address.registers, *data), (*destination, *keeps))
         self.address, self.access = address, access
         self.destination, self.data = tuple(destination), tuple(data)
-        self.loads = ("vm", tuple(r for r in self.destination if r not in address.registers))
+        self.loads = (self.stream, tuple(r for r in self.destination if r not in address.registers))
 
     def run_tracked(self, waves: Waves) -> None:
         """Refuses an undefined address, then acts."""
@@ -405,7 +408,7 @@ class FlatStep(GlobalStep):
         addresses = self.address(waves)
         offsets = (addresses & np.uint64(0xFFFFFFFF)).astype(np.int64)
         upper = addresses >> np.uint64(32)
-        active, full = waves.mask, waves.full
+        active = waves.mask
         private = active & (upper == APERTURES["src_private_base"] >> 32)
         shared = active & (upper == APERTURES["src_shared_base"] >> 32)
         device = active & (upper >= BASE >> 32)
@@ -415,9 +418,8 @@ class FlatStep(GlobalStep):
             (device, self.move_global, addresses),
         ):
             if here.any():
-                waves.mask, waves.full = here, bool(here.all())
-                move(waves, where)
-        waves.mask, waves.full = active, full
+                with waves.masked(here):
+                    move(waves, where)
         stray = active & ~(private | shared | device)
         if stray.any():
             raise OutOfBoundsError(
@@ -481,14 +483,6 @@ def typed_values(words: list[Array], dtype: str) -> list[Array]:
     return [
         (low.astype(np.uint64) | (high.astype(np.uint64) << np.uint64(32))).view(dtype) for low, high in pairs
     ]
-
-
-def words_of(values: Array) -> list[Array]:
-    """Numbers as words of 32 bits."""
-    bits = np.ascontiguousarray(values).view(UNSIGNED[values.dtype.itemsize])
-    if bits.dtype.itemsize == 8:
-        return [bits.astype(np.uint32), (bits >> np.uint64(32)).astype(np.uint32)]
-    return [bits.astype(np.uint32, copy=False)]
 
 
 # ---------------------------------------------------------------- accesses through a buffer descriptor

@@ -130,6 +130,14 @@ class OperandReader:
         return found.view(UNSIGNED[found.dtype.itemsize])
 
 
+def words_of(values: Array) -> list[Array]:
+    """Numbers as words of 32 bits."""
+    bits = np.ascontiguousarray(values).view(UNSIGNED[values.dtype.itemsize])
+    if bits.dtype.itemsize == 8:
+        return [bits.astype(np.uint32), (bits >> np.uint64(32)).astype(np.uint32)]
+    return [bits.astype(np.uint32, copy=False)]
+
+
 class VectorWriter:
     """Writes a result to vector registers, in the active lanes.
 
@@ -148,12 +156,6 @@ class VectorWriter:
         self.high = high or item.half == "h"
         self.partial = kind in ("u16", "i16", "f16")
 
-    def _words(self, value: Array) -> list[Array]:
-        bits = np.ascontiguousarray(value).view(UNSIGNED[value.dtype.itemsize])
-        if bits.dtype.itemsize == 8:
-            return [bits.astype(np.uint32), (bits >> np.uint64(32)).astype(np.uint32)]
-        return [bits.astype(np.uint32, copy=False)]
-
     def _merged(self, word: Array, old: Array) -> Array:
         if self.high:
             return (word << np.uint32(16)) | (old & np.uint32(0xFFFF) if self.keeps else np.uint32(0))
@@ -161,7 +163,7 @@ class VectorWriter:
 
     def __call__(self, waves: Waves, value: Array) -> None:
         """Writes the result."""
-        words = self._words(value)
+        words = words_of(value)
         if self.partial:
             words = [self._merged(words[0], waves.vector[self.registers[0]][waves.at])]
         for register, word in zip(self.registers, words, strict=True):
@@ -173,11 +175,11 @@ class VectorWriter:
             count = waves.count if waves.whole else len(waves.at)
             old = waves.undefined_bits(self.registers[0])
             old = np.zeros((count, waves.lanes), np.uint32) if old is None else old
-            new = np.zeros(1, np.uint32) if bits is None else self._words(bits)[0]
+            new = np.zeros(1, np.uint32) if bits is None else words_of(bits)[0]
             merged = self._merged(new, old)
             waves.put_undefined(self.registers[0], np.broadcast_to(merged, old.shape), why)
             return
-        words = [None] * len(self.registers) if bits is None else self._words(bits)
+        words = [None] * len(self.registers) if bits is None else words_of(bits)
         for register, word in zip(self.registers, words, strict=True):
             waves.put_undefined(register, word, why)
 

@@ -12,6 +12,7 @@ import numpy as np
 from tilewright.amdgcn.faults import UnknownInstructionError
 from tilewright.amdgcn.floats import COMPARISONS, FLOATS, fma
 from tilewright.amdgcn.integers import (
+    INTEGERS,
     borrow,
     carry,
     leading,
@@ -180,12 +181,6 @@ def _rows() -> dict[str, ScalarRow]:
         ),
         "s_mul_i32": _row("u32 = u32 u32", np.multiply),
         "s_mulk_i32": _row("u32 += u32", np.multiply),
-        "s_mul_hi_u32": _row(
-            "u32 = u32 u32", lambda a, b: (a.astype(U64) * b.astype(U64) >> U64(32)).astype(np.uint32)
-        ),
-        "s_mul_hi_i32": _row(
-            "i32 = i32 i32", lambda a, b: (a.astype(np.int64) * b.astype(np.int64) >> 32).astype(np.int32)
-        ),
         "s_movk_i32": _row("i32 = i32", lambda a: a),
         "s_cmovk_i32": _row("i32 += i32 scc", lambda old, a, c: np.where(c != 0, a, old)),
         "s_sext_i32_i8": _row("i32 = u32", lambda a: a.astype(np.uint8).view(np.int8).astype(np.int32)),
@@ -208,6 +203,7 @@ def _rows() -> dict[str, ScalarRow]:
             "u32 = u32 u32", lambda a, b, by=by: _shift_add(a, b, by), "computed"
         )
     for kind in ("u32", "i32"):
+        rows[f"s_mul_hi_{kind}"] = _row(f"{kind} = {kind} {kind}", INTEGERS[f"v_mul_hi_{kind}"].compute)
         rows[f"s_min_{kind}"] = _row(
             f"{kind} = {kind} {kind}", lambda a, b: (np.minimum(a, b), a < b), "computed"
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -246,6 +247,14 @@ class Waves:
         words = self.scalar[EXEC : EXEC + self.words, self.at]
         self.full = bool((words == ALL).all())
         self.mask = lanes_of(words.T)
+
+    @contextmanager
+    def masked(self, mask: Array) -> Iterator[None]:
+        """Makes other lanes active for a while."""
+        before = self.mask, self.full
+        self.mask, self.full = mask, bool(mask.all())
+        yield
+        self.mask, self.full = before
 
     def selected(self) -> Array:
         """Numbers of the selected waves."""
