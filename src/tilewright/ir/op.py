@@ -9,9 +9,9 @@ keep the operations that they do not change, so derived values are cached on the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from tilewright.calls import layouts
 from tilewright.errors import Location, Violation
@@ -178,6 +178,12 @@ class Op:
         if kind not in _REGIONS:
             _REGIONS[kind] = tuple(known.name for known in fields(kind) if known.type in ("Block", Block))
         return tuple([getattr(self, name) for name in _REGIONS[kind]])
+
+    def with_regions(self, change: Callable[[Block], Block]) -> Self:
+        """Return the operation with its nested blocks changed; itself if it has none."""
+        blocks = [change(region) for region in self.regions]
+        made: dict[str, Any] = dict(zip(_REGIONS[type(self)], blocks, strict=True))
+        return replace(self, **made) if made else self
 
     def cached(self, name: str, compute: Callable[[Any], Cached]) -> Cached:
         """Return a cached value of the operation; compute it on first use. Operations never change."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.dtypes import DType
 from tilewright.ir.kernel import Kernel, Stride
-from tilewright.ir.ops import Block, Copy, For, If, Op, Redistribute, Reshape
+from tilewright.ir.ops import Block, Copy, Op, Redistribute, Reshape
 from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.expr import add, all_of, less, mul
 from tilewright.symbolic.nodes import TRUE, Sym
@@ -53,15 +53,7 @@ class Twins(CompoundOp):
 
 def pair(block: Block, kernel: Kernel) -> Block:
     """Return the block with two consecutive copies as `Twins`, if their arrays may be interleaved."""
-    ops: list[Op] = []
-    for op in block.ops:
-        match op:
-            case For():
-                ops.append(replace(op, body=pair(op.body, kernel)))
-            case If():
-                ops.append(replace(op, then=pair(op.then, kernel), otherwise=pair(op.otherwise, kernel)))
-            case _:
-                ops.append(op)
+    ops = [op.with_regions(lambda region: pair(region, kernel)) for op in block.ops]
     return Block(paired(ops, kernel))
 
 

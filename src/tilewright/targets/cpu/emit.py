@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam
-from tilewright.ir.types import Value
 from tilewright.passes.common import INVERSES, PACKED
 from tilewright.passes.pipeline import Pass, Passed, run_passes
 from tilewright.targets.cpu.conversions import STORAGE, TYPEDEFS
@@ -19,7 +19,7 @@ from tilewright.targets.cpu.prelude import MACROS, SNIPPETS, prelude
 from tilewright.targets.cpu.sequential import drop_threads
 from tilewright.targets.cpu.spelling import CPU_RULES, waits
 from tilewright.targets.rules import EmittedText
-from tilewright.targets.statements import Printer, code, named, tidy, used
+from tilewright.targets.statements import Code, Printer, code, named, tidy, used
 from tilewright.targets.target import CPU
 
 # ---------------------------------------------------------------- passes, in order
@@ -70,7 +70,8 @@ def emit(kernel: Kernel, arch: Arch | str) -> EmittedText:
     emitter = CpuEmitter(fused, CPU_RULES, chosen, extents, read_of_copies(lowered, extents), reach(lowered))
     entry = emitter.identifier(kernel.name)
     arguments, block = emitter.names.unique(f"{entry}_arguments"), emitter.names.unique(f"{entry}_block")
-    _start(emitter)
+    passed = list(_passed(emitter))
+    _start(emitter, passed)
     emitter.block(fused.body)
     body = tidy(emitter.body, ())
     functions = [text.replace(SELF, name) for name, text in emitter.functions.items()]
@@ -86,7 +87,7 @@ def emit(kernel: Kernel, arch: Arch | str) -> EmittedText:
     pieces = [
         f"// {kernel.name} for {chosen.name}\n" + "".join(f"// - {note}\n" for note in notes) + "\n" + MACROS,
         prelude((*types, *emitter.calls)),
-        _arguments(emitter, arguments),
+        "\n".join([f"struct {arguments} {{", *(f"  {kind} {name};" for name, kind, _ in passed), "};"]),
         *functions,
         "\n".join(
             [
@@ -110,35 +111,26 @@ void {entry}(const void* arguments, long long* next_block, void* scratch, long l
     return EmittedText(text, entry, lowered, emitter.scratch_bytes, notes, emitter.accesses)
 
 
-def _arguments(emitter: CpuEmitter, name: str) -> str:
-    """The structure of the packed arguments."""
-    lines = [f"struct {name} {{"]
+def _passed(emitter: CpuEmitter) -> Iterator[tuple[Code, str, str]]:
+    """Yield the name of each parameter, its type in the packed arguments, and its type in a block."""
     for param in emitter.kernel.params:
         if isinstance(param, SizeParam):
-            lines.append(f"  {'long long' if param.bits == 64 else 'int'} {emitter.name(param.sym)};")
-        elif isinstance(param, ScalarParam):
-            lines.append(f"  {STORAGE[param.value.dtype.name]} {emitter.name(param.value)};")
+            # In a block sizes have 64 bits, so that products of them do not overflow.
+            yield emitter.name(param.sym), "long long" if param.bits == 64 else "int", "const Index"
+            continue
+        kind, name = STORAGE[param.value.dtype.name], emitter.name(param.value)
+        if isinstance(param, ScalarParam):
+            yield name, kind, f"const {kind}"
         else:
-            lines.append(f"  {_pointer(emitter, param.value)} {emitter.name(param.value)};")
-    return "\n".join([*lines, "};"])
+            written = any(param.value in (v.buffer for v in op.written) for op in emitter.kernel.walk())
+            pointer = f"{'' if written else 'const '}{kind}*"
+            yield name, pointer, f"{pointer} const"
 
 
-def _pointer(emitter: CpuEmitter, value: Value) -> str:
-    written = any(value in (v.buffer for v in op.written) for op in emitter.kernel.walk())
-    return f"{'' if written else 'const '}{STORAGE[value.dtype.name]}*"
-
-
-def _start(emitter: CpuEmitter) -> None:
+def _start(emitter: CpuEmitter, passed: Iterable[tuple[Code, str, str]]) -> None:
     """Declare arguments, block indices, and the pointers to tensors and fragments in scratch memory."""
     kernel = emitter.kernel
-    for param in kernel.params:
-        if isinstance(param, SizeParam):
-            # Sizes have 64 bits, so that products of them do not overflow.
-            name, kind = emitter.name(param.sym), "const Index"
-        elif isinstance(param, ScalarParam):
-            name, kind = emitter.name(param.value), f"const {STORAGE[param.value.dtype.name]}"
-        else:
-            name, kind = emitter.name(param.value), f"{_pointer(emitter, param.value)} const"
+    for name, _, kind in passed:
         emitter.declare(named(kind), name, code("given.{}", name), optional=True)
     rest = named("block")
     for at, axis in enumerate(kernel.grid):

@@ -13,10 +13,11 @@ from typing import Any
 
 from tilewright.ir.builder import make
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Block, For, If, Mma, Op, Reshape, Shared
+from tilewright.ir.ops import Block, Mma, Op, Reshape, Shared
 from tilewright.ir.types import Value
 from tilewright.passes.expand_mma import depth_of
 from tilewright.passes.rewrite import Rewriter, names_of, rewrite_kernel
+from tilewright.targets.cpu.linear import place_of
 from tilewright.views.transforms import Slice
 from tilewright.views.view import View
 
@@ -99,19 +100,15 @@ def _groups(block: Block, held: Mapping[Value, Shared]) -> Iterator[_Group]:
 
 def _can_meet(members: Sequence[Mma], at: Mma, block: Block) -> bool:
     """Whether every member can move to the place of one of them."""
-    place = _index(block, at)
+    place = place_of(block.ops, at)
     for member in members:
-        low, high = sorted((_index(block, member), place))
+        low, high = sorted((place_of(block.ops, member), place))
         between = [op for op in block.ops[low + 1 : high] if not any(op is other for other in members)]
         named = {value.buffer for op in Block(tuple(between)).walk() for value in op.operands}
         written = {value.buffer for op in Block(tuple(between)).walk() for value in op.written}
         if member.c in named or member.a in written or member.b in written:
             return False
     return True
-
-
-def _index(block: Block, wanted: Op) -> int:
-    return next(at for at, op in enumerate(block.ops) if op is wanted)
 
 
 def _together(kernel: Kernel, groups: Sequence[_Group]) -> list[tuple[Value, ...]]:
@@ -133,18 +130,11 @@ def _joined(block: Block, groups: Sequence[_Group], made: Mapping[tuple[Value, .
     ops: list[Op] = []
     for op in block.ops:
         group = next((group for group in groups if any(op is member for member in group.members)), None)
-        match op:
-            case _ if group is not None:
-                if op is group.at:
-                    a, b = (made[side].result for side in group.sides)
-                    ops.append(replace(group.at, a=a, b=b))
-            case For():
-                ops.append(replace(op, body=_joined(op.body, groups, made)))
-            case If():
-                then, otherwise = (_joined(part, groups, made) for part in (op.then, op.otherwise))
-                ops.append(replace(op, then=then, otherwise=otherwise))
-            case _:
-                ops.append(op)
+        if group is None:
+            ops.append(op.with_regions(lambda region: _joined(region, groups, made)))
+        elif op is group.at:
+            a, b = (made[side].result for side in group.sides)
+            ops.append(replace(group.at, a=a, b=b))
     return Block(tuple(ops))
 
 

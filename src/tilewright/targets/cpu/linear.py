@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+from tilewright.ir.ops import Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import add, expand, mul
-from tilewright.symbolic.nodes import TRUE, Cond, Expr, FloorDiv, Int, Mod, Sym
-from tilewright.symbolic.rebuilding import evaluate, slope, substitute, symbols
+from tilewright.symbolic.nodes import TRUE, Cond, FloorDiv, Int, Mod, Sym
+from tilewright.symbolic.rebuilding import evaluate, parts, slope, substitute, symbols
 from tilewright.views.questions import strides
 from tilewright.views.view import View, coordinates
 
@@ -45,7 +45,7 @@ def split_points(
     """
     found: dict[Sym, set[int]] = {coord: set() for coord in coords}
     for value in values:
-        for node in _nodes(value):
+        for node in parts(value):
             if isinstance(node, FloorDiv | Mod) and isinstance(node.right, int):
                 coord, scale = _divided(node.left)
                 if coord in found:
@@ -59,23 +59,16 @@ def split_points(
     return kept
 
 
-def _nodes(value: Any) -> Iterator[Any]:
-    if isinstance(value, tuple):
-        for part in value:
-            yield from _nodes(part)
-    elif isinstance(value, Sym):
-        yield value
-    elif isinstance(value, Expr | Cond):
-        yield value
-        for f in fields(value):  # type: ignore[arg-type]
-            yield from _nodes(getattr(value, f.name))
-
-
 def _divided(left: Int) -> tuple[Sym | None, int]:
     """The coordinate and the constant of ``coordinate`` or ``coordinate // constant``."""
     if isinstance(left, FloorDiv) and isinstance(left.left, Sym) and isinstance(left.right, int):
         return left.left, left.right
     return (left, 1) if isinstance(left, Sym) else (None, 1)
+
+
+def place_of(ops: Sequence[Op], wanted: Op) -> int:
+    """Return the place of an operation, which may equal others."""
+    return next(at for at, op in enumerate(ops) if op is wanted)
 
 
 def same_place(left: Value, right: Value) -> bool:

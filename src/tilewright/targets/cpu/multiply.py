@@ -21,7 +21,7 @@ from tilewright.symbolic.expr import equal, less_equal, prove
 from tilewright.symbolic.nodes import FALSE, TRUE, Cond
 from tilewright.targets.cpu.arch import adds_groups
 from tilewright.targets.cpu.decoding import Decoding, decoding_of
-from tilewright.targets.cpu.linear import panels, same_place
+from tilewright.targets.cpu.linear import panels, place_of, same_place
 from tilewright.targets.cpu.live import NeededExtents
 from tilewright.threads.distribution import Distribution
 
@@ -116,16 +116,10 @@ class _Uses:
 def _gathered(block: Block, uses: _Uses, extents: Mapping[Op, NeededExtents]) -> Block:
     ops: list[Op] = []
     for op in block.ops:
-        match op:
-            case Mma():
-                _join(op, ops, extents)
-            case For():
-                ops.append(replace(op, body=_gathered(op.body, uses, extents)))
-            case If():
-                then, otherwise = (_gathered(part, uses, extents) for part in (op.then, op.otherwise))
-                ops.append(replace(op, then=then, otherwise=otherwise))
-            case _:
-                ops.append(op)
+        if isinstance(op, Mma):
+            _join(op, ops, extents)
+        else:
+            ops.append(op.with_regions(lambda region: _gathered(region, uses, extents)))
     for op in [op for op in ops if isinstance(op, Multiply)]:
         _pack(op, ops, uses)
     return Block(_without_zeros(ops))
@@ -174,16 +168,12 @@ def _pack(op: Multiply, ops: list[Op], uses: _Uses) -> None:
             taken.append(copy)
         ops[:] = [one for one in ops if not any(one is other for other in own)]
     if taken:
-        ops[_place(ops, op)] = replace(op, packing=tuple(taken))
-
-
-def _place(ops: Sequence[Op], wanted: Op) -> int:
-    return next(at for at, op in enumerate(ops) if op is wanted)
+        ops[place_of(ops, op)] = replace(op, packing=tuple(taken))
 
 
 def _packing_copy(op: Multiply, product: Mma, before: Sequence[Op], uses: _Uses) -> int | None:
     """Return the index of the copy that packs operand B, if panels can be packed one by one."""
-    end = _place(before, op)
+    end = place_of(before, op)
     for at in range(end - 1, -1, -1):
         copy = before[at]
         if isinstance(copy, Reshape):
@@ -335,21 +325,15 @@ def _fused(block: Block, readers: Counter[Value]) -> Block:
     ops: list[Op] = []
     for group in _groups(block):
         spread = _distribution(group[0])
-        match group[0]:
-            case _ if spread is not None:
-                inside = Counter(value for op in group for value in set(op.read))
-                made = dict.fromkeys(made_by(op) for op in group)
-                own = {op.results[0] for op in group if isinstance(op, Elementwise | Coordinates)}
-                # A loop's next iteration may read a fragment that the group does not define, only writes.
-                stored = tuple(v for v in made if v not in own or readers[v] > inside[v])
-                ops.append(Pointwise(group, spread, stored, location=group[0].location))
-            case For() as op:
-                ops.append(replace(op, body=_fused(op.body, readers)))
-            case If() as op:
-                then, otherwise = (_fused(part, readers) for part in (op.then, op.otherwise))
-                ops.append(replace(op, then=then, otherwise=otherwise))
-            case op:
-                ops.append(op)
+        if spread is None:
+            ops.append(group[0].with_regions(lambda region: _fused(region, readers)))
+            continue
+        inside = Counter(value for op in group for value in set(op.read))
+        made = dict.fromkeys(made_by(op) for op in group)
+        own = {op.results[0] for op in group if isinstance(op, Elementwise | Coordinates)}
+        # A loop's next iteration may read a fragment that the group does not define, only writes.
+        stored = tuple(v for v in made if v not in own or readers[v] > inside[v])
+        ops.append(Pointwise(group, spread, stored, location=group[0].location))
     return Block(tuple(ops))
 
 

@@ -12,7 +12,7 @@ from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.ops import Copy, Elementwise, Fill, FragmentOp, Op
 from tilewright.ir.packed_ops import Pack, Unpack
 from tilewright.ir.types import Value
-from tilewright.symbolic.expr import add, ceil_div, floordiv, mod, mul
+from tilewright.symbolic.expr import add, ceil_div, mul
 from tilewright.symbolic.nodes import Expr, Int
 from tilewright.targets.cpu import functions
 from tilewright.targets.cpu.conversions import STORAGE, computes_in
@@ -304,16 +304,8 @@ def _loops(
 
 
 def _fragment_element(emitter: CpuEmitter, fragment: Value, at: Sequence[Int]) -> Code:
-    return code("{}[{}]", emitter.name(fragment), emitter.spell(_place(fragment, at)))
-
-
-def _place(fragment: Value, at: Sequence[Int]) -> Int:
-    """Offset of an element in the array of a one-thread fragment."""
-    place: Int = 0
-    weight = 1
-    for mode in fragment.fragment.distribution.values:
-        if mode.dim is not None:
-            digit = mod(floordiv(at[mode.dim], mode.step), mode.extent)
-            place = add(place, mul(digit, weight))
-        weight *= mode.extent
-    return place
+    return code(
+        "{}[{}]",
+        emitter.name(fragment),
+        emitter.spell(emitter.fragment_view(fragment.fragment).at(tuple(at))),
+    )
