@@ -66,11 +66,6 @@ def _signed_overflow(function: Any) -> Any:
     return compute
 
 
-def _shift_add(a: Any, b: Any, by: int) -> Any:
-    exact = (a.astype(U64) << U64(by)) + b.astype(U64)
-    return exact.astype(np.uint32), exact > U64(0xFFFFFFFF)
-
-
 def whole_quads(a: Any) -> Any:
     """Sets all four bits of each quad that has a 1."""
     unit = a.dtype.type
@@ -200,7 +195,7 @@ def _rows() -> dict[str, ScalarRow]:
     rows["s_cls_i32"] = rows["s_flbit_i32"]
     for by in range(1, 5):
         rows[f"s_lshl{by}_add_u32"] = _row(
-            "u32 = u32 u32", lambda a, b, by=by: _shift_add(a, b, by), "computed"
+            *("u32 = u32 u32", lambda a, b, by=by: carry(a.astype(U64) << U64(by), b), "computed")
         )
     for kind in ("u32", "i32"):
         rows[f"s_mul_hi_{kind}"] = _row(f"{kind} = {kind} {kind}", INTEGERS[f"v_mul_hi_{kind}"].compute)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from tilewright.arch import Arch
 from tilewright.argument_checks import is_sequence, is_whole, legal, one_of
@@ -29,10 +29,6 @@ PASS_THROUGH = "PassThrough"
 """The element operation without effect."""
 
 
-def _is_order(value: Any) -> bool:
-    return is_sequence(value) and all(map(is_whole, value)) and sorted(value) == [0, 1, 2]
-
-
 MatrixLayout: TypeAlias = str
 GemmSpecialization: TypeAlias = str
 LoopScheduler: TypeAlias = str
@@ -51,7 +47,10 @@ legal(
     lambda value: isinstance(value, str) and value.isidentifier(),
 )
 legal("VectorDim", "0, 1 or 2", "dimensions", lambda value: is_whole(value) and 0 <= value <= 2)
-legal("DimOrder", "0, 1 and 2 in any order", "orders of 0, 1 and 2", _is_order)
+legal(
+    *("DimOrder", "0, 1 and 2 in any order", "orders of 0, 1 and 2"),
+    lambda value: is_sequence(value) and all(map(is_whole, value)) and sorted(value) == [0, 1, 2],
+)
 
 
 def padded_dims(specialization: str) -> str:

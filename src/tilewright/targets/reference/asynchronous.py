@@ -21,10 +21,9 @@ from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.machine import Simulator
 from tilewright.targets.reference.meaning import REFERENCE
 from tilewright.targets.reference.state import BlockState, Pause, Steps, Visit, Warp
-from tilewright.targets.reference.tensor_cores import covered, is_issued, issue_mma, wait_mma
+from tilewright.targets.reference.tensor_cores import awaited, is_issued, issue_mma, wait_mma
 from tilewright.targets.reference.tensor_memory import (
     acquire,
-    commit_stores,
     finish_stores,
     load_box,
     store_box,
@@ -233,7 +232,8 @@ def _bulk_copy(machine: Simulator, warp: Warp, op: Copy) -> None:
 @REFERENCE.rule(ops.BulkCommit)
 def _bulk_commit(machine: Simulator, warp: Warp, op: ops.BulkCommit) -> None:
     if not warp.rank:
-        commit_stores(warp)
+        warp.stores.advance()
+        warp.landings.advance()
 
 
 @REFERENCE.rule(ops.BulkWait)
@@ -263,9 +263,7 @@ def _mma_fence(machine: Simulator, warp: Warp, op: ops.MmaFence) -> None:
     warp.fenced.update(warp.registers)
 
 
-@REFERENCE.rule(ops.MmaAsync)
-def _mma_async(machine: Simulator, warp: Warp, op: ops.MmaAsync) -> None:
-    issue_mma(machine, warp, op)
+REFERENCE.rule(ops.MmaAsync)(issue_mma)
 
 
 @REFERENCE.rule(ops.MmaCommit)
@@ -275,7 +273,8 @@ def _mma_commit(machine: Simulator, warp: Warp, op: ops.MmaCommit) -> None:
 
 @REFERENCE.rule(ops.MmaWait)
 def _mma_wait(machine: Simulator, warp: Warp, op: ops.MmaWait) -> Steps:
-    for unit, count in covered(warp, op.pending):
+    counts = {unit: number + 1 for unit, number, _ in awaited(warp, op.pending)}  # numbers rise in a unit
+    for unit, count in counts.items():
         warp.note("issued", (warp.block.rank, unit.slot), count, unit.size, op)
     if not is_issued(warp, op.pending):
         text = "the other warps of its warpgroup to issue the same MMA"

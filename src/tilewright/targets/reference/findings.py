@@ -176,21 +176,23 @@ def element_of(value: Value, offset: int) -> tuple[int, ...] | None:
 
 
 def strided_element(shape: Sequence[int], strides: Sequence[int], offset: int) -> tuple[int, ...] | None:
-    """Return the coordinate in a strided array at an offset, or None.
+    """Return the coordinate in a strided array, by the offset from its lowest address, or None.
 
     Example:
-        >>> strided_element((4, 5), (8, 1), 19)
-        (2, 3)
+        >>> strided_element((4, 5), (8, 1), 19), strided_element((4, 5), (-8, 1), 19)
+        ((2, 3), (1, 3))
         >>> strided_element((4, 5), (8, 1), 21) is None
         True
     """
     if offset < 0:
         return None
     index = [0] * len(shape)
-    for dim in sorted(range(len(shape)), key=lambda d: -strides[d]):
-        if strides[dim] > 0 and shape[dim] > 0:
-            index[dim] = min(offset // strides[dim], shape[dim] - 1)
-            offset -= index[dim] * strides[dim]
+    for dim in sorted(range(len(shape)), key=lambda d: -abs(strides[d])):
+        step = abs(strides[dim])
+        if step > 0 and shape[dim] > 0:
+            at = min(offset // step, shape[dim] - 1)
+            index[dim] = at if strides[dim] > 0 else shape[dim] - 1 - at
+            offset -= at * step
     return None if offset else tuple(index)
 
 

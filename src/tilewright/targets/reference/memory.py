@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import gcd
@@ -368,18 +368,9 @@ def array_buffer(
         exists = np.zeros(span, bool)
         np.lib.stride_tricks.as_strided(exists, array.shape, steps)[...] = True
     address = rising.__array_interface__["data"][0]
-    locate = partial(_element, array.shape, strides)
+    locate = partial(strided_element, array.shape, strides)
     history = History.blank(span) if check else None
     return Storage(owner, flat, address, True, locate, exists, history, numbers=numbers)
-
-
-def _element(shape: Sequence[int], strides: Sequence[int], number: int) -> tuple[int, ...] | None:
-    """Return the coordinate of an element from its number in address order, or None."""
-    found = strided_element(shape, [abs(step) for step in strides], number)
-    if found is None:
-        return None
-    every = zip(shape, strides, found, strict=True)
-    return tuple(extent - 1 - at if step < 0 else at for extent, step, at in every)
 
 
 def in_elements(dtype: DType, array: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -101,46 +101,35 @@ def _issue(machine: Simulator, warp: Warp, op: MmaAsync, unit: MmaUnit) -> Issue
     return Issue(op, warp.mma_group, agent, origin, fresh, a, operand(op.b, origin[1], columns))
 
 
-def covered(warp: Warp, pending: int) -> Iterator[tuple[MmaUnit, int]]:
-    """Yield the units whose MMAs a wait covers, and the number of MMAs up to the last of them."""
+def awaited(warp: Warp, pending: int) -> Iterator[tuple[MmaUnit, int, Issue]]:
+    """Yield the MMAs of a warp that a wait covers: their unit and their number there."""
     done = warp.mma_group - 1 - pending
     for unit in warp.block.units.values():
-        mine = [
-            number for number, issue in unit.issues.items() if warp in issue.parts and issue.group <= done
-        ]
-        if mine:
-            yield unit, max(mine) + 1
+        for number, issue in list(unit.issues.items()):
+            if warp in issue.parts and issue.group <= done:
+                yield unit, number, issue
 
 
 def is_issued(warp: Warp, pending: int) -> bool:
     """Return whether all warps of the warpgroup have issued the MMAs that a wait covers."""
-    done = warp.mma_group - 1 - pending
-    return all(
-        len(issue.parts) == unit.size
-        for unit in warp.block.units.values()
-        for issue in unit.issues.values()
-        if warp in issue.parts and issue.group <= done
-    )
+    return all(len(issue.parts) == unit.size for unit, _, issue in awaited(warp, pending))
 
 
 def wait_mma(machine: Simulator, warp: Warp, pending: int) -> None:
     """Execute MMAs of a warp until at most ``pending`` groups are left, and show the warp their sums."""
     done = warp.mma_group - 1 - pending
+    for unit, number, issue in awaited(warp, pending):
+        if not issue.is_done:
+            _execute(machine, issue)
+        part = issue.parts[warp]
+        if part.ahead is not None:
+            part.values, part.ahead = part.ahead, None
+        issue.waited.add(warp)
+        if len(issue.waited) == unit.size:
+            del unit.issues[number]
     for unit in warp.block.units.values():
-        if warp not in unit.issued:
-            continue
-        for number, issue in list(unit.issues.items()):
-            if issue.group > done or warp not in issue.parts:
-                continue
-            if not issue.is_done:
-                _execute(machine, issue)
-            part = issue.parts[warp]
-            if part.ahead is not None:
-                part.values, part.ahead = part.ahead, None
-            issue.waited.add(warp)
-            if len(issue.waited) == unit.size:
-                del unit.issues[number]
-        warp.agent.learn_time(Visibility.BLOCK, unit.slot, done)
+        if warp in unit.issued:
+            warp.agent.learn_time(Visibility.BLOCK, unit.slot, done)
     warp.flights = [flight for flight in warp.flights if flight.group > done]
 
 

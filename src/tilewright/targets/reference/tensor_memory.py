@@ -206,12 +206,6 @@ def _find_row_ends(machine: Simulator, warp: Warp, op: Copy, target: Storage, bo
     machine.checker.defect(Kind.OUT_OF_BOUNDS, found, reason)
 
 
-def commit_stores(warp: Warp) -> None:
-    """Close the open group of bulk stores."""
-    warp.stores.advance()
-    warp.landings.advance()
-
-
 def finish_stores(machine: Simulator, warp: Warp, pending: int) -> None:
     """Complete bulk stores until at most ``pending`` groups are left; the first lane knows."""
     done = warp.stores.time - 1 - pending

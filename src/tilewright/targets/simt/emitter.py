@@ -81,7 +81,12 @@ class SimtEmitter(Emitter):
         # Actions that keep a block's prefetch early and the uses of its registers late, by position.
         actions: list[tuple[int, Callable[[], None]]] = []
         found = prefetch(ops) if self.dialect.prefetched else None
-        if found is not None and all(map(self._has_words, found.computed)):
+        has_words = found is not None and all(
+            self.access_bytes.get(fragment, 0) >= WORD_BYTES
+            and fragment.fragment.distribution.size_values * fragment.dtype.bytes % WORD_BYTES == 0
+            for fragment in found.computed
+        )
+        if found is not None and has_words:
             actions.append((found.end, lambda: self.do(call(self.dialect.prefetched))))
             for fragment, at in found.computed.items():
                 loaded = found.loaded[fragment]
@@ -94,11 +99,6 @@ class SimtEmitter(Emitter):
             act()
             done = at
         super().block(Block(ops[done:]))
-
-    def _has_words(self, fragment: Value) -> bool:
-        """Whether the registers of a fragment are accessed by whole words."""
-        size = fragment.fragment.distribution.size_values * fragment.dtype.bytes
-        return self.access_bytes.get(fragment, 0) >= WORD_BYTES and size % WORD_BYTES == 0
 
     def _copy_words(self, fragment: Value) -> None:
         """Copy the words of a fragment to new registers, which replace it from here on.
