@@ -14,8 +14,17 @@ import pytest
 import tilewright as tw
 from tilewright.amdgcn import ListingError
 from tilewright.errors import LaunchError
-from tilewright.inspect.isa import IsaKind, IsaReport, isa_report, page, read_isa, report_of, sources
-from tilewright.inspect.isa.execution import BankCounter, Conflicts, execute_listing
+from tilewright.inspect.isa import (
+    Conflicts,
+    IsaKind,
+    IsaReport,
+    isa_report,
+    page,
+    read_isa,
+    report_of,
+    sources,
+)
+from tilewright.inspect.isa.execution import BankCounter, execute_listing
 from tilewright.inspect.isa.making import FEW, predicted
 from tilewright.inspect.isa.report import compiled_lines, holdings
 from tilewright.inspect.subject import Subject, library_gemm

@@ -25,7 +25,7 @@ from tilewright.inspect.comparison import (
 )
 from tilewright.inspect.from_files import from_file
 from tilewright.inspect.subject import Subject
-from tilewright.targets.simt.banks import Requests
+from tilewright.targets.simt.banks import Conflicts
 
 pytestmark = pytest.mark.in_turns(3)
 
@@ -77,7 +77,7 @@ def test_conflicts_of_the_optimised_gemm_are_predicted() -> None:
     assert found.stores.passes - found.stores.fewest == blocks * steps * 16 * 4
     assert found.loads.passes == found.loads.fewest
     assert found.matrix_loads.passes == found.matrix_loads.fewest
-    assert found.stores.instructions == blocks * (steps * (32 + 16) + 512)
+    assert found.stores.accesses == blocks * (steps * (32 + 16) + 512)
     assert with_derived(predicted_figures(found))[CONFLICTS] == blocks * steps * 16 * 4
 
 
@@ -85,10 +85,10 @@ def test_matrix_stores_are_counted_apart() -> None:
     """What `stmatrix` stores of C takes a fourth of the instructions, and no other figure changes."""
     plain = traffic("04_optimized_gemm.py:LARGE", SHAPE)
     matrices = traffic("04_optimized_gemm.py:LARGE", SHAPE, arch="sm_90a")
-    fewer = plain.stores.instructions - matrices.stores.instructions
-    assert fewer == 4 * matrices.matrix_stores.instructions == 6 * 512
+    fewer = plain.stores.accesses - matrices.stores.accesses
+    assert fewer == 4 * matrices.matrix_stores.accesses == 6 * 512
     assert plain.all.passes == matrices.all.passes
-    assert plain.matrix_stores == Requests()
+    assert plain.matrix_stores == Conflicts()
     assert (matrices.loads, matrices.matrix_loads) == (plain.loads, plain.matrix_loads)
 
 
@@ -98,8 +98,8 @@ def test_asynchronous_copies_are_counted_apart() -> None:
     serial = traffic("07_three_levels_gemm.py:serial", "256x256x64", *constants)
     buffered = traffic("07_three_levels_gemm.py:buffered", "256x256x64", *constants)
     blocks, steps, each = 4, 2, 2 * 16
-    assert serial.stores == Requests(each, 4 * each, 4 * each) * (blocks * steps)
-    copied = Requests(each, 4 * each, 4 * each) * (blocks * (steps + 1))
+    assert serial.stores == Conflicts(each, 4 * each, 4 * each) * (blocks * steps)
+    copied = Conflicts(each, 4 * each, 4 * each) * (blocks * (steps + 1))
     assert buffered == SharedTraffic(matrix_loads=serial.matrix_loads, async_copies=copied)
     # Nor are sums with them predicted: how their data arrives is not known.
     assert {ASYNC_PASSES, PASSES, FEWEST}.isdisjoint(predicted_figures(buffered))
@@ -111,13 +111,13 @@ def test_narrow_matrix_loads_take_fewer_passes() -> None:
     mma = "mma=tw.TiledMma(tw.atoms.MMA_F16, warps=(1, 1), repeats=(1, 1))"
     constants = ("tile=(16, 8, 16)", "threads=(8, 2)", mma, "vector=8")
     found = traffic("02_basic_gemm.py:basic_gemm", "16x8x16", *constants)
-    assert found.matrix_loads.instructions == 2
+    assert found.matrix_loads.accesses == 2
     assert found.matrix_loads.fewest == 4 + 2
 
 
-def served(instructions: int, wavefronts: int = 4) -> Requests:
+def served(instructions: int, wavefronts: int = 4) -> Conflicts:
     """Instructions without a conflict."""
-    return Requests(instructions, instructions * wavefronts, instructions * wavefronts)
+    return Conflicts(instructions, instructions * wavefronts, instructions * wavefronts)
 
 
 def test_persistent_blocks_and_roles() -> None:
@@ -196,9 +196,9 @@ def of(program: Any, m: int, n: int) -> SharedTraffic:
 def test_half_a_warp_asks_for_half() -> None:
     """Accesses of 16 bytes are served eight lanes at a time: a warp in four parts, half a warp in two."""
     found = of(one_and_a_half_warps, 48, 32)
-    assert found.stores.instructions == 4 * 2
+    assert found.stores.accesses == 4 * 2
     assert found.stores.fewest == 4 * (4 + 2)
-    assert found.loads.instructions == 3 * 2
+    assert found.loads.accesses == 3 * 2
     assert found.loads.fewest == 3 * (4 + 4)
 
 

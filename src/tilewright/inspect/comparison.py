@@ -20,7 +20,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy, Op
 from tilewright.runtime.binding import Binding
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.targets.simt.banks import Requests, in_shared, requests
+from tilewright.targets.simt.banks import Conflicts, conflicts_of, in_shared
 from tilewright.targets.target import CUDA
 
 # ----------------------------------------------------------------
@@ -203,12 +203,12 @@ def _rows(text: str) -> Iterator[dict[str, str]]:
 # Predicted from the IR: instructions, passes over the banks, and conflicts in shared memory.
 
 
-NONE = Requests()
+NONE = Conflicts()
 
 
 @dataclass(frozen=True)
 class SharedTraffic:
-    """Requests of all warps of a launch to shared memory.
+    """Accesses of all warps of a launch to shared memory, and their bank conflicts.
 
     Args:
         loads: loads into registers, without ``ldmatrix``.
@@ -218,15 +218,15 @@ class SharedTraffic:
         async_copies: writes of ``cp.async``.
     """
 
-    loads: Requests = NONE
-    matrix_loads: Requests = NONE
-    stores: Requests = NONE
-    matrix_stores: Requests = NONE
-    async_copies: Requests = NONE
+    loads: Conflicts = NONE
+    matrix_loads: Conflicts = NONE
+    stores: Conflicts = NONE
+    matrix_stores: Conflicts = NONE
+    async_copies: Conflicts = NONE
 
     @property
-    def all(self) -> Requests:
-        """All requests together."""
+    def all(self) -> Conflicts:
+        """All accesses together."""
         return sum((getattr(self, part.name) for part in fields(self)), NONE)
 
 
@@ -252,10 +252,10 @@ def predicted_traffic(kernel: Kernel, binding: Binding) -> SharedTraffic:
         assert isinstance(op, Copy)
         by_matrix = "matrix_" * (op.engine == "matrix")
         if in_shared(op.source):
-            totals[f"{by_matrix}loads"] += requests(op, op.source) * times
+            totals[f"{by_matrix}loads"] += conflicts_of(op, op.source) * times
         if in_shared(op.target):
             name = "async_copies" if op.engine == "async" else f"{by_matrix}stores"
-            totals[name] += requests(op, op.target) * times
+            totals[name] += conflicts_of(op, op.target) * times
     return SharedTraffic(**totals)
 
 
@@ -362,8 +362,8 @@ def predicted_figures(traffic: SharedTraffic) -> dict[str, float]:
         (traffic.stores, STORES, STORE_PASSES),
         (traffic.matrix_stores, MATRIX_STORES, MATRIX_STORE_PASSES),
     ):
-        found |= {instructions: asked.instructions, passes: asked.passes}
-    if traffic.async_copies.instructions:
+        found |= {instructions: asked.accesses, passes: asked.passes}
+    if traffic.async_copies.accesses:
         return found
     return found | {ASYNC_PASSES: 0, PASSES: traffic.all.passes, FEWEST: traffic.all.fewest}
 

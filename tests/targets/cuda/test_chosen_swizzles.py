@@ -19,7 +19,7 @@ from tilewright.passes.memory_instructions import resolve_vectors
 from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets import cuda
 from tilewright.targets.cuda.emit import choose_engines
-from tilewright.targets.simt.banks import in_shared, requests
+from tilewright.targets.simt.banks import conflicts_of, in_shared
 from tilewright.threads.distribution import Distribution
 from tilewright.views.view import View
 
@@ -56,7 +56,7 @@ def conflicts(kernel: Kernel) -> Iterator[tuple[str, list[int], float]]:
                 continue
             view, spread, vector, size = value.tensor.view, op.spread, op.vector or 1, value.dtype.bytes
             reads = value is op.source
-            asked, width, how = requests(op, value), vector * size, op.matrices
+            asked, width, how = conflicts_of(op, value), vector * size, op.matrices
             if how is not None:  # each lane names a row of 16 bytes
                 spread, vector, width = Distribution(spread.shape, how.lanes, how.values), 1, ROW_BYTES
             found = [degree(first_bytes, width) for first_bytes in warps(view, spread, vector, size)]

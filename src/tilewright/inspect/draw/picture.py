@@ -59,29 +59,8 @@ def of_fraction(fraction: float) -> str:
     return mixed(_SCALE[at + 1], _SCALE[at], place - at)
 
 
-def contrast(colour: str, other: str) -> float:
-    """Return the contrast ratio of two colours, from 1 to 21; text is readable from 4.5 on.
-
-    Source: WCAG 2.2, "contrast ratio".
-
-    Example:
-        >>> round(contrast("#000000", "#ffffff"))
-        21
-    """
-    high, low = sorted((_luminance(colour), _luminance(other)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
-
-
 def _channels(colour: str) -> tuple[int, int, int]:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
-
-
-def _luminance(colour: str) -> float:
-    linear = [
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
-        for part in (channel / 255 for channel in _channels(colour))
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 # ---------------------------------------------------------------- marks

@@ -30,9 +30,9 @@ from dataclasses import dataclass
 
 from tilewright.arch import Rates
 from tilewright.errors import LaunchError
-from tilewright.inspect.isa.execution import Conflicts
 from tilewright.inspect.isa.instructions import IsaKind, IsaLine
 from tilewright.inspect.isa.reading import Isa
+from tilewright.targets.simt.banks import Conflicts
 
 MATRIX_CORES = "mfma"
 """Feature of architectures whose matrix instructions run at the same time as vector instructions."""

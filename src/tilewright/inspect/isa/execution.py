@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,32 +15,8 @@ from tilewright.ir.kernel import ScalarParam, SizeParam, TensorParam, passed_par
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.binding import bind, number
 from tilewright.runtime.executable import Executable
+from tilewright.targets.simt.banks import Conflicts
 from tilewright.threads.banks import bank_passes, lanes_together, served_together
-
-
-@dataclass(frozen=True)
-class Conflicts:
-    """Bank conflicts of one instruction, over all waves.
-
-    Args:
-        accesses: number of accesses of waves.
-        passes: passes over the banks.
-        fewest: passes without conflicts.
-    """
-
-    accesses: int = 0
-    passes: int = 0
-    fewest: int = 0
-
-    @property
-    def factor(self) -> float:
-        """Passes per necessary pass; 1 without conflicts."""
-        return self.passes / self.fewest if self.fewest else 1.0
-
-    def __add__(self, other: Conflicts) -> Conflicts:
-        return Conflicts(
-            self.accesses + other.accesses, self.passes + other.passes, self.fewest + other.fewest
-        )
 
 
 def execute_listing(

@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.amdgcn import ListingError
 from tilewright.arch import Arch
 from tilewright.errors import LaunchError
-from tilewright.inspect.isa.execution import BankCounter, Conflicts, execute_listing
+from tilewright.inspect.isa.execution import BankCounter, execute_listing
 from tilewright.inspect.isa.instructions import IsaKind, IsaLine
 from tilewright.inspect.isa.reading import Isa, isa_of, read_isa
 from tilewright.inspect.isa.report import InstructionSource, IsaReport, compiled_lines, sources
@@ -21,7 +21,7 @@ from tilewright.runtime.device import cubin, cubin_with_lines
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.hip import listing_with_lines
 from tilewright.runtime.nvrtc import disassemble, find_nvdisasm
-from tilewright.targets.simt.banks import Requests, asked_by_descriptor, in_shared, requests
+from tilewright.targets.simt.banks import Conflicts, asked_by_descriptor, conflicts_of, in_shared
 from tilewright.targets.target import CUDA, HIP, target_named
 
 # ----------------------------------------------------------------
@@ -273,11 +273,10 @@ def predicted(isa: Isa, known: Mapping[int, InstructionSource]) -> dict[int, Con
     for line in isa.whole.of(*_SHARED, IsaKind.MATRIX):
         op = known[line.line].op if line.line in known else None
         if isinstance(op, MmaAsync) and line.kind is IsaKind.MATRIX:
-            asked = sum((asked_by_descriptor(one) for one in (op.a, op.b) if one.is_tensor), Requests())
-            found[line.line] = Conflicts(asked.instructions, asked.passes, asked.fewest)
+            operands = (one for one in (op.a, op.b) if one.is_tensor)
+            found[line.line] = sum(map(asked_by_descriptor, operands), Conflicts())
         elif isinstance(op, Copy) and is_by_threads(op):
             value = op.source if line.kind is IsaKind.SHARED_LOAD else op.target
             if in_shared(value):
-                asked = requests(op, value)
-                found[line.line] = Conflicts(asked.instructions, asked.passes, asked.fewest)
+                found[line.line] = conflicts_of(op, value)
     return found

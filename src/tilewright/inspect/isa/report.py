@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from tilewright.inspect.isa.execution import Conflicts
 from tilewright.inspect.isa.instructions import Body, IsaKind, IsaLine, ListingLoop
 from tilewright.inspect.isa.reading import LOADS, Isa
 from tilewright.ir.copies import is_bulk
@@ -17,6 +16,7 @@ from tilewright.ir.op import Op
 from tilewright.ir.ops import Copy, For
 from tilewright.symbolic.expr import product
 from tilewright.targets.rules import EmittedText
+from tilewright.targets.simt.banks import Conflicts
 
 # ----------------------------------------------------------------
 # Sources of instructions: operation, arrays, author's line.

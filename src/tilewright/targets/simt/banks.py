@@ -214,30 +214,35 @@ def _once_per_pair(access: WarpAccess) -> WarpAccess:
 
 
 @dataclass(frozen=True)
-class Requests:
-    """Requests of warps to shared memory.
+class Conflicts:
+    """Bank conflicts of accesses of warps to shared memory.
 
     Args:
-        instructions: instructions of the warps.
-        passes: predicted passes over the banks.
+        accesses: number of accesses.
+        passes: passes over the banks.
         fewest: passes without a conflict; accesses wider than 4 bytes, and ``ldmatrix``, take several.
     """
 
-    instructions: int = 0
+    accesses: int = 0
     passes: int = 0
     fewest: int = 0
 
-    def __add__(self, other: Requests) -> Requests:
-        return Requests(
-            self.instructions + other.instructions, self.passes + other.passes, self.fewest + other.fewest
+    @property
+    def factor(self) -> float:
+        """Passes per necessary pass; 1 without conflicts."""
+        return self.passes / self.fewest if self.fewest else 1.0
+
+    def __add__(self, other: Conflicts) -> Conflicts:
+        return Conflicts(
+            self.accesses + other.accesses, self.passes + other.passes, self.fewest + other.fewest
         )
 
-    def __mul__(self, times: int) -> Requests:
-        return Requests(self.instructions * times, self.passes * times, self.fewest * times)
+    def __mul__(self, times: int) -> Conflicts:
+        return Conflicts(self.accesses * times, self.passes * times, self.fewest * times)
 
 
-def requests(op: Copy, value: Value) -> Requests:
-    """Return the requests of all warps to shared memory in a copy.
+def conflicts_of(op: Copy, value: Value) -> Conflicts:
+    """Return the bank conflicts of a copy by all warps.
 
     Args:
         op: a copy of a lowered kernel.
@@ -249,7 +254,7 @@ def requests(op: Copy, value: Value) -> Requests:
         parts = _parts(_offsets(view, table), True, CHUNK_BYTES, element_bytes)
         # With fewer than four matrices the other lanes repeat addresses, which causes no requests.
         found = int(bank_passes(parts, CHUNK_BYTES).sum()) * how.count // 4
-        return Requests(len(parts) // 4, found, len(parts) // 4 * how.count)
+        return Conflicts(len(parts) // 4, found, len(parts) // 4 * how.count)
     vector = op.vector or widest_vector(op)
     offsets, width = _offsets(view, op.spread.table[:, ::vector]), vector * element_bytes
     active = np.ones(op.spread.size_threads, dtype=bool)
@@ -258,11 +263,11 @@ def requests(op: Copy, value: Value) -> Requests:
         active = np.asarray(evaluate(first_copy(op.spread, thread), {thread: np.arange(len(active))}))
     warps = sum(bool(active[lane : lane + BANKS].any()) for lane in range(0, len(active), BANKS))
     parts = _parts(offsets, active, width, element_bytes)
-    return Requests(warps * len(offsets), int(bank_passes(parts, width).sum()), len(parts))
+    return Conflicts(warps * len(offsets), int(bank_passes(parts, width).sum()), len(parts))
 
 
-def asked_by_descriptor(value: Value) -> Requests:
-    """Return the requests of a matrix engine that reads a whole operand by a descriptor.
+def asked_by_descriptor(value: Value) -> Conflicts:
+    """Return the bank conflicts of a matrix engine that reads a whole operand by a descriptor.
 
     It reads core matrices of eight rows of 16 bytes; one matrix can fill all banks once.
 
@@ -283,7 +288,7 @@ def asked_by_descriptor(value: Value) -> Requests:
     rows[0, :, 1 - along] = np.arange(CORE_ROWS)
     offsets = _offsets(view, (cores + rows).swapaxes(0, 1))
     found = int(bank_passes(offsets * element_bytes, CHUNK_BYTES).sum())
-    return Requests(1, found, len(offsets))
+    return Conflicts(1, found, len(offsets))
 
 
 def _parts(offsets: Offsets, active: Any, width: int, element_bytes: int) -> Offsets:
@@ -316,7 +321,7 @@ def passes_per_access(op: Copy) -> float | None:
     Returns:
         The number of the worse side, or None if neither side is in shared memory.
     """
-    sides = [requests(op, value) for value in (op.source, op.target) if in_shared(value)]
+    sides = [conflicts_of(op, value) for value in (op.source, op.target) if in_shared(value)]
     return max((side.passes / side.fewest for side in sides), default=None)
 
 
