@@ -21,7 +21,7 @@ from tilewright.runtime.native import compile_library, host_arch, processor_name
 from tilewright.runtime.shortcut_table import InlineLaunch
 from tilewright.runtime.workers import POOL_SOURCE, Launcher, Scratch
 from tilewright.targets import cpu
-from tilewright.targets.cpu.spelling import waits
+from tilewright.targets.cpu.legality import waits
 from tilewright.targets.rules import EmittedText
 from tilewright.targets.target import CPU, HOST
 

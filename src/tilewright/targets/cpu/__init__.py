@@ -2,7 +2,7 @@
 
 from tilewright.arch import PROCESSORS
 from tilewright.targets.cpu.emit import PASSES, emit, lower
-from tilewright.targets.cpu.legality import violations
-from tilewright.targets.cpu.spelling import CPU_RULES, why_stuck
+from tilewright.targets.cpu.legality import violations, why_stuck
+from tilewright.targets.cpu.spelling import CPU_RULES
 
 __all__ = ["CPU_RULES", "PASSES", "PROCESSORS", "emit", "lower", "violations", "why_stuck"]

@@ -13,11 +13,12 @@ from tilewright.targets.cpu.conversions import STORAGE, TYPEDEFS
 from tilewright.targets.cpu.copies import pair
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
 from tilewright.targets.cpu.feed import feed_micro_kernels
+from tilewright.targets.cpu.legality import waits
 from tilewright.targets.cpu.live import needed, reach, read_of_copies
 from tilewright.targets.cpu.multiply import fuse, gather
 from tilewright.targets.cpu.prelude import MACROS, SNIPPETS, prelude
 from tilewright.targets.cpu.sequential import drop_threads
-from tilewright.targets.cpu.spelling import CPU_RULES, waits
+from tilewright.targets.cpu.spelling import CPU_RULES
 from tilewright.targets.rules import EmittedText
 from tilewright.targets.statements import Code, Printer, code, named, tidy, used
 from tilewright.targets.target import CPU

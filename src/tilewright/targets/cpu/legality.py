@@ -8,10 +8,11 @@ from tilewright.arch import Arch
 from tilewright.errors import Violation
 from tilewright.ir import async_ops, copies
 from tilewright.ir.copies import BULK_VERBS, is_bulk
+from tilewright.ir.deadlocks import first_wait
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Elementwise, Mma, Op
+from tilewright.ir.signal_ops import Await
 from tilewright.ir.types import ScalarType, Value
-from tilewright.targets.cpu.spelling import endless_waits
 from tilewright.targets.target import CPU
 
 INSTEAD: dict[str, str] = {
@@ -77,3 +78,36 @@ def _operation(op: Op) -> Iterator[Violation]:
             f"the cpu target moves {complex_dtype} but does not compute with it",
             f"two {complex_dtype.component}",
         )
+
+
+# ---------------------------------------------------------------- counters between blocks
+#
+# A block may wait only for blocks with lower numbers.  Threads take blocks in order, so those have started,
+# and the lowest running block never waits.  A wait for a higher number may never end: if all threads wait for
+# some seconds, the launch stops with an error that names the line.
+
+
+ORDER = "blocks run in order, and on a CPU a block may wait only for blocks of lower numbers"
+
+
+def waits(kernel: Kernel) -> list[Await]:
+    """Return the waits of a kernel, in program order."""
+    return [op for op in kernel.walk() if isinstance(op, Await)]
+
+
+def endless_waits(kernel: Kernel) -> Iterator[Violation]:
+    """Yield a wait that never ends: one of the first block, which has no block before it."""
+    op = first_wait(kernel)
+    if op is not None:
+        text = f"the first block waits until {op.counter} is {op.value}; {ORDER}"
+        yield op.violation("counter", text, "a wait for 0 in the first block, or a GPU")
+
+
+def why_stuck(kernel: Kernel, number: int) -> str:
+    """Return the message for a launch whose wait with this number did not end."""
+    op: Op = waits(kernel)[number - 1]
+    where = "" if op.location is None else f"\n{op.location.excerpt()}"
+    return (
+        f"kernel {kernel.name}: all threads that run blocks waited, and none can go on; {ORDER}: "
+        f"nearest legal choice: number the blocks so that each waits for those before it{where}"
+    )

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from tilewright.errors import Violation
-from tilewright.ir.deadlocks import first_wait
 from tilewright.ir.fragment_ops import Coordinates, ReduceOp
-from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import (
     AsyncCommit,
     AsyncWait,
@@ -28,6 +23,7 @@ from tilewright.ir.types import Value
 from tilewright.targets.cfamily import C_RULES
 from tilewright.targets.cpu.copies import Twins, emit_copy, emit_redistribute, emit_twins
 from tilewright.targets.cpu.emitter import CpuEmitter
+from tilewright.targets.cpu.legality import waits
 from tilewright.targets.cpu.micro import emit_mma, emit_multiply
 from tilewright.targets.cpu.multiply import Multiply, Pointwise
 from tilewright.targets.cpu.pointwise import emit_pack, emit_pointwise, emit_scalar, emit_unpack
@@ -66,13 +62,6 @@ def _no_text(emitter: CpuEmitter, op: Op) -> None:
 
 
 # ---------------------------------------------------------------- counters between blocks
-#
-# A block may wait only for blocks with lower numbers.  Threads take blocks in order, so those have started,
-# and the lowest running block never waits.  A wait for a higher number may never end: if all threads wait for
-# some seconds, the launch stops with an error that names the line.
-
-
-ORDER = "blocks run in order, and on a CPU a block may wait only for blocks of lower numbers"
 
 
 @CPU_RULES.rule(Signal)
@@ -115,26 +104,3 @@ def _reset(emitter: CpuEmitter, op: Reset) -> None:
 
 def _address(emitter: CpuEmitter, counter: Value) -> Code:
     return code("{} + {}", emitter.name(counter.buffer), emitter.spell(counter.tensor.view.offset, True))
-
-
-def waits(kernel: Kernel) -> list[Await]:
-    """Return the waits of a kernel, in program order."""
-    return [op for op in kernel.walk() if isinstance(op, Await)]
-
-
-def endless_waits(kernel: Kernel) -> Iterator[Violation]:
-    """Yield a wait that never ends: one of the first block, which has no block before it."""
-    op = first_wait(kernel)
-    if op is not None:
-        text = f"the first block waits until {op.counter} is {op.value}; {ORDER}"
-        yield op.violation("counter", text, "a wait for 0 in the first block, or a GPU")
-
-
-def why_stuck(kernel: Kernel, number: int) -> str:
-    """Return the message for a launch whose wait with this number did not end."""
-    op: Op = waits(kernel)[number - 1]
-    where = "" if op.location is None else f"\n{op.location.excerpt()}"
-    return (
-        f"kernel {kernel.name}: all threads that run blocks waited, and none can go on; {ORDER}: "
-        f"nearest legal choice: number the blocks so that each waits for those before it{where}"
-    )

@@ -12,10 +12,10 @@ from tilewright.ir.copies import BULK_VERBS, Copy, is_in_background
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Mma, Op
 from tilewright.passes.memory_instructions import matrices_of
-from tilewright.targets.atoms import TENSOR_CORE, is_listed
+from tilewright.targets.atoms import TENSOR_CORE
 from tilewright.targets.cuda.prelude import DIALECT
 from tilewright.targets.nvidia import ARCHITECTURES
-from tilewright.targets.simt.legality import beyond
+from tilewright.targets.simt.legality import beyond, not_executed
 from tilewright.targets.target import CUDA
 
 # ---------------------------------------------------------------- registers that roles set
@@ -102,7 +102,9 @@ def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
 
 def _operation(op: Op, arch: Arch) -> Iterator[Violation]:
     if isinstance(op, Mma):
-        yield from _atom(op, arch)
+        nearest = TENSOR_CORE.get(op.mma.atom.a_dtype.name)
+        usable = None if nearest is None or nearest.feature not in arch.features else nearest
+        yield from not_executed(op, arch, usable)
     elif op.verb in SINCE_SM_90 and "sm_90" not in arch.features:
         yield op.violation("target", f"{arch.name} has no {op.verb}", "sm_90a")
     elif is_in_background(op) and "cp_async" not in arch.features:
@@ -112,17 +114,3 @@ def _operation(op: Op, arch: Arch) -> Iterator[Violation]:
         text = f"{arch.name} moves no matrices of 8 rows of 16 bytes from {op.source} to {op.target}"
         if how is None:
             yield op.violation("engine", text, "engine='direct', or no engine= to let the target choose")
-
-
-def _atom(op: Mma, arch: Arch) -> Iterator[Violation]:
-    atom = op.mma.atom
-    if not is_listed(atom) or (atom.feature and atom.feature not in arch.features):
-        nearest = TENSOR_CORE.get(atom.a_dtype.name)
-        usable = nearest is not None and nearest.feature in arch.features and nearest != atom
-        yield op.violation(
-            "atom",
-            f"{arch.name} does not execute {atom}",
-            nearest.name if usable and nearest is not None else f"fma({atom.a_dtype.component})",
-        )
-    elif max(atom.a_dtype.components, atom.b_dtype.components, atom.c_dtype.components) > 1:
-        yield op.violation("atom", f"{atom} multiplies complex numbers", f"fma({atom.a_dtype.component})")

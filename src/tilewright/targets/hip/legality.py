@@ -11,10 +11,9 @@ from tilewright.ir.copies import BULK_VERBS, Copy
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Mma, Op
 from tilewright.targets.amd import ARCHITECTURES
-from tilewright.targets.atoms import is_listed
 from tilewright.targets.hip.prelude import DIALECT
 from tilewright.targets.matrix_cores import nearest
-from tilewright.targets.simt.legality import beyond
+from tilewright.targets.simt.legality import beyond, not_executed
 from tilewright.targets.target import CUDA, HIP, REFERENCE
 
 NOT_ON_AMD = {op.name for op in ASYNC_OPS} - {Role.name, RoleBarrier.name} | {*BULK_VERBS}
@@ -37,7 +36,8 @@ def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
 
 def _operation(op: Op, arch: Arch, threads: int) -> Iterator[Violation]:
     if isinstance(op, Mma):
-        yield from _atom(op, arch)
+        atom = op.mma.atom
+        yield from not_executed(op, arch, nearest(atom.a_dtype, atom.c_dtype, arch.features))
     elif op.verb in NOT_ON_AMD:
         others = f"target {CUDA.name} or {REFERENCE.name}"
         yield op.violation("target", f"{arch.name} has no {op.verb}", others)
@@ -55,13 +55,3 @@ def _operation(op: Op, arch: Arch, threads: int) -> Iterator[Violation]:
     elif isinstance(op, Copy) and op.engine == "matrix":
         text = f"{arch.name} has no matrix copy from {op.source} to {op.target}"
         yield op.violation("engine", text, "engine='direct', or no engine= to let the target choose")
-
-
-def _atom(op: Mma, arch: Arch) -> Iterator[Violation]:
-    atom = op.mma.atom
-    if not is_listed(atom) or (atom.feature and atom.feature not in arch.features):
-        usable = nearest(atom.a_dtype, atom.c_dtype, arch.features)
-        instead = f"fma({atom.a_dtype.component})" if usable is None or usable == atom else usable.name
-        yield op.violation("atom", f"{arch.name} does not execute {atom}", instead)
-    elif max(atom.a_dtype.components, atom.b_dtype.components, atom.c_dtype.components) > 1:
-        yield op.violation("atom", f"{atom} multiplies complex numbers", f"fma({atom.a_dtype.component})")

@@ -11,9 +11,11 @@ from tilewright.ir.async_ops import Role
 from tilewright.ir.copies import Copy
 from tilewright.ir.fragment_ops import ReduceOp
 from tilewright.ir.kernel import Kernel
+from tilewright.ir.mma import MmaAtom
 from tilewright.ir.ops import Elementwise, For, FragmentOp, Mma, Op, Shared
 from tilewright.ir.types import Value
 from tilewright.passes.shared_plan import plan_shared
+from tilewright.targets.atoms import is_listed
 from tilewright.targets.simt.dialect import SimtDialect
 
 # ----------------------------------------------------------------
@@ -188,3 +190,20 @@ def _operation(op: Op, arch: Arch, dialect: SimtDialect) -> Iterator[Violation]:
             yield op.violation(
                 "dtype", f"{op.function} of {bad[0]} is not available", f"two {bad[0].component}"
             )
+
+
+def not_executed(op: Mma, arch: Arch, usable: MmaAtom | None) -> Iterator[Violation]:
+    """Yield a violation if an architecture does not execute a multiply's atom, or its complex numbers.
+
+    Args:
+        op: the multiply.
+        arch: the architecture.
+        usable: the nearest matrix instruction of the architecture; None if there is none.
+    """
+    atom = op.mma.atom
+    lanes = f"fma({atom.a_dtype.component})"
+    if not is_listed(atom) or (atom.feature and atom.feature not in arch.features):
+        instead = lanes if usable is None or usable == atom else usable.name
+        yield op.violation("atom", f"{arch.name} does not execute {atom}", instead)
+    elif max(atom.a_dtype.components, atom.b_dtype.components, atom.c_dtype.components) > 1:
+        yield op.violation("atom", f"{atom} multiplies complex numbers", lanes)
