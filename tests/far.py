@@ -1,11 +1,13 @@
-"""Arrays with more than 2**31 elements between the first and the last, of which little memory is there.
+"""Arrays in memory of their own: with more than 2**31 elements from the first to the last, or between guards.
 
 Pages that nobody touches take no memory: an address space that nobody reserves holds arrays whose rows lie
-gigabytes apart.
+gigabytes apart.  Arrays between guards touch a page that nobody may access, so that a load or store past them
+ends the process.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from collections.abc import Sequence
 from typing import Any
@@ -52,3 +54,32 @@ def far(shape: Sequence[int], kind: tw.DType, column: bool = False) -> np.ndarra
     memory = np.frombuffer(mmap.mmap(-1, reach * kind.bytes, flags=flags), kind.numpy)
     made = as_strided(memory, order, [step * kind.bytes for step in steps])
     return made.swapaxes(-1, -2) if column else made
+
+
+def guarded(
+    shape: tuple[int, int], kind: np.dtype[Any], *, row_step: int, column: bool = False, at_end: bool = True
+) -> np.ndarray[Any, Any]:
+    """A matrix of ones that ends where a page without access begins, or begins after one.
+
+    Args:
+        shape: rows and columns.
+        kind: the dtype.
+        row_step: elements from a row to the next, or for columns in memory from a column to the next.
+        column: whether the columns are contiguous.
+        at_end: whether the page follows the matrix; else it comes before.
+    """
+    rows, columns = shape[::-1] if column else shape
+    reach = max((rows - 1) * row_step + columns, 0) * kind.itemsize
+    page = mmap.PAGESIZE
+    inner = max(-(-reach // page), 1) * page
+    memory = mmap.mmap(-1, inner + 2 * page)
+    whole = np.frombuffer(memory, np.uint8)
+    for at in (0, page + inner):
+        protect = ctypes.CDLL(None, use_errno=True).mprotect
+        none = protect(ctypes.c_void_p(whole.ctypes.data + at), ctypes.c_size_t(page), 0)
+        assert none == 0, ctypes.get_errno()
+    start = page + (inner - reach if at_end else 0)
+    flat = whole[start : start + reach].view(kind)
+    made = as_strided(flat, (rows, columns), (row_step * kind.itemsize, kind.itemsize))
+    made[...] = 1
+    return made.T if column else made

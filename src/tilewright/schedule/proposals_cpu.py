@@ -31,6 +31,13 @@ TOLERANCE = 1.01
 PACK_ROW, PACK_COLUMN, WAKE = 28, 14, 300_000
 """Costs in multiply-adds of the micro-kernel: to pack an element of A or B, and to wake a second thread."""
 
+COPIED, TURNED, SWAP_GAIN = 4, 12, 1.1
+"""Costs in multiply-adds of the micro-kernel: to copy an element that is in the caches, and to copy it to a
+transposed place; and how much faster the transposed product must be to be chosen."""
+
+FEW_IN_PLACE = {True: 2, False: 4}
+"""Rows of A up to which B is read once, where it lies, by whether its columns are contiguous."""
+
 WHOLE_ROWS, WHOLE_COLUMNS = 6, 16
 """Rows and columns of the part of a tile that is multiplied at once."""
 
@@ -65,9 +72,13 @@ def candidates(question: Question) -> Iterator[Candidate]:
     """
     yield from _small(question)
     yield from _few_rows(question)
-    flow = question.form.flow
-    reduces = any(isinstance(node, Reduce) for node in flow.walk())
-    balanced = not (question.stores_lines or reduces or flow.grouped is not None)
+    yield from _transposed(question)
+    yield from _tiles(question)
+
+
+def _tiles(question: Question) -> Iterator[Candidate]:
+    """The tile with the least estimated time, then all others in the order of their estimates."""
+    balanced = not question.stores_lines and question.form.flow.grouped is None and not _reduces(question)
     shape, threads = question.shape, question.processors
     chosen = tile_for(shape, threads, question.covered, balanced=balanced)
     start = START if question.items > 1 else 0
@@ -76,7 +87,8 @@ def candidates(question: Question) -> Iterator[Candidate]:
         for tile in (chosen, *tiles_for(question.covered))
     }
     rule = "the largest tile whose estimated time is close to the shortest"
-    yield Candidate(_schedule(question, chosen, balanced=balanced), times.pop(chosen), rule)
+    made = _schedule(question, chosen, balanced=balanced)
+    yield Candidate(made, times.pop(chosen), rule)
     for tile, time in sorted(times.items(), key=lambda pair: (pair[1], pair[0])):
         against = []
         for extent, side, sides, name in zip(shape, tile, (ROWS, COLUMNS), ("rows", "columns"), strict=False):
@@ -85,6 +97,68 @@ def candidates(question: Question) -> Iterator[Candidate]:
                 against.append(f"a tile of {smaller} {name} already covers all {extent}")
         made = _schedule(question, tile, balanced=balanced)
         yield Candidate(made, time, "another tile", tuple(against[:1]))
+
+
+def _reduces(question: Question) -> bool:
+    """Whether the result is reduced along rows or columns."""
+    return any(isinstance(node, Reduce) for node in question.form.flow.walk())
+
+
+def _is_in_place(question: Question) -> bool:
+    """Whether micro-kernels may read operands from their arrays."""
+    form = question.form
+    dtypes = [one.view.dtype for one in form.factors]
+    are_plain = all(one.is_plain for one in form.factors)
+    are_floats = all(one.is_float and one.computed == one for one in dtypes)
+    return form.is_single and are_plain and are_floats and form.precision == "exact"
+
+
+def _transposed(question: Question) -> Iterator[Candidate]:
+    """The transposed product, if it fills micro-tiles better, or transposes fewer elements.
+
+    It has the same bits, because the products of an element are added in the same order.
+    """
+    form, other = question.form, question.transposed()
+    is_dense = form.flow.grouped is None and not form.lists and not question.stores_lines
+    if not (_is_in_place(question) and is_dense) or _reduces(question):
+        return
+    lanes = max(question.arch.vector_bytes // question.dtype.bytes, 1)
+    here = way_time(question.shape, question.majors, lanes, along_rows=True)
+    there = way_time(other.shape, other.majors, lanes, along_rows=False)
+    if there * SWAP_GAIN >= here:
+        return
+    for one in _tiles(other):
+        schedule = replace(one.schedule, swap_ab=True)
+        yield replace(one, schedule=schedule, rule=f"{one.rule}; of the transposed product")
+        return
+
+
+def way_time(shape: tuple[int, int, int], majors: tuple[str, str], lanes: int, *, along_rows: bool) -> float:
+    """Estimated time of a product by one thread, in multiply-adds, to compare it with the transposed product.
+
+    Args:
+        shape: extents (M, N, K).
+        majors: the contiguous dimensions of A and B, as in `Question.majors`.
+        lanes: elements of a vector.
+        along_rows: whether the rows of the result are contiguous.
+
+    Example:
+        >>> tall = way_time((1000, 3, 500), ("mn", "mn"), 8, along_rows=True)
+        >>> tall > way_time((3, 1000, 500), ("mn", "mn"), 8, along_rows=False)
+        True
+    """
+    m, n, k = shape
+    along = majors[1] == "mn"
+    store = m * n * (COPIED if along_rows or min(m, n) == 1 else TURNED)
+    if m <= FEW_IN_PLACE[along]:
+        return n * k * (COPIED if along else TURNED) + m * k * COPIED + store
+    whole, rest = divmod(m, 2 * WHOLE_ROWS)
+    rows = 2 * WHOLE_ROWS * whole + (
+        0 if rest == 0 else 1 if rest == 1 else -(-rest // WHOLE_ROWS) * WHOLE_ROWS
+    )
+    columns = -(-n // lanes) * lanes
+    pack = 0 if along and whole + (rest > 0) == 1 else COPIED if along else TURNED
+    return rows * columns * k + m * k * COPIED + n * k * pack + store
 
 
 def _small(question: Question) -> Iterator[Candidate]:
@@ -176,8 +250,8 @@ def tile_for(
 ) -> tuple[int, int]:
     """Rows and columns of a good tile for a problem.
 
-    Among tiles that are about as fast it is the largest, so that more shapes share a kernel.  Tiles that
-    are not cut to shares are computed as a whole, so they are no larger than the problem.
+    Among tiles that are about as fast it is the largest, so that more shapes share a kernel.  A tile that is
+    computed as a whole is no larger than the problem, and few rows get a low tile, whose sums are neighbours.
 
     Args:
         shape: extents (M, N, K).
@@ -188,12 +262,16 @@ def tile_for(
     Example:
         >>> tile_for((2048, 2048, 2048), 2), tile_for((64, 64, 65536), 2)
         ((768, 1024), (96, 32))
+        >>> tile_for((2048, 2048, 2048), 2, balanced=True), tile_for((8, 900, 900), 2, balanced=True)
+        ((768, 1024), (48, 512))
     """
     tiles = tiles_for(least)
     if not balanced:
         tiles = [
             tile for tile in tiles if _fits(tile[0], ROWS, shape[0]) and _fits(tile[1], COLUMNS, shape[1])
         ]
+    elif shape[0] <= ROWS[0]:
+        tiles = [tile for tile in tiles if tile[0] == tiles[0][0]]
     times = {tile: tile_time(tile, shape, threads, balanced=balanced) for tile in tiles}
     enough = min(times.values()) * TOLERANCE
     return max((tile for tile, time in times.items() if time <= enough), key=lambda tile: tile[0] * tile[1])

@@ -270,24 +270,48 @@ static void linear_block(const linear_arguments& given, long long block, char* s
             }
           }
           else {
-            if (m_needed - (6*m_panel) <= 3) {
+            if (m_needed - (6*m_panel) <= 2) {
               if (n_needed - (16*n_panel) <= 8) {
-                multiply_f32<3,1>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
+                multiply_f32<2,1>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
                     depth, !(k == 0));
               }
               else {
-                multiply_f32<3,2>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
+                multiply_f32<2,2>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
                     depth, !(k == 0));
               }
             }
             else {
-              if (n_needed - (16*n_panel) <= 8) {
-                multiply_f32<6,1>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
-                    depth, !(k == 0));
+              if (m_needed - (6*m_panel) <= 3) {
+                if (n_needed - (16*n_panel) <= 8) {
+                  multiply_f32<3,1>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
+                      depth, !(k == 0));
+                }
+                else {
+                  multiply_f32<3,2>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
+                      depth, !(k == 0));
+                }
               }
               else {
-                multiply_f32<6,2>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
-                    depth, !(k == 0));
+                if (m_needed - (6*m_panel) <= 5) {
+                  if (n_needed - (16*n_panel) <= 8) {
+                    multiply_f32<5,1>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
+                        depth, !(k == 0));
+                  }
+                  else {
+                    multiply_f32<5,2>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
+                        depth, !(k == 0));
+                  }
+                }
+                else {
+                  if (n_needed - (16*n_panel) <= 8) {
+                    multiply_f32<6,1>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
+                        depth, !(k == 0));
+                  }
+                  else {
+                    multiply_f32<6,2>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
+                        depth, !(k == 0));
+                  }
+                }
               }
             }
           }

@@ -6,22 +6,26 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from tilewright.dtypes import f32
+from tilewright.dtypes import DType, f32
 from tilewright.ir.ops import Copy, Mma
 from tilewright.ir.types import Memory, Value
 from tilewright.passes.expand_mma import depth_of
-from tilewright.symbolic.expr import add, expand, mul, negate
-from tilewright.symbolic.nodes import FALSE, Int, Sym
+from tilewright.symbolic.expr import add, expand, less_equal, mul, negate
+from tilewright.symbolic.nodes import FALSE, TRUE, Int, Sym
 from tilewright.symbolic.rebuilding import slope, substitute
 from tilewright.targets.cpu.arch import adds_groups
+from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.copies import Twins, emit_panel, paired
 from tilewright.targets.cpu.decoding import Decoding
 from tilewright.targets.cpu.decoding_dots import MOST_ROWS, dots_of
 from tilewright.targets.cpu.emitter import CACHE_LINE_BYTES, CpuEmitter
 from tilewright.targets.cpu.linear import PanelLayout, distinct, panels, same_place
+from tilewright.targets.cpu.loops import edges
 from tilewright.targets.cpu.micro_kernels import (
+    CHUNK_BYTES,
     KernelForm,
     Term,
+    few_rows_kernel,
     group_count,
     grouping,
     lanes_of,
@@ -90,16 +94,15 @@ class Ahead:
         name = emitter.name(op.source.buffer)
         return Ahead(emitter, name, expand(substitute(kind.view.offset, at)), row, rows, run, step, panel)
 
-    def begin(self, turns: Code, panels: Code, number: str = "") -> None:
-        """Divide the rows among iterations; the last panel prefetches nothing.
+    def begin(self, turns: Code, following: Code, number: str = "") -> None:
+        """Divide the rows among iterations.
 
         Args:
             turns: the number of iterations.
-            panels: the number of panels.
+            following: whether there is a next panel to prefetch.
             number: a suffix for unique names of variables.
         """
         self.share, self.most = self.emitter.local(f"share{number}"), self.emitter.local(f"ahead{number}")
-        following = code("{} + 1 < {}", named(self.panel.name), panels)
         self.emitter.constant("Index", self.most, code("{} ? {} : 0", following, self.rows))
         self.emitter.constant("Index", self.share, code("({} + {} - 1) / {}", self.most, turns, turns))
 
@@ -142,29 +145,66 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
         n = _panels(emitter, "n", extents.columns, tile_n, columns)
         deep = emitter.local("depth")
         emitter.constant("Index", deep, _within(emitter, extents.depth, depth_of(first.a)))
+        array = None if m.needed is None else Unpacked.of(emitter, op)
+        panel = Panel.of(emitter) if array is not None and array.is_along_rows else None
         # One call for all products if registers hold their sums, else one call for each product.
-        whole = _calling(emitter, op, range(len(op.products)), deep, m, n)
+        whole = _calling(emitter, op, range(len(op.products)), deep, m, n, panel)
         each = () if whole else (_calling(emitter, op, [at], deep, m, n) for at in range(len(op.products)))
         callings = [calling for calling in (whole, *each) if calling is not None]
         grouped = callings[0].grouped
         if grouped is not None:
             grouped.begin(emitter, m.count, deep)
-        with emitter.turns(n.at.name, n.count), _unless_few(emitter, op, m, n):
-            for packing in paired(op.packing, emitter.kernel):
-                assert isinstance(packing, Copy | Twins | Decoding)
-                with emitter.indented():
-                    emit_panel(emitter, packing, n.at, columns)
+        with (
+            _unless_few_plain(emitter, op, m, n, deep, array),
+            emitter.turns(n.at.name, n.count),
+            _unless_few(emitter, op, m, n),
+        ):
+            packed = emitter.name(first.b.buffer)
+            with (
+                nullcontext()
+                if array is None or panel is None
+                else panel.unless_in_place(emitter, array, packed, (n.at, columns), m.count)
+            ):
+                for packing in paired(op.packing, emitter.kernel):
+                    assert isinstance(packing, Copy | Twins | Decoding)
+                    with emitter.indented():
+                        emit_panel(emitter, packing, n.at, columns)
             copies = (copy for copy in op.packing if isinstance(copy, Copy))
             aheads = [Ahead.of(emitter, copy, n.at, columns) for copy in copies]
             if grouped is not None:
                 grouped.turn(emitter, deep)
             asking = [ahead for ahead in aheads if ahead is not None]
             for number, ahead in enumerate(asking):
-                ahead.begin(m.count, n.count, str(number or ""))
+                following = code("{} + 1 < {}", named(n.at.name), n.count)
+                if panel is not None:
+                    following = code("!{} && {}", panel.in_place, following)
+                ahead.begin(m.count, following, str(number or ""))
             with emitter.turns(m.at.name, m.count):
                 for ahead in asking:
                     ahead.turn(m.at)
                 _choose(emitter, callings, (m, n))
+
+
+def _unless_few_plain(
+    emitter: CpuEmitter, op: Multiply, m: _Extent, n: _Extent, depth: Code, array: Unpacked | None
+) -> AbstractContextManager[None]:
+    """Multiply few rows by the array of B; the with block writes the other case."""
+    if array is None or m.needed is None:
+        return nullcontext()
+    product = op.products[0]
+    rows, columns, _ = product.mma.atom.shape
+    a, view = _panels_of(product.a, rows), emitter.fragment_view(product.c.fragment)
+    firsts = range(0, product.c.fragment.shape[1], columns)
+    places = [substitute(view.offset, {view.coords[0]: 0, view.coords[1]: first}) for first in firsts]
+    between = places[1] if len(places) > 1 else 0
+    if not isinstance(between, int) or places != [between * number for number in range(len(places))]:
+        return nullcontext()  # panels of sums that are not equally far apart
+    along = array.is_along_rows
+    kernel = few_rows_kernel(emitter.arch, array.dtype, a, columns, between, along_rows=along)
+    needed = m.needed, Code(str(product.c.fragment.shape[1])) if n.needed is None else n.needed
+    operands = _start(emitter, product.a, a, 0), _sums(emitter, product.c, (rows, columns), 0, 0)
+    adds = emitter.spell_cond(negate(op.begins[0]))
+    return array.unless_few(emitter, kernel, rows, needed, operands, depth, adds)
 
 
 @contextmanager
@@ -186,6 +226,163 @@ def _unless_few(emitter: CpuEmitter, op: Multiply, m: _Extent, n: _Extent) -> It
         found.emit(emitter, n.at, m.needed, start, sums, emitter.spell_cond(negate(op.begins[0])))
     with emitter.otherwise():
         yield
+
+
+# ---------------------------------------------------------------- operand B in its array
+#
+# Packing a panel pays if several panels of A are multiplied by it.  One panel of A reads the rows of B from
+# their array, if they are contiguous along the columns.
+
+
+ALONG_ROWS, ACROSS_ROWS = (1, 2), (1, 4)
+"""Heights of the functions for few rows, by the contiguous dimension of B: its columns, or K."""
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """The array of operand B.
+
+    Args:
+        name: its pointer.
+        dtype: its dtype, in which it is multiplied.
+        start: the offset of its first element in the tile.
+        k_step: elements between neighbours along K.
+        column_step: elements between neighbouring columns.
+        bound: the columns that the array has; None for all.
+    """
+
+    name: Code
+    dtype: DType
+    start: Int
+    k_step: Int
+    column_step: Int
+    bound: Int | None
+
+    @staticmethod
+    def of(emitter: CpuEmitter, op: Multiply) -> Unpacked | None:
+        """The array, or None if elements are converted, or the products read more than the array has."""
+        if len(op.products) > 1 or len(op.packing) != 1:
+            return None
+        (product,), (copy,) = op.products, op.packing
+        atom, needed = product.mma.atom, emitter.extents[product]
+        dtype, layout = atom.c_dtype, panels(product.b.tensor.view, atom.shape[1])
+        is_plain = dtype.is_float and dtype == dtype.computed and atom.precision is None
+        if not is_plain or product.negative or not isinstance(copy, Copy) or copy.other != 0:
+            return None
+        if layout is None or layout.k_stride != atom.shape[1] or not op.is_packed(product):
+            return None
+        if atom.shape[1] % (emitter.arch.vector_bytes // dtype.bytes):
+            return None  # a micro-tile of part of a vector
+        if atom.shape[1] * dtype.bytes > CHUNK_BYTES:
+            return None  # sums on the stack are whole micro-tiles
+        kind, bounds = copy.source.tensor, edges(copy.source.tensor.view)
+        if kind.memory is not Memory.GLOBAL or {kind.dtype, copy.target.tensor.dtype} != {dtype}:
+            return None
+        limits = [bounds.upper.get(dim) for dim in (0, 1)]
+        if (bounds.uniform, bounds.rest) != (TRUE, TRUE) or limits != [needed.columns, needed.depth]:
+            return None
+        column, k = kind.view.coords
+        k_step, column_step = (slope(kind.view.offset, sym) for sym in (k, column))
+        if k_step is None or column_step is None or 1 not in (k_step, column_step):
+            return None
+        start = expand(substitute(kind.view.offset, {column: 0, k: 0}))
+        name = emitter.name(copy.source.buffer)
+        return Unpacked(name, kind.dtype, start, k_step, column_step, limits[0])
+
+    @property
+    def is_along_rows(self) -> bool:
+        """Whether neighbouring columns are contiguous."""
+        return self.column_step == 1
+
+    def address(self, emitter: CpuEmitter, first: Int = 0) -> Code:
+        """The address of a column."""
+        start = add(self.start, mul(first, self.column_step))
+        return code("{} + {}", self.name, emitter.spell(expand(start)))
+
+    @contextmanager
+    def unless_few(
+        self,
+        emitter: CpuEmitter,
+        kernel: str,
+        most: int,
+        needed: tuple[Code, Code],
+        operands: tuple[Code, Code],
+        depth: Code,
+        adds: Code,
+    ) -> Iterator[None]:
+        """Call the function for few rows; the with block writes the multiply of more rows.
+
+        Args:
+            emitter: where the text goes.
+            kernel: the function's text.
+            most: rows of a micro-tile; the functions stay in the first one.
+            needed: the number of rows and of columns.
+            operands: the addresses of A and of the sums.
+            depth: the number of products of a sum.
+            adds: whether to add to the sums instead of overwriting them.
+        """
+        emitter.call("fused", "fused_lanes", "min_int")
+        name = "multiply_along_columns" if self.is_along_rows else "multiply_along_k"
+        function = emitter.function(name, kernel)
+        step = emitter.spell(self.k_step if self.is_along_rows else self.column_step)
+        (a, c), (rows, columns) = operands, needed
+        given = joined(", ", (a, self.address(emitter), step, c, columns, depth, adds))
+        with ExitStack() as more:
+            for height in ALONG_ROWS if self.is_along_rows else ACROSS_ROWS:
+                if height > most:
+                    break
+                with emitter.branch(code("{} <= {}", rows, height)):
+                    emitter.do(code("{}<{}>({})", function, height, given))
+                more.enter_context(emitter.otherwise())
+            yield
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A panel of B that one panel of A multiplies: read from its array if it is whole, else packed.
+
+    Args:
+        address: the variable of its address.
+        step: the variable of elements between its rows.
+        in_place: the variable that says whether it is read from its array.
+    """
+
+    address: Code
+    step: Code
+    in_place: Code
+
+    @staticmethod
+    def of(emitter: CpuEmitter) -> Panel:
+        """A panel with new names."""
+        return Panel(*(emitter.local(name) for name in ("panel", "step", "in_place")))
+
+    @contextmanager
+    def unless_in_place(
+        self, emitter: CpuEmitter, array: Unpacked, packed: Code, at: tuple[Sym, int], panels_of_a: Code
+    ) -> Iterator[None]:
+        """Declare the variables; the with block writes the packing.
+
+        Args:
+            emitter: where the text goes.
+            array: the array.
+            packed: the address of the packed panel.
+            at: the index of the panel, and its columns.
+            panels_of_a: the number of panels of A.
+        """
+        panel, unit = at
+        first = mul(panel, unit)
+        when = code("{} <= 1", panels_of_a)
+        if array.bound is not None:
+            is_whole = less_equal(add(first, unit), array.bound)
+            when = code("{} && {}", when, emitter.spell_cond(is_whole))
+        emitter.constant("bool", self.in_place, when)
+        with emitter.branch(code("!{}", self.in_place)):
+            yield
+        pointer = named(f"const {STORAGE[array.dtype.name]}* const")
+        address = code("{} ? {} : {}", self.in_place, array.address(emitter, first), packed)
+        emitter.declare(pointer, self.address, address, optional=True)
+        step = code("{} ? {} : {}", self.in_place, emitter.spell(array.k_step), unit)
+        emitter.constant("Index", self.step, step)
 
 
 # ---------------------------------------------------------------- needed extents
@@ -225,6 +422,10 @@ def _within(emitter: CpuEmitter, needed: Int | None, extent: int) -> Code:
 
 
 # ---------------------------------------------------------------- calls
+
+
+QUARTERS = 4
+"""Heights of micro-kernels, besides 1: each computes up to a quarter of a micro-tile more than is needed."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +478,13 @@ class _Grouped:
 
 
 def _calling(
-    emitter: CpuEmitter, op: Multiply, which: Sequence[int], depth: Code, m: _Extent, n: _Extent
+    emitter: CpuEmitter,
+    op: Multiply,
+    which: Sequence[int],
+    depth: Code,
+    m: _Extent,
+    n: _Extent,
+    panel: Panel | None = None,
 ) -> _Calling | None:
     """The calls for some of the products; None for several products that share no sum, or do not fit.
 
@@ -294,7 +501,10 @@ def _calling(
     terms = tuple(Term(index(a, p.a), index(b, p.b), index(c, p.c), p.negative) for p in products)
     lanes = lanes_of(emitter.arch, atom)
     vectors = columns // lanes
-    heights = (rows,) if m.needed is None else tuple(dict.fromkeys((1, (rows + 1) // 2, rows)))
+    heights: tuple[int, ...] = (rows,)
+    if m.needed is not None:
+        parts = (-(-rows * part // QUARTERS) for part in range(1, QUARTERS + 1))
+        heights = tuple(dict.fromkeys((1, *parts)))
     widths = (columns,) if n.needed is None or vectors == 1 else ((vectors + 1) // 2 * lanes, columns)
     of_a, of_b = ([_panels_of(value, unit) for value in side] for side, unit in ((a, rows), (b, columns)))
     width = 0
@@ -304,7 +514,8 @@ def _calling(
         is_narrow = atom.c_dtype != atom.c_dtype.computed
         if len(terms) == len(c) or not (width and alike) or is_narrow:
             return None
-    form = KernelForm(atom, lanes, depth_of(products[0].a), of_a[0], of_b[0], terms, width % vectors)
+    deepest, steps = depth_of(products[0].a), panel is not None
+    form = KernelForm(atom, lanes, deepest, of_a[0], of_b[0], terms, width % vectors, steps)
     kernels = [[micro_kernel(emitter, form, (high, wide)) for wide in widths] for high in heights]
     at_a = [_start(emitter, value, one, m.at) for value, one in zip(a, of_a, strict=True)]
     packed = [next(op.is_packed(one) for one in products if same_place(one.b, value)) for value in b]
@@ -312,6 +523,8 @@ def _calling(
         _start(emitter, value, replace(one, base=0, panel_stride=0) if there else one, n.at)
         for value, one, there in zip(b, of_b, packed, strict=True)
     ]
+    if panel is not None:
+        at_b = [panel.address, panel.step]
     into = [_sums(emitter, value, (rows, columns), m.at, n.at) for value in c]
     begins = [next(op.begins[at] for at in which if op.products[at].c is value) for value in c]
     adds = [emitter.spell_cond(negate(one)) for one in begins]

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tilewright.arch import Arch
+from tilewright.dtypes import DType
 from tilewright.ir.mma import MmaAtom
 from tilewright.targets.cpu.arch import adds_groups, holds
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
 from tilewright.targets.cpu.linear import PanelLayout
+from tilewright.targets.cpu.vector_moves import exchanged
 from tilewright.targets.statements import Code, code
 
 # ---------------------------------------------------------------- byte dot products on x86, from AVX2 on
@@ -165,7 +167,149 @@ static void {SELF}(const signed char* a, const int* b, int* c, Index depth, bool
 }}"""
 
 
+# ---------------------------------------------------------------- few rows
+#
+# Few rows of A take as long as reading B, so functions of their own read B in the order of its addresses.
+# They add the products of an element in the order of K, and so give the same bits as micro-kernels.
+
+
+CHUNK_BYTES = 8192
+"""Sums of a row that stay in the first-level cache while the rows of B are read, in bytes at most."""
+
+PER_STREAM = 4
+"""Vector registers for each row of B that is read at the same time."""
+
+
+def few_rows_kernel(
+    arch: Arch, dtype: DType, a: PanelLayout, columns: int, panel: int, *, along_rows: bool
+) -> str:
+    """Return the text of the function that multiplies few rows by B in its array.
+
+    It reads ``ROWS`` rows of a panel of A, and of B no more than ``columns`` columns and ``depth`` rows.  It
+    overwrites ``ROWS`` rows of the sums, in whole panels.
+
+    Args:
+        arch: the processor.
+        dtype: the dtype of operands and sums.
+        a: the layout of A.
+        columns: columns of a micro-tile of sums, a multiple of the lanes of a vector.
+        panel: elements from a panel of sums to the next.
+        along_rows: whether neighbouring columns of B are contiguous; else its rows are.
+    """
+    size = dtype.bytes
+    lanes, most = arch.vector_bytes // size, arch.vector_registers // PER_STREAM
+    chunk = CHUNK_BYTES // size // columns * columns
+    real = STORAGE[dtype.name]
+    at_a = f"a[{a.row_stride} * i + {a.k_stride} * (k + u)]"
+    head = f"""\
+// c[i][n] = (adds ? c[i][n] : 0) + sum of a[i][k] * b[k][n] over k, for i < ROWS and n < columns;
+// c consists of panels of {columns} columns"""
+    arrays = f"const {real}* a, const {real}* b, Index step, {real}* c"
+    arguments = f"{arrays},\n    Index columns, Index depth, bool adds"
+    kind = f"typedef {real} vector __attribute__((vector_size({lanes * size}), aligned({size})));"
+    if along_rows:
+        return f"""\
+{head}
+template <int ROWS>
+__attribute__((noinline)) static void {SELF}({arguments}) {{
+  {kind}
+  constexpr Index CHUNK = {chunk}, LANES = {lanes}, DEEP = {most} / ROWS;
+  {real} sums[ROWS][CHUNK] __attribute__((aligned(64)));
+  for (Index first = 0; first < columns; first += CHUNK) {{
+    const Index count = min_int(columns - first, CHUNK), whole = count / LANES * LANES;
+    const Index padded = (count + {columns - 1}) / {columns} * {columns};
+    for (Index n = 0; n < padded; n += LANES)
+      UNROLL for (Index i = 0; i < ROWS; ++i) *(vector*)(sums[i] + n) = vector{{}};
+    for (Index k = 0; k < depth;) {{
+      const {real}* const from = b + k * step + first;
+      if (k + DEEP <= depth) {{
+        for (Index n = 0; n < whole; n += LANES) {{
+          vector sum[ROWS];
+          UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = *(const vector*)(sums[i] + n);
+          UNROLL for (Index u = 0; u < DEEP; ++u) {{
+            const vector right = *(const vector*)(from + u * step + n);
+            UNROLL for (Index i = 0; i < ROWS; ++i)
+              sum[i] = fused_lanes<1>({at_a} - vector{{}}, right, sum[i]);
+          }}
+          UNROLL for (Index i = 0; i < ROWS; ++i) *(vector*)(sums[i] + n) = sum[i];
+        }}
+        for (Index n = whole; n < count; ++n) {{
+          asm("" : "+r"(n));  // no vectors of less than LANES elements, which take long to compile
+          UNROLL for (Index i = 0; i < ROWS; ++i) {{
+            {real} sum = sums[i][n];
+            UNROLL for (Index u = 0; u < DEEP; ++u) sum = fused({at_a}, from[u * step + n], sum);
+            sums[i][n] = sum;
+          }}
+        }}
+        k += DEEP;
+      }}
+      else {{
+        const Index u = 0;
+        UNROLL for (Index i = 0; i < ROWS; ++i) {{
+          for (Index n = 0; n < whole; n += LANES) {{
+            vector* const sum = (vector*)(sums[i] + n);
+            *sum = fused_lanes<1>({at_a} - vector{{}}, *(const vector*)(from + n), *sum);
+          }}
+          for (Index n = whole; n < count; ++n) {{
+            asm("" : "+r"(n));
+            sums[i][n] = fused({at_a}, from[n], sums[i][n]);
+          }}
+        }}
+        ++k;
+      }}
+    }}
+    for (Index n = 0; n < padded; n += {columns})
+      UNROLL for (Index i = 0; i < ROWS; ++i) {{
+        {real}* const to = c + (first + n) / {columns} * {panel} + {columns} * i;
+        UNROLL for (Index j = 0; j < {columns}; j += LANES) {{
+          const vector sum = *(const vector*)(sums[i] + n + j);
+          *(vector*)(to + j) = adds ? *(const vector*)(to + j) + sum : sum;
+        }}
+      }}
+  }}
+}}"""
+    stages = "\n".join(f"    {line}" for line in exchanged(lanes))
+    return f"""\
+{head}
+template <int ROWS>
+__attribute__((noinline)) static void {SELF}({arguments}) {{
+  {kind}
+  constexpr Index LANES = {lanes};
+  for (Index n = 0; n < columns; n += LANES) {{
+    const {real}* from[LANES];  // past the last column: the last one again, for sums that nothing reads
+    for (Index j = 0; j < LANES; ++j) from[j] = b + min_int(n + j, columns - 1) * step;
+    vector sum[ROWS];
+    UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = vector{{}};
+    Index k = 0;
+    for (; k + LANES <= depth; k += LANES) {{
+      vector row[LANES];
+      UNROLL for (Index j = 0; j < LANES; ++j) row[j] = *(const vector*)(from[j] + k);
+{stages}
+      UNROLL for (Index u = 0; u < LANES; ++u)
+        UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = fused_lanes<1>({at_a} - vector{{}}, row[u], sum[i]);
+    }}
+    for (; k < depth; ++k) {{
+      const Index u = 0;
+      vector row;
+      UNROLL for (Index j = 0; j < LANES; ++j) row[j] = from[j][k];
+      UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = fused_lanes<1>({at_a} - vector{{}}, row, sum[i]);
+    }}
+    UNROLL for (Index i = 0; i < ROWS; ++i) {{
+      vector* const to = (vector*)(c + n / {columns} * {panel} + {columns} * i + n % {columns});
+      *to = adds ? *to + sum[i] : sum[i];
+    }}
+  }}
+}}"""
+
+
 # ---------------------------------------------------------------- micro-kernels
+
+
+ROWS_AHEAD = 8
+"""Rows of B that are prefetched ahead, if B may be read from its array.
+
+Measured on a Zen 4 with 2048 x 2048 f32: 12 rows of A take 2.2 ms with 8, 3.0 with 16, and 5.3 without.
+"""
 
 
 class Term(NamedTuple):
@@ -189,6 +333,7 @@ class KernelForm:
         b: the layout of the panels of each B.
         terms: the products, in the order of the text.
         width: vectors of each sum that are in registers at the same time; 0 for all.
+        steps: whether an argument says how far rows of B are apart.
     """
 
     atom: MmaAtom
@@ -198,6 +343,7 @@ class KernelForm:
     b: PanelLayout
     terms: tuple[Term, ...] = (Term(0, 0, 0),)
     width: int = 0
+    steps: bool = False
 
     @property
     def is_fused(self) -> bool:
@@ -291,7 +437,8 @@ def _source(emitter: CpuEmitter, form: KernelForm) -> str:
         tuple(_numbered(name, at) for at in range(len(many)))
         for name, many in (("sum", c), ("right", b), ("adds", c))
     )
-    parameters = [f"const {real}* {one}" for one in (*a, *b)] + [f"{real}* {one}" for one in c]
+    parameters = [f"const {real}* {one}" for one in (*a, *b)] + (["Index step"] if form.steps else [])
+    parameters += [f"{real}* {one}" for one in c]
     parameters += ["Index depth", *(f"bool {one}" for one in adds)]
     wide = form.width or "VECTORS"
     at = "j" if not form.width else "(first + j)"
@@ -304,10 +451,14 @@ def _source(emitter: CpuEmitter, form: KernelForm) -> str:
     for one, place in zip(sums, c, strict=True):
         lines += [f"    {one}[i][j] = vector{{}};", f"    __builtin_prefetch({place} + {at_c});"]
     lines += ["  }", "for (Index k = 0; k < depth; ++k) {"]
-    at_b = f"{_index('k', form.b.k_stride)} + {_index(at, lanes)}"
+    row_of_b = "k * step" if form.steps else _index("k", form.b.k_stride)
+    at_b = f"{row_of_b} + {_index(at, lanes)}"
     for one, place in zip(rights, b, strict=True):
         value = _narrowed(emitter, atom, f"*(const vector*)({place} + {at_b})", "bits, vector")
         lines.append(f"  {each_vector} {one}[j] = {value};")
+        if form.steps:
+            following = at_b.replace("k *", f"(k + {ROWS_AHEAD}) *")
+            lines.append(f"  {each_vector} __builtin_prefetch({place} + {following});")
     at_a = f"{_index('i', form.a.row_stride)} + {_index('k', form.a.k_stride)}"
     for number, place in enumerate(a):
         value = _narrowed(emitter, atom, f"{place}[{at_a}]", "int, float")

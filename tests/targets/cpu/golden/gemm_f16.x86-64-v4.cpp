@@ -254,24 +254,48 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
             }
           }
           else {
-            if (m_needed - (12*m_panel) <= 6) {
+            if (m_needed - (12*m_panel) <= 3) {
               if (n_needed - (32*n_panel) <= 16) {
-                multiply_f32<6,1>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
+                multiply_f32<3,1>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
                     depth, !(k == 0));
               }
               else {
-                multiply_f32<6,2>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
+                multiply_f32<3,2>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
                     depth, !(k == 0));
               }
             }
             else {
-              if (n_needed - (32*n_panel) <= 16) {
-                multiply_f32<12,1>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
-                    depth, !(k == 0));
+              if (m_needed - (12*m_panel) <= 6) {
+                if (n_needed - (32*n_panel) <= 16) {
+                  multiply_f32<6,1>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
+                      depth, !(k == 0));
+                }
+                else {
+                  multiply_f32<6,2>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
+                      depth, !(k == 0));
+                }
               }
               else {
-                multiply_f32<12,2>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
-                    depth, !(k == 0));
+                if (m_needed - (12*m_panel) <= 9) {
+                  if (n_needed - (32*n_panel) <= 16) {
+                    multiply_f32<9,1>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
+                        depth, !(k == 0));
+                  }
+                  else {
+                    multiply_f32<9,2>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
+                        depth, !(k == 0));
+                  }
+                }
+                else {
+                  if (n_needed - (32*n_panel) <= 16) {
+                    multiply_f32<12,1>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
+                        depth, !(k == 0));
+                  }
+                  else {
+                    multiply_f32<12,2>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
+                        depth, !(k == 0));
+                  }
+                }
               }
             }
           }

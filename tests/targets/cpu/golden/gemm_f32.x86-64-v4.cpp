@@ -91,6 +91,62 @@ __attribute__((noinline)) static void multiply_f32(const float* a, const float* 
     UNROLL for (Index j = 0; j < VECTORS; ++j) *(vector*)(c + i * 32 + j * 16) = sum[i][j];
 }
 
+// c[i][n] = (adds ? c[i][n] : 0) + sum of a[i][k] * b[k][n] over k, for i < ROWS and n < columns;
+// c consists of panels of 32 columns
+template <int ROWS>
+__attribute__((noinline)) static void multiply_along_k(const float* a, const float* b, Index step, float* c,
+    Index columns, Index depth, bool adds) {
+  typedef float vector __attribute__((vector_size(64), aligned(4)));
+  constexpr Index LANES = 16;
+  for (Index n = 0; n < columns; n += LANES) {
+    const float* from[LANES];  // past the last column: the last one again, for sums that nothing reads
+    for (Index j = 0; j < LANES; ++j) from[j] = b + min_int(n + j, columns - 1) * step;
+    vector sum[ROWS];
+    UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = vector{};
+    Index k = 0;
+    for (; k + LANES <= depth; k += LANES) {
+      vector row[LANES];
+      UNROLL for (Index j = 0; j < LANES; ++j) row[j] = *(const vector*)(from[j] + k);
+      UNROLL for (Index i = 0; i < 16; ++i)
+        if (!(i & 1)) {
+          const vector low = row[i], high = row[i + 1];
+          row[i] = __builtin_shufflevector(low, high, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);
+          row[i + 1] = __builtin_shufflevector(low, high, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+        }
+      UNROLL for (Index i = 0; i < 16; ++i)
+        if (!(i & 2)) {
+          const vector low = row[i], high = row[i + 2];
+          row[i] = __builtin_shufflevector(low, high, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
+          row[i + 2] = __builtin_shufflevector(low, high, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+        }
+      UNROLL for (Index i = 0; i < 16; ++i)
+        if (!(i & 4)) {
+          const vector low = row[i], high = row[i + 4];
+          row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
+          row[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+        }
+      UNROLL for (Index i = 0; i < 16; ++i)
+        if (!(i & 8)) {
+          const vector low = row[i], high = row[i + 8];
+          row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
+          row[i + 8] = __builtin_shufflevector(low, high, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+        }
+      UNROLL for (Index u = 0; u < LANES; ++u)
+        UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = fused_lanes<1>(a[32 * i + 1 * (k + u)] - vector{}, row[u], sum[i]);
+    }
+    for (; k < depth; ++k) {
+      const Index u = 0;
+      vector row;
+      UNROLL for (Index j = 0; j < LANES; ++j) row[j] = from[j][k];
+      UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = fused_lanes<1>(a[32 * i + 1 * (k + u)] - vector{}, row, sum[i]);
+    }
+    UNROLL for (Index i = 0; i < ROWS; ++i) {
+      vector* const to = (vector*)(c + n / 32 * 1536 + 32 * i + n % 32);
+      *to = adds ? *to + sum[i] : sum[i];
+    }
+  }
+}
+
 // target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
 static void transpose_f32(float* target, Index target_step, const float* source, Index source_step,
     Index rows, Index columns) {
@@ -198,65 +254,101 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       const Index n_needed = within(-64*n + N, 64);
       const Index n_panels = (n_needed + 31) / 32;
       const Index depth = within(-32*k + K, 32);
-      for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
-        {
-          // test_text.py:49: a panel of sB = B.tile((64, 32), (n, k))
-          {
-            const Index limit1 = within(-32*k + K, 32);
-            const Index inside0 = within(-64*n - 32*n_panel + N, 32);
-            if (inside0 < 32) {
-              for (Index i1 = 0; i1 < limit1; ++i1) {
-                INDEPENDENT
-                for (Index i0 = 0; i0 < 32; ++i0) sB[32*i1 + i0] = 0;
-              }
-            }
-            for (Index i0 = 0; i0 < inside0; i0 += 16) {
-              for (Index i1 = 0; i1 < limit1; i1 += 16) {
-                transpose_f32(sB + 32*i1 + i0, 32, B + 64*B_stride0*n + 32*B_stride0*n_panel + 32*k
-                    + B_stride0*i0 + i1, B_stride0, within(inside0 - i0, 16),
-                    within(limit1 - i1, 16));
-              }
-            }
-          }
+      if (m_needed <= 1) {
+        multiply_along_k<1>(sA + 0, B + 64*B_stride0*n + 32*k, B_stride0, acc + 0, n_needed, depth,
+            !(k == 0));
+      }
+      else {
+        if (m_needed <= 4) {
+          multiply_along_k<4>(sA + 0, B + 64*B_stride0*n + 32*k, B_stride0, acc + 0, n_needed,
+              depth, !(k == 0));
         }
-        const Index ahead = n_panel + 1 < n_panels ? 32 : 0;
-        const Index share = (ahead + m_panels - 1) / m_panels;
-        for (Index m_panel = 0; m_panel < m_panels; ++m_panel) {
-          for (Index row = m_panel * share; row < within((m_panel + 1) * share, ahead); ++row) {
-            __builtin_prefetch(B + 64*B_stride0*n + 32*B_stride0*n_panel + 32*B_stride0 + 32*k
-                + B_stride0*row + 15);
-            __builtin_prefetch(B + 64*B_stride0*n + 32*B_stride0*n_panel + 32*B_stride0 + 32*k
-                + B_stride0*row + 31);
-          }
-          if (m_needed - (12*m_panel) <= 1) {
-            if (n_needed - (32*n_panel) <= 16) {
-              multiply_f32<1,1>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel, depth,
-                  !(k == 0));
+        else {
+          for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
+            {
+              // test_text.py:49: a panel of sB = B.tile((64, 32), (n, k))
+              {
+                const Index limit1 = within(-32*k + K, 32);
+                const Index inside0 = within(-64*n - 32*n_panel + N, 32);
+                if (inside0 < 32) {
+                  for (Index i1 = 0; i1 < limit1; ++i1) {
+                    INDEPENDENT
+                    for (Index i0 = 0; i0 < 32; ++i0) sB[32*i1 + i0] = 0;
+                  }
+                }
+                for (Index i0 = 0; i0 < inside0; i0 += 16) {
+                  for (Index i1 = 0; i1 < limit1; i1 += 16) {
+                    transpose_f32(sB + 32*i1 + i0, 32, B + 64*B_stride0*n + 32*B_stride0*n_panel
+                        + 32*k + B_stride0*i0 + i1, B_stride0, within(inside0 - i0, 16),
+                        within(limit1 - i1, 16));
+                  }
+                }
+              }
             }
-            else {
-              multiply_f32<1,2>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel, depth,
-                  !(k == 0));
-            }
-          }
-          else {
-            if (m_needed - (12*m_panel) <= 6) {
-              if (n_needed - (32*n_panel) <= 16) {
-                multiply_f32<6,1>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
-                    depth, !(k == 0));
+            const Index ahead = n_panel + 1 < n_panels ? 32 : 0;
+            const Index share = (ahead + m_panels - 1) / m_panels;
+            for (Index m_panel = 0; m_panel < m_panels; ++m_panel) {
+              for (Index row = m_panel * share; row < within((m_panel + 1) * share, ahead); ++row) {
+                __builtin_prefetch(B + 64*B_stride0*n + 32*B_stride0*n_panel + 32*B_stride0 + 32*k
+                    + B_stride0*row + 15);
+                __builtin_prefetch(B + 64*B_stride0*n + 32*B_stride0*n_panel + 32*B_stride0 + 32*k
+                    + B_stride0*row + 31);
+              }
+              if (m_needed - (12*m_panel) <= 1) {
+                if (n_needed - (32*n_panel) <= 16) {
+                  multiply_f32<1,1>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
+                      depth, !(k == 0));
+                }
+                else {
+                  multiply_f32<1,2>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
+                      depth, !(k == 0));
+                }
               }
               else {
-                multiply_f32<6,2>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
-                    depth, !(k == 0));
-              }
-            }
-            else {
-              if (n_needed - (32*n_panel) <= 16) {
-                multiply_f32<12,1>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
-                    depth, !(k == 0));
-              }
-              else {
-                multiply_f32<12,2>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
-                    depth, !(k == 0));
+                if (m_needed - (12*m_panel) <= 3) {
+                  if (n_needed - (32*n_panel) <= 16) {
+                    multiply_f32<3,1>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
+                        depth, !(k == 0));
+                  }
+                  else {
+                    multiply_f32<3,2>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
+                        depth, !(k == 0));
+                  }
+                }
+                else {
+                  if (m_needed - (12*m_panel) <= 6) {
+                    if (n_needed - (32*n_panel) <= 16) {
+                      multiply_f32<6,1>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
+                          depth, !(k == 0));
+                    }
+                    else {
+                      multiply_f32<6,2>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
+                          depth, !(k == 0));
+                    }
+                  }
+                  else {
+                    if (m_needed - (12*m_panel) <= 9) {
+                      if (n_needed - (32*n_panel) <= 16) {
+                        multiply_f32<9,1>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel
+                            + 384*m_panel, depth, !(k == 0));
+                      }
+                      else {
+                        multiply_f32<9,2>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel
+                            + 384*m_panel, depth, !(k == 0));
+                      }
+                    }
+                    else {
+                      if (n_needed - (32*n_panel) <= 16) {
+                        multiply_f32<12,1>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel
+                            + 384*m_panel, depth, !(k == 0));
+                      }
+                      else {
+                        multiply_f32<12,2>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel
+                            + 384*m_panel, depth, !(k == 0));
+                      }
+                    }
+                  }
+                }
               }
             }
           }

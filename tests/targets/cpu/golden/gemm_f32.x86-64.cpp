@@ -91,6 +91,50 @@ __attribute__((noinline)) static void multiply_f32(const float* a, const float* 
     UNROLL for (Index j = 0; j < VECTORS; ++j) *(vector*)(c + i * 8 + j * 4) = sum[i][j];
 }
 
+// c[i][n] = (adds ? c[i][n] : 0) + sum of a[i][k] * b[k][n] over k, for i < ROWS and n < columns;
+// c consists of panels of 8 columns
+template <int ROWS>
+__attribute__((noinline)) static void multiply_along_k(const float* a, const float* b, Index step, float* c,
+    Index columns, Index depth, bool adds) {
+  typedef float vector __attribute__((vector_size(16), aligned(4)));
+  constexpr Index LANES = 4;
+  for (Index n = 0; n < columns; n += LANES) {
+    const float* from[LANES];  // past the last column: the last one again, for sums that nothing reads
+    for (Index j = 0; j < LANES; ++j) from[j] = b + min_int(n + j, columns - 1) * step;
+    vector sum[ROWS];
+    UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = vector{};
+    Index k = 0;
+    for (; k + LANES <= depth; k += LANES) {
+      vector row[LANES];
+      UNROLL for (Index j = 0; j < LANES; ++j) row[j] = *(const vector*)(from[j] + k);
+      UNROLL for (Index i = 0; i < 4; ++i)
+        if (!(i & 1)) {
+          const vector low = row[i], high = row[i + 1];
+          row[i] = __builtin_shufflevector(low, high, 0, 4, 2, 6);
+          row[i + 1] = __builtin_shufflevector(low, high, 1, 5, 3, 7);
+        }
+      UNROLL for (Index i = 0; i < 4; ++i)
+        if (!(i & 2)) {
+          const vector low = row[i], high = row[i + 2];
+          row[i] = __builtin_shufflevector(low, high, 0, 1, 4, 5);
+          row[i + 2] = __builtin_shufflevector(low, high, 2, 3, 6, 7);
+        }
+      UNROLL for (Index u = 0; u < LANES; ++u)
+        UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = fused_lanes<1>(a[32 * i + 1 * (k + u)] - vector{}, row[u], sum[i]);
+    }
+    for (; k < depth; ++k) {
+      const Index u = 0;
+      vector row;
+      UNROLL for (Index j = 0; j < LANES; ++j) row[j] = from[j][k];
+      UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = fused_lanes<1>(a[32 * i + 1 * (k + u)] - vector{}, row, sum[i]);
+    }
+    UNROLL for (Index i = 0; i < ROWS; ++i) {
+      vector* const to = (vector*)(c + n / 8 * 384 + 8 * i + n % 8);
+      *to = adds ? *to + sum[i] : sum[i];
+    }
+  }
+}
+
 // target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
 static void transpose_f32(float* target, Index target_step, const float* source, Index source_step,
     Index rows, Index columns) {
@@ -185,65 +229,101 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       const Index n_needed = within(-64*n + N, 64);
       const Index n_panels = (n_needed + 7) / 8;
       const Index depth = within(-32*k + K, 32);
-      for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
-        {
-          // test_text.py:49: a panel of sB = B.tile((64, 32), (n, k))
-          {
-            const Index limit1 = within(-32*k + K, 32);
-            const Index inside0 = within(-64*n - 8*n_panel + N, 8);
-            if (inside0 < 8) {
-              for (Index i1 = 0; i1 < limit1; ++i1) {
-                INDEPENDENT
-                for (Index i0 = 0; i0 < 8; ++i0) sB[8*i1 + i0] = 0;
-              }
-            }
-            for (Index i0 = 0; i0 < inside0; i0 += 4) {
-              for (Index i1 = 0; i1 < limit1; i1 += 4) {
-                transpose_f32(sB + 8*i1 + i0, 8, B + 64*B_stride0*n + 32*k + 8*B_stride0*n_panel
-                    + B_stride0*i0 + i1, B_stride0, within(inside0 - i0, 4),
-                    within(limit1 - i1, 4));
-              }
-            }
-          }
+      if (m_needed <= 1) {
+        multiply_along_k<1>(sA + 0, B + 64*B_stride0*n + 32*k, B_stride0, acc + 0, n_needed, depth,
+            !(k == 0));
+      }
+      else {
+        if (m_needed <= 4) {
+          multiply_along_k<4>(sA + 0, B + 64*B_stride0*n + 32*k, B_stride0, acc + 0, n_needed,
+              depth, !(k == 0));
         }
-        const Index ahead = n_panel + 1 < n_panels ? 8 : 0;
-        const Index share = (ahead + m_panels - 1) / m_panels;
-        for (Index m_panel = 0; m_panel < m_panels; ++m_panel) {
-          for (Index row = m_panel * share; row < within((m_panel + 1) * share, ahead); ++row) {
-            __builtin_prefetch(B + 64*B_stride0*n + 32*k + 8*B_stride0*n_panel + 8*B_stride0
-                + B_stride0*row + 15);
-            __builtin_prefetch(B + 64*B_stride0*n + 32*k + 8*B_stride0*n_panel + 8*B_stride0
-                + B_stride0*row + 31);
-          }
-          if (m_needed - (6*m_panel) <= 1) {
-            if (n_needed - (8*n_panel) <= 4) {
-              multiply_f32<1,1>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel, depth,
-                  !(k == 0));
+        else {
+          for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
+            {
+              // test_text.py:49: a panel of sB = B.tile((64, 32), (n, k))
+              {
+                const Index limit1 = within(-32*k + K, 32);
+                const Index inside0 = within(-64*n - 8*n_panel + N, 8);
+                if (inside0 < 8) {
+                  for (Index i1 = 0; i1 < limit1; ++i1) {
+                    INDEPENDENT
+                    for (Index i0 = 0; i0 < 8; ++i0) sB[8*i1 + i0] = 0;
+                  }
+                }
+                for (Index i0 = 0; i0 < inside0; i0 += 4) {
+                  for (Index i1 = 0; i1 < limit1; i1 += 4) {
+                    transpose_f32(sB + 8*i1 + i0, 8, B + 64*B_stride0*n + 32*k
+                        + 8*B_stride0*n_panel + B_stride0*i0 + i1, B_stride0,
+                        within(inside0 - i0, 4), within(limit1 - i1, 4));
+                  }
+                }
+              }
             }
-            else {
-              multiply_f32<1,2>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel, depth,
-                  !(k == 0));
-            }
-          }
-          else {
-            if (m_needed - (6*m_panel) <= 3) {
-              if (n_needed - (8*n_panel) <= 4) {
-                multiply_f32<3,1>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel, depth,
-                    !(k == 0));
+            const Index ahead = n_panel + 1 < n_panels ? 8 : 0;
+            const Index share = (ahead + m_panels - 1) / m_panels;
+            for (Index m_panel = 0; m_panel < m_panels; ++m_panel) {
+              for (Index row = m_panel * share; row < within((m_panel + 1) * share, ahead); ++row) {
+                __builtin_prefetch(B + 64*B_stride0*n + 32*k + 8*B_stride0*n_panel + 8*B_stride0
+                    + B_stride0*row + 15);
+                __builtin_prefetch(B + 64*B_stride0*n + 32*k + 8*B_stride0*n_panel + 8*B_stride0
+                    + B_stride0*row + 31);
+              }
+              if (m_needed - (6*m_panel) <= 1) {
+                if (n_needed - (8*n_panel) <= 4) {
+                  multiply_f32<1,1>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel,
+                      depth, !(k == 0));
+                }
+                else {
+                  multiply_f32<1,2>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel,
+                      depth, !(k == 0));
+                }
               }
               else {
-                multiply_f32<3,2>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel, depth,
-                    !(k == 0));
-              }
-            }
-            else {
-              if (n_needed - (8*n_panel) <= 4) {
-                multiply_f32<6,1>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel, depth,
-                    !(k == 0));
-              }
-              else {
-                multiply_f32<6,2>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel, depth,
-                    !(k == 0));
+                if (m_needed - (6*m_panel) <= 2) {
+                  if (n_needed - (8*n_panel) <= 4) {
+                    multiply_f32<2,1>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel,
+                        depth, !(k == 0));
+                  }
+                  else {
+                    multiply_f32<2,2>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel,
+                        depth, !(k == 0));
+                  }
+                }
+                else {
+                  if (m_needed - (6*m_panel) <= 3) {
+                    if (n_needed - (8*n_panel) <= 4) {
+                      multiply_f32<3,1>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel,
+                          depth, !(k == 0));
+                    }
+                    else {
+                      multiply_f32<3,2>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel,
+                          depth, !(k == 0));
+                    }
+                  }
+                  else {
+                    if (m_needed - (6*m_panel) <= 5) {
+                      if (n_needed - (8*n_panel) <= 4) {
+                        multiply_f32<5,1>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel,
+                            depth, !(k == 0));
+                      }
+                      else {
+                        multiply_f32<5,2>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel,
+                            depth, !(k == 0));
+                      }
+                    }
+                    else {
+                      if (n_needed - (8*n_panel) <= 4) {
+                        multiply_f32<6,1>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel,
+                            depth, !(k == 0));
+                      }
+                      else {
+                        multiply_f32<6,2>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel,
+                            depth, !(k == 0));
+                      }
+                    }
+                  }
+                }
               }
             }
           }

@@ -279,13 +279,25 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
               }
             }
             else {
-              if (n_needed - (24*n_panel) <= 16) {
-                multiply_bytes<4,2>(sA + 32*m_panel, groups, acc + 96*m_panel + 24*n_panel, depth,
-                    !(k == 0), row_sums + 4*m_panel);
+              if (m_needed - (4*m_panel) <= 3) {
+                if (n_needed - (24*n_panel) <= 16) {
+                  multiply_bytes<3,2>(sA + 32*m_panel, groups, acc + 96*m_panel + 24*n_panel,
+                      depth, !(k == 0), row_sums + 4*m_panel);
+                }
+                else {
+                  multiply_bytes<3,3>(sA + 32*m_panel, groups, acc + 96*m_panel + 24*n_panel,
+                      depth, !(k == 0), row_sums + 4*m_panel);
+                }
               }
               else {
-                multiply_bytes<4,3>(sA + 32*m_panel, groups, acc + 96*m_panel + 24*n_panel, depth,
-                    !(k == 0), row_sums + 4*m_panel);
+                if (n_needed - (24*n_panel) <= 16) {
+                  multiply_bytes<4,2>(sA + 32*m_panel, groups, acc + 96*m_panel + 24*n_panel,
+                      depth, !(k == 0), row_sums + 4*m_panel);
+                }
+                else {
+                  multiply_bytes<4,3>(sA + 32*m_panel, groups, acc + 96*m_panel + 24*n_panel,
+                      depth, !(k == 0), row_sums + 4*m_panel);
+                }
               }
             }
           }

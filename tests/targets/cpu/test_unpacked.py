@@ -1,0 +1,203 @@
+"""Few rows by an array that is read where it lies: right, and with the bits of rows among many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.far import guarded
+
+import tilewright as tw
+from tilewright.checking.compare import compare_gemm
+from tilewright.runtime import native
+from tilewright.runtime.native import host_arch
+from tilewright.schedule.choice import candidates, choose
+from tilewright.schedule.proposals_cpu import COLUMNS, ROWS
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets import cpu
+from tilewright.targets.rules import EmittedText
+
+Array = np.ndarray
+Machine = Callable[..., EmittedText]
+
+
+@tw.kernel(A="M K", B="K N", C="M N")
+def product(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(dtype=C.dtype)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+        C[m, n] = acc
+
+
+@tw.kernel(A="M K", B="K N", C="M N")
+def normed(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(dtype=C.dtype)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+        C[m, n] = acc - acc.max(axis=1)[:, None]
+
+
+def panels(dtype: tw.DType, *, swap_ab: bool = False) -> Schedule:
+    columns = 32 if dtype == tw.f32 else 16
+    atom = tw.atoms.fma(dtype, lanes=(1, 1), each=(12, columns))
+    return Schedule(atom, (48, 128, 64), staging="panels", balanced=True, swap_ab=swap_ab)
+
+
+def drawn(shape: tuple[int, int], dtype: tw.DType, seed: int, layout: str) -> Array:
+    """Random numbers inside an array of NaN, contiguous along rows (``n``) or columns (``t``)."""
+    rows, columns = shape if layout == "n" else shape[::-1]
+    whole = np.full((rows + 2, columns + 3), np.nan, dtype.numpy)
+    whole[1:-1, 1:-2] = np.random.default_rng(seed).standard_normal((rows, columns))
+    inner = whole[1:-1, 1:-2]
+    return inner if layout == "n" else inner.T
+
+
+@pytest.mark.parametrize("swap_ab", [False, True])
+@pytest.mark.parametrize("layouts", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", [tw.f32, tw.f64])
+def test_few_rows_have_the_bits_of_rows_among_many(dtype: tw.DType, layouts: str, swap_ab: bool) -> None:
+    """For every height of micro-kernels, and columns and depths that fill vectors and panels or do not."""
+    for n, k in ((1, 65), (7, 64), (32, 3), (33, 130), (160, 1), (301, 77), (64, 0)):
+        b = drawn((k, n), dtype, k, layouts[1])
+        a = drawn((40, k), dtype, n, layouts[0])
+        bound = product.bind(schedule=panels(dtype, swap_ab=swap_ab))
+        many = np.full((40, n), np.nan, dtype.numpy)
+        assert bound(a, b, many, target="cpu").target == "cpu"
+        compare_gemm(a, b, many).raise_if_wrong()
+        for m in (1, 2, 3, 4, 5, 12, 13):
+            whole = np.full((m + 2, n + 2), np.nan, dtype.numpy)
+            few = whole[1:-1, 1:-1]
+            bound(a[:m], b, few, target="cpu")
+            assert np.array_equal(few, many[:m]), (m, n, k)
+            assert np.isnan(whole).sum() == whole.size - few.size
+
+
+@pytest.mark.parametrize("dtype", [tw.f32, tw.f64])
+def test_few_rows_do_not_pack_an_array(dtype: tw.DType) -> None:
+    """Functions of few rows read either layout of B; panels are read in place if columns are contiguous."""
+    for layouts, names in (
+        ("nn", ("multiply_along_columns<1>", "multiply_along_columns<2>", "in_place")),
+        ("nt", ("multiply_along_k<1>", "multiply_along_k<4>")),
+    ):
+        a, b = drawn((40, 30), dtype, 0, layouts[0]), drawn((30, 50), dtype, 1, layouts[1])
+        made = product.bind(schedule=panels(dtype))(a, b, np.empty((40, 50), dtype.numpy), target="cpu")
+        assert made.listing is not None
+        assert all(name in made.listing.text for name in names)
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def tiled(A, B, C, *, tile, mma):
+    tile_m, tile_n, tile_k = tile
+    m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
+    sA = tw.shared((tile_m, tile_k), A.dtype)
+    sB = tw.shared((tile_n, tile_k), A.dtype)
+    acc = tw.accumulator(mma)
+    for k in tw.range(tw.ceil_div(A.shape[1], tile_k)):
+        tw.copy(A.tile((tile_m, tile_k), (m, k)), sA)
+        tw.copy(B.tile((tile_n, tile_k), (n, k)), sB)
+        tw.barrier()
+        tw.mma(sA, sB, acc)
+        tw.barrier()
+    tw.copy(acc, C.tile((tile_m, tile_n), (m, n)))
+
+
+TILES = [(17, 48, 8), (2, 24, 5), (3, 16, 40), (34, 8, 24), (22, 1008, 12), (14, 2064, 8)]
+
+
+@pytest.mark.in_turns(4)
+@pytest.mark.parametrize("layout", ["n", "t"])
+@pytest.mark.parametrize("dtype", [tw.f32, tw.f64, tw.i32])
+@pytest.mark.parametrize("tile", TILES)
+def test_micro_tiles_of_all_sizes_stay_in_their_memory(
+    machine: Machine, arch: str, tile: tuple[int, int, int], dtype: tw.DType, layout: str
+) -> None:
+    """Micro-tiles of one row or of part of a vector, of widths that divide no power of 2, and wide tiles."""
+    tile_m, tile_n, _ = tile
+    mma, kernel = tw.TiledMma(tw.atoms.fma(dtype, lanes=(1, 1), each=tile[:2])), None
+    for m in (tile_m + 1, tile_m, 4, 3, 2, 1):
+        for n, k in ((tile_n + 5, 41), (tile_n, 25), (tile_n - 1, 3), (1, 33)):
+            rng = np.random.default_rng(m)
+            a, b = (rng.integers(-9, 9, shape).astype(dtype.numpy) for shape in ((m, k), (n, k)))
+            b = b if layout == "t" else np.asfortranarray(b)
+            whole = np.full((m + 2, n + 2), 99, dtype.numpy)
+            c = whole[1:-1, 1:-1]
+            kernel = kernel or tiled.trace(a, b, c, tile=tile, mma=mma)
+            machine(kernel, {"A": a, "B": b, "C": c}, arch=arch)
+            assert np.array_equal(c, a @ b.T)  # all sums are exact
+            assert (whole == 99).sum() >= whole.size - c.size
+            c[...] = 99
+            assert (whole == 99).all()
+
+
+def between_guards(rng: np.random.Generator, shape: tuple[int, int], dtype: Any, layout: str) -> Array:
+    """Small integers, with which all sums are exact, in an array that touches a page without access."""
+    step = shape[layout == "n"] + int(rng.choice([0, 1, 3, 16]))
+    at_end = bool(rng.random() < 0.7)
+    made = guarded(shape, np.dtype(dtype), row_step=step, column=layout == "t", at_end=at_end)
+    made[...] = rng.integers(-4, 5, shape)
+    return made
+
+
+@pytest.mark.in_turns(4)
+@pytest.mark.parametrize("layout", ["n", "t"])
+@pytest.mark.parametrize("dtype", [tw.f32, tw.f64])
+def test_no_element_past_an_array_is_read_or_written(
+    machine: Machine, toolchain: native.Toolchain, dtype: tw.DType, layout: str
+) -> None:
+    """For every width of vectors, with tiles of one and of several chunks of sums."""
+    rng, ran = np.random.default_rng([dtype.bytes, ord(layout)]), 0
+    for arch in cpu.PROCESSORS:
+        for tile, micro in (((24, 96, 16), (12, 48)), ((8, 2304, 32), (4, 64))):
+            repeats = tile[0] // micro[0], tile[1] // micro[1]
+            mma = tw.TiledMma(tw.atoms.fma(dtype, lanes=(1, 1), each=micro), repeats=repeats)
+            kernel = None
+            for _ in range(25):
+                m = int(rng.choice([1, 2, 3, 4, 5, 12, 13, 23, 30]))
+                n = int(rng.integers(1, 70)) if tile[1] < 100 else int(rng.integers(1, 2400))
+                k = int(rng.integers(1, 70))
+                a = between_guards(rng, (m, k), dtype.numpy, "n")
+                b = between_guards(rng, (n, k), dtype.numpy, layout)
+                c = between_guards(rng, (m, n), dtype.numpy, "n")
+                if kernel is None:  # for any strides and addresses
+                    kinds = [
+                        guarded((29, 37), np.dtype(dtype.numpy), row_step=41, column=one == "t")
+                        for one in ("n", layout, "n")
+                    ]
+                    kernel = tiled.trace(*kinds, tile=tile, mma=mma)
+                listing = machine(kernel, {"A": a, "B": b, "C": c}, arch=arch, toolchain=toolchain)
+                assert np.array_equal(c, a @ b.T), (arch, tile, m, n, k)
+                ran += f"multiply_along_{'k' if layout == 'n' else 'columns'}" in listing.text
+    assert ran >= 50
+
+
+@pytest.mark.parametrize("shape", [(500, 3, 600), (300, 5, 900), (2000, 1, 800)])
+def test_columns_that_fill_no_vector_are_rows_of_the_transposed_product(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    given = (tw.like("f32", m, k), tw.like("f32", k, n), tw.like("f32", m, n))
+    asked = product.bind().question(*given, target="cpu", arch=host_arch())
+    assert asked is not None
+    chosen = choose(asked)
+    assert chosen.swap_ab
+    assert not candidates(asked)[0].against
+    turned = product.bind().question(
+        tw.like("f32", n, k), tw.like("f32", k, m), tw.like("f32", n, m), target="cpu"
+    )
+    assert turned is not None
+    assert not choose(turned).swap_ab
+
+
+@pytest.mark.parametrize("shape", [(2048, 256, 256), (100, 33, 64), (3000, 129, 64)])
+def test_tiles_that_are_computed_as_a_whole_are_no_larger_than_the_product(
+    shape: tuple[int, int, int],
+) -> None:
+    m, n, k = shape
+    given = (tw.like("f32", m, k), tw.like("f32", k, n), tw.like("f32", m, n))
+    asked = normed.bind().question(*given, target="cpu", arch="x86-64-v3")
+    assert asked is not None
+    rows, columns, _ = choose(asked).tile
+    assert columns == min(side for side in COLUMNS if side >= n)
+    assert not any(m <= side < rows for side in ROWS)
