@@ -15,7 +15,7 @@ from tilewright.lang.asynchrony import (
     tma_load,
     tma_store,
 )
-from tilewright.lang.operations import cluster_index
+from tilewright.lang.launch import cluster_index
 from tilewright.lang.transaction_barriers import (
     Barriers,
     BarrierStage,

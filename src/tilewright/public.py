@@ -53,26 +53,22 @@ from tilewright.lang.dataflow.tiles import Tile
 from tilewright.lang.exact_functions import *  # noqa: F403
 from tilewright.lang.fragments import Fragment, Number
 from tilewright.lang.functions import *  # noqa: F403
+from tilewright.lang.launch import batch_index, block_index, derived, require, workspace
 from tilewright.lang.operations import (
     accumulator,
     async_commit,
     async_wait,
     barrier,
-    batch_index,
-    block_index,
     copy,
     copy_async,
-    derived,
     fill,
     fragment,
     load,
     mma,
     operand_a,
     operand_b,
-    require,
     shared,
     warp_barrier,
-    workspace,
 )
 from tilewright.lang.roles import role, role_barrier
 from tilewright.lang.scalars import Condition, Scalar, ceil_div

@@ -13,44 +13,23 @@ from typing import TYPE_CHECKING, Any
 from tilewright.namespaces import import_whole, namespace, submodule
 
 if TYPE_CHECKING:
-    from tilewright.dataflow.evaluate import evaluate
-    from tilewright.dataflow.nodes import Flow
-    from tilewright.dataflow.parser import parse_flow
-    from tilewright.dataflow.printer import print_flow
-    from tilewright.ir.kernel import Kernel
-    from tilewright.ir.op import Block, Op
-    from tilewright.ir.parser import parse_kernel
-    from tilewright.ir.printer import print_kernel
-    from tilewright.ir.types import (
-        BarrierType,
-        FragmentType,
-        Memory,
-        ScalarType,
-        TensorType,
-        Value,
-        VariableType,
-    )
-    from tilewright.ir.verify import violations
-
-__all__ = [
-    "BarrierType",
-    "Block",
-    "Flow",
-    "FragmentType",
-    "Kernel",
-    "Memory",
-    "Op",
-    "ScalarType",
-    "TensorType",
-    "Value",
-    "VariableType",
-    "evaluate",
-    "parse_flow",
-    "parse_kernel",
-    "print_flow",
-    "print_kernel",
-    "violations",
-]
+    from tilewright.dataflow.evaluate import evaluate as evaluate
+    from tilewright.dataflow.nodes import Flow as Flow
+    from tilewright.dataflow.parser import parse_flow as parse_flow
+    from tilewright.dataflow.printer import print_flow as print_flow
+    from tilewright.ir.kernel import Kernel as Kernel
+    from tilewright.ir.op import Block as Block
+    from tilewright.ir.op import Op as Op
+    from tilewright.ir.parser import parse_kernel as parse_kernel
+    from tilewright.ir.printer import print_kernel as print_kernel
+    from tilewright.ir.types import BarrierType as BarrierType
+    from tilewright.ir.types import FragmentType as FragmentType
+    from tilewright.ir.types import Memory as Memory
+    from tilewright.ir.types import ScalarType as ScalarType
+    from tilewright.ir.types import TensorType as TensorType
+    from tilewright.ir.types import Value as Value
+    from tilewright.ir.types import VariableType as VariableType
+    from tilewright.ir.verify import violations as violations
 
 _FILES = {
     "dataflow.evaluate": ("evaluate",),
@@ -67,6 +46,9 @@ _FILES = {
     ),
     "ir.verify": ("violations",),
 }
+
+
+__all__ = sorted(name for names in _FILES.values() for name in names)
 
 
 def _found(name: str) -> Any:

@@ -12,8 +12,8 @@ from tilewright.calls import launches
 from tilewright.dtypes import PACKED, DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.lang import operations as tw
-from tilewright.lang.copies import copy
 from tilewright.lang.launch import block_index
+from tilewright.lang.operations import copy
 from tilewright.lang.scalars import ceil_div
 from tilewright.ops.replay import CONTAINERS, Container
 from tilewright.ops.scales import check_dtypes, check_scale, in_groups, number_of

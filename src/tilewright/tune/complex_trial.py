@@ -14,9 +14,8 @@ from tilewright.checking.compare import GemmComparison
 from tilewright.checking.composed_products import compare_complex, planes
 from tilewright.checking.sample import Array, normal
 from tilewright.dtypes import IN_TORCH, DType
-from tilewright.lang.copies import copy
 from tilewright.lang.launch import block_index
-from tilewright.lang.operations import load
+from tilewright.lang.operations import copy, load
 from tilewright.lang.scalars import ceil_div
 from tilewright.ops.complex_matmul import ComplexWanted, plan_complex
 from tilewright.ops.matmul import matmul

@@ -25,6 +25,7 @@ from tilewright.lang.asynchrony import (
 )
 from tilewright.lang.control import MutableIndex, let, unroll, var, when
 from tilewright.lang.control import range as traced_range
+from tilewright.lang.launch import derived
 from tilewright.lang.roles import role, role_barrier
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.tensors import Tensor
@@ -124,7 +125,7 @@ class _Block:
             blocks,
             None if masked is None else masked[1],
         )
-        self.ratio = tw.derived(Q.shape[1] // maximum(K.shape[1], 1))
+        self.ratio = derived(Q.shape[1] // maximum(K.shape[1], 1))
         deep, wide = (-(-columns // PANEL) for columns in (tiles.depth, tiles.width))
         kind, groups, stages, keys = Q.dtype, tiles.groups, tiles.stages, tiles.keys
         self.deep, self.wide = deep, wide

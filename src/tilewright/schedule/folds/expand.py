@@ -34,7 +34,7 @@ from tilewright.lang.asynchrony import begin_early
 from tilewright.lang.control import let, when
 from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment
-from tilewright.lang.launch import require
+from tilewright.lang.launch import block_index, require
 from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.lang.scalars import Index, Scalar, ceil_div, maximum, minimum
 from tilewright.lang.specs import TensorSpec
@@ -303,7 +303,7 @@ class FoldBlock:
             for span in (form.e, form.m)
             if span is not None
         ]
-        rest: Index = tw.block_index(prod((count for _, count in counts), start=1))
+        rest: Index = block_index(prod((count for _, count in counts), start=1))
         found: dict[Span, Index] = {}
         for span, count in reversed(counts):
             found[span], rest = let(rest % count), let(rest // count)
