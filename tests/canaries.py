@@ -230,7 +230,7 @@ def in_force(monkeypatch: pytest.MonkeyPatch) -> Iterator[Canaries]:
         return SimpleNamespace(address=address, size_bytes=0, keeps=given)
 
     monkeypatch.setattr(gpu_memory, "_taken", taken)
-    monkeypatch.setattr(gpu_memory._process, "idle", {})  # what is put back there goes with the test
+    monkeypatch.setattr(gpu_memory._idle, "held", {})  # what is put back there goes with the test
     monkeypatch.setattr(DeviceArray, "of", made.of)
     monkeypatch.setattr(Guarded, "current", made, raising=False)
     monkeypatch.setattr(PreparedCuda, "launch", guarded)

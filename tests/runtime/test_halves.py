@@ -23,7 +23,7 @@ N = 1024
 @pytest.fixture
 def forgotten(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     """A GPU of which nothing is remembered."""
-    monkeypatch.setattr(gpu_memory._process, "idle", {})
+    monkeypatch.setattr(gpu_memory._idle, "held", {})
     in_ops._PLANS.forget()
     splitting_of_both.cache_clear()  # what was prepared launches through the driver of another test
     in_halves.cache_clear()

@@ -134,7 +134,7 @@ CASES = {
 @pytest.fixture
 def forgotten(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """A GPU of which nothing is remembered, neither before nor afterwards."""
-    monkeypatch.setattr(gpu_memory._process, "idle", {})
+    monkeypatch.setattr(gpu_memory._idle, "held", {})
     _forget()
     yield gpu
     _forget()
@@ -265,9 +265,9 @@ def test_what_lies_between_two_products_is_scratch_memory_of_the_stream(
         assert first[2] in forgotten.memory, "which is the driver's"
         assert between.setdefault(stream, first[2]) == first[2], "kept for the stream"
     assert len({*between.values()}) == len({*streams})
-    kept = [one.address for memory in gpu_memory._process.idle.values() for one in memory]
+    kept = [one.address for memory in gpu_memory._idle.held.values() for one in memory]
     assert sorted(kept) == sorted(between[stream] for stream in (STREAM, STREAM + 1))
-    assert [one.address for one in gpu_memory._process.in_graphs[-1:]] == [between[STREAM + 2]]
+    assert [one.address for one in gpu_memory._in_graphs.held[-1:]] == [between[STREAM + 2]]
 
 
 @pytest.mark.parametrize("at", range(4))

@@ -27,7 +27,7 @@ POINTERS = ("A", "B", "bias", "D", "table")
 @pytest.fixture
 def lists(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[OnGpu]]:
     """A, B and the results of some products, on a GPU of which nothing else is remembered."""
-    monkeypatch.setattr(gpu_memory._uploads, "found", {})
+    monkeypatch.setattr(gpu_memory._uploads, "held", {})
     monkeypatch.setattr(in_ops, "_PLANS", Plans())
     monkeypatch.setattr(in_ops, "_SAME", Recent(4))
     in_ops.kernel_for.cache_clear()  # what was prepared launches through the driver of another test

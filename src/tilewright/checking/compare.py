@@ -117,6 +117,42 @@ class Accumulation:
 
 
 @dataclass(frozen=True)
+class ElementComparison:
+    """The outcome of comparing arrays element by element.
+
+    Args:
+        wrong: number of wrong elements.
+        size: number of elements.
+        name: the array with the element that is reported.
+        index: its place.
+    """
+
+    wrong: int
+    size: int
+    name: str = ""
+    index: tuple[int, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every element is right."""
+        return not self.wrong
+
+    @property
+    def where(self) -> str:
+        """The reported element."""
+        return f"{self.name}[{', '.join(map(str, self.index))}]"
+
+    def raise_if_wrong(self) -> None:
+        """Raise if an element is wrong.
+
+        Raises:
+            WrongResultError: one is; the message names it.
+        """
+        if not self.ok:
+            raise WrongResultError(str(self))
+
+
+@dataclass(frozen=True)
 class GemmComparison:
     """The outcome of a comparison.
 

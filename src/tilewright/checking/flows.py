@@ -16,13 +16,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.checking.compare import Accumulation, gemm_bound
+from tilewright.checking.compare import Accumulation, ElementComparison, gemm_bound
 from tilewright.checking.composed_products import halves_bound
 from tilewright.dataflow import wide
 from tilewright.dataflow.evaluate import Evaluation, FlowArguments
 from tilewright.dataflow.nodes import Flow, Map, Node, Rearrange, Reduce, Store, Sum
 from tilewright.dtypes import DType, f64
-from tilewright.errors import WrongResultError
 from tilewright.functions.conversions import Array, keep_fraction
 from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
 
@@ -38,7 +37,7 @@ Source: PTX ISA, "ex2", "rcp".
 
 
 @dataclass(frozen=True)
-class StoredComparison:
+class StoredComparison(ElementComparison):
     """The outcome of a comparison.
 
     Args:
@@ -51,34 +50,16 @@ class StoredComparison:
         high: the largest value that a correct kernel may store.
     """
 
-    wrong: int
-    size: int
-    name: str = ""
-    index: tuple[int, ...] = ()
     value: float = 0.0
     low: float = 0.0
     high: float = 0.0
 
-    @property
-    def ok(self) -> bool:
-        """Whether every element is right."""
-        return not self.wrong
-
-    def raise_if_wrong(self) -> None:
-        """Raise if an element is not what the flow computes.
-
-        Raises:
-            WrongResultError: it is not; the message names the worst element.
-        """
-        if not self.ok:
-            raise WrongResultError(str(self))
-
     def __str__(self) -> str:
         if self.ok:
             return f"correct: {self.size} elements"
-        where = f"{self.name}[{', '.join(map(str, self.index))}]"
         limits = f"{self.low:.9g} to {self.high:.9g}" if self.low != self.high else f"{self.low:.9g}"
-        return f"wrong: {self.wrong} of {self.size} elements; {where} is {self.value:.9g}, expected {limits}"
+        found = f"{self.where} is {self.value:.9g}, expected {limits}"
+        return f"wrong: {self.wrong} of {self.size} elements; {found}"
 
 
 def compare_flow(

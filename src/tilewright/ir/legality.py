@@ -374,24 +374,23 @@ def _verify_operand(op: Mma, axis: int, label: str, value: Value) -> Iterator[Vi
                 "same rows",
                 f"tw.load(..., tw.operand_{label.lower()}(mma, {shape[1]}))",
             )
-    elif value.tensor.memory is not Memory.SHARED:
-        yield op.violation(
-            "mma operand",
-            f"{label} = {value} lies in global memory, a matrix multiply reads shared memory or registers",
-            f"copy it to shared memory, or tw.load({value}, tw.operand_{label.lower()}(mma, {shape[1]}))",
-        )
-    elif value.tensor.block is not None:
-        yield op.violation(
-            "mma operand",
-            f"{label} = {value} lies in another block's shared memory",
-            f"copy it to the block's own, or tw.load({value}, tw.operand_{label.lower()}(mma, {shape[1]}))",
-        )
-    elif value.tensor.indices:
-        yield op.violation(
-            "mma operand",
-            f"rows of {label} = {value} are chosen by {value.tensor.indices[0]}",
-            f"copy it to shared memory, or tw.load({value}, tw.operand_{label.lower()}(mma, {shape[1]}))",
-        )
+    else:
+        what, copied, place = f"{label} = {value}", "copy it to shared memory", value.tensor
+        if place.memory is not Memory.SHARED:
+            text = (
+                f"{label} = {value} lies in global memory, a matrix multiply reads shared memory or registers"
+            )
+        elif place.block is not None:
+            text, copied = (
+                f"{label} = {value} lies in another block's shared memory",
+                "copy it to the block's own",
+            )
+        elif place.indices:
+            text = f"rows of {what} are chosen by {place.indices[0]}"
+        else:
+            return
+        loaded = f"tw.load({value}, tw.operand_{label.lower()}(mma, {shape[1]}))"
+        yield op.violation("mma operand", text, f"{copied}, or {loaded}")
 
 
 def _is_transposed(op: Mma, axis: int) -> bool:

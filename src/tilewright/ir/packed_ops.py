@@ -137,7 +137,31 @@ class AsBytes(Op):
 
 
 @dataclass(frozen=True)
-class Unpack(Op):
+class _Conversion(Op):
+    """Base of `Unpack` and `Pack`."""
+
+    traits = Traits(ANYWHERE)
+    roles: ClassVar = {"source": "reads", "target": "writes"}
+    source: Value
+    target: Value
+    packed: DType
+    dim: int
+
+    @property
+    def ends(self) -> tuple[Value, Value]:
+        """The bytes, and the numbers."""
+        return self.source, self.target
+
+    def verify(self) -> Iterator[Violation]:
+        """Require bytes of a packed dtype, and numbers of another."""
+        held, numbers = self.ends
+        if held.dtype != u8 or not self.packed.is_packed or numbers.dtype.is_packed:
+            kinds = f"{held.dtype} bytes of {self.packed} and numbers of {numbers.dtype}"
+            yield self.violation("dtype", kinds, "bytes of u8, of a packed dtype, and numbers of another")
+
+
+@dataclass(frozen=True)
+class Unpack(_Conversion):
     """``target[..., i, ...] = source[..., i // n, ...] >> bits * (i % n)``, as numbers of a packed dtype.
 
     Args:
@@ -148,16 +172,6 @@ class Unpack(Op):
     """
 
     name = "unpack"
-    traits = Traits(ANYWHERE)
-    roles: ClassVar = {"source": "reads", "target": "writes"}
-    source: Value
-    target: Value
-    packed: DType
-    dim: int
-
-    def verify(self) -> Iterator[Violation]:
-        """Require the bytes to be distributed like the numbers."""
-        yield from _verify(self, self.source, self.target, self.packed)
 
     @property
     def digits(self) -> tuple[Digit, ...]:
@@ -169,7 +183,7 @@ class Unpack(Op):
 
 
 @dataclass(frozen=True)
-class Pack(Op):
+class Pack(_Conversion):
     """The inverse of `Unpack`: the numbers of ``source``, rounded to a packed dtype, as bytes.
 
     Args:
@@ -180,22 +194,11 @@ class Pack(Op):
     """
 
     name = "pack"
-    traits = Traits(ANYWHERE)
-    roles: ClassVar = {"source": "reads", "target": "writes"}
-    source: Value
-    target: Value
-    packed: DType
-    dim: int
 
-    def verify(self) -> Iterator[Violation]:
-        """Require the bytes to be distributed like the numbers."""
-        yield from _verify(self, self.target, self.source, self.packed)
-
-
-def _verify(op: Unpack | Pack, held: Value, numbers: Value, packed: DType) -> Iterator[Violation]:
-    if held.dtype != u8 or not packed.is_packed or numbers.dtype.is_packed:
-        kinds = f"{held.dtype} bytes of {packed} and numbers of {numbers.dtype}"
-        yield op.violation("dtype", kinds, "bytes of u8, of a packed dtype, and numbers of another")
+    @property
+    def ends(self) -> tuple[Value, Value]:
+        """The bytes, and the numbers."""
+        return self.target, self.source
 
 
 PACKED_OPS: tuple[type[Op], ...] = (AsBytes, Unpack, Pack)

@@ -9,7 +9,8 @@ from typing import Any, cast
 import numpy as np
 
 from tilewright.calls import launches
-from tilewright.errors import LaunchError, WrongResultError, shown
+from tilewright.checking.compare import ElementComparison
+from tilewright.errors import LaunchError, shown
 from tilewright.runtime.backends import arch_named
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.reference import HostArray, PreparedReference
@@ -20,7 +21,7 @@ from tilewright.targets.target import REFERENCE
 
 
 @dataclass(frozen=True)
-class AlgebraComparison:
+class AlgebraComparison(ElementComparison):
     """The result of comparing two kernels as polynomials of their arrays.
 
     Args:
@@ -30,30 +31,10 @@ class AlgebraComparison:
         index: the index of that element.
     """
 
-    wrong: int
-    size: int
-    name: str = ""
-    index: tuple[int, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether every element is the same."""
-        return not self.wrong
-
-    def raise_if_wrong(self) -> None:
-        """Raise if an element differs.
-
-        Raises:
-            WrongResultError: an element differs; the message names the first.
-        """
-        if not self.ok:
-            raise WrongResultError(str(self))
-
     def __str__(self) -> str:
         if self.ok:
             return f"equal as algebra: {self.size} elements"
-        where = f"{self.name}[{', '.join(map(str, self.index))}]"
-        return f"not equal as algebra: {self.wrong} of {self.size} elements differ, the first at {where}"
+        return f"not equal as algebra: {self.wrong} of {self.size} elements differ, the first at {self.where}"
 
 
 @launches

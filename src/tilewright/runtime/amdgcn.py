@@ -180,8 +180,9 @@ def _found(path: str | None, rocm: Path) -> Iterator[tuple[str, AmdToolchain | C
     for command in SYSTEM_COMPILERS:
         if found := find_program(command, path):
             yield "clang", _asked("clang", found, path)
-    if zig := _zig():
-        yield "zig", zig
+    if zig := ziglang():  # the compiler and the linker inside; the driver ``zig c++`` takes no HIP
+        program, version = zig
+        yield "zig", AmdToolchain("zig", version, (program, "clang"), (program, "ld.lld"))
     with contextlib.suppress(ToolchainError):
         yield "comgr", AmdToolchain("comgr", comgr.version(), (), library=comgr.library().path)
 
@@ -201,12 +202,6 @@ def _asked(name: str, where: str, linkers: str | None) -> AmdToolchain | Compile
     candidates = ((f"ld.lld-{found[1]}", linkers), ("ld.lld", own), ("ld.lld", linkers))
     linker = next((at for called, there in candidates if (at := find_program(called, there))), None)
     return AmdToolchain(name, found[1] + found[2], (where,), (linker,) if linker else ())
-
-
-def _zig() -> AmdToolchain | None:
-    """Return the compiler and the linker inside `ziglang`; the driver ``zig c++`` takes no HIP."""
-    found = ziglang()
-    return found and AmdToolchain("zig", found[1], (found[0], "clang"), (found[0], "ld.lld"))
 
 
 def _refusal(toolchain: AmdToolchain, arch: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter, methodcaller
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from tilewright.runtime.frameworks import (
     none,
     numpy_element,
     reader_by_description,
+    row_major,
 )
 from tilewright.runtime.frameworks import Device as Device
 from tilewright.runtime.packed_arrays import Packed, in_bytes, seen_as
@@ -235,21 +237,16 @@ def elements(info: ArrayInfo) -> np.ndarray[Any, np.dtype[np.void]]:
 
     Only host memory may be read through it.
     """
-    return np.asarray(_Memory(in_bytes(info)))
-
-
-class _Memory:
-    """Memory described by NumPy's array interface."""
-
-    def __init__(self, info: ArrayInfo) -> None:
-        size = info.dtype.bytes
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": f"|V{size}",
-            "shape": info.shape,
-            "strides": tuple(stride * size for stride in info.strides),
-            "data": (info.pointer, info.readonly),
-        }
+    held = in_bytes(info)
+    size = held.dtype.bytes
+    described = {
+        "version": 3,
+        "typestr": f"|V{size}",
+        "shape": held.shape,
+        "strides": tuple(stride * size for stride in held.strides),
+        "data": (held.pointer, held.readonly),
+    }
+    return np.asarray(SimpleNamespace(__array_interface__=described))
 
 
 def sharing(what: str, why: str, written: str) -> LaunchError:
@@ -492,7 +489,7 @@ def fresh(like: Any, shape: tuple[int, ...], dtype: DType) -> Fresh:
         element = None if dtype.is_packed else getattr(library, IN_TORCH[dtype.name], None)
         if element is None:
             raise LaunchError(f"PyTorch has no tensors of {dtype}; pass out=, or another out_dtype=")
-        strides = tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+        strides = row_major(shape)
         # The fastest way to make a tensor.
         none = library.empty(0, dtype=element, device=like.device)
         return Fresh(partial(none.new_empty_strided, shape, strides), methodcaller("data_ptr"))

@@ -382,12 +382,6 @@ class _ChangedError(Exception):
     """The source changed while an object was made."""
 
 
-def _is_changed() -> bool:
-    """Whether a file of the library changed since the process began, by the times of all files."""
-    states = (path.stat() for path in PACKAGE.rglob("*.py"))
-    return any(max(state.st_mtime, state.st_ctime) > BEGUN - CLOCK_SECONDS for state in states)
-
-
 class _Unpickler(pickle.Unpickler):
     """Reads objects of the packages that the key knows; whether an entry is trusted is decided before."""
 
@@ -420,7 +414,9 @@ def kept(parts: Sequence[str], make: Callable[[], Made], meta: Mapping[str, obje
 
     def build() -> bytes:
         made.append(make())
-        if _is_changed():  # modules imported since the source was hashed may be newer
+        # Modules that were imported since the source was hashed may be newer.
+        states = (path.stat() for path in PACKAGE.rglob("*.py"))
+        if any(max(state.st_mtime, state.st_ctime) > BEGUN - CLOCK_SECONDS for state in states):
             raise _ChangedError
         return pickle.dumps(made[0], pickle.HIGHEST_PROTOCOL)
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tilewright.runtime.environment import renew_after_fork
+from tilewright.runtime.environment import OfProcess
 from tilewright.runtime.trust import (
     is_own_directory,
     lock_own,
@@ -140,19 +140,8 @@ def publish(artifact: Path, data: bytes, meta: Mapping[str, object], *, is_safe:
     return CacheEntry(artifact, json.loads(text)["meta"], hit=False, data=data)
 
 
-class _Builders:
-    """The artifacts that threads of this process have locked."""
-
-    def __init__(self) -> None:
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Start without locks in a forked child."""
-        self.at: set[tuple[int, str]] = set()
-
-
-_builders = _Builders()
+_builders: OfProcess[set[tuple[int, str]]] = OfProcess(set)
+"""The artifacts that threads of this process have locked."""
 
 
 def unwritten(artifact: Path, data: bytes, meta: Mapping[str, object]) -> CacheEntry:
@@ -168,10 +157,10 @@ def locked(artifact: Path) -> Iterator[None]:
     too.
     """
     builder = (threading.get_ident(), str(artifact))
-    if builder in _builders.at:
+    if builder in _builders.held:
         yield
         return
-    _builders.at.add(builder)
+    _builders.held.add(builder)
     try:
         with contextlib.ExitStack() as held:
             with contextlib.suppress(OSError, NotImplementedError):
@@ -179,7 +168,7 @@ def locked(artifact: Path) -> Iterator[None]:
                 held.enter_context(lock_own(f"{artifact}{_LOCK}", _WAIT_SECONDS, _POLL_SECONDS))
             yield
     finally:
-        _builders.at.discard(builder)
+        _builders.held.discard(builder)
 
 
 def scan(root: Path) -> tuple[list[ListedEntry], list[tuple[Path, float]]]:

@@ -17,11 +17,11 @@ import gc
 import os
 import re
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from tilewright import tracebacks
 from tilewright.errors import TilewrightError, shown
@@ -198,6 +198,26 @@ def renew_after_fork(owner: Owner) -> Owner:
     """Call ``owner.renew()`` in every forked child, as long as the owner lives."""
     _owners.add(owner)
     return owner
+
+
+Held = TypeVar("Held")
+
+
+class OfProcess(Generic[Held]):
+    """State that a forked child begins anew.
+
+    Args:
+        make: makes the state of a process.
+    """
+
+    def __init__(self, make: Callable[[], Held]) -> None:
+        self._make = make
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Begin anew in a forked child."""
+        self.held = self._make()
 
 
 class CollectorPause:

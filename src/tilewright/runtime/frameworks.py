@@ -96,7 +96,7 @@ def finish(
             "nearest: a copy"
         )
     if strides is None:
-        steps = tuple(math.prod(extents[dim + 1 :]) for dim in range(len(extents)))
+        steps = row_major(extents)
     else:
         found = []
         for dim, (extent, stride) in enumerate(zip(extents, strides, strict=True)):
@@ -112,6 +112,11 @@ def finish(
             found.append(int(step))
         steps = tuple(found)
     return ArrayInfo(pointer, extents, steps, element, device, readonly, owner)
+
+
+def row_major(shape: Sequence[int], unit: int = 1) -> tuple[int, ...]:
+    """Return the strides of a row-major array whose elements are ``unit`` apart."""
+    return tuple(unit * math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 _CONTIGUOUS = (

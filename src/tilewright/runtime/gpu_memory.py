@@ -20,8 +20,8 @@ from tilewright.errors import LaunchError
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.driver import LEGACY_STREAM, UNTIMED, Driver
 from tilewright.runtime.drivers import driver_for, driver_of
-from tilewright.runtime.environment import renew_after_fork
-from tilewright.runtime.frameworks import Device
+from tilewright.runtime.environment import OfProcess
+from tilewright.runtime.frameworks import Device, row_major
 
 # ---------------------------------------------------------------- one piece of memory
 
@@ -165,19 +165,8 @@ ALIGNMENT = 256
 """Alignment of scratch memory in bytes."""
 
 
-class _ScratchOfProcess:
-    """The scratch memory of this process; a forked child owns none."""
-
-    def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        """Start without memory."""
-        self.idle: dict[Hashable, list[DeviceMemory]] = {}
-        self.in_graphs: list[DeviceMemory] = []
-
-
-_process = renew_after_fork(_ScratchOfProcess())
+_idle: OfProcess[dict[Hashable, list[DeviceMemory]]] = OfProcess(dict)
+_in_graphs: OfProcess[list[DeviceMemory]] = OfProcess(list)
 
 
 @contextmanager
@@ -196,7 +185,7 @@ def scratch(size_bytes: int, device: Device, stream: int) -> Iterator[int]:
     driver, index = driver_of(device[0]), device[1]
     if driver.is_capturing(stream):
         memory = DeviceMemory(size_bytes, index, driver)
-        _process.in_graphs.append(memory)
+        _in_graphs.held.append(memory)
         yield memory.address
         return
     if stream in LEGACY_STREAM:  # the common case needs no current device
@@ -207,18 +196,18 @@ def scratch(size_bytes: int, device: Device, stream: int) -> Iterator[int]:
     memory = _taken(key, size_bytes, device)
     yield memory.address
     # The next operation on the stream runs after this one, so it may write the memory.
-    _process.idle.setdefault(key, []).append(memory)
+    _idle.held.setdefault(key, []).append(memory)
 
 
 def _taken(key: Hashable, size_bytes: int, device: tuple[str, int]) -> DeviceMemory:
     """Return kept memory of a stream if it is large enough; free it if it is too small, and allocate."""
     try:
-        kept = _process.idle.get(key, []).pop()
+        kept = _idle.held.get(key, []).pop()
         if kept.size_bytes >= size_bytes:
             return kept
     except IndexError:
-        while len(_process.idle) > MOST_STREAMS:
-            _process.idle.pop(next(iter([*_process.idle])), None)  # another thread may have been faster
+        while len(_idle.held) > MOST_STREAMS:
+            _idle.held.pop(next(iter([*_idle.held])), None)  # another thread may have been faster
     return DeviceMemory(-(-size_bytes // UNIT_BYTES) * UNIT_BYTES, device[1], driver_of(device[0]))
 
 
@@ -302,23 +291,13 @@ def _removed(places: list[_Place], place: _Place) -> bool:
     return True
 
 
-class _UploadsOfProcess:
-    """The uploads of this process, by device; a forked child owns none."""
-
-    def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        """Start without uploads."""
-        self.found: dict[tuple[str, int], Uploads] = {}
-
-
-_uploads = renew_after_fork(_UploadsOfProcess())
+_uploads: OfProcess[dict[tuple[str, int], Uploads]] = OfProcess(dict)
+"""The uploads of this process, by device."""
 
 
 def uploads(device: tuple[str, int]) -> Uploads:
     """Return the uploads of a device."""
-    return _uploads.found.setdefault(device, Uploads(device))
+    return _uploads.held.setdefault(device, Uploads(device))
 
 
 # ---------------------------------------------------------------- arrays for programs without a framework
@@ -358,7 +337,7 @@ class DeviceArray:
         cls, shape: tuple[int, ...], element: DType, index: int = 0, driver: Driver = CUDA_DRIVER
     ) -> DeviceArray:
         """Make an uninitialised row-major array."""
-        strides = _row_by_row(shape, element.bytes)
+        strides = row_major(shape, element.bytes)
         return cls(DeviceMemory(element.bytes * math.prod(shape), index, driver), shape, strides, element)
 
     @property
@@ -376,12 +355,12 @@ class DeviceArray:
             LaunchError: the number of elements differs, or the array is not row-major.
         """
         size = self.dtype.itemsize
-        if math.prod(shape) != math.prod(self.shape) or self.strides != _row_by_row(self.shape, size):
+        if math.prod(shape) != math.prod(self.shape) or self.strides != row_major(self.shape, size):
             raise LaunchError(
                 f"an array of shape {self.shape} and strides {self.strides} cannot be viewed with shape "
                 f"{shape}: that needs a row-major array with the same number of elements"
             )
-        return DeviceArray(self.memory, shape, _row_by_row(shape, size), dtype(self.dtype))
+        return DeviceArray(self.memory, shape, row_major(shape, size), dtype(self.dtype))
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -405,11 +384,6 @@ class DeviceArray:
         dense = np.empty([self.shape[dim] for dim in by_stride], self.dtype)
         self.memory.read(dense.ctypes.data, dense.nbytes)
         return dense.transpose(np.argsort(by_stride))
-
-
-def _row_by_row(shape: tuple[int, ...], element_bytes: int) -> tuple[int, ...]:
-    """Return the strides in bytes of a row-major array."""
-    return tuple(element_bytes * math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 @launches

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +9,7 @@ from tilewright.calls import launches
 from tilewright.dtypes import DType, u8
 from tilewright.errors import LaunchError
 from tilewright.packing import narrow, packed_dim
-from tilewright.runtime.frameworks import ArrayInfo
+from tilewright.runtime.frameworks import ArrayInfo, row_major
 
 
 @launches
@@ -109,11 +108,6 @@ def seen_as(found: ArrayInfo, kind: DType, axis: int | None = None) -> ArrayInfo
     shape = tuple(n * each if d == dim else n for d, n in enumerate(found.shape))
     strides = tuple(1 if d == dim else step * each for d, step in enumerate(found.strides))
     return replace(found, shape=shape, strides=strides, dtype=kind)
-
-
-def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a row-major array."""
-    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 def in_bytes(info: ArrayInfo) -> ArrayInfo:

@@ -46,6 +46,7 @@ def added(P: Any, Q: Any, D: Any, *, negative: bool, on_host: bool) -> None:
     copy(p - q if negative else p + q, D.tile(TILE, (i, j)))
 
 
+@dataclass
 class SixLaunches:
     """``D = A @ B`` of complex matrices in planes, as four real products and two additions.
 
@@ -58,27 +59,23 @@ class SixLaunches:
         precision: how exactly f32 is multiplied.
     """
 
-    def __init__(
-        self,
-        a: tuple[Any, Any],
-        b: tuple[Any, Any],
-        out: tuple[Any, Any],
-        products: tuple[Any, ...],
-        target: str,
-        precision: str = "exact",
-    ) -> None:
-        self._pairs = ((a[0], b[0]), (a[1], b[1]), (a[0], b[1]), (a[1], b[0]))
-        self.out, self._products = out, products
-        self._target, self._precision = target, precision
+    a: tuple[Any, Any]
+    b: tuple[Any, Any]
+    out: tuple[Any, Any]
+    products: tuple[Any, ...]
+    target: str
+    precision: str = "exact"
 
     def launch(self) -> None:
         """Start all six."""
-        for (left, right), product in zip(self._pairs, self._products, strict=True):
-            matmul(left, right, product, precision=self._precision, target=self._target)
-        on_host = not TARGETS[self._target].warps
-        for part, (first, second) in enumerate((self._products[:2], self._products[2:])):
+        (a_re, a_im), (b_re, b_im) = self.a, self.b
+        pairs = ((a_re, b_re), (a_im, b_im), (a_re, b_im), (a_im, b_re))
+        for (left, right), product in zip(pairs, self.products, strict=True):
+            matmul(left, right, product, precision=self.precision, target=self.target)
+        on_host = not TARGETS[self.target].warps
+        for part, (first, second) in enumerate((self.products[:2], self.products[2:])):
             bound = added.bind(negative=part == 0, on_host=on_host)
-            bound(first, second, self.out[part], target=self._target)
+            bound(first, second, self.out[part], target=self.target)
 
 
 def bytes_moved(shape: tuple[int, int, int], item_bytes: int) -> int:

@@ -289,8 +289,8 @@ def standing_in(folder: Path, monkeypatch: pytest.MonkeyPatch, made: StandIn) ->
     monkeypatch.setattr(environment, "ROCM", folder)
     monkeypatch.setattr(HIP_DRIVER._process, "bindings", None)
     monkeypatch.setattr(HIP_DRIVER, "unwanted", UnwantedCode())
-    monkeypatch.setattr(gpu_memory._process, "idle", {})
-    monkeypatch.setattr(gpu_memory._uploads, "found", {})
+    monkeypatch.setattr(gpu_memory._idle, "held", {})
+    monkeypatch.setattr(gpu_memory._uploads, "held", {})
     code_object: Callable[[str, str, str], bytes] = hip._code_object
 
     def recorded(assembly: str, arch: str, name: str) -> bytes:

@@ -150,7 +150,7 @@ case "$1" in
 esac
 """
 
-ZIG = amdgcn._zig()
+ZIG = next((one for one in amdgcn.find_toolchains() if one.name == "zig"), None)
 TOO_OLD = (
     """echo "kernel.hip:4:3: error: too many arguments to function call, expected 2, have 3" >&2; exit 1"""
 )
