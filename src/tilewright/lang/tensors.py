@@ -327,10 +327,10 @@ class Tensor(Rearranged):
             here(),
         )
 
-    def _no_function(self, function: Any, *_: object, **__: object) -> NoReturn:
+    def __array_function__(self, function: Any, *_: object, **__: object) -> NoReturn:
         raise no_numpy_function(function.__name__, self)
 
-    __array_ufunc__ = __array_function__ = _no_function
+    __array_ufunc__ = __array_function__
     __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __lt__ = __gt__ = _no_arithmetic
     __radd__ = __rsub__ = __rmul__ = __rtruediv__ = _no_arithmetic
     __floordiv__ = __mod__ = __pow__ = __and__ = __or__ = __xor__ = __le__ = __ge__ = _no_arithmetic
@@ -338,14 +338,14 @@ class Tensor(Rearranged):
     __lshift__ = __rshift__ = __rlshift__ = __rrshift__ = _no_arithmetic
     __neg__ = __pos__ = __abs__ = __invert__ = _no_arithmetic
 
-    def _no_contents(self, *_: object, **__: object) -> NoReturn:
+    def __array__(self, *_: object, **__: object) -> NoReturn:
         raise TraceError(
             f"{self.value.name} has no contents while the kernel is traced: a kernel can neither launch "
             "another one nor pass its arrays to a library; call a function of the kernel language",
             here(),
         )
 
-    __array__ = __dlpack__ = __dlpack_device__ = _no_contents
+    __dlpack__ = __dlpack_device__ = __array__
 
     @verb
     def rows(self, index: Tensor, dim: int = 0, *, padded: bool = False) -> Tensor:
