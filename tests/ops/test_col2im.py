@@ -17,7 +17,7 @@ import tilewright as tw
 from tilewright.ops.col2im import MOST_CHANNELS, SUMS, TILE, Blocks, dense_strides, summing
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.kernel import Bound
-from tilewright.views.im2col import windows_of
+from tilewright.views.im2col import Geometry
 
 EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "05_im2col.py"))
 UNIT = {tw.f16: 2.0**-11, tw.bf16: 2.0**-8, tw.f32: 2.0**-24, tw.f64: 2.0**-53}
@@ -49,7 +49,9 @@ class Problem(NamedTuple):
     def windows(self) -> Any:
         """The filter along each spatial dimension."""
         words = {"stride": 1, "dilation": 1, "padding": 0, **self.words}
-        return windows_of(len(self.filter), self.filter, words["stride"], words["dilation"], words["padding"])
+        return Geometry(
+            range(len(self.filter)), self.filter, words["stride"], words["dilation"], words["padding"]
+        ).windows()
 
     @property
     def dims(self) -> list[int]:

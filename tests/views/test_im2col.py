@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tilewright.errors import LayoutError
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, substitute
-from tilewright.views.im2col import im2col, im2col_requirements
+from tilewright.views.im2col import Geometry, im2col
 from tilewright.views.transforms import Merge
 from tilewright.views.view import View
 
@@ -113,7 +113,7 @@ def test_a_filter_that_is_larger_than_the_padded_image_is_refused(case: dict[str
     spatial = range(1, 1 + rank)
     sizes = [Sym(f"n{at}", 0) for at in range(rank)]
     known = dict(zip(sizes, extents, strict=True))
-    needed = im2col_requirements((1, *sizes, 1), spatial=spatial, padding=padding, **geometry)
+    needed = Geometry(spatial, padding=padding, **geometry).requirements((1, *sizes, 1))
     broken = [each for each in needed if not evaluate(each.condition, known)]
     assert len(broken) == sum(n > 0 for n in missing)
 

@@ -11,7 +11,7 @@ from tilewright.lang.scalars import Index, InMemory, constant, ints, static, unw
 from tilewright.lang.tracer import current, located, verb
 from tilewright.symbolic.rebuilding import Guard, symbols
 from tilewright.views import transforms as t
-from tilewright.views.im2col import im2col_requirements, im2col_transforms
+from tilewright.views.im2col import Geometry
 from tilewright.views.transforms import Transform
 
 
@@ -209,9 +209,10 @@ class Rearranged(InMemory):
         """
         made, shape, tracer = self, self.value.tensor.shape, current()
         with located():
-            for transform in im2col_transforms(shape, spatial=spatial, filter=filter, **geometry):
+            how = Geometry(spatial, filter, **geometry)
+            for transform in how.transforms(shape):
                 made = made._view(transform, "im2col")
-            for needed in im2col_requirements(shape, spatial=spatial, filter=filter, **geometry):
+            for needed in how.requirements(shape):
                 if symbols(needed.condition) <= tracer.sizes:
                     tracer.guards.append(Guard(*needed))
         return made

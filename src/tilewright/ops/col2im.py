@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from operator import itemgetter, mul
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from tilewright.calls import launches
 from tilewright.dtypes import DType, bf16, f16, f32, f64, i8, i32
@@ -28,7 +28,7 @@ from tilewright.runtime.kernel import Bound, Kernel, kernel
 from tilewright.runtime.plans import Plans
 from tilewright.targets.target import TARGETS
 from tilewright.threads.distribution import Distribution, raked
-from tilewright.views.im2col import Window, im2col, windows_of
+from tilewright.views.im2col import Geometry, Window, im2col
 from tilewright.views.view import View
 
 SUMS = {f16: f32, bf16: f32, f32: f32, f64: f64, i8: i32, i32: i32}
@@ -47,20 +47,6 @@ VECTOR_BYTES = 16
 """Bytes that a thread reads at once, at most."""
 
 _PLANS: Plans[Replay] = Plans()
-
-
-class Geometry(NamedTuple):
-    """Which dimensions of the image are which, and where the filter stands; the words of `col2im`."""
-
-    spatial: Sequence[int]
-    filter: Sequence[int]
-    stride: int | Sequence[int]
-    dilation: int | Sequence[int]
-    padding: int | Sequence[int | tuple[int, int]]
-    batch: int
-    channel: int
-    group: int | None
-    groups: int
 
 
 @repeated(_PLANS, ("columns", "out"))
@@ -177,7 +163,7 @@ def plan_col2im(
     call.check_apart()
     if 0 in extents:
         return call.plan()
-    windows = windows_of(len(how.spatial), how.filter, how.stride, how.dilation, how.padding)
+    windows = how.windows()
     image = _image(call.infos["out"], how)
     seen = {"columns": _columns(call.infos["columns"], image, windows), "out": image}
     arrays = tuple(Strided(call.arrays[name], info) for name, info in seen.items())

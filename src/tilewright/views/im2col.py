@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -83,70 +83,72 @@ class Window(NamedTuple):
         return Embed(dim, lengths, (self.stride, self.dilation), self.before)
 
 
-def im2col_transforms(
-    shape: Sequence[Int],
-    *,
-    spatial: Sequence[int],
-    filter: Sequence[int],  # noqa: A002
-    stride: int | Sequence[int] = 1,
-    dilation: int | Sequence[int] = 1,
-    padding: int | Sequence[int | tuple[int, int]] = 0,
-    batch: int = 0,
-    channel: int = -1,
-    group: int | None = None,
-    groups: int = 1,
-) -> tuple[Transform, ...]:
-    """The transforms that make the view of `im2col` out of a tensor of ``shape``.
+class Geometry(NamedTuple):
+    """How a filter lies in the dimensions of a tensor; the fields are the arguments of `im2col`."""
 
-    Args and Raises are those of `im2col`.
-    """
-    rank, count = len(shape), len(spatial)
-    named = [batch, *spatial, channel, *(() if group is None else (group,))]
-    where = [dim + rank if dim < 0 else dim for dim in named]
-    if sorted(where) != list(range(rank)):
-        raise LayoutError(
-            f"batch {batch}, spatial {tuple(spatial)}, channel {channel} and group {group} do not name each "
-            f"of the {rank} dimensions once"
+    spatial: Sequence[int]
+    filter: Sequence[int]
+    stride: int | Sequence[int] = 1
+    dilation: int | Sequence[int] = 1
+    padding: int | Sequence[int | tuple[int, int]] = 0
+    batch: int = 0
+    channel: int = -1
+    group: int | None = None
+    groups: int = 1
+
+    def windows(self) -> list[Window]:
+        """Return the filter window of each spatial dimension.
+
+        Raises:
+            LayoutError: a field does not give one legal number per dimension.
+
+        Example:
+            >>> Geometry((1, 2), (3, 3), padding=((1, 0), 2)).windows()[0]
+            Window(filter=3, stride=1, dilation=1, before=1, after=0)
+        """
+        count = len(self.spatial)
+        taps = _each("filter", self.filter, count)
+        steps = _each("stride", self.stride, count)
+        dilations = _each("dilation", self.dilation, count)
+        pads = [self.padding] * count if isinstance(self.padding, int | np.integer) else list(self.padding)
+        pairs = [(pad, pad) if isinstance(pad, int | np.integer) else pad for pad in pads]
+        if len(pairs) != count or any(min(pair) < 0 for pair in pairs):
+            raise LayoutError(
+                f"padding {tuple(pads)} for {count} spatial dimensions; each needs one, 0 or more"
+            )
+        return [Window(t, s, d, *p) for t, s, d, p in zip(taps, steps, dilations, pairs, strict=True)]
+
+    def transforms(self, shape: Sequence[Int]) -> tuple[Transform, ...]:
+        """Return the transforms that make the view of `im2col` out of a tensor of ``shape``.
+
+        Raises are those of `im2col`.
+        """
+        rank, count = len(shape), len(self.spatial)
+        named = [self.batch, *self.spatial, self.channel, *(() if self.group is None else (self.group,))]
+        where = [dim + rank if dim < 0 else dim for dim in named]
+        if sorted(where) != list(range(rank)):
+            raise LayoutError(
+                f"batch {self.batch}, spatial {tuple(self.spatial)}, channel {self.channel} and group "
+                f"{self.group} do not name each of the {rank} dimensions once"
+            )
+        windows, extents = self.windows(), [shape[dim] for dim in where[1 : 1 + count]]
+        split, where = _split_groups(shape, where, self.group, self.groups)
+        first = len(where) - count - 2
+        embeds = [w.embed(dim, n) for dim, w, n in zip(where[1 : 1 + count], windows, extents, strict=True)]
+        return (
+            *split,
+            # From the last dimension to the first, because every window inserts a dimension after its own.
+            *sorted(embeds, key=lambda embed: -embed.dim),
+            Permute(_order(where, count)),
+            Merge(first + 1 + count, count + 1),
+            Merge(first, count + 1),
         )
-    windows = windows_of(count, filter, stride, dilation, padding)
-    extents = [shape[dim] for dim in where[1 : 1 + count]]
-    split, where = _split_groups(shape, where, group, groups)
-    first = len(where) - count - 2
-    embeds = [w.embed(dim, n) for dim, w, n in zip(where[1 : 1 + count], windows, extents, strict=True)]
-    return (
-        *split,
-        # From the last dimension to the first, because every window inserts a dimension after its own.
-        *sorted(embeds, key=lambda embed: -embed.dim),
-        Permute(_order(where, count)),
-        Merge(first + 1 + count, count + 1),
-        Merge(first, count + 1),
-    )
 
-
-def im2col_requirements(
-    shape: Sequence[Int],
-    *,
-    spatial: Sequence[int],
-    filter: Sequence[int],  # noqa: A002
-    stride: int | Sequence[int] = 1,
-    dilation: int | Sequence[int] = 1,
-    padding: int | Sequence[int | tuple[int, int]] = 0,
-    **_: Any,
-) -> list[Requirement]:
-    """Return the conditions of `im2col` on a tensor of ``shape`` that only the run time can check.
-
-    Args are those of `im2col`.
-
-    Example:
-        >>> from tilewright.symbolic.nodes import Sym
-        >>> height = Sym("H", 0)
-        >>> [fits] = im2col_requirements((2, height, 9, 8), spatial=(1, 2), filter=(3, 3))
-        >>> print(fits.condition)
-        2 < H
-    """
-    windows = windows_of(len(spatial), filter, stride, dilation, padding)
-    all_fit = [window.fits(shape[dim]) for dim, window in zip(spatial, windows, strict=True)]
-    return [fits for fits in all_fit if prove(fits.condition) is not True]
+    def requirements(self, shape: Sequence[Int]) -> list[Requirement]:
+        """Return the conditions of `im2col` on a tensor of ``shape`` that only the run time can check."""
+        pairs = zip(self.spatial, self.windows(), strict=True)
+        all_fit = [window.fits(shape[dim]) for dim, window in pairs]
+        return [fits for fits in all_fit if prove(fits.condition) is not True]
 
 
 @layouts
@@ -194,47 +196,10 @@ def im2col(
         >>> matrix.shape, matrix.vector_width(1)
         ((162, 72), 8)
     """
-    transforms = im2col_transforms(
-        view.shape,
-        spatial=spatial,
-        filter=filter,
-        stride=stride,
-        dilation=dilation,
-        padding=padding,
-        batch=batch,
-        channel=channel,
-        group=group,
-        groups=groups,
-    )
-    for transform in transforms:
+    geometry = Geometry(spatial, filter, stride, dilation, padding, batch, channel, group, groups)
+    for transform in geometry.transforms(view.shape):
         view = transform.apply(view)
     return view
-
-
-def windows_of(
-    count: int,
-    filter: Sequence[int],  # noqa: A002
-    stride: int | Sequence[int],
-    dilation: int | Sequence[int],
-    padding: int | Sequence[int | tuple[int, int]],
-) -> list[Window]:
-    """Return the filter window of each spatial dimension; the arguments are those of `im2col`.
-
-    Raises:
-        LayoutError: an argument does not give one legal number per dimension.
-
-    Example:
-        >>> windows_of(2, (3, 3), 1, 1, ((1, 0), 2))[0]
-        Window(filter=3, stride=1, dilation=1, before=1, after=0)
-    """
-    taps = _each("filter", filter, count)
-    steps = _each("stride", stride, count)
-    dilations = _each("dilation", dilation, count)
-    pads = [padding] * count if isinstance(padding, int | np.integer) else list(padding)
-    pairs = [(pad, pad) if isinstance(pad, int | np.integer) else pad for pad in pads]
-    if len(pairs) != count or any(min(pair) < 0 for pair in pairs):
-        raise LayoutError(f"padding {tuple(pads)} for {count} spatial dimensions; each needs one, 0 or more")
-    return [Window(t, s, d, *p) for t, s, d, p in zip(taps, steps, dilations, pairs, strict=True)]
 
 
 def _each(what: str, value: int | Sequence[int], count: int) -> list[int]:
