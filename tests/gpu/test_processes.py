@@ -12,7 +12,7 @@ import pytest
 from tests.canaries import Canaries
 
 import tilewright as tw
-from tilewright.runtime import recent
+from tilewright.runtime import driver, recent
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.driver import UnwantedCode
 from tilewright.runtime.recent import Recent
@@ -129,7 +129,7 @@ def test_machine_code_that_waits_to_be_unloaded_is_bounded(
     unloaded: list[object], monkeypatch: pytest.MonkeyPatch, canaries: Canaries
 ) -> None:
     torch = import_module("torch")
-    monkeypatch.setattr(CUDA_DRIVER.unwanted, "most", 2)
+    monkeypatch.setattr(driver, "MOST_UNWANTED", 2)
     x = torch.randn(1 << 20, device="cuda")
     ys = [canaries.torch(np.full(1 << 20, np.nan, np.float32)) for _ in range(24)]
     for seed, y in enumerate(ys):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tilewright.errors import LaunchError
+from tilewright.runtime import driver
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.driver import LoadedFunction
 
@@ -55,7 +56,7 @@ def test_only_what_nobody_holds_is_unloaded_and_only_after_a_wait(gpu: Driver) -
 
 
 def test_what_waits_to_be_unloaded_is_bounded(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CUDA_DRIVER.unwanted, "most", 4)
+    monkeypatch.setattr(driver, "MOST_UNWANTED", 4)
     numbers, most = [], 0
     for _ in range(40):
         numbers.append(number(code()))
@@ -80,7 +81,7 @@ def test_what_is_let_go_during_the_wait_is_left_to_the_next(
 
 
 def test_each_device_unloads_its_own(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CUDA_DRIVER.unwanted, "most", 4)
+    monkeypatch.setattr(driver, "MOST_UNWANTED", 4)
     gpu.devices = 2
     numbers = [number(code(1)) for _ in range(5)]
     code(0)
@@ -101,7 +102,7 @@ def test_after_a_kernel_failed_other_code_is_loaded_and_none_is_unloaded(
         raise LaunchError("a kernel failed")
 
     waiting(failed)
-    monkeypatch.setattr(CUDA_DRIVER.unwanted, "most", 1)
+    monkeypatch.setattr(driver, "MOST_UNWANTED", 1)
     for _ in range(3):
         code()
     assert gpu.unloaded == []

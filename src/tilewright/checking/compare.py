@@ -71,7 +71,7 @@ SPREAD = 4.0
 OUTLIER = 8.0
 """Distance of a lost term's projection from the others, in deviations; of 10^5 normal ones none exceeds 5."""
 
-_CHUNKS, _PANEL, _SAMPLE = 64, 1 << 22, 512
+_CHUNKS, _PANEL, _SAMPLE, _SLICES = 64, 1 << 22, 512, 4
 
 
 @dataclass(frozen=True)
@@ -388,11 +388,11 @@ def _double_product(a: Array, b: Array) -> tuple[Array, Array]:
     return total, low - (total - high)
 
 
-def _slices(values: Array, axis: int, bits: int, count: int = 4) -> list[Array]:
+def _slices(values: Array, axis: int, bits: int) -> list[Array]:
     """Cut an array into slices of ``bits`` bits, relative to the largest element along ``axis``."""
     rest = values.copy()
     found = []
-    for _ in range(count - 1):
+    for _ in range(_SLICES - 1):
         largest = np.abs(rest).max(axis=axis, keepdims=True, initial=0.0)
         # Adding and subtracting a large power of two leaves the leading bits.
         unit = np.exp2(np.ceil(np.log2(np.where(largest > 0, largest, 1.0))) + 53 - bits)

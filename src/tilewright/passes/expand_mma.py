@@ -22,8 +22,11 @@ from tilewright.threads.distribution import Distribution, Mode
 from tilewright.views.transforms import Tile
 from tilewright.views.view import View
 
+MOST_UNROLLED = 64
+"""Largest number of iterations of a loop that requests unrolling."""
 
-def expand_mma(kernel: Kernel, *, unroll: int = 64) -> Kernel:
+
+def expand_mma(kernel: Kernel) -> Kernel:
     """Replace each `Mma` that has an operand in shared memory by copies to fragments and an `Mma` of these.
 
     The result is a loop over K, with `step_depth` elements of K per iteration.  An operand that is already a
@@ -33,7 +36,6 @@ def expand_mma(kernel: Kernel, *, unroll: int = 64) -> Kernel:
 
     Args:
         kernel: the kernel.
-        unroll: loops of up to this many iterations request unrolling.
     """
     runs = {id(op): run for run in _runs(kernel.body) for op in run}
 
@@ -51,7 +53,7 @@ def expand_mma(kernel: Kernel, *, unroll: int = 64) -> Kernel:
         index = loop_index(rewriter.names.unique("k_step"), 0, extent // depth, 1)
         body = Block(tuple(_step(run, rewriter, depth, index)))
         turns = extent // depth
-        return (For(index, 0, turns, 1, body, unroll=turns <= unroll, location=op.location),)
+        return (For(index, 0, turns, 1, body, unroll=turns <= MOST_UNROLLED, location=op.location),)
 
     return rewrite_kernel(kernel, change)
 

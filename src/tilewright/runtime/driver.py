@@ -33,8 +33,7 @@ _Entry = tuple[int, Any, object]
 class UnwantedCode:
     """The unused machine code of one driver."""
 
-    def __init__(self, most: int = MOST_UNWANTED) -> None:
-        self.most = most
+    def __init__(self) -> None:
         self._entries = list[_Entry]()
 
     def __len__(self) -> int:
@@ -49,7 +48,7 @@ class UnwantedCode:
 
     def make_room(self, index: int, synchronize: Callable[[int], object]) -> None:
         """Wait for a device with much unused code, which unloads it."""
-        if len(self._of(index)) > self.most:
+        if len(self._of(index)) > MOST_UNWANTED:
             with contextlib.suppress(LaunchError):  # a kernel failed
                 synchronize(index)
 

@@ -237,16 +237,13 @@ Done = Callable[[int], object]
 """Receives the number of compiled schedules."""
 
 
-def build(
-    gemm: Gemm, schedules: Sequence[Schedule], processes: int, arch: str | None = None, done: Done = int
-) -> dict[Schedule, str]:
+def build(gemm: Gemm, schedules: Sequence[Schedule], processes: int, done: Done = int) -> dict[Schedule, str]:
     """Compile the kernel of a product under several schedules, into the cache.
 
     Args:
         gemm: the product.
         schedules: the schedules.
         processes: number of processes; 1: this one.
-        arch: the architecture; default: that of this machine.
         done: receives the number of compiled schedules.
 
     Returns:
@@ -255,13 +252,13 @@ def build(
     failed: dict[Schedule, str] = {}
     if processes <= 1 or len(schedules) <= 1:
         for count, schedule in enumerate(schedules, 1):
-            if why := compiled(gemm, schedule, arch):
+            if why := compiled(gemm, schedule):
                 failed[schedule] = why
             done(count)
         return failed
     # Spawned: a forked child of a process that uses a GPU cannot compile.
     with ProcessPoolExecutor(min(processes, len(schedules)), get_context("spawn")) as pool:
-        running = {pool.submit(compiled, gemm, schedule, arch): schedule for schedule in schedules}
+        running = {pool.submit(compiled, gemm, schedule): schedule for schedule in schedules}
         for count, future in enumerate(as_completed(running), 1):
             try:
                 why = future.result()
@@ -273,10 +270,10 @@ def build(
     return failed
 
 
-def compiled(gemm: Gemm, schedule: Schedule, arch: str | None) -> str:
+def compiled(gemm: Gemm, schedule: Schedule) -> str:
     """Compile one kernel; returns the reason if that fails, or ""."""
     try:
-        gemm.bound(schedule).compile(*gemm.specimens, target=gemm.target, arch=arch)
+        gemm.bound(schedule).compile(*gemm.specimens, target=gemm.target)
     except TilewrightError as error:
         return str(error).strip()
     return ""

@@ -174,7 +174,6 @@ def measure(
     target: str,
     *,
     effort: Effort | None = None,
-    stream: int | None = None,
     clock: Clock | None = None,
 ) -> Measurement:
     """Time per call of each callable, in rounds of one sample each, every round in another random order.
@@ -189,7 +188,6 @@ def measure(
         callables: by name; each does the same work on data in the memory of the target.
         target: ``"cuda"`` for device time, anything else for host time.
         effort: how long to measure.
-        stream: CUDA stream handle; default: PyTorch's current stream if PyTorch uses the device, else 0.
         clock: the clock; default: that of the target.
 
     Raises:
@@ -200,7 +198,7 @@ def measure(
         >>> taken["sum"].us.median > 0
         True
     """
-    with clock_for(target, stream) if clock is None else nullcontext(clock) as chosen:
+    with clock_for(target) if clock is None else nullcontext(clock) as chosen:
         return _rounds(callables, chosen, effort or Effort())
 
 
@@ -257,7 +255,6 @@ def measure_calls(
     *,
     calls: int = 200,
     effort: Effort | None = None,
-    stream: int | None = None,
 ) -> Measurement:
     """Host time per call of each callable, in many calls back to back, without the work on the device.
 
@@ -269,9 +266,8 @@ def measure_calls(
         target: as in `measure`.
         calls: calls per sample.
         effort: how long to measure.
-        stream: as in `measure`.
     """
-    with clock_for(target, stream, calls) as clock:
+    with clock_for(target, calls=calls) as clock:
         return _rounds(callables, clock, effort or Effort())
 
 
