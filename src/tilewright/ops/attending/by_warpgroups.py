@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.dtypes import f32
 from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import (
@@ -32,11 +33,24 @@ from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import redistribute
 from tilewright.lang.transaction_barriers import arrive, mbarrier, wait
 from tilewright.ops.attending.items import Item, Items
-from tilewright.ops.attending.parameters import CHAINED, PARAMETERS
 from tilewright.ops.attending.softmax import BySoftmax, Softmax
 from tilewright.ops.attending.tiles import PANEL, ByActivation, WarpgroupTiles
 from tilewright.runtime.kernel import kernel
 from tilewright.targets.atoms import wgmma
+
+PARAMETERS: dict[str, Any] = {
+    "Q": "B H M D",
+    "K": "B G N D",
+    "V": "B G N E",
+    "O": "B H M E",
+    "L": "B H M ONE",
+    "exponent": f32,
+    "diagonal": int,
+}
+"""Queries, keys, values, results and logarithms; `BySoftmax.of`'s exponent; the mask's first diagonal."""
+
+CHAINED: dict[str, Any] = {"A": "B H M K", "B": "B G N K", "C": "B G N P", "D": "B H M P"}
+"""Parameters of a chain of two products: its factors, with B transposed as keys are, and the result."""
 
 WARPS, ROWS = 4, 64
 """Warps and queries of a warpgroup."""
