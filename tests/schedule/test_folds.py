@@ -219,7 +219,6 @@ ARRAYS = {name: np.zeros(shape, np.float16) for name, shape in (("A", (32, 16)),
 ARRAYS |= {"C": np.zeros((32, 48), np.float16), "D": np.zeros((32, 48), np.float32)}
 
 REFUSED = [
-    (replace(MMA, split_k=2), "split_k=2; the loop over n carries", "split_k=1"),
     (
         replace(MMA, staging="registers"),
         'staging="registers"; the loop over n carries out',

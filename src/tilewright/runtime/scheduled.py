@@ -168,7 +168,9 @@ class Scheduled:
             return Explicit(self._program, request.specs, self._constants, traced=made)
         form = made.form
         if isinstance(form, FoldForm):
-            schedule = self._schedule or part(CHOOSE_FOLD)(form, classes, request.shapes, arch)
+            schedule = self._schedule or part(CHOOSE_FOLD)(
+                form, classes, request.shapes, arch, request.processors
+            )
         else:
             schedule = self._schedule or self._chosen(made, self._question(form, request), request)
         program = self._expanded(made, schedule, classes)

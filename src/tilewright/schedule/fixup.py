@@ -123,14 +123,22 @@ class Fixup(SplitReduction):
         self.has_roles, self.totals = schedule.roles != "none", totals
         self.most = schedule.split_k if isinstance(schedule.split_k, int) else schedule.blocks
         self.has_copies = schedule.copies_in_background
-        groups = schedule.groups if self.has_roles else 1
-        kept = maximum(parts if self.keeps_parts else tiles, 1) * totals
+        self.groups = schedule.groups if self.has_roles else 1
+        self.allocate(schedule, maximum(parts if self.keeps_parts else tiles, 1))
+        arrived = launcher_memory((maximum(tiles, 1), self.groups), u32, resets=True)
+        self.arrived = arrived
+
+    def allocate(self, schedule: Schedule, kept: Index) -> None:
+        """Allocate the memory of the sums.
+
+        Args:
+            schedule: how the product is computed.
+            kept: parts, or tiles, whose sums it holds.
+        """
         self.order = in_order_of_threads(schedule.mma.c())
-        shape = (kept, groups, *self.order.extents)
+        shape = (kept * self.totals, self.groups, *self.order.extents)
         partial_sums = launcher_memory(shape, schedule.atom.c_dtype, resets=self.zeroed)
-        arrived = launcher_memory((maximum(tiles, 1), groups), u32, resets=True)
-        self.sums, self.arrived = partial_sums, arrived
-        self.groups = groups
+        self.sums = partial_sums
 
     @classmethod
     def of(cls, schedule: Schedule, split: tuple[Index, Index] | None, totals: int) -> SplitReduction:

@@ -192,6 +192,7 @@ class Schedule:
             ``cluster``, ``group_m`` and ``group_n`` change likewise.
         split_k: number of parts of K, each for a block; or ``"auto"`` or ``"stream"`` (see `SPLITS`), with a
             number of ``blocks`` that run at once.  The epilogue runs once, with the sums of all parts.
+            A loop that carries a state is split by a number or ``"auto"``, if states of parts merge.
         reduction: how the sums of the parts are added up: ``"workspace"``, ``"reduce-scatter"``,
             ``"turnstile"``, ``"atomic"``, ``"cluster"``; see `REDUCTIONS`.  If `matmul` is asked to split K
             without a reduction, it chooses the fastest of those with a fixed order.

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from math import lcm
+from math import lcm, prod
 
 from tilewright.arch import Arch
-from tilewright.dataflow.nodes import SUMMED, TF32, ArrayPart
+from tilewright.dataflow.nodes import SUMMED, TF32, ArrayPart, Span
 from tilewright.errors import Location, Origin, ScheduleError, Violation
 from tilewright.ir.mma import MmaAtom
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.facts import Reasons
+from tilewright.schedule.fixup import WorkspaceSums
 from tilewright.schedule.folds.form import FoldForm, transposed
+from tilewright.schedule.folds.parts import StateMerge
+from tilewright.schedule.needs import tickets
+from tilewright.schedule.partition import parts_of_k
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import TENSOR_CORE, fma, spelled
 from tilewright.targets.matrix_cores import nearest
@@ -20,7 +24,7 @@ from tilewright.targets.matrix_cores import nearest
 STAGINGS = ("direct", "cp_async")
 """Stagings that these loops have."""
 
-FIELDS = ("atom", "tile", "warps", "stages", "staging", "width", "resident")
+FIELDS = ("atom", "tile", "warps", "stages", "staging", "split_k", "blocks", "width", "resident")
 """Fields that these loops have; the others keep their default."""
 
 MOST_RESIDENT = 256
@@ -37,6 +41,12 @@ MOST_COVERED = 1024
 
 STAGES = (3, 2)
 """Stages of a ring, the best first."""
+
+SCHEDULERS = 4
+"""Warps that a multiprocessor issues from at once: blocks of one warp run four beside each other."""
+
+AUTO = "auto"
+"""Value of `Schedule.split_k` for as many parts as give each block one."""
 
 
 # ---------------------------------------------------------------- legality
@@ -85,12 +95,30 @@ def _reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec]
                 step,
             )
     yield from _staging(schedule, form, specs, arch)
+    yield from _split(schedule, form)
     wrong = [*_instruction(schedule, form, arch), *_tile(schedule, form)]
     yield from wrong
     if not wrong and arch.shared_bytes and (used := shared_bytes(schedule, form)) > arch.shared_bytes:
         rows, run, depth = schedule.tile
         near = f"tile={(rows, max(run // 2, 1), depth)}, or fewer stages"
         yield "tile", f"{used} bytes of shared memory; {arch.name} has {arch.shared_bytes}", near, step
+
+
+def _split(schedule: Schedule, form: FoldForm) -> Reasons:
+    step, split = form.fold.steps[0], schedule.spelled("split_k")
+    if schedule.blocks and schedule.split_k != AUTO:
+        text = f"blocks={schedule.blocks} with split_k={split}; each tile, or part, has its own block"
+        yield "blocks", text, 'blocks=0, or split_k="auto"', step
+    if not schedule.is_split:
+        return
+    if why := StateMerge(form).against:
+        yield "split_k", f"split_k={split}; {why}", "split_k=1", step
+    elif schedule.is_streamed:
+        text = f"split_k={split}; the loop over {form.n.name} carries {form.fold.cells[0].name}"
+        yield "split_k", text, 'split_k="auto"', step
+    elif schedule.split_k == AUTO and not schedule.blocks:
+        text = f"split_k={split} with blocks=0; it needs the number of blocks that run at the same time"
+        yield "blocks", text, "blocks=132, or as many as the machine has multiprocessors", step
 
 
 def _staging(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], arch: Arch) -> Reasons:
@@ -194,7 +222,8 @@ def shared_bytes(schedule: Schedule, form: FoldForm) -> int:
     elements += schedule.stages * run * schedule.width * len({id(one.b) for one in form.mixtures})
     if is_exchanged(schedule, form):
         elements += rows * run
-    return elements * form.element.bytes
+    rounds = WorkspaceSums.rounds(schedule) if schedule.is_split else 0
+    return elements * form.element.bytes + rounds * tickets(1).align
 
 
 # ---------------------------------------------------------------- the choice
@@ -217,13 +246,16 @@ def atom_of(form: FoldForm, arch: Arch, run: int = 16) -> MmaAtom:
     return fma(element, total, lanes=(max(arch.lanes // 8, 1), 8), each=(each, min(max(run // 8, 1), each)))
 
 
-def proposals(form: FoldForm, shapes: Mapping[str, tuple[int, ...]], arch: Arch) -> Iterator[Schedule]:
+def proposals(
+    form: FoldForm, shapes: Mapping[str, tuple[int, ...]], arch: Arch, processors: int = 0
+) -> Iterator[Schedule]:
     """The schedules that the rules propose, the best first.
 
     Args:
         form: the form.
         shapes: extents of the arrays.
         arch: the machine.
+        processors: its processors; 0: unknown, and no loop is split.
     """
     extents = form.extents(shapes)
     columns = 0 if form.e is None else min(extents[form.e], MOST_COVERED if form.covered else MOST_WIDTH)
@@ -245,10 +277,32 @@ def proposals(form: FoldForm, shapes: Mapping[str, tuple[int, ...]], arch: Arch)
         depth = max(-(-(deep if resident else DEPTH) // lcm(k, 16)), 1) * lcm(k, 16)
         step = -(-run // lcm(n, k)) * lcm(n, k)
         made = Schedule(atom, (high, step, depth), (down, 1), width=width, resident=resident)
+        ways = [made]
         if not arch.vector_registers:  # processors copy at once
-            for stages in STAGES:
-                yield replace(made, staging="cp_async", stages=stages)
-        yield made
+            ways[:0] = [replace(made, staging="cp_async", stages=stages) for stages in STAGES]
+        for way in ways:
+            yield from in_parts(way, form, extents, arch, processors)
+            yield way
+
+
+def in_parts(
+    schedule: Schedule, form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: int
+) -> Iterator[Schedule]:
+    """The schedule with its loop split, if it has fewer tiles than the machine has processors.
+
+    The number of parts follows from the extents of each launch, so that one kernel serves growing arrays.
+    """
+    tiles = prod(extents[span] for span in form.batch) * -(-extents[form.m] // schedule.tile[0])
+    if form.e is not None:
+        tiles *= -(-extents[form.e] // schedule.width)
+    steps = -(-extents[form.n] // schedule.tile[1])
+    beside = 1
+    if arch.shared_bytes:  # blocks of one multiprocessor
+        used = shared_bytes(schedule, form)
+        beside = max(min(SCHEDULERS // schedule.warps[0], arch.shared_bytes // max(used, 1)), 1)
+    blocks = processors * beside
+    if tiles < processors and parts_of_k(tiles, steps, blocks) > 1 and not StateMerge(form).against:
+        yield replace(schedule, split_k=AUTO, blocks=blocks)
 
 
 def _sizes(form: FoldForm, columns: int) -> Iterator[tuple[int, int, int]]:
@@ -264,8 +318,14 @@ def _sizes(form: FoldForm, columns: int) -> Iterator[tuple[int, int, int]]:
 
 
 def choose(
-    form: FoldForm, specs: Mapping[str, TensorSpec], shapes: Mapping[str, tuple[int, ...]], arch: Arch
+    form: FoldForm,
+    specs: Mapping[str, TensorSpec],
+    shapes: Mapping[str, tuple[int, ...]],
+    arch: Arch,
+    processors: int = 0,
 ) -> Schedule:
     """The first legal proposal; if none is legal, the last one, whose refusal says why."""
-    found = [*proposals(form, shapes, arch)]
+    if not processors and arch.rates is not None:
+        processors = arch.rates.boards[0].multiprocessors
+    found = [*proposals(form, shapes, arch, processors)]
     return next((one for one in found if not reasons(one, form, specs, arch)), found[-1])

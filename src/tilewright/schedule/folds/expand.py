@@ -8,7 +8,7 @@ all schedules.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import gcd, prod
 from typing import Any
 
@@ -34,21 +34,25 @@ from tilewright.lang.asynchrony import begin_early
 from tilewright.lang.control import let, when
 from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment
-from tilewright.lang.launch import block_index, require
+from tilewright.lang.launch import block_index, derived, require
 from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.lang.scalars import Index, Scalar, ceil_div, maximum, minimum
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates, redistribute
 from tilewright.lang.tracer import current
+from tilewright.schedule.fixup import SplitReduction
 from tilewright.schedule.folds.choice import check, is_exchanged
 from tilewright.schedule.folds.form import FoldForm, fold_form_of, transposed
 from tilewright.schedule.folds.masks import Mask, leaves_state, masks_of
+from tilewright.schedule.folds.parts import MergedStates, StateMerge
 from tilewright.schedule.folds.values import TileValues, tile_of
 from tilewright.schedule.form import array, integer_in
+from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
 from tilewright.schedule.pipeline import LoopStep, Verb, main_loop
 from tilewright.schedule.provenance import expanding, made_by
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.work import Segment, Work
 from tilewright.threads.distribution import Distribution, blocked
 
 
@@ -303,7 +307,14 @@ class FoldBlock:
             for span in (form.e, form.m)
             if span is not None
         ]
-        rest: Index = block_index(prod((count for _, count in counts), start=1))
+        self.tiles: Index = prod((count for _, count in counts), start=1)
+        self.parts = self._parts()
+        rest: Index = block_index(self.tiles * self.parts)
+        self.segment = Segment()
+        if self.schedule.is_split:
+            part, tile = let(rest % self.parts), let(rest // self.parts)
+            self.segment = Segment(0, tile, part, self.parts, lambda p: tile * self.parts + p)
+            rest = tile
         found: dict[Span, Index] = {}
         for span, count in reversed(counts):
             found[span], rest = let(rest % count), let(rest // count)
@@ -311,6 +322,17 @@ class FoldBlock:
             tiles = counts[-1][1]  # the last rows have the most steps, and begin first
             found[form.m] = let(tiles - 1 - found[form.m])
         return found
+
+    def _parts(self) -> Index:
+        """The number of parts of the loop, each for a block; a part has steps."""
+        schedule = self.schedule
+        if not schedule.is_split:
+            return 1
+        steps = ceil_div(self.place.integer(self.form.n.extent), self.length(self.form.n))
+        split = schedule.split_k
+        wanted = parts_of_k(self.tiles, steps, schedule.blocks) if isinstance(split, str) else split
+        parts = derived(maximum(minimum(wanted, minimum(steps, MOST_SPLITS)), 1))
+        return parts  # noqa: RET504 the kernel's parameter is named after it
 
     # ------------------------------------------------------------ products
 
@@ -369,8 +391,13 @@ class FoldBlock:
             }
             through = is_exchanged(schedule, form)
             self.scratch = tw.shared(schedule.tile[:2], form.element, name="weights") if through else None
-        first = TileValues(self.place, {})
-        cells = [first.repeated(first.value(cell.start), cell.axes, cell.dtype) for cell in form.fold.cells]
+        cells = self.starts()
+        with made_by("reduction"):
+            reduction = SplitReduction()
+            if schedule.is_split:
+                parts = self.tiles * self.parts
+                merge = StateMerge(form)
+                reduction = MergedStates(schedule, self.tiles, parts, cells, self.starts, merge, self.place)
         inside = form.scores if schedule.resident else ()
         of_scores = [self.held[id(one)] for node in inside for one in (node.a, node.b)]
         moving = [one for one in of_scores if one.moves] + [self.held[id(node.b)] for node in form.mixtures]
@@ -379,7 +406,7 @@ class FoldBlock:
                 if not one.moves:
                     one.bring(self.place)
 
-        begin, end = self.steps()
+        begin, count = self.steps()
 
         def combine(step: LoopStep) -> None:
             """Compute all new values of the old ones, then assign them."""
@@ -406,13 +433,28 @@ class FoldBlock:
                 self.mix(product, values, at, held)
 
         verbs = self.verbs(moving, lambda at: StepPlace(self, at + begin), [Verb("multiply", 0, combine)])
-        main_loop(verbs, let(maximum(end - begin, 0)) if isinstance(begin, Scalar) else end)
-        done = TileValues(self.place, {key: cells[at] for key, at in form.results.items()})
-        for store in form.flow.stores:
-            self.store(store, done)
+        main_loop(verbs, count)
+        work = Work((), 0, 0, 0, count, 0, 0, self.segment)
+        reduction.end_tile(work, cells, (), self, form.flow.stores[0])
+
+    def starts(self) -> list[Fragment]:
+        """The cells before the first step."""
+        values = TileValues(self.place, {})
+        return [
+            values.repeated(values.value(cell.start), cell.axes, cell.dtype) for cell in self.form.fold.cells
+        ]
+
+    def store(self, cells: Sequence[Fragment]) -> None:
+        """Compute what follows the loop, and store it."""
+        done = TileValues(self.place, {key: cells[at] for key, at in self.form.results.items()})
+        for store in self.form.flow.stores:
+            self.store_one(store, done)
 
     def steps(self) -> tuple[Index, Index]:
-        """The first step, and one more than the last: masks may leave out the first and the last steps."""
+        """The first of the block's steps, and their number.
+
+        Masks may leave out the first and the last steps of all parts.  Parts differ by a step at most.
+        """
         form, place = self.form, self.place
         first: Index = 0
         end = place.integer(form.n.extent)
@@ -423,7 +465,16 @@ class FoldBlock:
                 else:
                     end = minimum(end, maximum(one.end(place, form.n), 0))
         run = self.length(form.n)
-        return (let(first // run) if isinstance(first, Scalar) else 0), let(ceil_div(end, run))
+        begin: Index = let(first // run) if isinstance(first, Scalar) else 0
+        count: Index = let(ceil_div(end, run))
+        if isinstance(begin, Scalar):
+            count = let(maximum(count - begin, 0))
+        if not self.schedule.is_split:
+            return begin, count
+        part = self.segment.part
+        each, more = let(count // self.parts), let(count % self.parts)
+        own = let(each + minimum(maximum(more - part, 0), 1))
+        return let(begin + part * each + minimum(part, more)), own
 
     def added(self, new: Node) -> tuple[Node, Sum | None]:
         """The rest and the product of ``rest + product``, if the product can be added to the cell itself."""
@@ -434,7 +485,7 @@ class FoldBlock:
                 return rest, product
         return new, None
 
-    def store(self, store: Store, values: TileValues) -> None:
+    def store_one(self, store: Store, values: TileValues) -> None:
         """Store a result from registers; results of rows alone in the first tile of columns."""
         form = self.form
         spans = [span for span in store.at if span.kind != BATCH]
