@@ -1,6 +1,6 @@
 """`tw.attention` compared with PyTorch's kernels on the GPU, or with NumPy on the CPU, in turns.
 
-    python benchmarks/attention.py [--target cuda|cpu] [--quick] [--examples] [--json results/attention.json]
+    python benchmarks/attention.py [--target cuda|cpu] [--quick] [--decode] [--examples] [--json FILE]
 
 Each element of each head, ours and PyTorch's, is compared with a softmax in float64.  Our kernel is timed
 twice, under two names: the difference between the two is noise.  With ``--examples`` the kernels of examples
@@ -38,11 +38,27 @@ Case = tuple[str, tuple[int, int, int, int, int, int], bool]
 """Dtype, shape, and whether the case is causal."""
 
 LENGTHS = [(4, 16, 1024), (4, 16, 2048), (4, 16, 4096), (1, 16, 16384)]
-"""Batches, heads, queries, keys."""
+"""Batches, heads, queries and keys."""
+
+DECODED = [
+    (1, 1, 4096),
+    (1, 1, 32768),
+    (1, 1, 131072),
+    (8, 1, 8192),
+    (32, 1, 4096),
+    (1, 16, 32768),
+    (8, 4, 16384),
+]
+"""Batches, queries and keys of rows that decode, with 32 heads that share 8 heads of keys."""
 
 
 def cases(asked: Any) -> Iterator[Case]:
     """Return the cases: every head dimension at every length, and shared heads of keys at one length."""
+    if asked.decode:
+        for name, depth in (("f16", 64), ("bf16", 128)):
+            for batch, queries, keys in DECODED[:1] if asked.quick else DECODED:
+                yield name, (batch, 32, 8, queries, keys, depth), False
+        return
     if asked.target == "cpu":
         shapes = [(1, 2, 1, 130, 200)] if asked.quick else [(1, 8, 8, 512, 512), (1, 8, 2, 2048, 2048)]
         depths = [("f16", 64), ("bf16", 128)]
@@ -60,6 +76,7 @@ def cases(asked: Any) -> Iterator[Case]:
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--target", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--decode", action="store_true", help="few queries and many keys instead")
     parser.add_argument("--examples", action="store_true", help="also time examples 09 and 10")
     asked = parser.parse_args()
     rows: list[dict[str, Any]] = []

@@ -8,10 +8,12 @@ from tests.canaries import Canaries
 from tests.ops.attending import Problem
 from tests.ops.test_attention import (
     EQUAL,
+    FEW,
     PROBLEMS,
     STRIDES,
     check_infinities,
     equal_scores,
+    in_parts,
     named,
     poisoned,
     size,
@@ -49,6 +51,35 @@ def test_random_data(problem: Problem, kernel: str | None) -> None:
     assert found is out
     problem.check(out.host())
     problem.check_lse(lse.host())
+
+
+DECODED = [
+    Problem((1, 8, 2), (1, 20000), (128, 128), tw.bf16),
+    Problem((2, 8, 8), (16, 6000), (64, 64), diagonal=5984),
+    Problem((1, 6, 2), (4, 9001), (96, 64)),
+    Problem((1, 2, 1), (3, 5000), (33, 17), tw.f32, scale=1.5),
+]
+
+
+@pytest.mark.parametrize("problem", DECODED, ids=named)
+def test_few_queries(problem: Problem) -> None:
+    """Blocks share the keys, and repeated calls give the same bits."""
+    given = [DeviceArray.of(x) for x in (problem.q, problem.k, problem.v)]
+    found = []
+    for _ in range(3):
+        out = DeviceArray.of(poisoned(problem))
+        lse = DeviceArray.of(np.full(out.shape[:-1], np.nan, np.float32))
+        tw.attention(*given, **problem.words, out=out, lse=lse, target="cuda")
+        found.append((out.host().tobytes(), lse.host().tobytes()))
+    problem.check(out.host())
+    problem.check_lse(lse.host())
+    assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("parts", [3, 14, "auto"])
+@pytest.mark.parametrize("problem", FEW, ids=named)
+def test_parts_of_the_keys(problem: Problem, parts: int | str) -> None:
+    in_parts(problem, parts, "cuda", DeviceArray.of)
 
 
 @pytest.mark.parametrize("how", STRIDES)

@@ -13,7 +13,9 @@ import tilewright as tw
 from tilewright.checking.references import attention_room
 from tilewright.ops.attending import by_warpgroups
 from tilewright.ops.attending.choice import ITEM, AttentionQuestion, against_warpgroups, band, chosen
+from tilewright.ops.attending.flow import attention as flow_of_attention
 from tilewright.ops.attending.items import longest
+from tilewright.ops.attending.problem import shares_rows
 from tilewright.ops.attending.softmax import BySoftmax
 from tilewright.ops.attending.tiles import WarpgroupTiles, for_warpgroups
 from tilewright.runtime.arrays import describe
@@ -34,6 +36,7 @@ PROBLEMS = [
     Problem((1, 3, 1), (5, 33), (40, 136), diagonal=28, scale=-0.2),
     Problem((1, 1, 1), (1, 70), (16, 8), tw.bf16, scale=0.0),
     Problem((2, 6, 2), (1, 70), (32, 16), tw.f16, diagonal=50),  # one row of each head
+    Problem((2, 6, 2), (5, 70), (32, 16), tw.bf16),  # few rows of each head, without a mask
 ]
 
 
@@ -263,6 +266,87 @@ def test_one_row_of_each_head(how: str, diagonal: int | None) -> None:
     )
     problem.check(found[0])
     problem.check_lse(found[1])
+
+
+@pytest.mark.parametrize("how", ["contiguous", "rows before heads", "padded"])
+def test_few_rows_of_heads_that_share_keys(how: str) -> None:
+    """They are rows of one head if they have one stride, which rows before heads have not."""
+    problem = Problem((2, 6, 2), (3, 50), (32, 16))
+    out = poisoned(problem)
+    if how != "contiguous":
+        problem.q, out = strided(problem.q, how), strided(out, how)
+    infos = {name: describe(array) for name, array in (("q", problem.q), ("k", problem.k), ("out", out))}
+    infos["lse"] = replace(infos["out"], shape=(*out.shape[:-1], 1))
+    assert shares_rows(infos, None) == (how == "contiguous")
+    assert not shares_rows(infos, 47)
+    for target in ("reference", "cpu"):
+        out[:] = np.nan
+        tw.attention(problem.q, problem.k, problem.v, out=out, target=target)
+        problem.check(out)
+
+
+FEW = [
+    Problem((1, 2, 1), (1, 700), (64, 64)),
+    Problem((1, 2, 2), (16, 333), (40, 24), tw.bf16, diagonal=317),
+    Problem((2, 2, 1), (5, 130), (32, 16), scale=-0.2),
+    Problem((1, 1, 1), (70, 90), (16, 16), tw.f16, diagonal=-20),  # some rows see no key
+    Problem((1, 2, 1), (3, 200), (32, 16), tw.f32, scale=3.0, sizes=(2.0**7, 2.0**7)),
+    Problem((1, 1, 1), (9, 300), (16, 24), scale=2.0**-70, sizes=(2.0**8, 2.0**7)),
+]
+
+
+@pytest.mark.parametrize(("parts", "target"), [(3, "reference"), (2, "cpu"), (14, "cpu")])
+@pytest.mark.parametrize("problem", FEW, ids=named)
+def test_parts_of_the_keys_in_blocks(problem: Problem, parts: int, target: str) -> None:
+    """Every part has 16 keys or more; masks leave parts without keys."""
+    in_parts(problem, parts, target)
+
+
+def in_parts(problem: Problem, parts: int | str, target: str, change: Any = lambda array: array) -> None:
+    """Compute a problem by the dataflow kernel in parts, and check every element."""
+    (b, h, g), (m, _), (_, e) = problem.heads, problem.rows, problem.columns
+    between, exponent = BySoftmax.of(problem.by)
+    constants = {
+        "causal": problem.diagonal is not None,
+        "between": replace(between, power=0.0),
+        "with_lse": True,
+    }
+    out = np.full((b, g, h // g, m, e), np.nan, problem.element.numpy)
+    lse = np.full(out.shape[:-1], np.nan, np.float32)
+    q = problem.q.reshape(b, g, h // g, m, -1)
+    arrays = [change(array) for array in (q, problem.k, problem.v, out, lse)]
+    numbers = exponent, problem.diagonal or 0
+    known = flow_of_attention.bind(**constants).schedule_for(*arrays, *numbers, target=target)
+    short = replace(known, tile=(known.tile[0], max(known.atom.shape[1:]), known.tile[2]))
+    schedule = replace(short, split_k=parts, blocks=40 if parts == "auto" else 0)
+    done = flow_of_attention.bind(**constants, schedule=schedule)(*arrays, *numbers, target=target)
+    assert done.target == target
+    if target == "cuda":
+        out, lse = (array.host() for array in arrays[3:])
+    problem.check(out.reshape(b, h, m, e))
+    problem.check_lse(lse.reshape(b, h, m))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_few_queries_have_parts_of_the_keys(arch: str) -> None:
+    """One kernel serves all numbers of keys; with few keys, or many queries, blocks take whole heads."""
+    many = [Problem((1, 8, 2), (1, keys), (64, 64)) for keys in (5000, 9000)]
+    answers = [chosen(question(problem, arch), None) for problem in many]
+    assert all(isinstance(one.kernel.constants["between"], BySoftmax) for one in answers)
+    assert all(one.kernel.constants["between"].power == 0 for one in answers)
+    schedules = set()
+    for problem, answer in zip(many, answers, strict=True):
+        q, out = problem.q[:, :, None], poisoned(problem)[:, :, None]
+        lse = out[..., 0].astype(np.float32)
+        arrays = (q[:, :2], problem.k, problem.v, out[:, :2], lse[:, :2])
+        schedules.add(repr(answer.kernel.schedule_for(*arrays, *answer.numbers, target="cuda", arch=arch)))
+        made = answer.kernel.compile(*arrays, *answer.numbers, target="cuda", arch=arch)
+        assert made.resources["spill_store_bytes"] == 0
+    assert len(schedules) == 1
+    assert 'split_k="auto"' in schedules.pop()
+    for rows, keys in ((1, 100), (1500, 5000)):
+        answer = chosen(question(Problem((1, 8, 2), (rows, keys), (64, 64)), arch), None)
+        assert answer.kernel.constants["between"].power > 0
 
 
 def test_heads_and_batches_may_be_left_out() -> None:

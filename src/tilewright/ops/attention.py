@@ -18,6 +18,7 @@ from tilewright.ops.attending.problem import (
     in_four,
     result_dtype,
     result_shape,
+    shares_rows,
 )
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.replay import Done, Located, Replay, called, repeated
@@ -78,7 +79,9 @@ def attention(
         out_dtype: dtype of a new result: f16, bf16 or f32; default: that of ``q``. With another dtype, e.g.
             f32 to combine results for parts of the keys, ``kernel`` is ``"warps"``.
         kernel: ``"warpgroups"`` (an explicit kernel of TMA and wgmma, on Hopper) or ``"warps"`` (a dataflow
-            kernel under a chosen schedule); default: ``"warpgroups"`` if machine, dtype and strides allow it.
+            kernel under a chosen schedule); default: ``"warpgroups"`` if machine, dtype and strides
+            allow it, and there are tiles of queries for half of the processors.  With fewer, the keys of a
+            head have several blocks.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
@@ -149,7 +152,7 @@ def plan_attention(
     # Without lse, a column of the result takes its place in the call; the kernel does not access it.
     seen["lse"] = in_four(in_columns(infos["lse"])) if has_lse else first_column(seen["out"])
     diagonal = words.diagonal if words.causal else None
-    if shape[-2] == 1:
+    if shares_rows(seen, diagonal):
         seen, diagonal = heads_as_rows(seen, diagonal), None
     question = AttentionQuestion(
         {name: seen[name] for name in ARRAYS[:LSE]},

@@ -20,6 +20,7 @@ from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import spec_of
 from tilewright.runtime.kernel import Bound
 from tilewright.schedule.bulk_views import against_array, against_store
+from tilewright.schedule.partition import parts_of_k
 
 WARPS, WARPGROUPS = "warps", "warpgroups"
 KERNELS = (WARPS, WARPGROUPS)
@@ -125,11 +126,16 @@ def chosen(question: AttentionQuestion, wanted: str | None) -> Answer:
     Raises:
         LaunchError: the caller wants warpgroups, and they do not serve the problem; lists every reason.
     """
+    between = BySoftmax.of(question.scale)[0]
     constants = {
         "causal": question.diagonal is not None,
-        "between": BySoftmax.of(question.scale)[0],
+        "between": between,
         "with_lse": question.with_lse,
     }
+    if wanted != WARPGROUPS and keys_in_parts(question):
+        # States merge if scores are subtracted first: the other form chooses the exponent by the base.
+        constants["between"] = replace(between, power=0.0)
+        return Answer(flow.attention.bind(**constants), _numbers(question))
     # The reference executes both kernels; that for warps is faster there.
     if wanted == WARPGROUPS or (wanted is None and question.arch != REFERENCE):
         reasons = list(against_warpgroups(question))
@@ -144,6 +150,17 @@ def chosen(question: AttentionQuestion, wanted: str | None) -> Answer:
                 f"legal choice: kernel={WARPS!r}"
             )
     return Answer(flow.attention.bind(**constants), _numbers(question))
+
+
+def keys_in_parts(question: AttentionQuestion) -> bool:
+    """Whether several blocks take parts of the keys of each head, e.g. to decode one row of queries.
+
+    Otherwise each tile of queries has one block, and these would be fewer than half of the processors.
+    """
+    q, k = question.queries, question.keys
+    tiles = q.shape[0] * q.shape[1] * -(-q.shape[2] // ROWS)
+    parts = parts_of_k(tiles, k.shape[2] // ROWS, question.processors)
+    return isinstance(parts, int) and parts > 1
 
 
 def chained(question: AttentionQuestion, activation: str | None) -> Answer:

@@ -17,6 +17,9 @@ from tilewright.runtime.arrays import ArrayInfo
 
 SUPPORTED = (f16, bf16, f32)
 
+FEW_ROWS = 16
+"""Rows of a head up to which heads that share keys are viewed as one: the rows of one MMA."""
+
 MOST_SCALE = 2.0**64
 """Upper bound of scales whose exponent fits f32."""
 
@@ -138,21 +141,33 @@ def first_column(info: ArrayInfo) -> ArrayInfo:
     return replace(info, shape=(*info.shape[:-1], 1))
 
 
+def shares_rows(seen: Mapping[str, ArrayInfo], diagonal: int | None) -> bool:
+    """Whether heads that share keys can be rows of one head, so that their keys are loaded once.
+
+    A head has one row, or there are few rows without a mask, and the rows of these heads have one stride.
+    """
+    arrays = [seen[name] for name in ("q", "out", "lse")]
+    rows = arrays[0].shape[2]
+    if rows == 1:
+        return True
+    even = all(one.strides[1] == rows * one.strides[2] for one in arrays)
+    return diagonal is None and rows <= FEW_ROWS and even
+
+
 def heads_as_rows(seen: Mapping[str, ArrayInfo], diagonal: int | None) -> dict[str, ArrayInfo]:
-    """View heads that share keys as rows of one head, so that the kernel loads the keys once.
+    """View heads that share keys as rows of one head; see `shares_rows`.
 
     Args:
-        seen: the arrays with four dimensions, and one row of queries in each head.
-        diagonal: the last key that the row sees; later keys are cut off.  None: it sees all keys.
+        seen: the arrays with four dimensions.
+        diagonal: the last key that the row of each head sees; later keys are cut off.  None: all keys.
     """
     made = dict(seen)
     shared = seen["k"].shape[1]
     for name in ("q", "out", "lse"):
-        (b, heads, _, columns), (step_b, step, _, unit) = seen[name].shape, seen[name].strides
+        (b, heads, rows, columns), (step_b, step, row, unit) = seen[name].shape, seen[name].strides
         ratio = heads // shared
-        made[name] = replace(
-            seen[name], shape=(b, shared, ratio, columns), strides=(step_b, step * ratio, step, unit)
-        )
+        shape, row = (b, shared, ratio * rows, columns), step if rows == 1 else row
+        made[name] = replace(seen[name], shape=shape, strides=(step_b, step * ratio, row, unit))
     if diagonal is not None:
         for name in ("k", "v"):
             b, heads, keys, columns = seen[name].shape
