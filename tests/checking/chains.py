@@ -23,6 +23,16 @@ LOOPS = {
     "64 x 16, at once": replace(MMA, tile=(64, 16, 32), warps=(4, 1), stages=1, staging="direct"),
     "depth in parts": replace(MMA, tile=(32, 16, 16), resident=False),
     "results in parts": replace(MMA, width=16),
+    "warpgroups": replace(
+        MMA,
+        atom=tw.atoms.wgmma("f16", 32),
+        tile=(128, 32, 32),
+        warps=(1, 1),
+        staging="tma",
+        roles="cooperative",
+        groups=2,
+        epilogue="staged",
+    ),
 }
 """Schedules of loops that carry a state."""
 

@@ -172,6 +172,63 @@ def test_a_loop_with_a_state_needs_its_waits_and_barriers(name: str) -> None:
     assert survived == set(harmless)
 
 
+GROUPS = Schedule(
+    tw.atoms.wgmma("f16", 16),
+    (128, 16, 16),
+    stages=2,
+    staging="tma",
+    roles="cooperative",
+    groups=2,
+    width=16,
+    resident=True,
+    epilogue="staged",
+)
+OF_GROUPS = {
+    "mma_fence 2: removed": LAST_FENCE,
+    "mma_wait 1: one fewer pending": WAITS_FOR_ALL,
+    "role_barrier 0: removed": OWN_ROWS,
+}
+
+
+def test_a_loop_by_warpgroups_needs_its_synchronisation() -> None:
+    """Two groups see different numbers of tiles, and a ring comes round twice."""
+    problem = Problem((1, 1, 1), (150, 75), (16, 16), diagonal=-60)
+    out, lse = poisoned(problem), np.empty((1, 1, 1, 150), np.float32)
+    exponent = problem.by * math.log2(math.e)
+    q, into = problem.q[:, :, None], out[:, :, None]
+    kernel = flow.attention.bind(causal=True, between=BySoftmax(), with_lse=True, schedule=GROUPS).trace(
+        q, problem.k, problem.v, into, lse, exponent, problem.diagonal
+    )
+
+    def execute(kernel: Kernel) -> Report:
+        arrays: dict[str, Any] = {"Q": q, "K": problem.k, "V": problem.v, "O": into, "L": lse}
+        return run(kernel, arrays, {"diagonal": problem.diagonal}, {"exponent": exponent})
+
+    report = execute(kernel)
+    report.raise_if_any()
+    assert set(report.uncovered.values()) == {0}
+    problem.check(out)
+    verbs = (
+        "wait",
+        "mma_wait",
+        "mma_fence",
+        "mma_commit",
+        "arrive",
+        "role_barrier",
+        "fence_async",
+        "bulk_wait",
+    )
+    wanted = {
+        name
+        for name in names(kernel)
+        if name.split()[0] in verbs and name.endswith(("removed", "one fewer pending", "one more pending"))
+    }
+    assert len(wanted) > 25
+    outcomes = {mutant.name: outcome(mutant, execute, lambda: True) for mutant in mutants(kernel, wanted)}
+    survived = {mutant for mutant, found in outcomes.items() if found != "finding"}
+    assert survived == set(OF_GROUPS)
+
+
 def test_a_mutant_is_what_it_is_called() -> None:
     """The kernel as it is survives: what is found is the mistake's."""
     made = Attending(own_output=True)

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.ops.attending import by_warpgroups, flow
+from tilewright.ops.attending.softmax import BySoftmax
+from tilewright.ops.attending.tiles import for_warpgroups
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.binding import spec_of
 from tilewright.runtime.cuda import CUDA_DRIVER
@@ -24,6 +27,17 @@ from .folding import Array, FoldCase, argmax, cases, chain, moments, strided, wi
 NAMES = [name for name, _ in cases(0)]
 MMA = Schedule(tw.atoms.MMA_F16, (32, 16, 32), (2, 1), width=64, resident=True)
 FMA = Schedule(tw.atoms.fma("f32", each=(2, 2)), (16, 16, 64), (2, 1), width=64, resident=True)
+GROUPS = Schedule(
+    tw.atoms.wgmma("f16", 32),
+    (128, 32, 32),
+    stages=2,
+    staging="tma",
+    roles="cooperative",
+    groups=2,
+    width=48,
+    resident=True,
+    epilogue="staged",
+)
 SCHEDULES = {
     "direct": MMA,
     "two stages": replace(MMA, staging="cp_async", stages=2),
@@ -34,6 +48,8 @@ SCHEDULES = {
     "depth in parts, two stages": replace(
         MMA, tile=(32, 16, 16), resident=False, staging="cp_async", stages=2
     ),
+    "warpgroups": GROUPS,
+    "one warpgroup, three stages": replace(GROUPS, tile=(64, 32, 32), groups=1, stages=3),
     "multiply-adds": FMA,
     "multiply-adds, three stages": replace(FMA, staging="cp_async", stages=3),
 }
@@ -54,10 +70,24 @@ def test_random_problems_under_chosen_schedules(name: str, target: str) -> None:
         run(dict(cases(seed, ragged=ragged))[name], target)
 
 
+def refused_by_warpgroups(name: str, schedule: Schedule) -> None:
+    """Chains have their second matrix in another order, and cross entropy has one product."""
+    wanted, why = {
+        "chain": ("chain, P = 40", "B has its rows and columns in another order"),
+        "cross entropy": ("cross entropy, f2, K = 24", "a step has 1 and 0 products"),
+    }[name]
+    case = dict(cases(3))[wanted]
+    with pytest.raises(tw.ScheduleError, match=f'(?s){why}.*nearest legal choice: staging="cp_async"'):
+        case.kernel.bind(schedule=schedule)(**case.arguments(), target="reference")
+
+
 @pytest.mark.parametrize("way", SCHEDULES)
 @pytest.mark.parametrize("name", ["attention", "chain", "cross entropy"])
 def test_every_form_of_schedule(name: str, way: str) -> None:
     schedule = SCHEDULES[way]
+    if schedule.by_bulk and name != "attention":
+        refused_by_warpgroups(name, schedule)
+        return
     kind = "f4" if schedule.atom.instruction == "fma" else "f2"
     wanted = {
         "attention": f"attention, {kind}, 24, 40",
@@ -71,7 +101,8 @@ def test_every_form_of_schedule(name: str, way: str) -> None:
         case = replace(case, given={key: one.astype(np.float32) for key, one in case.given.items()})
     kernel = case.kernel.bind(schedule=schedule)
     run(case, "reference", kernel)
-    run(case, "cpu", kernel)
+    if not schedule.by_bulk:
+        run(case, "cpu", kernel)
 
 
 @pytest.mark.parametrize("name", ["attention, f2, 24, 40", "cross entropy, f2, K = 24", "chain, P = 40"])
@@ -140,12 +171,12 @@ def test_no_steps_leave_the_start() -> None:
 SHIFTS = [(0, 1000), (0, 20), (40, 30), (-20, 7), (60, 0), (500, 1000), (-500, 3)]
 
 
-@pytest.mark.parametrize("way", ["direct", "two stages"])
+@pytest.mark.parametrize("way", ["direct", "two stages", "warpgroups"])
 @pytest.mark.parametrize(("shift", "window"), SHIFTS)
 def test_steps_that_a_mask_hides_are_left_out(shift: int, window: int, way: str) -> None:
     """Keys that no row of a tile sees are infinite, and nobody reads them."""
     rng = np.random.default_rng(13)
-    m, n, run = 70, 150, 16
+    m, n, run = 70, 150, SCHEDULES[way].tile[1]
     q, k, v = (rng.standard_normal(shape).astype(np.float16) for shape in ((m, 24), (n, 24), (n, 40)))
     row, key = np.arange(m)[:, None] + shift, np.arange(n)
     seen = (key <= row) & (key >= row - window)
@@ -158,7 +189,7 @@ def test_steps_that_a_mask_hides_are_left_out(shift: int, window: int, way: str)
     k[: begin // run * run] = k[(end // run + 1) * run :] = np.inf
     v[: begin // run * run] = v[(end // run + 1) * run :] = np.nan
     kernel = windowed.bind(schedule=SCHEDULES[way])
-    for target in ("reference", "cpu"):
+    for target in ("reference", "cpu")[: 1 if way == "warpgroups" else 2]:
         out = np.full((m, 40), np.nan, np.float16)
         assert kernel(q, k, v, out, 0.25, shift, window, target=target).target == target
         assert (np.abs(out - right) <= room).all()
@@ -204,6 +235,30 @@ def test_gpus_compile_every_case_without_spills(target: str, arch: str) -> None:
         used = made.resources
         spilled = used.get("spill_store_bytes", 0) + used.get("spilled_registers", 0)
         assert spilled <= 8, (name, used)
+
+
+@pytest.mark.parametrize(("columns", "causal"), [((64, 64), False), ((128, 128), True), ((256, 256), False)])
+def test_warpgroups_compute_as_the_explicit_kernel_does(columns: tuple[int, int], causal: bool) -> None:
+    """NVRTC serializes no multiply and spills nothing; the text has as many multiplies and exponentials."""
+    (d, e), m = columns, 256
+    q, k = (np.zeros((1, 2, 1, m, d), np.float16), np.zeros((1, 2, m, d), np.float16))
+    v, o = np.zeros((1, 2, m, e), np.float16), np.zeros((1, 2, 1, m, e), np.float16)
+    lse, between = np.zeros((1, 2, 1, m), np.float32), BySoftmax.of(d**-0.5)[0]
+    words = {"causal": causal, "between": between, "with_lse": False}
+    made = flow.attention.bind(**words).compile(q, k, v, o, lse, 0.1, 0, target="cuda", arch="sm_90a")
+    assert made.schedule is not None
+    assert made.schedule.staging == "tma"
+    tiles = for_warpgroups(columns, m, CUDA.architecture("sm_90a"), plain=False)
+    assert tiles.keys == made.schedule.tile[1]
+    explicit = by_warpgroups.attention.bind(**words, tiles=tiles, blocks=132)
+    arrays = (q[:, :, 0], k, v, o[:, :, 0], lse[..., 0, :, None])
+    other = explicit.compile(*arrays, 0.1, 0, 2, target="cuda", arch="sm_90a")
+    for one in (made, other):
+        assert not one.resources.get("serialized_wgmma", 0)
+        assert not one.resources["spill_store_bytes"]
+    if columns != (256, 256):  # there the explicit kernel has a text for each group
+        for part in ("mma_commit();", "fast_exp2(", "mma_wait<1>();"):
+            assert made.source.count(part) == other.source.count(part)
 
 
 def test_the_checker_has_no_findings_and_finds_a_missing_barrier() -> None:

@@ -8,7 +8,9 @@ one.  The distances determine the prologue and the epilogue of the loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from tilewright.lang.control import range as traced_range
@@ -63,6 +65,8 @@ def main_loop(
     parts: int = 1,
     issued: Callable[[], None] = lambda: None,
     copies: int = 1,
+    *,
+    peeled: bool = False,
 ) -> None:
     """``for k in range(count): for part in range(parts): every verb, each at its distance``.
 
@@ -72,28 +76,40 @@ def main_loop(
         parts: number of parts of a tile.
         issued: called after the last step has begun, before pending steps are completed.
         copies: copies of the body in each turn of the loop.
+        peeled: whether the first turns, in which a verb has no earlier tile yet, stand before the loop.  Then
+            no verb of the loop stands in a branch.  Tiles have one part.
     """
     ahead = max(verb.distance for verb in verbs)
     behind = -min(verb.distance for verb in verbs)
-    for time in unroll(ahead):
-        for verb, at in _due(verbs, time - ahead):
-            if at >= 0:
-                tile = at // parts
-                _do(verb, LoopStep(tile, at % parts, 0, tile, inside=tile < count))
-    for k in traced_range(count, unroll=copies > 1 and copies, provenance="mainloop"):
-        shared: dict[str, Any] = {}
+    first = behind if peeled else 0
+    for time in unroll(ahead + first):
+        of_turn: dict[str, Any] = {}
+        due = [(verb, at) for verb, at in _due(verbs, time - ahead) if at >= 0]
+        for at, some in groupby(due, lambda one: one[1]):
+            tile = at // parts
+            with when(tile < count) if peeled else nullcontext():
+                for verb, _ in some:
+                    shared = of_turn if peeled else {}
+                    _do(verb, LoopStep(tile, at % parts, 0, tile, shared, inside=peeled or tile < count))
+    bounds = (first, count) if peeled else (count,)
+    for k in traced_range(*bounds, unroll=copies > 1 and copies, provenance="mainloop"):
+        shared = {}
         for part in unroll(parts):
             for verb, at in _due(verbs, part):
                 tile = at // parts
-                inside = True if tile == 0 else k + tile < count if tile > 0 else k + tile >= 0
+                is_known = tile == 0 or (peeled and tile < 0)
+                inside = True if is_known else k + tile < count if tile > 0 else k + tile >= 0
                 _do(verb, LoopStep(k + tile, at % parts, part - at, tile, shared, inside))
     with made_by("roles"):
         issued()
     for time in unroll(behind):
-        for verb, at in _due(verbs, time):
-            if at < 0:
-                tile = at // parts
-                _do(verb, LoopStep(count + tile, at % parts, -1 - at, tile, inside=count + tile >= 0))
+        due = [(verb, at) for verb, at in _due(verbs, time) if at < 0]
+        for at, some in groupby(due, lambda one: one[1]):
+            tile = at // parts
+            with when(count + tile >= 0) if peeled else nullcontext():
+                for verb, _ in some:
+                    inside = peeled or count + tile >= 0
+                    _do(verb, LoopStep(count + tile, at % parts, -1 - at, tile, inside=inside))
 
 
 def _due(verbs: Sequence[Verb], time: int) -> list[tuple[Verb, int]]:

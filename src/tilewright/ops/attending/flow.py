@@ -15,7 +15,7 @@ from tilewright.lang.dataflow.indexing import positions
 from tilewright.lang.dataflow.loops import full, steps, tiles, zeros
 from tilewright.lang.exact_functions import absolute, fma, maximum, where
 from tilewright.lang.functions import exp, exp2, log, log2
-from tilewright.ops.attending.softmax import LOWEST, STEEP, BySoftmax
+from tilewright.ops.attending.softmax import LOWEST, NEVER_0, STEEP, BySoftmax
 from tilewright.ops.ending import ACTIVATIONS
 from tilewright.runtime.kernel import kernel
 
@@ -67,6 +67,7 @@ def attention(
     ``exponent`` is that of `BySoftmax.of`.  If ``causal``, row i sees the keys up to ``i + diagonal``.
     """
     factor, power = between.factor, between.power
+    exponent = maximum(exponent, NEVER_0)  # as it is anyway; so hidden scores weigh 0
     for b, g, r, m, e in tiles(O):
         top, base = full((m,), LOWEST, f32), full((m,), LOWEST * power, f32)
         total, out = zeros((m,), f32), zeros((m, e), f32)

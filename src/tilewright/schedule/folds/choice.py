@@ -13,6 +13,8 @@ from tilewright.ir.mma import MmaAtom
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.facts import Reasons
 from tilewright.schedule.fixup import WorkspaceSums
+from tilewright.schedule.folds import groups
+from tilewright.schedule.folds.block import is_exchanged
 from tilewright.schedule.folds.form import FoldForm, transposed
 from tilewright.schedule.folds.parts import StateMerge
 from tilewright.schedule.needs import tickets
@@ -83,6 +85,9 @@ def check(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], a
 
 
 def _reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], arch: Arch) -> Reasons:
+    if schedule.by_bulk:
+        yield from groups.reasons(schedule, form, specs, arch)
+        return
     step = form.fold.steps[0]
     carried = f"the loop over {form.n.name} carries {form.fold.cells[0].name}"
     for one in fields(schedule):
@@ -203,12 +208,6 @@ def _tile(schedule: Schedule, form: FoldForm) -> Reasons:
         yield "width", text, f"width={max(-(-schedule.width // n), 1) * n}", step
 
 
-def is_exchanged(schedule: Schedule, form: FoldForm) -> bool:
-    """Whether left operands pass through shared memory, because sums lie in other threads than operands."""
-    in_place = schedule.atom.instruction == "mma.sync" and form.element.bytes == 2
-    return bool(form.mixtures) and not in_place
-
-
 def shared_bytes(schedule: Schedule, form: FoldForm) -> int:
     """Bytes of shared memory of a schedule."""
     rows, run, depth = schedule.tile
@@ -258,6 +257,9 @@ def proposals(
         processors: its processors; 0: unknown, and no loop is split.
     """
     extents = form.extents(shapes)
+    bulk = groups.proposal(form, extents, arch)
+    if bulk is not None and next(in_parts(bulk, form, extents, arch, processors), None) is None:
+        yield bulk  # enough tiles for the machine
     columns = 0 if form.e is None else min(extents[form.e], MOST_COVERED if form.covered else MOST_WIDTH)
     deep = 0 if form.depth is None else extents[form.depth]
     resident = deep <= MOST_RESIDENT

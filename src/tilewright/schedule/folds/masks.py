@@ -7,7 +7,8 @@ carries.  In a step whose last column lies before ``first row + shift`` nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,6 @@ import numpy as np
 
 from tilewright.dataflow.evaluate import Evaluation, FlowArguments
 from tilewright.dataflow.nodes import (
-    Fold,
     Integer,
     Literal,
     Map,
@@ -190,22 +190,94 @@ MOST_ELEMENTS = 1 << 20
 """Elements of an array with which a step is tried; with more, no step is left out."""
 
 
+NUMBERS = (0.375, -0.625, 0.0)
+"""Values of the numbers that a launch passes, with which a step is tried."""
+
+
 def leaves_state(form: FoldForm, mask: Mask) -> bool:
     """Whether a step in which a mask hides everything changes no value that the loop carries.
 
-    The step is tried on random arrays, at the beginning and after two other steps.  The carried values must
-    keep their bits.  A function that agrees with the identity on random numbers is the identity, except with
-    a probability of about 0.
+    The step is tried on random arrays, at the beginning and after one and two other steps, with numbers of
+    each sign.  The carried values must keep their bits.  A function that agrees with the identity on random
+    numbers is the identity, except with a probability of about 0.
     """
+    steps = [*_trials(form)]
+    return bool(steps) and all(
+        _is_same(one.state, one.step(form.fold.steps, {id(mask.node): (mask.node, mask.other)}))
+        for one in steps
+    )
+
+
+def numbers_behind(form: FoldForm, node: Node, number: float) -> dict[int, float]:
+    """The values of a step that are one known number where a value of the step is a number.
+
+    They are found by the same trial as in `leaves_state`.
+
+    Args:
+        form: the form of the loop.
+        node: the value, which varies along the loop's span.
+        number: the number.
+
+    Returns:
+        The numbers, by the `id` of the values.
+    """
+    steps = [*_trials(form)]
+    nodes = [one for one in form.inside() if form.n in one.axes and one is not node]
+    found: dict[int, float] = {}
+    for trial in steps:
+        made = trial.step(nodes, {id(node): (node, number)})
+        for one, value in zip(nodes, made, strict=True):
+            first = float(value.flat[0]) if value.size else math.nan
+            is_one = value.dtype.kind in "fiu" and bool((value == first).all())
+            if not is_one or found.setdefault(id(one), first) != first:
+                found[id(one)] = math.nan
+    return {key: value for key, value in found.items() if not math.isnan(value)}
+
+
+class _Trial:
+    """A step of a loop on random arrays.
+
+    Args:
+        form: the form of the loop.
+        evaluation: the arrays.
+        state: the carried values before the step.
+        place: the positions of the step.
+    """
+
+    def __init__(
+        self, form: FoldForm, evaluation: Evaluation, state: Sequence[Any], place: tuple[int, int]
+    ) -> None:
+        self.form, self.evaluation, self.state, self.place = form, evaluation, list(state), place
+
+    @np.errstate(all="ignore")
+    def step(self, nodes: Sequence[Node], forced: Mapping[int, tuple[Node, float]]) -> list[Any]:
+        """Some values of the step.
+
+        Args:
+            nodes: the values.
+            forced: values that are a number instead, by their `id`.
+        """
+        trial, fold = self.evaluation, self.form.fold
+        trial.runs[fold.span] = self.place
+        trial.cells = {id(cell): value for cell, value in zip(fold.cells, self.state, strict=True)}
+        known = dict(trial.cells)
+        for node, number in forced.values():
+            shape = trial.whole(node, trial.value(node, dict(trial.cells)))
+            known[id(node)] = np.full_like(shape, number)
+        made = [trial.value(node, known) for node in nodes]
+        trial.runs.pop(fold.span)
+        return made
+
+
+def _trials(form: FoldForm) -> Iterator[_Trial]:
+    """Steps on random arrays: the first one, and later ones; none if the arrays would be too large."""
     rng = np.random.default_rng(0)
     sizes: dict[Sym, int] = {}
     arrays: dict[str, Any] = {}
-    numbers: dict[str, float] = {}
-    for one in form.flow.parameters:
-        if isinstance(one, NumberParam):
-            numbers[one.name] = 0.375
-        elif isinstance(one, Integer) and isinstance(one.value, Sym):
-            numbers[one.value.name] = sizes[one.value] = int(rng.integers(-1, 3))
+    names = [one.name for one in form.flow.parameters if isinstance(one, NumberParam)]
+    integers = [one.value for one in form.flow.parameters if isinstance(one, Integer)]
+    sizes.update((one, int(rng.integers(-1, 3))) for one in integers if isinstance(one, Sym))
+    passed = {one.name: float(value) for one, value in sizes.items()}
     for one in form.flow.parameters:
         if isinstance(one, Operand):
             for extent in one.shape:
@@ -213,38 +285,22 @@ def leaves_state(form: FoldForm, mask: Mask) -> bool:
                     sizes.setdefault(extent, int(rng.integers(4, 8)))
             shape = tuple(int(evaluate(extent, sizes)) for extent in one.shape)
             if np.prod(shape) > MOST_ELEMENTS:
-                return False
+                return
             drawn = rng.standard_normal(shape) if one.dtype.is_float else rng.integers(0, 3, shape)
             arrays[one.name] = drawn.astype(one.dtype.numbers)
-    try:
-        trial = Evaluation(FlowArguments(form.flow, arrays, numbers), 2)
-        with np.errstate(all="ignore"):
-            known: dict[int, Any] = {}
-            starts = [trial.value(cell.start, known) for cell in form.fold.cells]
-            pairs = zip(form.fold.cells, starts, strict=True)
-            state = [trial.lifted(value, cell.start, len(cell.axes)) for cell, value in pairs]
-            for place in (None, (0, 2), (2, 4)):
-                state = state if place is None else _stepped(trial, form.fold, state, place)
-                if not _is_same(state, _stepped(trial, form.fold, state, place or (0, 2), mask)):
-                    return False
-            return True
-    except TilewrightError:
-        return False
-
-
-def _stepped(
-    trial: Evaluation, fold: Fold, state: Sequence[Any], place: tuple[int, int], mask: Mask | None = None
-) -> list[Any]:
-    """The carried values after a step; with a mask, after a step in which it hides everything."""
-    trial.runs[fold.span] = place
-    trial.cells = {id(cell): value for cell, value in zip(fold.cells, state, strict=True)}
-    known = dict(trial.cells)
-    if mask is not None:
-        shown = trial.whole(mask.node, trial.value(mask.node, known))
-        known = {**trial.cells, id(mask.node): np.full_like(shown, mask.other)}
-    made = [trial.value(step, known) for step in fold.steps]
-    trial.runs.pop(fold.span)
-    return made
+    for number in NUMBERS if names else NUMBERS[:1]:
+        try:
+            trial = Evaluation(FlowArguments(form.flow, arrays, passed | dict.fromkeys(names, number)), 2)
+        except TilewrightError:  # these sizes break a requirement
+            return
+        known: dict[int, Any] = {}
+        starts = [(cell, trial.value(cell.start, known)) for cell in form.fold.cells]
+        state = [trial.lifted(value, cell.start, len(cell.axes)) for cell, value in starts]
+        for place in ((0, 2), (2, 4)):
+            one_step = _Trial(form, trial, state, place)
+            yield one_step
+            state = one_step.step(form.fold.steps, {})
+        yield _Trial(form, trial, state, (0, 2))
 
 
 def _is_same(before: Sequence[Any], after: Sequence[Any]) -> bool:

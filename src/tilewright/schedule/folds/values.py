@@ -80,6 +80,13 @@ class Place(Protocol):
     def mask(self, node: Map) -> PositionMask | None:
         """The mask of a choice that may change its value in place; None for other choices."""
 
+    @property
+    def loop(self) -> Span:
+        """The span of the loop."""
+
+    def behind(self, node: Node, number: float) -> Mapping[int, float]:
+        """The values of a step that are one known number where a value is a number, by their `id`."""
+
 
 class PositionMask(Protocol):
     """A choice of a value or a number by positions."""
@@ -143,6 +150,9 @@ class TileValues:
         with when(left < length):
             held.assign(where(coordinates(held, 1) < left, held, number))
         self._beyond[id(node)] = number
+        if column == self.place.loop:  # values that are not computed yet see it
+            behind = self.place.behind(node, number)
+            self._beyond.update((one, known) for one, known in behind.items() if one not in self.known)
         return held
 
     def _compute(self, node: Node) -> Any:
@@ -187,11 +197,7 @@ class TileValues:
         if shapes and wanted not in shapes:  # rows alone meet columns alone
             at = next(i for i, value in enumerate(given) if isinstance(value, Fragment))
             given[at] = self.repeated(given[at], node.axes, node.given[at].dtype)
-        converts = node.function in CONVERSION
-        made = elementwise(node.function, *given, dtype=node.dtype if converts else None)
-        if converts and id(node.given[0]) in self._beyond:
-            self._beyond[id(node)] = self._beyond[id(node.given[0])]
-        return made
+        return elementwise(node.function, *given, dtype=node.dtype if node.function in CONVERSION else None)
 
     def _position(self, span: Span) -> Any:
         """The index of each row, or column, in the whole dimension; of a batch the index of its item."""

@@ -1,0 +1,508 @@
+"""The work of one block for a loop that carries a state, by threads that copy and multiply.
+
+A block has some rows of the result.  In each step it loads the tiles of the arrays that belong to the step,
+multiplies them, computes all new values from the old ones, and then assigns them.  The main loop is that of
+all schedules.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import gcd, prod
+from typing import Any
+
+from tilewright.dataflow.nodes import (
+    BATCH,
+    ArrayPart,
+    Axis,
+    Map,
+    Node,
+    Operand,
+    Span,
+    Store,
+    Sum,
+    walk,
+)
+from tilewright.functions.table import CONVERSION
+from tilewright.ir.mma import TiledMma
+from tilewright.lang import operations as tw
+from tilewright.lang.asynchrony import begin_early
+from tilewright.lang.control import let, when
+from tilewright.lang.exact_functions import where
+from tilewright.lang.fragments import Fragment
+from tilewright.lang.launch import block_index, derived, require
+from tilewright.lang.scalars import Index, Scalar, ceil_div, maximum, minimum
+from tilewright.lang.tensors import Tensor
+from tilewright.lang.tile_arithmetic import coordinates, redistribute
+from tilewright.lang.tracer import current
+from tilewright.schedule.fixup import SplitReduction
+from tilewright.schedule.folds.form import FoldForm, transposed
+from tilewright.schedule.folds.masks import Mask, leaves_state, masks_of, numbers_behind
+from tilewright.schedule.folds.parts import MergedStates, StateMerge
+from tilewright.schedule.folds.values import TileValues, tile_of
+from tilewright.schedule.form import array, integer_in
+from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
+from tilewright.schedule.pipeline import LoopStep, Verb, main_loop
+from tilewright.schedule.provenance import made_by
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.work import Segment, Work
+from tilewright.threads.distribution import Distribution, blocked
+
+
+def is_exchanged(schedule: Schedule, form: FoldForm) -> bool:
+    """Whether left operands pass through shared memory, because sums lie in other threads than operands."""
+    in_place = schedule.atom.instruction == "mma.sync" and form.element.bytes == 2
+    return bool(form.mixtures) and not in_place
+
+
+class HeldOperand:
+    """An operand of a product in shared memory.
+
+    Args:
+        block: the block that holds it.
+        node: the operand in the graph, as it is multiplied.
+        along: the span of the sum.
+    """
+
+    def __init__(self, block: FoldBlock, node: Node, along: Span) -> None:
+        self.block, self.along = block, along
+        self.node, _ = transposed(node)
+        """The operand, in the order of memory if it is a part of an array."""
+
+        spans = [axis for axis in self.node.axes if axis is not None]
+        assert len(spans) == 2, "rows, and the span of the sum"
+        self.spans = (spans[0], spans[1])
+        form, schedule = block.form, block.schedule
+        self.moves = form.n in spans or not schedule.resident
+        """Whether each step has its own tile."""
+
+        self.is_plain = isinstance(self.node, ArrayPart) and self.node.dtype == form.element
+        self.stages = schedule.stages if self.moves else 1
+        names = [one.operand.name for one in walk(self.node) if isinstance(one, ArrayPart)]
+        self.held = tw.shared(
+            (self.stages, *map(block.length, self.spans)), form.element, name=f"s{names[0] if names else 'X'}"
+        )
+
+    def stage(self, step: Index) -> Tensor:
+        """The tile of a step, in the order of memory."""
+        return self.held[step % self.stages if self.stages > 1 else 0]
+
+    def multiplied(self, step: Index) -> Tensor:
+        """The tile of a step as (rows, k)."""
+        tile = self.stage(step)
+        return tile if self.spans[1] == self.along else tile.permute(1, 0)
+
+    def bring(self, place: StepPlace) -> None:
+        """Copy the tile of a step to shared memory; decode it on the way if it is computed from an array."""
+        block = self.block
+        is_inner = self.along == block.form.depth and not block.schedule.resident
+        target = self.stage(place.inner if is_inner else place.step)
+        if self.is_plain:
+            assert isinstance(self.node, ArrayPart)
+            source = tile_of(place, self.node.operand, self.node.at, self.spans)
+            copy = tw.copy_async if block.schedule.copies_in_background else tw.copy
+            copy(source, target, threads=block.threads)
+            return
+        values = TileValues(OperandPlace(place, self.spans, block.threads), {})
+        made = values.tile(self.node)
+        if made.dtype != self.block.form.element:
+            made = made.to(self.block.form.element)
+        if not is_converted(self.node):  # a function of 0 may be another number
+            dim = self.spans.index(self.along)
+            length = place.length(self.along)
+            left = place.integer(self.along.extent) - place.at(self.along) * length
+            made = where(coordinates(made, dim) < left, made, 0)
+        tw.copy(made, target)
+
+
+def is_converted(node: Node) -> bool:
+    """Whether an operand is a part of an array in another dtype, and so 0 beyond its end."""
+    while isinstance(node, Map) and node.function in CONVERSION:
+        node = node.given[0]
+    return isinstance(node, ArrayPart)
+
+
+class StepPlace:
+    """The tile of a block at a step of its loop.
+
+    Args:
+        block: the block.
+        step: index of the step along the loop; after the loop, 0.
+        inner: index of the tile along the sums inside of a step.
+    """
+
+    def __init__(self, block: FoldBlock, step: Index = 0, inner: Index = 0) -> None:
+        self.block, self.step, self.inner = block, step, inner
+
+    def array(self, operand: Operand) -> Tensor:
+        """An array of the kernel, or the view of it that an operand names."""
+        return array(self.block.arguments, operand)
+
+    def number(self, name: str) -> Any:
+        """A number that the launch passes."""
+        return self.block.arguments[name]
+
+    def integer(self, value: Any) -> Index:
+        """The value of a flow's integer in the kernel's arguments."""
+        return integer_in(self.block.form.flow, self.block.arguments, value)
+
+    def length(self, span: Span) -> int:
+        """Extent of the tile along a span."""
+        return self.block.length(span)
+
+    def at(self, span: Span) -> Index:
+        """Index of the tile along a span; of a batch, the index of its item."""
+        form = self.block.form
+        if span == form.n:
+            return self.step
+        return self.inner if span == form.depth else self.block.at[span]
+
+    def spread(self, axes: tuple[Axis, ...]) -> Distribution:
+        """The map of a value with these axes to threads: that of the sums with the same columns."""
+        form = self.block.form
+        spans = [axis for axis in axes if axis is not None]
+        column = next((span for span in spans if span != form.m), None)
+        whole = self.block.tiled[column or form.n].c()
+        shape = (whole.shape[0] if form.m in spans else 1, whole.shape[1] if column is not None else 1)
+        return whole if shape == whole.shape else whole.projected(shape)
+
+    @property
+    def loop(self) -> Span:
+        """The span of the loop."""
+        return self.block.form.n
+
+    def behind(self, node: Node, number: float) -> Mapping[int, float]:
+        """The values of a step that are one known number where a value is a number, by their `id`."""
+        known = self.block.behind
+        if (id(node), number) not in known:
+            known[id(node), number] = numbers_behind(self.block.form, node, number)
+        return known[id(node), number]
+
+    def mask(self, node: Map) -> Mask | None:
+        """The mask of a choice that may change its value in place; None for other choices."""
+        return self.block.masks.get(id(node))
+
+    def product(self, node: Sum, values: TileValues) -> Fragment:
+        """A product along the loop's span: the left operand is computed in registers."""
+        total = tw.accumulator(self.block.mixing, name="product")
+        self.block.mix(node, values, self.step, total)
+        return total
+
+
+class OperandPlace(StepPlace):
+    """The tile of an operand of a product, dealt out to threads for the copy to shared memory."""
+
+    def __init__(self, place: StepPlace, spans: tuple[Span, Span], threads: int) -> None:
+        super().__init__(place.block, place.step, place.inner)
+        self.spans = spans
+        rows, columns = map(self.length, spans)
+        across = gcd(columns, threads)
+        self.whole = blocked((rows, columns), (gcd(rows, threads // across), across), order=(1, 0))
+
+    def spread(self, axes: tuple[Axis, ...]) -> Distribution:
+        """The map of a value with these axes to threads."""
+        shape = tuple(self.length(span) if span in axes else 1 for span in self.spans)
+        return self.whole if shape == self.whole.shape else self.whole.projected(shape)
+
+
+class FoldBlock:
+    """The work of one block.
+
+    Args:
+        form: the form of the flow.
+        schedule: how it is computed.
+        arguments: the kernel's arguments, by name.
+    """
+
+    scratch: Tensor | None = None
+    """Shared memory through which left operands pass between threads; None: they stay where they are."""
+
+    def __init__(self, form: FoldForm, schedule: Schedule, arguments: dict[str, Any]) -> None:
+        self.form, self.schedule, self.arguments = form, schedule, arguments
+        current().guards.extend(form.flow.requirements)
+        if form.flow.waits_for_prior_grid:
+            with made_by("blocks"):
+                begin_early()
+        rows, run, depth = schedule.tile
+        self.lengths: dict[Span, int] = {form.m: rows, form.n: run}
+        if form.e is not None:
+            self.lengths[form.e] = schedule.width
+        if form.depth is not None:
+            self.lengths[form.depth] = depth
+        self.threads = schedule.warps[0] * schedule.atom.lanes
+        self.tiled = {form.n: self.multiply(run)}
+        if form.e is not None:
+            self.tiled[form.e] = self.multiply(schedule.width)
+        self.place = StepPlace(self)
+        nodes = {id(one): one for one in (*form.flow.walk(), *form.inside())}.values()
+        uses = Counter(id(argument) for one in nodes for argument in one.arguments)
+        found = masks_of(form)
+        self.masks = {id(one.node): one for one in found if uses[id(one.value)] == 1}
+        """The masks that change their value in place, by the `id` of the choice."""
+
+        self.behind: dict[tuple[int, float], dict[int, float]] = {}
+        """What `numbers_behind` found, by a value and its number."""
+
+        self.hiding = [one for one in found if leaves_state(form, one)]
+        """The masks of which steps may be left out."""
+        with made_by("blocks"):
+            self.at = self._number()
+        covered = ((form.depth, schedule.resident, "tile"), (form.e, form.covered, "width"))
+        for span, is_covered, field in covered:
+            if span is not None and is_covered:
+                most = self.lengths[span]
+                text = f"{span.name} must be at most {most}: one tile of the schedule covers it ({field})"
+                require(self.place.integer(span.extent) <= most, text)
+
+    def length(self, span: Span) -> int:
+        """Extent of a tile along a span; 1 along a batch."""
+        return self.lengths.get(span, 1)
+
+    def multiply(self, columns: int) -> TiledMma:
+        """The multiplication of tiles with these columns, by warps that have whole rows each."""
+        atom, warps = self.schedule.atom, self.schedule.warps[0]
+        return TiledMma(
+            atom, (warps, 1), (self.schedule.tile[0] // atom.shape[0] // warps, columns // atom.shape[1])
+        )
+
+    def _number(self) -> dict[Span, Index]:
+        """Return the index of the block's tile along each span of the result."""
+        form = self.form
+        counts = [(span, self.place.integer(span.extent)) for span in form.batch]
+        counts += [
+            (span, ceil_div(self.place.integer(span.extent), self.lengths[span]))
+            for span in (form.e, form.m)
+            if span is not None
+        ]
+        self.tiles: Index = prod((count for _, count in counts), start=1)
+        self.parts = self._parts()
+        rest: Index = block_index(self.tiles * self.parts)
+        self.segment = Segment()
+        if self.schedule.is_split:
+            part, tile = let(rest % self.parts), let(rest // self.parts)
+            self.segment = Segment(0, tile, part, self.parts, lambda p: tile * self.parts + p)
+            rest = tile
+        found: dict[Span, Index] = {}
+        for span, count in reversed(counts):
+            found[span], rest = let(rest % count), let(rest // count)
+        if any(not one.rises for mask in self.hiding for one in mask.comparisons):
+            tiles = counts[-1][1]  # the last rows have the most steps, and begin first
+            found[form.m] = let(tiles - 1 - found[form.m])
+        return found
+
+    def _parts(self) -> Index:
+        """The number of parts of the loop, each for a block; a part has steps."""
+        schedule = self.schedule
+        if not schedule.is_split:
+            return 1
+        steps = ceil_div(self.place.integer(self.form.n.extent), self.length(self.form.n))
+        split = schedule.split_k
+        wanted = parts_of_k(self.tiles, steps, schedule.blocks) if isinstance(split, str) else split
+        parts = derived(maximum(minimum(wanted, minimum(steps, MOST_SPLITS)), 1))
+        return parts  # noqa: RET504 the kernel's parameter is named after it
+
+    # ------------------------------------------------------------ products
+
+    @property
+    def mixing(self) -> TiledMma:
+        """The multiplication of products along the loop's span."""
+        assert self.form.e is not None, "these products have columns of the result"
+        return self.tiled[self.form.e]
+
+    def mix(self, node: Sum, values: TileValues, step: Index, total: Fragment) -> None:
+        """Add a product along the loop's span to sums: the left operand is computed in registers."""
+        left = self.left(node, values)
+        with made_by("atom", node):
+            tw.mma(left, self.held[id(node.b)].multiplied(step), total, self.mixing)
+
+    def left(self, node: Sum, values: TileValues) -> Fragment:
+        """The left operand of a product along the loop's span, in the registers of the instruction."""
+        if id(node.a) not in values.operands:
+            with made_by("atom", node):
+                made = values.hidden(node.a, 0)
+                made = made if made.dtype == self.form.element else made.to(self.form.element)
+                spread = tw.operand_a(self.tiled[self.form.n], self.schedule.tile[1])
+                values.operands[id(node.a)] = redistribute(made, spread, scratch=self.scratch)
+        return values.operands[id(node.a)]
+
+    def score(self, known: dict[int, Any], step: Index) -> None:
+        """Compute the products inside of a step."""
+        totals = [tw.accumulator(self.tiled[self.form.n], name="scores") for _ in self.form.scores]
+
+        def multiply(inner: LoopStep) -> None:
+            for node, total in zip(self.form.scores, totals, strict=True):
+                stage = step if self.schedule.resident else inner.index
+                with made_by("atom", node):
+                    a, b = (self.held[id(one)] for one in (node.a, node.b))
+                    tw.mma(a.multiplied(stage), b.multiplied(stage), total)
+
+        if self.schedule.resident:
+            multiply(LoopStep(0, 0, 0, 0))
+        elif self.form.depth is not None:
+            extent = self.place.integer(self.form.depth.extent)
+            loads = [self.held[id(one)] for node in self.form.scores for one in (node.a, node.b)]
+            verbs = self.verbs(loads, lambda at: StepPlace(self, step, at), [Verb("multiply", 0, multiply)])
+            main_loop(verbs, let(ceil_div(extent, self.length(self.form.depth))))
+        known.update((id(node), total) for node, total in zip(self.form.scores, totals, strict=True))
+
+    # ------------------------------------------------------------ the loop
+
+    def run(self) -> None:
+        """Write the kernel."""
+        form, schedule = self.form, self.schedule
+        with made_by("stages"):
+            self.held = {
+                id(node): HeldOperand(self, node, product.span)
+                for product in form.products
+                for node in ((product.a, product.b) if product in form.scores else (product.b,))
+            }
+            through = is_exchanged(schedule, form)
+            self.scratch = tw.shared(schedule.tile[:2], form.element, name="weights") if through else None
+        cells = self.starts()
+        with made_by("reduction"):
+            reduction = SplitReduction()
+            if schedule.is_split:
+                parts = self.tiles * self.parts
+                merge = StateMerge(form)
+                reduction = MergedStates(schedule, self.tiles, parts, cells, self.starts, merge, self.place)
+        inside = form.scores if schedule.resident else ()
+        of_scores = [self.held[id(one)] for node in inside for one in (node.a, node.b)]
+        moving = [one for one in of_scores if one.moves] + [self.held[id(node.b)] for node in form.mixtures]
+        with made_by("staging"):
+            for one in of_scores:
+                if not one.moves:
+                    one.bring(self.place)
+
+        begin, count = self.steps()
+
+        def combine(step: LoopStep) -> None:
+            """Compute all new values of the old ones, then assign them."""
+            known: dict[int, Any] = {
+                id(cell): held for cell, held in zip(form.fold.cells, cells, strict=True)
+            }
+            at = step.index + begin
+            self.score(known, at)
+            values = TileValues(StepPlace(self, at), known)
+            late: list[tuple[Fragment, Sum]] = []
+            made: list[Any] = []
+            for cell, held, new in zip(form.fold.cells, cells, form.fold.steps, strict=True):
+                rest, product = self.added(new)
+                if product is None:
+                    made.append(values.value(new))
+                else:
+                    made.append(held if rest is cell else values.value(rest))
+                    self.left(product, values)
+                    late.append((held, product))
+            for cell, held, new in zip(form.fold.cells, cells, made, strict=True):
+                if new is not held:
+                    held.assign(values.repeated(new, cell.axes, cell.dtype))
+            for held, product in late:
+                self.mix(product, values, at, held)
+
+        verbs = self.verbs(moving, lambda at: StepPlace(self, at + begin), [Verb("multiply", 0, combine)])
+        main_loop(verbs, count)
+        work = Work((), 0, 0, 0, count, 0, 0, self.segment)
+        reduction.end_tile(work, cells, (), self, form.flow.stores[0])
+
+    def starts(self) -> list[Fragment]:
+        """The cells before the first step."""
+        values = TileValues(self.place, {})
+        return [
+            values.repeated(values.value(cell.start), cell.axes, cell.dtype) for cell in self.form.fold.cells
+        ]
+
+    def store(self, cells: Sequence[Fragment]) -> None:
+        """Compute what follows the loop, and store it."""
+        done = TileValues(self.place, {key: cells[at] for key, at in self.form.results.items()})
+        for store in self.form.flow.stores:
+            self.store_one(store, done)
+
+    def steps(self) -> tuple[Index, Index]:
+        """The first of the block's steps, and their number.
+
+        Masks may leave out the first and the last steps of all parts.  Parts differ by a step at most.
+        """
+        form, place = self.form, self.place
+        first: Index = 0
+        end = place.integer(form.n.extent)
+        for mask in self.hiding:
+            for one in mask.comparisons:
+                if one.rises:
+                    first = maximum(first, one.first(place, form.n))
+                else:
+                    end = minimum(end, maximum(one.end(place, form.n), 0))
+        run = self.length(form.n)
+        begin: Index = let(first // run) if isinstance(first, Scalar) else 0
+        count: Index = let(ceil_div(end, run))
+        if isinstance(begin, Scalar):
+            count = let(maximum(count - begin, 0))
+        if not self.schedule.is_split:
+            return begin, count
+        part = self.segment.part
+        each, more = let(count // self.parts), let(count % self.parts)
+        own = let(each + minimum(maximum(more - part, 0), 1))
+        return let(begin + part * each + minimum(part, more)), own
+
+    def added(self, new: Node) -> tuple[Node, Sum | None]:
+        """The rest and the product of ``rest + product``, if the product can be added to the cell itself."""
+        match new:
+            case Map(function="add", given=(rest, Sum(span=span) as product)) if span == self.form.n:
+                return rest, product
+            case Map(function="add", given=(Sum(span=span) as product, rest)) if span == self.form.n:
+                return rest, product
+        return new, None
+
+    def store_one(self, store: Store, values: TileValues) -> None:
+        """Store a result from registers; results of rows alone in the first tile of columns."""
+        form = self.form
+        spans = [span for span in store.at if span.kind != BATCH]
+        axes = tuple(span for span in (form.m, form.e) if span in spans)
+        with made_by("epilogue", store):
+            made = values.repeated(values.value(store.value), axes, store.value.dtype)
+            target = tile_of(self.place, store.operand, store.at, axes)
+            if form.e is None or form.e in spans:
+                tw.copy(made, target)
+                return
+            with when(self.at[form.e] == 0):
+                tw.copy(made, target)
+
+    def verbs(self, loads: list[HeldOperand], place: Any, does: list[Verb]) -> list[Verb]:
+        """The verbs of one step: load the tiles, wait for them, do the work, release them.
+
+        Args:
+            loads: the operands whose tiles a step loads.
+            place: function of the index of a step that returns its place.
+            does: the work.
+        """
+        schedule, loads = self.schedule, list({id(one): one for one in loads}.values())
+
+        def barrier(step: LoopStep) -> None:
+            tw.barrier()
+
+        def load(step: LoopStep) -> None:
+            for one in loads:
+                one.bring(place(step.index))
+
+        if not schedule.copies_in_background:
+            if not loads and not self.form.scores:
+                return does
+            return [Verb("load", 0, load), Verb("ready", 0, barrier), *does, Verb("release", 0, barrier)]
+
+        def begin(step: LoopStep) -> None:
+            if step.inside is True:
+                load(step)
+            else:
+                with when(step.inside):
+                    load(step)
+            tw.async_commit()
+
+        def ready(step: LoopStep) -> None:
+            tw.async_wait(schedule.stages - 2)
+            tw.barrier()
+
+        return [
+            Verb("ready", 0, ready),
+            Verb("load", schedule.stages - 1, begin, outside=True),
+            *does,
+        ]
