@@ -55,7 +55,7 @@ FEW = 40
 """Registers of a thread of the warp that copies."""
 
 
-class Ring:
+class GroupRing:
     """Tiles of an operand in shared memory, with the barriers that say when they are full and empty.
 
     Args:
@@ -121,9 +121,9 @@ class GroupBlock(FoldBlock):
         groups = schedule.groups
         with made_by("stages"):
             self.lengths[form.m] = ROWS
-            self.rows = Ring(self, score.a, groups, WARPS)
-            self.ring = Ring(self, score.b, schedule.stages, groups * WARPS)
-            self.late = Ring(self, mixture.b, schedule.stages, groups * WARPS)
+            self.rows = GroupRing(self, score.a, groups, WARPS)
+            self.ring = GroupRing(self, score.b, schedule.stages, groups * WARPS)
+            self.late = GroupRing(self, mixture.b, schedule.stages, groups * WARPS)
             wide = -(-schedule.width // PANEL)
             self.out = self.rows.held
             if wide > int(self.out.shape[1]):  # results are wider than the operand that they replace
@@ -142,7 +142,7 @@ class GroupBlock(FoldBlock):
             self.at[form.m] = let(block * groups + own)
             self._compute(own, count)
 
-    def _loading(self, ring: Ring) -> Verb:
+    def _loading(self, ring: GroupRing) -> Verb:
         def load(step: LoopStep) -> None:
             stage, parity = ring.place(step.index)
             wait(ring.empty[stage], 1 - parity)
@@ -186,7 +186,7 @@ class GroupBlock(FoldBlock):
             mma_async(weights, self.late.tile(stage).permute(1, 0), cells[number], self.mixing)
             mma_commit()
 
-        def release(ring: Ring, step: LoopStep) -> None:
+        def release(ring: GroupRing, step: LoopStep) -> None:
             arrive(ring.empty[ring.place(step.index)[0]], each="warp")
 
         def retire_first(step: LoopStep) -> None:

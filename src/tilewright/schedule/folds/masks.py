@@ -234,7 +234,7 @@ def numbers_behind(form: FoldForm, node: Node, number: float) -> dict[int, float
     return {key: value for key, value in found.items() if not math.isnan(value)}
 
 
-class _Trial:
+class _TriedStep:
     """A step of a loop on random arrays.
 
     Args:
@@ -269,7 +269,7 @@ class _Trial:
         return made
 
 
-def _trials(form: FoldForm) -> Iterator[_Trial]:
+def _trials(form: FoldForm) -> Iterator[_TriedStep]:
     """Steps on random arrays: the first one, and later ones; none if the arrays would be too large."""
     rng = np.random.default_rng(0)
     sizes: dict[Sym, int] = {}
@@ -297,10 +297,10 @@ def _trials(form: FoldForm) -> Iterator[_Trial]:
         starts = [(cell, trial.value(cell.start, known)) for cell in form.fold.cells]
         state = [trial.lifted(value, cell.start, len(cell.axes)) for cell, value in starts]
         for place in ((0, 2), (2, 4)):
-            one_step = _Trial(form, trial, state, place)
+            one_step = _TriedStep(form, trial, state, place)
             yield one_step
             state = one_step.step(form.fold.steps, {})
-        yield _Trial(form, trial, state, (0, 2))
+        yield _TriedStep(form, trial, state, (0, 2))
 
 
 def _is_same(before: Sequence[Any], after: Sequence[Any]) -> bool:

@@ -225,12 +225,13 @@ def _without_zeros(ops: Sequence[Op]) -> tuple[Op, ...]:
         user = next((n for n in range(at + 1, len(ops)) if _touches(ops[n], cleared)), None)
         if user is None:
             continue
-        begun, left = _begun(found[user][0], cleared)
+        *before, last = found[user]
+        begun, left = _begun(last, cleared)
         if begun is not None:
             found[at] = (replace(op, fill=None),) if isinstance(op, FragmentOp) else ()
             # The condition may depend on a value that is computed between the two.
             zeros = If(left, Block((Fill(cleared, 0, location=op.location),)), location=op.location)
-            found[user] = (begun,) if left == FALSE else (zeros, begun)
+            found[user] = (*before, begun) if left == FALSE else (*before, zeros, begun)
     return tuple(op for several in found for op in several)
 
 
