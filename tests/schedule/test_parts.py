@@ -368,7 +368,9 @@ def test_gpus_compile_parts_without_spills(target: str, arch: str) -> None:
     for name in ("attention, f2, 64, 64", "argmax", "moments"):
         case = dict(cases(27))[name]
         for parts in (5, AUTO):
-            schedule = case.kernel.bind().schedule_for(**case.arguments(), target=target, arch=arch)
+            # That of sm_80 where warpgroups would compute, which take no parts.
+            older = "sm_80" if arch == "sm_90a" else arch
+            schedule = case.kernel.bind().schedule_for(**case.arguments(), target=target, arch=older)
             schedule = replace(schedule, split_k=parts, blocks=200 if parts == AUTO else 0)
             made = case.kernel.bind(schedule=schedule).compile(**case.arguments(), target=target, arch=arch)
             used = made.resources
