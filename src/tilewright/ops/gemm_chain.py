@@ -164,7 +164,7 @@ def gemm_chain(
         [[1.0, 1.0]]
         >>> words = {"bias_b": np.float16([0, 1, 0]), "alpha": 0.5, "target": "reference"}
         >>> tw.gemm_chain(a, b, np.ones((3, 2), np.float16), residual=np.float16([1, 2]), **words).tolist()
-        [[0.0, 1.0]]
+        [[0.5, 1.5]]
     """
     dropped = dropout_of("gemm_chain", dropout, seed, offset)
     words = ChainWords(activation, fused, target, alpha, precision, out_dtype, saturate, dropped)
