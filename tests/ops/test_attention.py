@@ -19,7 +19,9 @@ from tilewright.ops.attending.problem import shares_rows
 from tilewright.ops.attending.softmax import BySoftmax
 from tilewright.ops.attending.tiles import WarpgroupTiles, for_warpgroups
 from tilewright.runtime.arrays import describe
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.frameworks import Strided
+from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.targets.target import CUDA, HIP, REFERENCE
 from tilewright.testing import device_get, device_put
 
@@ -669,3 +671,92 @@ def test_the_reference_takes_what_is_executed_sooner() -> None:
     problem = Problem((1, 1, 1), (64, 64), (64, 64))
     asked = question(problem, "sm_90a")._replace(arch=REFERENCE.architecture("numpy"), processors=1)
     assert chosen(asked, None).kernel.program.function.__module__.endswith("flow")
+
+
+# ---------------------------------------------------------------- windows, and bounds of scores
+
+CAPPED = [
+    # heads, rows, columns, diagonal, window, bound
+    ((4, 2), (70, 90), (24, 40), 20, 13, None),
+    ((4, 2), (70, 90), (24, 40), 0, 1, None),
+    ((2, 1), (1, 130), (16, 16), 129, 20, 5.0),
+    ((2, 2), (33, 200), (16, 16), None, None, 2.0),
+    ((2, 2), (150, 200), (64, 64), 50, 1000, 30.0),
+    ((2, 1), (20, 300), (16, 16), -5, 7, None),
+]
+
+
+def seen_scores(q: Any, k: Any, diagonal: int | None, window: int | None, cap: float | None) -> Any:
+    """Scores in f64, -inf where a row does not see a key."""
+    wide = np.repeat(k.astype(np.float64), q.shape[1] // k.shape[1], axis=1)
+    scores = q.shape[-1] ** -0.5 * q.astype(np.float64) @ wide.swapaxes(-1, -2)
+    scores = scores if cap is None else cap * np.tanh(scores / cap)
+    if diagonal is None:
+        return scores
+    last, key = np.arange(q.shape[2])[:, None] + diagonal, np.arange(k.shape[2])
+    seen = (key <= last) & (key > last - (window or k.shape[2] + q.shape[2]))
+    return np.where(seen, scores, -np.inf)
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("element", ["f2", "f4"])
+@pytest.mark.parametrize("case", CAPPED, ids=str)
+def test_windows_and_bounds_of_scores(case: Any, element: str, target: str) -> None:
+    (heads, shared), (m, n), (d, e), diagonal, window, cap = case
+    rng = np.random.default_rng(21)
+    q, k, v = (
+        rng.standard_normal(shape).astype(element)
+        for shape in ((1, heads, m, d), (1, shared, n, d), (1, shared, n, e))
+    )
+    out, lse = np.full((1, heads, m, e), np.nan, element), np.full((1, heads, m), np.nan, np.float32)
+    words = {"causal": diagonal is not None, "diagonal": diagonal or 0, "window": window, "soft_cap": cap}
+    if target == "cuda":
+        there = [DeviceArray.of(one) for one in (q, k, v, out, lse)]
+        tw.attention(*there[:3], out=there[3], lse=there[4], **words)
+        CUDA_DRIVER.synchronize()
+        out, lse = there[3].host(), there[4].host()
+    else:
+        tw.attention(q, k, v, out=out, lse=lse, target=target, **words)
+    scores = seen_scores(q, k, diagonal, window, cap)
+    top = scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isinf(top), 0, top))
+    total = np.maximum(weights.sum(axis=-1, keepdims=True), 1e-300)
+    values = np.repeat(v.astype(np.float64), heads // shared, axis=1)
+    right, size = weights @ values / total, weights @ np.abs(values) / total
+    u, w = 2.0**-24, 2.0**-11 if element == "f2" else 2.0**-24
+    # Of a score: its products and sums, and the roundings of its bound.
+    sizes = np.abs(q).astype(np.float64) @ np.abs(np.repeat(k, heads // shared, 1)).astype(
+        np.float64
+    ).swapaxes(-1, -2)
+    off = u * (2 * (d + 1) * d**-0.5 * sizes.max() + (8 * cap if cap else 0) + 2 * n + 124)
+    assert (np.abs(out - right) <= 2 * (w + off) * size + w * np.abs(right) + 2.0**-25).all()
+    blind = np.isinf(top[..., 0])
+    assert (lse[blind] == -np.inf).all()
+    exact = np.log(total[..., 0]) + np.where(blind, 0, top[..., 0])
+    assert (np.abs(lse - exact)[~blind] <= (off * (1 + np.abs(exact)))[~blind]).all()
+
+
+def test_a_window_that_is_off_by_one_is_another_result() -> None:
+    rng = np.random.default_rng(22)
+    q, k, v = (rng.standard_normal((1, 1, 40, 16)).astype(np.float32) for _ in range(3))
+    found = [tw.attention(q, k, v, causal=True, window=w, target="cpu") for w in (7, 8)]
+    assert np.abs(found[0] - found[1])[..., 8:, :].max(axis=-1).min() > 1e-3
+    assert (found[0][..., :7, :] == found[1][..., :7, :]).all()
+    capped = [tw.attention(q, k, v, soft_cap=c, target="cpu") for c in (1.0, 1.1)]
+    assert np.abs(capped[0] - capped[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ({"window": 4}, "window=4 counts keys up to the diagonal.*nearest legal choice: causal=True"),
+        ({"window": 0, "causal": True}, "window=0; nearest legal choice: 1"),
+        ({"soft_cap": -2.0}, "soft_cap=-2.0; nearest legal choice: 1, or None"),
+        ({"soft_cap": 1e30}, r"soft_cap=1e\+30; nearest legal choice: 1.09951e\+12, or None"),
+        ({"window": 3, "causal": True, "kernel": "warpgroups"}, "window=3, and the explicit kernel has none"),
+    ],
+)
+def test_windows_and_bounds_that_are_refused(words: dict[str, Any], why: str) -> None:
+    x = np.zeros((1, 1, 8, 16), np.float16)
+    with pytest.raises(tw.LaunchError, match=why):
+        tw.attention(x, x, x, target="reference", **words)

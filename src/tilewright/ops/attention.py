@@ -42,6 +42,8 @@ def attention(
     *,
     causal: bool = False,
     diagonal: int = 0,
+    window: int | None = None,
+    soft_cap: float | None = None,
     scale: float | None = None,
     out: Any = None,
     lse: Any = None,
@@ -70,6 +72,9 @@ def attention(
         causal: whether row i sees only the keys up to ``i + diagonal``.
         diagonal: offset of the mask; default: 0, as in PyTorch.  With ``N - M`` the last row sees every key;
             use this if the keys of earlier rows are cached.
+        window: number of keys that a row sees at most: row i sees those from ``i + diagonal - window + 1``
+            to ``i + diagonal``; needs ``causal``.  Tiles of keys that no row of a tile sees are left out.
+        soft_cap: a bound c of the scores, which become ``c tanh(s / c)`` before the mask; default: none.
         scale: a number; default: ``1 / sqrt(D)``.
         out: array (B, H, M, E) to write, of any strides, of f16, bf16 or f32; default: a new array of the
             framework of ``q``.
@@ -91,7 +96,7 @@ def attention(
 
     Raises:
         LaunchError: shapes or devices do not fit, ``out`` shares memory with an array that is read,
-            ``diagonal`` is given without ``causal``, or ``kernel`` cannot compute the call.
+            ``diagonal`` or ``window`` is given without ``causal``, or ``kernel`` cannot compute the call.
         DTypeError: an unsupported dtype or mixture.
 
     Example:
@@ -111,10 +116,12 @@ def attention(
     arrays = (q, k, v, out, lse)
 
     def first(located: Sequence[Located]) -> Done:
-        words = AttentionWords(causal, diagonal, scale, return_lse, kernel, target, out_dtype)
+        words = AttentionWords(
+            causal, diagonal, scale, return_lse, kernel, target, out_dtype, window, soft_cap
+        )
         return plan_attention(arrays, words, located).launch(stream)
 
-    words = (causal, diagonal, scale, return_lse, kernel, target, out_dtype)
+    words = (causal, diagonal, scale, return_lse, kernel, target, out_dtype, window, soft_cap)
     made = called(_PLANS, arrays, words, (), stream, first, _RESULTS)
     return made if return_lse else made[0]
 
@@ -152,7 +159,7 @@ def plan_attention(
     # Without lse, a column of the result takes its place in the call; the kernel does not access it.
     seen["lse"] = in_four(in_columns(infos["lse"])) if has_lse else first_column(seen["out"])
     diagonal = words.diagonal if words.causal else None
-    if shares_rows(seen, diagonal):
+    if words.window is None and shares_rows(seen, diagonal):
         seen, diagonal = heads_as_rows(seen, diagonal), None
     question = AttentionQuestion(
         {name: seen[name] for name in ARRAYS[:LSE]},
@@ -160,6 +167,8 @@ def plan_attention(
         1 / math.sqrt(infos["q"].shape[-1]) if words.scale is None else float(words.scale),
         diagonal,
         has_lse,
+        words.window,
+        words.soft_cap,
     )
     answer = chosen(question, words.kernel)
     views = answer.views({name: seen[name] for name in ARRAYS})

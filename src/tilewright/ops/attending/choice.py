@@ -55,6 +55,8 @@ class AttentionQuestion(NamedTuple):
         scale: factor of the scores.
         diagonal: row i sees the keys up to i + diagonal; None: all keys.
         with_lse: whether the kernel stores logarithms of sums too.
+        window: number of keys that a row sees at most; None: all up to the diagonal.
+        soft_cap: bound of the scores; None: they have none.
     """
 
     infos: Mapping[str, ArrayInfo]
@@ -63,6 +65,13 @@ class AttentionQuestion(NamedTuple):
     scale: float = 1.0
     diagonal: int | None = None
     with_lse: bool = False
+    window: int | None = None
+    soft_cap: float | None = None
+
+    @property
+    def softmax(self) -> tuple[BySoftmax, float]:
+        """The softmax of the scores, and its exponent; scores with a bound have their scale already."""
+        return BySoftmax.of(self.scale if self.soft_cap is None else 1.0)
 
     @property
     def queries(self) -> ArrayInfo:
@@ -126,16 +135,19 @@ def chosen(question: AttentionQuestion, wanted: str | None) -> Answer:
     Raises:
         LaunchError: the caller wants warpgroups, and they do not serve the problem; lists every reason.
     """
-    between = BySoftmax.of(question.scale)[0]
-    constants = {
+    between, cap = question.softmax[0], question.soft_cap
+    constants: dict[str, Any] = {
         "causal": question.diagonal is not None,
         "between": between,
         "with_lse": question.with_lse,
     }
+    of_flow: dict[str, Any] = {} if question.window is None else {"window": question.window}
+    if cap is not None:
+        of_flow["soft_cap"] = (question.scale / cap, cap)
     if wanted != WARPGROUPS and keys_in_parts(question):
         # States merge if scores are subtracted first: the other form chooses the exponent by the base.
         constants["between"] = replace(between, power=0.0)
-        return Answer(flow.attention.bind(**constants), _numbers(question))
+        return Answer(flow.attention.bind(**constants, **of_flow), _numbers(question))
     # The reference executes both kernels; that for warps is faster there.
     if wanted == WARPGROUPS or (wanted is None and question.arch != REFERENCE):
         reasons = list(against_warpgroups(question))
@@ -149,7 +161,7 @@ def chosen(question: AttentionQuestion, wanted: str | None) -> Answer:
                 f"attention: kernel={WARPGROUPS!r} cannot serve this call: {'; '.join(reasons)}; nearest "
                 f"legal choice: kernel={WARPS!r}"
             )
-    return Answer(flow.attention.bind(**constants), _numbers(question))
+    return Answer(flow.attention.bind(**constants, **of_flow), _numbers(question))
 
 
 def keys_in_parts(question: AttentionQuestion) -> bool:
@@ -195,6 +207,9 @@ def against_warpgroups(question: AttentionQuestion) -> Iterator[str]:
         yield f"the result is {written}, and its tiles lie in the memory of the queries, which are {kind}"
     if question.keys.shape[2] == 0:
         yield "there are no keys"
+    for name, value in (("window", question.window), ("soft_cap", question.soft_cap)):
+        if value is not None:
+            yield f"{name}={value}, and the explicit kernel has none"
     for place, (name, info) in enumerate(question.infos.items()):
         spec = spec_of(info)
         if place == 3:
@@ -209,7 +224,7 @@ def _numbers(question: AttentionQuestion) -> tuple[float, int]:
     """Return the exponent, and the diagonal, clamped to the range of the keys."""
     rows, keys = question.queries.shape[2], question.keys.shape[2]
     diagonal = min(max(question.diagonal or 0, -rows), keys)
-    return BySoftmax.of(question.scale)[1], diagonal
+    return question.softmax[1], diagonal
 
 
 def band(question: AttentionQuestion, tiles: WarpgroupTiles, blocks: int) -> int:

@@ -14,7 +14,7 @@ from tilewright.dtypes import f32
 from tilewright.lang.dataflow.indexing import positions
 from tilewright.lang.dataflow.loops import full, steps, tiles, zeros
 from tilewright.lang.exact_functions import absolute, fma, maximum, where
-from tilewright.lang.functions import exp, exp2, log, log2
+from tilewright.lang.functions import exp, exp2, log, log2, tanh
 from tilewright.ops.attending.softmax import LOWEST, NEVER_0, STEEP, BySoftmax
 from tilewright.ops.ending import ACTIVATIONS
 from tilewright.runtime.kernel import kernel
@@ -61,10 +61,13 @@ def attention(
     causal: bool,
     between: BySoftmax,
     with_lse: bool,
+    window: int | None = None,
+    soft_cap: tuple[float, float] | None = None,
 ) -> None:
     """``O = softmax(scale Q Kᵀ) V`` for R heads of queries that share a head of keys, and L.
 
-    ``exponent`` is that of `BySoftmax.of`.  If ``causal``, row i sees the keys up to ``i + diagonal``.
+    ``exponent`` is that of `BySoftmax.of`.  If ``causal``, row i sees the keys up to ``i + diagonal``; with a
+    window, so many of them.  With ``soft_cap = (a, b)`` scores are first replaced by ``b tanh(a s)``.
     """
     factor, power = between.factor, between.power
     exponent = maximum(exponent, NEVER_0)  # as it is anyway; so hidden scores weigh 0
@@ -75,10 +78,15 @@ def attention(
             s = zeros(dtype=f32)
             for d in steps(Q.shape[4]):
                 s += Q[b, g, r, m, d] @ K[b, g, n, d].T
+            if soft_cap is not None:
+                s = soft_cap[1] * tanh(s * soft_cap[0])
             if factor != 1:
                 s = s * factor
             if causal:
-                s = where(positions(n) <= positions(m)[:, None] + diagonal, s, -math.inf)
+                last = positions(m)[:, None] + diagonal
+                seen = positions(n) <= last
+                seen = seen if window is None else seen & (positions(n) >= last - (window - 1))
+                s = where(seen, s, -math.inf)
             new = maximum(top, s.max(axis=1))
             if power:
                 steep = where(absolute(new * exponent) < STEEP, exponent, power)

@@ -24,6 +24,10 @@ MOST_SCALE = 2.0**64
 """Upper bound of scales whose exponent fits f32."""
 
 
+LEAST_CAP = 2.0**-40
+"""Lower bound of a bound of scores; the upper one is its reciprocal."""
+
+
 class AttentionWords(NamedTuple):
     """The arguments of `attention` besides its arrays."""
 
@@ -34,18 +38,32 @@ class AttentionWords(NamedTuple):
     kernel: str | None
     target: str | None
     out_dtype: DType | str | None = None
+    window: int | None = None
+    soft_cap: float | None = None
 
     def check(self) -> None:
         """Refuse invalid arguments, before any array is read.
 
         Raises:
-            LaunchError: a diagonal without a mask, a scale that is not finite, or an unknown kernel.
+            LaunchError: a diagonal or a window without a mask, a scale or a bound of scores that is out of
+                range, or an unknown kernel.
         """
         if self.diagonal and not self.causal:
             raise LaunchError(
                 f"attention: diagonal={self.diagonal} moves the causal mask, and causal is False; nearest "
                 "legal choice: causal=True"
             )
+        if self.window is not None and not self.causal:
+            raise LaunchError(
+                f"attention: window={self.window} counts keys up to the diagonal, and causal is False; "
+                "nearest legal choice: causal=True"
+            )
+        if self.window is not None and self.window < 1:
+            raise LaunchError(f"attention: window={self.window}; nearest legal choice: 1, a key for each row")
+        if self.soft_cap is not None and not LEAST_CAP <= self.soft_cap <= 1 / LEAST_CAP:
+            limit = min(max(self.soft_cap, LEAST_CAP), 1 / LEAST_CAP) if self.soft_cap > 0 else 1.0
+            near = f"{limit:g}, or None"
+            raise LaunchError(f"attention: soft_cap={self.soft_cap}; nearest legal choice: {near}")
         if self.scale is not None and not abs(self.scale) < MOST_SCALE:
             near = "None, which is 1 / sqrt(D)" if isnan(self.scale) else f"a number below {MOST_SCALE:g}"
             raise LaunchError(f"attention: scale={self.scale}; nearest legal choice: {near}")
