@@ -55,7 +55,7 @@ from tests.schedule import forms, small  # noqa: E402
 import tilewright as tw  # noqa: E402
 from tilewright import dtypes  # noqa: E402
 from tilewright.checking.sample import normal  # noqa: E402
-from tilewright.errors import LegalityError, TilewrightError  # noqa: E402
+from tilewright.errors import LaunchError, LegalityError, TilewrightError  # noqa: E402
 from tilewright.ir.verify import violations  # noqa: E402
 from tilewright.ops import launching  # noqa: E402
 from tilewright.ops.lists import ListTable  # noqa: E402
@@ -667,10 +667,17 @@ def _proposed(line: str, extents: Mapping[str, int], arch: str) -> list[str]:
     found: list[str] = []
 
     def planned(self: Bound, arguments: Any, target: Any, arrays: Any = None) -> tuple[Plan, list[int]]:
-        question = self.question(*arguments, target=target)
+        try:
+            question = self.question(*arguments, target=target)
+        except LaunchError:  # schedules of loops that carry a state are not ranked
+            found.append(repr(self.schedule_for(*arguments, target=target)))
+            return done(self, arguments)
         # The arguments of an explicit kernel, without the names of their classes.
         constants = re.sub(r"\b[A-Z]\w*\(", "(", ", ".join(map(repr, self.constants.values())))
         found.append(f"explicit: {constants}" if question is None else ranked(question))
+        return done(self, arguments)
+
+    def done(self: Bound, arguments: Any) -> tuple[Plan, list[int]]:
         silent = SimpleNamespace(walk=tuple)  # a kernel without operations has no slow one
         executable = SimpleNamespace(target=arch, arch=arch, flow=None, kernel=silent, launches=WeakSet())
         prepared: Any = Silent(executable, None, (), None)
