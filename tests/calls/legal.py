@@ -95,6 +95,7 @@ tw.grouped_matmul(a, stack, ends, out, bias=None, activation="relu", target="ref
 tw.attention(a, a, a, target="reference")
 tw.attention(a, a, a, out_dtype="f32", target="reference")
 tw.attention(a, a, a, causal=True, window=2, soft_cap=3.5, target="reference")
+tw.attention(a, a, a, bias=a[:, :1], target="reference")
 tw.gated_matmul(a, b, b, out, activation="silu", scale_a=2.0, precision="exact", target="reference")
 tw.gemm_chain(a, a, a, activation="relu", out=None, fused=True, target="reference")
 tw.gemm_chain(a, a, a, alpha=2.0, bias_b=None, dropout=0.5, seed=1, offset=2, saturate=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -66,17 +67,20 @@ def attention(causal: bool, *, by_flow: bool = False) -> Member:
     shapes = {"Q": (1, 4, m, depth), "K": (1, 2, n, depth), "V": (1, 2, n, width), "O": (1, 4, m, width)}
     rows = (1, 4, m, 1)
     # Subtracts first: an exponent chosen by a comparison is no polynomial.
-    words = {"causal": causal, "between": BySoftmax(power=0.0), "with_lse": True}
+    words: dict[str, Any] = {"between": BySoftmax(power=0.0), "with_lse": True}
     ways = {}
     if by_flow:
-        ways = {name: flow.attention.bind(**words, schedule=schedule) for name, schedule in LOOPS.items()}
+        ways = {
+            name: flow.attention.bind(**words, scores=flow.Scores(causal), schedule=schedule)
+            for name, schedule in LOOPS.items()
+        }
         shapes |= {name: (1, 2, 2, *shapes[name][2:]) for name in "QO"}
         rows = (1, 2, 2, m)
     else:
         for groups, keys, own in ((1, 32, False), (2, 32, True), (2, 48, False)):
             tiles = WarpgroupTiles(32, 48, keys, 2, groups, own_output=own)
             name = f"{groups} warpgroups, {keys} keys"
-            ways[name] = by_warpgroups.attention.bind(**words, tiles=tiles, blocks=2)
+            ways[name] = by_warpgroups.attention.bind(**words, causal=causal, tiles=tiles, blocks=2)
     arrays = {name: spec("f16", *shape) for name, shape in shapes.items()} | {"L": spec("f32", *rows)}
 
     def want(x: dict[str, Exact]) -> dict[str, Exact]:

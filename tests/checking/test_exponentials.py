@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.ops.attending.flow import attention
+from tilewright.ops.attending.flow import Scores, attention
 from tilewright.ops.attending.softmax import BySoftmax
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.reference.exponentials import (
@@ -91,7 +91,7 @@ def test_tiles_of_attention_are_the_same_over_pairs_alone() -> None:
     shapes = ((1, 40, 16), (50, 16), (50, 24), (1, 40, 24))
     like = [tw.like("f16", 1, 1, *shape) for shape in shapes] + [tw.like("f32", 1, 1, 1, 40)]
     # Subtracts first: an exponent chosen by a comparison is no polynomial.
-    words = {"causal": False, "between": BySoftmax(power=0.0), "with_lse": False}
+    words = {"scores": Scores(causal=False), "between": BySoftmax(power=0.0), "with_lse": False}
     ways = [
         attention.bind(
             **words,

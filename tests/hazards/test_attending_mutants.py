@@ -132,6 +132,7 @@ ALL_COPIES = "async_wait 0: removed"
 
 MMA = Schedule(tw.atoms.MMA_F16, (32, 16, 16), (2, 1), 2, "cp_async", width=16, resident=True)
 FMA = Schedule(tw.atoms.fma("f32", each=(2, 2)), (32, 16, 16), (2, 1), 2, "cp_async", width=16, resident=True)
+WORDS: dict[str, Any] = {"scores": flow.Scores(causal=True), "between": BySoftmax(), "with_lse": True}
 LOOPS = {
     "mma.sync": (tw.f16, MMA, False, 2, ()),
     "three stages": (tw.f16, replace(MMA, stages=3), False, 2, ()),
@@ -152,9 +153,9 @@ def test_a_loop_with_a_state_needs_its_waits_and_barriers(name: str) -> None:
     out, lse = poisoned(problem), np.empty((1, 1, 1, 45), np.float32)
     exponent = problem.by * math.log2(math.e)
     q, into = problem.q[:, :, None], out[:, :, None]
-    kernel = flow.attention.bind(causal=True, between=BySoftmax(), with_lse=True, schedule=schedule).trace(
-        q, problem.k, problem.v, into, lse, exponent, problem.diagonal
-    )
+    kernel = flow.attention.bind(
+        scores=flow.Scores(causal=True), between=BySoftmax(), with_lse=True, schedule=schedule
+    ).trace(q, problem.k, problem.v, into, lse, exponent, problem.diagonal)
 
     def execute(kernel: Kernel) -> Report:
         arrays: dict[str, Any] = {"Q": q, "K": problem.k, "V": problem.v, "O": into, "L": lse}
@@ -196,9 +197,9 @@ def test_a_loop_by_warpgroups_needs_its_synchronisation() -> None:
     out, lse = poisoned(problem), np.empty((1, 1, 1, 150), np.float32)
     exponent = problem.by * math.log2(math.e)
     q, into = problem.q[:, :, None], out[:, :, None]
-    kernel = flow.attention.bind(causal=True, between=BySoftmax(), with_lse=True, schedule=GROUPS).trace(
-        q, problem.k, problem.v, into, lse, exponent, problem.diagonal
-    )
+    kernel = flow.attention.bind(
+        scores=flow.Scores(causal=True), between=BySoftmax(), with_lse=True, schedule=GROUPS
+    ).trace(q, problem.k, problem.v, into, lse, exponent, problem.diagonal)
 
     def execute(kernel: Kernel) -> Report:
         arrays: dict[str, Any] = {"Q": q, "K": problem.k, "V": problem.v, "O": into, "L": lse}

@@ -13,6 +13,7 @@ import tilewright as tw
 from tilewright.checking.references import attention_room
 from tilewright.ops.attending import by_warpgroups
 from tilewright.ops.attending.choice import ITEM, AttentionQuestion, against_warpgroups, band, chosen
+from tilewright.ops.attending.flow import Scores
 from tilewright.ops.attending.flow import attention as flow_of_attention
 from tilewright.ops.attending.items import longest
 from tilewright.ops.attending.problem import shares_rows
@@ -309,7 +310,7 @@ def in_parts(problem: Problem, parts: int | str, target: str, change: Any = lamb
     (b, h, g), (m, _), (_, e) = problem.heads, problem.rows, problem.columns
     between, exponent = BySoftmax.of(problem.by)
     constants = {
-        "causal": problem.diagonal is not None,
+        "scores": Scores(problem.diagonal is not None),
         "between": replace(between, power=0.0),
         "with_lse": True,
     }
@@ -686,11 +687,13 @@ CAPPED = [
 ]
 
 
-def seen_scores(q: Any, k: Any, diagonal: int | None, window: int | None, cap: float | None) -> Any:
+def seen_scores(
+    q: Any, k: Any, diagonal: int | None, window: int | None, cap: float | None, bias: Any = 0.0
+) -> Any:
     """Scores in f64, -inf where a row does not see a key."""
     wide = np.repeat(k.astype(np.float64), q.shape[1] // k.shape[1], axis=1)
     scores = q.shape[-1] ** -0.5 * q.astype(np.float64) @ wide.swapaxes(-1, -2)
-    scores = scores if cap is None else cap * np.tanh(scores / cap)
+    scores = (scores if cap is None else cap * np.tanh(scores / cap)) + np.asarray(bias, np.float64)
     if diagonal is None:
         return scores
     last, key = np.arange(q.shape[2])[:, None] + diagonal, np.arange(k.shape[2])
@@ -698,10 +701,25 @@ def seen_scores(q: Any, k: Any, diagonal: int | None, window: int | None, cap: f
     return np.where(seen, scores, -np.inf)
 
 
+BIASES = ["none", "for each head", "for each key", "of bf16, by columns"]
+"""How a bias is broadcast."""
+
+
+def bias_of(kind: str, heads: int, m: int, n: int, rng: Any) -> Any:
+    """A bias with hidden keys; but the first key is seen by all rows."""
+    shape = {"for each head": (heads, m, n), "for each key": (1, n), "of bf16, by columns": (n, m)}[kind]
+    made = np.where(rng.random(shape) < 0.2, -np.inf, rng.standard_normal(shape))
+    if kind == "of bf16, by columns":
+        made[0] = 1.0
+        return made.astype(tw.bf16.numpy).T
+    made[..., 0] = 1.0
+    return made.astype(np.float32)
+
+
 @pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("element", ["f2", "f4"])
+@pytest.mark.parametrize(("element", "kind"), [(e, k) for e in ("f2", "f4") for k in BIASES])
 @pytest.mark.parametrize("case", CAPPED, ids=str)
-def test_windows_and_bounds_of_scores(case: Any, element: str, target: str) -> None:
+def test_windows_bounds_and_biases(case: Any, element: str, kind: str, target: str) -> None:
     (heads, shared), (m, n), (d, e), diagonal, window, cap = case
     rng = np.random.default_rng(21)
     q, k, v = (
@@ -710,14 +728,16 @@ def test_windows_and_bounds_of_scores(case: Any, element: str, target: str) -> N
     )
     out, lse = np.full((1, heads, m, e), np.nan, element), np.full((1, heads, m), np.nan, np.float32)
     words = {"causal": diagonal is not None, "diagonal": diagonal or 0, "window": window, "soft_cap": cap}
+    bias = None if kind == "none" else bias_of(kind, heads, m, n, rng)
     if target == "cuda":
         there = [DeviceArray.of(one) for one in (q, k, v, out, lse)]
+        words |= {} if bias is None else {"bias": DeviceArray.of(bias)}
         tw.attention(*there[:3], out=there[3], lse=there[4], **words)
         CUDA_DRIVER.synchronize()
         out, lse = there[3].host(), there[4].host()
     else:
-        tw.attention(q, k, v, out=out, lse=lse, target=target, **words)
-    scores = seen_scores(q, k, diagonal, window, cap)
+        tw.attention(q, k, v, out=out, lse=lse, bias=bias, target=target, **words)
+    scores = seen_scores(q, k, diagonal, window, cap, 0.0 if bias is None else bias)
     top = scores.max(axis=-1, keepdims=True)
     weights = np.exp(scores - np.where(np.isinf(top), 0, top))
     total = np.maximum(weights.sum(axis=-1, keepdims=True), 1e-300)
@@ -728,7 +748,8 @@ def test_windows_and_bounds_of_scores(case: Any, element: str, target: str) -> N
     sizes = np.abs(q).astype(np.float64) @ np.abs(np.repeat(k, heads // shared, 1)).astype(
         np.float64
     ).swapaxes(-1, -2)
-    off = u * (2 * (d + 1) * d**-0.5 * sizes.max() + (8 * cap if cap else 0) + 2 * n + 124)
+    large = np.abs(scores[np.isfinite(scores)]).max()
+    off = u * (2 * (d + 1) * d**-0.5 * sizes.max() + (8 * cap if cap else 0) + 2 * large + 2 * n + 124)
     assert (np.abs(out - right) <= 2 * (w + off) * size + w * np.abs(right) + 2.0**-25).all()
     blind = np.isinf(top[..., 0])
     assert (lse[blind] == -np.inf).all()
@@ -754,9 +775,14 @@ def test_a_window_that_is_off_by_one_is_another_result() -> None:
         ({"soft_cap": -2.0}, "soft_cap=-2.0; nearest legal choice: 1, or None"),
         ({"soft_cap": 1e30}, r"soft_cap=1e\+30; nearest legal choice: 1.09951e\+12, or None"),
         ({"window": 3, "causal": True, "kernel": "warpgroups"}, "window=3, and the explicit kernel has none"),
+        (
+            {"bias": np.zeros((8, 7), np.float32)},
+            r"bias with shape \(1, 1, 8, 8\), or one that NumPy broadcasts",
+        ),
+        ({"bias": np.zeros((8, 8), np.int32)}, "bias is i32; nearest legal choice: one of f16, bf16, f32"),
     ],
 )
 def test_windows_and_bounds_that_are_refused(words: dict[str, Any], why: str) -> None:
     x = np.zeros((1, 1, 8, 16), np.float16)
-    with pytest.raises(tw.LaunchError, match=why):
+    with pytest.raises((tw.LaunchError, tw.DTypeError), match=why):
         tw.attention(x, x, x, target="reference", **words)

@@ -244,13 +244,15 @@ def test_warpgroups_compute_as_the_explicit_kernel_does(columns: tuple[int, int]
     q, k = (np.zeros((1, 2, 1, m, d), np.float16), np.zeros((1, 2, m, d), np.float16))
     v, o = np.zeros((1, 2, m, e), np.float16), np.zeros((1, 2, 1, m, e), np.float16)
     lse, between = np.zeros((1, 2, 1, m), np.float32), BySoftmax.of(d**-0.5)[0]
-    words = {"causal": causal, "between": between, "with_lse": False}
-    made = flow.attention.bind(**words).compile(q, k, v, o, lse, 0.1, 0, target="cuda", arch="sm_90a")
+    words = {"between": between, "with_lse": False}
+    made = flow.attention.bind(**words, scores=flow.Scores(causal)).compile(
+        q, k, v, o, lse, 0.1, 0, target="cuda", arch="sm_90a"
+    )
     assert made.schedule is not None
     assert made.schedule.staging == "tma"
     tiles = for_warpgroups(columns, m, CUDA.architecture("sm_90a"), plain=False)
     assert tiles.keys == made.schedule.tile[1]
-    explicit = by_warpgroups.attention.bind(**words, tiles=tiles, blocks=132)
+    explicit = by_warpgroups.attention.bind(**words, causal=causal, tiles=tiles, blocks=132)
     arrays = (q[:, :, 0], k, v, o[:, :, 0], lse[..., 0, :, None])
     other = explicit.compile(*arrays, 0.1, 0, 2, target="cuda", arch="sm_90a")
     for one in (made, other):

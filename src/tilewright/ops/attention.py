@@ -12,6 +12,7 @@ from tilewright.dtypes import DType, f32
 from tilewright.ops.attending.choice import AttentionQuestion, chosen
 from tilewright.ops.attending.problem import (
     AttentionWords,
+    broadcast,
     first_column,
     heads_as_rows,
     in_columns,
@@ -25,7 +26,7 @@ from tilewright.ops.replay import Done, Located, Replay, called, repeated
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
 
-ARRAYS = ("q", "k", "v", "out", "lse")
+ARRAYS = ("q", "k", "v", "out", "lse", "bias")
 OUT, LSE = ARRAYS.index("out"), ARRAYS.index("lse")
 
 _RESULTS = itemgetter(OUT, LSE)
@@ -44,6 +45,7 @@ def attention(
     diagonal: int = 0,
     window: int | None = None,
     soft_cap: float | None = None,
+    bias: Any = None,
     scale: float | None = None,
     out: Any = None,
     lse: Any = None,
@@ -53,7 +55,7 @@ def attention(
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
-    """``out = softmax(scale * q @ kᵀ) @ v`` for every batch and head, in one pass over the keys.
+    """``out = softmax(scale * q @ kᵀ + bias) @ v`` for every batch and head, in one pass over the keys.
 
     Let ``s[i, j] = scale * sum_d q[i, d] * k[j, d]``, ``lse[i] = log(sum_j exp(s[i, j]))`` and ``p[i, j] =
     exp(s[i, j] - lse[i])``.  Then ``out[i] = sum_j p[i, j] * v[j]``.  Scores never leave registers.
@@ -75,6 +77,8 @@ def attention(
         window: number of keys that a row sees at most: row i sees those from ``i + diagonal - window + 1``
             to ``i + diagonal``; needs ``causal``.  Tiles of keys that no row of a tile sees are left out.
         soft_cap: a bound c of the scores, which become ``c tanh(s / c)`` before the mask; default: none.
+        bias: array (B, H, M, N), or of a shape that NumPy broadcasts to it, of f16, bf16 or f32.  It is added
+            to the scores after their bound and before the mask; -inf hides a key.
         scale: a number; default: ``1 / sqrt(D)``.
         out: array (B, H, M, E) to write, of any strides, of f16, bf16 or f32; default: a new array of the
             framework of ``q``.
@@ -113,7 +117,7 @@ def attention(
         >>> out.shape, lse.shape, float(out[3, 4, 15])
         ((4, 5, 16), (4, 5), 1.0)
     """
-    arrays = (q, k, v, out, lse)
+    arrays = (q, k, v, out, lse, bias)
 
     def first(located: Sequence[Located]) -> Done:
         words = AttentionWords(
@@ -159,8 +163,12 @@ def plan_attention(
     # Without lse, a column of the result takes its place in the call; the kernel does not access it.
     seen["lse"] = in_four(in_columns(infos["lse"])) if has_lse else first_column(seen["out"])
     diagonal = words.diagonal if words.causal else None
-    if words.window is None and shares_rows(seen, diagonal):
+    has_bias = "bias" in infos
+    if words.window is None and not has_bias and shares_rows(seen, diagonal):
         seen, diagonal = heads_as_rows(seen, diagonal), None
+    if has_bias:
+        keys = seen["k"].shape[2]
+        seen["bias"] = broadcast(infos["bias"], (*seen["q"].shape[:3], keys))
     question = AttentionQuestion(
         {name: seen[name] for name in ARRAYS[:LSE]},
         *call.machine,
@@ -169,9 +177,10 @@ def plan_attention(
         has_lse,
         words.window,
         words.soft_cap,
+        has_bias,
     )
     answer = chosen(question, words.kernel)
-    views = answer.views({name: seen[name] for name in ARRAYS})
-    tensors = tuple(Strided(call.arrays.get(name, results[0]), views[name]) for name in ARRAYS)
-    launch = Launch(answer.kernel, tensors, call.stand_ins(ARRAYS), answer.numbers)
+    views = answer.views(seen)
+    tensors = tuple(Strided(call.arrays.get(name, results[0]), info) for name, info in views.items())
+    launch = Launch(answer.kernel, tensors, call.stand_ins(views), answer.numbers)
     return call.plan(launch, result=results, numbers=answer.numbers)

@@ -57,6 +57,7 @@ class AttentionQuestion(NamedTuple):
         with_lse: whether the kernel stores logarithms of sums too.
         window: number of keys that a row sees at most; None: all up to the diagonal.
         soft_cap: bound of the scores; None: they have none.
+        has_bias: whether an array is added to the scores.
     """
 
     infos: Mapping[str, ArrayInfo]
@@ -67,11 +68,19 @@ class AttentionQuestion(NamedTuple):
     with_lse: bool = False
     window: int | None = None
     soft_cap: float | None = None
+    has_bias: bool = False
 
     @property
     def softmax(self) -> tuple[BySoftmax, float]:
-        """The softmax of the scores, and its exponent; scores with a bound have their scale already."""
-        return BySoftmax.of(self.scale if self.soft_cap is None else 1.0)
+        """The softmax of the scores, and its exponent; a bound or a bias needs scores with their scale."""
+        return BySoftmax.of(1.0 if self.has_bias or self.soft_cap is not None else self.scale)
+
+    @property
+    def scores(self) -> flow.Scores:
+        """How the dataflow kernel computes scores."""
+        cap = None if self.soft_cap is None else (self.scale / self.soft_cap, self.soft_cap)
+        scale = self.scale if self.has_bias and cap is None else None
+        return flow.Scores(self.diagonal is not None, self.window, cap, scale)
 
     @property
     def queries(self) -> ArrayInfo:
@@ -108,7 +117,7 @@ class Answer:
         dimension of heads of keys, and one of the heads of queries that share them.
 
         Args:
-            infos: the arrays with four dimensions each: queries, keys, values, results, logarithms.
+            infos: the arrays with four dimensions each: queries, keys, values, results, logarithms, bias.
         """
         if self.kernel.program.function.__module__ == by_warpgroups.__name__:
             return dict(infos)
@@ -117,7 +126,7 @@ class Answer:
             name: infos[name] if name in names[1:3] else _by_head_of_keys(info, infos[names[1]])
             for name, info in infos.items()
         }
-        for name in names[4:]:  # logarithms have no columns
+        for name in names[4:5]:  # logarithms have no columns
             made[name] = replace(made[name], shape=made[name].shape[:-1], strides=made[name].strides[:-1])
         return made
 
@@ -135,33 +144,27 @@ def chosen(question: AttentionQuestion, wanted: str | None) -> Answer:
     Raises:
         LaunchError: the caller wants warpgroups, and they do not serve the problem; lists every reason.
     """
-    between, cap = question.softmax[0], question.soft_cap
-    constants: dict[str, Any] = {
-        "causal": question.diagonal is not None,
-        "between": between,
-        "with_lse": question.with_lse,
-    }
-    of_flow: dict[str, Any] = {} if question.window is None else {"window": question.window}
-    if cap is not None:
-        of_flow["soft_cap"] = (question.scale / cap, cap)
+    between = question.softmax[0]
+    constants: dict[str, Any] = {"between": between, "with_lse": question.with_lse}
+    by_flow = flow.biased_attention if question.has_bias else flow.attention
     if wanted != WARPGROUPS and keys_in_parts(question):
         # States merge if scores are subtracted first: the other form chooses the exponent by the base.
         constants["between"] = replace(between, power=0.0)
-        return Answer(flow.attention.bind(**constants, **of_flow), _numbers(question))
+        return Answer(by_flow.bind(**constants, scores=question.scores), _numbers(question))
     # The reference executes both kernels; that for warps is faster there.
     if wanted == WARPGROUPS or (wanted is None and question.arch != REFERENCE):
         reasons = list(against_warpgroups(question))
         if not reasons:
             plain = question.diagonal is None
             sizes = _of_warpgroups(question, plain=plain)
-            kernel = by_warpgroups.attention.bind(**constants, **sizes)
+            kernel = by_warpgroups.attention.bind(causal=not plain, **constants, **sizes)
             return Answer(kernel, (*_numbers(question), band(question, **sizes)))
         if wanted == WARPGROUPS:
             raise LaunchError(
                 f"attention: kernel={WARPGROUPS!r} cannot serve this call: {'; '.join(reasons)}; nearest "
                 f"legal choice: kernel={WARPS!r}"
             )
-    return Answer(flow.attention.bind(**constants, **of_flow), _numbers(question))
+    return Answer(by_flow.bind(**constants, scores=question.scores), _numbers(question))
 
 
 def keys_in_parts(question: AttentionQuestion) -> bool:
@@ -210,6 +213,8 @@ def against_warpgroups(question: AttentionQuestion) -> Iterator[str]:
     for name, value in (("window", question.window), ("soft_cap", question.soft_cap)):
         if value is not None:
             yield f"{name}={value}, and the explicit kernel has none"
+    if question.has_bias:
+        yield "bias is an array, and the explicit kernel has none"
     for place, (name, info) in enumerate(question.infos.items()):
         spec = spec_of(info)
         if place == 3:

@@ -8,7 +8,7 @@ launched: its exponentials are powers of two, and its state never is infinite; s
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilewright.dtypes import f32
 from tilewright.lang.dataflow.indexing import positions
@@ -48,7 +48,28 @@ def definition(Q: Any, K: Any, V: Any, mask: Any, O: Any, L: Any, scale: Any) ->
         L[b, g, r, m] = log(total) + top
 
 
-@kernel(Q="B G R M D", K="B G N D", V="B G N E", O="B G R M E", L="B G R M", exponent=f32, diagonal=int)
+class Scores(NamedTuple):
+    """How scores are computed from products of queries and keys, besides their scale.
+
+    Args:
+        causal: whether row i sees the keys up to ``i + diagonal`` only.
+        window: number of keys that a row sees at most; None: all of these.
+        soft_cap: (a, b), for which scores are ``b tanh(a s)`` of products s; None: they are the products.
+        scale: factor of the products if it cannot be part of the exponent; else None.
+    """
+
+    causal: bool
+    window: int | None = None
+    soft_cap: tuple[float, float] | None = None
+    scale: float | None = None
+
+
+ARRAYS = {"Q": "B G R M D", "K": "B G N D", "V": "B G N E", "O": "B G R M E", "L": "B G R M"}
+NUMBERS: dict[str, Any] = {"exponent": f32, "diagonal": int}
+"""Parameters of attention: `BySoftmax.of`'s exponent, and the mask's first diagonal."""
+
+
+@kernel(**ARRAYS, **NUMBERS)
 def attention(
     Q: Any,
     K: Any,
@@ -58,17 +79,43 @@ def attention(
     exponent: Any,
     diagonal: Any,
     *,
-    causal: bool,
+    scores: Scores,
     between: BySoftmax,
     with_lse: bool,
-    window: int | None = None,
-    soft_cap: tuple[float, float] | None = None,
 ) -> None:
-    """``O = softmax(scale Q Kᵀ) V`` for R heads of queries that share a head of keys, and L.
+    """``O = softmax(scale Q Kᵀ) V`` for R heads of queries that share a head of keys, and L."""
+    _attend((Q, K, V, O, L), None, exponent, diagonal, scores, between, with_lse)
 
-    ``exponent`` is that of `BySoftmax.of`.  If ``causal``, row i sees the keys up to ``i + diagonal``; with a
-    window, so many of them.  With ``soft_cap = (a, b)`` scores are first replaced by ``b tanh(a s)``.
-    """
+
+@kernel(**ARRAYS, bias="B G R M N", **NUMBERS)
+def biased_attention(
+    Q: Any,
+    K: Any,
+    V: Any,
+    O: Any,
+    L: Any,
+    bias: Any,
+    exponent: Any,
+    diagonal: Any,
+    *,
+    scores: Scores,
+    between: BySoftmax,
+    with_lse: bool,
+) -> None:
+    """``O = softmax(scale Q Kᵀ + bias) V``, likewise."""
+    _attend((Q, K, V, O, L), bias, exponent, diagonal, scores, between, with_lse)
+
+
+def _attend(
+    arrays: tuple[Any, Any, Any, Any, Any],
+    bias: Any,
+    exponent: Any,
+    diagonal: Any,
+    scores: Scores,
+    between: BySoftmax,
+    with_lse: bool,
+) -> None:
+    (Q, K, V, O, L), (causal, window, soft_cap, scale) = arrays, scores
     factor, power = between.factor, between.power
     exponent = maximum(exponent, NEVER_0)  # as it is anyway; so hidden scores weigh 0
     for b, g, r, m, e in tiles(O):
@@ -80,6 +127,10 @@ def attention(
                 s += Q[b, g, r, m, d] @ K[b, g, n, d].T
             if soft_cap is not None:
                 s = soft_cap[1] * tanh(s * soft_cap[0])
+            if scale is not None:
+                s = s * scale
+            if bias is not None:
+                s = s + bias[b, g, r, m, n].to(f32)
             if factor != 1:
                 s = s * factor
             if causal:

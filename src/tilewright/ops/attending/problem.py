@@ -115,7 +115,29 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
         _refuse(infos, f"lse with shape {shape[:-1]}")
     if "out" in infos and infos["out"].shape != shape:
         _refuse(infos, f"out with shape {shape}")
+    if "bias" in infos:
+        whole, given = (*q[:-1], k[-2]), infos["bias"].shape
+        fits = len(given) <= len(whole) and all(
+            one in (1, extent) for one, extent in zip(reversed(given), reversed(whole), strict=False)
+        )
+        if not fits:
+            _refuse(infos, f"bias with shape {whole}, or one that NumPy broadcasts to it")
+        if infos["bias"].dtype not in SUPPORTED:
+            known = ", ".join(map(str, SUPPORTED))
+            raise DTypeError(
+                f"attention: bias is {infos['bias'].dtype}; nearest legal choice: one of {known}"
+            )
     return shape
+
+
+def broadcast(info: ArrayInfo, shape: tuple[int, ...]) -> ArrayInfo:
+    """View an array with a shape that NumPy broadcasts it to."""
+    missing = len(shape) - len(info.shape)
+    extents, strides = (1,) * missing + info.shape, (0,) * missing + info.strides
+    pairs = zip(extents, strides, shape, strict=True)
+    return replace(
+        info, shape=shape, strides=tuple(0 if one != extent else step for one, step, extent in pairs)
+    )
 
 
 def result_dtype(infos: Mapping[str, ArrayInfo], asked: DType | str | None) -> DType:
