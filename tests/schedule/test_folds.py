@@ -220,6 +220,57 @@ def test_which_masks_leave_the_state_as_it_is() -> None:
         assert (y == np.where(np.tri(8, dtype=bool), x, 1).sum(1)).all()
 
 
+def test_one_tile_is_reduced_in_several_ways() -> None:
+    """Beyond the end of a row scores are -inf for the maximum, then 0 for their sum, and weigh nothing."""
+
+    @tw.kernel(X="M N", lse="M", total="M")
+    def both(X, lse, total):
+        for m in tw.tiles(lse):
+            top, sums, weights = tw.full((m,), -1e38, tw.f32), tw.zeros((m,), tw.f32), tw.zeros((m,), tw.f32)
+            for n in tw.steps(X.shape[1]):
+                s = X[m, n] * 2.0
+                new = tw.maximum(top, s.max(axis=1))
+                sums.assign(sums + tw.exp(new - new) * s.sum(axis=1))
+                weights.assign(weights * tw.exp(top - new) + tw.exp(s - new[:, None]).sum(axis=1))
+                top.assign(new)
+            lse[m] = tw.log(weights) + top
+            total[m] = sums
+
+    x = np.random.default_rng(14).standard_normal((37, 70)).astype(np.float32)
+    wide = 2 * x.astype(np.float64)
+    for target in ("reference", "cpu"):
+        lse, total = (np.full(37, np.nan, np.float32) for _ in range(2))
+        assert both(x, lse, total, target=target).target == target
+        assert (np.abs(lse - np.log(np.exp(wide).sum(1))) <= 1e-5).all()
+        assert (np.abs(total - wide.sum(1)) <= 80 * 2.0**-24 * np.abs(wide).sum(1)).all()
+
+
+def test_a_choice_that_random_numbers_do_not_make_is_no_proof() -> None:
+    """Elements beyond the end weigh 1 in rows whose size exceeds all that a trial has; they do not count."""
+
+    @tw.kernel(X="M N", size="M", y="M")
+    def chosen(X, size, y):
+        for m in tw.tiles(y):
+            top, total = tw.full((m,), -1e38, tw.f32), tw.zeros((m,), tw.f32)
+            for n in tw.steps(X.shape[1]):
+                s = X[m, n] * 2.0
+                new = tw.maximum(top, s.max(axis=1))
+                p = tw.where(size[m][:, None] > 1e30, 1.0, tw.exp(s - new[:, None]))
+                total.assign(total * tw.where(size[m] > 1e30, 1.0, tw.exp(top - new)) + p.sum(axis=1))
+                top.assign(new)
+            y[m] = total
+
+    x = np.random.default_rng(15).standard_normal((37, 70)).astype(np.float32)
+    size, y = np.full(37, 1e31, np.float32), np.full(37, np.nan, np.float32)
+    size[::2] = 0
+    wide = 2 * x.astype(np.float64)
+    right = np.where(size == 0, np.exp(wide - wide.max(1)[:, None]).sum(1), 70)
+    for target in ("reference", "cpu"):
+        y.fill(np.nan)
+        assert chosen(x, size, y, target=target).target == target
+        assert (np.abs(y - right) <= 1e-5 * right).all()
+
+
 COMPILED = [
     *((CUDA.name, arch) for arch in ("sm_80", "sm_90a")),
     *((HIP.name, arch) for arch in ("gfx942", "gfx1100")),

@@ -190,22 +190,30 @@ MOST_ELEMENTS = 1 << 20
 """Elements of an array with which a step is tried; with more, no step is left out."""
 
 
-NUMBERS = (0.375, -0.625, 0.0)
-"""Values of the numbers that a launch passes, with which a step is tried."""
+SIZES = (1.0, 1e-3, 1e4)
+"""Factors of the random arrays with which a step is tried; f16 holds all products with them."""
+
+DRAWS = 2
+"""Draws of the numbers that a launch passes, for each size of the arrays, besides zeros."""
 
 
 def leaves_state(form: FoldForm, mask: Mask) -> bool:
     """Whether a step in which a mask hides everything changes no value that the loop carries.
 
-    The step is tried on random arrays, at the beginning and after one and two other steps, with numbers of
-    each sign.  The carried values must keep their bits.  A function that agrees with the identity on random
-    numbers is the identity, except with a probability of about 0.
+    The step is tried on random arrays of several magnitudes, at the beginning and after one and two other
+    steps, with numbers of each sign.  The carried values must keep their bits.  A formula that agrees with
+    the identity on random numbers is the identity, except with a probability of about 0.  A choice between
+    formulas must have been made either way.
     """
-    steps = [*_trials(form)]
-    return bool(steps) and all(
-        _is_same(one.state, one.step(form.fold.steps, {id(mask.node): (mask.node, mask.other)}))
-        for one in steps
-    )
+    forced = {id(mask.node): (mask.node, mask.other)}
+    choices, is_tried = _Choices(form, forced), False
+    for trial in _trials(form):
+        is_tried = True
+        made, known = trial.step(form.fold.steps, forced)
+        if not _is_same(trial.state, made):
+            return False
+        choices.see(known)
+    return is_tried and choices.are_seen
 
 
 def numbers_behind(form: FoldForm, node: Node, number: float) -> dict[int, float]:
@@ -221,17 +229,47 @@ def numbers_behind(form: FoldForm, node: Node, number: float) -> dict[int, float
     Returns:
         The numbers, by the `id` of the values.
     """
-    steps = [*_trials(form)]
     nodes = [one for one in form.inside() if form.n in one.axes and one is not node]
-    found: dict[int, float] = {}
-    for trial in steps:
-        made = trial.step(nodes, {id(node): (node, number)})
+    forced = {id(node): (node, number)}
+    choices, found = _Choices(form, forced), dict[int, float]()
+    for trial in _trials(form):
+        made, known = trial.step(nodes, forced)
+        choices.see(known)
         for one, value in zip(nodes, made, strict=True):
             first = float(value.flat[0]) if value.size else math.nan
             is_one = value.dtype.kind in "fiu" and bool((value == first).all())
             if not is_one or found.setdefault(id(one), first) != first:
                 found[id(one)] = math.nan
+    if not choices.are_seen:
+        return {}
     return {key: value for key, value in found.items() if not math.isnan(value)}
+
+
+class _Choices:
+    """The choices of a step, and which outcomes of each were seen.
+
+    Args:
+        form: the form of the loop.
+        forced: values that are a number, whose choices do not matter.
+    """
+
+    def __init__(self, form: FoldForm, forced: Mapping[int, Any]) -> None:
+        nodes = [one for one in form.inside() if isinstance(one, Map) and one.function == "select"]
+        self.conditions = [one.given[0] for one in nodes if id(one) not in forced]
+        self.seen: set[tuple[int, bool]] = set()
+
+    def see(self, known: Mapping[int, Any]) -> None:
+        """Note the outcomes of a trial."""
+        for node in self.conditions:
+            if id(node) in known:
+                self.seen.update((id(node), bool(one)) for one in np.unique(known[id(node)]))
+
+    @property
+    def are_seen(self) -> bool:
+        """Whether every choice had both outcomes, or was not made at all."""
+        return all(
+            ((id(node), True) in self.seen) == ((id(node), False) in self.seen) for node in self.conditions
+        )
 
 
 class _TriedStep:
@@ -250,8 +288,10 @@ class _TriedStep:
         self.form, self.evaluation, self.state, self.place = form, evaluation, list(state), place
 
     @np.errstate(all="ignore")
-    def step(self, nodes: Sequence[Node], forced: Mapping[int, tuple[Node, float]]) -> list[Any]:
-        """Some values of the step.
+    def step(
+        self, nodes: Sequence[Node], forced: Mapping[int, tuple[Node, float]]
+    ) -> tuple[list[Any], dict[int, Any]]:
+        """Some values of the step, and all values that were computed for them.
 
         Args:
             nodes: the values.
@@ -266,41 +306,54 @@ class _TriedStep:
             known[id(node)] = np.full_like(shape, number)
         made = [trial.value(node, known) for node in nodes]
         trial.runs.pop(fold.span)
-        return made
+        return made, known
 
 
 def _trials(form: FoldForm) -> Iterator[_TriedStep]:
     """Steps on random arrays: the first one, and later ones; none if the arrays would be too large."""
     rng = np.random.default_rng(0)
     sizes: dict[Sym, int] = {}
-    arrays: dict[str, Any] = {}
     names = [one.name for one in form.flow.parameters if isinstance(one, NumberParam)]
     integers = [one.value for one in form.flow.parameters if isinstance(one, Integer)]
-    sizes.update((one, int(rng.integers(-1, 3))) for one in integers if isinstance(one, Sym))
-    passed = {one.name: float(value) for one, value in sizes.items()}
     for one in form.flow.parameters:
-        if isinstance(one, Operand):
-            for extent in one.shape:
-                if isinstance(extent, Sym):
-                    sizes.setdefault(extent, int(rng.integers(4, 8)))
-            shape = tuple(int(evaluate(extent, sizes)) for extent in one.shape)
-            if np.prod(shape) > MOST_ELEMENTS:
+        for extent in one.shape if isinstance(one, Operand) else ():
+            if isinstance(extent, Sym):
+                sizes.setdefault(extent, int(rng.integers(4, 8)))
+    for size in SIZES:
+        for draw in range(DRAWS + 1 if names or integers else 1):
+            whole = {one: int(rng.integers(-3, 4)) for one in integers if isinstance(one, Sym)}
+            given, passed = sizes | whole, dict[str, float]()
+            passed.update((one.name, value) for one, value in whole.items())
+            for at, name in enumerate(names):  # of two numbers, each is the smaller one once; zeros come last
+                passed[name] = 0.0 if draw == DRAWS else _number(rng, at + draw)
+            arrays: dict[str, Any] = {}
+            for one in form.flow.parameters:
+                if isinstance(one, Operand):
+                    shape = tuple(int(evaluate(extent, given)) for extent in one.shape)
+                    if np.prod(shape) > MOST_ELEMENTS:
+                        return
+                    least = -2 if one.dtype.name.startswith("i") else 0
+                    drawn: Any = rng.integers(least, 3, shape)
+                    if one.dtype.is_float:
+                        drawn = size * rng.standard_normal(shape)
+                    arrays[one.name] = drawn.astype(one.dtype.numbers)
+            try:
+                trial = Evaluation(FlowArguments(form.flow, arrays, passed), 2)
+            except TilewrightError:  # these sizes break a requirement
                 return
-            drawn = rng.standard_normal(shape) if one.dtype.is_float else rng.integers(0, 3, shape)
-            arrays[one.name] = drawn.astype(one.dtype.numbers)
-    for number in NUMBERS if names else NUMBERS[:1]:
-        try:
-            trial = Evaluation(FlowArguments(form.flow, arrays, passed | dict.fromkeys(names, number)), 2)
-        except TilewrightError:  # these sizes break a requirement
-            return
-        known: dict[int, Any] = {}
-        starts = [(cell, trial.value(cell.start, known)) for cell in form.fold.cells]
-        state = [trial.lifted(value, cell.start, len(cell.axes)) for cell, value in starts]
-        for place in ((0, 2), (2, 4)):
-            one_step = _TriedStep(form, trial, state, place)
-            yield one_step
-            state = one_step.step(form.fold.steps, {})
-        yield _TriedStep(form, trial, state, (0, 2))
+            known: dict[int, Any] = {}
+            starts = [(cell, trial.value(cell.start, known)) for cell in form.fold.cells]
+            state = [trial.lifted(value, cell.start, len(cell.axes)) for cell, value in starts]
+            for place in ((0, 2), (2, 4)):
+                one_step = _TriedStep(form, trial, state, place)
+                yield one_step
+                state = one_step.step(form.fold.steps, {})[0]
+            yield _TriedStep(form, trial, state, (0, 2))
+
+
+def _number(rng: np.random.Generator, at: int) -> float:
+    """A number of either sign in turn."""
+    return float((-1) ** at * rng.uniform(0.1, 2))
 
 
 def _is_same(before: Sequence[Any], after: Sequence[Any]) -> bool:

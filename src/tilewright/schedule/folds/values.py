@@ -119,6 +119,9 @@ class TileValues:
         self._beyond: dict[int, float | int] = {}
         """The number that stands beyond the end of the columns, for values where it is known."""
 
+        self._derived: dict[int, set[int]] = {}
+        """The values whose number follows from that of a value, by the `id` of the latter."""
+
     def value(self, node: Node) -> Any:
         """A value: a number, or a tile."""
         if id(node) not in self.known:
@@ -141,6 +144,8 @@ class TileValues:
 
     def hidden(self, node: Node, number: float | int) -> Fragment:
         """A tile with ``number`` beyond the end of its columns."""
+        while isinstance(node, Rearrange) and not isinstance(node.argument, ArrayPart):
+            node = node.argument  # the same elements
         held = self.tile(node)
         column = next((axis for axis in node.axes[-1:] if axis is not None), None)
         if column is None or held.shape[1] == 1 or self._beyond.get(id(node)) == number:
@@ -149,10 +154,14 @@ class TileValues:
         left = self.place.integer(column.extent) - self.place.at(column) * length
         with when(left < length):
             held.assign(where(coordinates(held, 1) < left, held, number))
+        for one in self._derived.pop(id(node), set()) - self.known.keys():
+            self._beyond.pop(one, None)  # they are computed from another number now
         self._beyond[id(node)] = number
         if column == self.place.loop:  # values that are not computed yet see it
             behind = self.place.behind(node, number)
-            self._beyond.update((one, known) for one, known in behind.items() if one not in self.known)
+            later = {one: known for one, known in behind.items() if one not in self.known}
+            self._beyond.update(later)
+            self._derived[id(node)] = set(later)
         return held
 
     def _compute(self, node: Node) -> Any:
