@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -269,6 +270,52 @@ def test_a_choice_that_random_numbers_do_not_make_is_no_proof() -> None:
         y.fill(np.nan)
         assert chosen(x, size, y, target=target).target == target
         assert (np.abs(y - right) <= 1e-5 * right).all()
+
+
+@tw.kernel(X="M N", Z="M N", mean="M", best="M", far="M")
+def outliers(X, Z, mean, best, far):
+    """Outliers count in all columns, also in those that the mask hides."""
+    for m in tw.tiles(best):
+        top, count = tw.full((m,), -math.inf, tw.f32), tw.zeros((m,), tw.f32)
+        for n in tw.steps(X.shape[1]):
+            seen = tw.positions(n) <= tw.positions(m)[:, None]
+            top.assign(tw.maximum(top, tw.where(seen, X[m, n], -math.inf).max(axis=1)))
+            off = tw.absolute(Z[m, n] - mean[m][:, None])
+            count.assign(count + tw.where(off > 9, 1.0, 0.0).sum(axis=1))
+        best[m], far[m] = top, count
+
+
+@tw.kernel(X="M N", best="M")
+def narrow(X, best):
+    """Positions wrap in i8."""
+    for m in tw.tiles(best):
+        top = tw.full((m,), -math.inf, tw.f32)
+        for n in tw.steps(X.shape[1]):
+            seen = tw.positions(n).to(tw.i8) <= tw.positions(m).to(tw.i8)[:, None]
+            top.assign(tw.maximum(top, tw.where(seen, X[m, n], -math.inf).max(axis=1)))
+        best[m] = top
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_masks_leave_out_no_step_that_arrays_enter_elsewhere(target: str) -> None:
+    rng = np.random.default_rng(8)
+    x, z = (rng.standard_normal((130, 290)).astype(np.float32) for _ in range(2))
+    mean, best, far = np.full(130, 20, np.float32), np.zeros(130, np.float32), np.zeros(130, np.float32)
+    z[:, ::3] += 20
+    outliers(x, z, mean, best, far, target=target)
+    assert (best == np.where(np.tri(130, 290, dtype=bool), x, -np.inf).max(axis=1)).all()
+    assert (far == (np.abs(z - 20) > 9).sum(axis=1)).all()
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_masks_of_narrow_positions_leave_out_no_step(target: str) -> None:
+    x, best = (
+        np.random.default_rng(9).standard_normal((290, 290)).astype(np.float32),
+        np.zeros(290, np.float32),
+    )
+    narrow(x, best, target=target)
+    at = np.arange(290).astype(np.int8)
+    assert (best == np.where(at <= at[:, None], x, -np.inf).max(axis=1)).all()
 
 
 COMPILED = [

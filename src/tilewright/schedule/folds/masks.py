@@ -26,6 +26,7 @@ from tilewright.dataflow.nodes import (
     Rearrange,
     Span,
 )
+from tilewright.dtypes import i32, i64
 from tilewright.errors import TilewrightError
 from tilewright.functions.table import CONVERSION
 from tilewright.lang.scalars import Condition, Index, minimum
@@ -148,8 +149,8 @@ def _sign(node: Node, n: Span) -> int | None:
     match node:
         case Rearrange(argument=argument):
             return _sign(argument, n)
-        case Map(function=function, given=(argument,)) if function in CONVERSION and not node.dtype.is_float:
-            return _sign(argument, n)
+        case Map(function=function, given=(argument,)) if function in CONVERSION and node.dtype in (i32, i64):
+            return _sign(argument, n)  # narrower integers wrap
         case Map(function="add" | "sub", given=(left, right)):
             signs = _sign(left, n), _sign(right, n)
             if signs[0] is None or signs[1] is None:
