@@ -757,6 +757,25 @@ def test_windows_bounds_and_biases(case: Any, element: str, kind: str, target: s
     assert (np.abs(lse - exact)[~blind] <= (off * (1 + np.abs(exact)))[~blind]).all()
 
 
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize(
+    ("diagonal", "window"),
+    [(20, 3), (20, 8), (14, 3), (13, 4), (2**40, 2**40 - 7), (0, 2**40), (-3, 2**31 - 1)],
+)
+def test_windows_that_begin_near_or_beyond_the_last_key(
+    rows: int, diagonal: int, window: int, target: str
+) -> None:
+    rng = np.random.default_rng(6)
+    q, k, v = (rng.standard_normal((count, 8)).astype(np.float32) for count in (rows, 14, 14))
+    out = tw.attention(q, k, v, causal=True, diagonal=diagonal, window=window, target=target)
+    last, key = np.arange(rows)[:, None] + diagonal, np.arange(14)
+    s = np.where((key <= last) & (key > last - window), q.astype(float) @ k.T.astype(float) / 8**0.5, -np.inf)
+    weights = np.exp(s - np.maximum(s.max(axis=1, keepdims=True), -1e9))
+    right = weights @ v / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
+    assert np.abs(out - right).max() < 100 * 2**-24 * np.abs(v).max()
+
+
 def test_a_window_that_is_off_by_one_is_another_result() -> None:
     rng = np.random.default_rng(22)
     q, k, v = (rng.standard_normal((1, 1, 40, 16)).astype(np.float32) for _ in range(3))

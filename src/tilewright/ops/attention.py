@@ -20,6 +20,7 @@ from tilewright.ops.attending.problem import (
     result_dtype,
     result_shape,
     shares_rows,
+    within_keys,
 )
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.replay import Done, Located, Replay, called, repeated
@@ -162,9 +163,9 @@ def plan_attention(
     seen = {name: in_four(infos[name]) for name in ARRAYS[:LSE]}
     # Without lse, a column of the result takes its place in the call; the kernel does not access it.
     seen["lse"] = in_four(in_columns(infos["lse"])) if has_lse else first_column(seen["out"])
-    diagonal = words.diagonal if words.causal else None
+    diagonal, window = within_keys(words, seen["k"].shape[2])
     has_bias = "bias" in infos
-    if words.window is None and not has_bias and shares_rows(seen, diagonal):
+    if window is None and not has_bias and shares_rows(seen, diagonal):
         seen, diagonal = heads_as_rows(seen, diagonal), None
     if has_bias:
         keys = seen["k"].shape[2]
@@ -175,7 +176,7 @@ def plan_attention(
         1 / math.sqrt(infos["q"].shape[-1]) if words.scale is None else float(words.scale),
         diagonal,
         has_lse,
-        words.window,
+        window,
         words.soft_cap,
         has_bias,
     )

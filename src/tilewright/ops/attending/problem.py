@@ -24,6 +24,9 @@ MOST_SCALE = 2.0**64
 """Upper bound of scales whose exponent fits f32."""
 
 
+MOST_WINDOW = 2**31 - 1
+"""Upper bound of windows that kernels see: the largest i32."""
+
 LEAST_CAP = 2.0**-40
 """Lower bound of a bound of scores; the upper one is its reciprocal."""
 
@@ -179,6 +182,26 @@ def in_columns(info: ArrayInfo) -> ArrayInfo:
 def first_column(info: ArrayInfo) -> ArrayInfo:
     """Return the first column of an array, as an array with one column."""
     return replace(info, shape=(*info.shape[:-1], 1))
+
+
+def within_keys(words: AttentionWords, keys: int) -> tuple[int | None, int | None]:
+    """Return a diagonal that is at most the number of keys, and a window, which hide the same keys.
+
+    Let N be the number of keys.  With the diagonal N + t, row i sees the keys from ``i + N + t - window + 1``
+    up to the last one.  With the diagonal N and ``window - t``, it sees the same keys.
+
+    Args:
+        words: the arguments of the call.
+        keys: the number of keys.
+    """
+    if not words.causal:
+        return None, None
+    excess = max(words.diagonal - keys, 0)
+    if words.window is None:
+        return words.diagonal - excess, None
+    if words.window <= excess:  # no row sees a key
+        return -MOST_WINDOW, 1
+    return words.diagonal - excess, min(words.window - excess, MOST_WINDOW)
 
 
 def shares_rows(seen: Mapping[str, ArrayInfo], diagonal: int | None) -> bool:
