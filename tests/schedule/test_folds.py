@@ -272,6 +272,28 @@ def test_a_choice_that_random_numbers_do_not_make_is_no_proof() -> None:
         assert (np.abs(y - right) <= 1e-5 * right).all()
 
 
+@tw.kernel(A="M N", B="N P", C="M P", D="M P")
+def shared(A, B, C, D):
+    """One product in a sum and in another cell."""
+    for m, p in tw.tiles(C):
+        total, most = tw.zeros((m, p), tw.f32), tw.zeros((m, p), tw.f32)
+        for n in tw.steps(B.shape[0]):
+            product = tw.absolute(A[m, n]) @ B[n, p]
+            total.assign(total + product)
+            most.assign(tw.maximum(most, most + product))
+        C[m, p], D[m, p] = total, most
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_a_product_of_a_step_that_is_summed_too(target: str) -> None:
+    rng = np.random.default_rng(10)
+    a, b = (rng.integers(1, 5, shape).astype(np.float32) for shape in ((37, 150), (150, 33)))
+    c, d = (np.full((37, 33), np.nan, np.float32) for _ in range(2))
+    shared(a, b, c, d, target=target)
+    assert (c == a @ b).all()
+    assert (d == a @ b).all()
+
+
 @tw.kernel(X="M N", Z="M N", mean="M", best="M", far="M")
 def outliers(X, Z, mean, best, far):
     """Outliers count in all columns, also in those that the mask hides."""

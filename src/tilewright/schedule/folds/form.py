@@ -183,8 +183,8 @@ def fold_form_of(flow: Flow) -> FoldForm:
 
 def _with_sums(flow: Flow, fold: Fold, results: dict[int, int]) -> tuple[Fold, dict[int, int]]:
     """The loop with the sums of products along its span that depend on no carried value."""
-    known = {id(node) for step in fold.steps for node in walk(step)} | results.keys()
-    outside = [node for store in flow.stores for node in walk(store.value, set(known))]
+    known = set(results)  # a product of the loop may be summed apart, too
+    outside = [node for store in flow.stores for node in walk(store.value, known)]
     sums = [node for node in outside if isinstance(node, Sum) and node.span == fold.span]
     if not sums:
         return fold, results
