@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright.dataflow.evaluate import Evaluation, FlowArguments
 from tilewright.dataflow.nodes import (
+    ArrayPart,
     Integer,
     Literal,
     Map,
@@ -25,6 +26,7 @@ from tilewright.dataflow.nodes import (
     Position,
     Rearrange,
     Span,
+    Sum,
 )
 from tilewright.dtypes import i32, i64
 from tilewright.errors import TilewrightError
@@ -191,6 +193,15 @@ MOST_ELEMENTS = 1 << 20
 """Elements of an array with which a step is tried; with more, no step is left out."""
 
 
+ABSORBING = {
+    "mul": ((0, 1), 0.0),
+    "div": ((0,), 0.0),
+    "add": ((0, 1), math.inf),
+    "sub": ((0, 1), math.inf),
+    "fma": ((2,), math.inf),
+}
+"""Functions with an argument that decides the result alone: its places, and its magnitude."""
+
 SIZES = (1.0, 1e-3, 1e4)
 """Factors of the random arrays with which a step is tried; f16 holds all products with them."""
 
@@ -204,8 +215,11 @@ def leaves_state(form: FoldForm, mask: Mask) -> bool:
     The step is tried on random arrays of several magnitudes, at the beginning and after one and two other
     steps, with numbers of each sign.  The carried values must keep their bits.  A formula that agrees with
     the identity on random numbers is the identity, except with a probability of about 0.  A choice between
-    formulas must have been made either way.
+    formulas must have been made either way.  No array, position or size may enter the new values elsewhere.
     """
+    settled = _settled(form, mask.node, mask.other, _constants(form, mask.node, mask.other))
+    if any(id(new) not in settled for new in form.fold.steps):
+        return False
     forced = {id(mask.node): (mask.node, mask.other)}
     choices, is_tried = _Choices(form, forced), False
     for trial in _trials(form):
@@ -230,6 +244,13 @@ def numbers_behind(form: FoldForm, node: Node, number: float) -> dict[int, float
     Returns:
         The numbers, by the `id` of the values.
     """
+    found = _constants(form, node, number)
+    settled = _settled(form, node, number, found)
+    return {key: value for key, value in found.items() if key in settled}
+
+
+def _constants(form: FoldForm, node: Node, number: float) -> dict[int, float]:
+    """The values of a step that are one number in every trial in which a value is a number."""
     nodes = [one for one in form.inside() if form.n in one.axes and one is not node]
     forced = {id(node): (node, number)}
     choices, found = _Choices(form, forced), dict[int, float]()
@@ -244,6 +265,35 @@ def numbers_behind(form: FoldForm, node: Node, number: float) -> dict[int, float
     if not choices.are_seen:
         return {}
     return {key: value for key, value in found.items() if not math.isnan(value)}
+
+
+def _settled(form: FoldForm, node: Node, number: float, constants: Mapping[int, float]) -> set[int]:
+    """The values of a step that no array, position or size enters where a value is a number, by their `id`.
+
+    A trial cannot tell how a value depends on them: ``maximum(x - 1e6, 0)`` is 0 for all random numbers.
+
+    Args:
+        form: the form of the loop.
+        node: the value that is a number.
+        number: the number.
+        constants: values that are one number in every trial.
+    """
+    settled: set[int] = set()
+    known = {**constants, id(node): float(number)}
+    for one in form.inside():
+        known |= {id(one): float(one.value)} if isinstance(one, Literal) else {}
+        numbers = [known.get(id(part)) if id(part) in settled else None for part in one.arguments]
+        if isinstance(one, Map) and one.function in ABSORBING:
+            places, absorbed = ABSORBING[one.function]
+            is_absorbed = any(numbers[at] is not None and abs(numbers[at] or 0) == absorbed for at in places)
+        elif isinstance(one, Map) and one.function == "select":
+            is_absorbed = numbers[1] is not None and numbers[1] == numbers[2]
+        else:
+            is_absorbed = isinstance(one, Sum) and 0 in numbers
+        is_free = not isinstance(one, ArrayPart | Position | Integer)
+        if one is node or is_absorbed or (is_free and all(id(part) in settled for part in one.arguments)):
+            settled.add(id(one))
+    return settled
 
 
 class _Choices:
