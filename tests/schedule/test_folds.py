@@ -246,6 +246,23 @@ def test_one_tile_is_reduced_in_several_ways() -> None:
         assert (np.abs(total - wide.sum(1)) <= 80 * 2.0**-24 * np.abs(wide).sum(1)).all()
 
 
+def test_a_choice_between_two_numbers_by_positions() -> None:
+    @tw.kernel(X="M N", y="M")
+    def late(X, y):
+        for m in tw.tiles(y):
+            total = tw.zeros((m,), tw.f32)
+            for n in tw.steps(X.shape[1]):
+                w = tw.where(tw.positions(n) > 39, 1.0, 0.0) + 0.0 * tw.absolute(X[m, n])
+                total.assign(total + w.sum(axis=1))
+            y[m] = total
+
+    x = np.random.default_rng(16).standard_normal((37, 70)).astype(np.float32)
+    for target in ("reference", "cpu"):
+        y = np.full(37, np.nan, np.float32)
+        assert late(x, y, target=target).target == target
+        assert (y == 30).all()
+
+
 def test_a_choice_that_random_numbers_do_not_make_is_no_proof() -> None:
     """Elements beyond the end weigh 1 in rows whose size exceeds all that a trial has; they do not count."""
 

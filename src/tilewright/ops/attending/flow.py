@@ -117,7 +117,7 @@ def _attend(
 ) -> None:
     (Q, K, V, O, L), (causal, window, soft_cap, scale) = arrays, scores
     factor, power = between.factor, between.power
-    exponent = maximum(exponent, NEVER_0)  # as it is anyway; so hidden scores weigh 0
+    exponent = maximum(exponent, NEVER_0)  # it is positive: a hidden score weighs 0
     for b, g, r, m, e in tiles(O):
         top, base = full((m,), LOWEST, f32), full((m,), LOWEST * power, f32)
         total, out = zeros((m,), f32), zeros((m, e), f32)

@@ -28,7 +28,7 @@ MOST_WINDOW = 2**31 - 1
 """Upper bound of windows that kernels see: the largest i32."""
 
 LEAST_CAP = 2.0**-40
-"""Lower bound of a bound of scores; the upper one is its reciprocal."""
+"""Least legal `soft_cap`; the largest is its reciprocal."""
 
 
 class AttentionWords(NamedTuple):

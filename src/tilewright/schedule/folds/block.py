@@ -245,7 +245,7 @@ class FoldBlock:
         """What `numbers_behind` found, by a value and its number."""
 
         self.hiding = [one for one in found if leaves_state(form, one)]
-        """The masks of which steps may be left out."""
+        """The masks whose hidden steps are skipped."""
         with made_by("blocks"):
             self.at = self._number()
         covered = ((form.depth, schedule.resident, "tile"), (form.e, form.covered, "width"))

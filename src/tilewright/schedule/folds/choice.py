@@ -45,7 +45,7 @@ STAGES = (3, 2)
 """Stages of a ring, the best first."""
 
 SCHEDULERS = 4
-"""Warps that a multiprocessor issues from at once: blocks of one warp run four beside each other."""
+"""Warps that a multiprocessor issues from at once, so that it runs four blocks of one warp."""
 
 AUTO = "auto"
 """Value of `Schedule.split_k` for as many parts as give each block one."""

@@ -120,7 +120,9 @@ def masks_of(form: FoldForm) -> tuple[Mask, ...]:
     """The masks in a step of a loop."""
     found = []
     for node in form.inside():
-        if isinstance(node, Map) and node.function == "select" and isinstance(node.given[2], Literal):
+        if not isinstance(node, Map) or node.function != "select":
+            continue
+        if isinstance(node.given[2], Literal) and form.n in node.given[1].axes:
             compared = tuple(_comparisons(node.given[0], form.n))
             if compared and all(one is not None for one in compared):
                 found.append(Mask(node, tuple(one for one in compared if one is not None), form.n))
@@ -213,9 +215,9 @@ def leaves_state(form: FoldForm, mask: Mask) -> bool:
     """Whether a step in which a mask hides everything changes no value that the loop carries.
 
     The step is tried on random arrays of several magnitudes, at the beginning and after one and two other
-    steps, with numbers of each sign.  The carried values must keep their bits.  A formula that agrees with
-    the identity on random numbers is the identity, except with a probability of about 0.  A choice between
-    formulas must have been made either way.  No array, position or size may enter the new values elsewhere.
+    steps, with numbers of each sign.  The carried values must keep their bits, and every choice of the step
+    must have gone either way.  No array, position or size may enter the new values elsewhere: what depends on
+    nothing but the carried values and the numbers of a launch is believed after these trials.
     """
     settled = _settled(form, mask.node, mask.other, _constants(form, mask.node, mask.other))
     if any(id(new) not in settled for new in form.fold.steps):
@@ -232,7 +234,7 @@ def leaves_state(form: FoldForm, mask: Mask) -> bool:
 
 
 def numbers_behind(form: FoldForm, node: Node, number: float) -> dict[int, float]:
-    """The values of a step that are one known number where a value of the step is a number.
+    """Find what is constant if one value of a step is constant, such as weights of 0 if scores are -inf.
 
     They are found by the same trial as in `leaves_state`.
 

@@ -61,7 +61,7 @@ PLAIN: Weight = ("", ())
 """The weight of a value that no cell enters."""
 
 ZERO: Weight = ("0", ())
-"""The weight of 0, which has any."""
+"""The weight of the value 0, which fits every other weight."""
 
 
 @dataclass(frozen=True)
