@@ -145,8 +145,8 @@ def ungrouped(k: int, batches: tuple[int, ...]) -> bool:
 
 
 ELSEWHERE: dict[tuple[str, str], Callable[[], bool]] = {
-    ("attention", "A backward pass, dropout, a bias on the scores, and sliding windows"): lambda: (
-        not ({*inspect.signature(tw.attention).parameters} & {"dropout", "bias", "mask", "window", "grad"})
+    ("attention", "A backward pass, and dropout"): lambda: (
+        not ({*inspect.signature(tw.attention).parameters} & {"dropout", "seed", "grad"})
     ),
     ("scaled", "groups for batches of weights"): lambda: ungrouped(64, (2,)),
     ("scaled", "groups that do not divide K"): lambda: ungrouped(72, ()),
