@@ -497,6 +497,17 @@ def test_a_wider_result_than_the_tile_is_refused_at_launch() -> None:
         kernel(**case.arguments(), target="reference")
 
 
+def test_warpgroups_cover_all_columns_of_the_result() -> None:
+    """Bulk copies would store columns of another tile."""
+    case = dict(cases(9))["attention, f2, 64, 64"]
+    kernel = case.kernel.bind(schedule=replace(GROUPS, tile=(128, 32, 64), width=32))
+    with pytest.raises(
+        tw.LaunchError, match=r"e must be at most 32: one tile of the schedule covers it \(width\)"
+    ):
+        kernel(**case.arguments(), target="reference")
+    run(case, "reference", case.kernel.bind(schedule=replace(GROUPS, tile=(128, 32, 64), width=64)))
+
+
 def test_depth_beyond_a_resident_tile_is_refused_at_launch() -> None:
     case = dict(cases(9))["cross entropy, f2, K = 300"]
     kernel = case.kernel.bind(schedule=replace(MMA, width=0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from math import lcm, prod
 
 from tilewright.arch import Arch
@@ -89,16 +89,8 @@ def _reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec]
         yield from groups.reasons(schedule, form, specs, arch)
         return
     step = form.fold.steps[0]
-    carried = f"the loop over {form.n.name} carries {form.fold.cells[0].name}"
-    for one in fields(schedule):
-        if one.name not in (*FIELDS, "staging") and getattr(schedule, one.name) != one.default:
-            default = repr(one.default).replace("'", '"')
-            yield (
-                one.name,
-                f"{one.name}={schedule.spelled(one.name)}; {carried}",
-                f"{one.name}={default}",
-                step,
-            )
+    carried = f"in a loop over {form.n.name} that carries {form.fold.cells[0].name}"
+    yield from groups.not_taken(schedule, FIELDS, carried, step)
     yield from _staging(schedule, form, specs, arch)
     yield from _split(schedule, form)
     wrong = [*_instruction(schedule, form, arch), *_tile(schedule, form)]

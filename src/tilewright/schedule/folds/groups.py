@@ -7,7 +7,7 @@ two rings, whose tiles are released as soon as their product is complete.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -29,6 +29,7 @@ from tilewright.lang.asynchrony import (
 from tilewright.lang.control import let, unroll
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.fragments import Fragment
+from tilewright.lang.launch import require
 from tilewright.lang.roles import role, role_barrier
 from tilewright.lang.scalars import Index, Scalar
 from tilewright.lang.specs import TensorSpec
@@ -119,6 +120,12 @@ class GroupBlock(FoldBlock):
         form, schedule = self.form, self.schedule
         [score], [mixture] = form.scores, form.mixtures
         groups = schedule.groups
+        assert form.e is not None, "the result has columns"
+        # Bulk copies store whole panels of 64 columns, so that no other block may have columns of the result.
+        require(
+            self.place.integer(form.e.extent) <= schedule.width,
+            f"{form.e.name} must be at most {schedule.width}: one tile of the schedule covers it (width)",
+        )
         with made_by("stages"):
             self.lengths[form.m] = ROWS
             self.rows = GroupRing(self, score.a, groups, WARPS)
@@ -378,6 +385,22 @@ def _is_added(step: Node, mixture: Sum) -> bool:
     return all(one is mixture or all(node is not mixture for node in walk(one)) for one in step.given)
 
 
+def not_taken(schedule: Schedule, taken: Sequence[str], why: str, node: Node) -> Reasons:
+    """A reason for each field that a schedule sets, although such loops do not take it.
+
+    Args:
+        schedule: the schedule.
+        taken: names of the fields that they take.
+        why: end of the sentence about a field and its value.
+        node: the value to point at.
+    """
+    for one in fields(schedule):
+        if one.name not in taken and getattr(schedule, one.name) != one.default:
+            default = repr(one.default).replace("'", '"')
+            text = f"{one.name}={schedule.spelled(one.name)} {why}"
+            yield one.name, text, f"{one.name}={default}", node
+
+
 def reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], arch: Arch) -> Reasons:
     """Every reason to refuse a schedule of warpgroups."""
     step = form.fold.steps[0]
@@ -387,15 +410,7 @@ def reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec],
     unfit = [*against_form(form)]
     for text in unfit:
         yield "staging", f'staging="tma"; {text}', 'staging="cp_async"', step
-    for one in fields(schedule):
-        if one.name not in FIELDS and getattr(schedule, one.name) != one.default:
-            default = repr(one.default).replace("'", '"')
-            yield (
-                one.name,
-                f"{one.name}={schedule.spelled(one.name)} with warpgroups",
-                f"{one.name}={default}",
-                step,
-            )
+    yield from not_taken(schedule, FIELDS, "with warpgroups", step)
     for field, wanted in (("roles", "cooperative"), ("epilogue", "staged"), ("resident", True)):
         if getattr(schedule, field) != wanted:
             spelled = f'"{wanted}"' if isinstance(wanted, str) else repr(wanted)

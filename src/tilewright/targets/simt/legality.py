@@ -198,7 +198,7 @@ def not_executed(op: Mma, arch: Arch, usable: MmaAtom | None) -> Iterator[Violat
     Args:
         op: the multiply.
         arch: the architecture.
-        usable: the nearest matrix instruction of the architecture; None if there is none.
+        usable: the matrix instruction that the error suggests; None: the architecture has none.
     """
     atom = op.mma.atom
     lanes = f"fma({atom.a_dtype.component})"
