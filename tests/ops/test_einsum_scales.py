@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.ops import einsum as contractions
+from tilewright.ops import launching
 from tilewright.testing import device_get, device_put
 from tilewright.tune.einsum_trial import Contracted, EinsumTrial
 
@@ -101,7 +103,9 @@ def test_shapes_of_scales_say_what_they_belong_to(target: str) -> None:
 
 @ALL_TARGETS
 @pytest.mark.parametrize("kind", ["f64", "f32", "f16", "bf16", "f8e4m3", "i8"])
-def test_every_element_lies_under_the_bound_of_its_graph(kind: str, target: str) -> None:
+def test_every_element_lies_under_the_bound_of_its_graph(
+    kind: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = np.random.default_rng(3)
     drawn = Contracted.drawn(HEADS, ((2, 35, 24), (24, 3, 20)), tw.dtype(kind), bias=False)
     wide = "f64" if kind == "f64" else "f32"
@@ -109,7 +113,13 @@ def test_every_element_lies_under_the_bound_of_its_graph(kind: str, target: str)
     drawn.arrays["scale_b"] = rng.uniform(0.01, 0.02, (3, 40)).astype(tw.dtype(wide).numpy)[:, ::2]
     drawn.arrays["out"] = np.full((2, 3, 35, 20), np.nan, tw.dtype(wide).numpy)
     trial = EinsumTrial(drawn, target, "silu", alpha=1.5)
-    trial.run()
+    monkeypatch.setattr(launching, "_SAID", set())
+    with (
+        pytest.warns(tw.SlowWarning, match=f"{kind} is multiplied by scalar fma instructions")
+        if target == "cuda" and kind == "f8e4m3"  # rows of b are not contiguous along K, as wgmma needs
+        else nullcontext()
+    ):
+        trial.run()
     trial.verify().raise_if_wrong()
     given = {name: one.astype(np.float64) for name, one in drawn.arrays.items()}
     factor = 1.5 * given["scale_a"][:, None, :, None] * given["scale_b"][None, :, None]

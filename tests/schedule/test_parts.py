@@ -35,7 +35,12 @@ def in_parts(schedule: Schedule, parts: int | str) -> Schedule:
 
 
 def split(case: FoldCase, parts: int | str, target: str = "reference", **words: Any) -> Any:
-    """The kernel of a case in parts, under its chosen schedule otherwise."""
+    """The kernel of a case in parts; otherwise the schedule is the chosen one, on CUDA that of sm_80.
+
+    On sm_90a some cases have a schedule of warpgroups, which splits no loops.
+    """
+    if target == CUDA.name:
+        words = {"arch": "sm_80", **words}
     known = case.kernel.bind().schedule_for(**case.arguments(), target=target, **words)
     return case.kernel.bind(schedule=in_parts(known, parts))
 

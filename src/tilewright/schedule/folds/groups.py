@@ -410,7 +410,10 @@ def reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec],
     unfit = [*against_form(form)]
     for text in unfit:
         yield "staging", f'staging="tma"; {text}', 'staging="cp_async"', step
-    yield from not_taken(schedule, FIELDS, "with warpgroups", step)
+    yield from not_taken(schedule, (*FIELDS, "split_k"), "with warpgroups", step)
+    if schedule.is_split:
+        text = f"split_k={schedule.spelled('split_k')} with warpgroups; schedules without bulk copies split"
+        yield "split_k", text, "split_k=1", step
     for field, wanted in (("roles", "cooperative"), ("epilogue", "staged"), ("resident", True)):
         if getattr(schedule, field) != wanted:
             spelled = f'"{wanted}"' if isinstance(wanted, str) else repr(wanted)
