@@ -101,6 +101,9 @@ CASES = {
     "complex": Case(
         lambda a, b, out, **how: tw.complex_matmul(a, b, out=out, alpha=2j, **how), SQUARES, tw.c64
     ),
+    "matmul of complex numbers": Case(
+        lambda a, b, out, **how: tw.matmul(a, b, out=out, **how), SQUARES, tw.c64
+    ),
     "complex behind planes": Case(
         lambda a, b, out, **how: tw.complex_matmul(a, b, out=out, precision="tf32", **how),
         LARGE,

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright.ops import matmul
+from tilewright.ops import matmul, replay
 from tilewright.runtime import plans, shortcut_table, workers
 
 pytestmark = pytest.mark.in_turns(3)
@@ -165,6 +165,91 @@ def test_arrays_that_are_named_are_those_of_their_names() -> None:
         assert close(tw.matmul(a, b), a, b)
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'b'"):
         tw.matmul(a, out=out)
+
+
+def through_table(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The results that shortcuts give from now on."""
+    found: list[Any] = []
+    table = shortcut_table.ShortcutTable
+    make = table.__init__
+
+    def noting(self: Any, library: Any) -> None:
+        make(self, library)
+        answer = self.call
+
+        def call(*arrays: Any) -> Any:
+            made = answer(*arrays)
+            if made is not None:
+                found.append(made)
+            return made
+
+        self.call = call
+
+    monkeypatch.setattr(table, "__init__", noting)
+    return found
+
+
+def test_calls_that_name_a_target_have_shortcuts_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever arguments are named, in whichever order; each call gives its own product."""
+    found = through_table(monkeypatch)
+    calls = (
+        lambda a, b, out: tw.matmul(a, b, target="cpu"),
+        lambda a, b, out: tw.matmul(a, b, out, target="cpu"),
+        lambda a, b, out: tw.matmul(a, b, out=out, target="cpu"),
+        lambda a, b, out: tw.matmul(a, b, target="cpu", out=out),
+        lambda a, b, out: tw.matmul(a, b, precision="exact", target="cpu"),
+        lambda a, b, out: tw.matmul(a, b, target="cpu", out_dtype="f32", out=out),
+    )
+    for number in range(5):
+        for at, call in enumerate(calls):
+            a, b = matrices(7, 6, 5, 10 * number + at)
+            out = np.full((7, 6), np.nan, np.float32)
+            made = call(a, b, out)
+            assert close(made, a, b)
+            assert (number < 3) or found[-1] is made, at
+            assert (made is out) == (not np.isnan(out).any())
+
+
+def test_texts_are_no_arrays_and_other_texts_are_other_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = through_table(monkeypatch)
+    a, b = matrices(6, 6, 6)
+    out = np.zeros((6, 6), np.float32)
+    for _ in range(4):
+        tw.matmul(a, b, out=out, target="cpu"), tw.matmul(a, b, target="cpu")
+    assert found
+    found.clear()
+    assert close(tw.matmul(b=a, a=b, target="cpu"), b, a)
+    for wrong, words in (
+        ({"target": "tpu"}, "target"),
+        ({"target": a}, "target"),
+        ({"target": ["cpu"]}, "target"),
+        ({"target": "cpu", "stream": 7}, "is for GPUs"),
+        ({"target": "cpu", "activation": "none"}, "activation"),
+    ):
+        with pytest.raises(tw.TilewrightError, match=words):
+            tw.matmul(a, b, **wrong)  # type: ignore[arg-type]
+    for some in ((a,), (), (a, b, out)):
+        with pytest.raises(TypeError):
+            tw.matmul(*some, out=out, target="cpu")
+    relu = tw.matmul(a, b, activation="relu", target="cpu")
+    for _ in range(4):
+        again = tw.matmul(a, b, activation="relu", target="cpu")
+        assert np.array_equal(again, relu)
+        assert not (again < 0).any()
+    assert not found
+    with pytest.raises(tw.LaunchError, match="share memory"):
+        tw.matmul(a, b, out=a, target="cpu")
+
+
+def test_tables_of_many_texts_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = through_table(monkeypatch)
+    monkeypatch.setattr(replay, "MOST_SAID", 2)
+    a, b = matrices(6, 5, 4)
+    ways = [{"target": "cpu"}, {"precision": "exact"}, {"out_dtype": "f32"}, {"out_dtype": "f64"}]
+    for how in ways * 4:
+        for _ in range(4):
+            assert close(tw.matmul(a, b, **how), a, b)  # type: ignore[arg-type]
+    assert len(found) >= len(ways)
 
 
 def test_launches_that_take_long_have_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def multiplied(
     how = (wanted.schedule, wanted.split_k, wanted.reduction, wanted.batch_invariant, wanted.target)
     factors = (wanted.alpha, wanted.beta)
     made = part(COMPLEX)(op, arrays, factors, (*options, *how), stream, wanted.dropped, subscripts)
-    return Done(made, None)
+    return Done(made, None, passed_on=True)
 
 
 def check_complex(op: str, given: Mapping[str, Any], wanted: Wanted) -> None:

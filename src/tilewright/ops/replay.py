@@ -164,10 +164,12 @@ class Done(NamedTuple):
     Args:
         result: the value that the call returns.
         record: replays it on arrays of the same metadata; None if the target has no replays.
+        passed_on: whether another operation did all the work, so that its replay is one of this call.
     """
 
     result: Any
     record: Replay | None
+    passed_on: bool = False
 
 
 def stream_on(device: Device, arrays: Sequence[Any], stream: Any) -> tuple[int, Any]:
@@ -236,10 +238,11 @@ def called(
             if found is not None:
                 repeats, known.last_numbers = known.last_numbers == numbers, numbers
                 if _waiting.notes is not None and type(known) is Replay:  # lists have their own record
-                    _waiting.notes[:] = [Replayed(known, found, keys[2:], numbers, picked, repeats)]
+                    noted = Replayed(known, found, keys[2:], numbers, picked, repeats, plans.names)
+                    _waiting.notes[:] = [noted]
                 return picked(found)
-    result, record = first([*zip(keys[2:], at, strict=True)] if key is not None else ())
-    if _waiting.notes:
+    result, record, passed_on = first([*zip(keys[2:], at, strict=True)] if key is not None else ())
+    if _waiting.notes and not passed_on:
         _waiting.notes.clear()  # an inner call was replayed
     if key is not None and record is not None:
         record.last_numbers = numbers
@@ -263,6 +266,7 @@ class Replayed(NamedTuple):
         numbers: scalar arguments of the kernels.
         picked: selects the result among the arrays.
         repeats: whether the last call of this record passed the same numbers.
+        names: the argument of each array of the call.
     """
 
     record: Replay
@@ -271,6 +275,7 @@ class Replayed(NamedTuple):
     numbers: tuple[Any, ...]
     picked: Callable[[Sequence[Any]], Any]
     repeats: bool
+    names: Sequence[str]
 
 
 class _Waiting(threading.local):
@@ -289,6 +294,9 @@ MOST_MISSES = 16
 
 MOST_FORMS = 256
 """Forms of calls of one operation; one more clears the table."""
+
+MOST_SAID = 16
+"""Combinations of constant arguments with shortcuts of their own; one more clears them all."""
 
 PLAIN: dict[type, Callable[[Any], Any] | None] = {
     **dict.fromkeys((type(None), bool, int, str, DType)),
@@ -402,7 +410,6 @@ class WholeCall(NamedTuple):
     def of(
         form: CallForm,
         done: Replayed,
-        names: Sequence[str],
         key: Sequence[Any],
         values: Sequence[Any],
         result: Any,
@@ -412,12 +419,11 @@ class WholeCall(NamedTuple):
         Args:
             form: the form of the call.
             done: the call.
-            names: the argument of each array of the record.
             key: the key of the call.
             values: the values of the arguments.
             result: the result of the call.
         """
-        record = done.record
+        record, names = done.record, done.names
         order = {at: len(values) + number for number, (at, _) in enumerate(record.fresh)}
         for (place, _), exact in zip(form.arrays, key[1:], strict=False):
             at = names.index(form.names[place]) if form.names[place] in names else -1
@@ -452,6 +458,11 @@ class WholeCall(NamedTuple):
         return WholeCall(made, of_result)
 
 
+def is_text(value: object) -> bool:
+    """Whether a value is a text, which equals nothing but the same text."""
+    return type(value) is str
+
+
 def repeated(
     plans: Plans[Any], names: Sequence[str], shortcuts: Shortcuts | None = None
 ) -> Callable[[CallableType], CallableType]:
@@ -464,6 +475,7 @@ def repeated(
         plans: the recorded launches of the operation.
         names: the argument of each array that the operation passes to `called`.
         shortcuts: compiled launches of calls that pass nothing but the arrays of the positional parameters.
+            Calls that also pass the same texts, e.g. ``target="cpu"``, have shortcuts of their own.
     """
 
     def decorate(function: CallableType) -> CallableType:
@@ -471,6 +483,20 @@ def repeated(
         positional = inner.__code__.co_varnames[: inner.__code__.co_argcount]
         inputs = len(positional) - 1  # the last one is the result
         forms: dict[Hashable, CallForm] = plans.forms
+        plans.names = names
+        said = {} if shortcuts is None else shortcuts.said
+
+        def shortcuts_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Shortcuts | None:
+            """Return the shortcuts of calls with the same texts; None if there can be none."""
+            texts = tuple(value for name, value in kwargs.items() if name != "out")
+            given = (*positional[: len(args)], *(("out",) if "out" in kwargs else ()))
+            if given != positional[: len(given)] or not all(map(is_text, texts)):
+                return None
+            if shortcuts is None or not texts:
+                return shortcuts
+            if sum(map(len, said.values())) >= MOST_SAID:
+                said.clear()
+            return said.setdefault((*kwargs,), {}).setdefault(texts, Shortcuts())
 
         def keep(
             done: Replayed,
@@ -495,15 +521,20 @@ def repeated(
                 form.is_kept = len(form.changes) <= MOST_CHANGES
                 return
             form.changes.discard(key)
-            whole = WholeCall.of(form, done, names, key, values, result)
+            whole = WholeCall.of(form, done, key, values, result)
             if whole is None:  # another call of the form may be one that is kept
                 form.misses += 1
                 form.is_kept = form.misses <= MOST_MISSES
                 return
-            if shortcuts is not None and (*form.names,) == positional[: len(values)] and whole.may_be_inlined:
-                whole = whole._replace(shortcuts=shortcuts)
+            kept = None
+            if whole.may_be_inlined and len(whole.replay.launches[0].places) == len(form.arrays) + len(
+                done.record.fresh
+            ):
+                kept = shortcuts_of(args, kwargs)
+            if kept is not None:
+                whole = whole._replace(shortcuts=kept)
                 fresh = (done.arrays[at] for at, _ in done.record.fresh)
-                remember(shortcuts, whole.replay, (*values, *fresh))
+                remember(kept, whole.replay, (*values, *fresh))
             form.is_found = True  # also when no more calls of the form are kept
             plans.keep_call(key, whole)
 
@@ -513,10 +544,19 @@ def repeated(
             known: WholeCall | None = None
             at: Sequence[Any] = ()
             try:
-                if shortcuts is not None and (
-                    not kwargs or (len(kwargs) == 1 and "out" in kwargs and len(args) == inputs)
-                ):
-                    found = shortcuts.call(*values)
+                if shortcuts is not None:
+                    found = None
+                    if not kwargs or (len(kwargs) == 1 and "out" in kwargs and len(args) == inputs):
+                        found = shortcuts.call(*values)
+                    elif (tables := said.get((*kwargs,))) is not None:
+                        texts, arrays = (*kwargs.values(),), args
+                        if "out" in kwargs:
+                            at_out = [*kwargs].index("out")
+                            texts, arrays = texts[:at_out] + texts[at_out + 1 :], (*args, texts[at_out])
+                        is_whole = len(args) == inputs or arrays is args
+                        kept = tables.get(texts) if is_whole and all(map(is_text, texts)) else None
+                        if kept is not None:
+                            found = kept.call(*arrays)
                     if found is not None:
                         return found
                 kinds = (*kwargs, *map(type, values))
@@ -557,8 +597,10 @@ def remember(shortcuts: Shortcuts, record: Replay, arrays: Sequence[Any]) -> Non
     Args:
         shortcuts: the compiled launches.
         record: the replay of the call.
-        arrays: the arrays of the call; the last one is the result.
+        arrays: the arrays of the call, and its texts, which are left out; the last array is the result.
     """
     if len(record.launches) == 1:
         prepared, places, *_ = record.launches[0]
-        shortcuts.keep(prepared, arrays, places, fresh=bool(record.fresh))
+        given = [at for at, one in enumerate(arrays) if not is_text(one)]
+        order = [given.index(place) for place in places]
+        shortcuts.keep(prepared, [arrays[at] for at in given], order, fresh=bool(record.fresh))

@@ -80,6 +80,8 @@ class Plans(Generic[KeptType]):
         self._calls: Recent[Hashable, Any] = Recent(KEPT, last)
         self.forms: dict[Hashable, Any] = {}
         """Forms of whole calls, each with notes of which of its calls are kept."""
+        self.names: Sequence[str] = ()
+        """The argument of each array of a call."""
         self.find: Callable[[Hashable], KeptType | None] = self._plans.find
         self.keep = self._plans.keep
         self.find_call: Callable[[Hashable], Any] = self._calls.find
@@ -132,6 +134,8 @@ class Shortcuts:
     def __init__(self) -> None:
         self.call: Callable[..., Any] = no_shortcut
         """Takes the arrays, with or without the output; returns the output, or None if it did nothing."""
+        self.said: dict[tuple[str, ...], dict[tuple[str, ...], Shortcuts]] = {}
+        """The shortcuts of calls that also pass texts: by the names of arguments, and by the texts."""
         self._table: Any = None
         self._refused = False
         remembers(self)
@@ -164,3 +168,5 @@ class Shortcuts:
         """Drop all launches if one of them runs this executable, or in any case without an argument."""
         if self._table is not None and (executable is None or executable in self._table.executables):
             self.call, self._table = no_shortcut, None
+        if executable is None:
+            self.said.clear()
