@@ -102,9 +102,40 @@ def sliced(A, B, bias, index, C, alpha):
 
 
 @case
-def gathered(A, B, bias, index, C, alpha):
+def rows_by_computed_integers(A, B, bias, index, C, alpha):
     for m, n in tw.tiles(C):
-        C[m, n] = bias[index[m]]
+        C[m, n] = A[index[m] + 1, n]
+
+
+@case
+def rows_by_floats(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = A[m, bias[n]]
+
+
+@case
+def rows_by_a_matrix(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = bias[C[m, n]]
+
+
+@case
+def both_dimensions_by_one_array(A, B, bias, index, C, alpha):
+    for m in tw.tiles(C.shape[0]):
+        bias[m] = A[index[m], index[m]]
+
+
+@case
+def rows_by_a_stored_array(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = C[m, n] + bias[index[m]][:, None]
+        index[m] = 0
+
+
+@case
+def rows_read_elsewhere(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[index[m], n] = C[m, n] + 1
 
 
 @case

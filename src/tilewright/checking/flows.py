@@ -106,23 +106,25 @@ def compare_flow(
         known: dict[int, Array] = {}
         for store in flow.stores:
             at = place(store)
-            one = _worst(evaluation, store, known, stored[store.operand.name][at])
+            one = _worst(evaluation, store, known, stored[store.operand.name], at)
             begins = zip(one.index, (part.start or 0 for part in at), strict=False)
             found.append(replace(one, index=tuple(index + begin for index, begin in begins)))
     worst = max(found, key=lambda one: one.wrong, default=StoredComparison(0, 0))
     return replace(worst, wrong=sum(one.wrong for one in found), size=sum(one.size for one in found))
 
 
-def _worst(evaluation: _Bounded, store: Store, known: dict[int, Array], given: Array) -> StoredComparison:
-    """Compare one store."""
+def _worst(
+    evaluation: _Bounded, store: Store, known: dict[int, Array], array: Array, at: tuple[slice, ...]
+) -> StoredComparison:
+    """Compare one store, along some elements of its spans."""
     target, kind, name = store.operand.dtype, store.value.dtype, store.operand.name
-    plain = replace(store, operand=replace(store.operand, transforms=()))
-    centre = evaluation.stored(plain, known, rounded=False)
-    radius = evaluation.stored(plain, {id(store.value): evaluation.radius[id(store.value)]}, rounded=False)
+    centre = evaluation.stored(store, known, rounded=False)
+    radius = evaluation.stored(store, {id(store.value): evaluation.radius[id(store.value)]}, rounded=False)
     if store.operand.transforms:
-        offset, valid = evaluation.given.places(store.operand)
-        given = given.reshape(-1)[np.where(valid, offset, 0)]
+        offset, valid = (one[at] for one in evaluation.given.places(store.operand))
+        given = array.reshape(-1)[np.where(valid, offset, 0)]
     else:
+        given = array[at]
         valid = np.ones(given.shape, np.bool_)
     if not given.size:
         return StoredComparison(0, 0, name)

@@ -139,6 +139,8 @@ class FlowArguments:
         shape = tuple(map(self.integer, view.shape))
         index = np.indices(shape)
         known: dict[Any, Any] = {**self.sizes, **dict(zip(view.coords, index, strict=True))}
+        for one in operand.indices:
+            known[Sym(one.name)] = self.parameter(one.name).astype(np.int64).__getitem__
         offset, valid = (value_of(what, known) for what in (view.offset, view.valid))
         return np.broadcast_to(offset, shape), np.broadcast_to(valid, shape)
 
@@ -212,24 +214,33 @@ class Evaluation:
 
     def results(self, rounded: bool) -> dict[str, Array]:
         """Return every stored array by name."""
-        flow, found = self.given.flow, {}
-        if flow.grouped is not None:  # rows outside of all groups keep their old value, or are 0
-            found = {store.operand.name: self.before(store, rounded) for store in flow.stores}
+        flow = self.given.flow
+        # Elements outside of all groups, and of a view, keep their old value; it may be missing for groups.
+        found = {
+            store.operand.name: self.before(store, rounded)
+            for store in flow.stores
+            if store.operand.transforms or flow.grouped is not None
+        }
         for place in self.groups():
             known: dict[int, Array] = {}
             for store in flow.stores:
-                made = self.stored(store, known, rounded)
-                if flow.grouped is None:
-                    found[store.operand.name] = made
+                made, name = self.stored(store, known, rounded), store.operand.name
+                if store.operand.transforms:
+                    offset, valid = (one[place(store)] for one in self.given.places(store.operand))
+                    found[name].reshape(-1)[offset[valid]] = made[valid]
+                elif flow.grouped is None:
+                    found[name] = made
                 else:
-                    found[store.operand.name][place(store)] = made
+                    found[name][place(store)] = made
         return found
 
     def before(self, store: Store, rounded: bool) -> Array:
         """Return the initial contents of a stored array."""
-        kind = store.operand.dtype.numbers if rounded else np.float64
-        given = self.given.arrays.get(store.operand.name)
-        return np.zeros(self.given.shape(store.operand), kind) if given is None else given.astype(kind)
+        kind = store.operand.dtype.numbers if rounded else wide.held(store.value.dtype)
+        name = store.operand.name
+        if not store.operand.transforms and name not in self.given.arrays:
+            return np.zeros(self.given.shape(store.operand), kind)
+        return self.given.parameter(name).astype(kind, order="C")
 
     def groups(self) -> Iterator[Callable[[Store], tuple[slice, ...]]]:
         """Yield, for each group of rows, a function from a store to its slice; without groups, one for all.
@@ -410,7 +421,7 @@ class Evaluation:
     # ---------------------------------------------------------------- stores
 
     def stored(self, store: Store, known: dict[int, Array], rounded: bool) -> Array:
-        """Return the array after a store."""
+        """Return the stored elements, with a dimension for each span of the store."""
         operand = store.operand
         own = [span for span in store.at if span not in self.batches]
         value = self.lifted(self.value(store.value, known), store.value, len(own))
@@ -420,14 +431,7 @@ class Evaluation:
         value = value.squeeze(tuple(i for i, span in enumerate(self.batches) if span not in store.at))
         spans = [span for span in (*self.batches, *own) if span in store.at]
         value = value.transpose([spans.index(span) for span in store.at])
-        made = wide.stored(value, store.value.dtype, operand.dtype) if rounded else value
-        if not operand.transforms:
-            return made
-        given = self.given.parameter(operand.name)
-        result = given.astype(made.dtype).reshape(-1)
-        offset, valid = self.given.places(operand)
-        result[offset[valid]] = made[valid]
-        return result.reshape(given.shape)
+        return wide.stored(value, store.value.dtype, operand.dtype) if rounded else value
 
 
 def _before(node: Node) -> tuple[Node, ...]:

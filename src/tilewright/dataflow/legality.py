@@ -108,9 +108,22 @@ def _no_dtype(kind: object) -> str:
     return "" if isinstance(kind, DType) else f"{kind!r} is not a dtype"
 
 
+def index_misfit(index: Operand) -> str:
+    """Return the reason why an array cannot choose rows, or ""."""
+    if len(index.shape) != 1 or index.dtype.kind not in ("int", "uint") or index.dtype.bits < 8:
+        return f"rows are chosen by {index.name}, of rank {len(index.shape)} and {index.dtype}"
+    return f"rows are chosen by a view of {index.name}" if index.transforms else ""
+
+
 def view_misfit(source: Operand, made: Operand) -> str:
     """Return the error in a view of an array: its transforms must apply and give the right rank."""
     view = View.strided(source.shape, (1,) * len(source.shape))
+    indices = made.indices
+    for index in indices:
+        if wrong := index_misfit(index):
+            return wrong
+    if len({index.name for index in indices}) < len(indices):
+        return f"rows of {source.name} are chosen twice by one array"
     for transform in made.transforms:
         view = transform.apply(view)
     if len(view.shape) != len(made.shape):

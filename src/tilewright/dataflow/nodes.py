@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from tilewright.calls import layouts
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, i64, limits, u64
 from tilewright.errors import Location
-from tilewright.symbolic.nodes import Int
+from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import Guard
-from tilewright.views.transforms import Transform
+from tilewright.views.transforms import Transform, chosen_rows
+from tilewright.views.view import View
 
 BATCH, TILE, STEPS = "batch", "tile", "steps"
 """Kinds of spans: one index per block, a dimension cut into tiles, or a dimension that a loop sums over."""
@@ -67,6 +68,35 @@ class Operand:
     dtype: DType
     shape: tuple[Int, ...]
     transforms: tuple[Transform, ...] = ()
+
+    @property
+    def indices(self) -> tuple[Operand, ...]:
+        """The arrays of integers that choose its rows."""
+        return tuple(one.index for one in self.transforms if isinstance(one, Rows))
+
+
+@layouts.made(IN_FLOWS)
+@dataclass(frozen=True)
+class Rows:
+    """``new[..., i, ...] = old[..., index[i], ...]``: a transform that chooses rows by integers in memory.
+
+    Elements of rows outside of ``[0, extent)`` read as 0 and are not written.
+
+    Args:
+        dim: the dimension along which rows are chosen.
+        index: an array of integers, of one dimension.
+        padded: whether rows outside are allowed; otherwise the reference reports them.
+    """
+
+    dim: int
+    index: Operand
+    padded: bool = False
+
+    def apply(self, view: View) -> View:
+        """Return the view with the chosen rows."""
+        kind, numbers = self.index.dtype, View.strided(self.index.shape, (1,))
+        least, most = (int(end) for end in limits(i64 if kind == u64 else kind))
+        return chosen_rows(view, self.dim, Sym(self.index.name), numbers, least, most)
 
 
 @layouts.made(IN_FLOWS)

@@ -27,6 +27,7 @@ from tilewright.dataflow.nodes import (
     Position,
     Rearrange,
     Reduce,
+    Rows,
     Span,
     Store,
     Sum,
@@ -71,6 +72,8 @@ def parse_flow(text: str) -> Flow:
 
 
 class _FlowParser(TextReader):
+    CALLS = {**TextReader.CALLS, "Rows": Rows}  # noqa: RUF012
+
     def __init__(self) -> None:
         super().__init__()
         self.parameters: list[Operand | NumberParam | Integer] = []

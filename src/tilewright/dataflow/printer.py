@@ -183,6 +183,8 @@ class _FlowPrinter:
 
     def operand(self, operand: Operand) -> Iterator[str]:
         if operand not in self.operands:
+            for index in operand.indices:
+                yield from self.operand(index)
             name = self.operands[operand] = self.unique(f"{operand.name}_view")
             views = "".join(f", {self.record(one)}" for one in operand.transforms)
             yield f"{name} = view({operand.name}, {self.show(operand.shape)}{views})"
@@ -278,6 +280,8 @@ class _FlowPrinter:
         match value:
             case Expr():
                 return format_int(value)
+            case Operand():
+                return self.operands[value]
             case tuple():
                 return f"({', '.join(map(self.show, value))}{',' * (len(value) == 1)})"
             case _:

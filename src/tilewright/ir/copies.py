@@ -16,10 +16,9 @@ from tilewright.dtypes import i64, limits, u64
 from tilewright.errors import LayoutError, Violation
 from tilewright.ir.op import ANYWHERE, ASYNC, BULK, CONTROL, NAMES, THREADS, Op, Traits
 from tilewright.ir.types import BarrierType, FragmentType, MapInMemory, Memory, TensorType, Type, Value
-from tilewright.symbolic.expr import all_of, less
-from tilewright.symbolic.nodes import Element, Int, Sym, divisor
+from tilewright.symbolic.nodes import Int, Sym, divisor
 from tilewright.threads.distribution import Distribution, Mode
-from tilewright.views.view import coordinates
+from tilewright.views.transforms import chosen_rows
 
 # ---------------------------------------------------------------- reductions into memory
 # ``target = combine(target, source)``, atomic for each element.
@@ -284,14 +283,9 @@ class Gather(Op):
                 f"rows of {source} are chosen by {index}, which has chosen rows itself or is an index of the "
                 "source already; nearest legal choice: a copy of it in shared memory"
             )
-        shape = (*old.shape[:dim], numbers.shape[0], *old.shape[dim + 1 :])
-        at = coordinates(shape)
         # Generated code has signed integers, so it sees rows of 2**63 and more as negative.
         least, most = (int(end) for end in limits(i64 if numbers.dtype == u64 else numbers.dtype))
-        row = Element(Sym(index.buffer.name), numbers.view.at((at[dim],)), least, most)
-        exists = numbers.view.valid_at((at[dim],))
-        inside = all_of(exists, less(-1, row), less(row, old.shape[dim]))
-        view = old.view.map(shape, [*at[:dim], row, *at[dim + 1 :]], inside)
+        view = chosen_rows(old.view, dim, Sym(index.buffer.name), numbers.view, least, most)
         return replace(old, view=view, distribution=None, indices=(*old.indices, index))
 
 

@@ -541,24 +541,31 @@ def pairs_of(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> tuple[AliasP
     multiplied = {id(node) for one in flow.sums for side in (one.a, one.b) for node in walk(side)}
     stored = [store.operand.name for store in flow.stores]
     read: dict[str, list[ArrayPart]] = {}
+    choosing = {index.name for store in flow.stores for index in store.operand.indices}
     tiles = {*flow.tiles}
     if flow.grouped is not None and flow.grouped.groups is not None:
         tiles.discard(flow.grouped.groups.index)  # each row belongs to one group
     for node in flow.walk():
         if isinstance(node, ArrayPart):
             read.setdefault(node.operand.name, []).append(node)
+            choosing |= {index.name for index in node.operand.indices}
+    read |= {name: [] for name in choosing - read.keys()}
     made = []
     for at, store in enumerate(flow.stores):
         own = arrays[store.operand.name]
         for name in (name for name in read if name not in stored):
             # At one address, each element is read where it is stored, and nowhere else.
             other = arrays[name]
-            in_place = own.dtype == other.dtype and all(
-                id(part) not in multiplied
-                and tiles == {*store.at} == {*part.at}
-                and store.operand.transforms == part.operand.transforms
-                and _steps(store, own) == _steps(part, other)
-                for part in read[name]
+            in_place = (
+                name not in choosing
+                and own.dtype == other.dtype
+                and all(
+                    id(part) not in multiplied
+                    and tiles == {*store.at} == {*part.at}
+                    and store.operand.transforms == part.operand.transforms
+                    and _steps(store, own) == _steps(part, other)
+                    for part in read[name]
+                )
             )
             made.append(AliasPair(places[store.operand.name], places[name], in_place))
         made += [AliasPair(places[store.operand.name], places[name]) for name in stored[at + 1 :]]

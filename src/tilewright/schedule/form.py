@@ -16,6 +16,7 @@ from tilewright.dataflow.nodes import (
     Node,
     Operand,
     Reduce,
+    Rows,
     Span,
     Store,
     Sum,
@@ -133,8 +134,11 @@ class Form:
             specs: the classes of the arrays, by name.
         """
         spec = specs[operand.name]
-        if not operand.transforms:
-            return spec
+        chosen = {one.dim for one in operand.transforms if isinstance(one, Rows)}
+        if len(chosen) == len(operand.transforms):  # chosen rows begin where rows of the array begin
+            kept = (1 if dim in chosen else known for dim, known in enumerate(spec.extent_divisors))
+            unit = None if spec.unit_dim in chosen else spec.unit_dim
+            return replace(spec, unit_dim=unit, extent_divisors=tuple(kept))
         arrays = (one for one in self.flow.parameters if isinstance(one, Operand))
         shape = next(one.shape for one in arrays if one.name == operand.name)
         steps = [1 if dim == spec.unit_dim else Sym(f"step{dim}", 0, MOST) for dim in range(spec.rank)]
@@ -208,7 +212,11 @@ def array(arguments: Mapping[str, Any], operand: Operand) -> Tensor:
     """An array of the kernel, or the view of it that an operand names."""
     tensor: Tensor = arguments[operand.name]
     for transform in operand.transforms:
-        tensor = tensor._view(transform, "view")
+        if isinstance(transform, Rows):
+            index = arguments[transform.index.name]
+            tensor = tensor.rows(index, transform.dim, padded=transform.padded)
+        else:
+            tensor = tensor._view(transform, "view")
     return tensor
 
 

@@ -27,7 +27,7 @@ from tilewright.symbolic.expr import (
     within,
     xor,
 )
-from tilewright.symbolic.nodes import Cond, Expr, Int, divisor
+from tilewright.symbolic.nodes import Cond, Element, Expr, Int, Sym, divisor
 from tilewright.symbolic.spelling import format_int
 from tilewright.views.view import View, coordinates
 
@@ -536,6 +536,30 @@ class Swizzle:
                 f"(elems={nearest} where it is allocated)"
             )
         return replace(view, offset=self.offset(view.offset))
+
+
+def chosen_rows(view: View, dim: int, table: Sym, numbers: View, low: int, high: int) -> View:
+    """Return the view with the rows along a dimension that integers in memory choose.
+
+    Elements of rows outside of ``[0, extent)`` are invalid, and so are those past the edge of the integers.
+
+    Args:
+        view: the view.
+        dim: the dimension along which rows are chosen.
+        table: the buffer of the integers.
+        numbers: the view of the integers, of one dimension.
+        low: the smallest integer.
+        high: the largest integer.
+
+    Example:
+        >>> chosen_rows(View.strided((9, 4), (4, 1)), 0, Sym("I"), View.strided((2,), (1,)), -128, 127)
+        (2, 4) -> I[i0]*4 + i1 if -1 < I[i0] and I[i0] < 9
+    """
+    shape = (*view.shape[:dim], numbers.shape[0], *view.shape[dim + 1 :])
+    at = coordinates(shape)
+    row = Element(table, numbers.at((at[dim],)), low, high)
+    inside = all_of(numbers.valid_at((at[dim],)), less(-1, row), less(row, view.shape[dim]))
+    return view.map(shape, [*at[:dim], row, *at[dim + 1 :]], inside)
 
 
 TRANSFORMS: tuple[type, ...] = (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tilewright.dataflow.legality import fits
+from tilewright.dataflow.legality import fits, index_misfit
 from tilewright.dataflow.nodes import (
     BATCH,
     STEPS,
@@ -14,13 +15,14 @@ from tilewright.dataflow.nodes import (
     Operand,
     Position,
     Rearrange,
+    Rows,
     Span,
     Store,
     walk,
 )
 from tilewright.dtypes import i32
 from tilewright.errors import TraceError, shown
-from tilewright.ir.ops import Reshape
+from tilewright.ir.ops import Gather, Reshape
 from tilewright.ir.types import Memory
 from tilewright.lang.dataflow.recorder import Recorder
 from tilewright.lang.dataflow.tiles import SpanIndex, Tile, spelled, tile_name
@@ -110,9 +112,12 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPla
             "for each",
             here(),
         )
-    if any(not isinstance(one, SpanIndex) for one in given):
-        tensor = tensor[tuple(slice(None) if isinstance(one, SpanIndex) else one for one in given)]
-        index = tuple(one for one in index if one is None or isinstance(one, SpanIndex))
+    if any(not isinstance(one, SpanIndex | Tile) for one in given):
+        tensor = tensor[tuple(slice(None) if isinstance(one, SpanIndex | Tile) else one for one in given)]
+        index = tuple(one for one in index if one is None or isinstance(one, SpanIndex | Tile))
+    dims = [one for one in index if one is not None]
+    rows = {dim: _integers(tensor, one) for dim, one in enumerate(dims) if isinstance(one, Tile)}
+    index = tuple(_span_of(one) if isinstance(one, Tile) else one for one in index)
     # The view in which neighbours along some spans share one element.
     for dim, one in enumerate(one for one in index if one is not None):
         if one.shared == 1:
@@ -127,7 +132,11 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPla
             )
         tensor = tensor._view(Repeat(dim, one.shared, one.span.extent), "view")
     spans = [one.span for one in index if one is not None]
-    for dim, (span, extent) in enumerate(zip(spans, tensor.value.tensor.shape, strict=True)):
+    shape = tensor.value.tensor.shape
+    extents = [rows[dim].shape[0] if dim in rows else extent for dim, extent in enumerate(shape)]
+    for dim, (span, extent) in enumerate(zip(spans, extents, strict=True)):
+        if dim in rows:
+            continue
         if prove(equal(span.extent, extent)) is not True and not _required(flow, span.extent, extent):
             raise TraceError(
                 f"{span.name} runs over {span.extent}, and dimension {dim} of {tensor.value} has {extent}; "
@@ -140,7 +149,47 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPla
             f"{tensor.value} is indexed twice with one span; nearest legal choice: {EXPLICIT}", here()
         )
     axes = tuple(None if one is None else one.span for one in index if one is None or one.span.kind != BATCH)
-    return IndexedPlace(operand_of(flow, tensor), tuple(spans), axes)
+    operand = operand_of(flow, tensor)
+    # Views that repeat elements stay last; they repeat along other dimensions.
+    count = sum(isinstance(one, Repeat) for one in operand.transforms)
+    before, repeats = operand.transforms[: len(operand.transforms) - count], operand.transforms[-count:]
+    chosen = tuple(Rows(dim, integers) for dim, integers in rows.items())
+    made = (*before, *chosen, *(repeats if count else ()))
+    operand = replace(operand, shape=tuple(extents), transforms=made)
+    names = [one.name for one in operand.indices]
+    if len({operand.name, *names}) <= len(names):
+        raise TraceError(
+            f"rows of {tensor.value} are chosen by {' and '.join(names)}; nearest legal choice: another "
+            "array of integers for each dimension",
+            here(),
+        )
+    return IndexedPlace(operand, tuple(spans), axes)
+
+
+def _integers(tensor: Tensor, tile: Tile) -> Operand:
+    """Return the array of integers that a tile as an index chooses rows by."""
+    node = tile.node
+    if not isinstance(node, ArrayPart):
+        raise TraceError(
+            f"{tensor.value} is indexed with a computed tile; integers that choose rows lie in memory; "
+            "nearest legal choice: an array of the computed integers, A[rows[m], k]",
+            here(),
+        )
+    if wrong := index_misfit(node.operand):
+        raise TraceError(
+            f"{tensor.value}: {wrong}; nearest legal choice: a whole array of i32 or i64 with one dimension, "
+            "A[rows[m], k]",
+            here(),
+        )
+    return node.operand
+
+
+def _span_of(tile: Tile) -> SpanIndex:
+    """Return the span along which a tile of integers varies, as an index."""
+    node = tile.node
+    assert isinstance(node, ArrayPart), "other tiles are refused"
+    [home], [span] = tile.needs, node.at
+    return SpanIndex(span, home)
 
 
 def _required(flow: Recorder, one: Int, other: Int) -> bool:
@@ -158,13 +207,17 @@ def _check_index(tensor: Tensor, one: Any) -> None:
             f"legal choice: a view first, then one span for each dimension: {tensor.value}[2:, :][m, k]",
             here(),
         )
-    elif isinstance(one, Tensor | Tile):
+    elif isinstance(one, Tensor):
         raise TraceError(
-            f"{tensor.value} is indexed with {shown(one)}, whose values are known only when the kernel "
-            f"runs; nearest legal choice: {EXPLICIT}, where tw.Tensor.rows gathers",
+            f"{tensor.value} is indexed with a whole array, {one.value}; nearest legal choice: its integers "
+            f"along a span, such as {tensor.value}[{one.value}[m], ...]",
             here(),
         )
-    elif one is not None and (isinstance(one, bool) or not isinstance(one, int | Scalar)):
+    elif (
+        one is not None
+        and not isinstance(one, Tile)
+        and (isinstance(one, bool) or not isinstance(one, int | Scalar))
+    ):
         raise TraceError(
             f"{tensor.value} is indexed with {shown(one)}; nearest legal choice: spans of tw.tiles and "
             "tw.steps, integers, and None for a new axis",
@@ -176,8 +229,14 @@ def operand_of(flow: Recorder, tensor: Tensor) -> Operand:
     """Return the array of a tensor, with the transforms of its view."""
     transforms: list[Any] = []
     value = tensor.value
-    while isinstance(made := flow.tracer.builder.defining(value), Reshape):
-        transforms.insert(0, made.transform)
+    while isinstance(made := flow.tracer.builder.defining(value), Reshape | Gather):
+        if isinstance(made, Reshape):
+            transforms.insert(0, made.transform)
+        else:
+            index = operand_of(flow, Tensor(made.index))
+            if wrong := index_misfit(index):
+                raise TraceError(f"{tensor.value}: {wrong}; nearest legal choice: a whole array", here())
+            transforms.insert(0, Rows(made.dim, index, made.padded))
         value = made.source
     if made is not None or value.tensor.memory is not Memory.GLOBAL:
         raise TraceError(
@@ -195,15 +254,23 @@ def check_in_place(flow: Recorder) -> None:
         TraceError: another block may already have stored the elements.
     """
     stores = {store.operand.name: store for store in flow.stores}
+    values = [node for store in flow.stores for node in walk(store.value) if isinstance(node, ArrayPart)]
+    places: list[ArrayPart | Store] = [*values, *flow.stores]
+    for place in places:
+        for index in place.operand.indices:
+            if index.name in stores:
+                raise TraceError(
+                    f"{index.name} is stored, and chooses rows of {place.operand.name}; nearest legal "
+                    f"choice: store to another array than {index.name}",
+                    place.location,
+                )
     seen: set[int] = set()
     for node in (node for store in flow.stores for node in walk(store.value, seen)):
         if not isinstance(node, ArrayPart) or node.operand.name not in stores:
             continue
         store = stores[node.operand.name]
         if (node.operand, node.at) != (store.operand, store.at):
-            at, read = (
-                f"{store.operand.name}[{', '.join(s.name for s in one)}]" for one in (store.at, node.at)
-            )
+            at, read = _spelled(store), _spelled(node)
             raise TraceError(
                 f"{read} is read and {at} is stored: the order of the tiles would decide which elements are "
                 f"stored before they are read; nearest legal choice: read {at}, or store to another array",
@@ -211,13 +278,22 @@ def check_in_place(flow: Recorder) -> None:
             )
         known = {*store.at, *(span.groups.index for span in store.at if span.groups is not None)}
         if missing := [span.name for span in flow.tiles if span not in known]:
-            at = f"{store.operand.name}[{', '.join(span.name for span in store.at)}]"
+            at = _spelled(store)
             raise TraceError(
                 f"{at} is read and stored, and the tiles along {' and '.join(missing)} read the same "
                 "elements: the order of the tiles would decide which of them read the stored values; nearest "
                 "legal choice: store to another array",
                 node.location,
             )
+
+
+def _spelled(place: ArrayPart | Store) -> str:
+    """Return the place of a load or a store as an author writes it."""
+    chosen = {one.dim: one.index.name for one in place.operand.transforms if isinstance(one, Rows)}
+    names = (
+        f"{chosen[dim]}[{span.name}]" if dim in chosen else span.name for dim, span in enumerate(place.at)
+    )
+    return f"{place.operand.name}[{', '.join(names)}]"
 
 
 def new_axes(tile: Tile, node: Node, index: tuple[Any, ...]) -> tuple[Axis, ...]:

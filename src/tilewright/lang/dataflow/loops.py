@@ -31,7 +31,7 @@ from tilewright.errors import Location, TraceError, shown
 from tilewright.ir.async_ops import PriorGridWait
 from tilewright.ir.kernel import Param, ScalarParam, TensorParam
 from tilewright.ir.op import Block
-from tilewright.ir.ops import Elementwise, Op, Reshape
+from tilewright.ir.ops import Elementwise, Gather, Op, Reshape
 from tilewright.lang.control import LoopStatement, RecordedLoop
 from tilewright.lang.dataflow import folds, indexing
 from tilewright.lang.dataflow.folds import Steps, close
@@ -494,7 +494,7 @@ class FlowRecorder(Recorder):
         """
         if op is PriorGridWait:
             self.waits_for_prior_grid = True
-        elif op not in (Reshape, Elementwise):
+        elif op not in (Reshape, Gather, Elementwise):
             raise explicit_error(f"tw.{op.name}")
 
     def finish(self, name: str, params: Sequence[Param | Sym]) -> Flow:

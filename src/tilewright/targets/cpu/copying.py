@@ -110,6 +110,7 @@ class Copying:
             leading = 0 if self.target.is_scratch else 1
             loops = nest(self.shape, views, (self.given.rest, self.taken.rest), self.emitter.local, leading)
             loops, rows = self._read_rows(loops)
+            self.emitter.add(*rows.pop(0, ()))
             lanes = self._transposed(loops, within)
             if not lanes and self._is_independent() and self.twin is None:
                 named_limits = {at: limit.name for at, limit in within.items()}
@@ -234,7 +235,6 @@ class Copying:
         declared: Mapping[int, Sequence[Declare]] = MappingProxyType({}),
         starts: Mapping[int, Limit] = MappingProxyType({}),
     ) -> None:
-        self.emitter.add(*declared.get(0, ()))
         if not loops.axes:
             inner_loop(ONE, 1)
             return

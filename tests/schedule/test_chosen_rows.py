@@ -1,0 +1,214 @@
+"""Rows chosen by integers in memory: gathered while loading, scattered by stores, alone and in groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.checking.flows import compare_flow
+
+from .chosen_rows import KERNELS, added, check, gathered, grouped, plain, problem, scattered
+from .forms import FORMS
+
+DTYPES = ("f32", "f16", "bf16")
+
+BY_THREADS = [name for name, schedule in FORMS.items() if not schedule.by_bulk]
+"""Schedules whose threads load the operands."""
+
+
+@tw.kernel(A="T K", B="N K", rows="M", C="M N")
+def strict(A, B, rows, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[rows[m], k] @ B[n, k].T
+        C[m, n] = acc
+
+
+@tw.kernel(A="M K", B="N K", rows="M", C="T N")
+def strict_scatter(A, B, rows, C):
+    for m, n in tw.tiles((A.shape[0], B.shape[0])):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[rows[m], n] = acc
+
+
+def normal(*shape: int, seed: int = 0, dtype: Any = np.float16) -> np.ndarray[Any, Any]:
+    """Random numbers."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+# ---------------------------------------------------------------- every kernel, on random problems
+
+
+@pytest.mark.in_turns(5)
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_random_problems(name: str, target: str, seed: int) -> None:
+    _, found = check(name, KERNELS[name][0], seed, DTYPES[seed % 3], target)
+    assert found.ok, found
+
+
+@pytest.mark.in_turns(3)
+@pytest.mark.parametrize("form", BY_THREADS)
+@pytest.mark.parametrize("name", ["gathered", "scattered", "added", "chosen_features"])
+def test_every_schedule_of_threads(name: str, form: str) -> None:
+    bound = KERNELS[name][0].bind(schedule=FORMS[form])
+    launch, found = check(name, bound, 3, "f16", "reference")
+    assert launch.schedule == FORMS[form]
+    assert found.ok, found
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_flows_are_texts(name: str) -> None:
+    arrays, _ = problem(name, 1, "f32")
+    flow = KERNELS[name][0](*arrays.values(), target="reference").flow
+    text = tw.ir.print_flow(flow)
+    assert "Rows(dim=" in text
+    assert tw.ir.parse_flow(text) == flow
+
+
+def test_a_text_with_two_uses_of_one_index_is_refused() -> None:
+    arrays, _ = problem("gathered", 1, "f32")
+    text = tw.ir.print_flow(gathered(*arrays.values(), target="reference").flow)
+    one = "Rows(dim=0, index=rows, padded=True)"
+    assert one in text
+    with pytest.raises(tw.ParseError, match="rows of A are chosen twice"):
+        tw.ir.parse_flow(text.replace(one, f"{one}, {one.replace('dim=0', 'dim=1')}"))
+    with pytest.raises(tw.ParseError, match="rows are chosen by B"):
+        tw.ir.parse_flow(text.replace(one, one.replace("index=rows", "index=B")))
+
+
+# ---------------------------------------------------------------- algebra against the plain product
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize(("target", "form"), [("cpu", None), *(("reference", form) for form in BY_THREADS)])
+def test_gathering_first_gives_the_same_bits(target: str, form: str | None, kind: Any) -> None:
+    a, b = normal(50, 72), normal(70, 72, seed=1)
+    rows = np.random.default_rng(2).integers(-2, 52, 67).astype(kind)
+    first = np.where(((rows >= 0) & (rows < 50))[:, None], a[rows.clip(0, 49)], np.float16(0))
+    c, expected = (np.full((67, 70), np.nan, np.float32) for _ in range(2))
+    given: dict[str, Any] = {} if form is None else {"schedule": FORMS[form]}
+    made = plain.bind(**given)(first, b, expected, target=target)
+    found = gathered.bind(**(given or {"schedule": made.schedule}))(a, b, rows, c, target=target)
+    assert (found.target, found.schedule) == (target, made.schedule)
+    assert np.array_equal(c.view(np.int32), expected.view(np.int32))
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_scattering_later_gives_the_same_bits(target: str) -> None:
+    a, b = normal(50, 40), normal(33, 40, seed=1)
+    rows = np.random.default_rng(3).permutation(60)[:50].astype(np.int32) - 4
+    product, c = np.empty((50, 33), np.float32), np.full((53, 33), 7, np.float32)
+    made = plain(a, b, product, target=target)
+    assert scattered.bind(schedule=made.schedule)(a, b, rows, c, target=target).target == target
+    expected = np.full((53, 33), 7, np.float32)
+    legal = (rows >= 0) & (rows < 53)
+    expected[rows[legal]] = product[legal]
+    assert np.array_equal(c, expected)
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_groups_of_chosen_rows_are_products_of_their_own(target: str) -> None:
+    a, b = normal(30, 48), normal(3, 40, 48, seed=1)
+    rows, ends = np.random.default_rng(4).integers(0, 30, 64), [20, 20, 61]
+    c = np.full((64, 40), 9, np.float32)
+    grouped(a, b, rows, np.int32(ends), c, target=target)
+    for one, start, end in zip(b, [0, *ends], ends, strict=False):
+        expected = a[rows[start:end]].astype(np.float64) @ one.T.astype(np.float64)
+        assert np.allclose(c[start:end], expected, rtol=0, atol=48 * 2e-5)
+    assert (c[61:] == 9).all()
+
+
+# ---------------------------------------------------------------- integers outside, and equal integers
+
+
+def test_the_reference_finds_a_row_outside() -> None:
+    a, b, c = normal(20, 16), normal(8, 16), np.empty((4, 8), np.float32)
+    with pytest.raises(tw.HazardError, match=r"row 20 of A, of 20 along dimension 0.*\n?.*padded=True"):
+        strict(a, b, np.int32([0, 3, 20, 1]), c, target="reference")
+    strict(a, b, np.int32([0, 3, 20, 1]), c, target="cpu")
+    assert (c[2] == 0).all()
+
+
+def test_the_reference_finds_a_row_that_is_stored_twice() -> None:
+    a, b, c = normal(4, 16), normal(8, 16), np.empty((20, 8), np.float32)
+    with pytest.raises(tw.HazardError, match="one element written twice"):
+        strict_scatter(a, b, np.int32([0, 3, 3, 1]), c, target="reference")
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_rows_are_added_to_the_same_rows(target: str) -> None:
+    a, b, bias = normal(20, 16), normal(8, 16), normal(20, dtype=np.float32)
+    rows, c = np.int64([7, -1, 0, 19, 20, 3]), normal(20, 8, dtype=np.float32)
+    before = c.copy()
+    flow = added(a, b, bias, rows, c, target=target).flow
+    given = {"A": a, "B": b, "bias": bias, "rows": rows, "C": before}
+    assert compare_flow(flow, {"C": c}, given).ok
+    kept = [row for row in range(20) if row not in rows]
+    assert np.array_equal(c[kept], before[kept])
+    assert not np.array_equal(c[7], before[7])
+
+
+def test_integers_share_no_memory_with_results() -> None:
+    a, b = normal(20, 16), normal(4, 16)
+    c = np.zeros((20, 4), np.float32)
+    with pytest.raises(tw.LaunchError, match="rows would be overwritten before they are read"):
+        strict(a, b, c.view(np.int32)[:, 0], c, target="cpu")
+
+
+# ---------------------------------------------------------------- engines
+
+MACHINES = [("cuda", "sm_90a"), ("cuda", "sm_80"), ("hip", "gfx942"), ("hip", "gfx1100")]
+
+
+def like(dtype: str, k: int) -> list[Any]:
+    """Specimens of the arrays of `strict`."""
+    shapes = (dtype, (4096, k)), (dtype, (1408, k)), ("i32", (8192,)), (dtype, (8192, 1408))
+    return [tw.like(*one) for one in shapes]
+
+
+@pytest.mark.parametrize(("target", "arch"), MACHINES)
+def test_threads_copy_16_bytes_of_a_chosen_row(target: str, arch: str) -> None:
+    made = strict.compile(*like("bf16", 4096), target=target, arch=arch)
+    schedule = strict.bind().schedule_for(*like("bf16", 4096), target=target, arch=arch)
+    assert not schedule.by_bulk
+    if target == "cuda":
+        assert schedule.staging == "cp_async"
+        assert "copy_async<16>(to" in made.source
+        assert "rows[" in made.source
+    if arch == "sm_90a":
+        assert schedule.atom.asynchronous
+
+
+def test_rows_of_odd_length_are_loaded_by_elements() -> None:
+    made = strict.compile(*like("bf16", 4097), target="cuda", arch="sm_90a")
+    assert "copy_async" not in made.source
+    assert "rows[" in made.source
+
+
+def test_bulk_copies_are_refused_with_the_reason() -> None:
+    bound, args = strict.bind(schedule=FORMS["cooperative"]), like("f16", 4096)
+    args[-1] = tw.like("f32", (8192, 1408))
+    made = bound.compile(*args, target="cuda", arch="sm_90a")
+    text = "A and B are loaded by cp_async instead of TMA: A as a view: gathered rows may lie anywhere in A"
+    assert text in made.notes
+    assert bound.schedule_for(*args, target="cuda", arch="sm_90a").staging == "cp_async"
+
+
+def test_scattered_rows_are_stored_by_threads() -> None:
+    shapes = ("f16", (8192, 1408)), ("f16", (4096, 1408)), ("i32", (8192,)), ("f16", (8192, 4096))
+    args = [tw.like(*one) for one in shapes]
+    made = strict_scatter.compile(*args, target="cuda", arch="sm_90a")
+    schedule = strict_scatter.bind().schedule_for(*args, target="cuda", arch="sm_90a")
+    assert schedule.staging == "tma"
+    note = (
+        "C is stored by threads, row by row, instead of TMA: C as a view: gathered rows may lie anywhere in C"
+    )
+    assert note in made.notes
