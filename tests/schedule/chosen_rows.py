@@ -135,14 +135,23 @@ KERNELS = {
 INTEGERS = ("i32", "i64", "u8", "i16")
 
 
-def problem(name: str, seed: int, dtype: str) -> tuple[Arrays, Arrays]:
+EXTENTS = (1, 3, 17, 33, 40, 70)
+
+
+def problem(name: str, seed: int, dtype: str, extents: tuple[int, ...] = EXTENTS) -> tuple[Arrays, Arrays]:
     """Random arrays of a kernel, and what is stored before: odd sizes, strides and gaps full of 99.
+
+    Args:
+        name: name of the kernel.
+        seed: seed of everything that is random.
+        dtype: dtype of numbers.
+        extents: extents of dimensions, of which one is drawn for each.
 
     Returns:
         The arrays by parameter, and the buffers around the stored ones.
     """
     draw = np.random.default_rng(seed)
-    sizes = {dim: int(draw.choice([1, 3, 17, 33, 40, 70])) for dim in "TNKMVB"}
+    sizes = {dim: int(draw.choice(extents)) for dim in "TNKMVB"}
     sizes |= {"E": int(draw.integers(1, 5)), "G": -(-sizes["K"] // 32)}
     made: Arrays = {}
     buffers: Arrays = {}

@@ -10,7 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright.checking.flows import compare_flow
 
-from .chosen_rows import KERNELS, added, check, gathered, grouped, plain, problem, scattered
+from .chosen_rows import KERNELS, added, check, gated, gathered, grouped, plain, problem, scattered
 from .forms import FORMS
 
 DTYPES = ("f32", "f16", "bf16")
@@ -212,3 +212,13 @@ def test_scattered_rows_are_stored_by_threads() -> None:
         "C is stored by threads, row by row, instead of TMA: C as a view: gathered rows may lie anywhere in C"
     )
     assert note in made.notes
+
+
+def test_warpgroups_multiply_several_products_of_gathered_rows() -> None:
+    shapes = [("bf16", (4096, 4096)), *[("bf16", (8, 14336, 4096))] * 2, ("i32", (8192,)), ("i32", (8,))]
+    args = [tw.like(*one) for one in (*shapes, ("bf16", (8192, 14336)))]
+    schedule = gated.bind().schedule_for(*args, target="cuda", arch="sm_90a")
+    assert (schedule.staging, schedule.atom.asynchronous) == ("cp_async", True)
+    narrow = [tw.like("bf16", (*one.shape[:-1], 4095)) if one.shape[-1] == 4096 else one for one in args]
+    schedule = gated.bind().schedule_for(*narrow, target="cuda", arch="sm_90a")
+    assert not schedule.atom.asynchronous

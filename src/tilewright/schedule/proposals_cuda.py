@@ -10,12 +10,13 @@ the registers allow, and rings as deep as shared memory allows.  All these propo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
+from math import inf
 
 from tilewright.schedule.estimate import COLUMN_US
-from tilewright.schedule.legality import is_carried
+from tilewright.schedule.legality import is_carried, reasons, width, with_fallback
 from tilewright.schedule.load import BARRIERS_BYTES, Load
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.plans import takes_turns
@@ -94,12 +95,30 @@ def several_products(question: Question) -> Iterator[Candidate]:
             if (made := next(filter(None, tried), None)) is not None:
                 found.append(made)
         found.sort(key=lambda one: one.estimate)
-        yield from (one for one in found if is_carried(question, one.schedule))
+        carried = [one for one in found if is_carried(question, one.schedule)]
+        yield from carried or _by_threads(question, found)
     copied = [*_copied(question)]
     legal = (one for one in copied if is_carried(question, one.schedule))
     first = next(legal, copied[0])  # if none is legal, its reasons go into the error
     yield first
     yield from legal
+
+
+def _by_threads(question: Question, found: Sequence[Candidate]) -> Iterator[Candidate]:
+    """The legal forms whose tiles threads copy in the background, if rows allow the widest copies.
+
+    Args:
+        question: a problem of several products, with an operand that bulk copies cannot load.
+        found: the forms, with bulk copies.
+    """
+    asked = question.form, question.classes, question.arch
+    sides = (question.form.spec(factor.part.operand, question.classes) for factor in question.form.factors)
+    if min(map(width, sides)) < max(question.arch.async_bytes, default=inf):
+        return
+    for one in found:
+        made = with_fallback(one.schedule, *asked)[0]
+        if made.copies_in_background and made.atom.asynchronous and not reasons(made, *asked):
+            yield replace(one, schedule=made, rule=f"{one.rule}, copied by threads")
 
 
 def _of_shape(question: Question, shape: WgmmaForm, depth: int) -> Candidate | None:
