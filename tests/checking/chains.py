@@ -19,20 +19,25 @@ from tilewright.targets.reference.residues import PRIME
 from .member import Exact, Member, spec
 
 MMA = Schedule(tw.atoms.MMA_F16, (32, 32, 32), (2, 1), 2, "cp_async", width=48, resident=True)
+GROUPS = replace(
+    MMA,
+    atom=tw.atoms.wgmma("f16", 32),
+    tile=(128, 32, 32),
+    warps=(1, 1),
+    staging="tma",
+    roles="cooperative",
+    groups=2,
+    epilogue="staged",
+)
 LOOPS = {
     "two stages": MMA,
     "64 x 16, at once": replace(MMA, tile=(64, 16, 32), warps=(4, 1), stages=1, staging="direct"),
     "depth in parts": replace(MMA, tile=(32, 16, 16), resident=False),
     "results in parts": replace(MMA, width=16),
-    "warpgroups": replace(
-        MMA,
-        atom=tw.atoms.wgmma("f16", 32),
-        tile=(128, 32, 32),
-        warps=(1, 1),
-        staging="tma",
-        roles="cooperative",
-        groups=2,
-        epilogue="staged",
+    "warpgroups": GROUPS,
+    "persistent warpgroups": replace(GROUPS, blocks=2, epilogue="overlapped"),
+    "bands": replace(
+        GROUPS, tile=(64, 16, 32), atom=tw.atoms.wgmma("f16", 16), groups=1, blocks=3, group_n=1
     ),
 }
 """Schedules of loops that carry a state."""

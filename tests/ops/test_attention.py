@@ -12,10 +12,16 @@ import pytest
 import tilewright as tw
 from tilewright.checking.references import attention_room
 from tilewright.ops.attending import by_warpgroups
-from tilewright.ops.attending.choice import ITEM, AttentionQuestion, against_warpgroups, band, chosen
+from tilewright.ops.attending.choice import (
+    ITEM,
+    AttentionQuestion,
+    against_warpgroups,
+    band,
+    chosen,
+    longest,
+)
 from tilewright.ops.attending.flow import Scores
 from tilewright.ops.attending.flow import attention as flow_of_attention
-from tilewright.ops.attending.items import longest
 from tilewright.ops.attending.problem import shares_rows
 from tilewright.ops.attending.softmax import BySoftmax
 from tilewright.ops.attending.tiles import WarpgroupTiles, for_warpgroups

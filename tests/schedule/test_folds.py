@@ -51,6 +51,13 @@ SCHEDULES = {
     ),
     "warpgroups": GROUPS,
     "one warpgroup, three stages": replace(GROUPS, tile=(64, 32, 32), groups=1, stages=3),
+    "persistent warpgroups": replace(GROUPS, blocks=2, epilogue="overlapped"),
+    "three persistent warpgroups": replace(
+        GROUPS, tile=(192, 32, 32), groups=3, registers=160, blocks=3, stages=3
+    ),
+    "bands of persistent warpgroups": replace(
+        GROUPS, tile=(64, 32, 32), groups=1, blocks=2, group_n=2, epilogue="overlapped"
+    ),
     "multiply-adds": FMA,
     "multiply-adds, three stages": replace(FMA, staging="cp_async", stages=3),
 }
@@ -172,7 +179,10 @@ def test_no_steps_leave_the_start() -> None:
 SHIFTS = [(0, 1000), (0, 20), (40, 30), (-20, 7), (60, 0), (500, 1000), (-500, 3)]
 
 
-@pytest.mark.parametrize("way", ["direct", "two stages", "warpgroups"])
+@pytest.mark.parametrize(
+    "way",
+    ["direct", "two stages", "warpgroups", "persistent warpgroups", "bands of persistent warpgroups"],
+)
 @pytest.mark.parametrize(("shift", "window"), SHIFTS)
 def test_steps_that_a_mask_hides_are_left_out(shift: int, window: int, way: str) -> None:
     """Keys that no row of a tile sees are infinite, and nobody reads them."""
@@ -190,7 +200,7 @@ def test_steps_that_a_mask_hides_are_left_out(shift: int, window: int, way: str)
     k[: begin // run * run] = k[(end // run + 1) * run :] = np.inf
     v[: begin // run * run] = v[(end // run + 1) * run :] = np.nan
     kernel = windowed.bind(schedule=SCHEDULES[way])
-    for target in ("reference", "cpu")[: 1 if way == "warpgroups" else 2]:
+    for target in ("reference", "cpu")[: 1 if SCHEDULES[way].by_bulk else 2]:
         out = np.full((m, 40), np.nan, np.float16)
         assert kernel(q, k, v, out, 0.25, shift, window, target=target).target == target
         assert (np.abs(out - right) <= room).all()
@@ -401,6 +411,55 @@ def test_warpgroups_compute_as_the_explicit_kernel_does(columns: tuple[int, int]
             assert made.source.count(part) == other.source.count(part)
 
 
+@pytest.mark.in_turns(4)
+@pytest.mark.parametrize("epilogue", ["staged", "overlapped"])
+@pytest.mark.parametrize(("blocks", "band"), [(1, 0), (1, 1), (3, 2), (5, 3), (100, 2)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_persistent_blocks_take_every_tile_once(causal: bool, blocks: int, band: int, epilogue: Any) -> None:
+    """Rings, and the memory of the queries, go on from tile to tile; rows without keys are 0."""
+    rng, diagonal = np.random.default_rng(blocks), -70
+    q, k, v = (rng.standard_normal((2, 3, n, 16)).astype(np.float16) for n in (150, 40, 40))
+    out, lse = np.full((2, 3, 1, 150, 16), np.nan, np.float16), np.full((2, 3, 1, 150), np.nan, np.float32)
+    between, exponent = BySoftmax.of(0.25)
+    schedule = replace(
+        GROUPS, tile=(64, 32, 16), groups=1, width=16, blocks=blocks, group_n=band, epilogue=epilogue
+    )
+    kernel = flow.attention.bind(
+        scores=flow.Scores(causal), between=between, with_lse=True, schedule=schedule
+    )
+    done = kernel(q[:, :, None], k, v, out, lse, exponent, diagonal, target="reference")
+    assert done.target == "reference"
+    seen = np.arange(40) <= np.arange(150)[:, None] + diagonal if causal else np.ones((150, 40), bool)
+    scores = np.where(seen, 0.25 * q.astype(np.float64) @ k.astype(np.float64).swapaxes(2, 3), -np.inf)
+    right = np.logaddexp.reduce(scores, axis=3)
+    weights = np.exp(scores - np.where(right == -np.inf, 0, right)[..., None])
+    room = 2.0**-9 * (weights @ np.abs(v.astype(np.float64))) + 1e-6
+    assert (np.abs(out[:, :, 0] - weights @ v.astype(np.float64)) <= room).all()
+    np.testing.assert_allclose(lse[:, :, 0], right, atol=1e-4)
+
+
+def test_what_is_proposed_for_warpgroups() -> None:
+    """A block for each processor; bands with a mask; three groups if registers and rows allow it."""
+
+    def proposed(columns: int, rows: int, *, causal: bool) -> Schedule:
+        shapes = ((4, 16, 1, rows, columns), *((4, 16, rows, columns),) * 2, (4, 16, 1, rows, columns))
+        arrays = [*(tw.like("bf16", shape) for shape in shapes), tw.like("f32", (4, 16, 1, rows))]
+        words = {"between": BySoftmax.of(0.1)[0], "with_lse": False, "scores": flow.Scores(causal)}
+        found = flow.attention.bind(**words).schedule_for(*arrays, 0.1, 0, target="cuda", arch="sm_90a")
+        assert isinstance(found, Schedule)
+        return found
+
+    def fields(one: Schedule) -> tuple[Any, ...]:
+        return one.tile, one.groups, one.registers, one.group_n, one.epilogue
+
+    assert fields(proposed(64, 4096, causal=False)) == ((192, 128, 64), 3, 160, 0, "overlapped")
+    assert fields(proposed(64, 1024, causal=False)) == ((128, 128, 64), 2, 232, 0, "overlapped")
+    assert fields(proposed(64, 4096, causal=True)) == ((128, 128, 64), 2, 232, 32, "overlapped")
+    assert fields(proposed(128, 16384, causal=True)) == ((128, 128, 128), 2, 232, 4, "overlapped")
+    assert fields(proposed(256, 4096, causal=False)) == ((128, 80, 256), 2, 232, 0, "staged")
+    assert {proposed(columns, 2048, causal=True).blocks for columns in (64, 96, 256)} == {132}
+
+
 def test_the_checker_has_no_findings_and_finds_a_missing_barrier() -> None:
     case = dict(cases(8))["attention, f2, 24, 40"]
     for way in ("direct", "two stages", "depth in parts, two stages"):
@@ -441,6 +500,26 @@ def test_an_illegal_schedule_is_refused_with_the_nearest_legal_choice(
     with pytest.raises(tw.ScheduleError, match=f"(?s){why}.*{near}") as caught:
         chain.bind(schedule=schedule).compile(**ARRAYS, target="cuda", arch="sm_80")
     assert "test_folds" in str(caught.value) or "folding.py" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "why", "near"),
+    [
+        (replace(GROUPS, group_n=4), "group_n=4 with blocks=0", "group_n=0, or blocks=132"),
+        (
+            replace(GROUPS, groups=3, tile=(192, 32, 32)),
+            "3 groups with 232 registers for each thread",
+            "registers=160",
+        ),
+        (replace(GROUPS, epilogue="direct"), 'epilogue="direct"', 'epilogue="staged" or "overlapped"'),
+        (replace(GROUPS, split_k=3), "split_k=3 with warpgroups; schedules without bulk", "split_k=1"),
+    ],
+    ids=str,
+)
+def test_an_illegal_schedule_of_warpgroups_is_refused(schedule: Schedule, why: str, near: str) -> None:
+    case = dict(cases(3))["attention, f2, 24, 40"]
+    with pytest.raises(tw.ScheduleError, match=f"(?s){why}.*{near}"):
+        case.kernel.bind(schedule=schedule)(**case.arguments(), target="reference")
 
 
 def test_the_nearest_choices_are_legal() -> None:

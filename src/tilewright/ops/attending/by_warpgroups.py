@@ -32,10 +32,10 @@ from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import redistribute
 from tilewright.lang.transaction_barriers import arrive, mbarrier, wait
-from tilewright.ops.attending.items import Item, Items
 from tilewright.ops.attending.softmax import BySoftmax, Softmax
 from tilewright.ops.attending.tiles import PANEL, ByActivation, WarpgroupTiles
 from tilewright.runtime.kernel import kernel
+from tilewright.schedule.folds.items import Item, Items
 from tilewright.targets.atoms import wgmma
 
 PARAMETERS: dict[str, Any] = {
@@ -134,11 +134,8 @@ class _Block:
         self.L, self.exponent, self.between, self.tiles = L, exponent, between, tiles
         self.diagonal: Index | None = None if masked is None else masked[0]
         self.rows = tiles.groups * ROWS
-        self.items = Items(
-            (Q.shape[0], Q.shape[1], ceil_div(Q.shape[2], self.rows)),
-            blocks,
-            None if masked is None else masked[1],
-        )
+        band = None if masked is None else masked[1]
+        self.items = Items(Q.shape[:2], ceil_div(Q.shape[2], self.rows), blocks, band)
         self.ratio = derived(Q.shape[1] // maximum(K.shape[1], 1))
         deep, wide = (-(-columns // PANEL) for columns in (tiles.depth, tiles.width))
         kind, groups, stages, keys = Q.dtype, tiles.groups, tiles.stages, tiles.keys
@@ -172,7 +169,7 @@ class _Block:
         loaded, keys = var(0), self.tiles.keys
         rings = ((self.sK, self.full_k, self.empty_k), (self.sV, self.full_v, self.empty_v))
         for item in self.items.all():
-            b, g = item.batch, let(item.head // self.ratio)
+            b, g = item.batch[0], let(item.batch[1] // self.ratio)
             count = self.count(item)
             # Stages of keys and values become free before the queries' buffer, which the last product with
             # keys reads, or from which the last results are stored.
@@ -204,7 +201,7 @@ class _Block:
             arrive(full, expect_bytes=_bytes(self.sQ, (self.deep, ROWS, PANEL)) if needed else 0)
             for p in unroll(self.deep if needed else 0):
                 at = (item.tile * self.tiles.groups + group, p)
-                tma_load(self.Q[item.batch, item.head].tile((ROWS, PANEL), at), self.sQ[group, p], full)
+                tma_load(self.Q[item.batch].tile((ROWS, PANEL), at), self.sQ[group, p], full)
 
     def place(self, before: MutableIndex, j: Index) -> tuple[Index, Index]:
         """Stage and parity of an item's j-th key tile; ``before`` counts earlier tiles, see `advance`."""
@@ -347,12 +344,12 @@ class _Rows:
         tw.copy(self.state.averages(self.acc), _columns(held, block.tiles.width))
         fence_async()
         role_barrier(1 + self.g, threads=32 * WARPS)
-        at, tile = self.first // ROWS, block.O[item.batch, item.head]
+        at, tile = self.first // ROWS, block.O[item.batch]
         for p in unroll(block.wide):
             tma_store(held[p], tile.tile((ROWS, PANEL), (at, p)))
         bulk_commit()
         if block.L is not None and isinstance(self.state, Softmax):
-            tw.copy(self.state.log_sum_exp(), block.L[item.batch, item.head].tile((ROWS, 1), (at, 0)))
+            tw.copy(self.state.log_sum_exp(), block.L[item.batch].tile((ROWS, 1), (at, 0)))
         if not block.tiles.own_output:
             bulk_wait(0)
             arrive(block.empty_q[self.g], each="warp")

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tilewright.arch import REFERENCE, Arch
 from tilewright.dtypes import bf16, f16
 from tilewright.errors import LaunchError
 from tilewright.ops.attending import by_warpgroups, flow
 from tilewright.ops.attending.by_warpgroups import ROWS
-from tilewright.ops.attending.items import longest
 from tilewright.ops.attending.softmax import BySoftmax
 from tilewright.ops.attending.tiles import ByActivation, WarpgroupTiles, for_warpgroups
 from tilewright.runtime.arrays import ArrayInfo
@@ -254,3 +254,24 @@ def band(question: AttentionQuestion, tiles: WarpgroupTiles, blocks: int) -> int
     widths = range(most, max(most - WIDTHS, most // 2, 1) - 1, -1)
     longest_of = {width: longest(lengths, heads, width, blocks) for width in widths}
     return min(width for width, found in longest_of.items() if found <= AS_EVEN * min(longest_of.values()))
+
+
+def longest(lengths: npt.NDArray[Any], heads: int, band: int, blocks: int) -> float:
+    """Return the time of the slowest block with a causal mask.
+
+    Args:
+        lengths: time of each tile of a head, in order.
+        heads: number of heads in all batches.
+        band: number of heads in a band; the order of tiles is that of `Items`.
+        blocks: number of blocks that run at the same time.
+    """
+    tiles = len(lengths)
+    drawing = max(min(heads * tiles, blocks), 1)
+    load = np.zeros(drawing)
+    for number, first in enumerate(range(0, heads, band)):
+        beside = min(heads - first, band)
+        within = np.arange(beside * tiles)
+        turn, drawn = within // drawing, within % drawing
+        block = np.where((number + turn) % 2, drawing - 1 - drawn, drawn)
+        np.add.at(load, block, lengths[tiles - 1 - within // beside])
+    return float(load.max())

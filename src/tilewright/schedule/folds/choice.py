@@ -249,7 +249,7 @@ def proposals(
         processors: its processors; 0: unknown, and no loop is split.
     """
     extents = form.extents(shapes)
-    bulk = groups.proposal(form, extents, arch)
+    bulk = groups.proposal(form, extents, arch, processors)
     if bulk is not None and next(in_parts(bulk, form, extents, arch, processors), None) is None:
         yield bulk  # enough tiles for the machine
     columns = 0 if form.e is None else min(extents[form.e], MOST_COVERED if form.covered else MOST_WIDTH)

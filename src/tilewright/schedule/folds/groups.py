@@ -3,12 +3,17 @@
 Each warpgroup has 64 rows.  It issues the product with the next tiles of the loop together with the product
 that its last weights wait for, and computes new values while the second one runs.  Operands of a step come in
 two rings, whose tiles are released as soon as their product is complete.
+
+Blocks of a persistent grid (``blocks``) take one tile of rows after the other, in the order of `Items`.  The
+operands of the next tile are loaded while the last product of this tile runs.  Under an ``"overlapped"``
+epilogue results have memory of their own, so that the next rows are loaded while results are stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
+from math import prod
 from typing import Any
 
 from tilewright.arch import Arch
@@ -26,12 +31,12 @@ from tilewright.lang.asynchrony import (
     tma_load,
     tma_store,
 )
-from tilewright.lang.control import let, unroll
+from tilewright.lang.control import let, unroll, var, when
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import require
 from tilewright.lang.roles import role, role_barrier
-from tilewright.lang.scalars import Index, Scalar
+from tilewright.lang.scalars import Index, Scalar, ceil_div, maximum, minimum
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.transaction_barriers import arrive, mbarrier, wait
@@ -39,6 +44,8 @@ from tilewright.schedule.bulk_views import against_array, against_store
 from tilewright.schedule.facts import Reasons
 from tilewright.schedule.folds.block import FoldBlock, StepPlace
 from tilewright.schedule.folds.form import FoldForm, transposed
+from tilewright.schedule.folds.items import Items
+from tilewright.schedule.folds.masks import masks_of
 from tilewright.schedule.folds.values import TileValues
 from tilewright.schedule.form import array
 from tilewright.schedule.pipeline import LoopStep, Verb, main_loop
@@ -53,7 +60,16 @@ PANEL = 64
 """Columns of one bulk copy: rows of 128 bytes."""
 
 FEW = 40
-"""Registers of a thread of the warp that copies."""
+"""Registers of a thread of the warp that copies, at most."""
+
+OF_LANES = 512
+"""Registers of all threads of a multiprocessor with the same lane in their warpgroups."""
+
+LEAST = 24
+"""Registers of a thread, at least."""
+
+ENDINGS = ("staged", "overlapped")
+"""Epilogues: results leave through the memory of the queries, or through memory of their own."""
 
 
 class GroupRing:
@@ -94,9 +110,9 @@ class GroupRing:
         """A tile as (rows, columns)."""
         return columns_of(self.held[stage], self.columns)
 
-    def place(self, step: Index) -> tuple[Index, Index]:
-        """The stage of a step, counted from the first step of the loop, and the parity of its turn."""
-        return let(step % self.stages), let(step // self.stages % 2)
+    def place(self, number: Index) -> tuple[Index, Index]:
+        """The stage of a step, counted from the first step of the block, and the parity of its turn."""
+        return let(number % self.stages), let(number // self.stages % 2)
 
 
 def columns_of(panels: Tensor, columns: int) -> Tensor:
@@ -105,11 +121,59 @@ def columns_of(panels: Tensor, columns: int) -> Tensor:
     return whole if whole.shape[1] == columns else whole.tile((whole.shape[0], columns), (0, 0))
 
 
+@dataclass(frozen=True)
+class RowTile:
+    """One tile of rows of a block.
+
+    Args:
+        parity: parity of the number of tiles that the block has taken before.
+        before: number of steps before the tile, modulo two turns of the rings.
+        tile: its number along the rows.
+        begin: its first step.
+        count: number of its steps.
+    """
+
+    parity: Index
+    before: Index
+    tile: Index
+    begin: Index
+    count: Index
+
+
 class GroupBlock(FoldBlock):
     """The work of one block of a warp that copies and of warpgroups that compute."""
 
-    begin: Index = 0
-    """The first step of the loop."""
+    items: Items | None = None
+    """The tiles of rows of the block; None: it has one, whose place is known."""
+
+    def _number(self) -> dict[Span, Index]:
+        """Return the index of the block's tile along each span; of a persistent block, none yet."""
+        form, schedule = self.form, self.schedule
+        if not schedule.blocks:
+            return super()._number()
+        assert form.e is not None, "the result has columns"
+        tiles = ceil_div(self.place.integer(form.m.extent), schedule.tile[0])
+        leading = [self.place.integer(span.extent) for span in form.batch]
+        band: Index | None = None
+        if schedule.group_n:  # bands of equal width
+            heads = maximum(prod(leading, start=1), 1)
+            band = ceil_div(heads, ceil_div(heads, schedule.group_n))
+        self.items = Items(leading, tiles, schedule.blocks, band)
+        return {form.e: 0}
+
+    def turns(self) -> Iterator[RowTile]:
+        """The block's tiles, one after the other, each with its steps."""
+        if self.items is None:
+            yield RowTile(0, 0, self.at[self.form.m], *self.steps())
+            return
+        done, twice = var(0), 2 * self.schedule.stages
+        for item in self.items.all():
+            self.at.update(zip(self.form.batch, item.batch, strict=True))
+            self.at[self.form.m] = item.tile
+            before = let(maximum(minimum(done.get(), twice - 1), 0))
+            begin, count = self.steps()
+            yield RowTile(item.parity, before, item.tile, begin, count)
+            done.set((before + count) % twice)  # after two turns of a ring, stages and parities repeat
 
     def multiply(self, columns: int) -> TiledMma:
         """The multiplication of the tiles of one group with these columns."""
@@ -133,33 +197,63 @@ class GroupBlock(FoldBlock):
             self.late = GroupRing(self, mixture.b, schedule.stages, groups * WARPS)
             wide = -(-schedule.width // PANEL)
             self.out = self.rows.held
-            if wide > int(self.out.shape[1]):  # results are wider than the operand that they replace
+            self.apart = schedule.epilogue == "overlapped" or wide > int(self.out.shape[1])
+            if self.apart:
                 shape = (groups, wide, ROWS, PANEL)
                 self.out = tw.shared(shape, form.element, swizzle=128, name="sOut")
             self.lengths[form.m] = schedule.tile[0]
-            self.begin, count = self.steps()
             tw.barrier()
-        block = self.at[form.m]
-        with made_by("roles"), role(warps=WARPS, registers=FEW), role(warps=1):
+        few = min(FEW, OF_LANES - groups * schedule.registers) if schedule.registers else None
+        with made_by("roles"), role(warps=WARPS, registers=few), role(warps=1):
+            for loaded in self.turns():
+                self._load(loaded)
+        with (
+            made_by("roles"),
+            role(warps=WARPS, groups=groups, registers=schedule.registers or None) as own,
+        ):
+            for turn in self.turns():
+                self._compute(own, turn)
+            if self.apart:
+                bulk_wait(0)
+
+    def _load(self, turn: RowTile) -> None:
+        """Copy the operands of a tile of rows.
+
+        Stages of the rings become free before the memory of the rows, which the last product of the previous
+        tile reads, or from which results are stored: rows come after the first tile that waits less.
+        """
+        groups = self.schedule.groups
+
+        def load(ring: GroupRing) -> Verb:
+            def load(step: LoopStep) -> None:
+                stage, parity = ring.place(turn.before + step.index)
+                wait(ring.empty[stage], 1 - parity)
+                ring.load(stage, step.index + turn.begin)
+
+            return Verb("load", 0, load)
+
+        def load_rows() -> None:
             for g in unroll(groups):
-                self.rows.load(g, block * groups + g)
-            main_loop([self._loading(one) for one in (self.ring, self.late)], count)
+                if self.items is not None:
+                    wait(self.rows.empty[g], 1 - turn.parity)
+                self.rows.load(g, turn.tile * groups + g)
+
+        def load_first(step: LoopStep) -> None:
+            with when(step.index == 0):
+                load_rows()
+
+        verbs = [load(self.ring), load(self.late)]
+        verbs.insert(1 if self.apart else 2, Verb("load", 0, load_first))
+        main_loop(verbs, turn.count)
+        if isinstance(turn.count, Scalar):
+            with when(turn.count == 0):
+                load_rows()
+
+    def _compute(self, g: Index, turn: RowTile) -> None:
+        """Compute the rows of one group in a tile."""
+        form, count = self.form, turn.count
         self.lengths[form.m] = ROWS
-        with made_by("roles"), role(warps=WARPS, groups=groups, registers=schedule.registers) as own:
-            self.at[form.m] = let(block * groups + own)
-            self._compute(own, count)
-
-    def _loading(self, ring: GroupRing) -> Verb:
-        def load(step: LoopStep) -> None:
-            stage, parity = ring.place(step.index)
-            wait(ring.empty[stage], 1 - parity)
-            ring.load(stage, step.index + self.begin)
-
-        return Verb("load", 0, load)
-
-    def _compute(self, g: Index, count: Index) -> None:
-        """Compute the rows of one group."""
-        form = self.form
+        self.at[form.m] = let(turn.tile * self.schedule.groups + g)
         [score], [mixture] = form.scores, form.mixtures
         number, rest = next(
             (at, self.added(step)[0])
@@ -180,21 +274,21 @@ class GroupBlock(FoldBlock):
         )
 
         def multiply_first(step: LoopStep) -> None:
-            stage, parity = self.ring.place(step.index)
+            stage, parity = self.ring.place(turn.before + step.index)
             wait(self.ring.full[stage], parity)
             mma_fence()
             mma_async(self.rows.tile(g), self.ring.tile(stage), scores, self.tiled[form.n], fresh=True)
             mma_commit()
 
         def multiply_late(step: LoopStep) -> None:
-            stage, parity = self.late.place(step.index)
+            stage, parity = self.late.place(turn.before + step.index)
             wait(self.late.full[stage], parity)
             mma_fence()
             mma_async(weights, self.late.tile(stage).permute(1, 0), cells[number], self.mixing)
             mma_commit()
 
         def release(ring: GroupRing, step: LoopStep) -> None:
-            arrive(ring.empty[ring.place(step.index)[0]], each="warp")
+            arrive(ring.empty[ring.place(turn.before + step.index)[0]], each="warp")
 
         def retire_first(step: LoopStep) -> None:
             # In the first turn no other product is under way.
@@ -209,7 +303,7 @@ class GroupBlock(FoldBlock):
             """Compute everything that does not depend on the product under way."""
             known: dict[int, Any] = dict(zip(map(id, form.fold.cells), cells, strict=True))
             known[id(score)] = scores
-            values = TileValues(StepPlace(self, step.index + self.begin), known)
+            values = TileValues(StepPlace(self, step.index + turn.begin), known)
             late = form.fold.cells[number]
             made = [values.value(new) if at != number else None for at, new in enumerate(form.fold.steps)]
             for node in _without(rest, late):
@@ -227,11 +321,16 @@ class GroupBlock(FoldBlock):
                 cells[number].assign(values.repeated(values.value(rest), cell.axes, cell.dtype))
             weights.assign(self.left(mixture, values))
 
+        def release_rows() -> None:
+            """All products with these rows are complete, and results are stored from another place."""
+            if self.items is not None and self.apart:
+                arrive(self.rows.empty[g], each="warp")
+
         own = count
-        if self.hiding and self.schedule.groups > 1:
+        if self.hiding and self.schedule.tile[1] < self.schedule.tile[0] != ROWS:
             begin, own = self.steps()  # of the rows of this group
-            own = let(begin + own - self.begin) if isinstance(begin, Scalar) else own
-        wait(self.rows.full[g], 0)
+            own = let(begin + own - turn.begin) if isinstance(begin, Scalar) else own
+        wait(self.rows.full[g], turn.parity)
         verbs = [
             Verb("multiply", 0, multiply_first),
             Verb("multiply", -1, multiply_late),
@@ -240,21 +339,27 @@ class GroupBlock(FoldBlock):
             Verb("retire", -1, retire_late),
             Verb("scale", 0, rescale),
         ]
-        main_loop(verbs, own, peeled=True)
+        main_loop(verbs, own, issued=release_rows, peeled=True)
         if own is not count:
             for step in traced_range(own, count):  # tiles that only other groups see
                 for ring in (self.ring, self.late):
-                    stage, parity = ring.place(step)
+                    stage, parity = ring.place(turn.before + step)
                     wait(ring.full[stage], parity)
                     arrive(ring.empty[stage], each="warp")
         done = TileValues(self.place, {key: cells[at] for key, at in form.results.items()})
         stores = sorted(form.flow.stores, key=lambda one: not self._is_bulk(one))
-        for store in stores:
+        for number, store in enumerate(stores):
             if self._is_bulk(store):
+                if number or (self.items is not None and self.apart):
+                    bulk_wait(0)  # earlier stores have read the memory
                 self._store(store, done, g)
             else:
                 self.store_one(store, done)
-        bulk_wait(0)
+        if not self.apart:
+            bulk_wait(0)
+            if self.items is not None:
+                arrive(self.rows.empty[g], each="warp")
+        self.lengths[form.m] = self.schedule.tile[0]
 
     def _is_bulk(self, store: Store) -> bool:
         """Whether a result leaves through shared memory by bulk copies."""
@@ -262,7 +367,7 @@ class GroupBlock(FoldBlock):
         return spans == [self.form.m, self.form.e] and store.operand.dtype == self.form.element
 
     def _store(self, store: Store, values: TileValues, g: Index) -> None:
-        """Store a result by bulk copies, through the memory of the group's rows."""
+        """Store a result by bulk copies, through shared memory of the group."""
         held = self.out[g]
         with made_by("epilogue", store):
             made = values.repeated(values.value(store.value), (self.form.m, self.form.e), store.value.dtype)
@@ -297,6 +402,8 @@ FIELDS = (
     "staging",
     "roles",
     "groups",
+    "blocks",
+    "group_n",
     "registers",
     "width",
     "resident",
@@ -310,41 +417,99 @@ SUMS = 188
 MOST_RUN = 128
 """Elements of the loop in one step, at most."""
 
+REGISTERS = {1: 232, 2: 232, 3: 160}
+"""Groups -> registers of a thread that computes."""
+
+OTHERS = 32
+"""Registers of a thread for addresses and the state, if a step has no tiles but those of its products."""
+
+MOST_BAND = 64
+"""Batch items of a band, at most: more have long and short tiles enough for all processors."""
+
 BARRIER_BYTES = 256
 """Bytes of shared memory for transaction barriers."""
 
 
-def proposal(form: FoldForm, extents: Mapping[Span, int], arch: Arch) -> Schedule | None:
-    """The schedule that the rules propose; None for another form of loop."""
+CACHE_SHARE = 0.7
+"""Fraction of the L2 cache that the operands of the loop may fill, of all batch items of a band."""
+
+CACHE_BYTES = 40e6
+"""Assumed L2 cache of an unknown machine, in bytes."""
+
+OVERHANG = 1.05
+"""Rows of the tiles of three groups over those of two, at most: three pay if few rows are missing."""
+
+
+def proposal(form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: int = 0) -> Schedule | None:
+    """The schedule that the rules propose; None for another form of loop.
+
+    Args:
+        form: the form.
+        extents: the extent of every span.
+        arch: the machine.
+        processors: its processors, each of which runs one block; 0: unknown, and each tile has a block.
+    """
     if "wgmma" not in arch.features or next(against_form(form), None) is not None:
         return None
     assert form.depth is not None
     assert form.e is not None
+    rows = extents[form.m]
     depth, width = (max(-(-extents[span] // 16) * 16, 16) for span in (form.depth, form.e))
     run = min(int((SUMS - width / 2) / 0.75) // 16 * 16, MOST_RUN)
     if run < 16 or depth > 256:
         return None
-    groups = 1 if extents[form.m] <= ROWS else 2
-    tile = (ROWS * groups, run, depth)
+    groups = 1 if rows <= ROWS else 2
+    by_two, by_three = (-(-rows // side) * side for side in (2 * ROWS, 3 * ROWS))
+    is_small = depth <= PANEL and run * 0.75 + width / 2 <= REGISTERS[3] - OTHERS and not _has_tiles(form)
+    if groups == 2 and is_small and by_three <= OVERHANG * by_two:
+        groups = 3
     made = Schedule(
         wgmma(form.element, run),
-        tile,
+        (ROWS * groups, run, depth),
         stages=2,
         staging="tma",
         roles="cooperative",
         groups=groups,
+        blocks=processors,
+        group_n=band(form, extents, arch) if processors and masks_of(form) else 0,
+        registers=REGISTERS[groups],
         width=width,
         resident=True,
-        epilogue="staged",
     )
-    return made if shared_bytes(made) <= arch.shared_bytes else None
+    ways = [replace(made, epilogue=epilogue) for epilogue in reversed(ENDINGS[: 1 + bool(processors)])]
+    return next((one for one in ways if shared_bytes(one) <= arch.shared_bytes), None)
+
+
+def _has_tiles(form: FoldForm) -> bool:
+    """Whether a step has tiles in registers besides its products and what is computed from them."""
+    sides = [side for one in form.scores for side in (one.a, one.b)] + [one.b for one in form.mixtures]
+    copied = {id(node) for side in sides for node in walk(side)}
+    found = (node for node in form.inside() if isinstance(node, ArrayPart) and form.n in node.axes)
+    return bool(masks_of(form)) or any(id(node) not in copied for node in found)
+
+
+def band(form: FoldForm, extents: Mapping[Span, int], arch: Arch) -> int:
+    """Number of batch items of a band of tiles: a power of 2, so that few kernels serve growing arrays.
+
+    The operands that the loops of these items copy fit the cache.  Items that share them count once.
+    """
+    assert form.depth is not None
+    assert form.e is not None
+    part, _ = transposed(form.scores[0].b)
+    assert isinstance(part, ArrayPart), "bulk copies decode nothing"
+    boards = arch.rates.boards if arch.rates else ()
+    cache = CACHE_SHARE * (boards[0].l2_mbytes * 1e6 if boards else CACHE_BYTES)
+    of_item = extents[form.n] * (extents[form.depth] + extents[form.e]) * form.element.bytes
+    shared = prod(extents[span] for span in form.batch if span not in part.at)
+    at_once = max(int(cache // max(of_item, 1)), 1) * max(shared, 1)
+    return min(1 << (at_once.bit_length() - 1), MOST_BAND)
 
 
 def shared_bytes(schedule: Schedule) -> int:
     """Bytes of shared memory, for elements of 2 bytes."""
     rows, run, depth = schedule.tile
     deep, wide = (-(-columns // PANEL) * PANEL for columns in (depth, schedule.width))
-    held = rows * (deep + wide if wide > deep else deep)
+    held = rows * (deep + wide if wide > deep or schedule.epilogue == "overlapped" else deep)
     return 2 * (held + schedule.stages * run * (deep + wide)) + BARRIER_BYTES
 
 
@@ -414,10 +579,17 @@ def reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec],
     if schedule.is_split:
         text = f"split_k={schedule.spelled('split_k')} with warpgroups; schedules without bulk copies split"
         yield "split_k", text, "split_k=1", step
-    for field, wanted in (("roles", "cooperative"), ("epilogue", "staged"), ("resident", True)):
-        if getattr(schedule, field) != wanted:
-            spelled = f'"{wanted}"' if isinstance(wanted, str) else repr(wanted)
-            yield field, f"{field}={schedule.spelled(field)} with warpgroups", f"{field}={spelled}", step
+    for field, wanted in (("roles", ("cooperative",)), ("epilogue", ENDINGS), ("resident", (True,))):
+        if getattr(schedule, field) not in wanted:
+            legal = " or ".join(f'"{one}"' if isinstance(one, str) else repr(one) for one in wanted)
+            yield field, f"{field}={schedule.spelled(field)} with warpgroups", f"{field}={legal}", step
+    if schedule.group_n and not schedule.blocks:
+        text = f"group_n={schedule.group_n} with blocks=0; bands order the tiles of a persistent grid"
+        yield "group_n", text, "group_n=0, or blocks=132", step
+    if schedule.registers and (OF_LANES - schedule.groups * schedule.registers < LEAST):
+        most = (OF_LANES - LEAST) // schedule.groups // 8 * 8
+        text = f"{schedule.groups} groups with {schedule.registers} registers for each thread"
+        yield "registers", text, f"registers={most}", step
     if unfit:
         return
     rows, run, depth = schedule.tile

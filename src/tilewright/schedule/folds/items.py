@@ -1,0 +1,97 @@
+"""Which tiles of rows the blocks of a persistent kernel take, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.lang.control import let, var, when
+from tilewright.lang.control import range as traced_range
+from tilewright.lang.launch import block_index, derived, require
+from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
+from tilewright.schedule.partition import unflattened
+
+MOST = (1 << 30) - 1
+"""Most tiles of one launch: GPUs divide 32-bit numbers fast."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One tile of rows of one batch item, e.g. of one head of attention.
+
+    Args:
+        parity: parity of the number of items that the block has taken before.
+        batch: its index along each leading dimension.
+        tile: its number along the rows.
+    """
+
+    parity: Index
+    batch: tuple[Index, ...]
+    tile: Index
+
+
+class Items:
+    """The tiles of rows that each block of a persistent kernel takes, in order.
+
+    Without bands, blocks take the tiles head after head, so that they read the same keys at the same time.
+    Here a head is an item of the batch.
+
+    With a causal mask, later tiles take longer.  Blocks then finish the heads of one band before those of
+    the next one; keys and values of a band fit the cache.  In a band, the last tiles of all heads come first.
+    The order of the blocks alternates from turn to turn: the block with the longest tile of one turn gets the
+    shortest of the next.  The next band begins with the other order.
+
+    Args:
+        leading: extents of the leading dimensions.
+        tiles: tiles of one head.
+        blocks: number of blocks that run at the same time.
+        band: number of heads in a band; None: no bands.
+    """
+
+    def __init__(self, leading: Sequence[Index], tiles: Index, blocks: int, band: Index | None) -> None:
+        heads: Index = prod(leading, start=1)
+        require(heads * tiles <= MOST, f"there are more than {MOST} tiles of rows")
+        self.leading = [_bounded(maximum(extent, 1)) for extent in leading]
+        self.tiles = _bounded(maximum(tiles, 1))
+        self.heads, self.total = _bounded(heads), _bounded(heads * tiles)
+        self.blocks = derived(maximum(minimum(self.total, blocks), 1))
+        self.block = block_index(self.blocks)
+        self.band = None if band is None else _bounded(maximum(minimum(band, self.heads), 1))
+
+    def all(self) -> Iterator[Item]:
+        """Yield the block's items in order."""
+        taken = var(0)
+        for head, tile in self._one_by_one() if self.band is None else self._in_bands():
+            parity = let(maximum(minimum(taken.get(), 1), 0))
+            batch = tuple(map(let, unflattened(head, self.leading))) if self.leading else ()
+            yield Item(parity, batch, tile)
+            taken.set(1 - parity)
+
+    def _one_by_one(self) -> Iterator[tuple[Index, Index]]:
+        """Yield heads and tiles, head after head."""
+        for turn in traced_range(let(ceil_div(self.total - self.block, self.blocks))):
+            number = let(minimum(turn * self.blocks + self.block, MOST))
+            yield let(number // self.tiles), let(number % self.tiles)
+
+    def _in_bands(self) -> Iterator[tuple[Index, Index]]:
+        """Yield heads and tiles, band after band, the longest tiles of each band first."""
+        assert self.band is not None, "a banded mask needs its width"
+        bands = _bounded(ceil_div(self.heads, self.band))
+        turns = _bounded(maximum(ceil_div(self.band * self.tiles, self.blocks), 1))
+        for number in traced_range(_bounded(bands * turns)):
+            band, turn = let(number // turns), let(number % turns)
+            back = (band + turn) % 2
+            drawn = maximum(self.block + back * (self.blocks - 1 - 2 * self.block), 0)
+            within = let(minimum(turn * self.blocks + drawn, MOST))
+            first = let(minimum(band * self.band, MOST))
+            beside = let(maximum(minimum(self.heads - first, self.band), 1))
+            with when(within < beside * self.tiles):
+                tile = let(maximum(self.tiles - 1 - within // beside, 0))
+                yield let(minimum(first + within % beside, MOST)), tile
+
+
+def _bounded(count: Index) -> Index:
+    """Let the host compute a count, clamped to 32 bits."""
+    made: Index = derived(minimum(count, MOST))
+    return made
