@@ -149,6 +149,7 @@ def _atoms() -> Iterator[str]:
             since = [arch for arch, known in ARCHITECTURES.items() if atom.feature in known.features]
             yield f"| `tw.atoms.{name}` | {atom.a_dtype} | {atom.c_dtype} | `{since[0]}` on |"
     yield "| `tw.atoms.fma(dtype)` | any | f32, f64, i32 | all |"
+    yield "| `tw.atoms.dots(dtype)` | floats | f32, f64 | processors |"
     for row in WGMMA:
         given = f"{row.a}" if row.a == row.b else f"{row.a} by {row.b}"
         yield f"| `tw.atoms.wgmma`, for `tw.hopper.mma_async` | {given} | {row.c} | `{row.feature}` |"

@@ -51,7 +51,7 @@ class MmaAtom:
         b: distribution of B over (n, k).
         c: distribution of C over (m, n).
         instruction: the kind of instruction, from which a target generates its text: ``"mma.sync"``,
-            ``"wgmma"``, ``"mfma"``, ``"wmma"``, ``"fma"``.
+            ``"wgmma"``, ``"mfma"``, ``"wmma"``, ``"fma"``, ``"dots"``.
         feature: the required hardware feature; empty if every target executes it.
         precision: number of multiplied fraction bits if fewer than A's dtype has (tf32: 10), else None.
         rounding: how elements lose the other bits, one of `ROUNDINGS`: earlier instructions round to nearest,

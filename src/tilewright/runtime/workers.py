@@ -31,6 +31,10 @@ from tilewright.runtime.libraries import Library
 INLINE_NS = 25_000
 """A launch that takes less time than this on one thread stays on the caller's thread."""
 
+ALONE = 4
+"""Factor of `INLINE_NS` if no other thread could share a launch. With a shortcut it holds the interpreter's
+lock meanwhile, for a fiftieth of the time after which Python's threads take turns."""
+
 _HUGE = 2 << 20
 # By default, Python would share the memory with forked children.
 _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
@@ -212,8 +216,9 @@ class Launcher:
         self._block_ns = float("inf")
 
     def is_short(self, blocks: int) -> bool:
-        """Return whether this many blocks stay on the caller's thread, by the time of the last launch."""
-        return blocks * self._block_ns <= INLINE_NS
+        """Return whether blocks are short on the caller's thread, by the time of the last launch."""
+        is_alone = blocks == 1 or settings().threads == 1
+        return blocks * self._block_ns <= INLINE_NS * (ALONE if is_alone else 1)
 
     def launch(self, arguments: int, blocks: int) -> int:
         """Run all blocks and return when they are done; any number of threads may call it at once.

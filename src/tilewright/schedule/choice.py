@@ -225,8 +225,8 @@ def _copied_by_threads(question: Question, by_bulk: Candidate) -> Iterator[Candi
 Turn: TypeAlias = tuple[tuple[bool, bool, bool], float, int, Candidate, Candidate]
 """Doubts about an estimate, the estimate, a number, a candidate, and a way to split K under it."""
 
-INSTRUCTIONS = ("wgmma", "mma", "mfma", "wmma", "fma")
-"""Instructions that multiply, the fastest first."""
+INSTRUCTIONS = ("wgmma", "mma", "mfma", "wmma", "fma", "dots")
+"""Instructions that multiply, the fastest for any number of rows first."""
 
 
 def split_candidates(question: Question) -> Iterator[Candidate]:

@@ -14,7 +14,7 @@ from tilewright.schedule.partition import share
 from tilewright.schedule.proposals_reference import tensor_core
 from tilewright.schedule.question import Candidate, Question, widened
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.atoms import fma
+from tilewright.targets.atoms import dots, fma
 from tilewright.targets.cpu.arch import micro_tile
 
 ROWS, COLUMNS, DEPTH = (48, 96, 192, 288, 384, 768), (32, 128, 256, 384, 512, 1024, 2048), 256
@@ -37,6 +37,13 @@ transposed place; and how much faster the transposed product must be to be chose
 
 FEW_IN_PLACE = {True: 2, False: 4}
 """Rows of A up to which B is read once, where it lies, by whether its columns are contiguous."""
+
+DOT_ROWS, DOT_BYTES = 12, 2048
+"""Rows of A up to which dot products along K are faster than packing B, which must be contiguous along K; and
+bytes of a row in a tile, so that a few rows of both operands fit the first-level cache."""
+
+DOTS_TOGETHER, LEAST_DOTS = (4, 4), 2
+"""Rows and columns whose dot products are computed together; and lanes of a vector, at least."""
 
 WHOLE_ROWS, WHOLE_COLUMNS = 6, 16
 """Rows and columns of the part of a tile that is multiplied at once."""
@@ -72,6 +79,7 @@ def candidates(question: Question) -> Iterator[Candidate]:
     """
     yield from _small(question)
     yield from _few_rows(question)
+    yield from _in_dots(question)
     yield from _transposed(question)
     yield from _tiles(question)
 
@@ -104,6 +112,40 @@ def _reduces(question: Question) -> bool:
     return any(isinstance(node, Reduce) for node in question.form.flow.walk())
 
 
+def _is_dense(question: Question) -> bool:
+    """Whether each element of the result is one sum of products of matrices, in whichever order of tiles."""
+    form = question.form
+    one_by_one = form.flow.grouped is None and not form.lists and not question.stores_lines
+    return one_by_one and not _reduces(question)
+
+
+def _in_dots(question: Question) -> Iterator[Candidate]:
+    """Dot products along K for few rows, or few columns, if the other operand is contiguous along K.
+
+    The sums have another order than those of tiles, so a batch-invariant product does not take them.
+    """
+    form = question.form
+    dtypes = {one.view.dtype for one in form.factors}
+    are_plain = all(one.is_plain for one in form.factors) and len(dtypes) == 1
+    are_floats = all(one.is_float and one.bits >= 16 for one in dtypes)
+    if not (
+        are_plain and are_floats and form.is_single and form.precision == "exact" and _is_dense(question)
+    ):
+        return
+    size = question.dtype.computed.bytes
+    lanes = question.arch.vector_bytes // size
+    for asked, swap in ((question, False), (question.transposed(), True)):
+        m, n, k = asked.shape
+        if m > DOT_ROWS or m > n or k < 2 * lanes or asked.majors[1] != "k" or lanes < LEAST_DOTS:
+            continue
+        atom = dots(question.dtype, DOTS_TOGETHER, lanes)
+        columns = tile_for(asked.shape, asked.processors, balanced=True)[1]
+        tile = (DOT_ROWS, columns, DOT_BYTES // size)
+        schedule = Schedule(atom, tile, staging="panels", balanced=True, swap_ab=swap)
+        time = tile_time((ROWS[0], columns), asked.shape, asked.processors, balanced=True)
+        yield Candidate(schedule, time, f"dot products along K for up to {DOT_ROWS} rows")
+
+
 def _is_in_place(question: Question) -> bool:
     """Whether micro-kernels may read operands from their arrays."""
     form = question.form
@@ -118,9 +160,8 @@ def _transposed(question: Question) -> Iterator[Candidate]:
 
     It has the same bits, because the products of an element are added in the same order.
     """
-    form, other = question.form, question.transposed()
-    is_dense = form.flow.grouped is None and not form.lists and not question.stores_lines
-    if not (_is_in_place(question) and is_dense) or _reduces(question):
+    other = question.transposed()
+    if not (_is_in_place(question) and _is_dense(question)):
         return
     lanes = max(question.arch.vector_bytes // question.dtype.bytes, 1)
     here = way_time(question.shape, question.majors, lanes, along_rows=True)

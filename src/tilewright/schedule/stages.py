@@ -12,6 +12,7 @@ from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.layout.layout import Layout
 from tilewright.schedule.needs import RING, ROW_BYTES, Buffer
+from tilewright.targets.atoms import DOTS
 from tilewright.threads.distribution import Distribution
 
 LINE_BYTES = 64
@@ -260,6 +261,8 @@ def panel_rows(atom: MmaAtom, is_a: bool, along_rows: bool) -> int:
     Elements of A are broadcast, so that A gains from panels only if it is contiguous along M.
     """
     m, n, _ = atom.shape
+    if atom.instruction == DOTS:
+        return 0
     return (m if along_rows else 0) if is_a else n
 
 

@@ -39,7 +39,11 @@ A test computes it anew.  If the rules propose other schedules, it changes, and 
 
 # ---------------------------------------------------------------- schedules as text
 
-MAKERS: dict[str, Callable[..., MmaAtom]] = {"wgmma": atoms.wgmma, "fma": atoms.fma}
+MAKERS: dict[str, Callable[..., MmaAtom]] = {
+    "wgmma": atoms.wgmma,
+    "fma": atoms.fma,
+    "dots": atoms.dots,
+}
 """The functions that make atoms."""
 
 

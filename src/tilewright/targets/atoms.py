@@ -21,7 +21,7 @@ from tilewright.namespaces import namespace
 from tilewright.targets.matrix_cores import MATRIX_CORES
 from tilewright.threads.distribution import Distribution, Mode
 
-__all__ = ["fma", "wgmma"]
+__all__ = ["dots", "fma", "wgmma"]
 
 __getattr__, __dir__ = namespace(__name__, __all__)
 
@@ -49,6 +49,9 @@ FP8_SUM_BITS = 13
 Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.5.2; Zhang et al., "SageAttention2",
 2024, section 3.2; both measured it.
 """
+
+DOTS = "dots"
+"""The instruction of dot products along K."""
 
 FP8 = (f8e4m3, f8e5m2)
 BYTES = (i8, u8)
@@ -228,6 +231,35 @@ def _fma(dtype: DType, acc: DType, lanes: tuple[int, int], each: tuple[int, ...]
     return MmaAtom(name, dtype, dtype, acc, a, b, c, "fma")
 
 
+@layouts
+def dots(dtype: DType | str, each: tuple[int, int] = (4, 4), depth: int = 16) -> MmaAtom:
+    """Return the atom of dot products along K, ``c[m, n] += sum a[m, k] * b[n, k]``, for processors.
+
+    Vectors lie along K, so that few rows of A are multiplied by columns of B that are contiguous along K as
+    fast as B is read.  A sum is added up in any order.
+
+    Args:
+        dtype: element type of A and B; sums have its accumulator type, as with `fma`.
+        each: rows and columns whose sums are computed together.
+        depth: neighbours along K whose products are added up in any order.
+
+    Raises:
+        LayoutError: integers, whose products are not added in vectors along K.
+
+    Example:
+        >>> dots(f32, (2, 4)).shape, dots("bf16").c_dtype
+        ((2, 4, 16), f32)
+    """
+    dtype = dtype_named(dtype)
+    if not dtype.is_float:
+        raise LayoutError(f"dots({dtype}): integers; nearest legal choice: fma({dtype})")
+    m, n = integers("each", each, 2, "rows and columns whose sums are computed together")
+    k, acc = integer("depth", depth), dtype.computed
+    a, b = (Distribution((rows, k), (), (Mode(k, 1, 1), Mode(rows, 0, 1))) for rows in (m, n))
+    name, sums = f"{DOTS}.{acc}.{dtype}.{m}x{n}x{k}", Distribution((m, n), (), (Mode(n, 1, 1), Mode(m, 0, 1)))
+    return MmaAtom(name, dtype, dtype, acc, a, b, sums, DOTS)
+
+
 def _lanes(
     lanes: tuple[int, int], steps: tuple[int | None, int | None], dims: tuple[int, int], paired: bool
 ) -> tuple[Mode, ...]:
@@ -375,7 +407,9 @@ def spelled(atom: MmaAtom) -> str:
         asked = [f'"{atom.a_dtype}"', str(atom.shape[1])]
         asked += [f'b_dtype="{atom.b_dtype}"'] if atom.b_dtype != atom.a_dtype else []
         return f"tw.atoms.wgmma({', '.join(asked)})"
-    m, n, _ = atom.shape
+    m, n, k = atom.shape
+    if atom.instruction == DOTS and dots(atom.a_dtype, (m, n), k) == atom:
+        return f'tw.atoms.dots("{atom.a_dtype}", each=({m}, {n}), depth={k})'
     count = atom.lanes if atom.instruction == "fma" else 0
     for lanes_m in (lanes for lanes in range(1, count + 1) if count % lanes == 0):
         lanes = (lanes_m, count // lanes_m)

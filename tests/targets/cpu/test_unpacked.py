@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,11 @@ import tilewright as tw
 from tilewright.checking.compare import compare_gemm
 from tilewright.runtime import native
 from tilewright.runtime.native import host_arch
-from tilewright.schedule.choice import candidates, choose
+from tilewright.schedule.choice import candidates, choose, split_candidates
 from tilewright.schedule.proposals_cpu import COLUMNS, ROWS
+from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.tables import read_schedule
 from tilewright.targets import cpu
 from tilewright.targets.rules import EmittedText
 
@@ -30,6 +33,20 @@ def product(A, B, C):
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[k, n]
         C[m, n] = acc
+
+
+@tw.kernel(A="M K", B="K N", C="M N")
+def summed_in_f32(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(dtype="f32")
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+        C[m, n] = acc
+
+
+def summing(dtype: tw.DType) -> Any:
+    """The product whose sums are as wide as a product of a dtype needs."""
+    return product if dtype == dtype.computed else summed_in_f32
 
 
 @tw.kernel(A="M K", B="K N", C="M N")
@@ -103,6 +120,126 @@ def tiled(A, B, C, *, tile, mma):
         tw.mma(sA, sB, acc)
         tw.barrier()
     tw.copy(acc, C.tile((tile_m, tile_n), (m, n)))
+
+
+KINDS = [tw.f32, tw.f64, tw.f16, tw.bf16]
+
+
+@pytest.mark.in_turns(4)
+@pytest.mark.parametrize("dtype", KINDS)
+def test_dot_products_read_no_element_past_an_array(
+    machine: Machine, toolchain: native.Toolchain, dtype: tw.DType
+) -> None:
+    """For every width of vectors, few and many rows, and all ends of vectors."""
+    rng, ran = np.random.default_rng(dtype.bytes), 0
+    result = tw.f64 if dtype == tw.f64 else tw.f32
+    for arch in cpu.PROCESSORS:
+        mma, kernel = tw.TiledMma(tw.atoms.dots(dtype, (12, 48)), repeats=(2, 2)), None
+        for _ in range(25):
+            m, n = int(rng.integers(1, 50)), int(rng.integers(1, 200))
+            k = int(rng.choice([1, 3, 15, 16, 17, 31, 32, 33, 47, 100, int(rng.integers(1, 200))]))
+            a, b = (between_guards(rng, shape, dtype.numpy, "n") for shape in ((m, k), (n, k)))
+            c = between_guards(rng, (m, n), result.numpy, "n")
+            if kernel is None:  # for any strides and addresses
+                kinds = [
+                    guarded((29, 37), np.dtype(one), row_step=41)
+                    for one in (dtype.numpy, dtype.numpy, result.numpy)
+                ]
+                kernel = tiled.trace(*kinds, tile=(24, 96, 32), mma=mma)
+            listing = machine(kernel, {"A": a, "B": b, "C": c}, arch=arch, toolchain=toolchain)
+            assert np.array_equal(c, a.astype(np.float64) @ b.T.astype(np.float64)), (arch, m, n, k)
+            ran += "multiply_dots" in listing.text
+    # Micro-tiles of other processors have a number of columns that is no multiple of 4.
+    assert ran >= 25 * (3 if dtype == tw.f64 else len(cpu.PROCESSORS))
+
+
+@pytest.mark.parametrize("swap_ab", [False, True])
+@pytest.mark.parametrize("dtype", KINDS)
+def test_dot_products_of_any_layout_are_products(dtype: tw.DType, swap_ab: bool) -> None:
+    """Operands that are not contiguous along K are packed, and multiplied as ever."""
+    lanes = 64 // dtype.computed.bytes
+    schedule = Schedule(
+        tw.atoms.dots(dtype, depth=lanes), (12, 128, 64), staging="panels", balanced=True, swap_ab=swap_ab
+    )
+    for layouts in ("nn", "nt", "tn", "tt"):
+        for m, n, k in (
+            (1, 1, 65),
+            (3, 7, 64),
+            (12, 32, 3),
+            (13, 33, 130),
+            (2, 160, 1),
+            (5, 301, 77),
+            (4, 64, 0),
+        ):
+            a = drawn((m, k), dtype, n, layouts[0])
+            b = drawn((k, n), dtype, k, layouts[1])
+            whole = np.full((m + 2, n + 2), np.nan, dtype.numpy)
+            out = whole[1:-1, 1:-1]
+            made = summing(dtype).bind(schedule=schedule)(a, b, out, target="cpu")
+            assert made.target == "cpu"
+            compare_gemm(a, b, out).raise_if_wrong()
+            assert np.isnan(whole.astype(np.float32)).sum() == whole.size - out.size
+            assert made.listing is not None
+            along_k = layouts[0] == "n" if swap_ab else layouts[1] == "t"
+            assert k == 0 or ("multiply_dots" in made.listing.text) == along_k, (layouts, m, n, k)
+
+
+def test_numbers_that_are_not_finite_stay_in_their_sums() -> None:
+    """The last vector of a row is read again where it begins; what was added before is added once."""
+    schedule = Schedule(tw.atoms.dots("f32"), (12, 128, 64), staging="panels", balanced=True)
+    for k in (17, 31, 40, 100):
+        a, b = np.ones((3, k), np.float32), np.ones((k, 6), np.float32, order="F")
+        a[1, k - 3] = 0
+        b[k - 16, 2] = b[k - 3, 4] = np.inf
+        out = np.empty((3, 6), np.float32)
+        made = product.bind(schedule=schedule)(a, b, out, target="cpu")
+        assert made.listing is not None
+        assert "multiply_dots" in made.listing.text
+        with np.errstate(invalid="ignore"):
+            assert np.array_equal(out, a @ b, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_few_rows_by_columns_along_k_are_dot_products(dtype: tw.DType) -> None:
+    """Not along columns, of many rows, of short K, or if rows must have their bits among others."""
+
+    def chosen(m: int, n: int, k: int, layouts: str, splitting: Splitting | None = None) -> Schedule:
+        a, b = (
+            tw.like(dtype, *shape) if one == "n" else tw.like(dtype, *shape, strides=(1, shape[0]))
+            for shape, one in zip(((m, k), (k, n)), layouts, strict=True)
+        )
+        asked = summing(dtype).bind().question(a, b, tw.like(dtype, m, n), target="cpu", arch="x86-64-v4")
+        assert asked is not None
+        if splitting is None:
+            return choose(asked)
+        return next(split_candidates(replace(asked, splitting=splitting))).schedule
+
+    for m, n, k, layouts, swap in (
+        (1, 900, 900, "nt", False),
+        (12, 900, 64, "tt", False),
+        (800, 1, 300, "nn", True),
+        (90, 7, 512, "nt", True),
+    ):
+        made = chosen(m, n, k, layouts)
+        assert (made.atom.instruction, made.swap_ab) == ("dots", swap), (m, n, k)
+        assert read_schedule(repr(made)) == made
+        assert chosen(m, n, k, layouts, Splitting(batch_invariant=True)).atom.instruction == "fma"
+    for m, n, k, layouts in (
+        (1, 900, 900, "nn"),
+        (13, 900, 900, "nt"),
+        (4, 900, 15, "nt"),
+        (800, 1, 300, "tn"),
+    ):
+        assert chosen(m, n, k, layouts).atom.instruction == "fma", (m, n, k, layouts)
+
+
+def test_gpus_do_not_execute_dot_products() -> None:
+    given = tw.like("f32", 64, 64), tw.like("f32", 64, 64), tw.like("f32", 64, 64)
+    schedule = Schedule(tw.atoms.dots("f32"), (16, 16, 16))
+    with pytest.raises(tw.TilewrightError, match=r"does not execute dots\.f32\.f32\.4x4x16"):
+        product.bind(schedule=schedule).trace(*given, target="cuda", arch="sm_90a")
+    with pytest.raises(tw.LayoutError, match=r"dots\(i8\): integers; nearest legal choice: fma\(i8\)"):
+        tw.atoms.dots("i8")
 
 
 TILES = [(17, 48, 8), (2, 24, 5), (3, 16, 40), (34, 8, 24), (22, 1008, 12), (14, 2064, 8)]

@@ -8,6 +8,7 @@ from functools import lru_cache
 from tilewright.arch import Arch
 from tilewright.dtypes import DType, i8, i32
 from tilewright.ir.mma import MmaAtom
+from tilewright.targets.atoms import DOTS
 from tilewright.threads.distribution import Distribution, Mode
 
 MOST_ROWS = 14
@@ -126,7 +127,7 @@ def micro_atom(tile: MicroTile, compute: DType, multiplied: MmaAtom) -> MmaAtom:
         Distribution((rows, 1), (), (Mode(rows, 0, 1),)),
         Distribution((columns, 1), (), (Mode(columns, 0, 1),)),
         Distribution((rows, columns), (), (Mode(columns, 1, 1), Mode(rows, 0, 1))),
-        instruction="micro",
+        instruction=DOTS if multiplied.instruction == DOTS else "micro",
         precision=precision,
         rounding=multiplied.rounding,
     )
@@ -157,3 +158,8 @@ def operand_dtype(atom: MmaAtom, depth: int, lanes: int, arch: Arch) -> DType:
 def adds_groups(atom: MmaAtom) -> bool:
     """Whether a micro-tile multiplies groups of neighbours along K; A then needs rows of contiguous K."""
     return atom.a_dtype == i8
+
+
+def adds_along_k(atom: MmaAtom) -> bool:
+    """Whether a micro-tile may add products in vectors along K; A then needs rows of contiguous K."""
+    return atom.instruction == DOTS

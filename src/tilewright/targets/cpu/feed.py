@@ -21,7 +21,7 @@ from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.symbolic.expr import add, expand, floordiv, mod, mul
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import substitute
-from tilewright.targets.cpu.arch import adds_groups
+from tilewright.targets.cpu.arch import adds_along_k, adds_groups
 from tilewright.targets.cpu.join import join_multiplies
 from tilewright.targets.cpu.linear import panel_view, panels, row_view
 from tilewright.targets.cpu.sequential import whole
@@ -248,7 +248,8 @@ def _operand_layout(
         and bool(sources)
         and all(view.rank >= -row and stride(view, row) == 1 for view in sources)
     )
-    if is_a and (adds_groups(mma.mma.atom) or not along_rows):
+    needs_rows = adds_groups(mma.mma.atom) or adds_along_k(mma.mma.atom)
+    if is_a and (needs_rows or not along_rows):
         is_crowded = depth * op.dtype.bytes % CROWDED_BYTES == 0
         target = row_view(shape, depth + CACHE_LINE_BYTES // op.dtype.bytes if is_crowded else depth)
     elif axes.row.extent % (rows if is_a else columns):

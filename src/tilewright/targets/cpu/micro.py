@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from tilewright.dtypes import DType, f32
+from tilewright.dtypes import DType, bf16, f16, f32
 from tilewright.ir.ops import Copy, Mma
 from tilewright.ir.types import Memory, Value
 from tilewright.passes.expand_mma import depth_of
 from tilewright.symbolic.expr import add, expand, less_equal, mul, negate
 from tilewright.symbolic.nodes import FALSE, TRUE, Int, Sym
 from tilewright.symbolic.rebuilding import slope, substitute
-from tilewright.targets.cpu.arch import adds_groups
+from tilewright.targets.cpu.arch import adds_along_k, adds_groups
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.copies import Twins, emit_panel, paired
 from tilewright.targets.cpu.decoding import Decoding
@@ -23,8 +23,10 @@ from tilewright.targets.cpu.linear import PanelLayout, distinct, panels, same_pl
 from tilewright.targets.cpu.loops import edges
 from tilewright.targets.cpu.micro_kernels import (
     CHUNK_BYTES,
+    TOGETHER,
     KernelForm,
     Term,
+    dots_kernel,
     few_rows_kernel,
     group_count,
     grouping,
@@ -35,6 +37,7 @@ from tilewright.targets.cpu.micro_kernels import (
 )
 from tilewright.targets.cpu.multiply import Multiply
 from tilewright.targets.statements import Code, Declare, call, code, joined, named
+from tilewright.views.view import View
 
 # ----------------------------------------------------------------
 #
@@ -146,6 +149,10 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
         deep = emitter.local("depth")
         emitter.constant("Index", deep, _within(emitter, extents.depth, depth_of(first.a)))
         array = None if m.needed is None else Unpacked.of(emitter, op)
+        if array is not None and _in_dots(emitter, op, m, n, deep, array):
+            return
+        if array is not None and array.is_converted:
+            array = None
         panel = Panel.of(emitter) if array is not None and array.is_along_rows else None
         # One call for all products if registers hold their sums, else one call for each product.
         whole = _calling(emitter, op, range(len(op.products)), deep, m, n, panel)
@@ -194,17 +201,48 @@ def _unless_few_plain(
     product = op.products[0]
     rows, columns, _ = product.mma.atom.shape
     a, view = _panels_of(product.a, rows), emitter.fragment_view(product.c.fragment)
-    firsts = range(0, product.c.fragment.shape[1], columns)
-    places = [substitute(view.offset, {view.coords[0]: 0, view.coords[1]: first}) for first in firsts]
-    between = places[1] if len(places) > 1 else 0
-    if not isinstance(between, int) or places != [between * number for number in range(len(places))]:
-        return nullcontext()  # panels of sums that are not equally far apart
+    between = _step(view, 1, columns)
+    if between is None:
+        return nullcontext()
     along = array.is_along_rows
     kernel = few_rows_kernel(emitter.arch, array.dtype, a, columns, between, along_rows=along)
     needed = m.needed, Code(str(product.c.fragment.shape[1])) if n.needed is None else n.needed
     operands = _start(emitter, product.a, a, 0), _sums(emitter, product.c, (rows, columns), 0, 0)
     adds = emitter.spell_cond(negate(op.begins[0]))
     return array.unless_few(emitter, kernel, rows, needed, operands, depth, adds)
+
+
+def _in_dots(emitter: CpuEmitter, op: Multiply, m: _Extent, n: _Extent, depth: Code, array: Unpacked) -> bool:
+    """Multiply by dot products along K, if the atom allows it and columns of B are contiguous along K."""
+    product = op.products[0]
+    rows, columns, _ = product.mma.atom.shape
+    a, view = _panels_of(product.a, rows), emitter.fragment_view(product.c.fragment)
+    steps = [_step(view, dim, unit) for dim, unit in enumerate((rows, columns))]
+    fits = a.k_stride == 1 and a.panel_stride == rows * a.row_stride and columns % TOGETHER == 0
+    if not adds_along_k(product.mma.atom) or array.k_step != 1 or not fits or None in steps:
+        return False
+    assert m.needed is not None
+    emitter.call("fused", "fused_lanes", "min_int")
+    if array.is_converted:
+        emitter.convert("x", array.dtype, product.mma.atom.c_dtype)
+    sizes = (rows, columns), (steps[0] or 0, steps[1] or 0)
+    kernel = dots_kernel(emitter.arch, product.mma.atom.c_dtype, array.dtype, a.row_stride, *sizes)
+    function = emitter.function("multiply_dots", kernel)
+    needed = Code(str(product.c.fragment.shape[1])) if n.needed is None else n.needed
+    start, sums = _start(emitter, product.a, a, 0), _sums(emitter, product.c, (rows, columns), 0, 0)
+    step, adds = emitter.spell(array.column_step), emitter.spell_cond(negate(op.begins[0]))
+    emitter.do(call(function, start, array.address(emitter), step, sums, m.needed, needed, depth, adds))
+    return True
+
+
+def _step(view: View, dim: int, unit: int) -> int | None:
+    """Elements from a micro-tile of sums to the next; None if they are not equally far apart."""
+    extent, other = view.shape[dim], {view.coords[1 - dim]: 0}
+    assert isinstance(extent, int)
+    places = [substitute(view.offset, {view.coords[dim]: at, **other}) for at in range(0, extent, unit)]
+    between = places[1] if len(places) > 1 else 0
+    is_even = isinstance(between, int) and places == [between * at for at in range(len(places))]
+    return between if is_even and isinstance(between, int) else None
 
 
 @contextmanager
@@ -244,11 +282,12 @@ class Unpacked:
 
     Args:
         name: its pointer.
-        dtype: its dtype, in which it is multiplied.
+        dtype: its dtype.
         start: the offset of its first element in the tile.
         k_step: elements between neighbours along K.
         column_step: elements between neighbouring columns.
         bound: the columns that the array has; None for all.
+        is_converted: whether it is multiplied in a wider dtype.
     """
 
     name: Code
@@ -257,10 +296,11 @@ class Unpacked:
     k_step: Int
     column_step: Int
     bound: Int | None
+    is_converted: bool
 
     @staticmethod
     def of(emitter: CpuEmitter, op: Multiply) -> Unpacked | None:
-        """The array, or None if elements are converted, or the products read more than the array has."""
+        """The array, or None if it is not of floats, or the products read more than it has."""
         if len(op.products) > 1 or len(op.packing) != 1:
             return None
         (product,), (copy,) = op.products, op.packing
@@ -276,7 +316,9 @@ class Unpacked:
         if atom.shape[1] * dtype.bytes > CHUNK_BYTES:
             return None  # sums on the stack are whole micro-tiles
         kind, bounds = copy.source.tensor, edges(copy.source.tensor.view)
-        if kind.memory is not Memory.GLOBAL or {kind.dtype, copy.target.tensor.dtype} != {dtype}:
+        if kind.memory is not Memory.GLOBAL or copy.target.tensor.dtype != dtype:
+            return None
+        if kind.dtype not in (dtype, f16, bf16):
             return None
         limits = [bounds.upper.get(dim) for dim in (0, 1)]
         if (bounds.uniform, bounds.rest) != (TRUE, TRUE) or limits != [needed.columns, needed.depth]:
@@ -287,7 +329,7 @@ class Unpacked:
             return None
         start = expand(substitute(kind.view.offset, {column: 0, k: 0}))
         name = emitter.name(copy.source.buffer)
-        return Unpacked(name, kind.dtype, start, k_step, column_step, limits[0])
+        return Unpacked(name, kind.dtype, start, k_step, column_step, limits[0], kind.dtype != dtype)
 
     @property
     def is_along_rows(self) -> bool:
