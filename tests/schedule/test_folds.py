@@ -79,9 +79,9 @@ def test_random_problems_under_chosen_schedules(name: str, target: str) -> None:
 
 
 def refused_by_warpgroups(name: str, schedule: Schedule) -> None:
-    """Chains have their second matrix in another order, and cross entropy has one product."""
+    """Rows of this chain's matrices begin at any byte, and cross entropy has one product."""
     wanted, why = {
-        "chain": ("chain, P = 40", "B has its rows and columns in another order"),
+        "chain": ("chain, P = 40", "the stride of dimension 0 of A is a multiple of 2 f16 elements"),
         "cross entropy": ("cross entropy, f2, K = 24", "a step has 1 and 0 products"),
     }[name]
     case = dict(cases(3))[wanted]
@@ -438,12 +438,60 @@ def test_persistent_blocks_take_every_tile_once(causal: bool, blocks: int, band:
     np.testing.assert_allclose(lse[:, :, 0], right, atol=1e-4)
 
 
+def columns_first(array: Array) -> Array:
+    return array.swapaxes(-1, -2).copy().swapaxes(-1, -2)
+
+
+@pytest.mark.parametrize("schedule", [GROUPS, replace(GROUPS, blocks=2, epilogue="overlapped")], ids=str)
+@pytest.mark.parametrize(("of_keys", "of_values"), [(True, False), (False, True), (True, True)])
+def test_operands_may_be_contiguous_along_the_loop(
+    of_keys: bool, of_values: bool, schedule: Schedule
+) -> None:
+    """Bulk copies move panels of 64 of their rows; a product of integers is exact."""
+    rng = np.random.default_rng(3)
+    a, b, c = (
+        rng.integers(-3, 4, shape).astype(np.float16)
+        for shape in ((1, 2, 1, 150, 24), (1, 2, 200, 24), (1, 2, 200, 40))
+    )
+    b, c = columns_first(b) if of_keys else b, columns_first(c) if of_values else c
+    right = np.maximum(a[:, :, 0].astype(np.int64) @ b.astype(np.int64).swapaxes(2, 3), 0) @ c.astype(
+        np.int64
+    )
+    whole = replace(schedule, atom=tw.atoms.wgmma("f16", 64), tile=(128, 64, 32))
+    d = np.full((1, 2, 1, 150, 40), np.nan, np.float16)
+    kernel = flow.gemm_chain.bind(activation="relu", schedule=whole)
+    assert kernel(a, b, c, d, target="reference").target == "reference"
+    assert (d[:, :, 0] == right.astype(np.float16)).all()
+    made = kernel.compile(a, b, c, d, target="cuda", arch="sm_90a")
+    assert not made.resources.get("serialized_wgmma", 0)
+    with pytest.raises(
+        tw.ScheduleError, match=r"(?s)steps of 32; [BC] is contiguous along its rows.*\(128, 64, 32"
+    ):
+        flow.gemm_chain.bind(activation="relu", schedule=schedule)(a, b, c, d, target="reference")
+
+
+@pytest.mark.parametrize("by_column", [False, True])
+@pytest.mark.parametrize("columns", [64, 192, 256])
+def test_no_multiply_of_a_chain_is_serialized(columns: int, by_column: bool) -> None:
+    """Also if the matrix that is multiplied first is contiguous along the loop, as B of `tw.gemm_chain`."""
+    a, b = (np.zeros((1, 1, *shape), np.float16) for shape in ((1, 20000, columns), (4096, columns)))
+    c, b = b, columns_first(b) if by_column else b
+    for activation in (None, "relu", "silu"):
+        kernel = flow.gemm_chain.bind(activation=activation)
+        made = kernel.compile(a, b, c, a, target="cuda", arch="sm_90a")
+        assert made.schedule is not None
+        assert made.schedule.staging == "tma"
+        assert not made.resources.get("serialized_wgmma", 0)
+        assert not made.resources["spill_store_bytes"]
+
+
 def test_what_is_proposed_for_warpgroups() -> None:
     """A block for each processor; bands with a mask; three groups if registers and rows allow it."""
 
-    def proposed(columns: int, rows: int, *, causal: bool) -> Schedule:
-        shapes = ((4, 16, 1, rows, columns), *((4, 16, rows, columns),) * 2, (4, 16, 1, rows, columns))
-        arrays = [*(tw.like("bf16", shape) for shape in shapes), tw.like("f32", (4, 16, 1, rows))]
+    def proposed(columns: int, rows: int, *, causal: bool, batches: int = 4, heads: int = 16) -> Schedule:
+        queries, keys = (batches, heads, 1, rows, columns), (batches, heads, rows, columns)
+        arrays = [*(tw.like("bf16", shape) for shape in (queries, keys, keys, queries))]
+        arrays.append(tw.like("f32", queries[:-1]))
         words = {"between": BySoftmax.of(0.1)[0], "with_lse": False, "scores": flow.Scores(causal)}
         found = flow.attention.bind(**words).schedule_for(*arrays, 0.1, 0, target="cuda", arch="sm_90a")
         assert isinstance(found, Schedule)
@@ -458,6 +506,8 @@ def test_what_is_proposed_for_warpgroups() -> None:
     assert fields(proposed(128, 16384, causal=True)) == ((128, 128, 128), 2, 232, 4, "overlapped")
     assert fields(proposed(256, 4096, causal=False)) == ((128, 80, 256), 2, 232, 0, "staged")
     assert {proposed(columns, 2048, causal=True).blocks for columns in (64, 96, 256)} == {132}
+    # Half of the processors have a tile of 64 rows.
+    assert proposed(64, 1024, causal=False, batches=1, heads=8).staging == "tma"
 
 
 def test_the_checker_has_no_findings_and_finds_a_missing_barrier() -> None:

@@ -249,9 +249,9 @@ def proposals(
         processors: its processors; 0: unknown, and no loop is split.
     """
     extents = form.extents(shapes)
-    bulk = groups.proposal(form, extents, arch, processors)
-    if bulk is not None and next(in_parts(bulk, form, extents, arch, processors), None) is None:
-        yield bulk  # enough tiles for the machine
+    for bulk in groups.proposals(form, extents, arch, processors):
+        if next(in_parts(bulk, form, extents, arch, processors), None) is None:
+            yield bulk  # enough tiles for the machine
     columns = 0 if form.e is None else min(extents[form.e], MOST_COVERED if form.covered else MOST_WIDTH)
     deep = 0 if form.depth is None else extents[form.depth]
     resident = deep <= MOST_RESIDENT
@@ -286,12 +286,13 @@ def in_parts(
 
     The number of parts follows from the extents of each launch, so that one kernel serves growing arrays.
     """
-    tiles = prod(extents[span] for span in form.batch) * -(-extents[form.m] // schedule.tile[0])
+    rows = groups.ROWS if schedule.by_bulk else schedule.tile[0]  # few blocks of warpgroups are fast enough
+    tiles = prod(extents[span] for span in form.batch) * -(-extents[form.m] // rows)
     if form.e is not None:
         tiles *= -(-extents[form.e] // schedule.width)
     steps = -(-extents[form.n] // schedule.tile[1])
     beside = 1
-    if arch.shared_bytes:  # blocks of one multiprocessor
+    if arch.shared_bytes and not schedule.by_bulk:  # blocks of one multiprocessor
         used = shared_bytes(schedule, form)
         beside = max(min(SCHEDULERS // schedule.warps[0], arch.shared_bytes // max(used, 1)), 1)
     blocks = processors * beside

@@ -18,6 +18,7 @@ from typing import Any
 
 from tilewright.arch import Arch
 from tilewright.dataflow.nodes import BATCH, ArrayPart, Map, Node, Span, Store, Sum, walk
+from tilewright.functions.table import CONVERSION
 from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import (
@@ -75,40 +76,57 @@ ENDINGS = ("staged", "overlapped")
 class GroupRing:
     """Tiles of an operand in shared memory, with the barriers that say when they are full and empty.
 
+    The rows of a tile are along the first axis of the operand in the graph.  If the array is contiguous along
+    its rows, panels of 64 rows are copied, otherwise panels of 64 columns.
+
     Args:
         block: the block.
+        axes: the spans of the operand: rows and columns.
         node: the operand.
         stages: number of tiles.
         readers: number of warps that read a tile.
     """
 
-    def __init__(self, block: GroupBlock, node: Node, stages: int, readers: int) -> None:
+    def __init__(
+        self, block: GroupBlock, node: Node, axes: tuple[Span, Span], stages: int, readers: int
+    ) -> None:
         part, _ = transposed(node)
         assert isinstance(part, ArrayPart), "bulk copies decode nothing"
         self.block, self.part, self.stages = block, part, stages
-        spans = [span for span in part.at if span.kind != BATCH]
-        self.rows = block.length(spans[0])
-        self.columns = block.length(spans[1])
-        panels = -(-self.columns // PANEL)
+        self.rows, self.columns = map(block.length, axes)
+        self.turned = [span for span in part.at if span.kind != BATCH] != [*axes]
+        self.by_row = self.whole().unit_dim == 0
+        along, across = (self.rows, self.columns) if self.by_row else (self.columns, self.rows)
+        panels = -(-along // PANEL)
         name = f"s{part.operand.name}"
-        self.held = tw.shared((stages, panels, self.rows, PANEL), part.dtype, swizzle=128, name=name)
+        self.held = tw.shared((stages, panels, across, PANEL), part.dtype, swizzle=128, name=name)
         self.full = mbarrier(stages, arrivals=1)
         self.empty = mbarrier(stages, arrivals=readers)
 
+    def whole(self) -> Tensor:
+        """The array without batches, as (rows, columns)."""
+        block, operand = self.block, self.part.operand
+        batch = (block.at.get(span, 0) if span.kind == BATCH else slice(None) for span in self.part.at)
+        whole = array(block.arguments, operand)[tuple(batch)]
+        return whole.permute(1, 0) if self.turned else whole
+
     def load(self, stage: Index, at: Index) -> None:
         """Copy the tile of some rows into a stage that is empty."""
-        block, operand = self.block, self.part.operand
         held, full = self.held[stage], self.full[stage]
-        panels = int(held.shape[0])
-        arrive(full, expect_bytes=panels * self.rows * PANEL * operand.dtype.bytes)
-        batch = (block.at[span] if span.kind == BATCH else slice(None) for span in self.part.at)
-        whole = array(block.arguments, operand)[tuple(batch)]
+        panels, across = int(held.shape[0]), int(held.shape[1])
+        arrive(full, expect_bytes=panels * across * PANEL * self.part.dtype.bytes)
+        whole = self.whole()
         for p in unroll(panels):
-            tma_load(whole.tile((self.rows, PANEL), (at, p)), held[p], full)
+            if self.by_row:
+                source = whole.permute(1, 0).tile((across, PANEL), (0, at * panels + p))
+            else:
+                source = whole.tile((across, PANEL), (at, p))
+            tma_load(source, held[p], full)
 
     def tile(self, stage: Index) -> Tensor:
         """A tile as (rows, columns)."""
-        return columns_of(self.held[stage], self.columns)
+        held = self.held[stage]
+        return columns_of(held, self.rows).permute(1, 0) if self.by_row else columns_of(held, self.columns)
 
     def place(self, number: Index) -> tuple[Index, Index]:
         """The stage of a step, counted from the first step of the block, and the parity of its turn."""
@@ -184,7 +202,8 @@ class GroupBlock(FoldBlock):
         form, schedule = self.form, self.schedule
         [score], [mixture] = form.scores, form.mixtures
         groups = schedule.groups
-        assert form.e is not None, "the result has columns"
+        assert form.depth is not None
+        assert form.e is not None
         # Bulk copies store whole panels of 64 columns, so that no other block may have columns of the result.
         require(
             self.place.integer(form.e.extent) <= schedule.width,
@@ -192,9 +211,9 @@ class GroupBlock(FoldBlock):
         )
         with made_by("stages"):
             self.lengths[form.m] = ROWS
-            self.rows = GroupRing(self, score.a, groups, WARPS)
-            self.ring = GroupRing(self, score.b, schedule.stages, groups * WARPS)
-            self.late = GroupRing(self, mixture.b, schedule.stages, groups * WARPS)
+            self.rows = GroupRing(self, score.a, (form.m, form.depth), groups, WARPS)
+            self.ring = GroupRing(self, score.b, (form.n, form.depth), schedule.stages, groups * WARPS)
+            self.late = GroupRing(self, mixture.b, (form.n, form.e), schedule.stages, groups * WARPS)
             wide = -(-schedule.width // PANEL)
             self.out = self.rows.held
             self.apart = schedule.epilogue == "overlapped" or wide > int(self.out.shape[1])
@@ -308,7 +327,7 @@ class GroupBlock(FoldBlock):
             made = [values.value(new) if at != number else None for at, new in enumerate(form.fold.steps)]
             for node in _without(rest, late):
                 values.value(node)
-            values.hidden(mixture.a, 0)
+            values.hidden(unconverted(mixture.a), 0)
             for at, (cell, held, new) in enumerate(zip(form.fold.cells, cells, made, strict=True)):
                 if at != number and new is not held:
                     held.assign(values.repeated(new, cell.axes, cell.dtype))
@@ -384,6 +403,13 @@ class GroupBlock(FoldBlock):
             bulk_commit()
 
 
+def unconverted(node: Node) -> Node:
+    """A value before it is converted: if it were converted here, ptxas would serialize the products."""
+    while isinstance(node, Map) and node.function in CONVERSION:
+        node = node.given[0]
+    return node
+
+
 def _without(node: Node, late: Node) -> Iterator[Node]:
     """The largest values in an expression that do not depend on a cell."""
     if all(one is not late for one in walk(node)):
@@ -440,8 +466,12 @@ OVERHANG = 1.05
 """Rows of the tiles of three groups over those of two, at most: three pay if few rows are missing."""
 
 
-def proposal(form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: int = 0) -> Schedule | None:
-    """The schedule that the rules propose; None for another form of loop.
+def proposals(
+    form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: int = 0
+) -> Iterator[Schedule]:
+    """The schedules that the rules propose; none for another form of loop.
+
+    The second one has steps of whole panels: it serves arrays that are contiguous along the loop.
 
     Args:
         form: the form.
@@ -450,14 +480,14 @@ def proposal(form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors
         processors: its processors, each of which runs one block; 0: unknown, and each tile has a block.
     """
     if "wgmma" not in arch.features or next(against_form(form), None) is not None:
-        return None
+        return
     assert form.depth is not None
     assert form.e is not None
     rows = extents[form.m]
     depth, width = (max(-(-extents[span] // 16) * 16, 16) for span in (form.depth, form.e))
     run = min(int((SUMS - width / 2) / 0.75) // 16 * 16, MOST_RUN)
     if run < 16 or depth > 256:
-        return None
+        return
     groups = 1 if rows <= ROWS else 2
     by_two, by_three = (-(-rows // side) * side for side in (2 * ROWS, 3 * ROWS))
     is_small = depth <= PANEL and run * 0.75 + width / 2 <= REGISTERS[3] - OTHERS and not _has_tiles(form)
@@ -476,8 +506,12 @@ def proposal(form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors
         width=width,
         resident=True,
     )
-    ways = [replace(made, epilogue=epilogue) for epilogue in reversed(ENDINGS[: 1 + bool(processors)])]
-    return next((one for one in ways if shared_bytes(one) <= arch.shared_bytes), None)
+    for step, by_row in ((run, False), (run // PANEL * PANEL, True)):
+        if (by_row and step == run) or not step:
+            continue
+        one = replace(made, atom=wgmma(form.element, step), tile=(ROWS * groups, step, depth))
+        ways = [replace(one, epilogue=epilogue) for epilogue in reversed(ENDINGS[: 1 + bool(processors)])]
+        yield from [way for way in ways if shared_bytes(way, (by_row, by_row)) <= arch.shared_bytes][:1]
 
 
 def _has_tiles(form: FoldForm) -> bool:
@@ -505,12 +539,21 @@ def band(form: FoldForm, extents: Mapping[Span, int], arch: Arch) -> int:
     return min(1 << (at_once.bit_length() - 1), MOST_BAND)
 
 
-def shared_bytes(schedule: Schedule) -> int:
-    """Bytes of shared memory, for elements of 2 bytes."""
+def shared_bytes(schedule: Schedule, by_row: Sequence[bool] = (False, False)) -> int:
+    """Bytes of shared memory, for elements of 2 bytes.
+
+    Args:
+        schedule: the schedule.
+        by_row: whether each operand that moves along the loop is contiguous along its rows.
+    """
     rows, run, depth = schedule.tile
-    deep, wide = (-(-columns // PANEL) * PANEL for columns in (depth, schedule.width))
+    deep, wide, long = (-(-side // PANEL) * PANEL for side in (depth, schedule.width, run))
     held = rows * (deep + wide if wide > deep or schedule.epilogue == "overlapped" else deep)
-    return 2 * (held + schedule.stages * run * (deep + wide)) + BARRIER_BYTES
+    keys, values = (
+        long * columns if along else run * padded
+        for along, columns, padded in zip(by_row, (depth, schedule.width), (deep, wide), strict=True)
+    )
+    return 2 * (held + schedule.stages * (keys + values)) + BARRIER_BYTES
 
 
 def against_form(form: FoldForm) -> Iterator[str]:
@@ -527,20 +570,11 @@ def against_form(form: FoldForm) -> Iterator[str]:
             yield "an operand is computed, and bulk copies decode nothing"
         elif part.operand.transforms:
             yield f"{part.operand.name} is a view"
-        elif [span for span in part.at if span.kind != BATCH] != [*_order(form, side)]:
-            yield f"{part.operand.name} has its rows and columns in another order"
+        elif sum(span.kind != BATCH for span in part.at) != 2:
+            yield f"{part.operand.name} is no matrix"
     for step in form.fold.steps:
         if any(one is mixture for one in walk(step)) and not _is_added(step, mixture):
             yield "the product is not added to a carried value"
-
-
-def _order(form: FoldForm, side: Node) -> tuple[Span, Span]:
-    """The rows and the contiguous columns of an operand."""
-    assert form.depth is not None
-    assert form.e is not None
-    if side is form.scores[0].a:
-        return form.m, form.depth
-    return (form.n, form.depth) if side is form.scores[0].b else (form.n, form.e)
 
 
 def _is_added(step: Node, mixture: Sum) -> bool:
@@ -600,22 +634,29 @@ def reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec],
         near = (ROWS * schedule.groups, max(-(-run // 16) * 16, 16), max(-(-depth // 16) * 16, 16))
         text = f"tile={schedule.tile} and width={width} for {schedule.groups} groups of {ROWS} rows"
         yield "tile", text, f"tile={near}, and a width of 16 to 256, a multiple of 16", step
-    if (used := shared_bytes(schedule)) > arch.shared_bytes > 0:
+    by_row = []
+    for side in (form.scores[0].a, form.scores[0].b, form.mixtures[0].b):
+        part, _ = transposed(side)
+        assert isinstance(part, ArrayPart)
+        name, spec = part.operand.name, specs[part.operand.name]
+        for why, _ in against_array(name, spec):
+            yield "staging", why, 'staging="cp_async"', part
+        along = part.at[spec.rank - 1 if spec.unit_dim is None else spec.unit_dim]
+        by_row.append(along == form.n)
+        if along in (form.m, *form.batch):
+            why = f"{name} is contiguous along dimension {spec.unit_dim}, not along its columns"
+            yield "staging", why, 'staging="cp_async"', part
+        elif along == form.n and run % PANEL:
+            why = f"steps of {run}; {name} is contiguous along its rows, and bulk copies move {PANEL} of them"
+            whole = -(-run // PANEL) * PANEL
+            yield "tile", why, f"tile={(rows, whole, depth)}, and an atom of {whole} columns", part
+    if (used := shared_bytes(schedule, by_row[1:])) > arch.shared_bytes > 0:
         yield (
             "tile",
             f"{used} bytes of shared memory; {arch.name} has {arch.shared_bytes}",
             "fewer stages",
             step,
         )
-    for side in (form.scores[0].a, form.scores[0].b, form.mixtures[0].b):
-        part, _ = transposed(side)
-        assert isinstance(part, ArrayPart)
-        spec = specs[part.operand.name]
-        for why, _ in against_array(part.operand.name, spec):
-            yield "staging", why, 'staging="cp_async"', part
-        if spec.unit_dim is not None and spec.unit_dim != spec.rank - 1:
-            why = f"{part.operand.name} is contiguous along dimension {spec.unit_dim}, not along its columns"
-            yield "staging", why, 'staging="cp_async"', part
     for store in form.flow.stores:
         spans = [span for span in store.at if span.kind != BATCH]
         if spans == [form.m, form.e] and store.operand.dtype == form.element:
