@@ -49,6 +49,7 @@ from tilewright.lang import exact_functions, functions
 from tilewright.lang.control import MutableIndex, index, let, otherwise, range, unroll, var, when  # noqa: A004
 from tilewright.lang.dataflow.indexing import positions
 from tilewright.lang.dataflow.loops import full, steps, tiles, zeros
+from tilewright.lang.dataflow.rows import softmax
 from tilewright.lang.dataflow.tiles import Tile
 from tilewright.lang.exact_functions import *  # noqa: F403
 from tilewright.lang.fragments import Fragment, Number
@@ -238,6 +239,7 @@ __all__ = [
     "scaled_mm",
     "shared",
     "signal",
+    "softmax",
     "steps",
     "ticket",
     "tiles",

@@ -40,6 +40,10 @@ for m in tw.tiles(v):
     for k in tw.steps(K): top.assign(tw.maximum(top, A[m, k].max(axis=1)))
     v[m] = top
 
+for m, n in tw.tiles(C): C[m, n] = tw.softmax(A[m] @ B.T, axis=1)
+
+for m in tw.tiles(K): C[m] = tw.softmax(tw.where(tw.positions(A[m], axis=1) < n0, A[m], 0.5))
+
 for m in tw.tiles(v):
     s = tw.zeros((m,), tw.f32)
     for k in tw.steps(K): s += A[m, k] @ u[k]

@@ -46,6 +46,22 @@ class Rearranged(InMemory):
         """
         return self._view(t.Permute(static("dimensions", order)), "permuted")
 
+    @property
+    def T(self) -> Self:  # noqa: N802 NumPy's name
+        """The dimensions in reverse order, as in NumPy.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N", Y="N M")
+            ... def transpose(X, Y):
+            ...     tw.copy(X.T.tile((8, 8), (0, 0)), Y.tile((8, 8), (0, 0)), threads=32)
+            >>> x, y = np.array([[1, 2, 3], [4, 5, 6]]), np.zeros((3, 2), int)
+            >>> transpose(x, y, target="reference").target, y.tolist()
+            ('reference', [[1, 4], [2, 5], [3, 6]])
+        """
+        return self.permute(*reversed(range(len(self.value.tensor.shape))))
+
     @verb
     def pad(self, before: Sequence[Index], after: Sequence[Index]) -> Self:
         """``new[i] = old[i - before]``: each dimension grows by elements before and after.

@@ -25,14 +25,14 @@ from tilewright.errors import TraceError, shown
 from tilewright.ir.ops import Gather, Reshape
 from tilewright.ir.types import Memory
 from tilewright.lang.dataflow.recorder import Recorder
+from tilewright.lang.dataflow.rows import are_equal
 from tilewright.lang.dataflow.tiles import SpanIndex, Tile, spelled, tile_name
 from tilewright.lang.fragments import number
 from tilewright.lang.scalars import Scalar
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current, verb
-from tilewright.symbolic.expr import ceil_div, equal, prove
-from tilewright.symbolic.nodes import Int
+from tilewright.symbolic.expr import ceil_div
 from tilewright.views.transforms import Repeat
 
 EXPLICIT = "an explicit kernel, with tw.block_index, tw.load and tw.copy"
@@ -66,9 +66,14 @@ def part(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> Tile:
 def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) -> None:
     """``tensor[index] = value``."""
     operand, at, axes = _place(flow, tensor, index)
+    whole = {span: flow.rows.tile(span) for span in at if span in flow.rows.spans}
+    flow.tiles += tuple(span for span in whole.values() if span not in flow.tiles)
+    at = tuple(whole.get(one, one) for one in at)
+    axes = tuple(None if one is None else whole.get(one, one) for one in axes)
     node = flow.known(value)
     if node is None:
         node = flow.literal(number(value), operand.dtype)
+    node = flow.rows.fitted(node, axes)
     name, places = operand.name, ", ".join(span.name for span in at)
     if flow.loops or any(span.kind == STEPS for span in at):
         raise TraceError(
@@ -102,6 +107,7 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
 
 def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPlace:
     """Return the array, the spans of its dimensions, and the axes of the part."""
+    index = flow.rows.completed(tensor, index)
     for one in index:
         _check_index(tensor, one)
     given = [one for one in index if one is not None]
@@ -123,7 +129,7 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPla
         if one.shared == 1:
             continue
         extent, wanted = tensor.value.tensor.shape[dim], ceil_div(one.span.extent, one.shared)
-        if prove(equal(wanted, extent)) is not True and not _required(flow, wanted, extent):
+        if not are_equal(flow.tracer, wanted, extent):
             said = f"{tensor.value.name}.shape[{dim}] == tw.ceil_div({one.span.extent}, {one.shared})"
             raise TraceError(
                 f"{one} runs over {wanted}, and dimension {dim} of {tensor.value} has {extent}; nearest "
@@ -137,7 +143,7 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPla
     for dim, (span, extent) in enumerate(zip(spans, extents, strict=True)):
         if dim in rows:
             continue
-        if prove(equal(span.extent, extent)) is not True and not _required(flow, span.extent, extent):
+        if not are_equal(flow.tracer, span.extent, extent):
             raise TraceError(
                 f"{span.name} runs over {span.extent}, and dimension {dim} of {tensor.value} has {extent}; "
                 f"nearest legal choice: a span over {extent}, one name for both dimensions in @tw.kernel, or "
@@ -192,19 +198,13 @@ def _span_of(tile: Tile) -> SpanIndex:
     return SpanIndex(span, home)
 
 
-def _required(flow: Recorder, one: Int, other: Int) -> bool:
-    """Return whether the author requires two extents to be equal."""
-    wanted = (equal(one, other), equal(other, one))
-    return any(guard.condition in wanted for guard in flow.tracer.guards)
-
-
 def _check_index(tensor: Tensor, one: Any) -> None:
     if isinstance(one, SpanIndex):
         one.check()
-    elif isinstance(one, slice) or one is Ellipsis:
+    elif isinstance(one, slice):
         raise TraceError(
-            f"{tensor.value} is indexed with spans and {'...' if one is Ellipsis else 'a slice'}; nearest "
-            f"legal choice: a view first, then one span for each dimension: {tensor.value}[2:, :][m, k]",
+            f"{tensor.value} is indexed with spans and a slice of a dimension; nearest legal choice: `:` "
+            f"for a whole dimension, or a view first, then its spans: {tensor.value}[2:, :][m, k]",
             here(),
         )
     elif isinstance(one, Tensor):
@@ -322,17 +322,19 @@ def new_axes(tile: Tile, node: Node, index: tuple[Any, ...]) -> tuple[Axis, ...]
 
 
 @verb
-def positions(span: Any) -> Tile:
+def positions(span: Any, axis: int = -1) -> Tile:
     """``y[i] = i``: for each element of a span, its index in the whole dimension, in i32.
 
     Values computed from it depend on the position of an element, and not on the shape of tiles.
 
     Args:
         span: a variable of the loop over `tiles`, or over `steps`.  Along groups of rows it counts from the
-            first row of the array, not from that of the group.
+            first row of the array, not from that of the group.  Or a tile, for the span of one of its axes,
+            such as a whole row, which has no variable.
+        axis: the axis of a tile; a negative number counts from the last.
 
     Raises:
-        TraceError: the argument is no span.
+        TraceError: the argument is no span, or the tile has no such axis.
 
     Example:
         >>> import numpy as np
@@ -349,10 +351,20 @@ def positions(span: Any) -> Tile:
         ('reference', [[2.0, 0.0, 0.0], [2.0, 2.0, 0.0], [2.0, 2.0, 2.0]])
     """
     flow: Any = current().flow
+    if isinstance(span, Tile):
+        axes = span.node.axes
+        along = axes[axis] if -len(axes) <= axis < len(axes) else None
+        if along is None:
+            raise TraceError(
+                f"positions of axis {axis} of {tile_name(span)}, which has the axes {spelled(span.node)}; "
+                "nearest legal choice: an axis with a span",
+                here(),
+            )
+        return Tile(flow, flow.make(Position, i32, (along,), along), span.needs)
     if not isinstance(span, SpanIndex) or flow is None or span.shared != 1:
         raise TraceError(
             f"positions of {shown(span)}; nearest legal choice: m, or n, of `for m, n in tw.tiles(C)`", here()
         )
     span.check()
-    axes = () if span.span.kind == BATCH else (span.span,)
-    return Tile(flow, flow.make(Position, i32, axes, span.span), {span.home})
+    own = () if span.span.kind == BATCH else (span.span,)
+    return Tile(flow, flow.make(Position, i32, own, span.span), {span.home})

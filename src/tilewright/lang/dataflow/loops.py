@@ -37,6 +37,7 @@ from tilewright.lang.dataflow import folds, indexing
 from tilewright.lang.dataflow.folds import Steps, close
 from tilewright.lang.dataflow.indexing import check_in_place, operand_of
 from tilewright.lang.dataflow.recorder import Recorder, product_axes, scale_axes, sum_dtype
+from tilewright.lang.dataflow.rows import whole
 from tilewright.lang.dataflow.tiles import Accumulator, SpanIndex, SpanLoop, Tile, no_tile_error, tile_name
 from tilewright.lang.fragments import element_type, number
 from tilewright.lang.scalars import Index, as_tuple, unwrap
@@ -409,6 +410,8 @@ class FlowRecorder(Recorder):
         self, left: Any, right: Any, precision: str = "exact", scales: tuple[Any, Any] = (None, None)
     ) -> Tile:
         """``left @ right``, a sum along a span of `steps`."""
+        if isinstance(left, Tile) and isinstance(right, Tensor):
+            right = whole(self, right, left.node.axes[-1] if left.node.axes else None)
         for value in (left, right):
             if not isinstance(value, Tile):
                 raise no_tile_error(value)

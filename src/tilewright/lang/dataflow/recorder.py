@@ -15,6 +15,7 @@ from tilewright.ir.elementwise_legality import literal_obstacle
 from tilewright.ir.fragment_ops import choice_dtype, result_dtype
 from tilewright.ir.ops import Elementwise
 from tilewright.ir.types import Value
+from tilewright.lang.dataflow.rows import WholeRows, whole
 from tilewright.lang.dataflow.tiles import SpanIndex, SpanLoop, Tile, TileRecorder, no_tile_error, spelled
 from tilewright.lang.fragments import LOGICAL, Number, number
 from tilewright.lang.scalars import Condition, Scalar
@@ -221,6 +222,7 @@ class Recorder(TileRecorder):
         self.loops: list[Any] = []
         self.stores: list[Store] = []
         self.waits_for_prior_grid = False
+        self.rows = WholeRows(tracer, home)
         self._made: dict[Any, Node] = {}
 
     # ---------------------------------------------------------------- nodes
@@ -295,6 +297,8 @@ class Recorder(TileRecorder):
 
     def mapped(self, function: str, operands: Sequence[Any], element: DType | None = None) -> Tile:
         """Record an elementwise function."""
+        if any(isinstance(one, Tile) and set(one.node.axes) & {*self.rows.spans} for one in operands):
+            operands = [whole(self, one) if isinstance(one, Tensor) else one for one in operands]
         nodes = [self._operand(function, operand) for operand in operands]
         first = 1 if function == "select" else 0
         kinds = [node.dtype for node in nodes[first:] if isinstance(node, Node)]

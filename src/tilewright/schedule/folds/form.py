@@ -36,6 +36,7 @@ from tilewright.dataflow.nodes import (
 from tilewright.dtypes import DType, f32
 from tilewright.errors import Location, TraceError
 from tilewright.schedule.factors import EXPLICIT
+from tilewright.schedule.folds.rows import online, rows_of
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
 
@@ -131,8 +132,8 @@ def folds_of(flow: Flow) -> list[Fold]:
 
 
 def is_folded(flow: Flow) -> bool:
-    """Whether a flow has a loop with a state, or a product of another product."""
-    return bool(folds_of(flow)) or bool(_outer(flow))
+    """Whether a flow has a loop with a state, a product of another product, or reduces a whole row."""
+    return bool(folds_of(flow)) or bool(_outer(flow)) or bool(rows_of(flow))
 
 
 def _outer(flow: Flow) -> list[Sum]:
@@ -150,6 +151,7 @@ def fold_form_of(flow: Flow) -> FoldForm:
     Raises:
         TraceError: no schedule can compute the flow; the message has the nearest legal choice.
     """
+    flow = online(flow)
     folds = folds_of(flow)
     results = {id(node): node.index for node in flow.walk() if isinstance(node, Folded)}
     if not folds:  # the recorder writes a cell to which products are added as their sum

@@ -21,17 +21,11 @@ from typing import Any
 
 from tilewright.dataflow.nodes import (
     Cell,
-    Integer,
     Literal,
     Map,
     Node,
-    NumberParam,
-    Rearrange,
-    Reduce,
-    Sum,
     walk,
 )
-from tilewright.functions.table import CONVERSION
 from tilewright.lang import operations as tw
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.control import when
@@ -42,26 +36,10 @@ from tilewright.lang.scalars import Index, ceil_div
 from tilewright.schedule.adding import IN_FLIGHT, REGISTER_BYTES, in_order_of_threads, parts_at_once
 from tilewright.schedule.fixup import WorkspaceSums
 from tilewright.schedule.folds.form import FoldForm
+from tilewright.schedule.folds.powers import NEW, OLD, PLAIN, POWERS, ZERO, Powers, in_order, times
 from tilewright.schedule.folds.values import TileValues
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.work import Work
-
-POWERS = ("exp", "exp2")
-"""Functions for which ``f(x + y) = f(x) f(y)``."""
-
-OLD, NEW = "old", "new"
-
-Exponent = dict[tuple[int, str], tuple[float, tuple[Any, ...]]]
-"""A linear function of extremes: (cell, before or after the step) -> its factor, a number times values."""
-
-Weight = tuple[str, tuple[Any, ...]]
-"""What all terms of a value share: a function of `POWERS`, and the extremes in its exponent."""
-
-PLAIN: Weight = ("", ())
-"""The weight of a value that no cell enters."""
-
-ZERO: Weight = ("0", ())
-"""The weight of the value 0, which fits every other weight."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +97,7 @@ class StateMerge:
         self.rules: list[Rule | None] = [self._extreme(at) for at in range(len(self.cells))]
         self.old = {id(cell): at for at, cell in enumerate(self.cells) if self.rules[at]}
         self.new = {id(form.fold.steps[at]): at for at in self.old.values()}
+        self.powers = Powers(form.n, self.old, self.new, self._is_free)
         for at, rule in enumerate(self.rules):
             self.rules[at] = rule or self._added(at) or self._companion(at)
 
@@ -210,17 +189,17 @@ class StateMerge:
         [keep] = keeps
         wanted, by = PLAIN, -1
         if keep is not None:
-            power = _in_order(keep)
+            power = in_order(keep)
             if not (isinstance(power, Map) and power.function in POWERS):
                 return None
-            exponent = self._exponent(power.given[0])
+            exponent = self.powers.exponent(power.given[0])
             if exponent is None or {part for _, part in exponent} != {OLD, NEW} or len(exponent) != 2:
                 return None
             [by] = {cell for cell, _ in exponent} if len({cell for cell, _ in exponent}) == 1 else [-1]
-            if by < 0 or exponent[by, OLD] != _times(exponent[by, NEW], -1.0):
+            if by < 0 or exponent[by, OLD] != times(exponent[by, NEW], -1.0):
                 return None
             wanted = (power.function, (((by, NEW), exponent[by, NEW]),))
-        return Added(keep, by) if all(self._weight(one) in (wanted, ZERO) for one in rest) else None
+        return Added(keep, by) if all(self.powers.weight(one) in (wanted, ZERO) for one in rest) else None
 
     def _companion(self, at: int) -> Companion | None:
         cell = self.cells[at]
@@ -236,75 +215,6 @@ class StateMerge:
                         other,
                     ):
                         return Companion(new, by)
-        return None
-
-    def _exponent(self, node: Node) -> Exponent | None:
-        """A value as a linear function of extremes plus what no cell enters; None if it is none."""
-        if id(node) in self.new:
-            return {(self.new[id(node)], NEW): (1.0, ())}
-        if id(node) in self.old:
-            return {(self.old[id(node)], OLD): (1.0, ())}
-        if self._is_free(node):
-            return {}
-        match node:
-            case Rearrange(argument=argument):
-                return self._exponent(argument)
-            case Map(function="neg", given=(one,)):
-                return _scaled(self._exponent(one), (-1.0, ()))
-            case Map(function="add", given=(left, right)):
-                return _sum(self._exponent(left), self._exponent(right))
-            case Map(function="sub", given=(left, right)):
-                return _sum(self._exponent(left), _scaled(self._exponent(right), (-1.0, ())))
-            case Map(function="mul", given=(left, right)):
-                return self._product(left, right)
-            case Map(function="fma", given=(left, right, more)):
-                return _sum(self._product(left, right), self._exponent(more))
-            case Map(
-                function="select",
-                given=(Map(function="equal", given=(one, Literal(value=limit))), Literal(value=0), other),
-            ) if one is other and abs(limit) == float("inf"):
-                return self._exponent(other)  # without an extreme, every term is 0
-        return None
-
-    def _product(self, left: Node, right: Node) -> Exponent | None:
-        """A linear function times a value that no cell enters."""
-        if self._is_free(left):
-            left, right = right, left
-        if self._is_free(left) and self._is_free(right):
-            return {}
-        if not self._is_free(right) or self.form.n in right.axes:
-            return None
-        return _scaled(self._exponent(left), _factor(right))
-
-    def _weight(self, node: Node) -> Weight | None:
-        """The weight that all terms of a value share; None if they share none."""
-        if isinstance(node, Literal) and node.value == 0:
-            return ZERO
-        if self._is_free(node):
-            return PLAIN
-        match node:
-            case Rearrange(argument=argument) | Reduce(combine="sum", argument=argument):
-                return self._weight(argument)
-            case Map(function=function, given=(one,)) if function in CONVERSION or function == "neg":
-                return self._weight(one)
-            case Map(function="exp" | "exp2" as function, given=(one,)):
-                exponent = self._exponent(one)
-                if exponent is None or any(part == OLD for _, part in exponent):
-                    return None
-                return function, tuple(sorted(exponent.items(), key=repr))
-            case Map(function="add" | "sub", given=(left, right)):
-                return _shared(self._weight(left), self._weight(right))
-            case Map(function="select", given=(condition, left, right)) if self._is_free(condition):
-                return _shared(self._weight(left), self._weight(right))
-            case Map(function="mul", given=(left, right)) | Sum(a=left, b=right, scale_a=None, scale_b=None):
-                weights = (self._weight(left), self._weight(right))
-                return next((one for one in weights if one != PLAIN), PLAIN) if PLAIN in weights else None
-            case Map(function="div", given=(left, right)) if self._is_free(right):
-                return self._weight(left)
-            case Map(function="fma", given=(left, right, more)):
-                weights = (self._weight(left), self._weight(right))
-                both = next((one for one in weights if one != PLAIN), PLAIN) if PLAIN in weights else None
-                return _shared(both, self._weight(more))
         return None
 
 
@@ -326,56 +236,6 @@ def _terms(node: Node, cell: Cell) -> tuple[list[Node | None], list[Node]] | Non
             rest = _terms(more, cell)
             return None if rest is None else ([right if left is cell else left, *rest[0]], rest[1])
     return None
-
-
-def _in_order(node: Node) -> Node:
-    """A value without new axes."""
-    while isinstance(node, Rearrange):
-        node = node.argument
-    return node
-
-
-def _factor(node: Node) -> tuple[float, tuple[Any, ...]]:
-    """A value as a number times names; equal values have equal names."""
-    node = _in_order(node)
-    match node:
-        case Literal(value=value):
-            return float(value), ()
-        case NumberParam(name=name):
-            return 1.0, (name,)
-        case Integer(value=value):
-            return 1.0, (repr(value),)
-        case Map(function="mul", given=(left, right)):
-            return _times(_factor(left), *_factor(right))
-        case Map(function="neg", given=(one,)):
-            return _times(_factor(one), -1.0)
-    return 1.0, (str(id(node)),)
-
-
-def _times(
-    factor: tuple[float, tuple[Any, ...]], number: float, names: tuple[Any, ...] = ()
-) -> tuple[float, tuple[Any, ...]]:
-    return factor[0] * number, tuple(sorted((*factor[1], *names)))
-
-
-def _scaled(exponent: Exponent | None, factor: tuple[float, tuple[Any, ...]]) -> Exponent | None:
-    if exponent is None:
-        return None
-    return {key: _times(one, *factor) for key, one in exponent.items()}
-
-
-def _sum(left: Exponent | None, right: Exponent | None) -> Exponent | None:
-    """The sum of two linear functions of different extremes."""
-    if left is None or right is None or left.keys() & right.keys():
-        return None
-    return left | right
-
-
-def _shared(left: Weight | None, right: Weight | None) -> Weight | None:
-    """The weight of a sum."""
-    if ZERO in (left, right):
-        return right if left == ZERO else left
-    return left if left == right else None
 
 
 # ---------------------------------------------------------------- in the kernel

@@ -1,0 +1,242 @@
+"""Whole rows: dimensions that a dataflow kernel indexes with ``:``, and functions of rows such as `softmax`.
+
+A whole row has a span of its own, of kind `STEPS`.  Nothing stores it as a whole: its meaning is that of the
+flow's values, and a schedule turns what is reduced along it into a loop (`tilewright.schedule.folds.rows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tilewright.dataflow.nodes import (
+    STEPS,
+    TILE,
+    ArrayPart,
+    Axis,
+    Folded,
+    Map,
+    Node,
+    Position,
+    Rearrange,
+    Reduce,
+    Span,
+    Sum,
+)
+from tilewright.dtypes import f32, limits
+from tilewright.errors import TraceError
+from tilewright.ir.ops import Reshape
+from tilewright.lang.dataflow.tiles import SpanIndex, SpanLoop, Tile, TileRecorder, spelled, tile_name
+from tilewright.lang.exact_functions import maximum, where
+from tilewright.lang.functions import exp
+from tilewright.lang.source import here
+from tilewright.lang.tensors import Tensor
+from tilewright.lang.tracer import Tracer, verb
+from tilewright.symbolic.expr import equal, prove
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.views.transforms import Permute
+
+
+def are_equal(tracer: Tracer, one: Int, other: Int) -> bool:
+    """Return whether two extents are equal, by proof or because the author requires it."""
+    if prove(equal(one, other)) is True:
+        return True
+    wanted = (equal(one, other), equal(other, one))
+    return any(guard.condition in wanted for guard in tracer.guards)
+
+
+class WholeRows:
+    """The whole rows of a flow: a span for each extent.
+
+    Args:
+        tracer: the tracer of the kernel.
+        home: the loop over tiles.
+    """
+
+    def __init__(self, tracer: Tracer, home: SpanLoop) -> None:
+        self.tracer, self.home = tracer, home
+        self.spans: list[Span] = []
+        self.stored: dict[Span, Span] = {}
+        """The span of tiles of each whole row that is stored."""
+
+    def index(self, extent: Int, taken: Collection[Span] = ()) -> SpanIndex:
+        """Return ``:`` of a dimension as an index, with another span than those that are taken."""
+        for span in self.spans:
+            if span not in taken and are_equal(self.tracer, span.extent, extent):
+                return SpanIndex(span, self.home)
+        wanted = extent.name.lower() if isinstance(extent, Sym) and extent.name.isidentifier() else "row"
+        span = Span(self.tracer.name(wanted, own=False), extent, STEPS)
+        self.spans.append(span)
+        return SpanIndex(span, self.home)
+
+    def completed(self, tensor: Tensor, index: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return an index with a span for each ``:``, and for each dimension that it omits."""
+        shape = tensor.value.tensor.shape
+        missing = len(shape) - sum(one is not None and one is not Ellipsis for one in index)
+        at = next((place for place, one in enumerate(index) if one is Ellipsis), len(index))
+        parts = [*index[:at], *(slice(None),) * missing, *index[at + 1 :]]
+        taken = [one.span for one in index if isinstance(one, SpanIndex)]
+        made, dim = [], 0
+        for one in parts:
+            if isinstance(one, slice) and one == slice(None) and dim < len(shape):
+                made.append(self.index(shape[dim], taken))
+                taken.append(made[-1].span)
+            else:
+                made.append(one)
+            dim += one is not None
+        return tuple(made)
+
+    def tile(self, span: Span) -> Span:
+        """Return the span of tiles along a whole row that is stored."""
+        if span not in self.stored:
+            self.stored[span] = Span(self.tracer.name(span.name, own=False), span.extent, TILE)
+        return self.stored[span]
+
+    def fitted(self, node: Node, axes: tuple[Axis, ...]) -> Node:
+        """Return a value with the spans of a store in place of whole rows of the same extent."""
+        moved = {
+            axis: wanted
+            for axis, wanted in zip(reversed(node.axes), reversed(axes), strict=False)
+            if axis is not None and wanted is not None and axis in self.spans and wanted.kind == TILE
+            if are_equal(self.tracer, axis.extent, wanted.extent)
+        }
+        return along(node, moved, {}) if moved else node
+
+
+def along(node: Node, moved: Mapping[Span, Span], known: dict[int, Node]) -> Node:
+    """Return a value with other spans in place of those that it varies along.
+
+    A sum over one of them, or a reduction, keeps its own.
+
+    Args:
+        node: the value.
+        moved: the new span of each.
+        known: values that are already made, by the `id` of the old ones.
+
+    Raises:
+        TraceError: a loop carries the value.
+    """
+    if not any(axis in moved for axis in node.axes):
+        return node
+    if id(node) in known:
+        return known[id(node)]
+    axes = tuple(moved.get(axis, axis) if axis is not None else None for axis in node.axes)
+
+    def again(one: Node) -> Node:
+        own = {span: new for span, new in moved.items() if span in node.axes}
+        return along(one, own, known)
+
+    made: Node
+    match node:
+        case ArrayPart(at=at):
+            made = replace(node, axes=axes, at=tuple(moved.get(span, span) for span in at))
+        case Position(span=span):
+            made = replace(node, axes=axes, span=moved[span])
+        case Rearrange(argument=argument) | Reduce(argument=argument):
+            made = replace(node, axes=axes, argument=again(argument))
+        case Map(given=given):
+            made = replace(node, axes=axes, given=tuple(map(again, given)))
+        case Sum(a=a, b=b, scale_a=scale_a, scale_b=scale_b):
+            scales = [None if one is None else again(one) for one in (scale_a, scale_b)]
+            made = replace(node, axes=axes, a=again(a), b=again(b), scale_a=scales[0], scale_b=scales[1])
+        case _:
+            names = ", ".join(span.name for span in moved if span in node.axes)
+            what = "carried by a loop" if isinstance(node, Folded) else "a constant"
+            raise TraceError(
+                f"{node.variable or 'a value'} varies along the whole row {names} and is {what}; nearest "
+                "legal choice: the spans of tw.tiles",
+                here(),
+            )
+    known[id(node)] = made
+    return made
+
+
+def whole(flow: Any, tensor: Tensor, first: Axis = None) -> Tile:
+    """Return a whole array, or its transpose, as a tile.
+
+    Args:
+        flow: the recorder.
+        tensor: the array.
+        first: the whole row that the first axis continues, if it has its extent.
+    """
+    made = flow.tracer.builder.defining(tensor.value)
+    turned = (
+        isinstance(made, Reshape) and isinstance(made.transform, Permute) and made.transform.order == (1, 0)
+    )
+    shape = tensor.value.tensor.shape
+    index: list[SpanIndex] = []
+    for extent in shape:
+        taken = [one.span for one in index]
+        continues = first is not None and first in flow.rows.spans and first not in taken
+        if first is not None and continues and are_equal(flow.tracer, first.extent, extent):
+            index.append(SpanIndex(first, flow.home))
+        else:
+            index.append(flow.rows.index(extent, taken))
+    if turned:
+        source: Tile = flow.part(Tensor(made.source), tuple(reversed(index)))
+        return source.T
+    part: Tile = flow.part(tensor, tuple(index))
+    return part
+
+
+# ---------------------------------------------------------------- functions of rows
+
+
+def lifted(flow: TileRecorder, tile: Tile, place: int, rank: int) -> Tile:
+    """Return a reduced tile with a new axis in place of the one that was reduced."""
+    index = [slice(None)] * rank
+    return flow.rearranged(tile, (*index[:place], None, *index[place + 1 :]))
+
+
+@verb
+def softmax(x: Tile, axis: int = -1) -> Any:
+    """``y[m, n] = exp(x[m, n]) / sum_n exp(x[m, n])``, without overflow; 0 along a row of ``-inf`` alone.
+
+    The row may be a whole dimension that is never stored, as in ``softmax(Q[m] @ K.T) @ V``: a schedule then
+    computes it in one loop over steps of the row, which carries the maximum and the sums so far.
+
+    Args:
+        x: a tile of floats; narrower ones than f32 are computed, and returned, in f32.
+        axis: the axis of the row; a negative number counts from the last.
+
+    Raises:
+        TraceError: ``x`` is not a tile of floats, or has no such axis.
+
+    Example:
+        Attention:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(Q="M D", K="N D", V="N E", O="M E", scale=tw.f32)
+        ... def attention(Q, K, V, O, scale):
+        ...     for m, e in tw.tiles(O):
+        ...         O[m, e] = tw.softmax(scale * Q[m] @ K.T).to(V.dtype) @ V[:, e]
+        >>> rng = np.random.default_rng(0)
+        >>> q, k, v = (rng.standard_normal((40, 16)).astype(np.float16) for _ in range(3))
+        >>> out = np.empty((40, 16), np.float16)
+        >>> attention(q, k, v, out, 0.25, target="reference").target
+        'reference'
+        >>> bool(abs(out - tw.testing.softmax_attention(q, k, v, 0.25)).max() < 4e-3)
+        True
+    """
+    if not x.dtype.is_float or x.dtype.components > 1:
+        raise TraceError(
+            f"softmax of {tile_name(x)}, which is of {x.dtype}; nearest legal choice: a tile of floats, e.g. "
+            "x.to(tw.f32)",
+            here(),
+        )
+    x = x if x.dtype.bits >= f32.bits else x.to(f32)
+    rank, flow = len(x.node.axes), x.flow
+    if not -rank <= axis < rank:
+        raise TraceError(
+            f"softmax(axis={axis!r}) of {tile_name(x)}, which has the axes {spelled(x.node)}; nearest legal "
+            f"choice: axis={min(max(axis, -rank), rank - 1)}",
+            here(),
+        )
+    place = axis % rank
+    top = maximum(x.max(axis=place), limits(x.dtype)[0])
+    weights = exp(x - lifted(flow, top, place, rank))
+    total = weights.sum(axis=place)
+    inverse = where(total == 0, 0.0, 1.0 / total)
+    return weights * lifted(flow, inverse, place, rank)

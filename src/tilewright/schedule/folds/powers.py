@@ -1,0 +1,180 @@
+"""Powers of extremes: how values of a loop depend on a running extreme through ``exp`` or ``exp2``.
+
+Terms that all have the factor ``f(h(extreme))``, with a linear ``h`` and ``f`` one of `POWERS`, can be
+rescaled together: from one extreme to another one by ``f(h(new) - h(old))``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from tilewright.dataflow.nodes import Integer, Literal, Map, Node, NumberParam, Rearrange, Reduce, Span, Sum
+
+POWERS = ("exp", "exp2")
+"""Functions for which ``f(x + y) = f(x) f(y)``."""
+
+OLD, NEW = "old", "new"
+
+Exponent = dict[tuple[int, str], tuple[float, tuple[Any, ...]]]
+"""A linear function of extremes: (cell, before or after the step) -> its factor, a number times values."""
+
+Weight = tuple[str, tuple[Any, ...]]
+"""What all terms of a value share: a function of `POWERS`, and the extremes in its exponent."""
+
+PLAIN: Weight = ("", ())
+"""The weight of a value that no cell enters."""
+
+ZERO: Weight = ("0", ())
+"""The weight of the value 0, which fits every other weight."""
+
+
+class Powers:
+    """The exponents of values in the extremes of a loop.
+
+    Args:
+        span: the span of the loop.
+        old: the number of each extreme before a step, by the `id` of its node.
+        new: the number of each extreme after a step.
+        is_free: function that says whether no carried value enters a value.
+        carried: other carried values, by their `id`; what depends on one has no weight.
+    """
+
+    def __init__(
+        self,
+        span: Span,
+        old: Mapping[int, int],
+        new: Mapping[int, int],
+        is_free: Callable[[Node], bool],
+        carried: Collection[int] = (),
+    ) -> None:
+        self.span, self.old, self.new, self.is_free = span, old, new, is_free
+        self.carried = carried
+        self.named: dict[str, Node] = {}
+        """The values that multiply extremes, by their names in exponents."""
+
+    def exponent(self, node: Node) -> Exponent | None:
+        """A value as a linear function of extremes plus what no cell enters; None if it is none."""
+        if id(node) in self.new:
+            return {(self.new[id(node)], NEW): (1.0, ())}
+        if id(node) in self.old:
+            return {(self.old[id(node)], OLD): (1.0, ())}
+        if self.is_free(node):
+            return {}
+        match node:
+            case Rearrange(argument=argument):
+                return self.exponent(argument)
+            case Map(function="neg", given=(one,)):
+                return _scaled(self.exponent(one), (-1.0, ()))
+            case Map(function="add", given=(left, right)):
+                return _together(self.exponent(left), self.exponent(right))
+            case Map(function="sub", given=(left, right)):
+                return _together(self.exponent(left), _scaled(self.exponent(right), (-1.0, ())))
+            case Map(function="mul", given=(left, right)):
+                return self._product(left, right)
+            case Map(function="fma", given=(left, right, more)):
+                return _together(self._product(left, right), self.exponent(more))
+            case Map(
+                function="select",
+                given=(Map(function="equal", given=(one, Literal(value=limit))), Literal(value=0), other),
+            ) if one is other and abs(limit) == float("inf"):
+                return self.exponent(other)  # without an extreme, every term is 0
+        return None
+
+    def _product(self, left: Node, right: Node) -> Exponent | None:
+        """A linear function times a value that no cell enters."""
+        if self.is_free(left):
+            left, right = right, left
+        if self.is_free(left) and self.is_free(right):
+            return {}
+        if not self.is_free(right) or self.span in right.axes:
+            return None
+        return _scaled(self.exponent(left), self._factor(right))
+
+    def _factor(self, node: Node) -> tuple[float, tuple[Any, ...]]:
+        """A value as a number times names; equal values have equal names."""
+        node = in_order(node)
+        match node:
+            case Literal(value=value):
+                return float(value), ()
+            case Map(function="mul", given=(left, right)):
+                return times(self._factor(left), *self._factor(right))
+            case Map(function="neg", given=(one,)):
+                return times(self._factor(one), -1.0)
+            case NumberParam(name=name):
+                pass
+            case Integer(value=value):
+                name = repr(value)
+            case _:
+                name = str(id(node))
+        self.named[name] = node
+        return 1.0, (name,)
+
+    def weight(self, node: Node) -> Weight | None:
+        """The weight that all terms of a value share; None if they share none."""
+        if isinstance(node, Literal) and node.value == 0:
+            return ZERO
+        if self.is_free(node):
+            return PLAIN
+        if id(node) in self.carried:
+            return None
+        match node:
+            case Rearrange(argument=argument) | Reduce(combine="sum", argument=argument):
+                return self.weight(argument)
+            case Map(function=function, given=(one,)) if function == "neg" or (
+                function == "convert" and node.dtype.is_float
+            ):
+                return self.weight(one)
+            case Map(function="exp" | "exp2" as function, given=(one,)):
+                exponent = self.exponent(one)
+                if exponent is None or any(part == OLD for _, part in exponent):
+                    return None
+                return function, tuple(sorted(exponent.items(), key=repr))
+            case Map(function="add" | "sub", given=(left, right)):
+                return _shared(self.weight(left), self.weight(right))
+            case Map(function="select", given=(condition, left, right)) if self.is_free(condition):
+                return _shared(self.weight(left), self.weight(right))
+            case Map(function="mul", given=(left, right)) | Sum(a=left, b=right, scale_a=None, scale_b=None):
+                weights = (self.weight(left), self.weight(right))
+                return next((one for one in weights if one != PLAIN), PLAIN) if PLAIN in weights else None
+            case Map(function="div", given=(left, right)) if self.is_free(right):
+                return self.weight(left)
+            case Map(function="fma", given=(left, right, more)):
+                weights = (self.weight(left), self.weight(right))
+                both = next((one for one in weights if one != PLAIN), PLAIN) if PLAIN in weights else None
+                return _shared(both, self.weight(more))
+        return None
+
+
+def in_order(node: Node) -> Node:
+    """A value without new axes."""
+    while isinstance(node, Rearrange):
+        node = node.argument
+    return node
+
+
+def times(
+    factor: tuple[float, tuple[Any, ...]], number: float, names: tuple[Any, ...] = ()
+) -> tuple[float, tuple[Any, ...]]:
+    """A number times names, multiplied by another one."""
+    return factor[0] * number, tuple(sorted((*factor[1], *names)))
+
+
+def _scaled(exponent: Exponent | None, factor: tuple[float, tuple[Any, ...]]) -> Exponent | None:
+    if exponent is None:
+        return None
+    return {key: times(one, *factor) for key, one in exponent.items()}
+
+
+def _together(left: Exponent | None, right: Exponent | None) -> Exponent | None:
+    """The sum of two linear functions of different extremes."""
+    if left is None or right is None or left.keys() & right.keys():
+        return None
+    return left | right
+
+
+def _shared(left: Weight | None, right: Weight | None) -> Weight | None:
+    """The weight of a sum."""
+    if ZERO in (left, right):
+        return right if left == ZERO else left
+    return left if left == right else None

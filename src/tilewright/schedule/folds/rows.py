@@ -1,0 +1,352 @@
+"""Whole rows as loops: reductions and products along a whole row become a loop that carries a state.
+
+``softmax(Q[m] @ K.T) @ V`` reduces the row of scores three times: its maximum, the sum of its
+exponentials, and a product.  The online form computes all three in one loop.  Each reduction is a cell.  A
+sum whose terms all have the factor ``f(h(top))`` of an extreme of the row is rescaled in each step, from the
+extreme so far to the new one.  A factor that is the same along the row, such as ``1 / total``, multiplies the
+sum after the loop.  The result is a flow with the loop that an author would have written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from tilewright.dataflow.nodes import (
+    STEPS,
+    Axis,
+    Cell,
+    Flow,
+    Fold,
+    Folded,
+    Literal,
+    Map,
+    Node,
+    Rearrange,
+    Reduce,
+    Span,
+    Sum,
+    walk,
+)
+from tilewright.dtypes import limits
+from tilewright.errors import TraceError
+from tilewright.lang.dataflow.recorder import holds_all
+from tilewright.schedule.factors import EXPLICIT
+from tilewright.schedule.folds.powers import PLAIN, ZERO, Powers, Weight
+from tilewright.schedule.folds.values import neutral_of
+
+
+def rows_of(flow: Flow) -> list[Span]:
+    """The whole rows of a flow along which computed values are reduced, outside of loops."""
+    found: dict[Span, None] = {}
+    for node in flow.walk():
+        if isinstance(node, Folded):
+            return []
+        if isinstance(node, Reduce):
+            span = node.argument.axes[node.axis]
+            if span is not None and span.kind == STEPS:
+                found[span] = None
+    return [*found]
+
+
+def online(flow: Flow) -> Flow:
+    """The flow with a loop that carries a state in place of everything that is reduced along a whole row.
+
+    Raises:
+        TraceError: one loop cannot compute a reduction.
+    """
+    spans = rows_of(flow)
+    if not spans:
+        return flow
+    if len(spans) > 1:
+        names = " and ".join(one.name for one in spans)
+        _refuse(
+            f"the whole rows {names} are reduced, and a schedule has one loop", "one kernel for each", flow
+        )
+    return OnlineRow(flow, spans[0]).flow
+
+
+def _refuse(what: str, nearest: str, flow: Flow, node: Node | None = None) -> NoReturn:
+    where = flow.stores[0].location if node is None else node.location or flow.stores[0].location
+    raise TraceError(f"{what}; nearest legal choice: {nearest}; or {EXPLICIT}", where)
+
+
+Scaling = tuple[str, Node]
+"""A factor that is the same along the row: ``"mul"`` or ``"div"``, and its node."""
+
+
+class OnlineRow:
+    """The loop along a whole row.
+
+    Args:
+        before: the flow.
+        span: the row.
+    """
+
+    def __init__(self, before: Flow, span: Span) -> None:
+        self.before, self.span = before, span
+        self.reductions = self._reductions()
+        self.extremes = {id(one): at for at, one in enumerate(self.reductions) if _is_extreme(_reduced(one))}
+        others = {id(one) for one in self.reductions} - self.extremes.keys()
+        self.powers = Powers(span, {}, self.extremes, self._is_free, others)
+        outside: set[int] = set()
+        self.outside = {id(one) for store in before.stores for one in self._until(store.value, outside)}
+        """Values that are used after the loop, by their `id`."""
+
+        self.cells: list[Cell] = []
+        self.steps: list[Node] = []
+        self.places: dict[int, int] = {}
+        """The cell of each reduction, by the `id` of its node."""
+
+        self.inner: dict[int, int] = {}
+        """The cell of each extreme in exponents, by the extreme's number."""
+
+        self.inside: dict[int, Node] = {}
+        """Values of a step, by the `id` of those of the row."""
+
+        self.kept: dict[Weight, Node] = {}
+        """What rescales sums, by the weight of their terms."""
+
+        scalings = [self._carry(one) for one in self.reductions]
+        fold = Fold(span, tuple(self.cells), tuple(self.steps))
+        after: dict[int, Node] = {}
+        for node, some in zip(self.reductions, scalings, strict=True):
+            at = self.places[id(node)]
+            kind, axes, where = node.dtype, node.axes, node.location
+            made: Node = Folded(kind, axes, fold, at, variable=node.variable, location=where)
+            for function, by in reversed(some):
+                made = Map(
+                    kind, axes, function, (made, _fitted(self._rebuilt(by, after), axes)), location=where
+                )
+            after[id(node)] = made
+        stores = tuple(replace(store, value=self._rebuilt(store.value, after)) for store in before.stores)
+        self.flow = replace(before, stores=stores)
+
+    # ------------------------------------------------------------ what is reduced
+
+    def _reductions(self) -> list[Node]:
+        """Everything that is reduced along the row, arguments first.
+
+        The maximum of a row's maximum and a number is one reduction, which begins with the number.
+        """
+        nodes = [*self.before.walk()]
+        guards = [node for node in nodes if self._binds(_guarded(node))]
+        used = {id(one) for node in nodes if node not in guards for one in node.arguments}
+        used |= {id(store.value) for store in self.before.stores}
+        return [node for node in nodes if node in guards or (self._binds(node) and id(node) in used)]
+
+    def _until(self, node: Node, seen: set[int]) -> Iterator[Node]:
+        """The values that a value is computed from, up to reductions along the row."""
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            if node not in self.reductions:
+                for one in node.arguments:
+                    yield from self._until(one, seen)
+
+    def _binds(self, node: Node | None) -> bool:
+        """Whether a value is reduced along the row."""
+        match node:
+            case Reduce(argument=argument, axis=axis):
+                return argument.axes[axis] == self.span
+            case Sum(span=span):
+                return span == self.span
+        return False
+
+    def _is_free(self, node: Node) -> bool:
+        """Whether no reduction along the row enters a value."""
+        return not any(self._binds(one) for one in walk(node))
+
+    # ------------------------------------------------------------ the state
+
+    def _carry(self, node: Node) -> list[Scaling]:
+        """Add the cell of a reduction and its next value; return the factors that follow the loop."""
+        reduced = _reduced(node)
+        if isinstance(reduced, Reduce) and reduced.combine != "sum":
+            if not self._is_free(reduced.argument):
+                self._refuse_row(node)
+            self._extreme(node, reduced)
+            return []
+        terms = reduced.argument if isinstance(reduced, Reduce) else reduced.a
+        rest, scalings = self._pulled(terms)
+        weight = self.powers.weight(rest)
+        if weight is None or (isinstance(reduced, Sum) and not self._is_free(reduced.b)):
+            self._refuse_row(node)
+        cell = self._cell("total" if isinstance(reduced, Reduce) else "out", node, 0)
+        kept: Node = cell
+        if weight not in (PLAIN, ZERO):
+            if weight not in self.kept:
+                self.kept[weight] = self._keep(*weight, node)
+            keep = _fitted(self.kept[weight], cell.axes)
+            kept = Map(cell.dtype, cell.axes, "mul", (cell, keep), location=node.location)
+        inner = self._rebuilt(rest, self.inside)
+        term = replace(reduced, argument=inner) if isinstance(reduced, Reduce) else replace(reduced, a=inner)
+        self.steps.append(Map(cell.dtype, cell.axes, "add", (kept, term), location=node.location))
+        return scalings
+
+    def _extreme(self, node: Node, reduced: Reduce) -> None:
+        """Add the cell of an extreme; one in exponents begins with a finite number.
+
+        Differences of two such extremes are numbers, also after steps without a finite value.  The value
+        after the loop may be infinite, and has a cell of its own.
+        """
+        name = "top" if reduced.combine == "max" else "low"
+        term = replace(reduced, argument=self._rebuilt(reduced.argument, self.inside))
+        weighs = any(
+            not _is_extreme(_reduced(other)) and any(one is node for one in walk(other))
+            for other in self.reductions
+        )
+        starts: list[float | int] = []
+        if node is not reduced:
+            assert isinstance(node, Map)
+            starts.append(next(one.value for one in node.given if isinstance(one, Literal)))
+        else:
+            starts += [neutral_of(reduced.combine, node.dtype)] if id(node) in self.outside else []
+            starts += [limits(node.dtype)[name == "low"]] if weighs else []
+        self.places[id(node)] = len(self.cells)
+        for start in dict.fromkeys(starts):
+            self.inner[self.extremes[id(node)]] = len(self.cells)
+            cell = self._cell(name, node, start)
+            step = Map(cell.dtype, cell.axes, reduced.combine, (cell, term), location=node.location)
+            self.inside[id(node)] = step
+            self.steps.append(step)
+
+    def _cell(self, name: str, node: Node, start: float | int) -> Cell:
+        count = sum(one.name.partition("_")[0] == name for one in self.cells)
+        unique = f"{name}_{count}" if count else name
+        literal = Literal(node.dtype, (), start, location=node.location)
+        cell = Cell(node.dtype, node.axes, unique, literal, variable=unique, location=node.location)
+        self.places.setdefault(id(node), len(self.cells))
+        self.cells.append(cell)
+        return cell
+
+    def _keep(self, function: str, exponents: tuple[Any, ...], node: Node) -> Node:
+        """What rescales a sum, from the extremes before a step to those after it."""
+        made: Node | None = None
+        for (at, _), (number, names) in exponents:
+            cell, new = self.cells[self.inner[at]], self.steps[self.inner[at]]
+
+            def mapped(name: str, *given: Node, like: Node = cell) -> Node:
+                return Map(like.dtype, like.axes, name, given, location=node.location)
+
+            sides = (cell, new) if number < 0 else (new, cell)
+            term = mapped("sub", *sides)
+            if abs(number) != 1:
+                term = mapped("mul", term, Literal(cell.dtype, (), abs(number), location=node.location))
+            for name in names:
+                by = self._rebuilt(self.powers.named[name], self.inside)
+                term = mapped("mul", term, _fitted(by, cell.axes))
+            made = term if made is None else mapped("add", made, term)
+        assert made is not None, "a weight has an extreme"
+        return Map(made.dtype, made.axes, function, (made,), location=node.location)
+
+    def _refuse_row(self, node: Node) -> NoReturn:
+        name = node.variable or f"a {type(node).__name__.lower()}"
+        _refuse(
+            f"{name} is reduced along the whole row {self.span.name} and depends on another reduction of it, "
+            "and not as a power of an extreme",
+            f"a loop over tw.steps({self.span.extent}) for each",
+            self.before,
+            node,
+        )
+
+    # ------------------------------------------------------------ factors that are the same along the row
+
+    def _pulled(self, node: Node) -> tuple[Node, list[Scaling]]:
+        """A value without factors that reductions enter and that are the same along the row, and these."""
+        match node:
+            case Map(function="mul" | "div" as function, given=(left, right)):
+                if self._is_same(right):
+                    rest, found = self._pulled(left)
+                    return rest, [*found, (function, right)]
+                if function == "mul" and self._is_same(left):
+                    rest, found = self._pulled(right)
+                    return rest, [*found, (function, left)]
+                rest, found = self._pulled(left)
+                if function == "mul":
+                    other, more = self._pulled(right)
+                    return self._again(node, (rest, other)), [*found, *more]
+                return self._again(node, (rest, right)), found
+            case Map(function="neg" | "convert", given=(one,)) if one.dtype.is_float and node.dtype.is_float:
+                rest, found = self._pulled(one)
+                return self._again(node, (rest,)), found
+        return node, []
+
+    def _is_same(self, node: Node) -> bool:
+        return self.span not in node.axes and not self._is_free(node)
+
+    def _again(self, node: Map, given: tuple[Node, ...]) -> Node:
+        return node if given == node.given else replace(node, given=given)
+
+    # ------------------------------------------------------------ values of a step, and after the loop
+
+    def _rebuilt(self, node: Node, known: dict[int, Node]) -> Node:
+        """A value with others in place of the known ones."""
+        if id(node) in known:
+            return known[id(node)]
+        made: Node = node
+        match node:
+            case Map(given=given):
+                made = self._again(node, tuple(self._rebuilt(one, known) for one in given))
+            case Rearrange(argument=argument) | Reduce(argument=argument):
+                inner = self._rebuilt(argument, known)
+                made = node if inner is argument else replace(node, argument=inner)
+            case Sum(a=a, b=b):
+                left, right = self._rebuilt(a, known), self._rebuilt(b, known)
+                made = node if (left, right) == (a, b) else replace(node, a=left, b=right)
+                made = _scaled_later(made) if node.span != self.span else made
+        known[id(node)] = made
+        return made
+
+
+def _scaled_later(node: Sum) -> Node:
+    """A product with a number that multiplies its left operand after the sum, as in ``(scale * q) @ k``.
+
+    Numbers of f32 multiply an operand of f16 in f32, and the product keeps the narrower operand.
+    """
+    match node.a:
+        case Map(function="mul", given=(one, other)) if not (one.axes and other.axes):
+            number, left = (one, other) if not one.axes else (other, one)
+            if node.dtype != number.dtype or node.a.dtype != number.dtype or not left.axes:
+                return node
+            while (
+                isinstance(left, Map)
+                and left.function == "convert"
+                and holds_all(left.dtype, [left.given[0].dtype])
+            ):
+                left = left.given[0]
+            made = replace(node, a=left)
+            return Map(node.dtype, node.axes, "mul", (made, number), location=node.location)
+    return node
+
+
+def _is_extreme(node: Reduce | Sum) -> bool:
+    """Whether a reduction is a maximum or a minimum."""
+    return isinstance(node, Reduce) and node.combine != "sum"
+
+
+def _guarded(node: Node) -> Node | None:
+    """The maximum of a row in ``max(maximum, number)``, or the minimum in ``min``; None for other values."""
+    match node:
+        case Map(function="max" | "min" as function, given=(left, right)):
+            reduced, number = (right, left) if isinstance(left, Literal) else (left, right)
+            if isinstance(reduced, Reduce) and reduced.combine == function and isinstance(number, Literal):
+                return reduced
+    return None
+
+
+def _reduced(node: Node) -> Reduce | Sum:
+    """The reduction of a guarded one, or of itself."""
+    found = _guarded(node) or node
+    assert isinstance(found, Reduce | Sum)
+    return found
+
+
+def _fitted(node: Node, axes: tuple[Axis, ...]) -> Node:
+    """A value of rows with a new axis of columns if others have it, and without one if not."""
+    while isinstance(node, Rearrange) and len(node.axes) != len(axes):
+        node = node.argument
+    if not node.axes or len(node.axes) == len(axes):
+        return node
+    return Rearrange(node.dtype, (*node.axes, *(None,) * (len(axes) - len(node.axes))), node)

@@ -1,0 +1,256 @@
+"""Whole rows: what is reduced along them becomes a loop that carries a state, on every target."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.dataflow.nodes import Folded
+from tilewright.runtime.cuda import CUDA_DRIVER
+from tilewright.runtime.gpu_memory import DeviceArray
+from tilewright.schedule.folds.form import fold_form_of
+from tilewright.schedule.folds.masks import leaves_state, masks_of
+from tilewright.schedule.folds.rows import online
+from tilewright.targets.target import CUDA
+
+from . import whole_rows
+from .folding import strided
+from .test_folds import COMPILED, GROUPS, MMA, SCHEDULES, run
+from .whole_rows import cases
+
+NAMES = [name for name, _ in cases(0)]
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("name", NAMES)
+def test_random_problems_under_chosen_schedules(name: str, target: str) -> None:
+    for seed, ragged in ((1, True), (2, False)):
+        run(dict(cases(seed, ragged=ragged))[name], target)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_row_and_its_loop_have_one_meaning(name: str) -> None:
+    """The values of the row, and those of the loop in steps of any length, lie within the bound."""
+    case = dict(cases(3))[name]
+    flow = case.kernel.flow(**case.arguments())
+    loop = online(flow)
+    assert any(isinstance(node, Folded) for node in loop.walk())
+    assert not any(isinstance(node, Folded) for node in flow.walk())
+    arrays = {key: one for key, one in case.given.items() if isinstance(one, np.ndarray)}
+    numbers = {key: one for key, one in case.given.items() if key not in arrays}
+    with np.errstate(all="ignore"):
+        assert case.wrong(tw.ir.evaluate(flow, arrays, numbers)) == []
+        for length in (1, 7, 40, None):
+            assert case.wrong(tw.ir.evaluate(loop, arrays, numbers, run=length)) == []
+    for one in (flow, loop):
+        assert tw.ir.parse_flow(tw.ir.print_flow(one)) == one
+
+
+def test_steps_that_a_mask_hides_are_left_out() -> None:
+    case = dict(cases(3))["causal"]
+    form = fold_form_of(case.kernel.flow(**case.arguments()))
+    [mask] = masks_of(form)
+    assert leaves_state(form, mask)
+
+
+@pytest.mark.parametrize("way", SCHEDULES)
+def test_attention_under_every_form_of_schedule(way: str) -> None:
+    schedule = SCHEDULES[way]
+    kind = "f4" if schedule.atom.instruction == "fma" else "f2"
+    case = dict(cases(4))[f"attention, {kind}, 24, 40"]
+    kernel = case.kernel.bind(schedule=schedule)
+    run(case, "reference", kernel)
+    if not schedule.by_bulk:
+        run(case, "cpu", kernel)
+
+
+@pytest.mark.parametrize("name", ["attention, f2, 24, 40", "cross entropy, f2, K = 24", "moments"])
+@pytest.mark.parametrize("parts", [2, 5])
+def test_the_loop_of_a_row_is_split(name: str, parts: int) -> None:
+    case = dict(cases(5))[name]
+    known = case.kernel.bind().schedule_for(**case.arguments(), target="reference")
+    small = replace(known, tile=(known.tile[0], 16, known.tile[2]), split_k=parts, blocks=0)
+    run(case, "reference", case.kernel.bind(schedule=small))
+
+
+def test_strides_and_poisoned_gaps() -> None:
+    case = dict(cases(6))["attention, f2, 24, 40"]
+    odd = {key: strided(one, 3) for key, one in case.given.items() if np.ndim(one) > 1}
+    odd |= {key: strided(one, 5) for key, one in case.results.items()}
+    for target in ("reference", "cpu"):
+        run(case, target, **odd)
+        assert odd["O"].base is not None
+        assert not odd["O"].base[:, 40:].any(), "between the rows nothing is written"
+
+
+def test_attention_has_at_most_six_lines() -> None:
+    for kernel in (whole_rows.attention, whole_rows.attention_of_rows):
+        source = inspect.getsource(kernel.program.function)
+        assert len(source.splitlines()) <= 6
+
+
+def test_a_product_of_whole_rows_is_the_product_in_steps() -> None:
+    @tw.kernel(A="M K", B="N K", C="M N")
+    def short(A, B, C):
+        for m, n in tw.tiles(C):
+            C[m, n] = A[m] @ B[n].T
+
+    @tw.kernel(A="M K", B="N K", C="M N")
+    def shortest(A, B, C):
+        for m, n in tw.tiles(C):
+            C[m, n] = A[m] @ B.T
+
+    rng = np.random.default_rng(7)
+    a, b = (rng.integers(-4, 5, (rows, 30)).astype(np.float16) for rows in (21, 45))
+    for kernel in (short, shortest):
+        for target in ("reference", "cpu"):
+            c = np.full((21, 45), np.nan, np.float32)
+            assert kernel(a, b, c, target=target).target == target
+            assert (c == a.astype(np.float64) @ b.astype(np.float64).T).all()
+
+
+def test_a_loop_over_steps_takes_whole_depths() -> None:
+    @tw.kernel(Q="M D", K="N D", V="N E", O="M E")
+    def attention(Q, K, V, O):
+        for m, e in tw.tiles(O):
+            top, total, out = tw.full((m,), -1e38, tw.f32), tw.zeros((m,), tw.f32), tw.zeros((m, e), tw.f32)
+            for n in tw.steps(K.shape[0]):
+                s = Q[m] @ K[n].T
+                new = tw.maximum(top, s.max(axis=1))
+                p, keep = tw.exp(s - new[:, None]), tw.exp(top - new)
+                total.assign(total * keep + p.sum(axis=1))
+                out.assign(out * keep[:, None] + p.to(V.dtype) @ V[n, e])
+                top.assign(new)
+            O[m, e] = out / total[:, None]
+
+    rng = np.random.default_rng(8)
+    q, k, v = (rng.standard_normal(shape).astype(np.float16) for shape in ((37, 24), (94, 24), (94, 40)))
+    right = tw.testing.softmax_attention(q, k, v, 1.0)
+    for target in ("reference", "cpu"):
+        out = np.full((37, 40), np.nan, np.float16)
+        assert attention(q, k, v, out, target=target).target == target
+        assert np.abs(out - right).max() < 1e-2
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_rows_without_a_finite_score(target: str) -> None:
+    """An extreme that is stored is that of the row, and -inf if the row has nothing else."""
+
+    @tw.kernel(X="M N", best="M", total="M")
+    def extremes(X, best, total):
+        for m in tw.tiles(best):
+            x = X[m]
+            top = x.max(axis=1)
+            best[m] = top
+            total[m] = tw.exp(x - tw.maximum(top, -1e30)[:, None]).sum(axis=1)
+
+    x = np.full((4, 90), -np.inf, np.float32)
+    x[1, 70], x[2, 0] = 3, -1e38
+    best, total = np.full(4, np.nan, np.float32), np.full(4, np.nan, np.float32)
+    assert extremes(x, best, total, target=target).target == target
+    assert best.tolist() == x.max(axis=1).tolist()
+    assert total.tolist() == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize(("target", "arch"), COMPILED)
+def test_gpus_compile_every_case_without_spills(target: str, arch: str) -> None:
+    for name, case in cases(9):
+        if "300" in name:
+            continue
+        made = case.kernel.compile(**case.arguments(), target=target, arch=arch)
+        used = made.resources
+        spilled = used.get("spill_store_bytes", 0) + used.get("spilled_registers", 0)
+        assert spilled <= 8, (name, used)
+        if arch == "sm_90a" and name.startswith(("attention, f2", "causal")):
+            assert made.schedule is not None
+            assert made.schedule.staging == "tma", "warpgroups compute it"
+            assert not used.get("serialized_wgmma", 0)
+
+
+def test_the_checker_has_no_findings() -> None:
+    case = dict(cases(10))["attention, f2, 24, 40"]
+    for schedule in (MMA, replace(MMA, staging="cp_async", stages=2), GROUPS):
+        kernel = case.kernel.bind(schedule=schedule)
+        assert not kernel.check(**case.arguments(), outputs=("O",)).findings
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def refused(kernel: Any, why: str, *arrays: Any) -> None:
+    with pytest.raises(tw.TraceError, match=f"(?s){why}.*nearest legal choice: ") as caught:
+        kernel(*arrays, target="reference")
+    assert "test_rows.py" in str(caught.value)
+
+
+def test_what_one_loop_does_not_compute() -> None:
+    x, y = np.zeros((8, 8), np.float32), np.zeros(8, np.float32)
+
+    @tw.kernel(X="M N", y="M")
+    def deviation(X, y):
+        for m in tw.tiles(y):
+            far = X[m] - (X[m].sum(axis=1) / X.shape[1])[:, None]
+            y[m] = (far * far).sum(axis=1)
+
+    refused(deviation, "reduced along the whole row n and depends on another reduction of it", x, y)
+
+    @tw.kernel(X="M N", Y="M K", y="M")
+    def two_rows(X, Y, y):
+        for m in tw.tiles(y):
+            y[m] = X[m].sum(axis=1) + Y[m].sum(axis=1)
+
+    refused(two_rows, "the whole rows n and k are reduced", x, np.zeros((8, 5), np.float32), y)
+
+
+def test_misuse_is_refused_with_the_nearest_choice() -> None:
+    x, y = np.zeros((8, 5), np.float32), np.zeros((8, 5), np.float32)
+
+    @tw.kernel(X="M N", Y="M N")
+    def of_integers(X, Y):
+        for m, n in tw.tiles(Y):
+            Y[m, n] = tw.softmax(tw.positions(n))
+
+    @tw.kernel(X="M N", Y="M N")
+    def no_axis(X, Y):
+        for m, n in tw.tiles(Y):
+            Y[m, n] = tw.softmax(X[m], axis=2)
+
+    @tw.kernel(X="M N", Y="M N")
+    def part_of_a_row(X, Y):
+        for m, n in tw.tiles(Y):
+            Y[m, n] = X[m, 1:]
+
+    @tw.kernel(X="M N", Y="M N")
+    def array_of_rows(X, Y):
+        for m, n in tw.tiles(Y):
+            Y[m, n] = tw.softmax(X[m] + Y)
+
+    @tw.kernel(X="M N", Y="M N")
+    def no_such_place(X, Y):
+        for m, n in tw.tiles(Y):
+            Y[m, n] = tw.positions(X[m], 5)
+
+    refused(of_integers, r"softmax of .* i32", x, y)
+    refused(no_axis, r"softmax\(axis=2\)", x, y)
+    refused(part_of_a_row, "a slice of a dimension", x, y)
+    refused(array_of_rows, "axes are aligned from the last one", x, y)
+    refused(no_such_place, "positions of axis 5", x, y)
+
+
+# ---------------------------------------------------------------- GPUs
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_random_problems_on_a_gpu(name: str) -> None:
+    for seed, ragged in ((11, True), (12, False)):
+        case = dict(cases(seed, ragged=ragged))[name]
+        given = case.arguments(DeviceArray.of)
+        assert case.kernel(**given).target == CUDA.name
+        CUDA_DRIVER.synchronize()
+        assert case.wrong({one: given[one].host() for one in case.results}) == []
