@@ -13,15 +13,16 @@ import tilewright as tw
 from tilewright.dataflow.nodes import Folded
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceArray
+from tilewright.schedule.folds.block import FoldBlock
 from tilewright.schedule.folds.form import fold_form_of
 from tilewright.schedule.folds.masks import leaves_state, masks_of
 from tilewright.schedule.folds.rows import online
 from tilewright.targets.target import CUDA
 
 from . import whole_rows
-from .folding import strided
+from .folding import scores, strided
 from .test_folds import COMPILED, GROUPS, MMA, SCHEDULES, run
-from .whole_rows import cases
+from .whole_rows import cases, of_rows
 
 NAMES = [name for name, _ in cases(0)]
 
@@ -47,7 +48,8 @@ def test_the_row_and_its_loop_have_one_meaning(name: str) -> None:
         assert case.wrong(tw.ir.evaluate(flow, arrays, numbers)) == []
         for length in (1, 7, 40, None):
             assert case.wrong(tw.ir.evaluate(loop, arrays, numbers, run=length)) == []
-    for one in (flow, loop):
+    is_passed = any(span.kind == "steps" for store in loop.stores for span in store.at)
+    for one in (flow,) if is_passed else (flow, loop):  # no author stores a step
         assert tw.ir.parse_flow(tw.ir.print_flow(one)) == one
 
 
@@ -76,6 +78,34 @@ def test_the_loop_of_a_row_is_split(name: str, parts: int) -> None:
     known = case.kernel.bind().schedule_for(**case.arguments(), target="reference")
     small = replace(known, tile=(known.tile[0], 16, known.tile[2]), split_k=parts, blocks=0)
     run(case, "reference", case.kernel.bind(schedule=small))
+
+
+@pytest.mark.parametrize("way", [way for way, one in SCHEDULES.items() if not one.by_bulk])
+def test_a_second_pass_under_every_form_of_schedule(way: str) -> None:
+    schedule = replace(SCHEDULES[way], width=0)
+    name = "softmax, f4, K = 40" if schedule.atom.instruction == "fma" else "softmax, f2, K = 24"
+    case = dict(cases(12))[name]
+    for target in ("reference", "cpu"):
+        run(case, target, case.kernel.bind(schedule=schedule))
+
+
+@pytest.mark.parametrize("N", [1024, 1500])
+def test_long_rows(N: int) -> None:
+    """No tile covers them."""
+    rng = np.random.default_rng(N)
+    x, w, s, off = scores(rng, 40, 64, N, "f2")
+    case = of_rows(whole_rows.softmax, {"X": x, "W": w}, s, off, "f2")
+    run(case, "cpu")
+    for target, arch in COMPILED:
+        made = case.kernel.compile(**case.arguments(), target=target, arch=arch)
+        assert made.resources.get("spill_store_bytes", 0) <= 16
+
+
+def test_a_second_pass_is_not_split() -> None:
+    case = dict(cases(13))["softmax, f2, K = 24"]
+    kernel = case.kernel.bind(schedule=replace(MMA, width=0, split_k=2))
+    with pytest.raises(tw.ScheduleError, match=r"(?s)Y is stored along n_1 in a second pass.*split_k=1"):
+        kernel(**case.arguments(), target="reference")
 
 
 def test_strides_and_poisoned_gaps() -> None:
@@ -177,6 +207,21 @@ def test_the_checker_has_no_findings() -> None:
     for schedule in (MMA, replace(MMA, staging="cp_async", stages=2), GROUPS):
         kernel = case.kernel.bind(schedule=schedule)
         assert not kernel.check(**case.arguments(), outputs=("O",)).findings
+    case = dict(cases(10))["softmax, f2, K = 24"]
+    for way in ("direct", "two stages", "depth in parts, two stages"):
+        kernel = case.kernel.bind(schedule=replace(SCHEDULES[way], width=0))
+        assert not kernel.check(**case.arguments(), outputs=("Y",)).findings
+
+
+def test_the_checker_finds_a_second_pass_that_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last of 6 steps reads the second of 4 stages, which the second pass fills at once."""
+    case = dict(cases(14))["softmax, f2, K = 24"]
+    kernel = case.kernel.bind(schedule=replace(MMA, width=0, staging="cp_async", stages=4))
+    assert not kernel.check(**case.arguments(), outputs=("Y",)).findings
+    kernel.forget()
+    monkeypatch.setattr(FoldBlock, "empty_rings", lambda self: None)
+    assert kernel.check(**case.arguments(), outputs=("Y",)).findings
+    kernel.forget()
 
 
 # ---------------------------------------------------------------- refusals

@@ -73,6 +73,40 @@ def moments(X, mean, variance, least):
         least[m] = x.min(axis=1)
 
 
+@tw.kernel(X="M K", W="K N", Y="M N")
+def softmax(X, W, Y):
+    for m, n in tw.tiles(Y):
+        Y[m, n] = tw.softmax(X[m] @ W)
+
+
+@tw.kernel(X="B M K", W="B K N", bias="N", Y="B M N", lse="B M")
+def logarithms(X, W, bias, Y, lse):
+    """The logarithm of the softmax, and of the sum of exponentials."""
+    for b, m, n in tw.tiles(Y):
+        s = X[b, m] @ W[b] + bias
+        top = s.max(axis=1)
+        total = tw.log(tw.exp(s - top[:, None]).sum(axis=1)) + top
+        Y[b, m, n] = s - total[:, None]
+        lse[b, m] = total
+
+
+@tw.kernel(X="M K", W="N K", word="M", Y="M N", scale=tw.f32)
+def of_scores(X, W, word, Y, scale):
+    """The gradient of `cross_entropy` with respect to its scores."""
+    for m in tw.tiles(Y.shape[0]):
+        s = scale * X[m] @ W.T
+        Y[m] = tw.softmax(s) - tw.where(tw.positions(s) == word[m][:, None], 1.0, 0.0)
+
+
+@tw.kernel(X="M N", Y="M N")
+def normalised(X, Y):
+    """The softmax of an array of powers of two, and no product."""
+    for m in tw.tiles(Y.shape[0]):
+        x = X[m].to(tw.f32)
+        p = tw.exp2(x - x.max(axis=1)[:, None])
+        Y[m] = p / p.sum(axis=1)[:, None]
+
+
 def weighed(s: Array, v: Array, off: Any, kind: str) -> tuple[Array, Array]:
     """Averages of values by the softmax of scores, and the largest error of each.
 
@@ -198,3 +232,43 @@ def cases(seed: int, *, ragged: bool = True) -> Iterator[tuple[str, FoldCase]]:
             {"mean": sums[0], "variance": sums[1] + 4 * sums[0] * np.abs(wide).max(), "least": 0},
         ),
     )
+    for kind, K in (("f2", 24), ("f2", 300), ("f4", 40)):
+        x, w, s, off = scores(rng, M, K, N, kind)
+        yield f"softmax, {kind}, K = {K}", of_rows(softmax, {"X": x, "W": w}, s, off, kind)
+    x, w, s, off = scores(rng, M, 24, N, "f2")
+    words, scale = rng.integers(0, N, M).astype(np.int32), 0.5
+    case = of_rows(of_scores, {"X": x, "W": np.ascontiguousarray(w.T)}, scale * s, scale * off, "f4")
+    case.given.update(word=words, scale=scale)
+    case.expected["Y"][np.arange(M), words] -= 1
+    case.room["Y"] += 2 * U
+    yield "gradient of scores", case
+    half = (8 * rng.standard_normal((M, N))).astype(np.float16)
+    yield (
+        "of an array",
+        of_rows(normalised, {"X": half}, math.log(2) * half.astype(np.float64), np.zeros(M), "f2"),
+    )
+    bias = rng.standard_normal(N).astype(np.float32)
+    two = [scores(rng, M, 24, N, "f2") for _ in range(2)]
+    s = np.stack([one[2] for one in two]) + bias
+    lse = np.logaddexp.reduce(s, axis=2)
+    off = np.stack([one[3] for one in two]) + 2 * U * np.abs(s).max(axis=2)
+    room = 2 * off + (N + 16) * U + 16 * U * (np.abs(s).max(axis=2) + np.abs(lse) + 1)
+    yield (
+        "logarithms",
+        FoldCase(
+            logarithms,
+            {"X": np.stack([one[0] for one in two]), "W": np.stack([one[1] for one in two]), "bias": bias},
+            {"Y": poison("f4", 2, M, N), "lse": poison("f4", 2, M)},
+            {"Y": s - lse[..., None], "lse": lse},
+            {"Y": (room + off)[..., None] + 4 * U * np.abs(s), "lse": room},
+        ),
+    )
+
+
+def of_rows(kernel: Any, given: dict[str, Any], s: Array, off: Array, kind: str) -> FoldCase:
+    """The softmax Y of scores, whose rows are off by this much."""
+    p = np.exp(s - s.max(axis=1)[:, None])
+    p /= p.sum(axis=1)[:, None]
+    u = tw.dtype(np.dtype(kind)).unit_roundoff
+    room = (np.expm1(4 * off)[:, None] + (2 * s.shape[1] + 160) * U + u) * p + 2.0**-25
+    return FoldCase(kernel, given, {"Y": poison(kind, *s.shape)}, {"Y": p}, {"Y": room})

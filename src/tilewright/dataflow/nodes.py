@@ -6,8 +6,8 @@ span is computed at once, and by which threads.  The meaning of the graph does n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tilewright.calls import layouts
@@ -439,6 +439,27 @@ def walk(node: Node, seen: set[int] | None = None) -> Iterator[Node]:
             known.add(id(one))
             left.append((one, True))
             left += [(argument, False) for argument in reversed(one.arguments)]
+
+
+def unified(values: Sequence[Node]) -> list[Node]:
+    """Return values in which equal computations are one node."""
+    made: dict[int, Node] = {}
+    places: dict[int, int] = {}
+    known: dict[Any, Node] = {}
+
+    def again(value: Any) -> Any:
+        if isinstance(value, Node):
+            return made[id(value)]
+        return tuple(map(again, value)) if isinstance(value, tuple) else value
+
+    for one in (node for value in values for node in walk(value)):
+        if id(one) not in made:
+            given = {part.name: again(getattr(one, part.name)) for part in fields(one) if part.compare}
+            new = one if isinstance(one, Folded) else replace(one, **given)
+            found = known.setdefault(_key(new, places), new)
+            made[id(one)] = found
+            places.setdefault(id(found), len(places))
+    return [made[id(value)] for value in values]
 
 
 def _key(value: Any, places: dict[int, int]) -> Any:

@@ -19,6 +19,7 @@ from tilewright.dataflow.nodes import (
     Map,
     Node,
     Operand,
+    Rearrange,
     Span,
     Store,
     Sum,
@@ -368,7 +369,9 @@ class FoldBlock:
                 reduction = MergedStates(schedule, self.tiles, parts, cells, self.starts, merge, self.place)
         inside = form.scores if schedule.resident else ()
         of_scores = [self.held[id(one)] for node in inside for one in (node.a, node.b)]
-        moving = [one for one in of_scores if one.moves] + [self.held[id(node.b)] for node in form.mixtures]
+        moving = [one for one in of_scores if one.moves]
+        self.moving = moving.copy()
+        moving += [self.held[id(node.b)] for node in form.mixtures]
         with made_by("staging"):
             for one in of_scores:
                 if not one.moves:
@@ -416,7 +419,40 @@ class FoldBlock:
         """Compute what follows the loop, and store it."""
         done = TileValues(self.place, {key: cells[at] for key, at in self.form.results.items()})
         for store in self.form.flow.stores:
-            self.store_one(store, done)
+            if store not in self.form.passing:
+                self.store_one(store, done)
+        if self.form.passing:
+            self.pass_again(done)
+
+    def pass_again(self, done: TileValues) -> None:
+        """Compute the values of each step again, from what is known after the loop, and store them.
+
+        Args:
+            done: the values after the loop.
+        """
+        form = self.form
+
+        def write(step: LoopStep) -> None:
+            known = dict(done.known)
+            self.score(known, step.index)
+            values = TileValues(StepPlace(self, step.index), known)
+            for store in form.passing:
+                self.store_one(store, values)
+
+        scores = set(done.known) | {id(one) for one in form.scores}
+        for node in (one for store in form.passing for one in walk(store.value, scores)):
+            if form.n not in node.axes and isinstance(node, Map | Rearrange):
+                done.value(node)  # the same in all steps
+        self.empty_rings()
+        steps = let(ceil_div(self.place.integer(form.n.extent), self.length(form.n)))
+        verbs = self.verbs(self.moving, lambda at: StepPlace(self, at), [Verb("multiply", 0, write)])
+        main_loop(verbs, steps)
+
+    def empty_rings(self) -> None:
+        """Wait until no thread reads a tile of the last steps, which the next pass replaces."""
+        if self.schedule.copies_in_background:
+            with made_by("stages"):
+                tw.barrier()
 
     def steps(self) -> tuple[Index, Index]:
         """The first of the block's steps, and their number.
@@ -457,10 +493,10 @@ class FoldBlock:
         """Store a result from registers; results of rows alone in the first tile of columns."""
         form = self.form
         spans = [span for span in store.at if span.kind != BATCH]
-        axes = tuple(span for span in (form.m, form.e) if span in spans)
+        axes = tuple(span for span in (form.m, form.e, form.n) if span in spans)
         with made_by("epilogue", store):
             made = values.repeated(values.value(store.value), axes, store.value.dtype)
-            target = tile_of(self.place, store.operand, store.at, axes)
+            target = tile_of(values.place, store.operand, store.at, axes)
             if form.e is None or form.e in spans:
                 tw.copy(made, target)
                 return

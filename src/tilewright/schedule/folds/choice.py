@@ -108,7 +108,7 @@ def _split(schedule: Schedule, form: FoldForm) -> Reasons:
         yield "blocks", text, 'blocks=0, or split_k="auto"', step
     if not schedule.is_split:
         return
-    if why := StateMerge(form).against:
+    if why := against_parts(form):
         yield "split_k", f"split_k={split}; {why}", "split_k=1", step
     elif schedule.is_streamed:
         text = f"split_k={split}; the loop over {form.n.name} carries {form.fold.cells[0].name}"
@@ -116,6 +116,14 @@ def _split(schedule: Schedule, form: FoldForm) -> Reasons:
     elif schedule.split_k == AUTO and not schedule.blocks:
         text = f"split_k={split} with blocks=0; it needs the number of blocks that run at the same time"
         yield "blocks", text, "blocks=132, or as many as the machine has multiprocessors", step
+
+
+def against_parts(form: FoldForm) -> str:
+    """Why a loop cannot be split into parts; empty if it can."""
+    if form.passing:
+        name = form.passing[0].operand.name
+        return f"{name} is stored along {form.n.name} in a second pass, which has whole rows"
+    return StateMerge(form).against
 
 
 def _staging(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], arch: Arch) -> Reasons:
@@ -296,7 +304,7 @@ def in_parts(
         used = shared_bytes(schedule, form)
         beside = max(min(SCHEDULERS // schedule.warps[0], arch.shared_bytes // max(used, 1)), 1)
     blocks = processors * beside
-    if tiles < processors and parts_of_k(tiles, steps, blocks) > 1 and not StateMerge(form).against:
+    if tiles < processors and parts_of_k(tiles, steps, blocks) > 1 and not against_parts(form):
         yield replace(schedule, split_k=AUTO, blocks=blocks)
 
 

@@ -30,6 +30,7 @@ from tilewright.dataflow.nodes import (
     Rearrange,
     Reduce,
     Span,
+    Store,
     Sum,
     walk,
 )
@@ -77,6 +78,11 @@ class FoldForm:
     def depth(self) -> Span | None:
         """The span of the sums of scores; None without scores."""
         return self.scores[0].span if self.scores else None
+
+    @cached_property
+    def passing(self) -> tuple[Store, ...]:
+        """The results along the loop's span: a second pass over the span computes its values again."""
+        return tuple(store for store in self.flow.stores if self.n in store.at)
 
     @property
     def products(self) -> tuple[Sum, ...]:
@@ -252,7 +258,8 @@ def _values(form: FoldForm) -> None:
         if isinstance(node, Sum):
             text = f"a product over {node.span.name} outside of the loop over {n.name}"
             _refuse(text, ONE_LOOP, node.location)
-    for node, columns in (*((one, (n, e)) for one in inside), *((one, (e,)) for one in after)):
+    later = (n,) if form.passing else (e,)
+    for node, columns in (*((one, (n, e)) for one in inside), *((one, later) for one in after)):
         if id(node) in operands or isinstance(node, Literal | NumberParam | Integer | Sum):
             continue
         spans = [axis for axis in node.axes if axis is not None]

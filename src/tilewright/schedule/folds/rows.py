@@ -9,11 +9,12 @@ sum after the loop.  The result is a flow with the loop that an author would hav
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
 from tilewright.dataflow.nodes import (
+    BATCH,
     STEPS,
     Axis,
     Cell,
@@ -27,11 +28,13 @@ from tilewright.dataflow.nodes import (
     Reduce,
     Span,
     Sum,
+    unified,
     walk,
 )
 from tilewright.dtypes import limits
 from tilewright.errors import TraceError
 from tilewright.lang.dataflow.recorder import holds_all
+from tilewright.lang.dataflow.rows import along
 from tilewright.schedule.factors import EXPLICIT
 from tilewright.schedule.folds.powers import PLAIN, ZERO, Powers, Weight
 from tilewright.schedule.folds.values import neutral_of
@@ -59,6 +62,7 @@ def online(flow: Flow) -> Flow:
     spans = rows_of(flow)
     if not spans:
         return flow
+    flow = _with_row_stored(flow, spans)
     if len(spans) > 1:
         names = " and ".join(one.name for one in spans)
         _refuse(
@@ -70,6 +74,31 @@ def online(flow: Flow) -> Flow:
 def _refuse(what: str, nearest: str, flow: Flow, node: Node | None = None) -> NoReturn:
     where = flow.stores[0].location if node is None else node.location or flow.stores[0].location
     raise TraceError(f"{what}; nearest legal choice: {nearest}; or {EXPLICIT}", where)
+
+
+def _with_row_stored(flow: Flow, spans: Sequence[Span]) -> Flow:
+    """The flow with results along the row that is reduced stored along the row itself.
+
+    ``O[m, n] = softmax(X[m] @ W)`` stores a value for each element of such a row.  The tiles of the result
+    are then whole rows, and a second pass over the row computes its scores again.
+    """
+    last = flow.tiles[-1]
+    rows = [span for span in spans if span.extent == last.extent]
+    is_reduced = any(
+        (isinstance(node, Sum) and node.span in spans and last in node.axes)
+        or (isinstance(node, Reduce) and node.argument.axes[node.axis] == last)
+        for node in flow.walk()
+    )
+    stored = [last in store.at for store in flow.stores]
+    if len(rows) != 1 or len(flow.tiles) < 2 or last.kind == BATCH or is_reduced or not any(stored):
+        return flow
+    known: dict[int, Node] = {}
+    values = unified([along(store.value, {last: rows[0]}, known) for store in flow.stores])
+    stores = tuple(
+        replace(store, value=value, at=tuple(rows[0] if span == last else span for span in store.at))
+        for store, value in zip(flow.stores, values, strict=True)
+    )
+    return replace(flow, stores=stores, tiles=flow.tiles[:-1])
 
 
 Scaling = tuple[str, Node]
@@ -104,6 +133,9 @@ class OnlineRow:
 
         self.inside: dict[int, Node] = {}
         """Values of a step, by the `id` of those of the row."""
+
+        self.common: dict[int, Node] = {}
+        """Values that no reduction enters: they are one node in the loop and after it."""
 
         self.kept: dict[Weight, Node] = {}
         """What rescales sums, by the weight of their terms."""
@@ -283,6 +315,7 @@ class OnlineRow:
 
     def _rebuilt(self, node: Node, known: dict[int, Node]) -> Node:
         """A value with others in place of the known ones."""
+        known = self.common if known is not self.common and self._is_free(node) else known
         if id(node) in known:
             return known[id(node)]
         made: Node = node
