@@ -215,7 +215,7 @@ def _launched(
     executable = Executable("cuda", ARCH, kernel, listing, handle=loaded)
     infos = {name: describe(array) for name, array in zip("ABC", on_device, strict=True)}
     parameters = bound(case).program.parameters
-    prepared = backend_named("cuda").prepare(executable, bind(kernel, infos, {}), parameters, infos)
+    prepared = backend_named("cuda").prepare(executable, bind(kernel, infos, {}), parameters)
     out = on_device[2]
     bound_on_error = 2.0**-8 * np.abs(exact) + 1e-2
     worst = wrong = launches = 0

@@ -438,7 +438,7 @@ class Prepared:
 
     may_be_inlined: ClassVar[bool] = False
 
-    def __init__(self, executable: Any, binding: Any, parameters: Sequence[Any], arrays: Any) -> None:
+    def __init__(self, executable: Any, binding: Any, parameters: Sequence[Any]) -> None:
         self.executable, self.binding, self.parameters = executable, binding, tuple(parameters)
         self.recent, self.seen = True, 0
         executable.launches.add(self)

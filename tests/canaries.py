@@ -1,4 +1,4 @@
-"""Canaries: in a GPU test every array lies in a larger buffer of poison, with poison behind each of its rows.
+"""Canaries: in a GPU test every array lies in a larger buffer of poison, with poison after each of its rows.
 
 The fixture `canaries` of the root `conftest.py` is in force in every test that runs on a GPU.  It gives
 `DeviceArray.of` arrays with canaries, refuses launches that write anywhere else, and looks at all canaries
@@ -216,7 +216,7 @@ class Canaries:
 def in_force(monkeypatch: pytest.MonkeyPatch) -> Iterator[Canaries]:
     """`DeviceArray.of` and `scratch` give memory with canaries, and nothing else is written.
 
-    Behind the memory of `scratch` lies what its alignment leaves over, up to 255 bytes, and then canaries.
+    After the memory of `scratch` come up to 255 bytes that its alignment leaves over, and then canaries.
     """
     made, launch = Canaries(), PreparedCuda.launch
 

@@ -22,7 +22,7 @@ MAP_NORESERVE = 0x4000
 
 
 def strides(shape: Sequence[int], kind: tw.DType) -> tuple[int, ...]:
-    """Strides in elements, rows at multiples of 16 bytes, of which the largest takes an index to 2**31.
+    """Strides in elements; rows begin at multiples of 16 bytes, and the largest index reaches 2**31.
 
     Args:
         shape: extents, slowest first; the last dimension is contiguous.

@@ -156,7 +156,7 @@ class Subject(NamedTuple):
         return ""
 
     def idle_waits(self) -> set[int]:
-        """Lines of waits at which, whatever the extents, nothing was on its way that they wait for."""
+        """Lines of waits that had nothing to wait for, at any extents."""
         executed, needed = set[int](), set[int]()
         run = WaitStep.run
 
@@ -201,7 +201,7 @@ def instructions(text: str) -> str:
 
 
 def made_of(one: Subject) -> str:
-    """What a record is of: the instructions, and the compiler that wrote them."""
+    """The subject of a record: the instructions, and the compiler that wrote them."""
     return f"{instructions(one.text)} by {amdgcn.find_toolchain().name} {amdgcn.find_toolchain().version}"
 
 

@@ -13,7 +13,7 @@ NEW, OLD = BOTH[:1], BOTH[1:]
 
 
 class Case(NamedTuple):
-    """An instruction, registers before it, and registers behind it."""
+    """An instruction, and registers before and after it."""
 
     text: str
     before: dict[str, Any]

@@ -293,7 +293,7 @@ def test_a_barrier_that_some_waves_end_without() -> None:
 
 
 def test_waves_that_wait_in_a_loop_starve_no_others() -> None:
-    """The second wave stores what the first waits for, from behind it."""
+    """The second wave stores what the first one waits for."""
     waiting = (
         "v_mov_b32_e32 v9, 0",
         "v_readfirstlane_b32 s4, v0",

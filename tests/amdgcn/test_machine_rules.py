@@ -1,4 +1,4 @@
-"""What hardware does not check itself: listings that keep each rule, and the same made worse by hand."""
+"""Rules that hardware does not check: listings that keep each rule, and the same listings broken by hand."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_mutants_are_found(name: str, arch: str, kind: str, turns: Turns) -> Non
 
 
 def test_all_of_them_were_found() -> None:
-    """By the record of the last run of all mutants."""
+    """Read the record of the last run of all mutants."""
     record = json.loads(RECORD.read_text())
     for name, arch in SUBJECTS:
         found = record[f"{name} {arch}"]

@@ -57,7 +57,7 @@ def test_kernel_counts_and_their_rendering(tmp_path: Path) -> None:
 
 
 def test_what_kernels_take_in_two_trees(tmp_path: Path) -> None:
-    """Beside itself a tree compiles to the same code."""
+    """A tree compared with itself compiles to the same code."""
     kept, texts = tmp_path / "figures.json", tmp_path / "texts"
     printed = run("resources.py", "--before", ROOT, "--only", "05", "--json", kept, "--texts", texts)
     assert "05 large f32" in printed
@@ -118,7 +118,7 @@ def test_attention_on_the_cpu(tmp_path: Path) -> None:
 
 
 def test_fp16_by_fp8_on_the_cpu(tmp_path: Path) -> None:
-    """By processor time, of which both sides take some."""
+    """Measured in processor time, which both sides take."""
     kept = tmp_path / "scaled.json"
     run("scaled_cpu.py", "--quick", "--busy", "--json", kept)
     rows = json.loads(kept.read_text())["rows"]

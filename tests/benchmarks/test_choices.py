@@ -1,4 +1,4 @@
-"""The choices beside what was measured: within reach of the fastest, and in the table that is shipped."""
+"""Choices compared with measurements: nearly as fast as the fastest, and in the shipped table."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_shipped_table_is_what_measurements_and_rules_say_now() -> None:
 
 
 def test_a_table_of_other_measurements_is_another(tmp_path: Path) -> None:
-    """What is no schedule any more, or not legal, enters none, however fast it was; what is faster does."""
+    """Rows with an unknown or illegal schedule enter no table, however fast they were; faster rows do."""
     found = json.loads(KEPT.read_text("utf-8"))
     row = next(row for row in found["rows"] if row["shape"] == [256, 4096, 4096])
     slow = max(row["times"], key=lambda text: row["times"][text])

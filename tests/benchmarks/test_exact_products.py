@@ -1,4 +1,4 @@
-"""The products that errors of f64 are measured against, beside fractions."""
+"""Reference products for errors of f64, compared with exact fractions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def exact_products(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def operands() -> tuple[Any, Any]:
-    """Factors of any size along each sum, most of which cancels."""
+    """Factors of any size along each sum; most products cancel."""
     rng = np.random.default_rng(0)
     unit = np.exp2(rng.integers(-30, 31, 24))
     a, b = rng.standard_normal((5, 24)) * unit, rng.standard_normal((24, 4)) / unit[:, None]

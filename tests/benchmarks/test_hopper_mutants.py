@@ -1,4 +1,4 @@
-"""What shows on a GPU that mutants are wrong, as far as it goes without one: delays, texts, the watch."""
+"""The parts of the mutants' GPU run that need no GPU: delays, texts, the time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of the members beside their peers: what it reads, and what it says of it."""
+"""The table that compares members with their peers: the results that it reads, and its text."""
 
 from __future__ import annotations
 

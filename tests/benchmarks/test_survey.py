@@ -20,7 +20,7 @@ from tests.runtime.fake_gpu import gpu as gpu  # a fixture
 
 import tilewright as tw
 from tilewright.errors import WrongResultError
-from tilewright.ops import planning
+from tilewright.ops import matmul
 from tilewright.ops.planes import written
 
 from .test_benchmarks import HERE, ROOT, run
@@ -262,7 +262,7 @@ def test_operands_that_a_prepass_rounds(program: Any, monkeypatch: pytest.Monkey
     def along_k(call: Any, problem: Any, wanted: Any) -> Any:
         return written({name: problem.operands[name].of(call.infos[name]) for name in ("a", "b")})
 
-    monkeypatch.setattr(planning, "planes_first", along_k)
+    monkeypatch.setattr(matmul, "planes_first", along_k)
     module, memory = program.survey_calls, program.survey_calls.NumpyMemory()
     memory.target = "reference"
     atom = tw.atoms.wgmma("f32", 32)
@@ -286,7 +286,7 @@ def test_places_have_both_ends(program: Any) -> None:
 
 
 def test_kernels_of_a_gpu_compile_without_a_launch(program: Any, gpu: Driver) -> None:
-    """What is known before a launch: schedule, predicted time, limit, and the proposals for the regret."""
+    """Figures known before a launch: schedule, predicted time, limit, and the proposals for the regret."""
     survey, recorded = program.survey, program.survey_calls.recorded
     a, b, c = (OnGpu(np.empty(shape, np.float16)) for shape in ((256, 512), (384, 512), (256, 384)))
     turned = OnGpu(b.array.T)

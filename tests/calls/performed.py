@@ -158,7 +158,7 @@ class Call(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What is wrong with how a call ended, and where it came from."""
+    """A wrong outcome of a call, and the place that it came from."""
 
     what: str
     where: str
@@ -226,7 +226,7 @@ def _inner(rng: Random, old: ast.expr, value: ast.expr) -> ast.expr:
 
 
 def failure_of(call: Call) -> Failure | None:
-    """Carries a call out; what is wrong with how it ended, or None."""
+    """Make a call; return what is wrong with its outcome, or None."""
     try:
         with limited():
             perform(call)

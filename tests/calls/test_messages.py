@@ -1,4 +1,4 @@
-"""What is easily written wrong is told with what was meant."""
+"""Messages of common mistakes say what to write instead."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def made_of_wrong(cls: type) -> Iterator[Callable[[], object]]:
 
 
 def used(made: object) -> None:
-    """What anybody does with an object: show it, compare it, and look at its properties."""
+    """Common uses of any object: show it, compare it, and read its properties."""
     assert isinstance(repr(made) + str(made), str)
     assert (made == made) in (True, False)
     with suppress(TypeError):

@@ -1,4 +1,4 @@
-"""Damaged texts of flows, kernels and AMD listings end in an answer or in an error that says what is wrong.
+"""Damaged texts of flows, kernels and AMD listings give an answer, or an error that says what is wrong.
 
 `scripts/fuzz_texts.py` damages as many as one likes; the message of a failure has the seed.
 """

@@ -1,4 +1,4 @@
-"""What the fuzzer puts in the place of an argument, as text."""
+"""The values that the fuzzer passes for an argument, as text."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ LOOPS = {
 
 
 def chain(*, by_flow: bool = False) -> Member:
-    """Two products with nothing between them, of several tiles: by warpgroups, or by a dataflow kernel."""
+    """A B C in several tiles, without an activation: by warpgroups, or by a dataflow kernel."""
     m, k, n, p = 70, 24, 75, 40
     shapes = {"A": (m, k), "B": (n, k), "C": (n, p), "D": (m, p)}
     tiles = WarpgroupTiles(32, 48, 32, 2, 1, own_output=False)

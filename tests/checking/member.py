@@ -56,7 +56,7 @@ class Member:
         return [self.like[one.name] for one in bound.program.parameters if one.name in self.like]
 
     def polynomial(self) -> dict[str, Exact]:
-        """What every way is to write, modulo `modulus`."""
+        """The values that every kernel must write, modulo `modulus`."""
         integers = {name: one for name, one in self.like.items() if isinstance(one, np.ndarray)}
         exact = {name: one.astype(object) for name, one in (integers | self.residues()).items()}
         return {name: one % self.modulus for name, one in self.want(exact).items()}

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
+from tests.ops.layouts import layouts
 
 import tilewright as tw
 from tilewright.ops.complex_products import four_products, products_of_halves, three_products
@@ -144,7 +145,7 @@ def _gated() -> Member:
 
 
 def _scaled_in_groups() -> Member:
-    """Of whole numbers of 8 bits, with scales and zero points of groups of 32."""
+    """8-bit integers, with scales and zero points of groups of 32."""
     depth, group = 96, 32
     b = np.random.default_rng(0).integers(-128, 128, (N, depth)).astype(np.int8).T
     like = {"A": spec("f16", M, depth), "B": b, "D": spec("f16", M, N), "alpha": 1.0}
@@ -162,7 +163,7 @@ def _scaled_in_groups() -> Member:
 
 
 def _scaled_by_blocks() -> Member:
-    """Of two blocks along K and a ragged one, with scales of each row and of blocks of columns."""
+    """Two blocks along K and a ragged one, with scales of each row and of blocks of columns."""
     depth = 2 * BLOCK + 16
     like = {
         "A": spec("f16", M, depth),
@@ -285,16 +286,17 @@ def _complex_halves() -> Member:
 
 
 def _contraction(subscripts: str, *shapes: tuple[int, ...]) -> Member:
-    """A contraction with a permuted result, and what is added in its order; all seen as matrices."""
+    """A contraction with a permuted result, and an array that is added in its order; all seen as matrices."""
     named = read_subscripts(subscripts, [len(shape) for shape in shapes])
     extents = dict(zip(named.a + named.b, shapes[0] + shapes[1], strict=True))
     of = dict(zip(("a", "b"), shapes, strict=True))
     of |= dict.fromkeys(("residual", "out"), tuple(extents[label] for label in named.out))
     kinds = {"a": "f16", "b": "f16", "residual": "f32", "out": "f32"}
     infos = {name: describe(np.empty(shape, kinds[name].replace("f", "float"))) for name, shape in of.items()}
-    problem = posed(named, infos)
+    problem = posed(named, layouts(infos))
     names = dict(zip(IN_KERNEL, "ABXYRD", strict=True))
-    seen = {name: problem.infos.get(name, problem.infos["out"]) for name in IN_KERNEL}
+    there = {name: name if name in problem.layouts else "out" for name in IN_KERNEL}
+    seen = {name: problem.layouts[one].of(infos[one]) for name, one in there.items()}
     like = {
         names[name]: tw.like(info.dtype, *info.shape, strides=info.strides) for name, info in seen.items()
     }

@@ -194,7 +194,7 @@ def test_interleaved_parts_are_a_complex_product() -> None:
 
 
 def test_chains_of_two_products() -> None:
-    """By a dataflow kernel and by warpgroups, of other tiles: the function sees complete sums."""
+    """A dataflow kernel and warpgroups with other tiles: the function sees complete sums."""
     m, k, n, p = 70, 24, 75, 40
     like = [tw.like("f16", 1, 1, *shape) for shape in ((m, k), (n, k), (n, p), (m, p))]
     like_of_flow = [like[0], *like[1:3], like[3]]

@@ -64,7 +64,7 @@ class FirstBlock:
         self.kernel: Kernel = self.launch.executable.kernel
 
     def run(self, kernel: Kernel) -> dict[str, Any]:
-        """What a kernel writes; what it does not write is no residue."""
+        """The residues that a kernel writes; other elements are no residues."""
         held = drawn(self.kernel, self.arrays, 0, self.residues, self.ring)
         binding = self.launch.binding
         first = [(0,) * len(binding.grid)]

@@ -1,4 +1,4 @@
-"""A check that cannot fail is worthless: the comparator accepts what is right and rejects what is wrong."""
+"""The comparator accepts right results and rejects wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a flow computes is accepted, computed in any order; what is off by little more is not."""
+"""Results of a flow, computed in any order, are accepted; slightly larger errors are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a newcomer asks of the command line: version, help, the kernels of a file, modules beside it."""
+"""A newcomer's first commands: version, help, the kernels of a file, modules in its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright instance`: both specializations of an instance in one code object, and what is refused."""
+"""`tilewright instance`: both specializations of an instance in one code object, and its refusals."""
 
 from __future__ import annotations
 

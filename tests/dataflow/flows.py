@@ -1,4 +1,4 @@
-"""What the tests of dataflow share: classes of arrays of any extents, and recording."""
+"""Shared by the tests of dataflow: classes of arrays of any extents, and recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random flows: graphs of every kind of value, each of which is legal where it stands."""
+"""Random flows: graphs of legal values of every kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What flows mean, against NumPy code that knows nothing of flows."""
+"""The meaning of flows, compared with NumPy code that knows nothing of flows."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_numbers_that_are_passed_are_computed_with() -> None:
 def test_numbers_are_rounded_before_they_are_computed_with(dtype: tw.DType) -> None:
     """Plain numbers to the dtype of the arithmetic, arguments to that of their parameter.
 
-    Of 0.1, 1 / 3 and a number just above a tie of f16 no dtype here has any.
+    No dtype here has 0.1, 1 / 3, or a number just above a tie of f16.
     """
     tie = 1 + 2.0**-11 + 2.0**-30
 

@@ -1,4 +1,4 @@
-"""What a loop over tiles records."""
+"""The flow that a loop over tiles records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the authors of kernels are told that a loop over tiles cannot say, word for word.
+"""Messages about what a loop over tiles cannot express, word for word.
 
 `pytest tests/dataflow/test_refusals.py --update-golden` writes the messages anew; read the diff as a user
 would.

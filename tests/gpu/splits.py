@@ -41,7 +41,7 @@ class SplitForm(Form):
 
 @dataclass(frozen=True)
 class FewRows(SplitForm):
-    """A form of the transposed product, for as many rows as the atom has columns, and for fewer."""
+    """A form of the transposed product, for at most as many rows as the atom has columns."""
 
     def fixed(self) -> tuple[tuple[int, int, int], ...]:
         """Few rows by two tiles of columns, and deep."""

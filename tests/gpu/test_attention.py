@@ -108,7 +108,7 @@ def test_it_is_the_same_each_time(kernel: str) -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_torch_tensors(causal: bool, canaries: Canaries) -> None:
-    """Heads behind rows in memory, as projections leave them, beside what PyTorch computes in f32."""
+    """Heads inside rows in memory, as projections write them, compared with PyTorch in f32."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 300, h, 64, device="cuda").half().transpose(1, 2) for h in (8, 2, 2))

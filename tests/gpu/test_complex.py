@@ -83,7 +83,7 @@ def test_large_products(part: str, precision: str) -> None:
 
 
 def test_planes_of_tf32_are_rounded() -> None:
-    """Both operands, of which one alone would have to be turned."""
+    """Planes of both operands are rounded, although only one of them must be transposed."""
     rng = np.random.default_rng(5)
     a, b = ([rng.random((1030, 1028), np.float32) for _ in range(2)] for _ in range(2))
     b = [one.T.copy() for one in b]
@@ -104,7 +104,7 @@ def test_planes_of_tf32_are_rounded() -> None:
 def test_k_in_parts(
     part: str, precision: str, split: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same arrays twice give the same bits, from memory that holds poison in between."""
+    """Two calls on the same arrays give the same bits; the result holds poison between them."""
     rng = np.random.default_rng(2)
     shapes = ((90, 4000), (4000, 70))
     a, b = (numbers(rng, shape, tw.dtype(part), "interleaved") for shape in shapes)

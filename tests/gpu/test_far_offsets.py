@@ -29,7 +29,7 @@ FORMS = {
 
 
 class Far:
-    """Rows of an array in a GPU's memory, gigabytes apart, with canaries behind each."""
+    """Rows of an array in a GPU's memory, gigabytes apart, with canaries after each."""
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         kind = tw.dtype(array.dtype)
@@ -45,7 +45,7 @@ class Far:
         return self.rows
 
     def _copy(self, function: str) -> None:
-        """Every row and the bytes behind it."""
+        """Every row and the bytes after it."""
         with CUDA_DRIVER.current(0):
             CUDA_DRIVER.call("cuCtxSynchronize")
             for at, pair in enumerate(zip(self.rows, self.around, strict=True)):

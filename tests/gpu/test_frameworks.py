@@ -45,7 +45,7 @@ def cupy_out(canaries: Canaries, host: np.ndarray[Any, Any]) -> Any:
 
 
 class OnlyDLPack:
-    """A tensor of which nothing but its DLPack face can be seen."""
+    """A tensor that shows only its DLPack interface."""
 
     def __init__(self, tensor: Any) -> None:
         self.tensor = tensor
@@ -97,7 +97,7 @@ def gemm(A, B, C):
 
 
 def atom_of(dtype: tw.DType) -> tw.MmaAtom:
-    """What `matmul` multiplies with, as far as it decides how sums are rounded."""
+    """The instruction of `matmul`, as far as it decides how sums are rounded."""
     return tw.atoms.MMA_F16 if dtype == tw.f16 else tw.atoms.fma(dtype)
 
 

@@ -1,4 +1,4 @@
-"""Blocks of whole warps of which some threads have nothing to do, on a GPU."""
+"""Blocks of whole warps in which some threads are idle, on a GPU."""
 
 from __future__ import annotations
 

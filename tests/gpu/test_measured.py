@@ -1,4 +1,4 @@
-"""What Nsight Compute counts on a GPU is what was predicted. Fails where `ncu` is missing."""
+"""Nsight Compute counts on a GPU what `inspect` predicts. Fails if `ncu` is missing."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def workspaces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
 
 @pytest.fixture
 def schedules(monkeypatch: pytest.MonkeyPatch) -> list[Schedule]:
-    """The schedules of all launches, of which each is asserted to be on the GPU."""
+    """The schedules of all launches; each is asserted to be on the GPU."""
     made: list[Schedule] = []
     launch = PreparedCuda.launch
 

@@ -39,7 +39,7 @@ class Watched:
 
 @contextmanager
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    """What nobody clears is poison before each launch; what is cleared once is poison before that."""
+    """Workspaces that are never cleared hold poison before each launch; those cleared once, before that."""
     made, clear = Watched(), Workspaces._clear
 
     def cleared(self: Workspaces, found: Sequence[DeviceMemory], stream: int, when: Clears) -> None:

@@ -74,7 +74,7 @@ def mutants(kernel: Kernel, wanted: Container[str] | None = None) -> Iterator[Mu
 
 
 def names(kernel: Kernel) -> list[str]:
-    """The names of all mutants, none of which is built."""
+    """The names of all mutants, without building any."""
     return [name for name, _ in _named(kernel)]
 
 

@@ -16,7 +16,7 @@ BARRIERS = {"read": 2, "add": 2, "store": 2, "index": 2}
 
 @tw.kernel(X="M N", Y="R N")
 def exchange(X, Y, *, across, way, without=-1, halves=False):
-    """Of the tiles of a cluster's blocks: their sum, or the tile of the block before.
+    """The sum of the tiles of a cluster's blocks, or the tile of the block before.
 
     Args:
         X: (M, N), f32 or i32.
@@ -75,7 +75,7 @@ def exchange(X, Y, *, across, way, without=-1, halves=False):
 
 
 def clusters(rows: Any, across: int) -> Any:
-    """Clusters that a matrix of so many rows has."""
+    """Number of clusters for a matrix with a number of rows."""
     return tw.ceil_div(rows, ROWS * across)
 
 

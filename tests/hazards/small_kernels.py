@@ -72,7 +72,7 @@ def build(program: Small) -> Kernel:
 
 
 def check(program: Small) -> Report:
-    """What the checker finds."""
+    """Return the checker's findings."""
     return run(build(program), {"G": np.zeros(ELEMS, np.float32)})
 
 

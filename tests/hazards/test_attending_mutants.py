@@ -112,7 +112,7 @@ def test_every_mistake_in_synchronisation_is_found(own_output: bool, turns: Turn
 
 
 def test_a_group_gives_back_what_others_alone_see() -> None:
-    """Of five tiles of keys the first group sees two; its mistakes in giving back the others are found."""
+    """The first group sees two of five tiles of keys; mistakes in the release of the others are found."""
     made = Attending(own_output=True, groups=2, rows=140, diagonal=-44)
     kernel = made.trace()
     made.run(kernel).raise_if_any()
@@ -257,6 +257,6 @@ def test_a_loop_by_warpgroups_needs_its_synchronisation(name: str) -> None:
 
 
 def test_a_mutant_is_what_it_is_called() -> None:
-    """The kernel as it is survives: what is found is the mistake's."""
+    """The kernel without a mistake has no findings."""
     made = Attending(own_output=True)
     assert outcome(Mutant("none", made.trace()), made.run, made.is_right) == "survived"

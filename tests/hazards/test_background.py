@@ -1,4 +1,4 @@
-"""What the checker finds in kernels with something in the background, and how it says so."""
+"""The checker's findings in kernels with asynchronous operations, and their messages."""
 
 from __future__ import annotations
 

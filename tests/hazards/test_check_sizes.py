@@ -266,7 +266,7 @@ def test_a_ring_whose_slot_has_a_name_comes_round() -> None:
 
 @tw.kernel(X="M N", Y="M N", rows=int)
 def by_number(X, Y, rows, *, ends, way="turns"):
-    """So many tiles as a number says; without ``ends`` the next one is copied over the last."""
+    """As many tiles as a number says; without ``ends`` the next one overwrites the last."""
     held = tw.shared((8, 32), X.dtype)
     if way == "turns":
         for turn in tw.range(rows):

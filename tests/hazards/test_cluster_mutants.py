@@ -1,4 +1,4 @@
-"""Every mutant of what the GEMM in clusters synchronises is found, or equivalent for a reason named here."""
+"""The checker finds every mutant of the cluster GEMM, or it is equivalent for a reason named here."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ EQUIVALENT = {
 
 
 def outcome(mutant: Mutant) -> str:
-    """What shows that a mutant is wrong; ``"survived"`` if nothing does."""
+    """The finding that shows that a mutant is wrong, or ``"survived"``."""
     if mutant.kernel is None:
         return "refused when built"
     if broken := verify.violations(mutant.kernel):

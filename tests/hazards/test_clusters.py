@@ -76,7 +76,7 @@ def test_other_clusters_tiles_and_blocks(cluster, changes) -> None:
 def test_with_one_block_per_cluster_it_is_the_example() -> None:
     """The same operations, but for the last barrier, which is then one of the block.
 
-    What both groups of the example do stands there once, and here once for each.
+    The example states the work of both groups once, and this kernel once for each.
     """
     path = Path(__file__).parents[2] / "examples" / "03_hopper_gemm.py"
     example = runpy.run_path(str(path))["bind"](tw.bf16, columns=64, stages=2, blocks=8, group=2)

@@ -29,7 +29,7 @@ def scaled_sum(A, C, beta):
 
 @tw.kernel(X="M N", W="M N", Y="M N")
 def through_workspace(X, W, Y, *, first):
-    """By way of an array of the caller's, of which only the ``first`` rows are written before."""
+    """Through an array of the caller's, in which only the ``first`` rows were written."""
     tw.copy(X.tile((first, 8), (0, 0)), W.tile((first, 8), (0, 0)), threads=(first, 1))
     tw.barrier()
     tw.copy(W.tile((32, 8), (0, 0)), Y.tile((32, 8), (0, 0)), threads=(32, 1))

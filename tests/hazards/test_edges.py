@@ -113,7 +113,7 @@ def test_what_is_left_of_the_paddings_share_is_found(compute: Any) -> None:
 
 
 def test_a_small_share_that_is_left_in_is_found() -> None:
-    """One element of padding, whose square is 1e-4 beside a sum of 63: less than the sum's own roundings."""
+    """One element of padding, whose square is 1e-4 in a sum of 63: less than the sum's own roundings."""
     x, y = arrays((13, 63))
     x += 0.01 - x.mean(1, keepdims=True)
     assert {

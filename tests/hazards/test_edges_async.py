@@ -18,7 +18,7 @@ MASK = "scores.assign(tw.where(there, scores, -math.inf))"
 
 
 def findings(bound: Any, keys: int) -> list[Finding]:
-    """What is found in attention of 100 queries, the last 28 of a tile are not there."""
+    """The findings in attention of 100 queries; the last tile lacks 28."""
     one = case((1, 1, 100, keys, 64))
     kernel = bound(one.element, 64, causal=False, keys=64, groups=2)
     return list(kernel.check(one.q, one.k, one.v, one.o, one.scale, 0).findings)

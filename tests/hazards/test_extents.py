@@ -24,7 +24,7 @@ def by_slice(X, Y, start):
 
 @tw.kernel(X="M N", Y="M N", stage=int)
 def by_stage(X, Y, stage):
-    """Two stages and what lies behind them; the stage is an integer of the caller's."""
+    """Two stages and the memory after them; the stage is an integer of the caller's."""
     held = tw.shared((2, 32, 8), X.dtype)
     beyond = tw.shared((2, 32, 8), X.dtype)
     tw.copy(X.tile((32, 8), (0, 0)), held[stage], threads=(32, 1))

@@ -114,7 +114,7 @@ class Graph:
             self.accesses.append((node, number, what != "read", elements))
 
     def races(self) -> set[tuple[int, int]]:
-        """Pairs of steps of which two threads touch one element, one of them writing, in no order."""
+        """Pairs of unordered steps in which two threads access one element, and one of them writes it."""
         found = set()
         for (a, first, a_writes, mine), (b, second, b_writes, other) in combinations(self.accesses, 2):
             ordered = self.before[b] >> a & 1 or self.before[a] >> b & 1

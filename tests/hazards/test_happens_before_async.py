@@ -85,7 +85,7 @@ SIMPLE = {
 
 @dataclass
 class Thread:
-    """What a thread knows: accesses that its own ones come after, and that its bulk copies come after.
+    """A thread's order: the accesses before its own accesses, and those before its bulk copies.
 
     ``heard`` are those that a barrier told it of, be it of its own.
     """

@@ -1,4 +1,4 @@
-"""What the checker finds, what it does not find, and how it says so."""
+"""The checker's findings, what it does not find, and its messages."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ EQUIVALENT = {**LOADING, **ATTENDING}
 
 
 def made(tiles: str) -> Case:
-    """Two warpgroups of 64 queries, 28 of which are not there."""
+    """Two warpgroups of 64 queries; the problem lacks the last 28."""
     return case((1, 1, 100, TILES[tiles], 64))
 
 
@@ -106,7 +106,7 @@ def traced() -> Kernel:
 
 
 def found(mutant: Mutant, cases: list[Case]) -> str:
-    """What shows in any of the cases that a mutant is wrong; ``"survived"`` if nothing does."""
+    """The finding in any case that shows that a mutant is wrong, or ``"survived"``."""
     for one in cases:
         arrays: dict[str, Any] = {"Q": one.q, "K": one.k, "V": one.v, "O": one.o}
         one.o[...] = np.nan

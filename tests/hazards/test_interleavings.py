@@ -135,7 +135,7 @@ def one_ahead(X, *, tiles, consumers, wrong=False):
 @pytest.mark.parametrize("consumers", [1, 2])
 @pytest.mark.parametrize("tiles", [3, 4, 5, 6])
 def test_a_ring_that_waits_one_stage_ahead(tiles, consumers) -> None:
-    """With the parity of the tile itself, the wait passes for what the stage held before, if at all."""
+    """With the parity of its own tile, a wait passes for the stage's previous contents, or never."""
     x = np.zeros((1, 32), np.float32)
     for wrong in (False, True):
         program = Program(one_ahead, {"X": "M N"})

@@ -67,7 +67,7 @@ def test_the_published_allocation_is_out_of_bounds_where_it_runs_all_the_same() 
 
 @pytest.mark.parametrize("block", [(0, 9), (2, 15)])
 def test_blocks_are_dealt_in_the_order_of_their_numbers(block: tuple[int, int]) -> None:
-    """Block (m, n) writes tile (m, n) and no other: none is exchanged behind the author's back.
+    """Block (m, n) writes tile (m, n) and no other: the library does not reorder tiles.
 
     3 x 16 tiles are more than the 8 from which the published wrapper exchanges them.
     """

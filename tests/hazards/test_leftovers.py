@@ -40,7 +40,7 @@ def trailing(X, Y):
 
 @tw.kernel(X="M N", Y="R N")
 def window(X, Y):
-    """A ring of three stages, of which each turn writes one and reads all."""
+    """A ring of three stages; each iteration writes one and reads all."""
     held = tw.shared((48, 32), X.dtype)
     tw.copy(X.tile((48, 32), (0, 0)), held, threads=(1, 32))
     tw.barrier()

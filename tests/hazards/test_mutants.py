@@ -146,7 +146,7 @@ RACES = {Kind.READ_WRITE, Kind.WRITE_READ, Kind.IN_FLIGHT, Kind.UNWRITTEN}
 
 
 def outcome(name: str, mutant: Mutant) -> str:
-    """What shows that a mutant is wrong; ``"survived"`` if nothing does."""
+    """The finding that shows that a mutant is wrong, or ``"survived"``."""
     arrays = fresh(name)
     return mutate.outcome(mutant, lambda kernel: run(kernel, arrays), lambda: is_right(name, arrays))
 

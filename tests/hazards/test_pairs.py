@@ -1,4 +1,4 @@
-"""What the checker finds in clusters, and how it says so."""
+"""The checker's findings in clusters, and their messages."""
 
 from __future__ import annotations
 

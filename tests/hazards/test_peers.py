@@ -182,7 +182,7 @@ def test_a_histogram_adds_up_in_shared_memory(target: str) -> None:
 
 @tw.kernel(X="N", Y="N")
 def two_steps(X, Y, *, wrong=""):
-    """``Y`` is X with its two tiles exchanged; own work is done while the other block comes."""
+    """``Y`` is X with its two tiles exchanged; a block does its own work while it waits for the other."""
     block = tw.block_index(2)
     rank = tw.hopper.cluster_index(2)
     held, own = tw.shared((32,), X.dtype), tw.shared((32,), X.dtype)

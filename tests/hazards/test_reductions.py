@@ -1,4 +1,4 @@
-"""Reductions into memory: of one kind they need no order, beside all else they do."""
+"""Reductions into memory need no order among those of one kind, but with all other accesses."""
 
 from __future__ import annotations
 

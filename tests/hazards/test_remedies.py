@@ -75,7 +75,7 @@ def line(kernel, mark):
 
 
 def told(kernel, columns=96, **constants):
-    """What the races of a kernel say, without the lines of its accesses."""
+    """The messages of a kernel's races, without the lines of its accesses."""
     x = matrix(32, columns)
     found = kernel.check(x, np.zeros_like(x), **constants).findings
     races = [f for f in found if f.kind in (Kind.READ_WRITE, Kind.WRITE_READ, Kind.WRITE_WRITE)]

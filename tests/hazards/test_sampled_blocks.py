@@ -1,4 +1,4 @@
-"""What is found when blocks stand for others is what is found when all run: random kernels, both ways."""
+"""Sampled blocks have the findings of all blocks: random kernels, run both ways."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_what_a_block_does_to_its_own_elements_is_seen_though_other_blocks_do_no
 
 @tw.kernel(X="N", Y="N")
 def exchanged(X, Y, *, right):
-    """Blocks of a cluster write each other's tiles behind a barrier; some clusters write a third one's."""
+    """Blocks of a cluster write each other's tiles after a barrier; some clusters write a third one's."""
     n = tw.block_index(tw.ceil_div(X.shape[0], 64))
     rank = tw.hopper.cluster_index(2)
     tw.copy(X.tile((64,), (n,)), Y.tile((64,), (n,)), threads=32)

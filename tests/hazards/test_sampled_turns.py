@@ -1,4 +1,4 @@
-"""Turns of a loop that stand for others: what is found is what is found when all turns run."""
+"""Sampled iterations of a loop have the findings of all iterations."""
 
 from __future__ import annotations
 

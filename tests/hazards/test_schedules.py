@@ -86,7 +86,7 @@ def test_a_long_program_is_tried_in_some_orders_and_the_fault_names_which() -> N
 
 
 def test_a_fault_is_said_where_it_is(monkeypatch) -> None:
-    """The clocks are made blind, so that the schedules alone see it."""
+    """The test disables the clocks, so only the schedules can find the fault."""
     monkeypatch.setattr(Checker, "barrier", lambda *arguments: None)
     wrong, _, _ = TWINS["a phase that ends while a warp has yet to see that the one before has"]
     [finding] = check(wrong).findings

@@ -1,4 +1,4 @@
-"""What the checker says of blocks that signal: missing order, wrong counts, blocks that wait for ever."""
+"""The checker's messages about blocks that signal: missing order, wrong counts, endless waits."""
 
 from __future__ import annotations
 

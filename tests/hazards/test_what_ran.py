@@ -1,4 +1,4 @@
-"""What a report says that it is about: sizes, blocks, what never ran; which blocks stand for others."""
+"""The scope that a report states: sizes, blocks, statements that never ran, and sampled blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def arrays(*shape: int) -> tuple[np.ndarray, np.ndarray]:
 
 @tw.kernel(X="M N", Y="M N")
 def ringed(X, Y, *, stages, wrong=False):
-    """Rows of tiles through a ring of stages; wrong: without a barrier."""
+    """Pass rows of tiles through a ring of stages; ``wrong`` leaves out a barrier."""
     m = tw.block_index(tw.ceil_div(X.shape[0], 32))
     held = tw.shared((stages, 32, 32), X.dtype)
     for n in tw.range(tw.ceil_div(X.shape[1], 32)):
@@ -144,7 +144,7 @@ def sampled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("sampled")
 def test_of_equal_blocks_the_first_its_neighbours_and_the_last_run() -> None:
-    """16 x 16 blocks, the last row and column of which an edge cuts: four classes."""
+    """16 x 16 blocks, with cut tiles in the last row and column: four classes."""
     report = placed.check(*arrays(500, 500), where=straight)
     assert report.is_clean
     assert report.blocks == 4 + 3 + 3 + 1

@@ -1,4 +1,4 @@
-"""What the page of executed listings says of the interpreter: its lists and counts are those of the tests."""
+"""The page of executed listings has the lists and counts of the tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEAST = 40
 
 
 def listed(heading: str) -> list[str]:
-    """The names in the block behind a heading."""
+    """The names in the block after a heading."""
     found = re.search(rf"### {heading}\n\n```text\n(.*?)```", PAGE, re.DOTALL)
     assert found
     return found[1].split()

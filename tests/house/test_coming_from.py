@@ -99,7 +99,7 @@ def unwritten(*texts: str) -> bool:
 
 
 def tuned() -> list[str]:
-    """What `tilewright tune` takes, as it says of a kernel in a file."""
+    """The options that `tilewright tune` names for a kernel in a file."""
     said = CliRunner().invoke(app, ["tune", "kernel.py:kernel", "8", "8", "8"])
     assert said.exit_code == 2
     return said.output.rpartition("choose one of ")[2].strip().split(", ")

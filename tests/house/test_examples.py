@@ -40,7 +40,7 @@ def test_the_wrappers_gemm_on(target: str, name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", LARGE)
 def test_the_optimised_gemm_adds_up_as_the_basic_one_does(target: str) -> None:
-    """Their results are the same bits."""
+    """Both examples give the same bits."""
     shape = tuple(map(int, LARGE[target].split("x")))
     made = tw.testing.operands("random", tw.f16, shape, layout="nt")
     results = []
@@ -61,7 +61,7 @@ OPTIONAL = {"matplotlib.colors", "matplotlib.figure", "sklearn.datasets"}
 
 @pytest.mark.parametrize("example", [*EXAMPLES, *WORK], ids=lambda path: path.name)
 def test_an_example_imports_what_its_reader_can(example: Path) -> None:
-    """The library's public names, NumPy, and what comes with Python; no other example.
+    """The library's public names, NumPy and the standard library; no other example.
 
     Programs that do work draw with matplotlib, and take data from scikit-learn.
     """

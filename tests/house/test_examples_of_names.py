@@ -66,7 +66,7 @@ def called_by_users(space: ModuleType) -> Iterator[str]:
 
 
 def methods(kind: type) -> Iterator[str]:
-    """What users call on a value, or read of it: none of Python's own names."""
+    """The public methods and properties of a value, without Python's own names."""
     for name, _ in inspect.getmembers(
         kind, lambda what: inspect.isfunction(what) or isinstance(what, property)
     ):

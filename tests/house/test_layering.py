@@ -40,7 +40,7 @@ def rows(tree: ast.AST) -> set[str]:
 
 
 def late_imports(tree: ast.AST) -> Iterator[str]:
-    """Imports inside functions, other than of optional third-party packages and in rows of `TargetParts`."""
+    """Imports inside functions, except optional third-party packages and rows of `TargetParts`."""
     exempt = rows(tree)
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):

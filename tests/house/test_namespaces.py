@@ -1,4 +1,4 @@
-"""What is public, where it is, and what is said of a name that is asked for elsewhere."""
+"""Public names, their namespaces, and the message about a name in the wrong namespace."""
 
 from __future__ import annotations
 

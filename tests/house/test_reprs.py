@@ -1,4 +1,4 @@
-"""What a person sees who looks at a value: what it is, in a line."""
+"""The text of a value describes it in one line."""
 
 from __future__ import annotations
 

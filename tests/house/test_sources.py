@@ -1,4 +1,4 @@
-"""What every file of the project keeps to: its environment, its paths, its weight at import."""
+"""Rules for every file of the project: environment variables, paths, imports."""
 
 from __future__ import annotations
 

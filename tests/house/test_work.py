@@ -1,4 +1,4 @@
-"""The programs of examples/work run on each target, see a wrong element, and draw what docs/work.md shows."""
+"""The programs of examples/work run on each target, find a wrong element, and draw docs/work.md's figures."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def attention(*numbers: str, causal: bool) -> Timeline:
     ],
 )
 def test_numbers_are_those_that_are_given(numbers: tuple[str, ...], causal: bool, tiles: int) -> None:
-    """With a mask, the last of 64 queries sees the first ``64 + shift`` keys: so many tiles."""
+    """With a mask, the last of 64 queries sees ``64 + shift`` keys, which gives the number of tiles."""
     made = attention("scale=0.5", "shift=0", *numbers, causal=causal)
     assert len(of(made, 0, "warp 0", "mma")) == 2 * tiles
     loads = {event.start for event in of(made, 0, "asynchronous copies")}

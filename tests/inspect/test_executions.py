@@ -49,7 +49,7 @@ def executed(kernel: Kernel, subject: Subject) -> Counter[int]:
 
 
 def check(subject: Subject, least: int = 1) -> dict[str, int]:
-    """Compare all operations of a kernel; how often those of each name are executed."""
+    """Compare all operations of a kernel, and return how often the operations of each name run."""
     kernel = subject.bound.trace(*subject.specs())
     found = list(executions(kernel, subject.binding(kernel), is_counted))
     assert [op for op, _ in found] == [op for op in kernel.walk() if is_counted(op)]

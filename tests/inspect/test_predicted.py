@@ -107,7 +107,7 @@ def test_asynchronous_copies_are_counted_apart() -> None:
 
 
 def test_narrow_matrix_loads_take_fewer_passes() -> None:
-    """A is four matrices, B two: that ``ldmatrix.x2`` takes two passes."""
+    """A has four matrices and B two, so ``ldmatrix.x2`` takes two passes."""
     mma = "mma=tw.TiledMma(tw.atoms.MMA_F16, warps=(1, 1), repeats=(1, 1))"
     constants = ("tile=(16, 8, 16)", "threads=(8, 2)", mma, "vector=8")
     found = traffic("02_basic_gemm.py:basic_gemm", "16x8x16", *constants)

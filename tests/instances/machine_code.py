@@ -112,7 +112,7 @@ def disassembler(least: int) -> str:
 
 
 def disassembled(data: bytes, arch: str, where: str, folder: Path) -> dict[str, list[str]]:
-    """The instructions of each function as a disassembler writes them, without what it says of addresses."""
+    """The instructions of each function as a disassembler writes them, without addresses."""
     (folder / "kernel.hsaco").write_bytes(data)
     command = [where, "-d", f"--mcpu={arch}", "--no-show-raw-insn", "--no-leading-addr", "kernel.hsaco"]
     said = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout

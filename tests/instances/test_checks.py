@@ -1,4 +1,4 @@
-"""Every check of an instance and of a problem: what is legal passes, what is not is named with what is."""
+"""Every check of an instance and of a problem: legal ones pass, and errors name the nearest legal choice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instances as schedules: the same tiles, run on ragged shapes; and in words what is another here."""
+"""Instances as schedules: the same tiles, run on ragged shapes, and notes about every difference."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_what_is_compiled_takes_what_the_instance_says(name: str, arch: str) -> 
 
 
 def test_every_field_is_carried_over_or_spoken_of() -> None:
-    """A field of which neither the schedule nor the notes know would be dropped in silence."""
+    """A field that is missing in both the schedule and the notes would be dropped in silence."""
     odd = replace(
         NARROW,
         a_element_op="Scale",

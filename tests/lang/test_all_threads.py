@@ -241,7 +241,7 @@ def test_a_role_shares_out_to_its_own_threads() -> None:
 
 
 def test_what_is_only_legal_with_the_right_number_is_recorded_with_it() -> None:
-    """The first run does not know of 64 threads yet when it adds what it has loaded to what they hold."""
+    """The first run adds a loaded value to a fragment of 64 threads before it knows that number."""
 
     def author(X):
         tile = X.tile((32, 64), (0, 0))

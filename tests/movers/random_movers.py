@@ -170,7 +170,7 @@ class Array:
         return self._bits() == other._bits() and self.is_whole_around()
 
     def is_whole_around(self) -> bool:
-        """Whether all around this one is still poison, and between its rows."""
+        """Whether the memory around this tile and between its rows is still poison."""
         return bool((self.around() == POISON).all())
 
     def _bits(self) -> bytes:

@@ -67,7 +67,7 @@ def test_how_many_rows_of_a_matrix_meet_in_a_bank(columns, parts, conflicts) -> 
     [(32, None, 8), (32, (3, 2, 3), 1), (16, None, 4), (16, (2, 2, 2), 2), (16, (2, 2, 3), 1)],
 )
 def test_how_many_rows_of_floats_meet_in_a_bank(columns, parts, conflicts) -> None:
-    """As for halves: rows of 128 bytes, and of 64, four floats of each."""
+    """As for halves: rows of 128 and of 64 bytes, four floats of each."""
     view = tw.View.strided((32, columns), (columns, 1))
     if parts is not None:
         view = tw.Swizzle(*parts).apply(view)

@@ -120,7 +120,7 @@ def test_wrong_tiles_are_refused(what, says) -> None:
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def projected(A, B, C, *, block):
-    """A block's tile and place (m, n, k), as each tensor needs them."""
+    """Project a block's tile and its place (m, n, k) to the dimensions of each tensor."""
     m, n = tw.block_index(tw.ceil_div(C.shape, block[:2]))
     at = (m, n, 0)
     a = tw.load(A.tile(block, at, projection=(1, None, 1)).partition((32, 1)))

@@ -84,7 +84,7 @@ class Problem:
         return found if self.diagonal is None else found | {"causal": True, "diagonal": self.diagonal}
 
     def _for_each_head(self, array: Any) -> Any:
-        """With a head for each head of queries."""
+        """Repeat heads of keys, so that each head of queries has its own."""
         return np.repeat(array, self.heads[1] // array.shape[1], axis=1)
 
     def _wide(self, array: Any) -> Any:

@@ -191,7 +191,7 @@ def test_any_strides(how: str, target: str, kernel: str | None) -> None:
 @pytest.mark.parametrize(("blocks", "band"), [(1, 1), (3, 2), (5, 3), (100, 2)])
 @pytest.mark.parametrize("diagonal", [None, 30])
 def test_blocks_deal_out_all_tiles(diagonal: int | None, blocks: int, band: int) -> None:
-    """Any number of blocks computes every tile once, whatever they draw, and rings go on."""
+    """Any number of blocks computes every tile once, in any order, and rings keep their phases."""
     problem = Problem((1, 3, 1), (150, 40), (16, 16), diagonal=diagonal)
     tiles = WarpgroupTiles(16, 16, 16, 2, 1, own_output=band % 2 == 0)
     kernel = by_warpgroups.attention.bind(

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.ops.layouts import layouts
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
@@ -253,16 +254,20 @@ def test_planes_are_written_where_they_are_estimated_to_pay(
 ) -> None:
     infos = on_a_gpu(part, n, order)
     machine = (CUDA.architecture(arch), 132)
-    way = strategy_for(infos, problem_of(infos), "4m", precision, machine, None, (False, False, False))
+    way = strategy_for(
+        infos, problem_of(layouts(infos)), "4m", precision, machine, None, (False, False, False)
+    )
     assert tuple(one.target for one in way.planes) == targets
     assert way.size_bytes == sum(2 * n * n * tw.dtype(part).bytes for _ in targets)
-    three = strategy_for(infos, problem_of(infos), "3m", precision, machine, None, (False, True, False))
+    three = strategy_for(
+        infos, problem_of(layouts(infos)), "3m", precision, machine, None, (False, True, False)
+    )
     assert [one.kept[-1] for one in three.planes] == ["_sum", "_sum"]
     assert [one.negative for one in three.planes] == [False, True]
     # Whether they pay depends on how many rows there are, and bits of a row may not.
     invariant = Splitting(batch_invariant=True)
     assert not strategy_for(
-        infos, problem_of(infos), "4m", precision, machine, invariant, (False,) * 3
+        infos, problem_of(layouts(infos)), "4m", precision, machine, invariant, (False,) * 3
     ).planes
 
 
@@ -293,7 +298,7 @@ def test_planes_are_multiplied_by_warpgroups() -> None:
 def test_three_products_of_16_bits_have_large_tiles() -> None:
     """Six operands along rows: four stages of 128 x 128 x 32 fit, where three of 64 along K do not."""
     infos, machine = on_a_gpu("f16", 4096), (CUDA.architecture("sm_90a"), 132)
-    way = strategy_for(infos, problem_of(infos), "3m", "exact", machine, None, (False,) * 3)
+    way = strategy_for(infos, problem_of(layouts(infos)), "3m", "exact", machine, None, (False,) * 3)
     assert [(len(one.kept), one.target) for one in way.planes] == [(3, 0), (3, 1)]
     plane = np.empty((4096, 4096), np.float16)
     parts = (plane.T, plane.T, plane, plane, plane.T, plane, *[plane] * 4)

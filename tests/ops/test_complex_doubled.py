@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.ops.layouts import layouts
 
 import tilewright as tw
 from tilewright.checking.composed_products import compare_complex, planes
@@ -28,7 +29,7 @@ M, N, K = 40, 72, 48
 
 
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on Hopper, for products that are large there."""
+    """Use the strategy that Hopper takes for large products."""
 
     def way(infos: Any, problem: Any, machine: Any, conjugates: Any) -> ComplexStrategy | None:
         doubled = Doubled.of(infos, problem, conjugates)
@@ -132,7 +133,7 @@ def on_a_gpu(m: int, n: int, k: int, *, offset: int = 0) -> dict[str, ArrayInfo]
 def test_it_is_chosen_where_it_pays(m: int, n: int, offset: int, arch: str, is_one: bool) -> None:
     """Of arrays whose rows bulk copies carry, where B is not much larger than A."""
     infos, machine = on_a_gpu(m, n, 4096, offset=offset), (CUDA.architecture(arch), 132)
-    way = by_one_product(infos, problem_of(infos), machine, (False,) * 3)
+    way = by_one_product(infos, problem_of(layouts(infos)), machine, (False,) * 3)
     assert (way is not None) is is_one
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.ops.layouts import layouts
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
@@ -54,7 +55,7 @@ def drawn(kind: str, shape: tuple[int, ...], order: str, seed: int) -> Any:
 
 
 def operands(kind: str, shape: tuple[int, int, int], order: str) -> tuple[Any, Any]:
-    """A, of which rows differ, and B, of which columns do."""
+    """A and B; if ``kind`` is wide, rows of A and columns of B have different scales."""
     m, n, k = shape
     turned = "t" if order[1] == "n" else "n"
     return drawn(kind, (m, k), order[0], 0), drawn(kind, (n, k), turned, 1).T
@@ -165,13 +166,13 @@ def test_halves_take_little_more_memory_than_the_operands() -> None:
         for name, one in arrays.items()
         for end, part in (("", "real"), ("_im", "imag"))
     }
-    way = by_halves(infos, problem_of(infos))
+    way = by_halves(infos, problem_of(layouts(infos)))
     assert way.halves is not None
     assert (way.halves.a.tiling.turned, way.halves.b.tiling.turned) == (True, False)
     assert way.halves.a.tiling.packed
     assert a.nbytes + b.nbytes <= way.size_bytes <= (a.nbytes + b.nbytes) * 1.01 + 10 * ALIGNMENT
     assert len(way.operands) == 10
-    first = by_halves(infos, problem_of(infos), both=False)
+    first = by_halves(infos, problem_of(layouts(infos)), both=False)
     assert first.size_bytes < 0.51 * way.size_bytes + 10 * ALIGNMENT
     assert "four products of the leading halves" in str(first)
 

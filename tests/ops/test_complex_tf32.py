@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.ops.layouts import layouts
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
@@ -121,7 +122,7 @@ def test_who_rounds(arch: str, order: str, planes: str, rounded: bool) -> None:
             steps = (n, 1) if letter == "n" else (1, n)
             infos[name + end] = ArrayInfo(4096, (n, n), steps, tw.f32, ("cuda", 0), False, None)
     machine = (CUDA.architecture(arch), 132)
-    way = strategy_for(infos, problem_of(infos), "4m", "tf32", machine, None, (False,) * 3)
+    way = strategy_for(infos, problem_of(layouts(infos)), "4m", "tf32", machine, None, (False,) * 3)
     assert "".join(one.name for one in way.planes) == planes
     assert way.rounds is (rounded and planes != "")
 
@@ -136,7 +137,7 @@ def test_what_has_no_tf32_multiplies_f32_in_the_same_way(name: str) -> None:
             for end in ("", "_im")
         }
         machine = (HIP.architecture(name), 304)
-        given = (infos, problem_of(infos), "4m")
+        given = (infos, problem_of(layouts(infos)), "4m")
         ways = [
             strategy_for(*given, precision, machine, None, (False,) * 3) for precision in ("tf32", "exact")
         ]

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.ops.layouts import layouts
 
 import tilewright as tw
-from tilewright.ops import dots, planning
+from tilewright.ops import dots
 from tilewright.ops import matmul as matmuls
 from tilewright.ops.dots import DOT_FROM, DOT_LEFT, diagonal_sum, is_long_dot, plan_dot
 from tilewright.ops.launching import Call, LaunchPlan
@@ -34,7 +35,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> list[LaunchPlan]:
 
     monkeypatch.setattr(dots, "DOT_FROM", 512)
     monkeypatch.setattr(dots, "plan_dot", listed)
-    monkeypatch.setattr(planning, "is_dot", is_dot)
+    monkeypatch.setattr(matmuls, "is_dot", is_dot)
     return plans
 
 
@@ -126,7 +127,7 @@ def test_short_or_strided_vectors_are_read_as_they_are(
 ) -> None:
     infos = {"a": described((1, k), (k * steps[0], steps[0]), pointer), "b": described((k, 1), (steps[1], 1))}
     infos["out"] = described((1, 1), (1, 1))
-    problem = problem_of(infos)
+    problem = problem_of(layouts(infos))
     assert is_long_dot(infos, problem) == is_long
     assert not padded_planes(infos, problem, None, (CUDA.architecture("sm_90a"), 132))
 

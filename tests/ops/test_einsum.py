@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.ops.layouts import layouts
 from tests.schedule.small import CASES
 
 import tilewright as tw
@@ -174,13 +175,26 @@ def test_axes_that_are_read_backwards_are_seen_as_forwards(subscripts: str) -> N
         for name, letters in (("a", a), ("b", b), ("out", out)):
             apart = np.empty([*(extents[one] for one in letters), 2], np.float32)[..., 0]
             infos[name] = describe(apart[(slice(None, None, step),) * len(letters)])
-        found.append(posed(named, infos))
+        found.append(posed(named, layouts(infos)))
     forwards, backwards = found
     assert [name for name, _ in backwards.contraction.seen] == ["a", "b", "out"]
     assert backwards.contraction == forwards.contraction
-    for name, info in backwards.infos.items():
-        assert info.shape == forwards.infos[name].shape
-        assert tuple(map(abs, info.strides)) == forwards.infos[name].strides
+    for name, one in backwards.layouts.items():
+        assert one.shape == forwards.layouts[name].shape
+        assert tuple(map(abs, one.strides)) == forwards.layouts[name].strides
+
+
+def test_a_batch_along_which_an_operand_repeats_is_joined_with_rows_if_strides_allow_it() -> None:
+    """As `matmul` does; otherwise it stays a batch, and no array needs a view for it."""
+    named = read_subscripts("bij,bjk->bik", (3, 3))
+    b, out = np.empty((1, 6, 10), np.float32), np.empty((5, 7, 10), np.float32)
+    for rows, batches in ((7, 0), (8, 1)):  # with a gap between the batches, rows cannot be joined
+        a = np.empty((5, rows, 6), np.float32)[:, :7]
+        infos = {"a": describe(a), "b": describe(b), "out": describe(out)}
+        made = posed(named, layouts(infos))
+        assert made.contraction.batch == batches
+        assert made.problem is not None
+        assert made.problem.m == (7 if batches else 35)
 
 
 def test_a_projection_to_heads_has_the_main_loop_of_a_product() -> None:

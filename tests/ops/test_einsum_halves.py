@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.ops.layouts import layouts
 
 import tilewright as tw
 from tilewright.ops import einsum as contractions
@@ -95,13 +96,13 @@ def test_a_projection_by_halves_spills_nothing_on_an_h200() -> None:
     b, s, h, d, k = 2, 2048, 32, 128, 4096
     shapes = {"a": (b, s, k), "b": (k, h, d), "out": (b, h, s, d)}
     infos = {name: describe(np.empty(shape, np.float32)) for name, shape in shapes.items()}
-    problem = posed(read_subscripts(HEADS, (3, 3)), infos)
+    problem = posed(read_subscripts(HEADS, (3, 3)), layouts(infos))
     assert against_halves(problem.contraction) == ""
-    out = problem.infos["out"]
+    out = problem.layouts["out"]
     strides = [4 * step for step in out.strides]
     seen = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), out.shape, strides)
-    m, n = problem.infos["a"].shape[-2], problem.infos["b"].shape[-1]
-    batch = problem.infos["a"].shape[:-2]
+    m, n = problem.layouts["a"].shape[-2], problem.layouts["b"].shape[-1]
+    batch = problem.layouts["a"].shape[:-2]
     left, right = np.zeros((*batch, m, k), np.float16), np.zeros((k, n), np.float16)
     units = np.zeros((*batch, m), np.float32), np.zeros(n, np.float32)
     kernel = contraction_in_halves(problem.contraction).bind(both=True, ending=())

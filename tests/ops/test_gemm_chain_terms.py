@@ -9,7 +9,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.ops import gemm_chain as chains
-from tilewright.ops import planning
+from tilewright.ops import matmul
 from tilewright.ops.gemm_chain import ARRAYS, TERMS, ChainWords, plan_chain
 from tilewright.ops.planes import REAL, Planes
 from tilewright.ops.wanted import Dropout
@@ -128,7 +128,7 @@ def test_products_with_prepasses_share_the_scratch_memory(monkeypatch: pytest.Mo
         seen = {name: problem.operands[name].of(call.infos[name]) for name in "ab"}
         return tuple(Planes.of(name, info, REAL, padded=True) for name, info in seen.items())
 
-    monkeypatch.setattr(planning, "planes_first", padded)
+    monkeypatch.setattr(matmul, "planes_first", padded)
     given = drawn((), "f16")
     given = {name: np.ascontiguousarray(one) for name, one in given.items()}
     out = np.full((35, 13), np.nan, np.float16)

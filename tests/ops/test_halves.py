@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.ops.layouts import layouts
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
@@ -210,7 +211,9 @@ def test_numbers_of_16_bits_are_summed_as_f32_is() -> None:
 
 def test_halves_take_no_more_memory_than_the_operands() -> None:
     a, b = np.empty((1000, 2000), np.float32), np.empty((2000, 504), np.float32)
-    problem = problem_of({"a": describe(a), "b": describe(b), "out": describe(np.empty((1000, 504), "f4"))})
+    problem = problem_of(
+        layouts({"a": describe(a), "b": describe(b), "out": describe(np.empty((1000, 504), "f4"))})
+    )
     for array, name, transposed in ((a, "a", False), (b, "b", True)):
         made = Split.of(array, describe(array), problem.operands[name], transposed)
         assert array.nbytes <= made.bytes <= array.nbytes * 1.01 + 4 * ALIGNMENT
@@ -221,7 +224,7 @@ def test_what_is_invariant_of_batches_does_not_depend_on_them() -> None:
     found = set()
     for rows in (1, 8, 4096):
         a, b, out = np.empty((rows, 512), "f4"), np.empty((512, 512), "f4"), np.empty((rows, 512), "f4")
-        problem = problem_of({"a": describe(a), "b": describe(b), "out": describe(out)})
+        problem = problem_of(layouts({"a": describe(a), "b": describe(b), "out": describe(out)}))
         found.add((pays(problem, batch_invariant=True), pays(problem, batch_invariant=False)))
     assert found == {(True, False), (True, True)}
 

@@ -25,7 +25,7 @@ ON_ALL = pytest.mark.parametrize("target", ["reference", "cpu", GPU])
 
 
 def drawn(shape: tuple[int, ...], kind: str, seed: int = 0) -> Array:
-    """Random bits: all integers of a dtype; of truth values a quarter is true."""
+    """Random integers over the whole range of a dtype; a quarter of booleans is true."""
     rng, dtype = np.random.default_rng([seed, *shape]), tw.dtype(kind).numpy
     if kind == "boolean":
         return rng.random(shape) < 0.25

@@ -331,7 +331,7 @@ def test_text_without_spills(arch: str, kind: str, aligned: int) -> None:
 
 
 def compiled(arch: str, kind: str, aligned: int) -> Any:
-    """The kernel for lists of many large products, whose rows begin at multiples of so many bytes."""
+    """The kernel for lists of many large products; rows begin at multiples of ``aligned`` bytes."""
     dtype, machine = tw.dtype(kind), CUDA.architecture(arch)
     each = aligned // dtype.bytes
     spec = tw.TensorSpec(dtype, 3, 2, (1, 1, each), (1, each, 1), aligned, wide=True)

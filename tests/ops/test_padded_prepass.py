@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.ops.layouts import layouts
 
 import tilewright as tw
+from tilewright.ops import matmul
 from tilewright.ops import matmul as matmuls
-from tilewright.ops import planning
 from tilewright.ops.launching import Call, LaunchPlan
 from tilewright.ops.planes import (
     REAL,
@@ -52,7 +53,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> list[LaunchPlan]:
 
     plan_behind = Call.plan_behind
     monkeypatch.setattr(Call, "plan_behind", listed)
-    monkeypatch.setattr(planning, "planes_first", all_odd)
+    monkeypatch.setattr(matmul, "planes_first", all_odd)
     return plans
 
 
@@ -201,10 +202,10 @@ def test_operands_are_copied_where_that_is_estimated_to_pay(
     names: str,
 ) -> None:
     infos, machine = on_a_gpu(shape, layout, base=base), (CUDA.architecture(arch), 132)
-    planes = padded_planes(infos, problem_of(infos), how, machine)
+    planes = padded_planes(infos, problem_of(layouts(infos)), how, machine)
     assert "".join(one.name for one in planes) == names
     wide = {name: replace(info, dtype=tw.f32) for name, info in infos.items()}
-    assert not padded_planes(wide, problem_of(wide), how, machine)
+    assert not padded_planes(wide, problem_of(layouts(wide)), how, machine)
 
 
 def plan_on_h200(shape: tuple[int, int, int], layout: str, monkeypatch: pytest.MonkeyPatch) -> LaunchPlan:
@@ -223,8 +224,8 @@ def plan_on_h200(shape: tuple[int, int, int], layout: str, monkeypatch: pytest.M
         np.zeros(size, np.float16, order="C" if order == "n" else "F")
         for size, order in zip(((m, k), (k, n)), layout, strict=True)
     )
-    given = dict.fromkeys(planning.ARRAYS) | {"a": a, "b": b}
-    return planning.plan_matmul(given, Wanted(target="cuda"))
+    given = dict.fromkeys(matmul.ARRAYS) | {"a": a, "b": b}
+    return matmul.plan_matmul(given, Wanted(target="cuda"))
 
 
 @pytest.mark.parametrize("layout", ["nn", "tt"])
@@ -260,8 +261,8 @@ def test_copies_store_four_bytes_at_once(rank: int) -> None:
 def test_a_gpu_multiplies_the_copies(
     layout: str, shape: tuple[int, int, int], base: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng, asked, found = np.random.default_rng(5), planning.planes_first, list[Any]()
-    monkeypatch.setattr(planning, "planes_first", lambda *given: found.append(asked(*given)) or found[-1])
+    rng, asked, found = np.random.default_rng(5), matmul.planes_first, list[Any]()
+    monkeypatch.setattr(matmul, "planes_first", lambda *given: found.append(asked(*given)) or found[-1])
     m, n, k = shape
     wide = laid(rng, (m, k), layout[0], 0, base), laid(rng, (k, n), layout[1], 0, base)
     a, b = (Placed(one, base) for one in wide)

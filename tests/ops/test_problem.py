@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.ops.layouts import layouts
 
 import tilewright as tw
 from tilewright.ops.problem import Problem, problem_of, result_shape
@@ -88,7 +89,7 @@ def matrices(problem: Problem, name: str, array: Array) -> Array:
 @settings(max_examples=800, deadline=None)
 @given(problems())
 def test_what_a_problem_says_is_the_product(given: dict[str, Array]) -> None:
-    problem = problem_of({name: arrays.describe(array) for name, array in given.items()})
+    problem = problem_of(layouts({name: arrays.describe(array) for name, array in given.items()}))
     a, b, out = (matrices(problem, name, given[name]) for name in ("a", "b", "out"))
     assert a.shape == (*problem.batch, problem.m, problem.k)
     assert b.shape == (*problem.batch, problem.k, problem.n)
@@ -127,8 +128,34 @@ def test_batches_have_few_dimensions(
     a: tuple[int, ...], b: tuple[int, ...], batch: tuple[int, ...], mnk: tuple[int, int, int]
 ) -> None:
     given = {"a": np.ones(a), "b": np.ones(b), "out": np.ones(result_shape(a, b))}
-    problem = problem_of({name: arrays.describe(array) for name, array in given.items()})
+    problem = problem_of(layouts({name: arrays.describe(array) for name, array in given.items()}))
     assert (problem.batch, (problem.m, problem.n, problem.k)) == (batch, mnk)
+
+
+def test_batches_that_lie_inside_the_rows_are_joined_with_them() -> None:
+    """Heads of 6 rows, whose memory has the 6 rows outside and the 4 heads inside."""
+    a, out = (np.ones((6, 4, n)).transpose(1, 0, 2) for n in (3, 7))
+    given = {"a": a, "b": np.ones((3, 7)), "out": out}
+    problem = problem_of(layouts({name: arrays.describe(array) for name, array in given.items()}))
+    assert (problem.batch, problem.m) == ((), 24)
+    assert problem.operands["a"].strides == (3, 1)
+    apart = given | {
+        "a": np.ascontiguousarray(a)
+    }  # the rows of A have another order than those of the result
+    problem = problem_of(layouts({name: arrays.describe(array) for name, array in apart.items()}))
+    assert (problem.batch, problem.m) == ((4,), 6)
+
+
+@pytest.mark.parametrize(
+    ("joined", "batch", "mn"),
+    [("mn", (), (10, 7)), ("m", (), (10, 7)), ("n", (5,), (2, 7)), ("", (5,), (2, 7))],
+)
+def test_batches_are_joined_only_with_what_is_asked(
+    joined: str, batch: tuple[int, ...], mn: tuple[int, int]
+) -> None:
+    given = {"a": np.ones((5, 2, 3)), "b": np.ones((3, 7)), "out": np.ones((5, 2, 7))}
+    problem = problem_of(layouts({name: arrays.describe(array) for name, array in given.items()}), joined)
+    assert (problem.batch, (problem.m, problem.n)) == (batch, mn)
 
 
 def test_joined_extents_stay_below_two_to_the_31() -> None:
@@ -136,7 +163,7 @@ def test_joined_extents_stay_below_two_to_the_31() -> None:
     b = np.broadcast_to(np.float32(1), (3, 2))
     out = np.lib.stride_tricks.as_strided(np.zeros(2, np.float32), (1 << 20, 1 << 20, 2), (1 << 23, 8, 4))
     given = {"a": one, "b": b, "out": out}
-    problem = problem_of({name: arrays.describe(array) for name, array in given.items()})
+    problem = problem_of(layouts({name: arrays.describe(array) for name, array in given.items()}))
     assert (problem.batch, problem.m) == ((1 << 20,), 1 << 20)
 
 
@@ -169,4 +196,4 @@ def test_joined_extents_stay_below_two_to_the_31() -> None:
 def test_what_does_not_fit(shapes: dict[str, tuple[int, ...]], message: str) -> None:
     made = {name: np.ones(shape) for name, shape in {"out": (2, 7), **shapes}.items()}
     with pytest.raises(tw.LaunchError, match=message):
-        problem_of({name: arrays.describe(array) for name, array in made.items()})
+        problem_of(layouts({name: arrays.describe(array) for name, array in made.items()}))

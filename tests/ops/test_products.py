@@ -47,7 +47,7 @@ def nothing_else_written(out: Array) -> bool:
 
 
 def bound(a: Array, b: Array) -> Array:
-    """What sums in f32 may be off by: of each element, from K and the sizes of the products."""
+    """The error bound of each f32 sum, from K and the sizes of the products."""
     sizes = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))
     return np.asarray((a.shape[-1] + 4) * 2.0**-24 * sizes + 1e-30)
 

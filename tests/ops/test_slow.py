@@ -14,7 +14,7 @@ from tests.runtime.fake_gpu import gpu as gpu  # a fixture
 
 import tilewright as tw
 from tilewright.cli.verbs import app
-from tilewright.ops import launching, matmul, planning
+from tilewright.ops import launching, matmul
 from tilewright.ops.products import output_dtype
 from tilewright.schedule.proposals_reference import SUPPORTED
 from tilewright.targets import cuda
@@ -47,7 +47,7 @@ class Matrix(OnGpu):
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launching, "_SAID", set())
-    monkeypatch.setattr(planning, "plain", lru_cache(planning.plain.__wrapped__))
+    monkeypatch.setattr(matmul, "plain", lru_cache(matmul.plain.__wrapped__))
     matmul._PLANS.forget()
 
 
@@ -108,7 +108,7 @@ def test_every_dtype_on_every_architecture(name: str, arch: str) -> None:
     element = tw.dtype(name)
     for order, slow_ones in (("C", SLOW[arch]), ("F", SLOW[arch] if arch != "sm_90a" else set())):
         a, b, c = tw.like(element, 512, 512), tw.like(element, 512, 512, order=order), output_dtype(element)
-        bound = planning.plain(0).bind(precision="exact")
+        bound = matmul.plain(0).bind(precision="exact")
         kernel = bound.trace(a, b, tw.like(c, 512, 512), target="cuda", arch=arch)
         notes = [note for note in cuda.emit(kernel, arch).notes if "tensor cores" in note]
         assert len(notes) == (name in slow_ones)

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.ops.layouts import layouts
 
 import tilewright as tw
+from tilewright.ops import matmul
 from tilewright.ops import matmul as matmuls
-from tilewright.ops import planning
 from tilewright.ops.launching import Call
 from tilewright.ops.planes import (
     REAL,
@@ -48,7 +49,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.extend(one.name for one in planes)
         return planes
 
-    monkeypatch.setattr(planning, "planes_first", along_k)
+    monkeypatch.setattr(matmul, "planes_first", along_k)
     return names
 
 
@@ -94,7 +95,7 @@ def test_warpgroups_multiply_what_is_written_along_k(
 
 
 def test_numbers_are_rounded_to_nearest(always: list[str]) -> None:
-    """Sums of positive numbers would be too small by far if they were cut off."""
+    """If numbers were cut off instead of rounded, sums of positive numbers would be far too small."""
     rng = np.random.default_rng(1)
     a, b = (np.abs(laid(rng, shape, order)) for shape, order in (((64, 128), "t"), ((128, 32), "n")))
     made = tw.matmul(a.T.copy().T, b, precision="tf32", schedule=BULK, target="reference")
@@ -155,8 +156,8 @@ def test_threads_of_a_block_write_planes_where_there_are_some(
 
     monkeypatch.setattr(Call, "serve", serve)
     a, b = np.ones((64, 64), np.float32).T, np.ones((64, 64), np.float32)
-    given = dict.fromkeys(planning.ARRAYS) | {"a": a, "b": b}
-    plan = planning.plan_matmul(given, planning.Wanted(precision="tf32", target=target))
+    given = dict.fromkeys(matmul.ARRAYS) | {"a": a, "b": b}
+    plan = matmul.plan_matmul(given, matmul.Wanted(precision="tf32", target=target))
     assert always == ["a", "b"]
     assert {how.on_host for how in plan.launches[0].kernel.constants["hows"]} == {alone}
 
@@ -192,13 +193,13 @@ def test_operands_are_written_where_that_is_estimated_to_pay(
     shape: tuple[int, int, int], layout: str, how: Schedule | Splitting | None, arch: str, names: str
 ) -> None:
     infos, machine = on_a_gpu(shape, layout), (CUDA.architecture(arch), 132)
-    planes = tf32_planes(infos, problem_of(infos), how, machine)
+    planes = tf32_planes(infos, problem_of(layouts(infos)), how, machine)
     assert "".join(one.name for one in planes) == names
     assert all(one.rounded and one.strides[one.target] == 1 for one in planes)
     held = sum(one.size_bytes for one in planes)
     assert held <= sum(1.01 * 4 * infos[name].shape[0] * infos[name].shape[1] for name in names)
     wide = {**infos, "out": replace(infos["out"], dtype=tw.f64)}
-    assert not tf32_planes(wide, problem_of(infos), how, machine)
+    assert not tf32_planes(wide, problem_of(layouts(infos)), how, machine)
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -228,8 +229,8 @@ def test_what_is_launched_compiles(rank: int) -> None:
 def test_a_gpu_multiplies_what_is_written_along_k(
     layout: str, depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng, asked, found = np.random.default_rng(5), planning.planes_first, []
-    monkeypatch.setattr(planning, "planes_first", lambda *given: found.append(asked(*given)) or found[-1])
+    rng, asked, found = np.random.default_rng(5), matmul.planes_first, []
+    monkeypatch.setattr(matmul, "planes_first", lambda *given: found.append(asked(*given)) or found[-1])
     a, b = laid(rng, (2100, depth), layout[0]), laid(rng, (depth, 1900), layout[1])
     c = rng.standard_normal((2100, 1900), np.float32)
     there = [DeviceArray.of(one) for one in (a, b, c, np.full(c.shape, np.nan, np.float32))]

@@ -1,4 +1,4 @@
-"""A kernel of several products of tiles in shared memory, in an order that is given."""
+"""A kernel that multiplies several pairs of tiles in shared memory, in a given order."""
 
 from __future__ import annotations
 

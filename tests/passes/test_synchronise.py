@@ -65,7 +65,7 @@ def races(kernel: Kernel, arrays: Mapping[str, np.ndarray], **sizes: int) -> set
 def unnoticed(
     kernel: Kernel, trials: Sequence[tuple[Mapping[str, np.ndarray], Mapping[str, int]]]
 ) -> list[int]:
-    """The barriers, commits and waits that may be left out without a finding in any trial."""
+    """The barriers, commits and waits without which no trial has a finding."""
     return [
         number
         for number in range(len(placed(kernel)))

@@ -116,7 +116,7 @@ def test_floats_are_told_apart_by_their_bits(one: list[float], other: list[float
 
 @tw.kernel(X="N")
 def power(X, *, s):
-    """``2 ** 3`` by what ``s`` is: 3 for an integer 2, 14 for a float."""
+    """A kernel whose result depends on the type of ``s``: 3 for the integer 2, 14 for a float."""
     n = tw.block_index(tw.ceil_div(X.shape[0], 64))
     part = X.tile((64,), (n,))
     value = 3.0 if isinstance(s, int) else 14.0

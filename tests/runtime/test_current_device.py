@@ -30,7 +30,7 @@ def gpus(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     """Two devices; every array lies on the second one."""
     gpu.devices = 2
     monkeypatch.setattr(CUDA_DRIVER, "device_of", lambda pointer: 1)
-    monkeypatch.setattr("tilewright.ops.planning.plain", lambda rank: fresh(plain(rank)))
+    monkeypatch.setattr("tilewright.ops.matmul.plain", lambda rank: fresh(plain(rank)))
     in_ops._PLANS.forget()
     return gpu
 

@@ -1,4 +1,4 @@
-"""Launches of a product of halves on a GPU: where the halves lie, and what a second call launches."""
+"""Launches of a product in halves on a GPU: the places of the halves, and the launches of a second call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an array is told by its memory, not by attributes that a subclass overrides; malformed faces."""
+"""The metadata of an array comes from its memory, not from attributes of a subclass; malformed interfaces."""
 
 from __future__ import annotations
 

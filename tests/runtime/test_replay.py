@@ -144,7 +144,7 @@ def forgotten(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
 
 
 def _forget() -> None:
-    """Launches that were prepared go through the driver of one test."""
+    """Forget prepared launches, which go through the driver of one test."""
     for known in list(recent._entered._values.values()):
         recent._let_go(known)
     for operation in OPERATIONS:

@@ -1,8 +1,8 @@
-"""Schedules, kernels and classes of arrays at random: near the edge of what is legal, on both sides of it.
+"""Random schedules, kernels and classes of arrays, on both sides of the legal limits.
 
     python tests/schedule/drawing.py --count 1000 --seed 0
 
-compares so many schedules by formula and by their expanded kernels.
+compares the resources of ``count`` schedules by formula with those of their expanded kernels.
 """
 
 from __future__ import annotations

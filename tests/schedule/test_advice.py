@@ -1,4 +1,4 @@
-"""What a dataflow kernel cannot do is refused at its line, and the advice of each message works."""
+"""Errors of dataflow kernels name the line, and the advice in each message works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of warps that share a tile along K: results, shared memory, what is refused, what is loaded."""
+"""Groups of warps that share a tile along K: results, shared memory, refusals and loads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WIDE = replace(ALONE, tile=(32, 16, 128), warps=(2, 1), stages=2, groups=2)
 
 
 def posed(shape: tuple[int, int, int], schedule: tw.Schedule) -> tuple[Any, tuple[Any, ...]]:
-    """The kernel of f16 by weights of 4 bits in groups, and its arrays in their classes."""
+    """The kernel of f16 by grouped 4-bit weights, and the classes of its arrays."""
     m, n, k = shape
     words: dict[str, Any] = {"group": GROUP, "terms": frozenset({"scale_b"}), "activation": None}
     kernel = scaled_in_groups(0).bind(multiplied=tw.f16, **words, schedule=schedule)

@@ -1,4 +1,4 @@
-"""What is chosen on Hopper where an operand is decoded on its way: forms in bulk, legal, of one kernel."""
+"""Schedules chosen on Hopper for decoded operands: legal, with bulk copies, of one kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is chosen for packed weights on a GPU: lanes in runs along K, and K in parts where tiles are few."""
+"""Schedules chosen for packed weights on a GPU: lanes in runs along K, and split K if there are few tiles."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ def gelu_and_residual(A, B, bias, R, C):
 
 
 def fresh() -> Any:
-    """A kernel of which nothing is remembered."""
+    """A new kernel without remembered launches."""
     return tw.kernel(A="M K", B="N K", bias="N", R="M N", C="M N")(gelu_and_residual)
 
 

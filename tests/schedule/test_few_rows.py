@@ -68,7 +68,7 @@ def test_they_are_chosen(dtype: str, rows: int) -> None:
 
 
 def test_k_has_parts_where_multiprocessors_would_be_idle() -> None:
-    """The choice is legal as it stands; where tiles are many, or K is short, nothing is split."""
+    """The choice is legal without changes; K is not split if there are many tiles, or if K is short."""
     for shape in ((64, 64, 65536), (16, 16, 262144), (256, 256, 65536), (128, 128, 16384)):
         asked = question("f16", shape)
         chosen = choose(asked)

@@ -1,8 +1,8 @@
-"""Mutants of expanded kernels are found, or are equivalent for a happens-before edge that is named here.
+"""The checker finds mutants of expanded kernels, or a happens-before edge named here makes them equivalent.
 
-Each form of schedule is expanded, and each of its waits, arrivals, phases, slots, byte counts, fences, groups
-and barriers is left out or done otherwise: a ring that is filled again before it is drained, a wrong parity
-or slot, a buffer of the epilogue that is used too early, groups that multiply out of turn.
+The tests expand each form of schedule, and remove or change each of its waits, arrivals, phases, slots, byte
+counts, fences, groups and barriers. Examples are a ring that is filled again before it is drained, a wrong
+parity or slot, an epilogue's buffer that is used too early, and groups that multiply out of turn.
 """
 
 from __future__ import annotations

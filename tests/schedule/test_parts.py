@@ -80,7 +80,7 @@ def test_no_steps_leave_the_start() -> None:
 
 
 def test_rows_without_a_finite_score_stay_as_they_are() -> None:
-    """The extremes of parts are then -inf, whose difference is no number."""
+    """The maxima of such parts are -inf, and the difference of two is NaN."""
 
     @tw.kernel(X="M N", y="M")
     def log_sum_exp(X, y):

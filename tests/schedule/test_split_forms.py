@@ -1,4 +1,4 @@
-"""The split products that GPU tests and sanitizers launch: legal on Hopper, and of every way to split K."""
+"""Split products for GPU tests and sanitizers: legal on Hopper, with every way to split K."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def check_narrowed(halves: Any, found: list[Any]) -> None:
 
 
 def nearest(halves: Any, kind: tw.DType) -> Any:
-    """By the numbers that the codes are, as there are few."""
+    """The nearest number, by a search over all codes, which are few."""
     numbers = codes(kind).astype(np.float64)
     finite = np.unique(np.abs(numbers[np.isfinite(numbers)]))
     sizes = np.abs(halves.astype(np.float64))

@@ -1,4 +1,4 @@
-"""Groups of warps that execute one role: each collectively for itself, told apart by an index."""
+"""Several groups of warps execute one role; each acts on its own, and an index tells them apart."""
 
 from __future__ import annotations
 

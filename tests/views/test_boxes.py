@@ -1,4 +1,4 @@
-"""Boxes that views are: element by element the view's own; and why other views are none."""
+"""Views that are boxes, compared element by element; other views give the reason why they are none."""
 
 from __future__ import annotations
 

@@ -45,13 +45,21 @@ from tilewright.ops.complex_strategies import (
     product_of_doubled,
     strategy_for,
 )
-from tilewright.ops.contraction import Contraction, Ending, check_no_view, posed, read_subscripts
+from tilewright.ops.contraction import (
+    Contraction,
+    Ending,
+    Subscripts,
+    check_no_view,
+    posed,
+    read_subscripts,
+)
 from tilewright.ops.contraction import result_shape as contracted_shape
 from tilewright.ops.ending import DropoutMask, Multiplier
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
 from tilewright.ops.planning import FASTER_FROM, is_flat, is_split, multiplications, of_sums
 from tilewright.ops.problem import (
     IMAGINARY,
+    Matrices,
     Problem,
     check_broadcast,
     numbered_problem,
@@ -451,6 +459,48 @@ def plan_complex(
         LaunchError: shapes, devices or arguments do not fit.
         DTypeError: an unsupported dtype or mixture.
     """
+    _check_words(asked)
+    parts, beta = _parts(given, asked, located)
+    kind = _result_dtype(parts, asked)
+    axes, shape = _shape(parts, asked)
+    backend = backend_for(asked.op, [(name, one.info) for name, one in named(parts).items()], asked.target)
+    if "c" in parts and beta == 0:  # it fits, and is not read
+        check_broadcast("c", parts.pop("c").shape, shape)
+    fresh = _make_result(parts, asked.op, shape, kind)
+    number = dtypes.f64 if dtypes.f64 in {one.dtype for one in parts.values()} else dtypes.f32
+    check_numbers(asked.op, number, alpha=asked.alpha, beta=beta)
+    check_apart(asked.op, parts)
+    call = _call(asked.op, parts, fresh, backend)
+    if axes is not None and 0 in shape:
+        return call.plan(result=parts["out"].given)
+    arrays = named(parts)
+    pose, layouts, order = _pose(arrays, axes, asked)
+    seen = {
+        name: Strided(one.array, replace(one.info, shape=layouts[name].shape, strides=layouts[name].strides))
+        for name, one in arrays.items()
+    }
+    sides = ((asked.conjugate_a, "a"), (asked.conjugate_b, "b"), (False, "c"), (False, FACTOR[0]))
+    a, b, c, factor = (wanted ^ (name in parts and parts[name].is_conjugate) for wanted, name in sides)
+    factors = complex(asked.alpha) or complex(1), complex(beta)  # a product by 0 has K = 0
+    product = ComplexProduct(asked, seen, pose, number, *factors, (a, b, c), factor, order)
+
+    strategy, has_warps = product.strategy(call), bool(TARGETS[backend.name].warps)
+    before = strategy.prepass(seen, on_host=not has_warps)
+    made = {} if before is None else before.made
+    launches = [] if before is None else [before.launch]
+    launches.append(product.launch(strategy, made, has_warps=has_warps))
+    return call.plan(
+        *launches,
+        result=parts["out"].given,
+        scratch_bytes=strategy.size_bytes,
+        reason=str(strategy),
+        warns=not isinstance(asked.how, Schedule),
+        details=strategy,
+    )
+
+
+def _check_words(asked: ComplexWanted) -> None:
+    """Refuse a precision or a method that does not exist, and both together if they contradict each other."""
     for name, words in (("precision", PRECISIONS), ("method", METHODS)):
         word = getattr(asked, name)
         if word not in words:
@@ -461,82 +511,76 @@ def plan_complex(
             f'{asked.op}: precision="{asked.precision}" with method="3m", which loses the accuracy that '
             'this precision asks for; nearest legal choice: method="4m"'
         )
+
+
+def _parts(
+    given: Mapping[str, Any], asked: ComplexWanted, located: Sequence[Located]
+) -> tuple[dict[str, Parts], complex]:
+    """The real and imaginary parts of the arrays, and the factor of ``c``, which may stand for ``out``."""
     read = dict(zip(PARTS, located, strict=True)) if located else {}
-    there = {name: one for name, one in given.items() if one is not None or name in ("a", "b")}
     parts = {
         name: parts_of(asked.op, name, one, read, may_be_real=name == FACTOR[0])
-        for name, one in there.items()
+        for name, one in given.items()
+        if one is not None or name in ("a", "b")
     }
-    beta = 1 if asked.beta is None else asked.beta
-    if beta != 0 and asked.beta is not None and "c" not in parts:
+    if asked.beta is None:
+        return parts, 1
+    if asked.beta != 0 and "c" not in parts:
         if "out" not in parts:
             raise LaunchError(
                 f"{asked.op}: beta={asked.beta} needs c or out, and neither is given; nearest legal "
                 "choice: c="
             )
         parts["c"] = parts["out"]
-    kind = _result_dtype(parts, asked)
-    named_axes, shape = None, None
+    return parts, asked.beta
+
+
+def _shape(parts: Mapping[str, Parts], asked: ComplexWanted) -> tuple[Subscripts | None, tuple[int, ...]]:
+    """The labels of a contraction's axes, None for a product of matrices; and the shape of the result."""
+    a, b = parts["a"].shape, parts["b"].shape
     if asked.subscripts is None:
-        shape = result_shape(parts["a"].shape, parts["b"].shape, asked.op)
-    else:
-        named_axes = read_subscripts(asked.subscripts, [len(parts[name].shape) for name in ("a", "b")])
-        shape = contracted_shape(
-            asked.subscripts, named_axes, {name: one.re.info for name, one in parts.items()}
-        )
-    backend = backend_for(asked.op, [(name, one.info) for name, one in named(parts).items()], asked.target)
-    if "c" in parts and beta == 0:  # it fits, and is not read
-        check_broadcast("c", parts.pop("c").re.info, shape)
-    fresh: tuple[Fresh, ...] = ()
-    if "out" not in parts:
-        like = parts["a"]
-        if like.is_planar:
-            fresh = (fresh_array(like.given[0], shape, kind),) * 2
-        else:
-            fresh = (fresh_array(like.given, shape, interleaved(kind)),)
-        made = tuple(one.make() for one in fresh)
-        parts["out"] = parts_of(asked.op, "out", made if len(made) == 2 else made[0])
-    number = dtypes.f64 if dtypes.f64 in {one.dtype for one in parts.values()} else dtypes.f32
-    check_numbers(asked.op, number, alpha=asked.alpha, beta=beta)
-    check_apart(asked.op, parts)
-    call = _call(asked.op, parts, fresh, backend)
+        return None, result_shape(a, b, asked.op)
+    axes = read_subscripts(asked.subscripts, (len(a), len(b)))
+    infos = {name: one.re.info for name, one in parts.items()}
+    return axes, contracted_shape(asked.subscripts, axes, infos)
 
-    # The arrays as matrices, or through views.
-    arrays, pose = named(parts), None
-    infos, drops = {name: one.info for name, one in arrays.items()}, asked.dropped.probability > 0
-    if named_axes is not None:
-        contraction = posed(named_axes, infos, indexed=drops, multiplies=asked.alpha != 0)
-        order = contraction.contraction.order
-        if contraction.is_empty:
-            return call.plan(result=parts["out"].given)
-        if isinstance(asked.how, Splitting) and asked.how.batch_invariant:
-            check_no_view(contraction.contraction)
-        pose, infos = contraction.problem or contraction.contraction, {**contraction.infos}
-    else:
-        problem, order = numbered_problem(infos) if drops else (problem_of(infos), ())
-        pose = problem if asked.alpha != 0 else problem.without_products()
-    if isinstance(pose, Problem):
-        infos = {name: pose.operands[name].of(one.info) for name, one in arrays.items()}
-    seen = {name: Strided(one.array, infos[name]) for name, one in arrays.items()}
-    sides = ((asked.conjugate_a, "a"), (asked.conjugate_b, "b"), (False, "c"), (False, FACTOR[0]))
-    a, b, c, factor = (wanted ^ (name in parts and parts[name].is_conjugate) for wanted, name in sides)
-    factors = complex(asked.alpha) or complex(1), complex(beta)  # a product by 0 has K = 0
-    product = ComplexProduct(asked, seen, pose, number, *factors, (a, b, c), factor, order)
 
-    strategy, has_warps = product.strategy(call), TARGETS[backend.name].warps
-    before = strategy.prepass(seen, on_host=not has_warps)
-    launches = [] if before is None else [before.launch]
-    launches.append(
-        product.launch(strategy, {} if before is None else before.made, has_warps=bool(has_warps))
-    )
-    return call.plan(
-        *launches,
-        result=parts["out"].given,
-        scratch_bytes=strategy.size_bytes,
-        reason=str(strategy),
-        warns=not isinstance(asked.how, Schedule),
-        details=strategy,
-    )
+def _make_result(parts: dict[str, Parts], op: str, shape: tuple[int, ...], kind: DType) -> tuple[Fresh, ...]:
+    """Allocate the result unless the caller passed it, in planes if ``a`` is; return what allocates it."""
+    if "out" in parts:
+        return ()
+    like = parts["a"]
+    if like.is_planar:
+        maker = fresh_array(like.given[0], shape, kind)
+        parts["out"] = parts_of(op, "out", (maker.make(), maker.make()))
+        return (maker, maker)
+    maker = fresh_array(like.given, shape, interleaved(kind))
+    parts["out"] = parts_of(op, "out", maker.make())
+    return (maker,)
+
+
+def _pose(
+    arrays: Mapping[str, Strided], axes: Subscripts | None, asked: ComplexWanted
+) -> tuple[Problem | Contraction, Mapping[str, Matrices], tuple[int, ...]]:
+    """The product of matrices, or the contraction if an array needs a view.
+
+    Also the extents and strides of its arrays, and the order of the result's dimensions if elements are
+    dropped.
+    """
+    layouts = {name: Matrices(one.info.shape, one.info.strides) for name, one in arrays.items()}
+    drops, multiplies = asked.dropped.probability > 0, asked.alpha != 0
+    if axes is None:
+        problem, order = problem_of(layouts, multiplies=multiplies), tuple[int, ...]()
+        if drops:
+            problem, order = numbered_problem(layouts, multiplies=multiplies)
+        return problem, problem.operands, order
+    contraction = posed(axes, layouts, indexed=drops, multiplies=multiplies)
+    made, order = contraction.contraction, contraction.contraction.order
+    if contraction.problem is not None:
+        return contraction.problem, contraction.problem.operands, order
+    if isinstance(asked.how, Splitting) and asked.how.batch_invariant:
+        check_no_view(made)
+    return made, contraction.layouts, order
 
 
 def _call(op: str, parts: Mapping[str, Parts], fresh: Sequence[Fresh], backend: Backend) -> Call:

@@ -12,18 +12,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NoReturn, TypeAlias
 
 from tilewright.dtypes import DType, f32
 from tilewright.errors import LaunchError, shown
 from tilewright.ops.ending import Conversion, Output, Saturation, Units
-from tilewright.ops.problem import Dim, Matrices, Problem, is_part_of, merged
+from tilewright.ops.problem import (
+    INDEX,
+    Axes,
+    Dim,
+    Matrices,
+    Problem,
+    grouped,
+    groups_of,
+    is_part_of,
+    merged,
+)
 from tilewright.ops.products import rare_numbers
 from tilewright.ops.results import SCALES
 from tilewright.ops.tiled_product import Algebra, EndingTerm, Operand, TiledProduct, kernel_of
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.frameworks import row_major
 from tilewright.runtime.kernel import Kernel
 
 # ---------------------------------------------------------------- subscripts
@@ -142,18 +153,6 @@ def _refuse(text: str, why: str) -> NoReturn:
 # ---------------------------------------------------------------- axes as matrices
 
 
-TILE = {"m": 128, "n": 256}
-"""Rows and columns of the tiles that large problems are computed in."""
-
-MOST_WASTE = 1.13
-"""Largest factor by which whole tiles may lengthen an axis with separate tiles."""
-
-MOST_WASTE_OF_VIEWS = 1.5
-"""The same factor, if an operand would otherwise be seen through a view."""
-
-INDEX = "index"
-"""Name of a pseudo-array: the number of each element of the result, in the order of its subscripts."""
-
 ADDED = ("bias", "multiply", "residual", "c")
 """Arrays that are broadcast to the result."""
 
@@ -219,50 +218,35 @@ class Posed:
 
     Args:
         contraction: what the kernel is made for.
-        infos: the arrays, by name.
+        layouts: the arrays, by name.
         is_empty: whether the result has no element.
+        problem: the contraction as a product of matrices; None if an array needs a view.
     """
 
     contraction: Contraction
-    infos: Mapping[str, ArrayInfo]
+    layouts: Mapping[str, Matrices]
     is_empty: bool
-
-    @property
-    def problem(self) -> Problem | None:
-        """The contraction as a product of matrices; None if an array needs a view."""
-        seen = dict(self.contraction.seen)
-        if any(inner for one in seen.values() for _, inner in one.groups):
-            return None
-        rank, found = self.contraction.batch, dict[str, Matrices]()
-        extents = dict(zip("mn", self.infos["out"].shape[rank:], strict=True))
-        extents["k"] = self.infos["a"].shape[-1]
-        batch = self.infos["out"].shape[:rank]
-        for name, one in seen.items():
-            dims = (*one.batch, *(group for group, _ in one.groups))
-            own = dict(zip(dims, self.infos[name].strides, strict=True))
-            groups = {"a": "mk", "b": "kn"}.get(name.partition("_")[0], "mn")
-            shape = (*batch, *(extents[group] for group in groups))
-            found[name] = Matrices(shape, tuple(own.get(dim, 0) for dim in (*range(rank), *groups)))
-        return Problem(batch, extents["m"], extents["n"], extents["k"], found)
+    problem: Problem | None
 
 
-def extents_of(named: Subscripts, arrays: Mapping[str, ArrayInfo]) -> dict[str, int]:
+def extents_of(named: Subscripts, a: tuple[int, ...], b: tuple[int, ...]) -> dict[str, int]:
     """The extent of each axis.
 
     Args:
         named: the labels of axes.
-        arrays: the arrays called ``a`` and ``b``.
+        a: shape of the first operand.
+        b: shape of the second operand.
 
     Raises:
         LaunchError: extents of two arrays that differ, and neither of them is 1; or of one array that differ.
     """
     found: dict[str, int] = {}
-    for name in ("a", "b"):
+    for name, shape in (("a", a), ("b", b)):
         own: dict[str, int] = {}
-        for label, extent in zip(getattr(named, name), arrays[name].shape, strict=True):
+        for label, extent in zip(getattr(named, name), shape, strict=True):
             if own.setdefault(label, extent) != extent:
                 raise LaunchError(
-                    f"einsum: {name} has shape {arrays[name].shape}, and the axes of the diagonal "
+                    f"einsum: {name} has shape {shape}, and the axes of the diagonal "
                     f"{label!r} have {own[label]} and {extent} elements; nearest legal choice: "
                     f"{min(own[label], extent)} in both"
                 )
@@ -270,7 +254,7 @@ def extents_of(named: Subscripts, arrays: Mapping[str, ArrayInfo]) -> dict[str, 
             if extent != known and 1 not in (extent, known):
                 what = f"axis {label!r}" if label.isalpha() else "an axis at the ellipsis"
                 raise LaunchError(
-                    f"einsum of shapes {arrays['a'].shape} and {arrays['b'].shape}: {what} has {known} and "
+                    f"einsum of shapes {a} and {b}: {what} has {known} and "
                     f"{extent} elements; nearest legal choice: {known} in both, or 1, which is "
                     "broadcast"
                 )
@@ -289,7 +273,7 @@ def result_shape(text: str, named: Subscripts, infos: Mapping[str, ArrayInfo]) -
     Raises:
         LaunchError: extents, or shapes, that do not fit.
     """
-    extents = extents_of(named, infos)
+    extents = extents_of(named, infos["a"].shape, infos["b"].shape)
     shape = tuple(extents[label] for label in named.out)
     if "out" in infos and infos["out"].shape != shape:
         raise LaunchError(f"einsum of {text!r}: out has shape {infos['out'].shape}, the result has {shape}")
@@ -305,7 +289,7 @@ def result_shape(text: str, named: Subscripts, infos: Mapping[str, ArrayInfo]) -
     return shape
 
 
-def broadcast_scale(text: str, named: Subscripts, name: str, infos: Mapping[str, ArrayInfo]) -> ArrayInfo:
+def broadcast_scale(text: str, named: Subscripts, name: str, infos: Mapping[str, ArrayInfo]) -> Matrices:
     """Return a scale with the axes of the result; it repeats along those that its operand lacks.
 
     Args:
@@ -336,7 +320,7 @@ def broadcast_scale(text: str, named: Subscripts, name: str, infos: Mapping[str,
             )
         steps |= {label: step for label, (n, step) in zip(kept, given, strict=True) if n > 1}
     shape = tuple(kept[label] if step else 1 for label, step in steps.items())
-    return replace(info, shape=shape, strides=tuple(steps.values()))
+    return Matrices(shape, tuple(steps.values()))
 
 
 def check_no_view(made: Contraction) -> None:
@@ -357,7 +341,7 @@ def check_no_view(made: Contraction) -> None:
 
 
 def posed(
-    named: Subscripts, arrays: Mapping[str, ArrayInfo], *, indexed: bool = False, multiplies: bool = True
+    named: Subscripts, arrays: Mapping[str, Matrices], *, indexed: bool = False, multiplies: bool = True
 ) -> Posed:
     """The contraction that arrays pose.
 
@@ -372,105 +356,75 @@ def posed(
         LaunchError: extents that do not fit.
 
     Example:
-        >>> import numpy as np
         >>> from tilewright.ops.contraction import read_subscripts
-        >>> from tilewright.runtime.arrays import describe
-        >>> a, b, out = np.ones((2, 7, 6)), np.ones((6, 3, 4)), np.ones((2, 3, 7, 4))
-        >>> given = {"a": describe(a), "b": describe(b), "out": describe(out)}
+        >>> a, b = Matrices((2, 7, 6), (42, 6, 1)), Matrices((6, 3, 4), (12, 4, 1))
+        >>> given = {"a": a, "b": b, "out": Matrices((2, 3, 7, 4), (84, 28, 4, 1))}
         >>> posed(read_subscripts("bsk,khe->bhse", (3, 3)), given).contraction.of("out")
         Seen(batch=(), groups=(('m', (7,)), ('n', (4,))))
     """
-    extents = extents_of(named, arrays)
-    axes = {label: Dim(extent, _steps(label, named, arrays)) for label, extent in extents.items()}
-    if indexed:
-        count = 1
-        for label in reversed(named.out):
-            axes[label] = replace(axes[label], steps={**axes[label].steps, INDEX: count})
-            count *= axes[label].extent
-    axes = {label: dim for label, dim in axes.items() if dim.extent != 1}
-    of = {part: [name for name in arrays if is_part_of(name, part)] for part in ("a", "b", "out")}
-    others = [name for name in arrays if is_part_of(name, *AFTER_SUMS)] + ([INDEX] if indexed else [])
-    groups: dict[str, list[Dim]] = {"batch": [], "m": [], "n": [], "k": []}
-    for label, dim in axes.items():
+    extents = extents_of(named, arrays["a"].shape, arrays["b"].shape)
+    shape = tuple(extents[label] for label in named.out)
+    of_index = {INDEX: Matrices(shape, row_major(shape))} if indexed else {}
+    dims = {
+        label: Dim(extent, _steps(label, named, {**arrays, **of_index}))
+        for label, extent in extents.items()
+        if extent != 1
+    }
+    axes: dict[str, list[Dim]] = {"batch": [], "m": [], "n": [], "k": []}
+    for label, dim in dims.items():
         has_a, has_b = label in named.a, label in named.b
         group = "k" if label not in named.out else "batch" if has_a and has_b else "m" if has_a else "n"
-        groups[group].append(dim)
-    is_empty = any(axes[label].extent == 0 for label in named.out if label in axes)
-    if not multiplies or any(dim.extent == 0 for dim in groups["k"]):
-        groups["k"] = [Dim(0, dict.fromkeys([*of["a"], *of["b"]], 1))]
-    members = {"batch": [*of["a"], *of["b"]], "m": of["a"], "n": of["b"], "k": [*of["a"], *of["b"]]}
-    for name, dims in groups.items():
-        own = members[name] if name == "k" else [*members[name], *of["out"], *others]
-        groups[name] = merged(_ordered(dims, name), own)
-    outer_m, groups["m"] = _cut(groups["m"], "a", TILE["m"])
-    outer_n, groups["n"] = _cut(groups["n"], "b", TILE["n"])
-    batch = [*groups["batch"], *outer_m, *outer_n]
-    batch = sorted(batch, key=lambda dim: -abs(dim.steps["out"]))
-    made = {name: _seen(name, info, batch, groups) for name, info in arrays.items()}
-    seen = tuple((name, seen) for name, (seen, _) in made.items())
-    order = _places(batch, groups) if indexed else ()
-    infos = {name: info for name, (_, info) in made.items()}
-    return Posed(Contraction(len(batch), seen, order), infos, is_empty)
+        axes[group].append(dim)
+    if not multiplies or any(dim.extent == 0 for dim in axes["k"]):
+        axes["k"] = [Dim(0, dict.fromkeys(arrays, 1))]
+    joined = grouped(axes, (*arrays, *of_index))
+    seen = {name: _seen(name, joined) for name in arrays}
+    contraction = Contraction(
+        len(joined.batch),
+        tuple((name, one) for name, (one, _) in seen.items()),
+        _places(joined) if indexed else (),
+    )
+    layouts = {name: layout for name, (_, layout) in seen.items()}
+    problem = None if joined.needs_view else joined.problem(arrays)
+    return Posed(contraction, layouts, 0 in shape, problem)
 
 
-def _places(batch: Sequence[Dim], groups: Mapping[str, Sequence[Dim]]) -> tuple[int, ...]:
+def _places(axes: Axes) -> tuple[int, ...]:
     """The dimensions of the seen result, in the order of its subscripts."""
-    pieces = [piece for group in "mn" for piece in merged(groups[group], ("out", INDEX)) or [Dim(1, {})]]
-    steps = [dim.steps.get(INDEX, 0) for dim in (*batch, *pieces)]
+    pieces = [piece for group in "mn" for piece in merged(axes.groups[group], ("out", INDEX))]
+    steps = [dim.steps[INDEX] for dim in (*axes.batch, *pieces)]
     return tuple(sorted(range(len(steps)), key=lambda dim: -steps[dim]))
 
 
-def _steps(label: str, named: Subscripts, arrays: Mapping[str, ArrayInfo]) -> dict[str, int]:
+def _steps(label: str, named: Subscripts, arrays: Mapping[str, Matrices]) -> dict[str, int]:
     """Stride of each array along an axis; 0 if the array lacks the axis, or has one element there."""
     found = {}
-    for name, info in arrays.items():
+    for name, one in arrays.items():
         is_operand = is_part_of(name, "a", "b")
-        labels = getattr(named, name[0]) if is_operand else named.out[len(named.out) - len(info.shape) :]
-        steps = zip(labels, info.shape, info.strides, strict=True)
+        labels = getattr(named, name[0]) if is_operand else named.out[len(named.out) - len(one.shape) :]
+        steps = zip(labels, one.shape, one.strides, strict=True)
         # An axis that an operand has twice is its diagonal.
         found[name] = sum(step for own, extent, step in steps if own == label and extent != 1)
     return found
 
 
-def _ordered(dims: list[Dim], group: str) -> list[Dim]:
-    """Axes of a group, slowest first, in the order of the result, or for K of an operand contiguous there."""
-    by = "out"
-    if group == "k":
-        by = next((name for name in ("a", "b") if any(abs(dim.steps[name]) == 1 for dim in dims)), "a")
-    return sorted(dims, key=lambda dim: (-abs(dim.steps[by]), -abs(dim.steps["a"]), -abs(dim.steps["b"])))
-
-
-def _cut(dims: list[Dim], operand: str, tile: int) -> tuple[list[Dim], list[Dim]]:
-    """Outer axes, with separate tiles for each index, and inner axes that are cut in tiles together."""
-    waste = MOST_WASTE if len(merged(dims, (operand,))) < 2 else MOST_WASTE_OF_VIEWS
-    for place in reversed(range(1, len(dims))):
-        inner = math.prod(dim.extent for dim in dims[place:])
-        if inner >= tile and -(-inner // tile) * tile <= waste * inner:
-            return dims[:place], dims[place:]
-    return [], dims
-
-
-def _seen(
-    name: str, info: ArrayInfo, batch: Sequence[Dim], groups: Mapping[str, Sequence[Dim]]
-) -> tuple[Seen, ArrayInfo]:
+def _seen(name: str, axes: Axes) -> tuple[Seen, Matrices]:
     """How an array is seen: a view with as few dimensions as its strides allow."""
-    has, is_out = {"a": "mk", "b": "kn"}.get(name.partition("_")[0], "mn"), is_part_of(name, "out")
-    whole = [number for number, dim in enumerate(batch) if dim.steps[name] or is_out]
-    shape = [batch[number].extent for number in whole]
-    strides = [batch[number].steps[name] for number in whole]
+    is_out = is_part_of(name, "out")
+    whole = [number for number, dim in enumerate(axes.batch) if dim.steps[name] or is_out]
+    dims = [axes.batch[number] for number in whole]
     found: list[tuple[str, tuple[int, ...]]] = []
-    for group in has:
-        dims = groups[group]
-        varies = any(dim.steps[name] for dim in dims)
-        if is_part_of(name, *AFTER_SUMS) and dims and not varies and (group == "m" or found):
+    for group in groups_of(name):
+        own = axes.groups[group]
+        is_there = any(dim.extent != 1 for dim in own)
+        is_constant = is_there and not any(dim.steps[name] for dim in own)
+        if is_constant and is_part_of(name, *AFTER_SUMS) and (group == "m" or found):
             continue  # a constant counts as varying along columns
-        alike = (name, INDEX) if is_out and any(INDEX in dim.steps for dim in dims) else (name,)
-        pieces = merged(dims, alike) or [Dim(1, {name: 0})]
-        shape += [piece.extent for piece in pieces]
-        strides += [piece.steps[name] for piece in pieces]
+        pieces = merged(own, (name, INDEX) if is_out and INDEX in own[0].steps else (name,))
+        dims += pieces
         found.append((group, tuple(piece.extent for piece in pieces[1:])))
-    seen = Seen(tuple(whole), tuple(found))
-    return seen, replace(info, shape=tuple(shape), strides=tuple(strides))
+    shape, strides = (tuple(dim.extent for dim in dims), tuple(dim.steps[name] for dim in dims))
+    return Seen(tuple(whole), tuple(found)), Matrices(shape, strides)
 
 
 # ---------------------------------------------------------------- kernels

@@ -25,6 +25,7 @@ from tilewright.ops.contraction import (
 from tilewright.ops.ending import RowScales, finishing
 from tilewright.ops.halves import plan_of_halves
 from tilewright.ops.launching import Call, Launch, LaunchPlan
+from tilewright.ops.matmul import multiplied
 from tilewright.ops.planning import (
     MOST_ITEMS,
     MOST_RANK,
@@ -32,11 +33,9 @@ from tilewright.ops.planning import (
     check_real,
     drop_unread_c,
     is_split,
-    multiplied,
     of_sums,
     scale_of_c,
 )
-from tilewright.ops.problem import Matrices
 from tilewright.ops.replay import Done, Located, Replay, called, repeated
 from tilewright.ops.results import SCALES, check_sums, result_dtype
 from tilewright.ops.scales import WIDE, number_of
@@ -53,7 +52,6 @@ from tilewright.ops.wanted import (
     said,
 )
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 
@@ -260,19 +258,19 @@ def _plan(subscripts: str, call: Call, wanted: Wanted, factor: str = "alpha") ->
     check_numbers("einsum", call.number, **{factor: wanted.alpha}, beta=beta)
     call.check_apart(updated=UPDATED)
     drops = bool(wanted.dropped.probability)
-    problem = posed(named, {**infos, **scales}, indexed=drops, multiplies=wanted.alpha != 0)
-    made = problem.contraction
+    problem = posed(named, call.layouts | scales, indexed=drops, multiplies=wanted.alpha != 0)
+    made, layouts = problem.contraction, problem.layouts
     if problem.is_empty:
         return call.plan(details=made)
     if wanted.batch_invariant:
         check_no_view(made)
-    seen = {name: Strided(call.arrays[name], info) for name, info in problem.infos.items()}
+    seen = {name: call.seen(name, one) for name, one in layouts.items()}
     seen = {name: seen.get(name, seen["out"]) for name in made.names}
     numbers = (wanted.alpha, *((beta,) if "c" in made.names else ()), *wanted.dropped.numbers)
     ending = ending_of(made, infos, wanted)
     against, how, precision = against_halves(made), wanted.how, wanted.precision
-    size = prod(problem.infos["out"].shape) * problem.infos["a"].shape[-1]
-    fits = not against and max(problem.infos["out"].shape[: made.batch], default=0) <= MOST_ITEMS
+    size = prod(layouts["out"].shape) * layouts["a"].shape[-1]
+    fits = not against and max(layouts["out"].shape[: made.batch], default=0) <= MOST_ITEMS
     if is_split(call.dtypes, precision, how, backend, size, fits=fits):
         if against and isinstance(how, Schedule):
             raise LaunchError(
@@ -282,8 +280,7 @@ def _plan(subscripts: str, call: Call, wanted: Wanted, factor: str = "alpha") ->
             )
         both = HALVES_OF[wanted.precision] == 2
         kernel = contraction_in_halves(made).bind(both=both, ending=ending, schedule=wanted.how)
-        matrices = {name: Matrices(problem.infos[name].shape, problem.infos[name].strides) for name in "ab"}
-        operands = {name: (seen.pop(name), matrices[name]) for name in "ab"}
+        operands = {name: (seen.pop(name), layouts[name]) for name in "ab"}
         plan = plan_of_halves(call, operands, kernel, seen, numbers, both)
         return replace(plan, details=made)
     kernel = contraction(made, call.number).bind(

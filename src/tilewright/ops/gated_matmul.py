@@ -280,7 +280,7 @@ def plan_gated(
         machine = TARGETS[backend.name], arch_of(backend, None)
         first, second = (multiplied_on(infos["a"], infos[own], *machine) for own in "bc")
         multiplied = first if first == second else dtypes.f16
-    problem, late = _problem(infos, wanted)
+    problem, late = _problem(call, wanted)
     drops = {"dropout"} if wanted.dropped.probability else set()
     rare = tuple(name for name in RARE if name in drops | (infos.keys() - {"c"}))
     terms |= {*rare}
@@ -356,11 +356,12 @@ def _shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
     return shape
 
 
-def _problem(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> tuple[Problem, LateTerms]:
+def _problem(call: Call, wanted: Wanted) -> tuple[Problem, LateTerms]:
     """The problem of the arrays; ``c`` has the dimensions of ``b``."""
-    whole = {name: info for name, info in infos.items() if name != "c"}
+    infos, whole = call.infos, call.layouts
+    whole["b_c"] = whole.pop("c")
     for name in (name for name in SCALES if name in infos):
         operand = infos["a" if name == "scale_a" else "b"].shape
         is_whole = name == "scale_a" or len(infos["a"].shape) > 1
         whole[name] = broadcast_scale(OP, name, infos[name], operand, whole=is_whole, blocks=False)
-    return posed_with({**whole, "b_c": infos["c"]}, wanted)
+    return posed_with(whole, wanted)

@@ -16,7 +16,7 @@ from tilewright.ops.attending.choice import AttentionQuestion, against_warpgroup
 from tilewright.ops.attending.problem import in_four
 from tilewright.ops.attending.tiles import MOST_COLUMNS
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
-from tilewright.ops.planning import plan_matmul
+from tilewright.ops.matmul import plan_matmul
 from tilewright.ops.problem import check_broadcast
 from tilewright.ops.replay import Located, Replay, called, repeated
 from tilewright.ops.results import result_dtype
@@ -200,7 +200,7 @@ def plan_chain(given: Mapping[str, Any], words: ChainWords, located: Sequence[Lo
     kind = _result_dtype(call.dtypes, words)
     for name in TERMS:
         if name in infos:
-            check_broadcast(name, infos[name], shape) if name in TERMS[2:] else _check_bias(name, infos)
+            check_broadcast(name, infos[name].shape, shape) if name in TERMS[2:] else _check_bias(name, infos)
     call.serve(words.target)
     against = _against_one_kernel(infos) or " and ".join(_terms(infos, words, kind))
     if words.fused and against:

@@ -106,6 +106,11 @@ class Call:
         return {name: info.dtype for name, info in self.infos.items()}
 
     @property
+    def layouts(self) -> dict[str, Matrices]:
+        """Extents and strides of the arrays, by name."""
+        return {name: Matrices(info.shape, info.strides) for name, info in self.infos.items()}
+
+    @property
     def number(self) -> DType:
         """The dtype of alpha and beta, and of all computations but the sums.
 

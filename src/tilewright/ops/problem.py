@@ -1,20 +1,25 @@
-"""Products as matrices: NumPy's rules for shapes, and batches of as few dimensions as strides allow."""
+"""Products as matrices: NumPy's rules for shapes, and as few dimensions as strides allow.
+
+`grouped` sorts and joins the axes of all products, for `matmul` and its family (`problem_of`) and for
+contractions (`contraction.posed`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
 
 from tilewright.errors import LaunchError
 from tilewright.ops.ending import LateTerms
 from tilewright.ops.wanted import Wanted
-from tilewright.runtime.frameworks import ArrayInfo
+from tilewright.runtime.frameworks import ArrayInfo, row_major
 
 MOST = 2**31 - 1
 """The largest extent that dimensions are joined to."""
 
 INDEX = "index"
-"""Stands for an array with the number of each element of the result; dropout depends on these numbers."""
+"""Name of a pseudo-array: the number of each element of the result, which dropout depends on."""
 
 OTHERS = ("a", "b", "bias")
 """The arrays that are not broadcast to the result."""
@@ -28,7 +33,7 @@ OF_BLOCKS = "_scales"
 
 @dataclass(frozen=True)
 class Matrices:
-    """One operand as matrices: one for each index of the batches.
+    """Extents and strides of an array: as the caller passed it, or as matrices of a problem.
 
     Args:
         shape: extents: batches first, then rows and columns; the bias has only columns.
@@ -71,16 +76,6 @@ class Problem:
     n: int
     k: int
     operands: Mapping[str, Matrices]
-
-    def without_products(self) -> Problem:
-        """The problem with K = 0, for alpha = 0 as in BLAS: A and B are not read, and every sum is 0."""
-        shortened = dict(self.operands)
-        for name, one in self.operands.items():
-            if is_part_of(name, "a"):
-                shortened[name] = replace(one, shape=(*one.shape[:-1], 0))
-            elif is_part_of(name, "b"):
-                shortened[name] = replace(one, shape=(*one.shape[:-2], 0, one.shape[-1]))
-        return replace(self, k=0, operands=shortened)
 
 
 def result_shape(a: Sequence[int], b: Sequence[int], op: str = "matmul") -> tuple[int, ...]:
@@ -134,23 +129,23 @@ def _broadcast(a: tuple[int, ...], b: tuple[int, ...], op: str) -> tuple[int, ..
     return tuple(made)
 
 
-def problem_of(arrays: Mapping[str, ArrayInfo], alone: str = "") -> Problem:
+def problem_of(arrays: Mapping[str, Matrices], joined: str = "mn", *, multiplies: bool = True) -> Problem:
     """The problem of the arrays.
 
     Args:
         arrays: the arrays called ``a``, ``b``, ``out``, and, where it is given, ``bias``, one number for each
             column; all others, such as ``c``, are broadcast to the result. An array ``a_...`` or ``b_...``,
             such as the imaginary parts ``a_im``, has the shape of that operand.
-        alone: ``"m"`` or ``"n"`` if no batches are joined with rows, or with columns.
+        joined: whether batches may be joined with rows (``"m"``), with columns (``"n"``), or with both.
+        multiplies: whether there are products; otherwise K is 0, for alpha = 0 as in BLAS, and A and B are
+            not read.
 
     Raises:
         LaunchError: shapes that do not fit.
 
     Example:
-        >>> import numpy as np
-        >>> from tilewright.runtime.arrays import describe as info
-        >>> a, b, out = np.ones((5, 4, 2, 3)), np.ones((3, 7)), np.empty((5, 4, 2, 7))
-        >>> made = problem_of({"a": info(a), "b": info(b), "out": info(out)})
+        >>> a, b = Matrices((5, 4, 2, 3), (24, 6, 3, 1)), Matrices((3, 7), (7, 1))
+        >>> made = problem_of({"a": a, "b": b, "out": Matrices((5, 4, 2, 7), (56, 14, 7, 1))})
         >>> made.batch, made.m, made.n, made.k
         ((), 40, 7, 3)
     """
@@ -163,28 +158,39 @@ def problem_of(arrays: Mapping[str, ArrayInfo], alone: str = "") -> Problem:
     batch = shape[:rank]
     k, m, n = a.shape[-1], 1 if is_row else a.shape[-2], 1 if is_column else b.shape[-1]
     steps = {}
-    for name, info in arrays.items():
+    for name, one in arrays.items():
         if is_part_of(name, "a"):
-            steps[name] = expanded(_matrix(info, 0 if is_row else None), (*batch, m, k))
+            steps[name] = expanded(_matrix(one, 0 if is_row else None), (*batch, m, k))
         elif is_part_of(name, "b"):
-            steps[name] = expanded(_matrix(info, 1 if is_column else None), (*batch, k, n))
+            steps[name] = expanded(_matrix(one, 1 if is_column else None), (*batch, k, n))
         elif name not in OTHERS:
-            check_broadcast(name, info, shape)
-            of_result = list(expanded(info, shape))
+            check_broadcast(name, one.shape, shape)
+            of_result = list(expanded(one, shape))
             if is_row:
                 of_result.insert(rank, 0)
             if is_column:
                 of_result.append(0)
             steps[name] = tuple(of_result)
-    if "bias" in arrays and arrays["bias"].shape != (n,):
-        raise LaunchError(
-            f"bias has shape {arrays['bias'].shape}; nearest legal choice: ({n},), one number for each column"
-        )
-    bias = arrays["bias"].strides if "bias" in arrays else None
-    return _joined(batch, (m, n, k), steps, bias, alone)
+    bias = arrays.get("bias")
+    if bias is not None:
+        if bias.shape != (n,):
+            raise LaunchError(
+                f"bias has shape {bias.shape}; nearest legal choice: ({n},), one number for each column"
+            )
+        joined = joined.replace("n", "")  # it is not repeated for each batch
+    if 0 in batch:  # there is nothing to compute
+        m, batch = 0, (1,) * rank
+    dims = [Dim(extent, {name: at[dim] for name, at in steps.items()}) for dim, extent in enumerate(batch)]
+    axes = {"batch": [dim for dim in dims if dim.extent > 1]}
+    for group, extent in (("m", m), ("n", n), ("k", k if multiplies else 0)):
+        places = {name: groups_of(name).find(group) for name in steps}
+        own = {name: 0 if at < 0 else steps[name][rank + at] for name, at in places.items()}
+        axes[group] = [Dim(extent, own)]
+    made = grouped(axes, steps, joined).problem(steps)
+    return made if bias is None else replace(made, operands={**made.operands, "bias": bias})
 
 
-def posed_with(arrays: Mapping[str, ArrayInfo], wanted: Wanted) -> tuple[Problem, LateTerms]:
+def posed_with(arrays: Mapping[str, Matrices], wanted: Wanted) -> tuple[Problem, LateTerms]:
     """The problem of the arrays, and the constants of the terms after the activation.
 
     Dropout needs the number of each element in the result; see `numbered_problem`.
@@ -193,13 +199,16 @@ def posed_with(arrays: Mapping[str, ArrayInfo], wanted: Wanted) -> tuple[Problem
         arrays: the arrays for `problem_of`.
         wanted: the other arguments of the call.
     """
+    multiplies = wanted.alpha != 0
     if not wanted.dropped.probability:
-        return problem_of(arrays), wanted.late
-    problem, order = numbered_problem(arrays)
+        return problem_of(arrays, multiplies=multiplies), wanted.late
+    problem, order = numbered_problem(arrays, multiplies=multiplies)
     return problem, replace(wanted.late, order=order)
 
 
-def numbered_problem(arrays: Mapping[str, ArrayInfo]) -> tuple[Problem, tuple[int, ...]]:
+def numbered_problem(
+    arrays: Mapping[str, Matrices], *, multiplies: bool = True
+) -> tuple[Problem, tuple[int, ...]]:
     """The problem of the arrays, and the dimensions of the result in the order that numbers its elements.
 
     The numbers of elements are an array of the problem: dimensions are joined only if neighbours have
@@ -207,12 +216,10 @@ def numbered_problem(arrays: Mapping[str, ArrayInfo]) -> tuple[Problem, tuple[in
 
     Args:
         arrays: the arrays for `problem_of`.
+        multiplies: as in `problem_of`.
     """
-    steps, count = list[int](), 1
-    for extent in reversed(arrays["out"].shape):
-        steps.append(count)
-        count *= extent
-    problem = problem_of({**arrays, INDEX: replace(arrays["out"], strides=tuple(reversed(steps)))})
+    shape = arrays["out"].shape
+    problem = problem_of({**arrays, INDEX: Matrices(shape, row_major(shape))}, multiplies=multiplies)
     strides = problem.operands[INDEX].strides
     return problem, tuple(sorted(range(len(strides)), key=lambda dim: -strides[dim]))
 
@@ -227,39 +234,64 @@ def is_part_of(name: str, *wholes: str) -> bool:
     return name.partition("_")[0] in wholes
 
 
-def _matrix(info: ArrayInfo, missing: int | None) -> ArrayInfo:
+def _matrix(one: Matrices, missing: int | None) -> Matrices:
     """An operand with at least two dimensions; ``missing`` says which one a vector lacks."""
     if missing is None:
-        return info
-    place = len(info.shape) - 1 + missing
-    shape, strides = ((*s[:place], new, *s[place:]) for s, new in ((info.shape, 1), (info.strides, 0)))
-    return replace(info, shape=shape, strides=strides)
+        return one
+    place = len(one.shape) - 1 + missing
+    shape, strides = ((*s[:place], new, *s[place:]) for s, new in ((one.shape, 1), (one.strides, 0)))
+    return Matrices(shape, strides)
 
 
-def expanded(info: ArrayInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
+def expanded(one: Matrices, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of an array that is broadcast to a shape; 0 where there is one element, whatever it was.
 
     So a single row or column is contiguous along K, and no stride that is never taken keeps bulk copies away.
     """
-    missing = len(shape) - len(info.shape)
-    known = zip(info.shape, info.strides, shape[missing:], strict=True)
+    missing = len(shape) - len(one.shape)
+    known = zip(one.shape, one.strides, shape[missing:], strict=True)
     return (*(0,) * missing, *(step if n == extent > 1 else 0 for n, step, extent in known))
 
 
-def check_broadcast(name: str, info: ArrayInfo, shape: tuple[int, ...]) -> None:
+def check_broadcast(name: str, own: tuple[int, ...], shape: tuple[int, ...]) -> None:
     """Check that NumPy broadcasts an array to the shape of the result.
+
+    Args:
+        name: the array.
+        own: its shape.
+        shape: the shape of the result.
 
     Raises:
         LaunchError: it does not.
     """
-    aligned = zip(reversed(info.shape), reversed(shape), strict=False)
-    if len(info.shape) > len(shape) or any(n not in (1, extent) for n, extent in aligned):
-        raise LaunchError(
-            f"{name} has shape {info.shape}, which does not broadcast to the shape of a @ b, {shape}"
-        )
+    aligned = zip(reversed(own), reversed(shape), strict=False)
+    if len(own) > len(shape) or any(n not in (1, extent) for n, extent in aligned):
+        raise LaunchError(f"{name} has shape {own}, which does not broadcast to the shape of a @ b, {shape}")
 
 
 # ---------------------------------------------------------------- fewer dimensions
+
+GROUPS = {"a": "mk", "b": "kn"}
+"""Groups of the axes of an operand's matrices, rows first; all other arrays have ``"mn"``."""
+
+TILE = {"m": 128, "n": 256}
+"""Rows and columns of the tiles that large problems are computed in."""
+
+MOST_WASTE = 1.13
+"""Largest factor by which whole tiles may lengthen an axis with separate tiles."""
+
+MOST_WASTE_OF_VIEWS = 1.5
+"""The same factor, if an operand would otherwise be seen through a view."""
+
+
+def groups_of(name: str) -> str:
+    """Return the groups of axes that an array's matrices have, rows first.
+
+    Example:
+        >>> groups_of("a"), groups_of("b_im"), groups_of("out")
+        ('mk', 'kn', 'mn')
+    """
+    return GROUPS.get(name.partition("_")[0], "mn")
 
 
 @dataclass(frozen=True)
@@ -269,56 +301,26 @@ class Dim:
     Args:
         extent: its extent.
         steps: its stride in each array, by name.
+        is_moved: whether it consists of batches that joined no rows or columns.
     """
 
     extent: int
     steps: Mapping[str, int]
+    is_moved: bool = field(default=False, repr=False)
 
-    def within(self, inner: Dim, names: Sequence[str]) -> Dim | None:
+    def within(self, inner: Dim, names: Iterable[str]) -> Dim | None:
         """This dimension merged with a faster one; None if strides do not allow it."""
-        extent = self.extent * inner.extent
+        extent, is_moved = self.extent * inner.extent, self.is_moved and inner.is_moved
         if extent > MOST:
             return None
         if inner.extent == 1:
-            return replace(self, steps={**self.steps, **{n: self.steps[n] for n in names}})
+            return replace(self, is_moved=is_moved)
         if any(self.steps[name] != inner.extent * inner.steps[name] for name in names):
             return None
-        return replace(inner, extent=extent)
+        return Dim(extent, inner.steps, is_moved)
 
 
-def _joined(
-    batch: tuple[int, ...],
-    extents: tuple[int, int, int],
-    steps: Mapping[str, tuple[int, ...]],
-    bias: tuple[int, ...] | None,
-    alone: str,
-) -> Problem:
-    m, n, k = extents
-    rank = len(batch)
-    if 0 in batch:  # there is nothing to compute
-        m, batch = 0, (1,) * rank
-    dims = [Dim(extent, {name: at[dim] for name, at in steps.items()}) for dim, extent in enumerate(batch)]
-    dims = sorted((d for d in dims if d.extent > 1), key=lambda d: -abs(d.steps["out"]))
-    rows = Dim(m, {name: at[rank] for name, at in steps.items() if not is_part_of(name, "b")})
-    columns = Dim(n, {name: at[rank + 1] for name, at in steps.items() if not is_part_of(name, "a")})
-    dims = merged(dims, tuple(steps))
-    if alone != "m":
-        dims, rows = _absorbed(dims, rows, "b")
-    if bias is None and alone != "n":  # which is not repeated for each batch
-        dims, columns = _absorbed(dims, columns, "a")
-    found = tuple(dim.extent for dim in dims)
-    made = {}
-    for name in steps:
-        down = (rows.extent, rows.steps[name]) if name in rows.steps else (k, steps[name][rank])
-        along = (columns.extent, columns.steps[name]) if name in columns.steps else (k, steps[name][rank + 1])
-        lead = tuple(dim.steps[name] for dim in dims)
-        made[name] = Matrices((*found, down[0], along[0]), (*lead, down[1], along[1]))
-    if bias is not None:
-        made["bias"] = Matrices((n,), bias)
-    return Problem(found, rows.extent, columns.extent, k, made)
-
-
-def merged(dims: Sequence[Dim], names: Sequence[str]) -> list[Dim]:
+def merged(dims: Iterable[Dim], names: Iterable[str]) -> list[Dim]:
     """Dimensions, with neighbours joined if the strides of all arrays allow it.
 
     Args:
@@ -329,20 +331,95 @@ def merged(dims: Sequence[Dim], names: Sequence[str]) -> list[Dim]:
         >>> merged([Dim(4, {"a": 6, "b": 5}), Dim(3, {"a": 2, "b": 7})], ("a",))
         [Dim(extent=12, steps={'a': 2, 'b': 7})]
     """
-    made: list[Dim] = []
+    made, names = list[Dim](), tuple(names)
     for dim in dims:
         both = made[-1].within(dim, names) if made else None
         made[-1:] = [both] if both is not None else [*made[-1:], dim]
     return made
 
 
-def _absorbed(dims: Sequence[Dim], inner: Dim, without: str) -> tuple[list[Dim], Dim]:
-    """Join batches of a broadcast operand with rows (or columns) of the other operand and the result."""
-    left = list(dims)
-    for dim in reversed(dims):
-        if not any(step for name, step in dim.steps.items() if is_part_of(name, without)):
-            both = dim.within(inner, tuple(inner.steps))
-            if both is not None:
-                left.remove(dim)
-                inner = Dim(both.extent, {name: both.steps[name] for name in inner.steps})
-    return left, inner
+@dataclass(frozen=True)
+class Axes:
+    """The axes of a product, joined to as few as the strides of all arrays allow.
+
+    Args:
+        batch: axes that a kernel takes index by index, slowest first.
+        groups: the axes of rows, columns and K by the names ``"m"``, ``"n"`` and ``"k"``, slowest first.  If
+            a group has several, kernels read arrays through views.
+    """
+
+    batch: tuple[Dim, ...]
+    groups: Mapping[str, Sequence[Dim]]
+
+    @property
+    def needs_view(self) -> bool:
+        """Whether rows, columns or K of an array have several strides."""
+        return any(len(dims) > 1 for dims in self.groups.values())
+
+    def problem(self, names: Iterable[str]) -> Problem:
+        """Return the product of matrices; no array may need a view.
+
+        Args:
+            names: the arrays.
+        """
+        (m, n, k), batch = (self.groups[group][0] for group in "mnk"), tuple(dim.extent for dim in self.batch)
+        operands = {}
+        for name in names:
+            dims = (*self.batch, *(self.groups[group][0] for group in groups_of(name)))
+            shape = tuple(dim.extent for dim in dims)
+            operands[name] = Matrices(shape, tuple(dim.steps[name] for dim in dims))
+        return Problem(batch, m.extent, n.extent, k.extent, operands)
+
+
+def grouped(axes: Mapping[str, Sequence[Dim]], names: Iterable[str], joined: str = "mn") -> Axes:
+    """Join the axes of a product, and choose those that a kernel takes index by index.
+
+    Axes of the batches along which B repeats are joined with rows, and those along which A repeats with
+    columns, if the strides of all arrays allow it.  Outer axes of the rows (or columns) that cannot be joined
+    with inner ones become batches if whole tiles of the inner ones waste little.
+
+    Args:
+        axes: the axes of ``"batch"``, ``"m"``, ``"n"`` and ``"k"``, each with the strides of all arrays.
+        names: the arrays.
+        joined: whether batches may be joined with rows (``"m"``), with columns (``"n"``), or with both.
+    """
+    names = tuple(names)
+    of = {part: tuple(name for name in names if is_part_of(name, part)) for part in "ab"}
+    results = tuple(name for name in names if not is_part_of(name, "a", "b"))
+    found: dict[str, list[Dim]] = {group: list(dims) for group, dims in axes.items()}
+    found["batch"] = []
+    for dim in axes["batch"]:
+        varies = {part: any(dim.steps[name] for name in of[part]) for part in "ab"}
+        free = [group for group in joined if not varies["b" if group == "m" else "a"]]
+        found[(*free, "batch")[0]].append(replace(dim, is_moved=bool(free)))
+    batch = merged(_ordered(found["batch"], ("out",)), names)
+    groups = {"k": merged(_ordered(found["k"], _along_k(found["k"])), of["a"] + of["b"])}
+    for group, part in zip("mn", "ab", strict=True):
+        own = of[part] + results
+        dims = merged(_ordered(found[group], ("out",)), own)
+        batch += [dim for dim in dims if dim.is_moved]
+        outer, inner = _cut(merged((dim for dim in dims if not dim.is_moved), own), part, TILE[group])
+        batch, groups[group] = batch + outer, inner
+    alone = [Dim(1, dict.fromkeys(names, 0))]
+    groups = {group: dims or alone for group, dims in groups.items()}
+    return Axes(tuple(sorted(batch, key=lambda dim: -abs(dim.steps["out"]))), groups)
+
+
+def _ordered(dims: Sequence[Dim], by: tuple[str, ...]) -> list[Dim]:
+    """Axes of a group, slowest first in the arrays of some names, and then in A and B."""
+    return sorted(dims, key=lambda dim: tuple(-abs(dim.steps[name]) for name in (*by, "a", "b")))
+
+
+def _along_k(dims: Sequence[Dim]) -> tuple[str, ...]:
+    """The operand that orders the axes of K: one that is contiguous along an axis, else A."""
+    return tuple(name for name in "ab" if any(abs(dim.steps[name]) == 1 for dim in dims))[:1]
+
+
+def _cut(dims: list[Dim], operand: str, tile: int) -> tuple[list[Dim], list[Dim]]:
+    """Outer axes, with separate tiles for each index, and inner axes that are cut in tiles together."""
+    waste = MOST_WASTE if len(merged(dims, (operand,))) < 2 else MOST_WASTE_OF_VIEWS
+    for place in reversed(range(1, len(dims))):
+        inner = prod(dim.extent for dim in dims[place:])
+        if inner >= tile and -(-inner // tile) * tile <= waste * inner:
+            return dims[:place], dims[place:]
+    return [], dims

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from operator import itemgetter
@@ -16,13 +15,14 @@ from tilewright.errors import DTypeError, LaunchError, close_to, shown
 from tilewright.ops.ending import AxisReductions, Conversion, Output, finishing
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import of_sums
-from tilewright.ops.problem import problem_of, result_shape
+from tilewright.ops.problem import Matrices, problem_of, result_shape
 from tilewright.ops.products import batches
 from tilewright.ops.replay import Located, Replay, called, repeated
 from tilewright.ops.results import check_whole_bytes, result_dtype
 from tilewright.ops.tiled_product import Algebra, EndingTerm, Operand, TiledProduct, kernel_of
 from tilewright.ops.wanted import Wanted, check_numbers, check_words, said
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.frameworks import row_major
 from tilewright.runtime.kernel import Kernel
 from tilewright.runtime.plans import Plans
 from tilewright.schedule.schedule import Schedule
@@ -198,19 +198,14 @@ def plan_reduced(
     if not prod(kept):
         return call.plan(result=results)
     place = len(shape) - 1 if axis == -1 else len(shape) - 2
-    whole = {name: info for name, info in infos.items() if name != PRODUCT}
+    whole = call.layouts
     for name in names:  # as arrays that are broadcast to the product
-        info = infos[name]
-        extents, strides = list(info.shape), list(info.strides)
+        extents, strides = list(whole[name].shape), list(whole[name].strides)
         extents.insert(place, 1)
         strides.insert(place, 0)
-        whole[name] = replace(info, shape=tuple(extents), strides=tuple(strides))
-    in_rows = tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
-    stands_for = replace(infos[names[0]], shape=shape, strides=in_rows, pointer=0)
-    whole["out"] = infos.get(PRODUCT, stands_for)
-    problem = problem_of(whole, "n" if axis == -1 else "m")
-    if wanted.alpha == 0:
-        problem = problem.without_products()
+        whole[name] = Matrices(tuple(extents), tuple(strides))
+    whole["out"] = whole.pop(PRODUCT, Matrices(shape, row_major(shape)))
+    problem = problem_of(whole, "m" if axis == -1 else "n", multiplies=wanted.alpha != 0)
     rank, operands = len(problem.batch), problem.operands
     seen = {name: call.seen(name, operands[name]) for name in ARRAYS[:3] if name in infos}
     dim = rank + (1 if axis == -1 else 0)

@@ -194,8 +194,8 @@ def along_k(name: str, shape: tuple[int, ...]) -> int:
     return len(shape) - 1 if name == SCALES[0] else max(len(shape) - 2, 0)
 
 
-def broadcast_scales(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
-    """Return the arrays, with scales that broadcast to the result.
+def broadcast_scales(infos: Mapping[str, ArrayInfo]) -> dict[str, Matrices]:
+    """Return the extents and strides of the arrays, with scales that broadcast to the result.
 
     Args:
         infos: the arrays, by the names of the arguments.
@@ -203,7 +203,7 @@ def broadcast_scales(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
     Raises:
         LaunchError: the shape of a scale does not fit its operand.
     """
-    found = dict(infos)
+    found = {name: Matrices(info.shape, info.strides) for name, info in infos.items()}
     # Where K was, the result has the dimension of the other operand, unless that is a vector.
     for name, own, other in (("scale_a", "a", "b"), ("scale_b", "b", "a")):
         if name in infos:
@@ -214,7 +214,7 @@ def broadcast_scales(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
 
 def broadcast_scale(
     op: str, name: str, info: ArrayInfo, operand: tuple[int, ...], *, whole: bool, blocks: bool = True
-) -> ArrayInfo:
+) -> Matrices:
     """Return a scale that broadcasts to the result.
 
     Args:
@@ -231,7 +231,7 @@ def broadcast_scale(
     place = along_k(name, operand)
     own = (*operand[:place], *operand[place + 1 :])
     if prod(info.shape) == 1:
-        return replace(info, shape=(), strides=())
+        return Matrices((), ())
     shape, strides = list(info.shape), list(info.strides)
     if len(shape) == len(own) + 1 and shape[place] == 1:
         del shape[place], strides[place]
@@ -250,7 +250,7 @@ def broadcast_scale(
     if whole:
         shape.insert(place, 1)
         strides.insert(place, 0)
-    return replace(info, shape=tuple(shape), strides=tuple(strides))
+    return Matrices(tuple(shape), tuple(strides))
 
 
 SIXTEEN_BITS = (dtypes.f16, dtypes.bf16)
@@ -432,15 +432,17 @@ def _shared(info: ArrayInfo, shape: tuple[int, ...], place: int) -> int:
     return BLOCK * (batches and info.shape[row] == -(-shape[row] // BLOCK))
 
 
-def beside_operands(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
-    """Return the arrays, with block scales expanded to the shapes of their operands under other names.
+def beside_operands(infos: Mapping[str, ArrayInfo]) -> dict[str, Matrices]:
+    """Return the extents and strides of the arrays; block scales have the shapes of their operands.
+
+    Expanded scales have other names; see `operand_sized`.
 
     The strides of these scales stop batches from being joined with rows that have other scales.
 
     Args:
         infos: the arrays, by the names of the arguments; some scales apply to blocks.
     """
-    found = {name: info for name, info in infos.items() if name not in SCALES}
+    found = {name: Matrices(info.shape, info.strides) for name, info in infos.items() if name not in SCALES}
     for name in SCALES:
         if name not in infos:
             continue
@@ -453,7 +455,7 @@ def beside_operands(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
             strides = [*info.strides[:place], 0, *info.strides[place:]]
         else:
             strides = [0 if n == 1 else step for n, step in zip(info.shape, info.strides, strict=True)]
-        found[operand_sized(name)] = replace(info, shape=shape, strides=tuple(strides))
+        found[operand_sized(name)] = Matrices(shape, tuple(strides))
     return found
 
 

@@ -12,7 +12,7 @@ from tilewright.namespaces import import_whole
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.drivers import driver_for
 from tilewright.runtime.executable import Backend, Executable, Prepared
-from tilewright.runtime.frameworks import memory_of
+from tilewright.runtime.frameworks import NOWHERE, memory_of
 from tilewright.targets.target import CPU, CUDA, HIP, HOST, TARGETS, TargetParts, serving, target_named
 from tilewright.targets.target import REFERENCE as INTERPRETED
 
@@ -102,13 +102,14 @@ def backend_for(kernel: str, arrays: Sequence[tuple[str, ArrayInfo]], target: st
 
     Args:
         kernel: the kernel's name in messages.
-        arrays: names and metadata.
+        arrays: names and metadata; specimens do not count.
         target: the wanted target, or None.
 
     Raises:
         LaunchError: the arrays lie on different devices, or the target cannot reach them, or it cannot launch
             on this machine.
     """
+    arrays = [(name, info) for name, info in arrays if info.device != NOWHERE]
     devices = {info.device for _, info in arrays}
     if len(devices) > 1:
         places = ", ".join(f"{name} on {info.device}" for name, info in arrays)

@@ -28,10 +28,11 @@ from tilewright.ir.types import Value
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.arrays import ArrayInfo, described
-from tilewright.runtime.frameworks import Strided
+from tilewright.runtime.frameworks import NOWHERE, Device, Strided
 from tilewright.runtime.specimens import check_count
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
+from tilewright.targets.target import HOST
 
 MOST_ELEMENTS = 2**31 - 1
 """Limit for the elements of one workspace."""
@@ -153,11 +154,15 @@ class Binding:
         sizes: value of every size parameter, by name.
         grid: blocks along each axis, x first; never empty.
         workspaces: elements of each workspace, by name.
+        layouts: extents and strides of each array, by parameter.
+        device: where the arrays lie.
     """
 
     sizes: Mapping[str, int]
     grid: tuple[int, ...]
     workspaces: Mapping[str, int]
+    layouts: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+    device: Device
 
     @property
     def blocks(self) -> int:
@@ -207,7 +212,10 @@ def bind(kernel: Kernel, arrays: Mapping[str, ArrayInfo], indices: Mapping[str, 
                 f"kernel {kernel.name}: {length} elements of memory for {name}, whose indices have 32 bits; "
                 f"nearest legal choice: {MOST_ELEMENTS}, by fewer blocks or fewer parts"
             )
-    return Binding({param.sym.name: env[param.sym] for param in kernel.sizes}, grid, lengths)
+    sizes = {param.sym.name: env[param.sym] for param in kernel.sizes}
+    layouts = {name: (info.shape, info.strides) for name, info in arrays.items()}
+    devices = (info.device for info in arrays.values() if info.device != NOWHERE)
+    return Binding(sizes, grid, lengths, layouts, next(devices, HOST))
 
 
 def _extents(kernel: Kernel, arrays: Mapping[str, ArrayInfo]) -> dict[Sym, int]:

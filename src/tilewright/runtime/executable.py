@@ -17,7 +17,6 @@ from tilewright.ir.kernel import Kernel, Param, ScalarParam, SizeParam, TensorPa
 from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Parameter
 from tilewright.passes.pipeline import Pass
-from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import Binding, NumberSlot, argument_codes
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.rules import EmittedText
@@ -127,13 +126,7 @@ class Backend(Protocol):
     def compile(self, kernel: Kernel, arch: str | None, listing: EmittedText | None = None) -> Executable:
         """Lower and emit, unless the kernel's listing is given; then compile, or find in the cache."""
 
-    def prepare(
-        self,
-        executable: Executable,
-        binding: Binding,
-        parameters: Sequence[Parameter],
-        arrays: Mapping[str, ArrayInfo],
-    ) -> Prepared:
+    def prepare(self, executable: Executable, binding: Binding, parameters: Sequence[Parameter]) -> Prepared:
         """Prepare a launch for arguments of this exact shape."""
 
 

@@ -25,6 +25,10 @@ Device: TypeAlias = str | tuple[str, int]
 """`HOST`, or the frameworks' name of a kind of device and the device's index."""
 
 
+NOWHERE = ""
+"""Device of an array that does not exist; any target may compile for it."""
+
+
 def memory_of(device: Device) -> str:
     """Return `HOST`, or the kind of device."""
     return device if isinstance(device, str) else device[0]

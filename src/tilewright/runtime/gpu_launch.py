@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from tilewright.ir.deadlocks import first_wait
 from tilewright.ir.kernel import Kernel, TensorMap
 from tilewright.lang.program import Parameter
 from tilewright.passes.pipeline import Pass
-from tilewright.runtime.arrays import ArrayInfo, stream_handle, stream_reader
+from tilewright.runtime.arrays import stream_handle, stream_reader
 from tilewright.runtime.binding import Binding, NumberWriter
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.driver import LEGACY_STREAM, Driver, LoadedFunction
@@ -50,13 +50,16 @@ class TensorMaps:
 
     Args:
         tensor_map: the map that the kernel asks for.
-        info: an array with the shape and strides of the maps.
+        shape: extents of the array.
+        strides: its strides, in elements.
+        index: the number of its device.
     """
 
-    def __init__(self, tensor_map: TensorMap, info: ArrayInfo) -> None:
+    def __init__(
+        self, tensor_map: TensorMap, shape: tuple[int, ...], strides: tuple[int, ...], index: int
+    ) -> None:
         self._map = tensor_map
-        self._shape, self._strides = info.shape, info.strides
-        self._index = 0 if isinstance(info.device, str) else info.device[1]
+        self._shape, self._strides, self._index = shape, strides, index
         self._encoded: Recent[int, bytes] = Recent(KEPT)
 
     @cached_property
@@ -267,22 +270,18 @@ class GpuBackend:
         return made
 
     def prepare(
-        self,
-        executable: Executable,
-        binding: Binding,
-        parameters: Sequence[Parameter],
-        arrays: Mapping[str, ArrayInfo],
+        self, executable: Executable, binding: Binding, parameters: Sequence[Parameter]
     ) -> PreparedGpu:
         """Prepare a launch for arguments of this exact shape.
 
         Raises:
             LaunchError: the executable is for another architecture than the device.
         """
-        (index,) = {info.device[1] for info in arrays.values() if not isinstance(info.device, str)}
+        index = 0 if isinstance(binding.device, str) else binding.device[1]
         wanted, variant = self.driver.device(index).arch, self.variant
         if executable.arch.removesuffix(variant) != wanted.removesuffix(variant):
             raise LaunchError(f"compiled for {executable.arch}, but device {index} is {wanted}")
-        return self.prepared(executable, binding, parameters, arrays, index)
+        return self.prepared(executable, binding, parameters, index)
 
     def arch_name(self) -> str:
         """Return the architecture of device 0, or the default one without a GPU."""
@@ -338,7 +337,6 @@ class PreparedGpu(ABC):
         executable: Executable,
         binding: Binding,
         parameters: Sequence[Parameter],
-        arrays: Mapping[str, ArrayInfo],
         index: int,
     ) -> None:
         assert executable.listing is not None
@@ -353,7 +351,7 @@ class PreparedGpu(ABC):
         layout = argument_layout(kernel, parameters)
         names = [parameter.name for parameter in parameters if parameter.kind == "tensor"]
         maps = tuple(
-            (at, offset, TensorMaps(tensor_map, arrays[names[at]]))
+            (at, offset, TensorMaps(tensor_map, *binding.layouts[names[at]], index))
             for (at, offset), tensor_map in zip(layout.maps, kernel.tensor_maps, strict=True)
         )
         function = executable.handle.on(index)
@@ -363,7 +361,7 @@ class PreparedGpu(ABC):
         launch = partial(
             FixedLaunch, self.driver, function, binding.grid, kernel.threads, offsets, layout.size, special
         )
-        self._new_buffer = partial(_GpuBuffer, launch, binding, layout, maps, len(arrays), index, self.driver)
+        self._new_buffer = partial(_GpuBuffer, launch, binding, layout, maps, len(names), index, self.driver)
         self._first = self._new_buffer()
         self._idle = [self._first]
         executable.launches.add(self)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ctypes
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from tilewright.errors import LaunchError, Violation
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Parameter
-from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import Binding, NumberWriter, check_no_stream
 from tilewright.runtime.cache import Cache, key
 from tilewright.runtime.environment import settings
@@ -23,7 +22,7 @@ from tilewright.runtime.workers import POOL_SOURCE, Launcher, Scratch
 from tilewright.targets import cpu
 from tilewright.targets.cpu.legality import waits
 from tilewright.targets.rules import EmittedText
-from tilewright.targets.target import CPU, HOST
+from tilewright.targets.target import CPU
 
 
 class CpuBackend:
@@ -73,18 +72,9 @@ class CpuBackend:
         )
 
     def prepare(
-        self,
-        executable: Executable,
-        binding: Binding,
-        parameters: Sequence[Parameter],
-        arrays: Mapping[str, ArrayInfo],
+        self, executable: Executable, binding: Binding, parameters: Sequence[Parameter]
     ) -> PreparedCpu:
         """Prepare a launch for arguments of this exact shape."""
-        for name, info in arrays.items():
-            if info.device != HOST:
-                raise LaunchError(
-                    f"{name} lies on {info.device}; target {self.name} takes arrays in host memory"
-                )
         return PreparedCpu(executable, binding, parameters)
 
 

@@ -20,7 +20,7 @@ from tilewright.errors import LaunchError, TilewrightError, shown
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.lang.specs import TensorSpec
-from tilewright.runtime.arrays import LOCATORS, AliasPair, ArrayInfo, check_apart, locate, locate_new, watch
+from tilewright.runtime.arrays import LOCATORS, AliasPair, check_apart, locate, locate_new, watch
 from tilewright.runtime.backends import (
     Backend,
     Executable,
@@ -477,7 +477,7 @@ class Bound(BoundChecks):
         for one, argument in zip(parameters, arguments, strict=True):
             if one.kind == "scalar":
                 number(one.name, one.dtype, argument)  # an illegal number is refused before compilation
-        backend = serving(self.program, arguments, found, target)
+        backend = backend_for(self.program.name, [*found.items()], target)
         specs = {name: spec_of(info, name) for name, info in found.items()}
         self._builds.keep_up()
         shapes = {name: info.shape for name, info in found.items()}
@@ -495,21 +495,7 @@ class Bound(BoundChecks):
         binding, apart = made[0]
         for name in kernel.written_params:
             check_output(f"kernel {kernel.name}", name, found[name])
-        return Plan.of(backend.prepare(executable, binding, parameters, found), found.values(), apart)
-
-
-def serving(
-    program: Program, arguments: Sequence[Any], arrays: Mapping[str, ArrayInfo], target: str | None
-) -> Backend:
-    """Return the backend that serves the arrays among the arguments; specimens do not count.
-
-    Raises:
-        LaunchError: the arrays lie on different devices, or the target cannot reach them.
-    """
-    pairs = zip(program.parameters, arguments, strict=True)
-    nowhere = {p.name for p, argument in pairs if isinstance(argument, Specimen)}
-    there = [(name, info) for name, info in arrays.items() if name not in nowhere]
-    return backend_for(program.name, there, target)
+        return Plan.of(backend.prepare(executable, binding, parameters), found.values(), apart)
 
 
 def compiling(program: Program, arguments: Sequence[Any], target: str | None) -> Backend:
@@ -523,7 +509,7 @@ def compiling(program: Program, arguments: Sequence[Any], target: str | None) ->
     pairs = zip(program.parameters, arguments, strict=True)
     if all(isinstance(a, TensorSpec | Specimen) for p, a in pairs if p.kind == "tensor"):
         raise LaunchError(f"kernel {program.name}: pass target= to compile without arrays")
-    return serving(program, arguments, arrays_of(program, arguments, classes=True), None)
+    return backend_for(program.name, [*arrays_of(program, arguments, classes=True).items()], None)
 
 
 # ---------------------------------------------------------------- prepared launches

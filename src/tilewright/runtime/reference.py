@@ -258,11 +258,7 @@ class ReferenceBackend:
     check_sizes = staticmethod(check_sizes)
 
     def prepare(
-        self,
-        executable: Executable,
-        binding: Binding,
-        parameters: Sequence[Parameter],
-        arrays: Mapping[str, ArrayInfo],
+        self, executable: Executable, binding: Binding, parameters: Sequence[Parameter]
     ) -> PreparedReference:
         """Prepare a launch for arguments of this exact shape."""
         return PreparedReference(executable, binding, tuple(parameters))

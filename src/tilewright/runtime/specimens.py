@@ -16,9 +16,8 @@ from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError, shown
 from tilewright.lang.program import Program
 from tilewright.packing import packed_dim
-from tilewright.runtime.frameworks import ArrayInfo
+from tilewright.runtime.frameworks import NOWHERE, ArrayInfo
 from tilewright.runtime.packed_arrays import Packed, in_bytes, packed
-from tilewright.targets.target import HOST
 
 Order: TypeAlias = Literal["C", "F"]
 legal(
@@ -49,7 +48,7 @@ class Specimen:
     @property
     def info(self) -> ArrayInfo:
         """Its metadata, as for an array."""
-        return ArrayInfo(self.align, self.shape, self.strides, self.dtype, HOST, False, None)
+        return ArrayInfo(self.align, self.shape, self.strides, self.dtype, NOWHERE, False, None)
 
     @launches
     def filled(self, rng: np.random.Generator) -> np.ndarray[Any, np.dtype[Any]] | Packed:

@@ -20,7 +20,6 @@ from tilewright.ops.launching import LaunchPlan
 from tilewright.ops.products import output_dtype
 from tilewright.ops.results import SCALES
 from tilewright.ops.wanted import HALVES_OF, NO_DROPOUT, Dropout, Wanted
-from tilewright.runtime.arrays import describe
 from tilewright.runtime.gpu_memory import device_put
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 from tilewright.targets.target import CUDA, REFERENCE
@@ -77,7 +76,7 @@ class Contracted:
         rng = np.random.default_rng(seed)
         named = read_subscripts(subscripts, [len(shape) for shape in shapes])
         a, b = (_numbers(rng, shape, kind, whole) for shape in shapes)
-        extents = extents_of(named, {"a": describe(a), "b": describe(b)})
+        extents = extents_of(named, a.shape, b.shape)
         shape = tuple(extents[label] for label in named.out)
         made = output_dtype(kind)
         blank = np.full(math.prod(shape) * made.bytes, _UNWRITTEN, np.uint8).view(made.numpy).reshape(shape)
@@ -224,8 +223,8 @@ class EinsumTrial(FlowTrial):
     @property
     def flops(self) -> int:
         """Operations: a multiplication and an addition for each index of all axes."""
-        infos = {name: describe(self.given.arrays[name]) for name in ("a", "b")}
-        return 2 * math.prod(extents_of(self.given.named, infos).values())
+        a, b = (self.given.arrays[name].shape for name in ("a", "b"))
+        return 2 * math.prod(extents_of(self.given.named, a, b).values())
 
     @property
     def bytes(self) -> int:

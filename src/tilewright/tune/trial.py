@@ -19,7 +19,7 @@ from tilewright.errors import LaunchError, TilewrightError
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.ir.mma import MmaAtom
 from tilewright.ops.launching import LaunchPlan
-from tilewright.ops.planning import ARRAYS, plan_matmul
+from tilewright.ops.matmul import ARRAYS, plan_matmul
 from tilewright.ops.products import output_dtype
 from tilewright.ops.wanted import HALVES_OF, Wanted
 from tilewright.runtime.executable import Executable

@@ -144,7 +144,7 @@ def test_the_result_is_rounded_once(machine: Machine, out: DType) -> None:
 @pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", [tw.f32, tw.i8], ids=str)
 def test_every_architectures_text(machine: Machine, arch: str, dtype: DType) -> None:
-    """The text names no instruction, so this processor runs all but that of bytes in 512 bits."""
+    """The text names no instruction, so this processor runs all texts but that of bytes in 512 bits."""
     if dtype == tw.i8 and arch == "x86-64-v4":  # that text is compiled in test_text.py
         arch = native.host_arch()
     A, B = random((131, 67), dtype, 1), random((101, 67), dtype, 2, "column")

@@ -86,9 +86,9 @@ def apart(A, B, C):
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def crossed(A, B, C, *, again: bool = False):
-    """Four products of two tiles of each operand, two of them in another accumulator and subtracted.
+    """Four products of two tiles of each operand; two of them are subtracted, in a second accumulator.
 
-    With ``again`` the last tiles of one product are multiplied once more, alone.
+    With ``again`` the last tiles of one product are multiplied a second time.
     """
     m, n = tw.block_index(tw.ceil_div(C.shape, TILE[:2]))
     rows = [tw.shared((48, 32), A.dtype) for _ in range(2)]

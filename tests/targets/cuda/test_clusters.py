@@ -1,4 +1,4 @@
-"""The Hopper GEMM in clusters: its text, what it compiles to, the instructions that reach other blocks."""
+"""The Hopper GEMM in clusters: its text, its machine code, and the instructions that reach other blocks."""
 
 from __future__ import annotations
 

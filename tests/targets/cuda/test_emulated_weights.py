@@ -1,4 +1,4 @@
-"""Weights of 4 bits in groups, for few rows: the generated text as it runs on the host."""
+"""Grouped 4-bit weights for few rows: the generated text, executed on the host."""
 
 from __future__ import annotations
 

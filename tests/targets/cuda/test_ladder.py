@@ -1,4 +1,4 @@
-"""The ladder's hand-written kernels: their text, their resources, what is refused with which remedy."""
+"""The ladder's hand-written kernels: their text, their resources, and refusals with their advice."""
 
 from __future__ import annotations
 

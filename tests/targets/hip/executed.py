@@ -1,4 +1,4 @@
-"""Compiled kernels whose listing is executed in NumPy, on arrays, as a device would launch it."""
+"""Executes the listings of compiled kernels in NumPy, as a device would launch them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples 02 and 04 to 09 on AMD GPUs: their kernels, with the atoms and the tiles that these have."""
+"""Kernels of the examples 02 and 04 to 09 for AMD GPUs, with atoms and tiles of these GPUs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def basic(kind: tw.DType) -> Case:
 
 
 def optimized(kind: tw.DType) -> Case:
-    """Example 04: the next tile in registers, a row to spare in shared memory, the result through it."""
+    """Example 04: the next tile in registers, padded rows in shared memory, the result staged through it."""
 
     def run(target: str) -> None:
         atom = atom_of(target, kind)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import ChainMap, Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -26,7 +26,7 @@ from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam, TensorParam, Wo
 from tilewright.lang.program import Parameter
 from tilewright.runtime import amdgcn, backends
 from tilewright.runtime.amdgcn import AmdToolchain
-from tilewright.runtime.arrays import ArrayInfo, describe, elements
+from tilewright.runtime.arrays import describe, elements
 from tilewright.runtime.binding import Binding, number
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.hip import HipBackend
@@ -104,13 +104,7 @@ class Machine(HipBackend):
             COMPILED[other] += 1
         return replace(made, target=self.name)
 
-    def prepare(
-        self,
-        executable: Executable,
-        binding: Binding,
-        parameters: Sequence[Parameter],
-        arrays: Mapping[str, ArrayInfo],
-    ) -> Any:
+    def prepare(self, executable: Executable, binding: Binding, parameters: Sequence[Parameter]) -> Any:
         if self.compiler == "reference":
             return PreparedReference(executable, binding, tuple(parameters))
         return Prepared(executable, binding, tuple(parameters))

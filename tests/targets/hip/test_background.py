@@ -31,7 +31,7 @@ pytestmark = pytest.mark.in_turns(3)
 
 @functools.cache
 def ring(dtype: tw.DType, stages: int, epilogue: str = "direct", **more: Any) -> Bound:
-    """A product of tiles of 64 x 64 by 64 bytes, which come through a ring in shared memory."""
+    """A product in tiles of 64 x 64 by 64 bytes, loaded through a ring in shared memory."""
     atom = nearest(dtype, tw.f32, GFX942.features)
     assert atom is not None
     tile = (64, 64, 64 // dtype.bytes)
@@ -170,7 +170,7 @@ def test_what_can_be_loaded_says_nothing() -> None:
 
 @tw.kernel(X="M N", Y="M N")
 def uneven(X, Y, *, tail):
-    """A ring whose loads in the loop are fewer than those before it, some of which are certain."""
+    """A ring with fewer loads in the loop than before it; some of the latter always run."""
     held = tw.shared((3, 64, 32), tw.f32, name="held")
     for stage in tw.unroll(2):
         for part in tw.unroll(2):

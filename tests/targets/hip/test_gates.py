@@ -293,7 +293,7 @@ def test_swizzles_know_all_banks_of_an_architecture(dtype: str) -> None:
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("order", ["nn", "nt"])
 def test_weights_are_widened_on_their_way_to_shared_memory(arch: str, order: str) -> None:
-    """Once for all warps, two at a time; the main loop of `tw.scaled_mm` loads as wide as others do."""
+    """Weights are widened once for all warps, two at a time; the main loop has the widest loads."""
     rows = tw.TensorSpec(tw.f16, 2, 1, (16, 16), (16, 1), 16, False)
     columns = tw.TensorSpec(tw.f8e4m3, 2, 0, (16, 16), (1, 16), 16, False)
     vector = tw.TensorSpec(tw.f32, 1, 0, (16,), (1,), 16, False)

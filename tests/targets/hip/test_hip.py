@@ -120,7 +120,7 @@ def test_sums_are_of_pairs_where_the_hardware_has_them(made: dict[tuple[str, str
 
 @pytest.mark.parametrize("arch", EXECUTED)
 def test_a_barrier_leaves_the_prefetch_on_its_way(arch: str, made: dict[tuple[str, str], Made]) -> None:
-    """The next tile is loaded before the multiplies, and waited for behind them, at the stores alone."""
+    """The next tile's loads start before the multiplies; only the stores after them wait for it."""
     parts = re.split(r"^\.LBB0_\d+:", made["04 f16", arch].assembly, flags=re.MULTILINE)
     loop = max(parts, key=lambda part: (part.count("s_barrier"), part.count("global_load"))).splitlines()
 

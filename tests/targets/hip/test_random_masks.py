@@ -38,7 +38,7 @@ def in_heads(row: Any, column: Any, x: Any) -> Any:
 
 
 def beside(row: Any, column: Any, x: Any) -> Any:
-    """Of which none begins at a multiple of 4."""
+    """None of them begins at a multiple of 4."""
     return by_rows(row, column, x) + 2
 
 

@@ -1,0 +1,13 @@
+"""Extents and strides of arrays, from which problems are posed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright.ops.problem import Matrices
+from tilewright.runtime.arrays import ArrayInfo
+
+
+def layouts(infos: Mapping[str, ArrayInfo]) -> dict[str, Matrices]:
+    """Extents and strides of described arrays, by name."""
+    return {name: Matrices(info.shape, info.strides) for name, info in infos.items()}
