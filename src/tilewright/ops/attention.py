@@ -155,8 +155,7 @@ def plan_attention(
         call.make("lse", shape[:-1], f32)
     results = (call.arrays["out"], call.arrays.get("lse"))
     has_lse = "lse" in infos
-    call.written = ("out", "lse")[: 1 + has_lse]
-    for written in call.written:
+    for written in ("out", "lse")[: 1 + has_lse]:
         call.check_apart(written)
     if 0 in shape:
         return call.plan(result=results)

@@ -487,7 +487,7 @@ def plan_complex(
     strategy, has_warps = product.strategy(call), bool(TARGETS[backend.name].warps)
     before = strategy.prepass(seen, on_host=not has_warps)
     made = {} if before is None else before.made
-    launches = [] if before is None else [before.launch]
+    launches: list[Launch] = [] if before is None else [before]
     launches.append(product.launch(strategy, made, has_warps=has_warps))
     return call.plan(
         *launches,
@@ -604,9 +604,10 @@ def _call(op: str, parts: Mapping[str, Parts], fresh: Sequence[Fresh], backend: 
             arrays |= dict(zip(found, given, strict=True))
             infos |= found
     makers = tuple((PARTS.index("out") + at, maker) for at, maker in enumerate(fresh))
-    written = ("out", "out" + IMAGINARY) if parts["out"].is_planar else ("out",)
-    updated = frozenset({("out", "c"), ("out" + IMAGINARY, "c" + IMAGINARY)})
-    return Call(op, PARTS, frozenset(arrays), arrays, infos, backend, makers, written, updated, inside)
+    call = Call(op, PARTS, frozenset(arrays), arrays, infos, backend, makers, inside=inside)
+    for part in ("", IMAGINARY)[: 1 + parts["out"].is_planar]:
+        call.keep_apart("out" + part, ("c" + part,))
+    return call
 
 
 def _result_dtype(parts: Mapping[str, Parts], asked: ComplexWanted) -> DType:

@@ -165,7 +165,7 @@ class BothHalves:
             made |= dict(zip(ours, seen, strict=True)) | {unit: found[6]}
         tilings = self.a.tiling, self.b.tiling
         kernel = splitting_of_both(self.a.rank, self.b.rank).bind(tilings=tilings, both=self.both)
-        return Prepass(kernel, tuple(given), tuple(names), made)
+        return Prepass(kernel, tuple(given), tuple(names), made=made)
 
 
 # ---------------------------------------------------------------- the second operand with each part twice
@@ -297,7 +297,7 @@ class Doubled:
         )
         pairs, first, second, made = (Strided(given.array, one) for one in (info, here, there, whole))
         bound = doubling().bind(signs=self.signs)
-        return Prepass(bound, (pairs, first, second), ("b", "", ""), {DOUBLED: made})
+        return Prepass(bound, (pairs, first, second), ("b", "", ""), made={DOUBLED: made})
 
 
 def as_matrix(re: Strided) -> Strided:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -47,9 +47,7 @@ class Call:
         infos: their descriptions.
         backend: the backend that serves them; `serve` sets it.
         fresh: allocates the results that the caller did not pass, with their numbers in ``names``.
-        written: names of the arrays that the kernels write.
-        updated: pairs of a result and an array that may be the same array.  Each thread reads an element of
-            the array before it stores that element.
+        clear: pairs of the caller's arrays that must share no memory, for replays.
         inside: arrays that begin inside another array of the call: its name, and an offset in bytes.
     """
 
@@ -60,8 +58,7 @@ class Call:
     infos: dict[str, ArrayInfo]
     backend: Backend | None = None
     fresh: tuple[tuple[int, Fresh], ...] = ()
-    written: tuple[str, ...] = ("out",)
-    updated: frozenset[tuple[str, str]] = frozenset()
+    clear: tuple[Clear, ...] = ()
     inside: Mapping[str, tuple[str, int]] | None = None
 
     @staticmethod
@@ -151,7 +148,8 @@ class Call:
 
         Args:
             written: the name of the written array.
-            updated: arrays that may be the same array, element for element; the call records them.
+            updated: arrays that may be the same array, element for element.  Each thread reads an element of
+                them before it stores that element.
 
         Raises:
             LaunchError: it cannot be written, or shares memory.
@@ -159,12 +157,30 @@ class Call:
         out = self.infos[written]
         check_output("the call", written, out)
         for name, info in self.infos.items():
-            if name == written or (name in updated and is_same(info, out)):
-                continue
-            if overlap(out, info):
+            if name != written and not (name in updated and is_same(info, out)) and overlap(out, info):
                 why = f"elements of {name} would be overwritten before they are read"
                 raise sharing(f"{written} and {name}", why, written)
-        self.updated |= {(written, name) for name in updated}
+        self.keep_apart(written, updated)
+
+    def keep_apart(self, written: str, updated: Collection[str] = ()) -> None:
+        """Record that a written array must share no memory with other arrays of the caller, as checked.
+
+        Args:
+            written: the name of the written array.
+            updated: arrays that may be the same array, element for element.
+        """
+        fresh = {self.names[place] for place, _ in self.fresh}  # new results share no memory
+        there = [name for name in self.infos if name in self.given and name not in fresh]
+        if written not in there:
+            return
+        mine, stored = self.infos[written], self.names.index(written)
+        for name in there:
+            theirs, other = self.infos[name], self.names.index(name)
+            if name == written or any((one.other, one.stored) == (stored, other) for one in self.clear):
+                continue
+            in_place = name in updated and is_same(replace(theirs, pointer=mine.pointer), mine)
+            (low, high), (other_low, other_high) = reach(mine), reach(theirs)
+            self.clear += (Clear(stored, other, other_low - high, other_high - low, in_place),)
 
     def make(self, name: str, shape: tuple[int, ...], kind: DType) -> None:
         """Allocate an array that the caller did not pass, in the framework of the first array."""
@@ -210,7 +226,7 @@ class Call:
         arrays = tuple(made.get(*pair) for pair in zip(product.names, product.arrays, strict=True))
         names = tuple(OWN if name in made else name for name in product.names)
         product = replace(product, arrays=arrays, names=names)
-        return self.plan(before.launch, product, scratch_bytes=scratch_bytes, reason=reason)
+        return self.plan(before, product, scratch_bytes=scratch_bytes, reason=reason)
 
 
 @dataclass(frozen=True)
@@ -268,25 +284,14 @@ def moved_by(info: ArrayInfo) -> int:
 
 
 @dataclass(frozen=True)
-class Prepass:
+class Prepass(Launch):
     """A launch that converts or copies operands of a product to scratch memory.
 
     Args:
-        kernel: the kernel.
-        arrays: its array arguments.  A pointer into scratch memory is an offset in bytes.
-        names: for each of them the name of the product's array, or `OWN` in scratch memory.
         made: the arrays that it writes, as the product reads them, by name.
     """
 
-    kernel: Bound
-    arrays: tuple[Strided, ...]
-    names: tuple[str, ...]
-    made: Mapping[str, Strided]
-
-    @property
-    def launch(self) -> Launch:
-        """The launch."""
-        return Launch(self.kernel, self.arrays, self.names)
+    made: Mapping[str, Strided] = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -392,27 +397,8 @@ class LaunchPlan:
                     offsets.append(offset)
             launches.append(ReplayedLaunch.of(made, tuple(places), tuple(offsets)))
         fresh, device = self.call.fresh, self.launches[0].arrays[0].info.device
-        clear = (*self._clear(),)
-        record = Replay(tuple(launches), clear, fresh, device, self.scratch_bytes, self.numbers)
+        record = Replay(tuple(launches), self.call.clear, fresh, device, self.scratch_bytes, self.numbers)
         return Done(self.result, record)
-
-    def _clear(self) -> Iterable[Clear]:
-        """Yield the pairs of arrays that a replay must check for shared memory; new results share none."""
-        call = self.call
-        fresh = {call.names[place] for place, _ in call.fresh}
-        there = [name for name in call.names if name in call.there and name not in fresh]
-        for at, written in enumerate(call.written):
-            if written in fresh:
-                continue
-            mine = call.infos[written]
-            for name in there:
-                if name == written or name in call.written[:at]:
-                    continue
-                theirs = call.infos[name]
-                in_place = (written, name) in call.updated and _layout(mine) == _layout(theirs)
-                places = call.names.index(written), call.names.index(name)
-                (low, high), (other_low, other_high) = reach(mine), reach(theirs)
-                yield Clear(*places, other_low - high, other_high - low, in_place)
 
 
 def plan_text(kernels: Sequence[Bound], scratch_bytes: int, moved_bytes: int, reason: str) -> str:
@@ -428,12 +414,6 @@ def plan_text(kernels: Sequence[Bound], scratch_bytes: int, moved_bytes: int, re
         return "no launch: the result is empty"
     names = ", then ".join(one.program.name for one in kernels)
     return f"{names}: {scratch_bytes} bytes of scratch, {moved_bytes} moved; {reason}"
-
-
-def _layout(info: ArrayInfo) -> tuple[object, ...]:
-    """Return the dtype, and the extents and strides of dimensions longer than 1."""
-    steps = (step for step in zip(info.shape, info.strides, strict=True) if step[0] != 1)
-    return (info.dtype, *steps)
 
 
 # ---------------------------------------------------------------- slow products

@@ -436,9 +436,9 @@ def prepass_of(
         hows, given, names, made = [*hows, how], given + seen, names + called, made | written
     rank, padded = len(planes[0].shape) - 2, planes[0].padded
     if len(planes) == 1:
-        return Prepass(splitting(rank, padded).bind(how=hows[0]), tuple(given), tuple(names), made)
+        return Prepass(splitting(rank, padded).bind(how=hows[0]), tuple(given), tuple(names), made=made)
     both = splitting_of_two(rank, padded).bind(hows=tuple(hows))
-    return Prepass(both, tuple(given), tuple(names), made)
+    return Prepass(both, tuple(given), tuple(names), made=made)
 
 
 # ---------------------------------------------------------------- prepasses of real operands

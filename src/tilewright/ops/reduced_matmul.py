@@ -191,8 +191,7 @@ def plan_reduced(
         check_whole_bytes("reduced_matmul", f"out of {name}", written.dtype, dtypes.f32)
         if not written.dtype.is_float or written.dtype.components > 1:
             raise DTypeError(f"reduced_matmul: out of {name} is {written.dtype}; nearest legal choice: f32")
-    call.written = (*names, *((PRODUCT,) if PRODUCT in infos else ()))
-    for name in call.written:
+    for name in (*names, *((PRODUCT,) if PRODUCT in infos else ())):
         call.check_apart(name)
     results = tuple(arrays[name] for name in names)
     if not prod(kept):

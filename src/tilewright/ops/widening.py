@@ -146,13 +146,13 @@ def plan_widened(
     if groups is None:
         rank = len(wide.copy.shape) - 2
         arrays = once(wide.given, rank), once(copy, rank)
-        before = Prepass(widen(rank).bind(), arrays, ("b", OWN), made)
+        before = Prepass(widen(rank).bind(), arrays, ("b", OWN), made=made)
     else:
         assert wide.is_turned, "b must be contiguous along K"
         size, of_groups = groups
         rows = [transposed(one) for _, one in of_groups.values()]
         bound = widen_in_groups().bind(group=size, terms=frozenset({*of_groups} & call.there))
         names = ("b", *(name for name, _ in of_groups.values()), OWN)
-        before = Prepass(bound, (wide.given, *rows, copy), names, made)
+        before = Prepass(bound, (wide.given, *rows, copy), names, made=made)
     reason = "a prepass widens the narrow weights once for all rows"
     return call.plan_behind(before, product, wide.copy.bytes, reason)
