@@ -667,7 +667,7 @@ def proposals() -> Made:
 def _proposed(line: str, extents: Mapping[str, int], arch: str) -> list[str]:
     found: list[str] = []
 
-    def planned(self: Bound, arguments: Any, target: Any, arrays: Any = None) -> tuple[Plan, list[int]]:
+    def planned(self: Bound, arguments: Any, target: Any) -> tuple[Plan, list[int]]:
         try:
             question = self.question(*arguments, target=target)
         except LaunchError:  # schedules of loops that carry a state are not ranked
@@ -681,7 +681,7 @@ def _proposed(line: str, extents: Mapping[str, int], arch: str) -> list[str]:
     def done(self: Bound, arguments: Any) -> tuple[Plan, list[int]]:
         silent = SimpleNamespace(walk=tuple)  # a kernel without operations has no slow one
         executable = SimpleNamespace(target=arch, arch=arch, flow=None, kernel=silent, launches=WeakSet())
-        prepared: Any = Silent(executable, None, (), None)
+        prepared: Any = Silent(executable, None, ())
         pairs = zip(self.program.parameters, arguments, strict=True)
         return Plan(prepared, ()), [describe(a).pointer for p, a in pairs if p.kind == "tensor"]
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+import tilewright as tw
+
 ROOT = Path(__file__).parents[2]
 
 MOST_FILES = 441
@@ -99,6 +101,20 @@ def test_the_way_of_an_argument(tmp_path: Path, monkeypatch: Any) -> None:
     assert (way.distinct, way.returns) == (2, 2)
     assert COUNTS.way_of(b, lambda: first.begin(a, b), tmp_path).files[0] == "first.py"
     assert COUNTS.way_of(np.zeros(3), lambda: first.begin(a, b), tmp_path).files == ()
+
+
+def test_the_ways_of_operands_do_not_grow() -> None:
+    """First calls on the CPU; no other test has these shapes."""
+    a, b, out = np.ones((71, 37), "f2"), np.ones((37, 67), "f2"), np.empty((71, 67), "f2")
+    way = COUNTS.way_of(a, lambda: tw.matmul(a, b, out, target="cpu"))
+    assert "ops/matmul.py" in way.files
+    assert way.distinct <= 7
+    assert way.returns <= 6
+    weights, scales = np.ones((37, 67), "i1"), np.ones(67, "f4")
+    way = COUNTS.way_of(weights, lambda: tw.scaled_mm(a, weights, scale_b=scales, target="cpu"))
+    assert "ops/scaled.py" in way.files
+    assert way.distinct <= 8
+    assert way.returns <= 7
 
 
 def test_figures_do_not_grow() -> None:
