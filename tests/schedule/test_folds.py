@@ -357,6 +357,32 @@ def test_masks_leave_out_no_step_that_arrays_enter_elsewhere(target: str) -> Non
     assert (np.abs(far - right) <= 1e-3 * right).all()
 
 
+@tw.kernel(X="M N", y="M")
+def about_means(X, y):
+    """Sums of squares about the mean of each step, in steps that are merged by Welford's formulas."""
+    for m in tw.tiles(y):
+        count, mu, squares = (tw.zeros((m,), tw.f32) for _ in range(3))
+        for n in tw.steps(X.shape[1]):
+            x = X[m, n].to(tw.f32)
+            more = (0 * x + 1).sum(axis=1)
+            here = x.sum(axis=1) / more
+            far, apart, both = x - here[:, None], here - mu, count + more
+            squares.assign(squares + (far * far).sum(axis=1) + apart * apart * (count * more / both))
+            mu.assign(mu + apart * (more / both))
+            count.assign(both)
+        y[m] = squares / count
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_what_is_reduced_beyond_the_end_of_a_row_depends_on_the_row(target: str) -> None:
+    """Zeros beyond the end of the last step are not at its mean."""
+    x = (100 + np.random.default_rng(17).standard_normal((37, 94))).astype(np.float16)
+    y = np.full(37, np.nan, np.float32)
+    assert about_means(x, y, target=target).target == target
+    right = x.astype(np.float64).var(axis=1)
+    assert (np.abs(y - right) <= 1e-4 * right).all()
+
+
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_masks_of_narrow_positions_leave_out_no_step(target: str) -> None:
     x, best = (

@@ -234,9 +234,10 @@ def leaves_state(form: FoldForm, mask: Mask) -> bool:
 
 
 def numbers_behind(form: FoldForm, node: Node, number: float) -> dict[int, float]:
-    """Find what is constant if one value of a step is constant, such as weights of 0 if scores are -inf.
+    """Find what is constant where a value of a step is a number, such as weights of 0 where scores are -inf.
 
-    They are found by the same trial as in `leaves_state`.
+    They are found by the same trial as in `leaves_state`, but the value is the number in the last column
+    alone: what is reduced along the columns depends on the others.
 
     Args:
         form: the form of the loop.
@@ -257,9 +258,10 @@ def _constants(form: FoldForm, node: Node, number: float) -> dict[int, float]:
     forced = {id(node): (node, number)}
     choices, found = _Choices(form, forced), dict[int, float]()
     for trial in _trials(form):
-        made, known = trial.step(nodes, forced)
+        made, known = trial.step(nodes, forced, last=True)
         choices.see(known)
-        for one, value in zip(nodes, made, strict=True):
+        for one, every in zip(nodes, made, strict=True):
+            value = np.take(every, -1, axis=one.axes.index(form.n) - len(one.axes)) if every.size else every
             first = float(value.flat[0]) if value.size else math.nan
             is_one = value.dtype.kind in "fiu" and bool((value == first).all())
             if not is_one or found.setdefault(id(one), first) != first:
@@ -342,13 +344,14 @@ class _TriedStep:
 
     @np.errstate(all="ignore")
     def step(
-        self, nodes: Sequence[Node], forced: Mapping[int, tuple[Node, float]]
+        self, nodes: Sequence[Node], forced: Mapping[int, tuple[Node, float]], *, last: bool = False
     ) -> tuple[list[Any], dict[int, Any]]:
         """Some values of the step, and all values that were computed for them.
 
         Args:
             nodes: the values.
             forced: values that are a number instead, by their `id`.
+            last: whether they are the number in their last column alone.
         """
         trial, fold = self.evaluation, self.form.fold
         trial.runs[fold.span] = self.place
@@ -356,7 +359,8 @@ class _TriedStep:
         known = dict(trial.cells)
         for node, number in forced.values():
             shape = trial.whole(node, trial.value(node, dict(trial.cells)))
-            known[id(node)] = np.full_like(shape, number)
+            held = known[id(node)] = np.array(shape)
+            held[..., -1 if last else slice(None)] = number
         made = [trial.value(node, known) for node in nodes]
         trial.runs.pop(fold.span)
         return made, known
