@@ -1,7 +1,9 @@
 """A skipped test is a failed test: what cannot run everywhere carries a marker and is deselected.
 
 The markers are `gpu` and `two_gpus`; `-m gpu` asks for those tests, and without a GPU they then fail.  So it
-is with `disassembler`, for tests that compare what `llvm-objdump` says of a code object for AMD GPUs.
+is with `disassembler`, for tests that compare what `llvm-objdump` says of a code object for AMD GPUs, and
+with `torch`, for all of `tests/torch` and the examples of `tilewright.torch`; these files import PyTorch, so
+without `-m torch` they are not even read.
 
 In every GPU test the fixture `canaries` is in force: see `tests/canaries.py`.
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 import difflib
 import gc
 import os
+import re
 from collections.abc import Callable, Generator, Iterable
 from importlib import import_module
 from pathlib import Path
@@ -79,9 +82,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+IN_TORCH = (ROOT / "tests" / "torch", ROOT / "src" / "tilewright" / "torch")
+"""Folders whose files import PyTorch."""
+
+
+def _asks_for_torch(config: pytest.Config) -> bool:
+    return re.search(r"(?<!not )\btorch\b", config.option.markexpr) is not None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if collection_path in IN_TORCH and not _asks_for_torch(config) else None
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     cases = "all" if _runs_every_case(config) else "those that the seed draws; all of them: --every-case"
-    return f"fuzz seed: {_fuzz_seed(config)}\ncases of tests in turns: {cases}"
+    in_torch = "run" if _asks_for_torch(config) else "left out; with them alone: -m torch"
+    return f"fuzz seed: {_fuzz_seed(config)}\ncases of tests in turns: {cases}\ntests in PyTorch: {in_torch}"
 
 
 def _fuzz_seed(config: pytest.Config) -> int:
@@ -184,6 +200,10 @@ def without_canaries(items: Iterable[Any]) -> list[str]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if missing := without_canaries(items):
         raise pytest.UsageError(f"GPU tests without the fixture `canaries`: {', '.join(missing)}")
+    for item in items:
+        if any(folder in item.path.parents for folder in IN_TORCH):
+            item.add_marker("torch")
+            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"))
     if not _runs_every_case(config):
         waiting = import_module("tests.turns").left_out(items, _fuzz_seed(config), runs_on_gpu)
         items[:] = [item for item in items if id(item) not in waiting]

@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -377,6 +378,26 @@ def _refuse_gradient(tensor: Any) -> None:
         )
 
 
+_forward_mode: Any = SimpleNamespace(_current_level=-1)
+"""PyTorch's module of forward mode, from the first tensor on. Its level is -1 outside of forward mode."""
+
+
+def has_tangent(tensor: Any) -> bool:
+    """Return whether a tensor of PyTorch carries a tangent of forward mode."""
+    global _forward_mode
+    torch: Any = sys.modules["torch"]
+    _forward_mode = getattr(getattr(torch, "autograd", None), "forward_ad", _forward_mode)
+    return _forward_mode._current_level >= 0 and _forward_mode.unpack_dual(tensor).tangent is not None
+
+
+def _refuse_tangent(tensor: Any) -> None:
+    if has_tangent(tensor):
+        raise LaunchError(
+            "the tensor has a tangent of PyTorch's forward mode, which kernels would lose; nearest legal "
+            "choice: torch.autograd.forward_ad.unpack_dual(tensor).primal"
+        )
+
+
 def _describe_torch(tensor: Any, stream: int) -> ArrayInfo:
     if str(tensor.layout) != "torch.strided":
         raise LaunchError(f"a tensor of layout {tensor.layout} has no strides; nearest: tensor.to_dense()")
@@ -385,6 +406,7 @@ def _describe_torch(tensor: Any, stream: int) -> ArrayInfo:
     if tensor.is_neg():
         raise LaunchError("the tensor is a lazy negation; nearest: tensor.resolve_neg()")
     _refuse_gradient(tensor)
+    _refuse_tangent(tensor)
     where = tensor.device
     if where.type not in (HOST, GPU):
         raise LaunchError(f"the tensor lies on {where}; nearest: tensor.cpu() or tensor.cuda()")
@@ -415,6 +437,8 @@ def _locate_torch(tensor: Any, stream: int) -> tuple[Hashable, int]:
         return located(_describe_torch(tensor, stream))
     if tensor.requires_grad:
         _refuse_gradient(tensor)
+    if _forward_mode._current_level >= 0:
+        _refuse_tangent(tensor)
     # Only complex tensors have a conjugate bit.
     if not pointer or tensor.is_neg() or (element.is_complex and tensor.is_conj()):
         _describe_torch(tensor, stream)

@@ -1,0 +1,652 @@
+"""Operations of layers for PyTorch: attention, chains, gates, groups, scaled products and `col2im`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from tilewright.ops import attention as of_attention
+from tilewright.ops import col2im as of_col2im
+from tilewright.ops import gated_matmul as of_gates
+from tilewright.ops import gemm_chain as of_chain
+from tilewright.ops import grouped as of_groups
+from tilewright.ops import scaled as of_scaled
+from tilewright.runtime.packed_arrays import packed as packed_array
+from tilewright.torch.products import (
+    ACTIVATIONS,
+    column_sums,
+    gradient_of_a,
+    gradient_of_b,
+    matmul,
+    product_shape,
+    reduced_to,
+    result_like,
+)
+from tilewright.torch.registry import Operation, dtype_of, recorded
+
+# ---------------------------------------------------------------- attention
+
+
+def _shape_of_attention(q: Any, v: Any) -> tuple[Any, ...]:
+    return *q.shape[:-1], v.shape[-1]
+
+
+class Softmax(torch.autograd.Function):
+    """Attention and the logarithms of its sums, with gradients from stored scores."""
+
+    @staticmethod
+    def forward(q: Any, k: Any, v: Any, bias: Any, *words: Any) -> Any:
+        """Compute both in one kernel."""
+        return ATTENTION.inside(q, k, v, bias, *words)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        """Keep the operands, the result and the logarithms, as PyTorch does."""
+        q, k, v, bias, *ctx.words = inputs
+        ctx.save_for_backward(q, k, v, bias, *output)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor, d_lse: torch.Tensor) -> Any:
+        """Return the gradients: products with the scores, which are computed again and stored."""
+        (q, k, v, bias, out, lse), (causal, diagonal, window, soft_cap, scale) = ctx.saved_tensors, ctx.words
+        needs = ctx.needs_input_grad
+        factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+        groups = q.shape[-3] // k.shape[-3] if q.dim() > 2 else 1
+        keys, values = (one.repeat_interleave(groups, -3) if groups > 1 else one for one in (k, v))
+        wide = torch.float32
+        scores = matmul(q, keys.mT, alpha=factor, out_dtype=wide)
+        slope = None
+        if soft_cap is not None:
+            bent = torch.tanh(scores / soft_cap)
+            scores, slope = soft_cap * bent, 1 - bent * bent
+        if bias is not None:
+            scores = scores + bias
+        if causal:
+            rows, columns = (
+                torch.arange(q.shape[-2], device=q.device),
+                torch.arange(k.shape[-2], device=q.device),
+            )
+            last = rows[:, None] + diagonal
+            seen = columns <= last
+            if window is not None:
+                seen = seen & (columns > last - window)
+            scores = scores.masked_fill(~seen, -math.inf)
+        # A row that sees nothing has the logarithm -inf, and weights of 0.
+        weights = torch.exp(scores - lse.masked_fill(lse == -math.inf, 0)[..., None])
+        mean = (dy.to(wide) * out.to(wide)).sum(-1) - d_lse
+        d_weights = matmul(dy.to(v.dtype), values.mT, out_dtype=wide) - mean[..., None]
+        d_scores = (weights * d_weights).masked_fill(weights == 0, 0)
+        d_bias = reduced_to(d_scores, bias) if needs[3] else None
+        if slope is not None:
+            d_scores = d_scores * slope
+        rounded, whole = d_scores.to(q.dtype), weights.to(v.dtype)
+        d_q = matmul(rounded, keys, alpha=factor) if needs[0] else None
+        d_k = _shared(matmul(rounded.mT, q, alpha=factor), k, groups) if needs[1] else None
+        d_v = _shared(matmul(whole.mT, dy.to(v.dtype)), v, groups) if needs[2] else None
+        return d_q, d_k, d_v, d_bias, None, None, None, None, None
+
+
+def _shared(gradient: torch.Tensor, one: torch.Tensor, groups: int) -> torch.Tensor:
+    """The gradient of heads that neighbouring heads of queries share."""
+    if groups == 1:
+        return gradient
+    wide = gradient.unflatten(-3, (one.shape[-3], groups)).to(torch.float32)
+    return wide.sum(-3).to(one.dtype)
+
+
+def _run_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    bias: Any,
+    causal: bool,
+    diagonal: int,
+    window: int | None,
+    soft_cap: float | None,
+    scale: float | None,
+) -> Any:
+    words: dict[str, Any] = {"causal": causal, "diagonal": diagonal, "window": window, "soft_cap": soft_cap}
+    return of_attention.attention(q, k, v, bias=bias, scale=scale, return_lse=True, **words)
+
+
+def _fake_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
+    shape = _shape_of_attention(q, v)
+    return q.new_empty(shape), q.new_empty(shape[:-1], dtype=torch.float32)
+
+
+ATTENTION = Operation(
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? bias, bool causal, int diagonal, int? window, float? "
+    "soft_cap, float? scale) -> (Tensor, Tensor)",
+    _run_attention,
+    _fake_attention,
+    partial(recorded, Softmax),
+    cast=range(4),
+)
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    causal: bool = False,
+    diagonal: int = 0,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+) -> Any:
+    """``softmax(scale * q @ kᵀ + bias) @ v`` for every batch and head, with gradients.
+
+    The forward pass is one kernel that never stores the scores.  The gradients are products of the library
+    with the scores, which are computed again from ``q``, ``k`` and the logarithms of the sums: they take
+    memory for M x N scores of each head.
+
+    Args:
+        q: tensor (B, H, M, D) of float16, bfloat16 or float32; (H, M, D) or (M, D) likewise.
+        k: tensor (B, G, N, D); G divides H.
+        v: tensor (B, G, N, E).
+        bias: tensor that is broadcast to (B, H, M, N).
+        causal: whether row i sees only the keys up to ``i + diagonal``.
+        diagonal: offset of the mask.
+        window: number of keys that a row sees at most; needs ``causal``.
+        soft_cap: a bound of the scores.
+        scale: a number; default: ``1 / sqrt(D)``.
+        return_lse: whether to return the logarithms of the sums too.
+
+    Returns:
+        A new tensor (B, H, M, E), or this and a float32 tensor (B, H, M).
+
+    Raises:
+        LaunchError: shapes or devices do not fit.
+        DTypeError: an unsupported dtype or mixture.
+
+    Example:
+        >>> q = torch.zeros(2, 8, requires_grad=True)
+        >>> y = attention(q, torch.zeros(2, 8), torch.eye(2), causal=True)
+        >>> y.tolist()
+        [[1.0, 0.0], [0.5, 0.5]]
+    """
+    out, lse = ATTENTION(q, k, v, bias, causal, diagonal, window, soft_cap, scale)
+    return (out, lse) if return_lse else out
+
+
+# ---------------------------------------------------------------- two products in a row
+
+
+class Chain(torch.autograd.Function):
+    """``y = activation(a @ b + bias_b) @ c + bias_c``; gradients compute the first product again."""
+
+    @staticmethod
+    def forward(*args: Any) -> Any:
+        """Compute ``y``."""
+        return GEMM_CHAIN.inside(*args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        """Keep the operands."""
+        a, b, c, bias_b, _, *ctx.words = inputs
+        ctx.save_for_backward(a, b, c, bias_b)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        """Return the gradients, by products; one of them multiplies by the activation's derivative."""
+        (a, b, c, bias_b), (activation, precision) = ctx.saved_tensors, ctx.words
+        needs, words = ctx.needs_input_grad, {"precision": precision}
+        sums = matmul(a, b, bias=bias_b, **words)
+        d_sums = d_a = d_b = d_c = None
+        if needs[2]:
+            hidden = sums if activation is None else ACTIVATIONS[activation](sums)
+            d_c = gradient_of_b(dy, hidden, c, **words)
+        if needs[0] or needs[1] or needs[3]:
+            late = {} if activation is None else {"multiply": sums, "derivative": activation}
+            d_sums = matmul(dy, c.mT, **late, **words)
+            d_a = gradient_of_a(d_sums, a, b, **words) if needs[0] else None
+            d_b = gradient_of_b(d_sums, a, b, **words) if needs[1] else None
+        d_bias_b = column_sums(d_sums) if needs[3] else None
+        return d_a, d_b, d_c, d_bias_b, column_sums(dy) if needs[4] else None, None, None
+
+
+def _run_chain(
+    a: Any, b: Any, c: Any, bias_b: Any, bias_c: Any, activation: str | None, precision: str
+) -> Any:
+    terms = {"bias_b": bias_b, "bias_c": bias_c}
+    given = {name: one for name, one in terms.items() if one is not None}
+    return of_chain.gemm_chain(a, b, c, activation=activation, precision=precision, **given)
+
+
+GEMM_CHAIN = Operation(
+    "gemm_chain(Tensor a, Tensor b, Tensor c, Tensor? bias_b, Tensor? bias_c, str? activation, str "
+    "precision) -> Tensor",
+    _run_chain,
+    lambda a, b, c, *words: a.new_empty((*product_shape(a, b)[:-1], c.shape[-1])),
+    partial(recorded, Chain),
+    cast=range(5),
+)
+
+
+def gemm_chain(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    *,
+    bias_b: torch.Tensor | None = None,
+    bias_c: torch.Tensor | None = None,
+    activation: str | None = None,
+    precision: str = "exact",
+) -> torch.Tensor:
+    """``activation(a @ b + bias_b) @ c + bias_c``, with gradients; nothing but the operands is kept for them.
+
+    Args:
+        a: tensor (M, K), or with one or two leading dimensions.
+        b: tensor (K, N), or with the leading dimensions of ``a``.
+        c: tensor (N, P), likewise.
+        bias_b: tensor (N,).
+        bias_c: tensor (P,).
+        activation: as in `matmul`.
+        precision: as in `matmul`.
+
+    Returns:
+        A new tensor (..., M, P).
+
+    Raises:
+        LaunchError: shapes or devices do not fit.
+        DTypeError: an unsupported dtype or mixture.
+
+    Example:
+        >>> a = torch.tensor([[1.0, -2.0]], requires_grad=True)
+        >>> gemm_chain(a, torch.eye(2), torch.ones(2, 1), activation="relu").backward()
+        >>> a.grad.tolist()
+        [[1.0, 0.0]]
+    """
+    return GEMM_CHAIN(a, b, c, bias_b, bias_c, activation, precision)
+
+
+def _gates_with_gradient(a: Any, b: Any, c: Any, bias_b: Any, bias_c: Any, activation: str) -> Any:
+    return matmul(a, b, bias=bias_b, activation=activation) * matmul(a, c, bias=bias_c)
+
+
+def _run_gates(a: Any, b: Any, c: Any, bias_b: Any, bias_c: Any, activation: str) -> Any:
+    terms = {"bias_b": bias_b, "bias_c": bias_c}
+    given = {name: one for name, one in terms.items() if one is not None}
+    return of_gates.gated_matmul(a, b, c, activation=activation, **given)
+
+
+GATED_MATMUL = Operation(
+    "gated_matmul(Tensor a, Tensor b, Tensor c, Tensor? bias_b, Tensor? bias_c, str activation) -> Tensor",
+    _run_gates,
+    lambda a, b, c, *words: a.new_empty(product_shape(a, b)),
+    _gates_with_gradient,
+    cast=range(5),
+)
+
+
+def gated_matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    *,
+    bias_b: torch.Tensor | None = None,
+    bias_c: torch.Tensor | None = None,
+    activation: str = "silu",
+) -> torch.Tensor:
+    """``activation(a @ b + bias_b) * (a @ c + bias_c)``, with gradients.
+
+    One kernel computes it.  If a gradient is wanted, two products and PyTorch's multiplication do.
+
+    Args:
+        a: tensor (..., M, K).
+        b: tensor (..., K, N).
+        c: tensor of the shape of ``b``.
+        bias_b: tensor (N,).
+        bias_c: tensor (N,).
+        activation: as in `matmul`.
+
+    Returns:
+        A new tensor (..., M, N).
+
+    Raises:
+        LaunchError: shapes or devices do not fit.
+        DTypeError: an unsupported dtype or mixture.
+
+    Example:
+        >>> b, c = torch.tensor([[2.0]]), torch.tensor([[3.0]])
+        >>> gated_matmul(torch.ones(1, 1), b, c, activation="relu").item()
+        6.0
+    """
+    return GATED_MATMUL(a, b, c, bias_b, bias_c, activation)
+
+
+# ---------------------------------------------------------------- groups of rows
+
+
+class Groups(torch.autograd.Function):
+    """``y[rows] = a[rows] @ b[g] + bias[g]`` for the rows of each group."""
+
+    @staticmethod
+    def forward(a: Any, b: Any, ends: Any, bias: Any) -> Any:
+        """Compute ``y`` in one kernel."""
+        return GROUPED_MATMUL.inside(a, b, ends, bias, None)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        """Keep the operands."""
+        a, b, ends, bias = inputs
+        ctx.has_bias = bias is not None
+        ctx.save_for_backward(a, b, ends)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        """Return the gradients: a product for rows in groups, and one with groups along K."""
+        a, b, ends = ctx.saved_tensors
+        needs, d_a, d_b, d_bias = ctx.needs_input_grad, None, None, None
+        if needs[0]:
+            d_a = _rows_of_groups(dy, b.mT, ends)
+        if needs[1]:
+            d_b = GROUPED_GRADIENT(a, dy, ends)
+        if needs[3] and ctx.has_bias:
+            d_bias = GROUPED_GRADIENT(dy.new_ones(a.shape[0], 1), dy, ends)[:, 0]
+        return d_a, d_b, None, d_bias
+
+
+def _rows_of_groups(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """`grouped_matmul`, with zeros in the rows after the last end."""
+    outside = torch.arange(a.shape[0], device=a.device) >= ends[-1]
+    return grouped_matmul(a, b, ends).masked_fill(outside[:, None], 0)
+
+
+class GroupSums(torch.autograd.Function):
+    """``y[g] = a[rows]ᵀ @ b[rows]`` for the rows of each group: groups along K."""
+
+    @staticmethod
+    def forward(a: Any, b: Any, ends: Any) -> Any:
+        """Compute ``y`` in one launch."""
+        return GROUPED_GRADIENT.inside(a, b, ends)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        """Keep the operands."""
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        """Return the gradients: products for rows in groups."""
+        a, b, ends = ctx.saved_tensors
+        d_a = _rows_of_groups(b, dy.mT, ends) if ctx.needs_input_grad[0] else None
+        return d_a, _rows_of_groups(a, dy, ends) if ctx.needs_input_grad[1] else None, None
+
+
+def _run_groups(a: Any, b: Any, ends: Any, bias: Any, activation: str | None) -> Any:
+    given = {} if bias is None else {"bias": bias}
+    return of_groups.grouped_matmul(a, b, ends, activation=activation, **given)
+
+
+def _groups_with_gradient(a: Any, b: Any, ends: Any, bias: Any, activation: str | None) -> Any:
+    sums = recorded(Groups, a, b, ends, bias)
+    return sums if activation is None else ACTIVATIONS[activation](sums)
+
+
+GROUPED_MATMUL = Operation(
+    "grouped_matmul(Tensor a, Tensor b, Tensor ends, Tensor? bias, str? activation) -> Tensor",
+    _run_groups,
+    lambda a, b, ends, *words: a.new_empty(
+        (a.shape[0], b.shape[-1]), dtype=result_like("matmul", None, a=a, b=b)
+    ),
+    _groups_with_gradient,
+    cast=(0, 1, 3),
+)
+
+
+def _run_grouped_gradient(a: Any, dy: Any, ends: Any) -> Any:
+    # The sizes of the products are the host's: reading `ends` waits for the device.
+    rows = a.shape[0]
+    bounds = [0, *(min(max(int(end), 0), rows) for end in ends.tolist())]
+    made = a.new_zeros(len(bounds) - 1, a.shape[1], dy.shape[1])
+    spans = [(g, slice(*bounds[g : g + 2])) for g in range(len(bounds) - 1) if bounds[g] < bounds[g + 1]]
+    if spans:
+        factors = [a[span].mT for _, span in spans], [dy[span] for _, span in spans]
+        of_groups.grouped_matmul(*factors, out=[made[g] for g, _ in spans])
+    return made
+
+
+GROUPED_GRADIENT = Operation(
+    "grouped_gradient(Tensor a, Tensor dy, Tensor ends) -> Tensor",
+    _run_grouped_gradient,
+    lambda a, dy, ends: a.new_empty((ends.shape[0], a.shape[1], dy.shape[1])),
+    partial(recorded, GroupSums),
+)
+
+
+def grouped_matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    ends: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+) -> torch.Tensor:
+    """``activation(a[rows] @ b[g] + bias[g])`` for the rows of each group ``g``, with gradients.
+
+    The gradients of ``b`` and ``bias`` are one launch of products whose sizes are the groups'; for them the
+    host reads ``ends``, and waits for the device.
+
+    Args:
+        a: tensor (T, K): the rows of all groups.
+        b: tensor (G, K, N).
+        ends: tensor (G,) of int32 or int64: the end of each group.
+        bias: tensor (G, N).
+        activation: as in `matmul`.
+
+    Returns:
+        A new tensor (T, N). Rows after the last end have any values, and no gradient.
+
+    Raises:
+        LaunchError: shapes or devices do not fit.
+        DTypeError: an unsupported dtype or mixture.
+
+    Example:
+        >>> b = torch.tensor([[[1.0]], [[10.0]]], requires_grad=True)
+        >>> y = grouped_matmul(torch.ones(3, 1), b, torch.tensor([1, 3]))
+        >>> y.sum().backward()
+        >>> y.flatten().tolist(), b.grad.flatten().tolist()
+        ([1.0, 10.0, 10.0], [1.0, 2.0])
+    """
+    return GROUPED_MATMUL(a, b, ends, bias, activation)
+
+
+# ---------------------------------------------------------------- scaled products
+
+
+def _operand(b: Any, packed: str | None) -> Any:
+    return b if packed is None else packed_array(b, packed, 0)
+
+
+def _run_scaled(
+    a: Any,
+    b: Any,
+    scale_a: Any,
+    scale_b: Any,
+    zero_b: Any,
+    bias: Any,
+    residual: Any,
+    factor: float,
+    group: int | None,
+    packed: str | None,
+    activation: str | None,
+    out_dtype: torch.dtype | None,
+) -> Any:
+    given: dict[str, Any] = {"scale_b": scale_b, "zero_b": zero_b, "bias": bias, "residual": residual}
+    given = {name: one for name, one in given.items() if one is not None}
+    given["scale_a"] = scale_a if scale_a is not None else factor if factor != 1 else None
+    kind = None if out_dtype is None else dtype_of(out_dtype)
+    return of_scaled.scaled_mm(
+        a, _operand(b, packed), group=group, activation=activation, out_dtype=kind, **given
+    )
+
+
+def _fake_scaled(a: Any, b: Any, *args: Any) -> Any:
+    packed, out_dtype = args[-3], args[-1]
+    shape = product_shape(a, b if packed is None else b.repeat_interleave(2, 0))
+    if out_dtype is None:
+        wide = {torch.float32, torch.float16, torch.bfloat16} & {a.dtype, b.dtype}
+        both = {a.dtype, b.dtype} == {torch.int8}
+        out_dtype = wide.pop() if wide else torch.float32 if both else torch.float16
+    return a.new_empty(shape, dtype=out_dtype)
+
+
+SCALED_MM = Operation(
+    "scaled_mm(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? zero_b, Tensor? bias, Tensor? "
+    "residual, float factor, int? group, str? packed, str? activation, ScalarType? out_dtype) -> Tensor",
+    _run_scaled,
+    _fake_scaled,
+    refusal="products of quantised numbers have no gradients; nearest legal choice: detach(), or "
+    "torch.no_grad(); or matmul with weights of 16 bits",
+)
+
+
+def scaled_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    scale_a: torch.Tensor | float | None = None,
+    scale_b: torch.Tensor | float | None = None,
+    zero_b: torch.Tensor | None = None,
+    group: int | None = None,
+    packed: str | None = None,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    residual: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """``activation(scale_a * (a @ b) * scale_b + bias) + residual`` of quantised numbers, without gradients.
+
+    Args:
+        a: tensor (..., M, K) of float32, float16, bfloat16, fp8 or int8.
+        b: tensor (..., K, N) of one of these; or of uint8 (K / 2, N), contiguous along K, with ``packed``.
+        scale_a: a number, or a tensor as in `tilewright.scaled_mm`.
+        scale_b: the same for ``b``; with ``group`` a tensor (K / group, N).
+        zero_b: zero points, with ``group``.
+        group: number of neighbours along K that share a scale.
+        packed: ``"i4"`` or ``"f4e2m1"``, if each byte of ``b`` has two of these numbers.
+        bias: tensor (N,).
+        activation: as in `matmul`.
+        residual: tensor that is broadcast to the result.
+        out_dtype: dtype of the result; default: as in `tilewright.scaled_mm`.
+
+    Returns:
+        A new tensor (..., M, N).
+
+    Raises:
+        LaunchError: shapes or devices do not fit, or a gradient is wanted.
+        DTypeError: an unsupported dtype or mixture.
+
+    Example:
+        >>> weights = torch.tensor([[1, 2], [3, -4]], dtype=torch.int8)
+        >>> scaled_mm(torch.ones(1, 2), weights, scale_b=torch.tensor([0.5, 2.0])).tolist()
+        [[2.0, -4.0]]
+    """
+    factor, scales = 1.0, [scale_a, scale_b]
+    for at, scale in enumerate(scales):
+        if isinstance(scale, int | float):
+            factor, scales[at] = factor * scale, None
+    if factor != 1 and scales[0] is not None:
+        scales[0] = scales[0] * factor
+        factor = 1.0
+    return SCALED_MM(*(a, b, *scales, zero_b, bias, residual), factor, group, packed, activation, out_dtype)
+
+
+# ---------------------------------------------------------------- images from columns
+
+
+class Images(torch.autograd.Function):
+    """`col2im` of images (N, H, W, C), whose gradient reads the columns back."""
+
+    @staticmethod
+    def forward(columns: Any, *words: Any) -> Any:
+        """Compute the image."""
+        return COL2IM.inside(columns, *words)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        """Keep the geometry."""
+        ctx.of_columns, (*ctx.words,) = inputs[0].shape, inputs[1:]
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        """Return the columns of the gradient, which PyTorch copies out of the padded image."""
+        shape, taps, stride, dilation, padding = ctx.words
+        pads = [pad for one in reversed(padding) for pad in (one, one)]
+        seen = torch.nn.functional.pad(dy, (0, 0, *pads))
+        batch, *steps, channel = seen.stride()
+        extents = zip(seen.shape[1:-1], taps, stride, dilation, strict=True)
+        places = [(n - (tap - 1) * apart - 1) // step + 1 for n, tap, step, apart in extents]
+        strides = [
+            *(batch, *(one * by for one, by in zip(steps, stride, strict=True))),
+            *(*(one * by for one, by in zip(steps, dilation, strict=True)), channel),
+        ]
+        columns = seen.as_strided((shape[0], *places, *taps, shape[-1]), strides)
+        return columns.reshape(ctx.of_columns), None, None, None, None, None
+
+
+def _run_col2im(
+    columns: Any,
+    shape: Sequence[int],
+    taps: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+) -> Any:
+    where = tuple(range(1, len(shape) - 1))
+    how: dict[str, Any] = {"stride": tuple(stride), "dilation": tuple(dilation), "padding": tuple(padding)}
+    return of_col2im.col2im(columns, tuple(shape), spatial=where, filter=tuple(taps), **how)
+
+
+COL2IM = Operation(
+    "col2im(Tensor columns, SymInt[] shape, SymInt[] filter, SymInt[] stride, SymInt[] dilation, SymInt[] "
+    "padding) -> Tensor",
+    _run_col2im,
+    lambda columns, shape, *words: columns.new_empty(
+        shape, dtype=columns.dtype if columns.is_floating_point() else torch.int32
+    ),
+    partial(recorded, Images),
+)
+
+
+def col2im(
+    columns: torch.Tensor,
+    shape: Sequence[int],
+    *,
+    filter: Sequence[int],  # noqa: A002
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+) -> torch.Tensor:
+    """The image (N, H, W, C) whose elements are sums of columns, as in `tilewright.col2im`, with gradients.
+
+    Args:
+        columns: tensor (N*Ho*Wo, Y*X*C).
+        shape: extents of the image; the first dimension has images, the last one channels.
+        filter: extents of the filter, one per spatial dimension.
+        stride: distance between positions of the filter; a number, or one per spatial dimension.
+        dilation: distance between taps of the filter, likewise.
+        padding: elements around the image, likewise.
+
+    Returns:
+        A new tensor.
+
+    Raises:
+        LaunchError: shapes do not fit.
+        DTypeError: an unsupported dtype.
+
+    Example:
+        >>> col2im(torch.ones(4, 4), (1, 3, 3, 1), filter=(2, 2))[0, :, :, 0].tolist()
+        [[1.0, 2.0, 1.0], [2.0, 4.0, 2.0], [1.0, 2.0, 1.0]]
+    """
+    rank = len(shape) - 2
+    how = [[one] * rank if isinstance(one, int) else list(one) for one in (stride, dilation, padding)]
+    return COL2IM(columns, list(shape), list(filter), *how)

@@ -1,0 +1,281 @@
+"""Operations of PyTorch that call kernels: fakes, gradients, autocast and vmap, and the way around them.
+
+`Operation` registers one.  A call in eager mode goes around PyTorch's dispatcher: to the kernel if no
+gradient is wanted, otherwise to the operation's rule of gradients.  The dispatcher is asked if something
+wants to see the operation: `torch.compile`, a mode, a transform of `torch.func`, autocast, or a subclass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
+
+from tilewright.dtypes import IN_TORCH, DType
+from tilewright.dtypes import dtype as dtype_named
+from tilewright.errors import LaunchError
+from tilewright.runtime.frameworks import has_tangent
+
+LIBRARY = torch.library.Library("tilewright", "FRAGMENT")
+"""The namespace of all operations: ``torch.ops.tilewright``."""
+
+PLAIN = {torch.Tensor, torch.nn.Parameter}
+"""Types of tensors that override nothing."""
+
+DEVICES = ("CPU", "CUDA")
+"""PyTorch's names of the devices that kernels run on; a build for ROCm calls them CUDA too."""
+
+NARROWED = {torch.float32, torch.float16, torch.bfloat16}
+"""The dtypes that autocast changes."""
+
+_DTYPES = {getattr(torch, name): dtype_named(own) for own, name in IN_TORCH.items() if hasattr(torch, name)}
+
+
+def dtype_of(given: torch.dtype) -> DType:
+    """Return the library's record of a dtype of PyTorch.
+
+    Raises:
+        LaunchError: no kernel takes it.
+
+    Example:
+        >>> dtype_of(torch.bfloat16)
+        bf16
+    """
+    found = _DTYPES.get(given)
+    if found is None:
+        raise LaunchError(f"{given} is not supported; nearest legal choice: {', '.join(map(str, _DTYPES))}")
+    return found
+
+
+def torch_dtype(own: DType) -> torch.dtype:
+    """Return PyTorch's dtype for a record.
+
+    Example:
+        >>> torch_dtype(dtype_named("f16"))
+        torch.float16
+    """
+    found: torch.dtype = getattr(torch, IN_TORCH[own.name])
+    return found
+
+
+def tensors_of(args: Sequence[Any]) -> list[torch.Tensor]:
+    """Return the tensors among the arguments of an operation, and in their lists.
+
+    Example:
+        >>> len(tensors_of([torch.ones(1), None, [torch.ones(1), torch.ones(1)]]))
+        3
+    """
+    found = list[torch.Tensor]()
+    for one in args:
+        if isinstance(one, torch.Tensor):
+            found.append(one)
+        elif isinstance(one, list | tuple):
+            found += [part for part in one if isinstance(part, torch.Tensor)]
+    return found
+
+
+def wants_gradient(args: Sequence[Any]) -> bool:
+    """Return whether PyTorch records a call with these arguments for a gradient.
+
+    Example:
+        >>> wants_gradient([torch.ones(1), 3]), wants_gradient([torch.ones(1, requires_grad=True)])
+        (False, True)
+    """
+    return torch.is_grad_enabled() and any(one.requires_grad for one in tensors_of(args))
+
+
+def check_no_tangents(name: str, args: Sequence[Any]) -> None:
+    """Refuse tensors of PyTorch's forward mode.
+
+    Raises:
+        LaunchError: a tensor has a tangent, which the kernel would lose.
+    """
+    if forward_ad._current_level >= 0 and any(map(has_tangent, tensors_of(args))):
+        raise LaunchError(
+            f"tilewright.torch.{name}: a tensor has a tangent, and forward mode is not supported; nearest "
+            "legal choice: reverse mode (torch.autograd.grad, torch.func.vjp), or the call on "
+            "torch.autograd.forward_ad.unpack_dual(tensor).primal"
+        )
+
+
+def _is_observed() -> bool:
+    """Whether a mode, a transform or autocast must see the operation."""
+    return bool(
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._is_any_autocast_enabled()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._is_torch_function_mode_enabled()
+    )
+
+
+def _is_below_transform() -> bool:
+    """Whether a transform of `torch.func` runs an operation's rule of gradients."""
+    front = torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(front)
+
+
+def recorded(function: type[torch.autograd.Function], *args: Any) -> Any:
+    """Apply a function with a gradient, also below the transforms of `torch.func`.
+
+    A transform runs an operation's rule of gradients below itself, where `Function.apply` would ask the
+    transform again.
+
+    Args:
+        function: computes the result, keeps tensors, and has the gradient.
+        args: its arguments.
+    """
+    if _is_below_transform():
+        with enable_single_level_autograd_function():
+            return super(torch.autograd.Function, function).apply(*args)
+    return function.apply(*args)
+
+
+class Operation:
+    """An operation of PyTorch whose kernel is a call of this library.
+
+    Args:
+        schema: its name, its arguments without defaults, and its result, in PyTorch's spelling.
+        run: computes it on tensors without gradients.
+        fake: makes tensors like the results, from the shapes and dtypes of the arguments.
+        differentiate: computes it on tensors of which some want gradients; None: it refuses them.
+        batched: its rule for `torch.func.vmap`: takes the size of the batch, the batched dimension of each
+            argument, and the arguments; returns the results, with the batch first, or None for a loop.
+        cast: places of the tensors that autocast converts.
+        refusal: why it refuses gradients, and the nearest legal choice.
+    """
+
+    def __init__(
+        self,
+        schema: str,
+        run: Callable[..., Any],
+        fake: Callable[..., Any],
+        differentiate: Callable[..., Any] | None = None,
+        batched: Callable[..., Any] | None = None,
+        cast: Sequence[int] = (),
+        refusal: str = "",
+    ) -> None:
+        self.name = schema.partition("(")[0]
+        self.run = run
+        self.refusal = refusal
+        self._differentiate = differentiate
+        self._batched = batched
+        LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+        self.overload = getattr(torch.ops.tilewright, self.name).default
+        for device in DEVICES:
+            LIBRARY.impl(self.name, run, device)
+            if cast:
+                LIBRARY.impl(self.name, self._autocast_rule(device, cast), f"Autocast{device}")
+        LIBRARY.impl(self.name, self._autograd_rule, "Autograd")
+        torch.library.register_fake(f"tilewright::{self.name}", fake, lib=LIBRARY)
+        torch.library.register_vmap(f"tilewright::{self.name}", self._vmap_rule, lib=LIBRARY)
+
+    def __call__(self, *args: Any) -> Any:
+        """Compute the operation; arguments are positional and complete.
+
+        Raises:
+            LaunchError: a tensor has a tangent, or wants a gradient that the operation does not have.
+        """
+        if is_compiling() or _is_observed():
+            return self.overload(*args)
+        wanted = False
+        for one in args:
+            kind = type(one)
+            if kind in PLAIN:
+                wanted = wanted or one.requires_grad
+                if one.is_conj() or one.is_neg():
+                    return self.overload(*args)
+            elif kind is list:
+                if not all(type(part) in PLAIN for part in one):
+                    return self.overload(*args)
+                wanted = wanted or any(part.requires_grad for part in one)
+            elif isinstance(one, torch.Tensor):
+                return self.overload(*args)
+        if forward_ad._current_level >= 0:
+            check_no_tangents(self.name, args)
+        if wanted and torch.is_grad_enabled():
+            return self.differentiate(*args)
+        return self.run(*args)
+
+    def inside(self, *args: Any) -> Any:
+        """Compute the operation inside of its own function with a gradient, which records it.
+
+        Transforms of `torch.func` nest: those below the current one record the operation for themselves.
+        """
+        if not _is_below_transform():
+            return self(*args)
+        with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+            return self.overload(*args)
+
+    def differentiate(self, *args: Any) -> Any:
+        """Compute the operation so that PyTorch records its gradient.
+
+        Raises:
+            LaunchError: it has no gradient.
+        """
+        if self._differentiate is None:
+            raise LaunchError(f"tilewright.torch.{self.name}: {self.refusal}")
+        return self._differentiate(*args)
+
+    def _autograd_rule(self, *args: Any) -> Any:
+        check_no_tangents(self.name, args)
+        if wants_gradient(args):
+            return self.differentiate(*args)
+        with torch._C._AutoDispatchBelowAutograd():
+            return self.overload(*args)
+
+    def _autocast_rule(self, device: str, cast: Sequence[int]) -> Callable[..., Any]:
+        key = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device}"))
+
+        def autocast(*args: Any) -> Any:
+            kind = torch.get_autocast_dtype(device.lower())
+            made = [
+                one.to(kind) if at in cast and one is not None and one.dtype in NARROWED else one
+                for at, one in enumerate(args)
+            ]
+            with torch._C._ExcludeDispatchKeyGuard(key):
+                return self.overload(*made)
+
+        return autocast
+
+    def _vmap_rule(self, how: Any, dims: Sequence[Any], *args: Any) -> Any:
+        made = None if self._batched is None else self._batched(how.batch_size, dims, *args)
+        if made is None:
+            each = [self(*_selected(args, dims, at)) for at in range(how.batch_size)]
+            if not isinstance(each[0], tuple):
+                made = torch.stack(each)
+            else:
+                made = tuple(torch.stack(parts) for parts in zip(*each, strict=True))
+        return made, (0,) * len(made) if isinstance(made, tuple) else 0
+
+
+def _selected(args: Sequence[Any], dims: Sequence[Any], at: int) -> list[Any]:
+    """The arguments of one call of a batch of calls."""
+    made = list[Any]()
+    for one, dim in zip(args, dims, strict=True):
+        if isinstance(one, list | tuple) and isinstance(dim, list | tuple):
+            made.append(_selected(one, dim, at))
+        else:
+            made.append(one if dim is None else one.select(dim, at))
+    return made
+
+
+def batch_first(one: torch.Tensor, dim: int | None, rank: int) -> torch.Tensor:
+    """Return a batched argument with its batch first, and dimensions of one element up to a rank.
+
+    Args:
+        one: the argument.
+        dim: the batched dimension; None: there is none, and the argument stays as it is.
+        rank: dimensions after the batch.
+
+    Example:
+        >>> batch_first(torch.zeros(4, 7), 1, 3).shape
+        torch.Size([7, 1, 1, 4])
+    """
+    if dim is None:
+        return one
+    moved = one.movedim(dim, 0)
+    return moved[(slice(None), *(None,) * (rank - moved.dim() + 1))]

@@ -1,0 +1,191 @@
+"""Attention, chains, gates, groups, scaled products and images in PyTorch, beside PyTorch in f64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from tests.torch.test_products import compare, drawn
+
+import tilewright as tw
+import tilewright.torch as tt
+from tilewright.errors import LaunchError
+
+f64 = torch.float64
+
+
+def like_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    causal: bool = False,
+    diagonal: int = 0,
+    window: int | None = None,
+    soft_cap: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention as its formula says; a row that sees nothing is 0."""
+    groups = q.shape[-3] // k.shape[-3]
+    k, v = (one.repeat_interleave(groups, -3) for one in (k, v))
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    if soft_cap is not None:
+        scores = soft_cap * torch.tanh(scores / soft_cap)
+    if bias is not None:
+        scores = scores + bias
+    if causal:
+        last = torch.arange(q.shape[-2])[:, None] + diagonal
+        columns = torch.arange(k.shape[-2])
+        hidden = (columns > last) | (columns <= last - (window or 10**6))
+        scores = scores.masked_fill(hidden, -math.inf)
+    lse = torch.logsumexp(scores, -1)
+    nothing = (lse == -math.inf)[..., None]
+    weights = torch.softmax(scores.masked_fill(nothing, 0), -1).masked_fill(nothing, 0)
+    return weights @ v, lse
+
+
+@pytest.mark.parametrize(
+    ("heads", "rows", "keys", "with_bias", "words"),
+    [
+        ((2, 2), 33, 33, False, {}),
+        ((4, 2), 20, 37, False, {"causal": True, "diagonal": 17}),
+        ((2, 1), 37, 20, True, {"causal": True, "diagonal": -3, "window": 9}),
+        ((2, 2), 17, 19, True, {"soft_cap": 2.0}),
+    ],
+)
+def test_attention(
+    heads: tuple[int, int], rows: int, keys: int, with_bias: bool, words: dict[str, Any]
+) -> None:
+    """Results and gradients in f32; a row of scores of which all are hidden has no gradient."""
+    q, k, v = drawn(2, heads[0], rows, 24), drawn(2, heads[1], keys, 24), drawn(2, heads[1], keys, 16)
+    bias = [drawn(heads[0], 1, keys)] if with_bias else []
+    dy, d_lse = drawn(2, heads[0], rows, 16, seed=3), drawn(2, heads[0], rows, seed=4)
+
+    def gradients(call: Callable[..., Any], dtype: torch.dtype) -> list[torch.Tensor]:
+        arrays = [one.to(dtype).requires_grad_() for one in (q, k, v, *bias)]
+        out, lse = call(*arrays)
+        sees = (lse != -math.inf).detach()
+        total = (out.double() * dy).sum() + (lse.double()[sees] * d_lse[sees]).sum()
+        return [out, lse, *torch.autograd.grad(total, arrays)]
+
+    def call(*arrays: torch.Tensor) -> Any:
+        added = {"bias": arrays[3]} if with_bias else {}
+        return tt.attention(*arrays[:3], **added, **words, return_lse=True)
+
+    found = gradients(call, torch.float32)
+    expected = gradients(lambda *arrays: like_attention(*arrays, **words), f64)
+    for one, other in zip(found, expected, strict=True):
+        # At most 40 weights of 1 together, times numbers below 40: 2**-24 times a few hundred.
+        torch.testing.assert_close(one.double(), other, rtol=2e-5, atol=2e-5)
+
+
+def test_attention_is_that_of_pytorch() -> None:
+    q, k, v = (drawn(2, 3, 20, 32).float() for _ in range(3))
+    like = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(tt.attention(q, k, v, causal=True), like, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+def test_gemm_chain(activation: str | None) -> None:
+    act = {None: lambda x: x, "relu": torch.relu, "gelu": torch.nn.functional.gelu}[activation]
+    arrays = (drawn(2, 5, 4), drawn(4, 6), drawn(6, 3), drawn(6), drawn(3))
+    compare(
+        lambda a, b, c, p, q: tt.gemm_chain(a, b, c, bias_b=p, bias_c=q, activation=activation),
+        lambda a, b, c, p, q: act(a @ b + p) @ c + q,
+        *arrays,
+    )
+
+
+def test_gated_matmul() -> None:
+    arrays = (drawn(5, 4), drawn(4, 6), drawn(4, 6), drawn(6), drawn(6))
+    silu = torch.nn.functional.silu
+
+    def like(a: Any, b: Any, c: Any, p: Any, q: Any) -> Any:
+        return silu(a @ b + p) * (a @ c + q)
+
+    def call(a: Any, b: Any, c: Any, p: Any, q: Any) -> Any:
+        return tt.gated_matmul(a, b, c, bias_b=p, bias_c=q)
+
+    compare(call, like, *arrays)
+    torch.testing.assert_close(call(*arrays), like(*arrays), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("ends", [[2, 2, 7, 9], [0, 4, 4, 6], [9, 9, 9, 9]])
+@pytest.mark.parametrize("activation", [None, "silu"])
+def test_grouped_matmul(ends: Sequence[int], activation: str | None) -> None:
+    """Groups may be empty, and rows after the last end have no gradient."""
+    starts = [0, *ends[:-1]]
+
+    def like(a: Any, b: Any, bias: Any) -> Any:
+        pairs = enumerate(zip(starts, ends, strict=True))
+        sums = torch.cat([a[i:j] @ b[g] + bias[g] for g, (i, j) in pairs])
+        return sums if activation is None else torch.nn.functional.silu(sums)
+
+    def call(a: Any, b: Any, bias: Any) -> Any:
+        made = tt.grouped_matmul(a, b, torch.tensor(ends), bias=bias, activation=activation)
+        return made[: ends[-1]]
+
+    twice = activation is None and ends[-1] == 6
+    compare(call, like, drawn(9, 4), drawn(4, 4, 5), drawn(4, 5), twice=twice)
+
+
+def test_scaled_mm() -> None:
+    x = drawn(5, 64).half()
+    codes = torch.randint(-127, 128, (64, 8), dtype=torch.int8, generator=torch.Generator().manual_seed(1))
+    scales = drawn(8).abs().float()
+    found = tt.scaled_mm(x, codes, scale_b=scales, bias=scales, out_dtype=torch.float32)
+    exact = (x.double() @ codes.double()) * scales.double() + scales.double()
+    bound = 70 * 2.0**-23 * ((x.double().abs() @ codes.double().abs()) * scales.double() + scales)
+    assert bool(((found.double() - exact).abs() <= bound).all())
+    fp8 = codes.float().div(16).to(torch.float8_e4m3fn)
+    torch.testing.assert_close(
+        tt.scaled_mm(x, fp8, scale_b=scales, scale_a=0.5).double(),
+        0.5 * (x.double() @ fp8.double()) * scales.double(),
+        rtol=2e-3,
+        atol=2e-3,
+    )
+    assert tt.scaled_mm(x, fp8).dtype == torch.float16
+    numbers = torch.randint(-8, 8, (8, 64), generator=torch.Generator().manual_seed(2))
+    packed = torch.from_numpy(tw.pack(numbers.numpy(), tw.i4)).mT
+    by_group = drawn(2, 8).abs().half()
+    found = tt.scaled_mm(x, packed, scale_b=by_group, group=32, packed="i4", out_dtype=torch.float32)
+    weights = (numbers.mT.half() * by_group.repeat_interleave(32, 0)).double()  # rounded once to f16
+    bound = 70 * 2.0**-23 * (x.double().abs() @ weights.abs())
+    assert bool(((found.double() - x.double() @ weights).abs() <= bound).all())
+    with pytest.raises(LaunchError, match="quantised numbers have no gradients"):
+        tt.scaled_mm(x.requires_grad_(), codes, scale_b=scales)
+
+
+@pytest.mark.parametrize(
+    ("shape", "taps", "words"),
+    [
+        ((2, 5, 6, 3), (3, 2), {"stride": (2, 1), "padding": 1}),
+        ((1, 9, 4), (3,), {"dilation": 2, "padding": (2,)}),
+    ],
+)
+def test_col2im(shape: tuple[int, ...], taps: tuple[int, ...], words: dict[str, Any]) -> None:
+    """The gradient of a sum of columns is that of PyTorch's `fold`, or of a matrix that holds the map."""
+    image = torch.zeros(shape, dtype=f64)
+    rank = len(shape) - 2
+    how = [
+        [words.get(name, default)] * rank if isinstance(words.get(name, default), int) else words[name]
+        for name, default in (("stride", 1), ("dilation", 1), ("padding", 0))
+    ]
+    counts = [
+        (n + 2 * pad - apart * (tap - 1) - 1) // step + 1
+        for n, tap, step, apart, pad in zip(shape[1:-1], taps, *how, strict=True)
+    ]
+    rows, width = shape[0] * math.prod(counts), math.prod(taps) * shape[-1]
+    columns = drawn(rows, width).requires_grad_()
+    found = tt.col2im(columns, shape, filter=taps, **words)
+    dy = drawn(*image.shape, seed=5)
+    (gradient,) = torch.autograd.grad(found, columns, dy, create_graph=True)
+    # The map is linear: its matrix, column by column, from the kernel without gradients.
+    eye = torch.eye(columns.numel(), dtype=f64).reshape(-1, rows, width)
+    matrix = torch.stack([tt.col2im(one, shape, filter=taps, **words).flatten() for one in eye], 1)
+    assert set(matrix.unique().tolist()) <= {0.0, 1.0}
+    torch.testing.assert_close(found.flatten(), matrix @ columns.flatten(), rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(gradient.flatten(), matrix.mT @ dy.flatten(), rtol=1e-13, atol=1e-13)

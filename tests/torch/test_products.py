@@ -1,0 +1,324 @@
+"""Products in PyTorch: results and gradients beside those of PyTorch's own operations, in f64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+import tilewright.torch as tt
+from tilewright.errors import DTypeError, LaunchError
+
+functional = torch.nn.functional
+f64, c128 = torch.float64, torch.complex128
+
+
+def drawn(*shape: int, dtype: torch.dtype = f64, seed: int = 0) -> torch.Tensor:
+    made = torch.Generator().manual_seed(sum(shape, 7 * seed))
+    return torch.randn(shape, dtype=dtype, generator=made)
+
+
+def gradients(call: Callable[..., Any], arrays: Sequence[torch.Tensor], *, twice: bool) -> list[torch.Tensor]:
+    """The result, its gradients, and, if asked for, the gradients of the sum of their squares."""
+    given = [one.detach().clone().requires_grad_() for one in arrays]
+    y = call(*given)
+    seed = drawn(*y.shape, dtype=y.dtype, seed=1)
+    first = torch.autograd.grad(y, given, seed, create_graph=True)
+    if not twice:
+        return [y, *first]
+    total = sum((one * one.conj()).real.sum() for one in first)
+    second = torch.autograd.grad(total, given, allow_unused=True)
+    return [y, *first, *(torch.zeros(1) if one is None else one for one in second)]
+
+
+def compare(
+    call: Callable[..., Any], like: Callable[..., Any], *arrays: torch.Tensor, twice: bool = False
+) -> None:
+    found, expected = (gradients(one, arrays, twice=twice) for one in (call, like))
+    for one, other in zip(found, expected, strict=True):
+        # Sums of at most 64 products of numbers below 8, twice differentiated.
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+SHAPES = [
+    ((3, 4), (4, 5)),
+    ((2, 3, 4), (4, 5)),
+    ((2, 3, 4), (2, 4, 5)),
+    ((3, 4), (2, 4, 5)),
+    ((1, 3, 4), (2, 4, 5)),
+    ((5, 1, 3, 4), (2, 4, 5)),
+    ((4,), (4, 5)),
+    ((2, 3, 4), (4,)),
+    ((4,), (4,)),
+    ((0, 4), (4, 5)),
+    ((3, 0), (0, 5)),
+]
+
+
+@pytest.mark.parametrize(("of_a", "of_b"), SHAPES)
+def test_matmul(of_a: tuple[int, ...], of_b: tuple[int, ...]) -> None:
+    twice = of_a in ((3, 4), (2, 3, 4))
+    compare(tt.matmul, torch.matmul, drawn(*of_a), drawn(*of_b), twice=twice)
+
+
+@pytest.mark.parametrize(("of_a", "of_b"), [SHAPES[at] for at in (1, 3, 6, 8)])
+def test_matmul_of_complex_tensors(of_a: tuple[int, ...], of_b: tuple[int, ...]) -> None:
+    arrays = drawn(*of_a, dtype=c128), drawn(*of_b, dtype=c128)
+    compare(tt.matmul, torch.matmul, *arrays, twice=len(of_a) == 3)
+
+
+def test_strides_of_any_kind() -> None:
+    a, b = drawn(4, 3).mT, drawn(8, 10)[::2, ::2]
+    compare(tt.matmul, torch.matmul, a, b)
+    compare(lambda a: tt.matmul(a, b[:, :1].expand(-1, 5)), lambda a: a @ b[:, :1].expand(-1, 5), a)
+
+
+@pytest.mark.parametrize("conjugates", [(False, True), (True, False), (True, True)])
+@pytest.mark.parametrize(("of_a", "of_b"), [((3, 4), (4, 5)), ((3, 4), (2, 4, 5))])
+def test_conjugates(conjugates: tuple[bool, bool], of_a: tuple[int, ...], of_b: tuple[int, ...]) -> None:
+    def call(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        words = dict(zip(("conjugate_a", "conjugate_b"), conjugates, strict=True))
+        return tt.complex_matmul(a, b, c, alpha=2 - 1j, beta=1 + 3j, **words)
+
+    def like(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        one, other = (x.conj() if is_conj else x for x, is_conj in zip((a, b), conjugates, strict=True))
+        return (2 - 1j) * (one @ other) + (1 + 3j) * c
+
+    compare(call, like, drawn(*of_a, dtype=c128), drawn(*of_b, dtype=c128), drawn(3, 1, dtype=c128))
+
+
+def test_lazy_conjugates_are_read_as_they_are() -> None:
+    a = drawn(3, 3, dtype=c128)
+    torch.testing.assert_close(tt.matmul(a.conj(), a.mH), a.conj() @ a.mH, rtol=1e-13, atol=1e-13)
+    x = a.conj().imag
+    assert x.is_neg()
+    torch.testing.assert_close(tt.matmul(x, x), x @ x, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"])
+def test_linear(activation: str | None) -> None:
+    def like(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        y = functional.linear(x, w, bias)
+        if activation in ("gelu", "gelu_tanh"):
+            y = functional.gelu(y, approximate="tanh" if activation == "gelu_tanh" else "none")
+        elif activation is not None:
+            y = functional.silu(y) if activation == "silu" else getattr(torch, activation)(y)
+        return y + residual
+
+    def call(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return tt.linear(x, w, bias, activation=activation, residual=residual)
+
+    arrays = (drawn(2, 3, 4), drawn(5, 4), drawn(5), drawn(3, 1))
+    compare(call, like, *arrays)
+    with torch.no_grad():  # one kernel, whose activation is off by a few units in the last place
+        torch.testing.assert_close(call(*arrays), like(*arrays), rtol=1e-12, atol=1e-12)
+    if activation in (None, "relu", "sigmoid", "tanh"):  # one kernel with gradients, too
+        x, w, bias, _ = arrays
+        compare(
+            lambda x, w: tt.linear(x, w, bias, activation=activation),
+            lambda x, w: like(x, w, bias, torch.zeros((), dtype=f64)),
+            *(x, w),
+        )
+
+
+@pytest.mark.parametrize("derivative", [None, "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"])
+def test_terms(derivative: str | None) -> None:
+    def like(a: Any, b: Any, c: Any, bias: Any, multiply: Any, residual: Any) -> torch.Tensor:
+        factor = multiply
+        if derivative is not None:
+            act = {
+                "gelu": functional.gelu,
+                "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+                "silu": functional.silu,
+            }.get(derivative) or getattr(torch, derivative)
+            factor = torch.func.vmap(torch.func.grad(act))(multiply.flatten()).reshape(multiply.shape)
+        return (0.5 * (a @ b) + 3 * c + bias) * factor + residual
+
+    def call(a: Any, b: Any, c: Any, bias: Any, multiply: Any, residual: Any) -> torch.Tensor:
+        words = {"alpha": 0.5, "beta": 3.0, "derivative": derivative}
+        return tt.matmul(a, b, c=c, bias=bias, multiply=multiply, residual=residual, **words)
+
+    arrays = (drawn(3, 4), drawn(4, 5), drawn(3, 1), drawn(5), drawn(3, 5), drawn(3, 5))
+    if derivative in (None, "gelu", "silu"):  # by one kernel, and by two
+        compare(call, like, *arrays)
+    torch.testing.assert_close(call(*arrays), like(*arrays), rtol=1e-12, atol=1e-12)
+
+
+EQUATIONS = [
+    ("ij,jk->ik", (3, 4), (4, 5)),
+    ("bik,bkj->jbi", (2, 3, 4), (2, 4, 5)),
+    ("...ij,jk->...ik", (2, 3, 4), (4, 5)),
+    ("ij,jk->k", (3, 4), (4, 5)),
+    ("ii,ij->j", (3, 3), (3, 4)),
+    ("iji,ij->j", (3, 4, 3), (3, 4)),
+    ("i,j->ij", (3,), (4,)),
+    ("...i,...i->...", (2, 3), (1, 3)),
+    ("bsk,khe->bhse", (2, 3, 4), (4, 2, 3)),
+    ("ij,jk", (3, 4), (4, 5)),
+    ("ij,jk->ik", (3, 0), (0, 5)),
+]
+
+
+@pytest.mark.parametrize(("subscripts", "of_a", "of_b"), EQUATIONS)
+def test_einsum(subscripts: str, of_a: tuple[int, ...], of_b: tuple[int, ...]) -> None:
+    twice = subscripts in ("bik,bkj->jbi", "ii,ij->j")
+    calls = [partial(one, subscripts) for one in (tt.einsum, torch.einsum)]
+    compare(*calls, drawn(*of_a), drawn(*of_b), twice=twice)
+    if twice:
+        compare(*calls, drawn(*of_a, dtype=c128), drawn(*of_b, dtype=c128), twice=True)
+
+
+def test_einsum_with_conjugates_and_terms() -> None:
+    a, b = drawn(3, 4, dtype=c128), drawn(4, 5, dtype=c128)
+    words = {"alpha": 1 - 2j, "conjugate_b": True}
+    compare(
+        lambda a, b: tt.einsum("ij,jk->ki", a, b, **words), lambda a, b: (1 - 2j) * (a @ b.conj()).mT, a, b
+    )
+    compare(
+        lambda a, b, bias: tt.einsum("ij,jk->ik", a, b, bias=bias, activation="silu", residual=a[:, :1]),
+        lambda a, b, bias: functional.silu(a @ b + bias) + a[:, :1],
+        *(drawn(3, 4), drawn(4, 5), drawn(5)),
+    )
+
+
+def test_only_what_gradients_need_is_kept() -> None:
+    """As many bytes as PyTorch keeps for the same call."""
+
+    def kept(call: Callable[..., Any], *wanted: bool) -> int:
+        given = (drawn(6, 4), drawn(5, 4), drawn(5))
+        arrays = [one.requires_grad_(want) for one, want in zip(given, wanted, strict=True)]
+        sizes = list[int]()
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.nbytes) or x, lambda x: x):
+            call(*arrays)
+        return sum(sizes)
+
+    for wanted in ((True, True, True), (False, True, True), (True, False, False), (False, False, True)):
+        assert kept(tt.linear, *wanted) == kept(functional.linear, *wanted)
+        relu = kept(lambda x, w, b: tt.linear(x, w, b, activation="relu"), *wanted)
+        assert relu == kept(lambda x, w, b: torch.relu(functional.linear(x, w, b)), *wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_of_16_bits_are_rounded_once(dtype: torch.dtype) -> None:
+    x, w, dy = (drawn(*shape).to(dtype) for shape in ((37, 29), (31, 29), (37, 31)))
+    bias = drawn(31).to(dtype)
+    given = [one.requires_grad_() for one in (x, w, bias)]
+    found = torch.autograd.grad(tt.linear(*given), given, dy)
+    a, b, g = (one.detach().double() for one in (x, w, dy))
+    exact = (g @ b, g.mT @ a, g.sum(0))
+    sums = (g.abs() @ b.abs(), g.abs().mT @ a.abs(), g.abs().sum(0))
+    for one, other, size in zip(found, exact, sums, strict=True):
+        unit = torch.finfo(dtype).eps / 2
+        bound = unit * other.abs() * 1.01 + 2 * 40 * 2.0**-24 * size + torch.finfo(dtype).smallest_normal
+        assert bool(((one.double() - other).abs() <= bound).all())
+
+
+def test_transforms() -> None:
+    x, w, bias = drawn(6, 4), drawn(5, 4), drawn(5)
+
+    def loss(w: torch.Tensor, bias: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return tt.linear(x, w, bias, activation="relu").square().sum()
+
+    def like(w: torch.Tensor, bias: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(functional.linear(x, w, bias)).square().sum()
+
+    for one, other in zip(
+        torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)), in_dims=(None, None, 0))(w, bias, x),
+        torch.func.vmap(torch.func.grad(like, argnums=(0, 1)), in_dims=(None, None, 0))(w, bias, x),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    hessian = torch.func.jacrev(torch.func.jacrev(loss))(w, bias, x)
+    torch.testing.assert_close(hessian, torch.func.jacrev(torch.func.jacrev(like))(w, bias, x))
+
+
+VMAPS: list[tuple[Any, Any, tuple[Any, ...], tuple[tuple[int, ...], ...]]] = [
+    (tt.matmul, torch.matmul, (0, None), ((7, 3, 4), (4, 5))),
+    (tt.matmul, torch.matmul, (None, 2), ((3, 4), (4, 5, 7))),
+    (tt.matmul, torch.matmul, (1, 0), ((3, 7, 4), (7, 2, 4, 5))),
+    (tt.matmul, torch.matmul, (0, 0), ((7, 4), (7, 4))),
+    (tt.matmul, torch.matmul, (1, None), ((4, 7), (4, 5))),
+    (tt.matmul, torch.matmul, (0, None), ((7, 3, 4), (4,))),
+    (tt.linear, functional.linear, (0, None, None), ((7, 4), (5, 4), (5,))),
+    (tt.linear, functional.linear, (0, 0, 0), ((7, 3, 4), (7, 5, 4), (7, 5))),
+    *(
+        (
+            lambda a, b, text=text: tt.einsum(text, a, b),
+            lambda a, b, text=text: torch.einsum(text, a, b),
+            dims,
+            shapes,
+        )
+        for text, dims, shapes in (
+            ("ij,jk->ki", (0, 1), ((7, 3, 4), (4, 7, 5))),
+            ("...i,...i->...", (0, None), ((7, 2, 3), (2, 3))),
+            ("...i,...i->...", (0, None), ((7, 2, 3), (1, 3))),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "like", "dims", "shapes"), VMAPS)
+def test_vmap(call: Any, like: Any, dims: tuple[Any, ...], shapes: tuple[tuple[int, ...], ...]) -> None:
+    arrays = [drawn(*shape) for shape in shapes]
+    found, expected = (torch.func.vmap(one, in_dims=dims)(*arrays) for one in (call, like))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_forward_mode_is_refused() -> None:
+    x, w = drawn(3, 4), drawn(4, 5)
+    tt.matmul(x, w)
+    tt.matmul(x, w)  # from now on it is replayed
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        for call in (tt.matmul, lambda a, b: tt.einsum("ij,jk->ik", a, b), torch.ops.tilewright.matmul):
+            words = (None,) * 4 + (1.0, None, None, None, "exact", None)
+            with pytest.raises(LaunchError, match="tangent"):
+                call(dual, w, *(words if call is torch.ops.tilewright.matmul else ()))
+        with pytest.raises(LaunchError, match="tangent"):
+            tt.matmul(dual.requires_grad_(), w)
+        torch.testing.assert_close(tt.matmul(x, w), x @ w, rtol=1e-13, atol=1e-13)
+    with pytest.raises(LaunchError, match="reverse mode"):
+        torch.func.jvp(lambda x: tt.matmul(x, w), (x,), (x,))
+
+
+def test_the_core_refuses_tangents_too() -> None:
+    import tilewright as tw
+
+    x = drawn(3, 4)
+    for _ in range(3):
+        tw.matmul(x, x.mT)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        with pytest.raises(LaunchError, match="tangent of PyTorch's forward mode"):
+            tw.matmul(dual, x.mT)
+        tw.matmul(x, x.mT)
+
+
+def test_autocast() -> None:
+    x, w, bias = (drawn(*shape).float() for shape in ((6, 4), (5, 4), (5,)))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y, like = tt.linear(x, w.requires_grad_(), bias), functional.linear(x, w, bias)
+        assert tt.einsum("ij,kj->ik", x, w).dtype == torch.bfloat16
+        assert tt.matmul(x.double(), w.mT.double()).dtype == f64
+    assert y.dtype == like.dtype == torch.bfloat16
+    torch.testing.assert_close(y, like, rtol=0.02, atol=0.02)
+    y.sum().backward()
+    assert w.grad is not None
+    assert w.grad.dtype == torch.float32
+
+
+def test_errors() -> None:
+    x = drawn(3, 4)
+    with pytest.raises((LaunchError, RuntimeError), match=r"K|do not fit"):
+        tt.matmul(x, x)
+    with pytest.raises(DTypeError):
+        tt.matmul(x, x.mT.float())
+    with pytest.raises(LaunchError, match="complex tensors has no bias"):
+        tt.matmul(x.to(c128), x.mT.to(c128), bias=x[0])
+    with pytest.raises(LaunchError, match="activation"):
+        tt.matmul(x, x.mT, activation="relo")
+    with pytest.raises(LaunchError, match="activation"):
+        tt.matmul(x.requires_grad_(), x.mT, activation="relo")
