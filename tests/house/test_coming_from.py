@@ -109,7 +109,7 @@ MISSING: dict[str, Callable[[], bool]] = {
     "scatter and gather in dataflow kernels": lambda: refused(gathers, scatters),
     "atomics in dataflow kernels": lambda: refused(adds),
     "sorting": lambda: unnamed("sort", "top_k"),
-    "derived gradients of kernels": lambda: unnamed("grad", "derive"),
+    "derived gradients of kernels": lambda: unnamed("grad", "differentiate"),
     "tuning of explicit kernels": lambda: tuned() == ["gemm"],
     "sparse GEMMs": lambda: unnamed("sparse") and unwritten("mma.sp", "wgmma.mma_async.sp"),
     "Blackwell": lambda: unwritten("tcgen05", "sm_100"),

@@ -17,7 +17,7 @@ from tilewright.ops import grouped as of_groups
 from tilewright.ops import scaled as of_scaled
 from tilewright.runtime.packed_arrays import packed as packed_array
 from tilewright.torch.products import (
-    ACTIVATIONS,
+    activated,
     column_sums,
     gradient_of_a,
     gradient_of_b,
@@ -201,7 +201,7 @@ class Chain(torch.autograd.Function):
         sums = matmul(a, b, bias=bias_b, **words)
         d_sums = d_a = d_b = d_c = None
         if needs[2]:
-            hidden = sums if activation is None else ACTIVATIONS[activation](sums)
+            hidden = sums if activation is None else activated(activation, sums)
             d_c = gradient_of_b(dy, hidden, c, **words)
         if needs[0] or needs[1] or needs[3]:
             late = {} if activation is None else {"multiply": sums, "derivative": activation}
@@ -388,7 +388,7 @@ def _run_groups(a: Any, b: Any, ends: Any, bias: Any, activation: str | None) ->
 
 def _groups_with_gradient(a: Any, b: Any, ends: Any, bias: Any, activation: str | None) -> Any:
     sums = recorded(Groups, a, b, ends, bias)
-    return sums if activation is None else ACTIVATIONS[activation](sums)
+    return sums if activation is None else activated(activation, sums)
 
 
 GROUPED_MATMUL = Operation(

@@ -21,7 +21,7 @@ from tilewright.ops import einsum as of_einsum
 from tilewright.ops import matmul as of_matmul
 from tilewright.ops.contraction import Subscripts, read_subscripts
 from tilewright.ops.results import result_dtype
-from tilewright.ops.wanted import Wanted
+from tilewright.ops.wanted import Wanted, check_derivative, check_words
 from tilewright.torch.registry import Operation, batch_first, dtype_of, recorded, torch_dtype
 
 aten = torch.ops.aten
@@ -53,6 +53,21 @@ SLOPES = {
     "tanh": lambda x: 1 - torch.tanh(x) ** 2,
 }
 """The derivatives of activations, with gradients of their own."""
+
+
+def activated(name: str, x: torch.Tensor) -> torch.Tensor:
+    """Return an activation of a tensor, by PyTorch.
+
+    Raises:
+        LaunchError: the library has no activation of that name.
+
+    Example:
+        >>> activated("relu", torch.tensor([-1.0, 2.0])).tolist()
+        [0.0, 2.0]
+    """
+    if name not in ACTIVATIONS:
+        check_words(Wanted(activation=name))
+    return ACTIVATIONS[name](x)
 
 
 def _own(dtype: torch.dtype | None) -> DType | None:
@@ -278,7 +293,7 @@ def finished(
         >>> finished(torch.tensor([-1.0, 2.0]), "relu", torch.tensor(3.0), None, torch.tensor(1.0)).tolist()
         [1.0, 7.0]
     """
-    made = y if activation is None else ACTIVATIONS[activation](y)
+    made = y if activation is None else activated(activation, y)
     if multiply is not None:
         made = made * (multiply if derivative is None else SLOPES[derivative](multiply))
     if residual is not None:
@@ -334,6 +349,7 @@ def _matmul_with_gradient(
     derivative: str | None,
     *words: Any,
 ) -> Any:
+    check_derivative("matmul", derivative, multiplies=multiply is not None)
     is_last = multiply is None and (activation is None or (activation in FROM_RESULT and residual is None))
     if is_last:
         return recorded(Product, a, b, c, bias, residual, alpha, beta, activation, *words)
