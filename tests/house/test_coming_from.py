@@ -62,18 +62,6 @@ SOURCES = [path.read_text(encoding="utf-8") for path in (Path(tw.__file__).paren
 
 
 @tw.kernel(X="M N", I="M", Y="M N")
-def gathers(X, I, Y):
-    for m, n in tw.tiles(Y):
-        Y[m, n] = X[I[m], n] * 2
-
-
-@tw.kernel(X="M N", I="M", Y="M N")
-def scatters(X, I, Y):
-    for m, n in tw.tiles(Y):
-        Y[I[m], n] = X[m, n] * 2
-
-
-@tw.kernel(X="M N", I="M", Y="M N")
 def adds(X, I, Y):
     for m, n in tw.tiles(Y):
         tw.copy(X[m, n], Y[m, n], reduction="add")
@@ -106,7 +94,6 @@ def tuned() -> list[str]:
 
 
 MISSING: dict[str, Callable[[], bool]] = {
-    "scatter and gather in dataflow kernels": lambda: refused(gathers, scatters),
     "atomics in dataflow kernels": lambda: refused(adds),
     "sorting": lambda: unnamed("sort", "top_k"),
     "derived gradients of kernels": lambda: unnamed("grad", "differentiate"),

@@ -1,17 +1,26 @@
 """Kernels as operations of PyTorch, with gradients and `torch.compile`: ``import tilewright.torch``."""
 
+from tilewright.torch.kernels import KernelOperation, op
 from tilewright.torch.layers import attention, col2im, gated_matmul, gemm_chain, grouped_matmul, scaled_mm
+from tilewright.torch.modules import Attention, GatedLinear, Linear, QuantizedLinear, convert
 from tilewright.torch.products import complex_matmul, einsum, linear, matmul
 
 __all__ = [
+    "Attention",
+    "GatedLinear",
+    "KernelOperation",
+    "Linear",
+    "QuantizedLinear",
     "attention",
     "col2im",
     "complex_matmul",
+    "convert",
     "einsum",
     "gated_matmul",
     "gemm_chain",
     "grouped_matmul",
     "linear",
     "matmul",
+    "op",
     "scaled_mm",
 ]

@@ -35,7 +35,7 @@ def _shape_of_attention(q: Any, v: Any) -> tuple[Any, ...]:
     return *q.shape[:-1], v.shape[-1]
 
 
-class Softmax(torch.autograd.Function):
+class AttentionGradient(torch.autograd.Function):
     """Attention and the logarithms of its sums, with gradients from stored scores."""
 
     @staticmethod
@@ -123,7 +123,7 @@ ATTENTION = Operation(
     "soft_cap, float? scale) -> (Tensor, Tensor)",
     _run_attention,
     _fake_attention,
-    partial(recorded, Softmax),
+    partial(recorded, AttentionGradient),
     cast=range(4),
 )
 
@@ -179,7 +179,7 @@ def attention(
 # ---------------------------------------------------------------- two products in a row
 
 
-class Chain(torch.autograd.Function):
+class ChainGradient(torch.autograd.Function):
     """``y = activation(a @ b + bias_b) @ c + bias_c``; gradients compute the first product again."""
 
     @staticmethod
@@ -225,7 +225,7 @@ GEMM_CHAIN = Operation(
     "precision) -> Tensor",
     _run_chain,
     lambda a, b, c, *words: a.new_empty((*product_shape(a, b)[:-1], c.shape[-1])),
-    partial(recorded, Chain),
+    partial(recorded, ChainGradient),
     cast=range(5),
 )
 
@@ -325,7 +325,7 @@ def gated_matmul(
 # ---------------------------------------------------------------- groups of rows
 
 
-class Groups(torch.autograd.Function):
+class GroupedGradient(torch.autograd.Function):
     """``y[rows] = a[rows] @ b[g] + bias[g]`` for the rows of each group."""
 
     @staticmethod
@@ -360,7 +360,7 @@ def _rows_of_groups(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> tor
     return grouped_matmul(a, b, ends).masked_fill(outside[:, None], 0)
 
 
-class GroupSums(torch.autograd.Function):
+class GroupSumsGradient(torch.autograd.Function):
     """``y[g] = a[rows]ᵀ @ b[rows]`` for the rows of each group: groups along K."""
 
     @staticmethod
@@ -387,7 +387,7 @@ def _run_groups(a: Any, b: Any, ends: Any, bias: Any, activation: str | None) ->
 
 
 def _groups_with_gradient(a: Any, b: Any, ends: Any, bias: Any, activation: str | None) -> Any:
-    sums = recorded(Groups, a, b, ends, bias)
+    sums = recorded(GroupedGradient, a, b, ends, bias)
     return sums if activation is None else activated(activation, sums)
 
 
@@ -418,7 +418,7 @@ GROUPED_GRADIENT = Operation(
     "grouped_gradient(Tensor a, Tensor dy, Tensor ends) -> Tensor",
     _run_grouped_gradient,
     lambda a, dy, ends: a.new_empty((ends.shape[0], a.shape[1], dy.shape[1])),
-    partial(recorded, GroupSums),
+    partial(recorded, GroupSumsGradient),
 )
 
 
@@ -563,7 +563,7 @@ def scaled_mm(
 # ---------------------------------------------------------------- images from columns
 
 
-class Images(torch.autograd.Function):
+class Col2imGradient(torch.autograd.Function):
     """`col2im` of images (N, H, W, C), whose gradient reads the columns back."""
 
     @staticmethod
@@ -613,7 +613,7 @@ COL2IM = Operation(
     lambda columns, shape, *words: columns.new_empty(
         shape, dtype=columns.dtype if columns.is_floating_point() else torch.int32
     ),
-    partial(recorded, Images),
+    partial(recorded, Col2imGradient),
 )
 
 

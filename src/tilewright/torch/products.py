@@ -219,7 +219,7 @@ def _as_matrices(a: torch.Tensor, b: torch.Tensor, dy: torch.Tensor) -> tuple[to
 # ---------------------------------------------------------------- matmul
 
 
-class Product(torch.autograd.Function):
+class MatmulGradient(torch.autograd.Function):
     """``y = activation(alpha * (a @ b) + beta * c + bias) + residual``, for activations of `FROM_RESULT`."""
 
     @staticmethod
@@ -352,8 +352,8 @@ def _matmul_with_gradient(
     check_derivative("matmul", derivative, multiplies=multiply is not None)
     is_last = multiply is None and (activation is None or (activation in FROM_RESULT and residual is None))
     if is_last:
-        return recorded(Product, a, b, c, bias, residual, alpha, beta, activation, *words)
-    sums = recorded(Product, a, b, c, bias, None, alpha, beta, None, *words)
+        return recorded(MatmulGradient, a, b, c, bias, residual, alpha, beta, activation, *words)
+    sums = recorded(MatmulGradient, a, b, c, bias, None, alpha, beta, None, *words)
     return finished(sums, activation, multiply, derivative, residual)
 
 
@@ -506,7 +506,7 @@ def linear(
 # ---------------------------------------------------------------- complex numbers
 
 
-class ComplexProduct(torch.autograd.Function):
+class ComplexGradient(torch.autograd.Function):
     """``y = alpha * op(a) @ op(b) + beta * c`` of complex tensors."""
 
     @staticmethod
@@ -584,7 +584,7 @@ COMPLEX_MATMUL = Operation(
     "conjugate_b, str precision, ScalarType? out_dtype) -> Tensor",
     _run_complex,
     _fake_complex,
-    partial(recorded, ComplexProduct),
+    partial(recorded, ComplexGradient),
 )
 
 
@@ -631,7 +631,7 @@ def complex_matmul(
 # ---------------------------------------------------------------- einsum
 
 
-class Contraction(torch.autograd.Function):
+class EinsumGradient(torch.autograd.Function):
     """``y = alpha * contraction(op(a), op(b))``."""
 
     @staticmethod
@@ -780,7 +780,7 @@ EINSUM = Operation(
     "precision, ScalarType? out_dtype) -> Tensor",
     _run_einsum,
     _fake_einsum,
-    partial(recorded, Contraction),
+    partial(recorded, EinsumGradient),
     _batched_einsum,
     cast=(1, 2),
 )

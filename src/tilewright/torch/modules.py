@@ -1,0 +1,330 @@
+"""Modules of PyTorch that call the library, and `convert`, which puts them into a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from tilewright.errors import LaunchError
+from tilewright.torch.layers import attention, gated_matmul, scaled_mm
+from tilewright.torch.products import linear
+
+# ---------------------------------------------------------------- layers with gradients
+
+
+class Linear(nn.Linear):
+    """`torch.nn.Linear` by the library's kernels: ``activation(x @ weightᵀ + bias)``.
+
+    It has the parameters of `torch.nn.Linear`, and the same state dict.
+
+    Args:
+        activation: as in `linear`; None: none.
+        precision: as in `linear`.
+        words: the other arguments of `torch.nn.Linear`.
+
+    Example:
+        >>> layer = Linear(64, 32, activation="silu")
+        >>> layer(torch.zeros(5, 64)).shape
+        torch.Size([5, 32])
+    """
+
+    def __init__(
+        self, *sizes: int, activation: str | None = None, precision: str = "exact", **words: Any
+    ) -> None:
+        super().__init__(*sizes, **words)
+        self.activation = activation
+        self.precision = precision
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the layer of a tensor (..., K)."""
+        words: dict[str, Any] = {"activation": self.activation, "precision": self.precision}
+        return linear(x, self.weight, self.bias, **words)
+
+
+class GatedLinear(nn.Module):
+    """``activation(x @ gateᵀ) * (x @ upᵀ)``, in one kernel if no gradient is wanted.
+
+    Args:
+        in_features: extent of ``x`` along K.
+        out_features: extent of the result.
+        bias: whether both products have a bias.
+        activation: as in `matmul`.
+        words: ``device`` and ``dtype`` of the parameters.
+
+    Example:
+        >>> layer = GatedLinear(64, 96)
+        >>> sorted(layer.state_dict()), layer(torch.zeros(5, 64)).shape
+        (['gate.weight', 'up.weight'], torch.Size([5, 96]))
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = False,
+        activation: str = "silu",
+        **words: Any,
+    ) -> None:
+        super().__init__()
+        self.activation = activation
+        self.gate = nn.Linear(in_features, out_features, bias, **words)
+        self.up = nn.Linear(in_features, out_features, bias, **words)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the layer of a tensor (..., K)."""
+        gate, up = self.gate, self.up
+        words: dict[str, Any] = {"bias_b": gate.bias, "bias_c": up.bias, "activation": self.activation}
+        return gated_matmul(x, gate.weight.mT, up.weight.mT, **words)
+
+
+class Attention(nn.Module):
+    """Self-attention of several heads, with the parameters of `torch.nn.MultiheadAttention`.
+
+    State dicts load both ways. It has no dropout, and its batches come first.
+
+    Args:
+        embed_dim: extent of a token.
+        num_heads: number of heads, a divisor of ``embed_dim``.
+        bias: whether the projections have biases.
+        causal: whether a token sees only those before it, and itself.
+        words: ``device`` and ``dtype`` of the parameters.
+
+    Raises:
+        LaunchError: ``num_heads`` does not divide ``embed_dim``.
+
+    Example:
+        >>> layer = Attention(64, 4, causal=True)
+        >>> _ = layer.load_state_dict(torch.nn.MultiheadAttention(64, 4).state_dict())
+        >>> layer(torch.zeros(2, 10, 64)).shape
+        torch.Size([2, 10, 64])
+    """
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, *, bias: bool = True, causal: bool = False, **words: Any
+    ) -> None:
+        super().__init__()
+        if embed_dim % num_heads:
+            near = max(heads for heads in range(1, num_heads) if not embed_dim % heads)
+            raise LaunchError(
+                f"Attention: num_heads={num_heads} does not divide embed_dim={embed_dim}; nearest legal "
+                f"choice: num_heads={near}"
+            )
+        self.num_heads = num_heads
+        self.causal = causal
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim, **words))
+        self.in_proj_bias = nn.Parameter(torch.zeros(3 * embed_dim, **words)) if bias else None
+        self.out_proj = Linear(embed_dim, embed_dim, bias=bias, **words)
+        nn.init.xavier_uniform_(self.in_proj_weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the layer of a tensor (B, M, embed_dim)."""
+        whole = linear(x, self.in_proj_weight, self.in_proj_bias)
+        q, k, v = whole.unflatten(-1, (3, self.num_heads, -1)).movedim(-3, 0).transpose(-2, -3).unbind()
+        out = attention(q, k, v, causal=self.causal)
+        return self.out_proj(out.transpose(-2, -3).flatten(-2))
+
+
+# ---------------------------------------------------------------- quantised layers
+
+FORMATS = ("f8e4m3", "i8", "i4")
+"""Formats of quantised weights."""
+
+
+class QuantizedLinear(nn.Module):
+    """``x @ weightᵀ + bias`` with weights of 8 or 4 bits; it has no gradients.
+
+    ``"f8e4m3"`` and ``"i8"`` have a scale for each row of the weight, ``"i4"`` one for each ``group``
+    neighbours along K.  The scale is the largest magnitude divided by the largest number of the format.  A
+    state dict of `torch.nn.Linear` loads: its weight is quantised.  `dequantized` returns a
+    `torch.nn.Linear`.
+
+    Args:
+        in_features: extent of ``x`` along K.
+        out_features: extent of the result.
+        bias: whether there is a bias.
+        weights: the format: ``"f8e4m3"``, ``"i8"`` or ``"i4"``.
+        group: neighbours that share a scale, for ``"i4"``; a divisor of ``in_features``.
+        dtype: dtype of the scales of ``"i4"`` and of the bias.
+        device: where the buffers lie.
+
+    Raises:
+        LaunchError: another format, or ``group`` does not divide ``in_features``.
+
+    Example:
+        >>> plain = torch.nn.Linear(64, 32)
+        >>> layer = QuantizedLinear.of(plain, "i4", group=32)
+        >>> layer.load_state_dict(plain.state_dict()), layer(torch.ones(5, 64)).shape
+        (<All keys matched successfully>, torch.Size([5, 32]))
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        weights: str = "f8e4m3",
+        group: int = 128,
+        dtype: torch.dtype | None = None,
+        device: Any = None,
+    ) -> None:
+        super().__init__()
+        if weights not in FORMATS:
+            raise LaunchError(
+                f"QuantizedLinear: weights={weights!r}; nearest legal choice: one of {', '.join(FORMATS)}"
+            )
+        if weights == "i4" and (in_features % group or in_features % 2 or group < 1):
+            raise LaunchError(
+                f"QuantizedLinear: group={group} does not divide in_features={in_features}; nearest legal "
+                "choice: group=32, or another divisor"
+            )
+        self.in_features, self.out_features = in_features, out_features
+        self.weights, self.group = weights, group if weights == "i4" else None
+        number = dtype or torch.get_default_dtype()
+        empty = torch.zeros(out_features, in_features, device=device)
+        codes, scales = self._quantized(empty, number)
+        self.register_buffer("codes", codes)
+        self.register_buffer("scales", scales)
+        self.register_buffer("bias", torch.zeros(out_features, dtype=number, device=device) if bias else None)
+
+    @classmethod
+    def of(cls, layer: nn.Linear, weights: str = "f8e4m3", group: int = 128) -> QuantizedLinear:
+        """Return a quantised copy of a layer.
+
+        Args:
+            layer: the layer.
+            weights: as for the class.
+            group: as for the class.
+        """
+        held = layer.weight
+        words: dict[str, Any] = {"weights": weights, "group": group}
+        made = cls(
+            *(layer.in_features, layer.out_features, layer.bias is not None),
+            **words,
+            dtype=held.dtype,
+            device=held.device,
+        )
+        made.load_state_dict(layer.state_dict())
+        return made
+
+    def _quantized(self, weight: torch.Tensor, number: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """The codes and scales of a weight (N, K); codes of 4 bits are two in a byte, along K."""
+        wide = weight.detach().float()
+        if self.weights == "i4":
+            parts = wide.unflatten(-1, (-1, self.group))
+            scales = _scales(parts, 7).to(number)
+            codes = (parts / scales.float()[..., None]).round().clamp(-8, 7).to(torch.int8)
+            codes = codes.flatten(-2).view(torch.uint8) & 15
+            return codes[:, ::2] | codes[:, 1::2] << 4, scales
+        if self.weights == "i8":
+            scales = _scales(wide, 127)
+            return (wide / scales[:, None]).round().to(torch.int8), scales
+        scales = _scales(wide, 448)
+        return (wide / scales[:, None]).to(torch.float8_e4m3fn), scales
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the layer of a tensor (..., K) of f32, f16 or bf16."""
+        words: dict[str, Any] = {"bias": self.bias, "out_dtype": x.dtype}
+        if self.weights == "i4":
+            words |= {"scale_b": self.scales.mT, "group": self.group, "packed": "i4"}
+        else:
+            words["scale_b"] = self.scales
+        return scaled_mm(x, self.codes.mT, **words)
+
+    def dequantized_weight(self) -> torch.Tensor:
+        """Return the weight (N, K) that the codes and scales stand for, in f32."""
+        if self.weights != "i4":
+            return self.codes.float() * self.scales.float()[:, None]
+        halves = torch.stack([self.codes & 15, self.codes >> 4], -1).flatten(-2).to(torch.int8)
+        numbers = (halves - 16 * (halves > 7)).float().unflatten(-1, (-1, self.group))
+        return (numbers * self.scales.float()[..., None]).flatten(-2)
+
+    def dequantized(self) -> nn.Linear:
+        """Return a `torch.nn.Linear` with the weight that the codes and scales stand for."""
+        there = self.codes.device
+        words: dict[str, Any] = {"device": there, "dtype": torch.get_default_dtype()}
+        made = nn.Linear(self.in_features, self.out_features, self.bias is not None, **words)
+        with torch.no_grad():
+            made.weight.copy_(self.dequantized_weight())
+            if self.bias is not None:
+                made.bias.copy_(self.bias)
+        return made
+
+    def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
+        weight = state.pop(f"{prefix}weight", None)
+        if weight is not None:
+            state[f"{prefix}codes"], state[f"{prefix}scales"] = self._quantized(
+                weight.to(self.codes.device), self.scales.dtype
+            )
+        super()._load_from_state_dict(state, prefix, *rest)
+
+
+def _scales(numbers: torch.Tensor, largest: int) -> torch.Tensor:
+    """The scale of each last axis, whose largest number becomes ``largest``; 1 for zeros."""
+    most = numbers.abs().amax(-1)
+    return torch.where(most > 0, most / largest, torch.ones_like(most))
+
+
+# ---------------------------------------------------------------- models
+
+
+def _as_linear(layer: nn.Linear) -> Linear:
+    made = Linear.__new__(Linear)
+    nn.Module.__init__(made)
+    made.__dict__.update(layer.__dict__)  # the same parameters, hooks and mode
+    made.activation, made.precision = None, "exact"
+    return made
+
+
+def convert(
+    model: nn.Module,
+    *,
+    weights: str | None = None,
+    group: int = 128,
+    only: Callable[[str, nn.Module], bool] | None = None,
+) -> dict[str, str]:
+    """Replace the layers of a model by those of the library, in place.
+
+    Every `torch.nn.Linear`, but of no subclass, becomes a `Linear` with the same parameters, or with
+    ``weights`` a `QuantizedLinear`.
+
+    Args:
+        model: the model; a model that is itself such a layer is not replaced.
+        weights: a format of `QuantizedLinear`; None: layers keep their parameters, and have gradients.
+        group: as in `QuantizedLinear`; layers that it does not divide stay.
+        only: takes the name of a layer and the layer; returns whether to replace it.
+
+    Returns:
+        The classes of the new layers by the names of the replaced ones.
+
+    Raises:
+        LaunchError: an unknown format.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> convert(model, only=lambda name, layer: layer.out_features > 2)
+        {'0': 'Linear'}
+    """
+    if weights is not None and weights not in FORMATS:
+        raise LaunchError(f"convert: weights={weights!r}; nearest legal choice: one of {', '.join(FORMATS)}")
+    replaced: dict[str, str] = {}
+    made: dict[nn.Module, nn.Module] = {}  # a layer that has two places stays one layer
+    for path, parent in list(model.named_modules(remove_duplicate=False)):
+        for name, layer in list(parent.named_children()):
+            whole = f"{path}.{name}" if path else name
+            if type(layer) is not nn.Linear or (only is not None and not only(whole, layer)):
+                continue
+            if weights == "i4" and layer.in_features % group:
+                continue
+            if layer not in made:
+                is_kept = weights is None
+                made[layer] = (
+                    _as_linear(layer) if is_kept else QuantizedLinear.of(layer, weights or "", group)
+                )
+            setattr(parent, name, made[layer])
+            replaced[whole] = type(made[layer]).__name__
+    return replaced

@@ -1,0 +1,223 @@
+"""PyTorch's own checks: `opcheck`, graphs without breaks, and its samples of functions that we replace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from tests.torch.test_products import drawn
+from torch.testing._internal.common_methods_invocations import op_db
+
+import tilewright.torch as tt
+from tilewright.errors import LaunchError, TilewrightError
+from tilewright.torch import layers, products
+from tilewright.torch.registry import Operation
+
+f64, c64 = torch.float64, torch.complex64
+
+MATRICES = (drawn(3, 4), drawn(4, 5))
+TERMS = (drawn(3, 1), drawn(5), drawn(3, 5), drawn(5))
+
+CALLS: dict[str, tuple[Operation, tuple[Any, ...]]] = {
+    "matmul": (products.MATMUL, (*MATRICES, *TERMS, 0.5, 2.0, "gelu", None, "exact", None)),
+    "matmul, plain": (products.MATMUL, (*MATRICES, *(None,) * 4, 1.0, None, "relu", None, "exact", None)),
+    "complex_matmul": (
+        products.COMPLEX_MATMUL,
+        (drawn(3, 4, dtype=c64), drawn(4, 5, dtype=c64), None, 1j, None, True, False, "exact", None),
+    ),
+    "einsum": (products.EINSUM, ("ij,jk->ki", *MATRICES, 2.0, False, False, "exact", None)),
+    "attention": (
+        layers.ATTENTION,
+        (*(drawn(2, 5, 8, seed=at).float() for at in range(3)), None, True, 0, None, None, None),
+    ),
+    "gemm_chain": (layers.GEMM_CHAIN, (*MATRICES, drawn(5, 2), None, None, "relu", "exact")),
+    "gated_matmul": (layers.GATED_MATMUL, (*MATRICES, drawn(4, 5, seed=1), None, None, "silu")),
+    "grouped_matmul": (
+        layers.GROUPED_MATMUL,
+        (drawn(6, 4), drawn(2, 4, 5), torch.tensor([2, 6]), None, None),
+    ),
+    "grouped_gradient": (layers.GROUPED_GRADIENT, (drawn(6, 4), drawn(6, 5), torch.tensor([2, 6]))),
+    "col2im": (layers.COL2IM, (drawn(4, 4), [1, 3, 3, 1], [2, 2], [1, 1], [1, 1], [0, 0])),
+}
+
+
+def with_gradients(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def wanted(one: Any) -> bool:
+        return isinstance(one, torch.Tensor) and (one.is_floating_point() or one.is_complex())
+
+    return tuple(one.clone().requires_grad_() if wanted(one) else one for one in args)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_opcheck(name: str) -> None:
+    operation, args = CALLS[name]
+    torch.library.opcheck(operation.overload, args)
+    torch.library.opcheck(operation.overload, with_gradients(args))
+
+
+def test_opcheck_of_quantised_numbers() -> None:
+    codes = torch.ones(32, 8, dtype=torch.int8)
+    args = (drawn(3, 32).half(), codes, None, drawn(8).float(), None, None, None, 1.0, None, None, None, None)
+    torch.library.opcheck(layers.SCALED_MM.overload, args)
+
+
+def test_every_operation_is_checked() -> None:
+    made = {
+        one.name for room in (products, layers) for one in vars(room).values() if isinstance(one, Operation)
+    }
+    assert made == {operation.name for operation, _ in CALLS.values()} | {"scaled_mm"}
+
+
+GRAPHS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "linear": (
+        lambda x, w: tt.linear(x, w, activation="gelu", residual=x[:, :1]),
+        lambda x, w: torch.nn.functional.gelu(x @ w.mT) + x[:, :1],
+    ),
+    "chain": (
+        lambda x, w: tt.gemm_chain(x, w.mT, w, activation="relu"),
+        lambda x, w: torch.relu(x @ w.mT) @ w,
+    ),
+    "einsum": (lambda x, w: tt.einsum("ij,kj->ki", x, w), lambda x, w: w @ x.mT),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_compiled_graph_has_no_break(name: str) -> None:
+    """One graph serves all extents, forwards and backwards."""
+    call, like = GRAPHS[name]
+    graphs = list[torch.fx.GraphModule]()
+
+    def counting(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    for backend in (counting, "aot_eager"):
+        torch._dynamo.reset()
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            compiled = torch.compile(call, fullgraph=True, dynamic=True, backend=backend)
+            for rows in (5, 9, 6):
+                x, w = drawn(rows, 4).requires_grad_(), drawn(7, 4).requires_grad_()
+                y, exact = compiled(x, w), like(x, w)
+                seed = drawn(*exact.shape, seed=1)
+                both = [torch.autograd.grad(one, (x, w), seed) for one in (y, exact)]
+                for found, expected in zip((y, *both[0]), (exact, *both[1]), strict=True):
+                    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    assert len(graphs) == 1
+    assert any("tilewright" in str(node.target) for node in graphs[0].graph.nodes)
+
+
+def test_an_exported_program_has_the_operation() -> None:
+    class Layer(torch.nn.Module):
+        def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return tt.linear(x, w, activation="relu")
+
+    x, w = drawn(3, 4), drawn(5, 4)
+    exported = torch.export.export(Layer(), (x, w))
+    torch.testing.assert_close(exported.module()(x, w), torch.relu(x @ w.mT), rtol=1e-12, atol=1e-12)
+    assert "tilewright.matmul" in str(exported.graph)
+
+
+# ---------------------------------------------------------------- PyTorch's samples
+
+
+def _addmm(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> torch.Tensor:
+    # With a factor of 0 PyTorch does not read what it multiplies, and nor do we.
+    return tt.matmul(a, b, c=c, alpha=alpha, beta=beta)
+
+
+def _einsum(operands: Any, equation: str) -> torch.Tensor:
+    return tt.einsum(equation, *operands)
+
+
+def _attention(q: Any, k: Any, v: Any, attn_mask: Any = None, **words: Any) -> torch.Tensor:
+    assert words.pop("dropout_p", 0.0) == 0.0
+    words.pop("enable_gqa", None)  # ours shares heads whenever there are fewer
+    q = q.expand(*k.shape[: k.dim() - q.dim()], *q.shape)
+    bias = attn_mask
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        bias = torch.zeros(attn_mask.shape, dtype=q.dtype).masked_fill(~attn_mask, -math.inf)
+    return tt.attention(q, k, v, bias=bias, causal=words.pop("is_causal", False), **words)
+
+
+OURS: dict[str, Callable[..., Any]] = {
+    "matmul": tt.matmul,
+    "mm": tt.matmul,
+    "bmm": tt.matmul,
+    "addmm": _addmm,
+    "baddbmm": _addmm,
+    "einsum": _einsum,
+    "nn.functional.linear": tt.linear,
+    "nn.functional.scaled_dot_product_attention": _attention,
+}
+
+REFUSED = {
+    "einsum": "ours multiplies two operands, and sums no axes at `...`",
+    "nn.functional.scaled_dot_product_attention": "ours has no dropout of weights",
+}
+"""Why the library refuses some samples of a function."""
+
+
+def is_refused(name: str, sample: Any) -> bool:
+    """Whether the library does not compute a sample."""
+    if name == "einsum":
+        return len(sample.input) != 2 or (
+            "..." not in sample.args[0].rpartition("->")[2] and "..." in sample.args[0]
+        )
+    return bool(sample.kwargs.get("dropout_p", 0.0))
+
+
+def compare(
+    sample: Any, call: Callable[..., Any], like: Callable[..., Any], *, tolerance: float
+) -> list[Any]:
+    """Compare results and gradients of a sample; return the tensors that want gradients."""
+    leaves = torch.utils._pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
+    arrays = [one for one in leaves if isinstance(one, torch.Tensor) and one.requires_grad]
+    found, expected = (one(sample.input, *sample.args, **sample.kwargs) for one in (call, like))
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    if arrays:
+        seed = drawn(*expected.shape, dtype=expected.dtype)
+        both = [torch.autograd.grad(y, arrays, seed, allow_unused=True) for y in (found, expected)]
+        for one, other in zip(*both, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+    return arrays
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_samples_of_pytorch(name: str) -> None:
+    """Every sample in f64, attention in f32: results, gradients, and `gradcheck` of a few."""
+    is_attention = name.endswith("attention")
+    dtype, tolerance = (torch.float32, 1e-4) if is_attention else (f64, 1e-10)
+    call = OURS[name]
+    info = next(one for one in op_db if one.name == name and not one.variant_test_name)
+    computed, refused, checked, failed = 0, 0, 0, list[str]()
+    for sample in info.sample_inputs("cpu", dtype, requires_grad=True):
+        if is_refused(name, sample):
+            refused += 1
+            continue
+        computed += 1
+        try:
+            arrays = compare(sample, call, info.op, tolerance=tolerance)
+        except (TilewrightError, AssertionError, RuntimeError) as error:
+            failed.append(f"{sample.summary()}: {type(error).__name__}: {error}")
+            continue
+        if arrays and not is_attention and checked < 2 and all(0 < one.numel() < 60 for one in arrays):
+            checked += 1
+            again = partial(lambda sample, *_: call(sample.input, *sample.args, **sample.kwargs), sample)
+            assert torch.autograd.gradcheck(again, arrays)
+    assert not failed, "\n".join(failed)
+    assert computed >= (1 if name in ("mm", "bmm") else 3)
+    assert (refused > 0) == (name in REFUSED)
+
+
+def test_what_is_refused_is_refused() -> None:
+    x = drawn(3, 3)
+    with pytest.raises(LaunchError, match="operands; einsum multiplies two"):
+        tt.einsum("ij,jk,kl->il", x, x)
+    with pytest.raises(TilewrightError):
+        tt.attention(x, x, x)
