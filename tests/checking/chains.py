@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.ops.attending import by_warpgroups, flow
+from tilewright.ops.attending import flow
 from tilewright.ops.attending.softmax import BySoftmax
-from tilewright.ops.attending.tiles import ByActivation, WarpgroupTiles
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.reference.exponentials import BASE, LOWEST, PAIRS, P, Q
 from tilewright.targets.reference.residues import PRIME
@@ -43,17 +42,13 @@ LOOPS = {
 """Schedules of loops that carry a state."""
 
 
-def chain(*, by_flow: bool = False) -> Member:
-    """A B C in several tiles, without an activation: by warpgroups, or by a dataflow kernel."""
+def chain() -> Member:
+    """Two products with nothing between them, of several tiles, under several schedules."""
     m, k, n, p = 70, 24, 75, 40
-    shapes = {"A": (m, k), "B": (n, k), "C": (n, p), "D": (m, p)}
-    tiles = WarpgroupTiles(32, 48, 32, 2, 1, own_output=False)
-    ways = {"warpgroups": by_warpgroups.gemm_chain.bind(between=ByActivation(None), tiles=tiles, blocks=2)}
-    if by_flow:
-        ways = {
-            name: flow.gemm_chain.bind(activation=None, schedule=schedule) for name, schedule in LOOPS.items()
-        }
-        shapes |= {name: (1, *shapes[name]) for name in "AD"}
+    shapes = {"A": (1, m, k), "B": (n, k), "C": (n, p), "D": (1, m, p)}
+    ways = {
+        name: flow.gemm_chain.bind(activation=None, schedule=schedule) for name, schedule in LOOPS.items()
+    }
 
     def want(x: dict[str, Exact]) -> dict[str, Exact]:
         a, b, c = (x[name].reshape(x[name].shape[-2:]) for name in "ABC")
@@ -62,30 +57,25 @@ def chain(*, by_flow: bool = False) -> Member:
     return Member(ways, {name: spec("f16", 1, 1, *shape) for name, shape in shapes.items()}, want)
 
 
-def attention(causal: bool, *, by_flow: bool = False) -> Member:
-    """Weighted averages: four heads of queries for two of keys, of several tiles.
+def attention(causal: bool) -> Member:
+    """Weighted averages: four heads of queries for two of keys, of several tiles, under several schedules.
 
-    By warpgroups, or by a dataflow kernel, under several schedules.  The exponent is 1, so that one score is
-    the largest whether or not it has been multiplied by it.
+    The exponent is 1, so that one score is the largest whether or not it has been multiplied by it.
     """
     (m, n), depth, width, diagonal = (70, 75), 24, 40, 5
-    shapes = {"Q": (1, 4, m, depth), "K": (1, 2, n, depth), "V": (1, 2, n, width), "O": (1, 4, m, width)}
-    rows = (1, 4, m, 1)
+    shapes = {
+        "Q": (1, 2, 2, m, depth),
+        "K": (1, 2, n, depth),
+        "V": (1, 2, n, width),
+        "O": (1, 2, 2, m, width),
+    }
+    rows = (1, 2, 2, m)
     # Subtracts first: an exponent chosen by a comparison is no polynomial.
     words: dict[str, Any] = {"between": BySoftmax(power=0.0), "with_lse": True}
-    ways = {}
-    if by_flow:
-        ways = {
-            name: flow.attention.bind(**words, scores=flow.Scores(causal), schedule=schedule)
-            for name, schedule in LOOPS.items()
-        }
-        shapes |= {name: (1, 2, 2, *shapes[name][2:]) for name in "QO"}
-        rows = (1, 2, 2, m)
-    else:
-        for groups, keys, own in ((1, 32, False), (2, 32, True), (2, 48, False)):
-            tiles = WarpgroupTiles(32, 48, keys, 2, groups, own_output=own)
-            name = f"{groups} warpgroups, {keys} keys"
-            ways[name] = by_warpgroups.attention.bind(**words, causal=causal, tiles=tiles, blocks=2)
+    ways = {
+        name: flow.attention.bind(**words, scores=flow.Scores(causal), schedule=schedule)
+        for name, schedule in LOOPS.items()
+    }
     arrays = {name: spec("f16", *shape) for name, shape in shapes.items()} | {"L": spec("f32", *rows)}
 
     def want(x: dict[str, Exact]) -> dict[str, Exact]:
@@ -107,5 +97,5 @@ def attention(causal: bool, *, by_flow: bool = False) -> Member:
         found = {"O": np.array(averages), "L": np.array(logarithms).astype(object)}
         return {"O": found["O"].reshape(shapes["O"]), "L": found["L"].reshape(rows)}
 
-    numbers = {"exponent": 1.0, "diagonal": diagonal} | ({} if by_flow else {"band": 2})
+    numbers = {"exponent": 1.0, "diagonal": diagonal}
     return Member(ways, arrays | numbers, want, ring=PAIRS)

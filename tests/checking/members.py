@@ -342,8 +342,5 @@ MEMBERS: dict[str, Callable[[], Member]] = {
     "chain": chain,
     "attention": lambda: attention(causal=False),
     "causal attention": lambda: attention(causal=True),
-    "attention by a loop": lambda: attention(causal=False, by_flow=True),
-    "causal attention by a loop": lambda: attention(causal=True, by_flow=True),
-    "chain by a loop": lambda: chain(by_flow=True),
 }
 """Each is made when it is asked for."""

@@ -92,7 +92,6 @@ def test_attention_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         ("1 4 9 9 300", "q with 256 columns"),
         ("--dtype f64", "f16, bf16, f32"),
         ("1 1 9 9 16 --diagonal 0", "nearest: --causal --diagonal 0"),
-        ("1 1 9 9 16 --kernel warpgroups", "has no warpgroups"),
     ],
 )
 def test_attention_that_cannot_be(words: str, said: str) -> None:

@@ -1,4 +1,4 @@
-"""`tw.attention` on a GPU: both kernels, more tiles than multiprocessors, any strides, PyTorch's tensors."""
+"""`tw.attention` on a GPU: more tiles than multiprocessors, any strides, PyTorch's tensors."""
 
 from __future__ import annotations
 
@@ -41,13 +41,12 @@ LARGE = [
 ]
 
 
-@pytest.mark.parametrize("kernel", [None, "warps"])
 @pytest.mark.parametrize("problem", [*PROBLEMS, *LARGE], ids=named)
-def test_random_data(problem: Problem, kernel: str | None) -> None:
+def test_random_data(problem: Problem) -> None:
     out = DeviceArray.of(poisoned(problem))
     lse = DeviceArray.of(np.full(out.shape[:-1], np.nan, np.float32))
     given = [DeviceArray.of(x) for x in (problem.q, problem.k, problem.v)]
-    found = tw.attention(*given, **problem.words, out=out, lse=lse, kernel=kernel, target="cuda")
+    found = tw.attention(*given, **problem.words, out=out, lse=lse, target="cuda")
     assert found is out
     problem.check(out.host())
     problem.check_lse(lse.host())
@@ -92,15 +91,14 @@ def test_any_strides(how: str) -> None:
     problem.check(out.host())
 
 
-@pytest.mark.parametrize("kernel", ["warpgroups", "warps"])
-def test_it_is_the_same_each_time(kernel: str) -> None:
+def test_it_is_the_same_each_time() -> None:
     """No order depends on who is first."""
     problem = Problem((2, 12, 4), (1100, 700), (128, 128), diagonal=0)
     given = [DeviceArray.of(x) for x in (problem.q, problem.k, problem.v)]
     results = []
     for _ in range(20):
         out = DeviceArray.of(poisoned(problem))
-        tw.attention(*given, **problem.words, out=out, kernel=kernel, target="cuda")
+        tw.attention(*given, **problem.words, out=out, target="cuda")
         results.append(out.host())
     problem.check(results[0])
     assert all(np.array_equal(results[0], other) for other in results[1:])
@@ -120,36 +118,33 @@ def test_torch_tensors(causal: bool, canaries: Canaries) -> None:
     assert float((out.float() - wanted).abs().max()) < 4e-3
 
 
-def both(problem: Problem, kernel: str | None) -> tuple[np.ndarray, np.ndarray]:
+def both(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     """The result and the logarithms."""
     out = DeviceArray.of(poisoned(problem))
     lse = DeviceArray.of(np.full(out.shape[:-1], np.nan, np.float32))
     given = [DeviceArray.of(x) for x in (problem.q, problem.k, problem.v)]
-    tw.attention(*given, **problem.words, out=out, lse=lse, kernel=kernel, target="cuda")
+    tw.attention(*given, **problem.words, out=out, lse=lse, target="cuda")
     return out.host(), lse.host()
 
 
-@pytest.mark.parametrize("kernel", [None, "warps"])
 @pytest.mark.parametrize("problem", LARGE_SCORES, ids=size)
-def test_scores_of_any_size(problem: Problem, kernel: str | None) -> None:
+def test_scores_of_any_size(problem: Problem) -> None:
     """The largest score of a row weighs 1, and equal ones the same, however large they are."""
-    out, lse = both(problem, kernel)
+    out, lse = both(problem)
     problem.check(out)
     problem.check_lse(lse)
 
 
-@pytest.mark.parametrize("kernel", [None, "warps"])
 @pytest.mark.parametrize(("element", "number", "depth"), EQUAL, ids=str)
-def test_equal_scores(element: tw.DType, number: float, depth: int, kernel: str | None) -> None:
+def test_equal_scores(element: tw.DType, number: float, depth: int) -> None:
     problem = equal_scores(element, number, depth)
-    out, lse = both(problem, kernel)
+    out, lse = both(problem)
     problem.check(out)
     problem.whole = False
     problem.check_lse(lse)
 
 
-@pytest.mark.parametrize("kernel", [None, "warps"])
 @pytest.mark.parametrize("element", [tw.f16, tw.f32], ids=str)
-def test_infinite_scores(element: tw.DType, kernel: str | None) -> None:
+def test_infinite_scores(element: tw.DType) -> None:
     problem = with_infinities(element)
-    check_infinities(problem, *both(problem, kernel))
+    check_infinities(problem, *both(problem))

@@ -1,8 +1,4 @@
-"""Every mistake in the synchronisation of the persistent kernel of `tw.attention` is found.
-
-Four items of one block go through rings of two stages: of five, five and two tiles of keys, the last of the
-first two ragged, and of none.  So the third item begins at a phase of odd parity.
-"""
+"""Mistakes in the synchronisation of the loops of `tw.attention` are found, by warps and by warpgroups."""
 
 from __future__ import annotations
 
@@ -14,115 +10,17 @@ import numpy as np
 import pytest
 from tests.ops.attending import Problem
 from tests.ops.test_attention import poisoned
-from tests.turns import Turns
 
 import tilewright as tw
-from tilewright.ir import verify
 from tilewright.ir.kernel import Kernel
-from tilewright.ops.attending import by_warpgroups, flow
+from tilewright.ops.attending import flow
 from tilewright.ops.attending.softmax import BySoftmax
-from tilewright.ops.attending.tiles import WarpgroupTiles
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.reference import Report, run
 
-from .mutate import Mutant, mutants, names, outcome
-from .test_hopper_attention_mutants import LAST_FENCE, ONE_STAGE, OWN_ROWS
-from .test_hopper_mutants import ONE_WARP, WAITS_FOR_ALL
-
-LEAVING = ("arrive", "role_barrier", "fence_async", "bulk_wait", "bulk_commit")
-VERBS = {True: ("wait", "mma_wait", "mma_fence", "barrier", "tma_load", *LEAVING), False: LEAVING}
-"""What is looked at if results have a place of their own, and, where only their leaving differs, if not."""
-
-EQUIVALENT = {
-    **dict.fromkeys((f"arrive {n}: each warp" for n in range(4)), ONE_WARP),
-    "mma_fence 2: removed": LAST_FENCE,
-    "mma_wait 1: one fewer pending": WAITS_FOR_ALL,
-}
-OF_QUERIES = {
-    True: ("arrive 1", "arrive 3", "arrive 7", "tma_load 1", "wait 1", "wait 3", "wait 4"),
-    False: ("arrive 2", "arrive 3", "arrive 8"),
-}
-"""Barriers of the one group's queries, where results have a place of their own or not."""
-
-THIS_PARITY = "the one item that sees no key is the fourth, and waits for this parity"
-OF_PLACES = {
-    own_output: {f"{op}: next stage, around": ONE_STAGE for op in OF_QUERIES[own_output]}
-    | ({"wait 3: always parity 0": THIS_PARITY} if own_output else {"role_barrier 0: removed": OWN_ROWS})
-    for own_output in OF_QUERIES
-}
-"""Mutants that compute the same without a hazard, and why, where results have a place of their own or not."""
-
-
-class Attending:
-    """The problem, its kernel, and what it computes."""
-
-    def __init__(self, *, own_output: bool, groups: int = 1, rows: int = 230, diagonal: int = -100) -> None:
-        self.problem = Problem((1, 1, 1), (rows, 75), (16, 16), diagonal=diagonal)
-        self.out, self.lse = poisoned(self.problem), np.empty((1, 1, rows, 1), np.float32)
-        self.exponent = self.problem.by * math.log2(math.e)
-        tiles = WarpgroupTiles(16, 16, 16, 2, groups, own_output)
-        self.kernel = by_warpgroups.attention.bind(
-            causal=True, between=BySoftmax(), with_lse=True, tiles=tiles, blocks=1
-        )
-
-    def trace(self) -> Kernel:
-        p = self.problem
-        made: Kernel = self.kernel.trace(p.q, p.k, p.v, self.out, self.lse, self.exponent, p.diagonal, 1)
-        return made
-
-    def run(self, kernel: Kernel) -> Report:
-        p = self.problem
-        self.out[...] = self.lse[...] = np.nan
-        arrays: dict[str, Any] = {"Q": p.q, "K": p.k, "V": p.v, "O": self.out, "L": self.lse}
-        return run(kernel, arrays, {"diagonal": p.diagonal, "band": 1}, {"exponent": self.exponent})
-
-    def is_right(self) -> bool:
-        try:
-            self.problem.check(self.out)
-            self.problem.check_lse(self.lse[..., 0])
-        except AssertionError:
-            return False
-        return True
-
-
-@pytest.mark.parametrize("own_output", [True, False])
-def test_the_kernel_itself_is_clean(own_output: bool) -> None:
-    made = Attending(own_output=own_output)
-    kernel = made.trace()
-    assert not verify.violations(kernel)
-    report = made.run(kernel)
-    report.raise_if_any()
-    assert set(report.uncovered.values()) == {0}
-    assert made.is_right()
-
-
-@pytest.mark.parametrize("own_output", [True, False])
-def test_every_mistake_in_synchronisation_is_found(own_output: bool, turns: Turns) -> None:
-    made = Attending(own_output=own_output)
-    kernel = made.trace()
-    # There is one warpgroup, whose barriers may have any number.
-    kept = (name for name in names(kernel) if "after" not in name and "another number" not in name)
-    every = [name for name in kept if name.split()[0] in VERBS[own_output]]
-    assert len({*every}) > (100 if own_output else 40)
-    wanted = turns.among(every)
-    outcomes = {one.name: outcome(one, made.run, made.is_right) for one in mutants(kernel, wanted)}
-    turns.record(outcomes)
-    survived = {name for name, found in outcomes.items() if found == "survived"}
-    assert survived == wanted & {**EQUIVALENT, **OF_PLACES[own_output]}.keys()
-
-
-def test_a_group_gives_back_what_others_alone_see() -> None:
-    """The first group sees two of five tiles of keys; mistakes in the release of the others are found."""
-    made = Attending(own_output=True, groups=2, rows=140, diagonal=-44)
-    kernel = made.trace()
-    made.run(kernel).raise_if_any()
-    assert made.is_right()
-    skipping = {f"{verb} {n}" for verb in ("wait", "arrive") for n in (9, 10)}
-    wanted = {name for name in names(kernel) if name.partition(":")[0] in skipping and "after" not in name}
-    assert len(wanted) > 10
-    outcomes = {mutant.name: outcome(mutant, made.run, made.is_right) for mutant in mutants(kernel, wanted)}
-    assert {name for name, found in outcomes.items() if found == "survived"} == set()
-
+from .mutate import mutants, names, outcome
+from .test_hopper_attention_mutants import LAST_FENCE, OWN_ROWS
+from .test_hopper_mutants import WAITS_FOR_ALL
 
 NEXT_TILE = "barrier {}: removed"
 """barrier -> copy: what was read of the weights of one tile was read before the barrier of the next."""
@@ -191,6 +89,8 @@ SEVERAL = Problem((1, 1, 1), (230, 75), (16, 16), diagonal=-100)
 ALWAYS = {"mma_fence 2: removed": LAST_FENCE, "mma_wait 1: one fewer pending": WAITS_FOR_ALL}
 OWN = ALWAYS | {"role_barrier 0: removed": OWN_ROWS}
 
+THIS_PARITY = "the one tile without steps is the fourth, and waits for this parity"
+
 BY_GROUPS: dict[str, tuple[Schedule, Problem, int, dict[str, str]]] = {
     # One block has no steps; two groups see different numbers of tiles, and a ring comes round twice.
     "a tile for each block": (
@@ -254,9 +154,3 @@ def test_a_loop_by_warpgroups_needs_its_synchronisation(name: str) -> None:
     outcomes = {mutant.name: outcome(mutant, execute, is_right) for mutant in mutants(kernel, wanted)}
     survived = {mutant for mutant, found in outcomes.items() if found == "survived"}
     assert survived == set(harmless)
-
-
-def test_a_mutant_is_what_it_is_called() -> None:
-    """The kernel without a mistake has no findings."""
-    made = Attending(own_output=True)
-    assert outcome(Mutant("none", made.trace()), made.run, made.is_right) == "survived"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,12 @@ import pytest
 import tilewright as tw
 from tilewright.checking.references import ACTIVATIONS
 from tilewright.checking.references import chained as chained_exactly
-from tilewright.ops.attending import by_warpgroups
-from tilewright.ops.attending.choice import AttentionQuestion, chained
+from tilewright.ops.attending.choice import Answer, AttentionQuestion
 from tilewright.ops.attending.flow import gemm_chain as flow_of_chain
-from tilewright.ops.attending.tiles import ByActivation, for_warpgroups
 from tilewright.ops.gemm_chain import _seen, one_kernel_pays
 from tilewright.runtime.arrays import describe
-from tilewright.targets.target import CUDA, REFERENCE
+from tilewright.runtime.frameworks import Strided
+from tilewright.targets.target import CUDA
 
 from .attending import beyond
 
@@ -83,15 +83,18 @@ def test_random_data(case: Any, target: str) -> None:
 @pytest.mark.parametrize("order", ["row by row", "column by column"])
 @pytest.mark.parametrize("shape", [(200, 64, 152, 64), (70, 256, 104, 256), (70, 32, 136, 128)], ids=str)
 def test_warpgroups(shape: tuple[int, int, int, int], order: str) -> None:
-    """The kernel for Hopper on the reference: blocks that take tile after tile, with B as it comes."""
+    """The schedule of sm_90a for many rows, on the reference: blocks that take tile after tile."""
     chain = Chain(shape, tw.bf16, "relu")
-    machine = REFERENCE.architecture("numpy")
-    by_column = order == "row by row"  # B has a row for each column of the keys
-    rows = np.ascontiguousarray(chain.b.T)
-    tiles = for_warpgroups((shape[1], shape[3]), shape[0], machine, plain=False, keys_by_column=by_column)
-    kernel = by_warpgroups.gemm_chain.bind(between=ByActivation("relu"), tiles=tiles, blocks=2)
-    arrays = (x[None, None] for x in (chain.a, chain.b.T if by_column else rows, chain.c, chain.out))
-    assert kernel(*arrays, target="reference").target == "reference"
+    _, k, _, p = shape
+    b = chain.b.T if order == "row by row" else np.ascontiguousarray(chain.b.T)
+    many = [np.zeros((1, 1, 1, 20000, columns), chain.a.dtype) for columns in (k, p)]
+    arrays = chain.a[None, None, None], b[None, None], chain.c[None, None], chain.out[None, None, None]
+    kernel = flow_of_chain.bind(activation="relu")
+    known = kernel.schedule_for(many[0], *arrays[1:3], many[1], target="cuda", arch="sm_90a")
+    assert isinstance(known, tw.Schedule)
+    assert known.staging == "tma"
+    made = flow_of_chain.bind(activation="relu", schedule=replace(known, blocks=2))
+    assert made(*arrays, target="reference").target == "reference"
     chain.check(chain.out)
 
 
@@ -169,18 +172,14 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
         tw.gemm_chain(given.pop("a"), given.pop("b"), given.pop("c"), **given)
 
 
-@pytest.mark.parametrize(
-    ("arch", "name", "order"),
-    [("sm_90a", "by_warpgroups", "C"), ("sm_90a", "by_warpgroups", "F"), ("sm_80", "flow", "C")],
-)
-def test_text_compiles_without_spills(arch: str, name: str, order: Any) -> None:
-    a, b, c, d = (np.zeros(shape, np.float16) for shape in ((64, 128), (128, 64), (64, 128), (64, 128)))
+@pytest.mark.parametrize(("arch", "order"), [("sm_90a", "C"), ("sm_90a", "F"), ("sm_80", "C")])
+def test_text_compiles_without_spills(arch: str, order: Any) -> None:
+    a, b, c, d = (np.zeros(shape, np.float16) for shape in ((9000, 128), (128, 64), (64, 128), (9000, 128)))
     b = np.zeros(b.shape, b.dtype, order)
-    infos = {one: describe(array) for one, array in zip(("a", "b", "c", "out"), (a, b, c, d), strict=True)}
-    kernel = chained(AttentionQuestion(_seen(infos), CUDA.architecture(arch), 132), "relu").kernel
-    assert kernel.program.function.__module__.endswith(name)
-    arrays = [x[None, None] for x in (a, b.T, c, d)]
-    if name == "flow":
-        arrays[0], arrays[3] = arrays[0][None], arrays[3][None]
-    made = kernel.compile(*arrays, target="cuda", arch=arch)
+    given = dict(zip(("a", "b", "c", "out"), (a, b, c, d), strict=True))
+    answer = Answer(flow_of_chain.bind(activation="relu"))
+    views = answer.views(_seen({name: describe(array) for name, array in given.items()}))
+    arrays = [Strided(given[name], info) for name, info in views.items()]
+    made = answer.kernel.compile(*arrays, target="cuda", arch=arch)
     assert made.resources["spill_store_bytes"] == 0
+    assert ("wgmma" in made.source) == (arch == "sm_90a")

@@ -56,12 +56,9 @@ def attention(number: int, target: str) -> str:
     lse = np.full(out.shape[:-1], np.nan, np.float32)
     placed = [Placed(x, target) for x in (problem.q, problem.k, problem.v, out, lse)]
     held = [one.there for one in placed]
-    kernel = None
-    if target == REFERENCE.name and element != tw.f32 and depth % 8 == width % 8 == 0 < keys and how is None:
-        kernel = str(rng.choice(["warps", "warpgroups"]))
 
     def check() -> Any:
-        words: dict[str, Any] = {"out": held[3], "lse": held[4], "kernel": kernel, "target": target}
+        words: dict[str, Any] = {"out": held[3], "lse": held[4], "target": target}
         tw.attention(*held[:3], **problem.words, **words)
         return placed[3].fetched().copy(), placed[4].fetched().copy()
 

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ops.attending import by_warpgroups, flow
+from tilewright.ops.attending import flow
 from tilewright.ops.attending.softmax import BySoftmax
-from tilewright.ops.attending.tiles import for_warpgroups
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.binding import spec_of
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.schedule.folds.choice import reasons
 from tilewright.schedule.folds.form import fold_form_of
+from tilewright.schedule.folds.groups import ITEM
+from tilewright.schedule.folds.items import longest
 from tilewright.schedule.folds.masks import leaves_state, masks_of
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA, HIP
@@ -411,30 +412,24 @@ def test_gpus_compile_every_case_without_spills(target: str, arch: str) -> None:
         assert spilled <= 8, (name, used)
 
 
-@pytest.mark.parametrize(("columns", "causal"), [((64, 64), False), ((128, 128), True), ((256, 256), False)])
-def test_warpgroups_compute_as_the_explicit_kernel_does(columns: tuple[int, int], causal: bool) -> None:
-    """NVRTC serializes no multiply and spills nothing; the text has as many multiplies and exponentials."""
-    (d, e), m = columns, 256
-    q, k = (np.zeros((1, 2, 1, m, d), np.float16), np.zeros((1, 2, m, d), np.float16))
-    v, o = np.zeros((1, 2, m, e), np.float16), np.zeros((1, 2, 1, m, e), np.float16)
-    lse, between = np.zeros((1, 2, 1, m), np.float32), BySoftmax.of(d**-0.5)[0]
-    words = {"between": between, "with_lse": False}
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("columns", "rows"), [(64, 256), (64, 4096), (96, 4096), (128, 256), (192, 256), (256, 256)]
+)
+def test_no_multiply_of_attention_is_serialized(columns: int, rows: int, causal: bool) -> None:
+    """There are two products in the loop, one before it and one after it; nothing spills."""
+    q, k = np.zeros((1, 64, 1, rows, columns), np.float16), np.zeros((1, 64, rows, columns), np.float16)
+    words = {"between": BySoftmax.of(columns**-0.5)[0], "with_lse": False}
     made = flow.attention.bind(**words, scores=flow.Scores(causal)).compile(
-        q, k, v, o, lse, 0.1, 0, target="cuda", arch="sm_90a"
+        q, k, k, q, np.zeros((1, 64, 1, rows), np.float32), 0.1, 0, target="cuda", arch="sm_90a"
     )
     assert made.schedule is not None
     assert made.schedule.staging == "tma"
-    tiles = for_warpgroups(columns, m, CUDA.architecture("sm_90a"), plain=False)
-    assert tiles.keys == made.schedule.tile[1]
-    explicit = by_warpgroups.attention.bind(**words, causal=causal, tiles=tiles, blocks=132)
-    arrays = (q[:, :, 0], k, v, o[:, :, 0], lse[..., 0, :, None])
-    other = explicit.compile(*arrays, 0.1, 0, 2, target="cuda", arch="sm_90a")
-    for one in (made, other):
-        assert not one.resources.get("serialized_wgmma", 0)
-        assert not one.resources["spill_store_bytes"]
-    if columns != (256, 256):  # there the explicit kernel has a text for each group
-        for part in ("mma_commit();", "fast_exp2(", "mma_wait<1>();"):
-            assert made.source.count(part) == other.source.count(part)
+    assert made.schedule.blocks == 132
+    assert not made.resources.get("serialized_wgmma", 0)
+    assert not made.resources["spill_store_bytes"]
+    found = {part: made.source.count(part) for part in ("mma_commit();", "mma_wait<1>();")}
+    assert found == {"mma_commit();": 4, "mma_wait<1>();": 1}
 
 
 @pytest.mark.in_turns(4)
@@ -528,12 +523,50 @@ def test_what_is_proposed_for_warpgroups() -> None:
 
     assert fields(proposed(64, 4096, causal=False)) == ((192, 128, 64), 3, 160, 0, "overlapped")
     assert fields(proposed(64, 1024, causal=False)) == ((128, 128, 64), 2, 232, 0, "overlapped")
-    assert fields(proposed(64, 4096, causal=True)) == ((128, 128, 64), 2, 232, 32, "overlapped")
-    assert fields(proposed(128, 16384, causal=True)) == ((128, 128, 128), 2, 232, 4, "overlapped")
+    assert fields(proposed(64, 4096, causal=True)) == ((128, 128, 64), 2, 232, 16, "overlapped")
+    assert fields(proposed(128, 16384, causal=True)) == ((128, 128, 128), 2, 232, 2, "overlapped")
     assert fields(proposed(256, 4096, causal=False)) == ((128, 80, 256), 2, 232, 0, "staged")
     assert {proposed(columns, 2048, causal=True).blocks for columns in (64, 96, 256)} == {132}
-    # Half of the processors have a tile of 64 rows.
-    assert proposed(64, 1024, causal=False, batches=1, heads=8).staging == "tma"
+
+
+@pytest.mark.parametrize(("rows", "split"), [(4096, 1), (1024, "auto")])
+def test_few_tiles_of_warpgroups_are_faster_than_parts_by_warps(rows: int, split: int | str) -> None:
+    """If a quarter of the processors has a tile of 64 rows, warpgroups take whole loops."""
+    a, b = tw.like("bf16", (1, 1, 1, rows, 128)), tw.like("bf16", (1, 1, 1024, 128))
+    found = flow.gemm_chain.bind(activation=None).schedule_for(a, b, b, a, target="cuda", arch="sm_90a")
+    assert isinstance(found, Schedule)
+    assert (found.split_k, found.staging) == (split, "tma" if split == 1 else "cp_async")
+
+
+@pytest.mark.parametrize(("heads", "tiles", "width", "blocks"), [(7, 5, 3, 4), (4, 3, 4, 100), (5, 1, 2, 2)])
+def test_the_time_of_the_slowest_block_is_that_of_its_tiles(
+    heads: int, tiles: int, width: int, blocks: int
+) -> None:
+    """Tile by tile, in the order of the blocks: forwards and backwards, and each band the other way round."""
+    lengths = np.arange(1, tiles + 1) ** 2
+    load = [0.0] * blocks
+    for number, first in enumerate(range(0, heads, width)):
+        left = [lengths[t] for t in reversed(range(tiles)) for _ in range(first, min(first + width, heads))]
+        way = range(min(blocks, heads * tiles))
+        while left:
+            for block in reversed(way) if number % 2 else way:
+                load[block] += left.pop(0) if left else 0
+            number += 1
+    assert longest(lengths, heads, width, blocks) == max(load)
+
+
+@pytest.mark.parametrize("rows", [512, 1024, 2048, 4096, 8192])
+@pytest.mark.parametrize("columns", [64, 96, 128, 192, 256])
+def test_bands_are_even(columns: int, rows: int) -> None:
+    """With 64 heads on 132 processors no block takes much longer than the mean."""
+    arrays = [tw.like("f16", (4, 16, *shape)) for shape in ((1, rows, columns), *((rows, columns),) * 2)]
+    arrays += [arrays[0], tw.like("f32", (4, 16, 1, rows))]
+    words = {"between": BySoftmax.of(0.1)[0], "with_lse": False, "scores": flow.Scores(causal=True)}
+    found = flow.attention.bind(**words).schedule_for(*arrays, 0.1, 0, target="cuda", arch="sm_90a")
+    assert isinstance(found, Schedule)
+    lengths = -(-np.arange(128, rows + 1, 128) // found.tile[1]) + ITEM
+    width = -(-64 // -(-64 // found.group_n))
+    assert longest(lengths, 64, width, 132) < 1.08 * lengths.sum() * 64 / 132
 
 
 def test_the_checker_has_no_findings_and_finds_a_missing_barrier() -> None:

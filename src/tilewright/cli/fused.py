@@ -126,10 +126,6 @@ def attention(
         ),
     ] = None,
     target: TargetName = CPU.name,
-    kernel: Annotated[
-        str | None,
-        typer.Option(help="Which kernel: warps or warpgroups. Default: as tw.attention.", show_default=False),
-    ] = None,
     time: Annotated[bool, typer.Option(help="Compare its time with NumPy's (cuda: PyTorch's).")] = True,
     seed: Seed = 0,
 ) -> None:
@@ -156,7 +152,7 @@ def attention(
         )
         arrays = [device_put(x, target) for x in (q, k, v, np.full_like(q, np.nan))]
     say("operands", f"Q {by(q.shape)}, K and V {by(k.shape)}, {dtype}: random numbers")
-    words: dict[str, Any] = {"causal": causal, "diagonal": shift or 0, "kernel": kernel, "target": target}
+    words: dict[str, Any] = {"causal": causal, "diagonal": shift or 0, "target": target}
     call = functools.partial(attend, *arrays[:3], out=arrays[3], **words)
     (found,) = _first_results(call, arrays[3:], target)
     _verify(_attention_errors(q, k, v, found, shift), f"{found.size} elements")

@@ -52,7 +52,6 @@ def attention(
     lse: Any = None,
     return_lse: bool = False,
     out_dtype: DType | str | None = None,
-    kernel: str | None = None,
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
@@ -86,12 +85,8 @@ def attention(
         lse: f32 array (B, H, M) to write ``lse`` to, of any strides.  It is needed to combine results for
             separate parts of the keys.
         return_lse: whether to return ``lse`` too; it is a new array if ``lse`` is not given.
-        out_dtype: dtype of a new result: f16, bf16 or f32; default: that of ``q``. With another dtype, e.g.
-            f32 to combine results for parts of the keys, ``kernel`` is ``"warps"``.
-        kernel: ``"warpgroups"`` (an explicit kernel of TMA and wgmma, on Hopper) or ``"warps"`` (a dataflow
-            kernel under a chosen schedule); default: ``"warpgroups"`` if machine, dtype and strides
-            allow it, and there are tiles of queries for half of the processors.  With fewer, the keys of a
-            head have several blocks.
+        out_dtype: dtype of a new result: f16, bf16 or f32, e.g. f32 to combine results for parts of the keys;
+            default: that of ``q``.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
@@ -101,7 +96,7 @@ def attention(
 
     Raises:
         LaunchError: shapes or devices do not fit, ``out`` shares memory with an array that is read,
-            ``diagonal`` or ``window`` is given without ``causal``, or ``kernel`` cannot compute the call.
+            or ``diagonal`` or ``window`` is given without ``causal``.
         DTypeError: an unsupported dtype or mixture.
 
     Example:
@@ -121,12 +116,10 @@ def attention(
     arrays = (q, k, v, out, lse, bias)
 
     def first(located: Sequence[Located]) -> Done:
-        words = AttentionWords(
-            causal, diagonal, scale, return_lse, kernel, target, out_dtype, window, soft_cap
-        )
+        words = AttentionWords(causal, diagonal, scale, return_lse, target, out_dtype, window, soft_cap)
         return plan_attention(arrays, words, located).launch(stream)
 
-    words = (causal, diagonal, scale, return_lse, kernel, target, out_dtype, window, soft_cap)
+    words = (causal, diagonal, scale, return_lse, target, out_dtype, window, soft_cap)
     made = called(_PLANS, arrays, words, (), stream, first, _RESULTS)
     return made if return_lse else made[0]
 
@@ -179,7 +172,7 @@ def plan_attention(
         words.soft_cap,
         has_bias,
     )
-    answer = chosen(question, words.kernel)
+    answer = chosen(question)
     views = answer.views(seen)
     tensors = tuple(Strided(call.arrays.get(name, results[0]), info) for name, info in views.items())
     launch = Launch(answer.kernel, tensors, call.stand_ins(views), answer.numbers)

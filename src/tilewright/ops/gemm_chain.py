@@ -12,9 +12,9 @@ from tilewright.calls import launches
 from tilewright.dataflow.nodes import EXACT
 from tilewright.dtypes import DType, bf16, f16, f32, f64
 from tilewright.errors import DTypeError, LaunchError
-from tilewright.ops.attending.choice import AttentionQuestion, against_warpgroups, chained
-from tilewright.ops.attending.problem import in_four
-from tilewright.ops.attending.tiles import MOST_COLUMNS
+from tilewright.ops.attending import flow
+from tilewright.ops.attending.choice import Answer, AttentionQuestion, against_warpgroups
+from tilewright.ops.attending.problem import MOST_COLUMNS, in_four
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
 from tilewright.ops.matmul import plan_matmul
 from tilewright.ops.problem import check_broadcast
@@ -212,7 +212,7 @@ def plan_chain(given: Mapping[str, Any], words: ChainWords, located: Sequence[Lo
         return call.plan()
     question = AttentionQuestion(_seen(infos), *call.machine)
     if not against and words.fused is not False and (words.fused or one_kernel_pays(question)):
-        answer = chained(question, words.activation)
+        answer = Answer(flow.gemm_chain.bind(activation=words.activation))
         views = answer.views(question.infos)
         seen = tuple(Strided(call.arrays[name], info) for name, info in views.items())
         return call.plan(Launch(answer.kernel, seen, ARRAYS))

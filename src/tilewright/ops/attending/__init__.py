@@ -1,1 +1,1 @@
-"""Attention: its explicit kernels, and the choice among them."""
+"""Attention, and chains of two products: their dataflow kernels and the problems that these serve."""

@@ -9,13 +9,14 @@ from typing import NamedTuple, NoReturn
 
 from tilewright.dtypes import DType, bf16, f16, f32
 from tilewright.dtypes import dtype as dtype_named
-from tilewright.errors import DTypeError, LaunchError, close_to, shown
-from tilewright.ops.attending.choice import KERNELS
-from tilewright.ops.attending.tiles import MOST_COLUMNS
+from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.results import agreed
 from tilewright.runtime.arrays import ArrayInfo
 
 SUPPORTED = (f16, bf16, f32)
+
+MOST_COLUMNS = 256
+"""Most columns of queries, keys and values."""
 
 FEW_ROWS = 16
 """Rows of a head up to which heads that share keys are viewed as one: the rows of one MMA."""
@@ -38,7 +39,6 @@ class AttentionWords(NamedTuple):
     diagonal: int
     scale: float | None
     return_lse: bool
-    kernel: str | None
     target: str | None
     out_dtype: DType | str | None = None
     window: int | None = None
@@ -48,8 +48,8 @@ class AttentionWords(NamedTuple):
         """Refuse invalid arguments, before any array is read.
 
         Raises:
-            LaunchError: a diagonal or a window without a mask, a scale or a bound of scores that is out of
-                range, or an unknown kernel.
+            LaunchError: a diagonal or a window without a mask, or a scale or a bound of scores that is out of
+                range.
         """
         if self.diagonal and not self.causal:
             raise LaunchError(
@@ -70,11 +70,6 @@ class AttentionWords(NamedTuple):
         if self.scale is not None and not abs(self.scale) < MOST_SCALE:
             near = "None, which is 1 / sqrt(D)" if isnan(self.scale) else f"a number below {MOST_SCALE:g}"
             raise LaunchError(f"attention: scale={self.scale}; nearest legal choice: {near}")
-        if self.kernel is not None and self.kernel not in KERNELS:
-            raise LaunchError(
-                f"attention: kernel={shown(self.kernel)}; choose one of {', '.join(KERNELS)}"
-                f"{close_to(self.kernel, KERNELS)}"
-            )
 
 
 def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:

@@ -258,7 +258,7 @@ def proposals(
     """
     extents = form.extents(shapes)
     for bulk in groups.proposals(form, extents, arch, processors):
-        if next(in_parts(bulk, form, extents, arch, processors), None) is None:
+        if next(in_parts(bulk, form, extents, arch, processors // groups.SPEEDUP), None) is None:
             yield bulk  # enough tiles for the machine
     columns = 0 if form.e is None else min(extents[form.e], MOST_COVERED if form.covered else MOST_WIDTH)
     deep = 0 if form.depth is None else extents[form.depth]

@@ -16,6 +16,8 @@ from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from tilewright.arch import Arch
 from tilewright.dataflow.nodes import BATCH, ArrayPart, Map, Node, Span, Store, Sum, walk
 from tilewright.functions.table import CONVERSION
@@ -45,7 +47,7 @@ from tilewright.schedule.bulk_views import against_array, against_store
 from tilewright.schedule.facts import Reasons
 from tilewright.schedule.folds.block import FoldBlock, StepPlace
 from tilewright.schedule.folds.form import FoldForm, transposed
-from tilewright.schedule.folds.items import Items
+from tilewright.schedule.folds.items import Items, longest
 from tilewright.schedule.folds.masks import masks_of
 from tilewright.schedule.folds.values import TileValues
 from tilewright.schedule.form import array
@@ -59,6 +61,13 @@ WARPS, ROWS = 4, 64
 
 PANEL = 64
 """Columns of one bulk copy: rows of 128 bytes."""
+
+SPEEDUP = 2
+"""How many times as fast a tile is with warpgroups as with warps.
+
+Source: a chain of 4096 rows and 128 columns on an H200 (2026-11-28).  Warpgroups on half of the processors
+took 0.64 of the time of warps that had parts of the loop on all processors.
+"""
 
 FEW = 40
 """Registers of a thread of the warp that copies, at most."""
@@ -449,6 +458,15 @@ REGISTERS = {1: 232, 2: 232, 3: 160}
 OTHERS = 32
 """Registers of a thread for addresses and the state, if a step has no tiles but those of its products."""
 
+AS_EVEN = 1.02
+"""Tolerated increase of the time of the longest block for a narrower band, which is cached better."""
+
+MOST_DEALT = 1 << 16
+"""Tiles of rows beyond which every band is balanced, so that widths are not compared."""
+
+ITEM = 0.6
+"""Overhead of a tile of rows, in steps of the loop."""
+
 MOST_BAND = 64
 """Batch items of a band, at most: more have long and short tiles enough for all processors."""
 
@@ -501,7 +519,9 @@ def proposals(
         roles="cooperative",
         groups=groups,
         blocks=processors,
-        group_n=band(form, extents, arch) if processors and masks_of(form) else 0,
+        group_n=band(form, extents, arch, (ROWS * groups, run), processors)
+        if processors and masks_of(form)
+        else 0,
         registers=REGISTERS[groups],
         width=width,
         resident=True,
@@ -522,10 +542,18 @@ def _has_tiles(form: FoldForm) -> bool:
     return bool(masks_of(form)) or any(id(node) not in copied for node in found)
 
 
-def band(form: FoldForm, extents: Mapping[Span, int], arch: Arch) -> int:
+def band(form: FoldForm, extents: Mapping[Span, int], arch: Arch, tile: tuple[int, int], blocks: int) -> int:
     """Number of batch items of a band of tiles: a power of 2, so that few kernels serve growing arrays.
 
-    The operands that the loops of these items copy fit the cache.  Items that share them count once.
+    The operands that the loops of these items copy fit the cache.  Items that share them count once.  The
+    band is half as wide if that balances the blocks as well, for a mask along a diagonal.
+
+    Args:
+        form: the form.
+        extents: the extent of every span.
+        arch: the machine.
+        tile: rows of a tile, and elements of a step.
+        blocks: number of blocks that run at the same time.
     """
     assert form.depth is not None
     assert form.e is not None
@@ -534,9 +562,19 @@ def band(form: FoldForm, extents: Mapping[Span, int], arch: Arch) -> int:
     boards = arch.rates.boards if arch.rates else ()
     cache = CACHE_SHARE * (boards[0].l2_mbytes * 1e6 if boards else CACHE_BYTES)
     of_item = extents[form.n] * (extents[form.depth] + extents[form.e]) * form.element.bytes
-    shared = prod(extents[span] for span in form.batch if span not in part.at)
-    at_once = max(int(cache // max(of_item, 1)), 1) * max(shared, 1)
-    return min(1 << (at_once.bit_length() - 1), MOST_BAND)
+    shared = max(prod(extents[span] for span in form.batch if span not in part.at), 1)
+    at_once = max(int(cache // max(of_item, 1)), 1) * shared
+    items = max(prod(extents[span] for span in form.batch), 1)
+    ends = np.arange(1, -(-extents[form.m] // tile[0]) + 1) * tile[0]
+    most = min(at_once, MOST_BAND).bit_length() - 1
+    if items * ends.size > MOST_DEALT:
+        return 1 << most
+    lengths = -(-np.minimum(ends, extents[form.n]) // tile[1]) + ITEM
+    times = {}
+    for log2 in range(max(most - 1, 0), most + 1):
+        wide = -(-items // -(-items // (1 << log2)))  # bands of equal width
+        times[1 << log2] = longest(lengths, items, wide, blocks)
+    return min(width for width, time in times.items() if time <= AS_EVEN * min(times.values()))
 
 
 def shared_bytes(schedule: Schedule, by_row: Sequence[bool] = (False, False)) -> int:

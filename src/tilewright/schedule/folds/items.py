@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from tilewright.lang.control import let, var, when
 from tilewright.lang.control import range as traced_range
@@ -89,6 +93,27 @@ class Items:
             with when(within < beside * self.tiles):
                 tile = let(maximum(self.tiles - 1 - within // beside, 0))
                 yield let(minimum(first + within % beside, MOST)), tile
+
+
+def longest(lengths: npt.NDArray[Any], heads: int, band: int, blocks: int) -> float:
+    """Return the time of the slowest block, if tiles are taken in bands.
+
+    Args:
+        lengths: time of each tile of a head, in order.
+        heads: number of heads in all batches.
+        band: number of heads in a band; the order of tiles is that of `Items`.
+        blocks: number of blocks that run at the same time.
+    """
+    tiles = len(lengths)
+    drawing = max(min(heads * tiles, blocks), 1)
+    load = np.zeros(drawing)
+    for number, first in enumerate(range(0, heads, band)):
+        beside = min(heads - first, band)
+        within = np.arange(beside * tiles)
+        turn, drawn = within // drawing, within % drawing
+        block = np.where((number + turn) % 2, drawing - 1 - drawn, drawn)
+        np.add.at(load, block, lengths[tiles - 1 - within // beside])
+    return float(load.max())
 
 
 def _bounded(count: Index) -> Index:
