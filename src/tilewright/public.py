@@ -107,6 +107,7 @@ from tilewright.views.view import View
 if TYPE_CHECKING:
     from tilewright.inspect import draw
     from tilewright.ops.attention import attention
+    from tilewright.ops.attention_backward import attention_backward
     from tilewright.ops.col2im import col2im
     from tilewright.ops.complex_matmul import complex_matmul
     from tilewright.ops.einsum import einsum
@@ -163,6 +164,7 @@ __all__ = [
     "async_wait",
     "atoms",
     "attention",
+    "attention_backward",
     "await_",
     "barrier",
     "base_tile",
@@ -260,6 +262,7 @@ __all__ += exact_functions.__all__ + functions.__all__
 
 _LATE = {
     "attention": "tilewright.ops.attention",
+    "attention_backward": "tilewright.ops.attention_backward",
     "col2im": "tilewright.ops.col2im",
     "complex_matmul": "tilewright.ops.complex_matmul",
     "device_count": "tilewright.runtime.cuda",

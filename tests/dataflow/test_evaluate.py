@@ -421,6 +421,36 @@ def test_operand_views() -> None:
     close(found, 1 - 2 * (a * s.astype(float)) @ b.astype(float).T, 1e-12)
 
 
+@pytest.mark.parametrize("run", [None, 1, 3])
+def test_a_loop_with_turns(run: int | None) -> None:
+    """The loop goes on with its accumulators from turn to turn, in order; `positions` counts the turns."""
+
+    def turned(A, B, C, best):
+        for m, n in tw.tiles(C):
+            top, out = tw.full((m,), -float("inf"), tw.f32), tw.zeros((m, n), tw.f32)
+            for r, s, k in tw.steps(A.shape[:2] + A.shape[3:]):
+                a = A[r, s, m, k] * (1 + tw.positions(r).to(tw.f32))
+                out.assign(2 * out + a @ B[r, s, k, n])
+                top.assign(tw.maximum(top, a.max(axis=1)))
+            C[m, n], best[m] = out, top
+
+    a, b = normal(2, 3, 4, 6), normal(2, 3, 6, 5)
+    dims = {"A": "R S M K", "B": "R S K N", "C": "M N", "best": "M"}
+    flow = recorded(turned, dims, **{name: spec(tw.f32, len(shape.split())) for name, shape in dims.items()})
+    text = print_flow(flow)
+    assert "r = turn(" in text
+    assert "fold((r, s, k), " in text
+    assert print_flow(parse_flow(text)) == text
+    found = evaluate(flow, {"A": a, "B": b}, rounded=False, run=run)
+    scaled = a.astype(np.float64) * np.arange(1, 3).reshape(2, 1, 1, 1)
+    wanted, step = np.zeros((4, 5)), run or 6
+    for r, s, k in np.ndindex(2, 3, 6 // step):
+        part = slice(k * step, (k + 1) * step)
+        wanted = 2 * wanted + scaled[r, s, :, part] @ b[r, s, part].astype(np.float64)
+    close(found["C"], wanted, 1e-9)
+    close(found["best"], scaled.max(axis=(0, 1, 3)), 0)
+
+
 def attention(Q, K, V, O, scale):
     for m, e in tw.tiles(O):
         top = tw.full((m,), -float("inf"), tw.f32)

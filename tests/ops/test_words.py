@@ -151,6 +151,14 @@ CASES = {
         | {"bias": ROW.copy(), **TARGET},
         "attention",
     ),
+    "attention_backward": Case(
+        tw.attention_backward,
+        (SQUARE, SQUARE, SQUARE, SQUARE, ROW, SQUARE),
+        {"causal": True, "diagonal": 1, "scale": 0.5, "window": 5, "soft_cap": 3.0, "bias": ROW.copy()}
+        | {name: SQUARE.copy() for name in ("dq", "dk", "dv")}
+        | TARGET,
+        "attention_backward",
+    ),
 }
 
 
@@ -252,7 +260,7 @@ def test_a_repeated_call_gives_the_bits_of_the_planned_one(name: str) -> None:
         named = {**case.given, "target": "cpu", **more}
         names = [*named]
         arrays, rest = given[: len(case.arrays)], dict(zip(names, given[len(case.arrays) :], strict=True))
-        for written in ("out", "lse", "product"):
+        for written in ("out", "lse", "product", "dq", "dk", "dv"):
             if isinstance(rest.get(written), np.ndarray):
                 rest[written][...] = np.nan
         return case.call(*arrays, **rest)

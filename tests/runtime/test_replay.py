@@ -15,6 +15,7 @@ import pytest
 import tilewright as tw
 from tilewright.ops import (
     attention,
+    attention_backward,
     col2im,
     complex_matmul,
     einsum,
@@ -40,6 +41,7 @@ STREAM = 77
 LIBRARY = str(Path(tw.__file__).parent)
 OPERATIONS = (
     attention,
+    attention_backward,
     col2im,
     complex_matmul,
     einsum,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -208,8 +209,11 @@ class Evaluation:
     def __init__(self, given: FlowArguments, run: int | None) -> None:
         self.given = given
         self.run = run
-        self.batches = tuple(span for span in given.flow.tiles if span.kind == BATCH)
-        self.runs: dict[Span, tuple[int, int]] = {}  # the current step of each fold, and the current group
+        folds = {id(node.fold): node.fold for node in given.flow.walk() if isinstance(node, Folded)}
+        turns = tuple(span for fold in folds.values() for span in fold.turns)
+        self.batches = (*(span for span in given.flow.tiles if span.kind == BATCH), *turns)
+        # The current step and turn of each fold, and the current group.
+        self.runs: dict[Span, tuple[int, int]] = dict.fromkeys(turns, (0, 1))
         self.cells: dict[int, Array] = {}  # current values of cells
 
     def results(self, rounded: bool) -> dict[str, Array]:
@@ -409,13 +413,16 @@ class Evaluation:
         pairs = zip(fold.cells, starts, strict=True)
         now = [self.lifted(value, cell.start, len(cell.axes)) for cell, value in pairs]
         outer = self.cells
-        for start in range(0, extent, length):
+        turns = product(*(range(self.given.integer(span.extent)) for span in fold.turns))
+        for indices, start in product(turns, range(0, extent, length)):
+            self.runs |= {span: (at, at + 1) for span, at in zip(fold.turns, indices, strict=True)}
             self.runs[fold.span] = (start, min(start + length, extent))
             self.cells = outer | {id(cell): value for cell, value in zip(fold.cells, now, strict=True)}
             known = dict(self.cells)
             now = [self.value(step, known) for step in fold.steps]
         self.cells = outer
         self.runs.pop(fold.span, None)
+        self.runs |= dict.fromkeys(fold.turns, (0, 1))
         return now
 
     # ---------------------------------------------------------------- stores

@@ -21,6 +21,9 @@ from tilewright.views.view import View
 BATCH, TILE, STEPS = "batch", "tile", "steps"
 """Kinds of spans: one index per block, a dimension cut into tiles, or a dimension that a loop sums over."""
 
+TURN = "turn"
+"""How flows print a span of kind `BATCH` around a loop, whose indices the loop takes one after the other."""
+
 
 EXACT, TF32, SUMMED = "exact", "tf32", "f32"
 PRECISIONS = (EXACT, TF32, SUMMED)
@@ -303,11 +306,13 @@ class Fold:
         span: the span of the loop.
         cells: the carried values.
         steps: the next value of each cell.
+        turns: spans of kind `BATCH` around it: the loop runs once for each of their indices, in order.
     """
 
     span: Span
     cells: tuple[Cell, ...]
     steps: tuple[Node, ...]
+    turns: tuple[Span, ...] = ()
 
 
 @layouts.made(IN_FLOWS)

@@ -11,6 +11,7 @@ from tilewright.dataflow.nodes import (
     BATCH,
     STEPS,
     TILE,
+    TURN,
     ArrayPart,
     Axis,
     Cell,
@@ -134,7 +135,9 @@ class _FlowParser(TextReader):
             cells = tuple(self.value(pair.elts[0]) for pair in pairs if isinstance(pair, ast.Tuple))
             found = [pair.elts[1] for pair in pairs if isinstance(pair, ast.Tuple)]
             steps = tuple(self.node(one, cell.dtype) for one, cell in zip(found, cells, strict=True))
-            return Fold(self.value(span), cells, steps)
+            spans = self.value(span)
+            *turns, along = spans if isinstance(spans, tuple) else (spans,)
+            return Fold(along, cells, steps, tuple(turns))
         positional, named = self.arguments(call)
         made: Any
         match what:
@@ -153,10 +156,11 @@ class _FlowParser(TextReader):
                 source, shape, *transforms = positional
                 made = Operand(source.name, source.dtype, shape, tuple(transforms))
                 self.legal(made, view_misfit(source, made))
-            case _ if what in (BATCH, TILE, STEPS):
+            case _ if what in (BATCH, TILE, STEPS, TURN):
                 extent, *groups = positional
-                made = Span(name, extent, what, Groups(*groups) if groups else None)
-                self.tiles += [] if what == STEPS else [made]
+                kind = BATCH if what == TURN else what
+                made = Span(name, extent, kind, Groups(*groups) if groups else None)
+                self.tiles += [made] if what in (BATCH, TILE) else []
             case _:
                 raise ParseError(f"line {call.lineno}: unknown line {what!r}")
         return made

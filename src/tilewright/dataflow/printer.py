@@ -8,7 +8,9 @@ from typing import Any
 
 from tilewright.calls import layouts
 from tilewright.dataflow.nodes import (
+    BATCH,
     EXACT,
+    TURN,
     ArrayPart,
     Axis,
     Cell,
@@ -179,7 +181,8 @@ class _FlowPrinter:
             self.spans.add(span)
             self.taken.add(span.name)
             groups = f", {span.groups.index.name}, {span.groups.ends.name}" if span.groups else ""
-            yield f"{span.name} = {span.kind}({self.show(span.extent)}{groups})"
+            kind = span.kind if span in self.flow.tiles or span.kind != BATCH else TURN
+            yield f"{span.name} = {kind}({self.show(span.extent)}{groups})"
 
     def operand(self, operand: Operand) -> Iterator[str]:
         if operand not in self.operands:
@@ -207,7 +210,9 @@ class _FlowPrinter:
             name = self.folds[id(fold)] = self.unique("fold")
             pairs = zip(fold.cells, fold.steps, strict=True)
             shown = (f"({self.names[id(cell)]}, {self.argument(step, cell.dtype)})" for cell, step in pairs)
-            yield f"{name} = fold({', '.join([fold.span.name, *shown])})"
+            spans = [span.name for span in (*fold.turns, fold.span)]
+            over = f"({', '.join(spans)})" if fold.turns else fold.span.name
+            yield f"{name} = fold({', '.join([over, *shown])})"
 
     def note(self, value: Any) -> str:
         return f"  # {value.location.frame}" if self.locations and value.location is not None else ""
@@ -306,7 +311,7 @@ def _spans(node: Node) -> list[Span]:
         case Sum() | Position():
             found.append(node.span)
         case Folded():
-            found.append(node.fold.span)
+            found += (*node.fold.turns, node.fold.span)
     return [span for span in found if span is not None]
 
 

@@ -27,6 +27,7 @@ class Steps(SpanLoop):
     """A loop over one span whose body is being recorded, with its carried accumulators."""
 
     span: Span
+    turns: tuple[Span, ...] = ()
     carried: list[Carried]
 
 
@@ -157,7 +158,8 @@ def close(flow: Recorder, loop: Steps) -> None:
         one.acc.set_value(replace(node, variable=one.acc.variable) if is_new else node, (), [loop])
     if not folded:
         return
-    fold = Fold(loop.span, tuple(one.cell for one in folded), tuple(one.step for one in folded))
+    cells, steps = (one.cell for one in folded), (one.step for one in folded)
+    fold = Fold(loop.span, tuple(cells), tuple(steps), loop.turns)
     for index, one in enumerate(folded):
         name, cell, step = one.acc.variable, one.cell, one.step
         if cell.axes != step.axes and any(node is cell for node in _reached(step)):
@@ -176,6 +178,8 @@ def _folded(loop: Steps) -> list[Carried]:
 
     The others add products in each step, and these products depend on no carried value.
     """
+    if loop.turns:
+        return loop.carried
     span = loop.span
     cells = {id(one.cell) for one in loop.carried}
     sums = [one for one in loop.carried if _increments(one, span) is not None]

@@ -131,11 +131,13 @@ def _check_groups(groups: Any, extents: tuple[Int, ...], batch: int | None) -> N
 
 
 @verb
-def steps(extent: Index) -> Any:
+def steps(extent: Index | Sequence[Index]) -> Any:
     """``for k in tw.steps(K):`` iterates over a summed dimension, in steps of any length.
 
     Args:
-        extent: extent of the dimension.
+        extent: extent of the dimension.  With several extents, as in ``for r, k in tw.steps((R, K))``, all
+            but the last are single indices.  The loop over ``k`` runs once for each of them, in order, and
+            goes on with the same accumulators, which need their axes (`zeros`).
 
     Raises:
         TraceError: the call is not in a ``for`` statement inside a loop over `tiles`.
@@ -158,8 +160,11 @@ def steps(extent: Index) -> Any:
         [[16.0, 16.0], [16.0, 16.0]]
     """
     _flow("tw.steps")
-    extent_ = unwrap(extent)
-    loop = _StepsLoop(f"tw.steps({extent_})", here(), extent_)
+    extents = tuple(unwrap(one) for one in as_tuple(extent))
+    if not extents:
+        raise TraceError("tw.steps of no extent; nearest legal choice: tw.steps(1)", here())
+    text = ", ".join(map(str, extents))
+    loop = _StepsLoop(f"tw.steps({text})" if len(extents) == 1 else f"tw.steps(({text}))", here(), extents)
     return LoopStatement(lambda: loop)
 
 
@@ -358,17 +363,20 @@ class _TilesLoop(_SpanLoop):
 class _StepsLoop(_SpanLoop, Steps):
     """A loop along a dimension that is summed."""
 
-    def __init__(self, text: str, location: Location, extent: Int) -> None:
+    def __init__(self, text: str, location: Location, extents: tuple[Int, ...]) -> None:
         super().__init__(text, location)
         self.carried = []
-        self.extent = extent
+        self.extents = extents
 
     def spans(self, targets: list[str]) -> Any:
-        """Return the span of the loop."""
-        [name] = _names(targets, 1)
-        self.span = Span(current().name(name), self.extent, STEPS)
+        """Return the span of the loop, after those of its turns."""
+        *names, last = map(current().name, _names(targets, len(self.extents)))
+        *turns, extent = self.extents
+        self.turns = tuple(Span(name, one, BATCH) for name, one in zip(names, turns, strict=True))
+        self.span = Span(last, extent, STEPS)
         _flow("tw.steps").loops.append(self)
-        return SpanIndex(self.span, self)
+        made = tuple(SpanIndex(span, self) for span in (*self.turns, self.span))
+        return made if turns else made[0]
 
     def finish(self) -> None:
         """Give each carried accumulator its value after the loop."""

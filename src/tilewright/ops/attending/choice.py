@@ -88,7 +88,7 @@ class Answer:
         """
         names = list(infos)
         made = {
-            name: infos[name] if name in names[1:3] else _by_head_of_keys(info, infos[names[1]])
+            name: infos[name] if name in names[1:3] else by_head_of_keys(info, infos[names[1]])
             for name, info in infos.items()
         }
         for name in names[4:5]:  # logarithms have no columns
@@ -96,8 +96,13 @@ class Answer:
         return made
 
 
-def _by_head_of_keys(info: ArrayInfo, keys: ArrayInfo) -> ArrayInfo:
-    """View an array (B, H, M, D) as (B, G, H / G, M, D)."""
+def by_head_of_keys(info: ArrayInfo, keys: ArrayInfo) -> ArrayInfo:
+    """View an array (B, H, M, ...) as (B, G, H / G, M, ...).
+
+    Args:
+        info: the array.
+        keys: the keys, with G heads.
+    """
     (b, heads, *rest), (step_b, step, *steps), groups = info.shape, info.strides, keys.shape[1]
     ratio = heads // groups
     return replace(info, shape=(b, groups, ratio, *rest), strides=(step_b, step * ratio, step, *steps))

@@ -1,8 +1,9 @@
-"""Attention and chains as dataflow kernels: loops over keys. The loop of attention carries a state.
+"""Attention, its gradients, and chains as dataflow kernels: loops over keys, or over queries.
 
 `definition` is the shortest form, with which tests compare all kernels.  `attention` is the form that is
 launched: its exponentials are powers of two, and its state never is infinite; see
-`tilewright.ops.attending.softmax`, whose formulas it has.
+`tilewright.ops.attending.softmax`, whose formulas it has.  The gradients are two loops, each of which
+computes the weights again: `gradient_of_queries` over keys, `gradients_of_keys` over queries.
 """
 
 from __future__ import annotations
@@ -115,8 +116,7 @@ def _attend(
     between: BySoftmax,
     with_lse: bool,
 ) -> None:
-    (Q, K, V, O, L), (causal, window, soft_cap, scale) = arrays, scores
-    factor, power = between.factor, between.power
+    (Q, K, V, O, L), factor, power = arrays, between.factor, between.power
     exponent = maximum(exponent, NEVER_0)  # it is positive: a hidden score weighs 0
     for b, g, r, m, e in tiles(O):
         top, base = full((m,), LOWEST, f32), full((m,), LOWEST * power, f32)
@@ -125,19 +125,8 @@ def _attend(
             s = zeros(dtype=f32)
             for d in steps(Q.shape[4]):
                 s += Q[b, g, r, m, d] @ K[b, g, n, d].T
-            if soft_cap is not None:
-                s = soft_cap[1] * tanh(s * soft_cap[0])
-            if scale is not None:
-                s = s * scale
-            if bias is not None:
-                s = s + bias[b, g, r, m, n].to(f32)
-            if factor != 1:
-                s = s * factor
-            if causal:
-                last = positions(m)[:, None] + diagonal
-                seen = positions(n) <= last
-                seen = seen if window is None else seen & (positions(n) >= last - (window - 1))
-                s = where(seen, s, -math.inf)
+            added = None if bias is None else bias[b, g, r, m, n].to(f32)
+            s, _ = _scores(s, added, positions(m)[:, None] + diagonal, positions(n), scores, factor)
             new = maximum(top, s.max(axis=1))
             if power:
                 steep = where(absolute(new * exponent) < STEEP, exponent, power)
@@ -154,6 +143,138 @@ def _attend(
             L[b, g, r, m] = (log2(total) + top * exponent) * math.log(2)
         elif with_lse:  # the product of the largest score and the exponent may overflow
             L[b, g, r, m] = fma(top, exponent * math.log(2), log2(total) * math.log(2))
+
+
+def _scores(s: Any, bias: Any, last: Any, at: Any, scores: Scores, factor: float) -> tuple[Any, Any]:
+    """Return scores of products ``s``, -inf where a key is hidden, and the tanh of their bound, or None.
+
+    Args:
+        s: products of queries and keys.
+        bias: is added; None: nothing.
+        last: the last key that each query sees behind a mask.
+        at: the key of each score.
+        scores: how scores are computed.
+        factor: multiplies scores last.
+    """
+    bent = None
+    if scores.soft_cap is not None:
+        bent = tanh(s * scores.soft_cap[0])
+        s = scores.soft_cap[1] * bent
+    if scores.scale is not None:
+        s = s * scores.scale
+    if bias is not None:
+        s = s + bias
+    if factor != 1:
+        s = s * factor
+    if scores.causal:
+        seen = at <= last
+        seen = seen if scores.window is None else seen & (at >= last - (scores.window - 1))
+        s = where(seen, s, -math.inf)
+    return s, bent
+
+
+# ---------------------------------------------------------------- gradients
+
+WEIGHED: dict[str, Any] = {
+    "Q": "B G R M D",
+    "K": "B G N D",
+    "V": "B G N E",
+    "dO": "B G R M E",
+    "shift": "B G R M",
+    "delta": "B G R M",
+    "bias": "B G R M N",
+}
+"""Arrays that both gradients read: `prepare` writes ``shift`` and ``delta``."""
+
+STEPPED: dict[str, Any] = {"exponent": f32, "step": f32, "diagonal": int}
+"""Their numbers: `BySoftmax.of`'s exponent, the derivative of a score by a product, the mask's diagonal."""
+
+
+@kernel(dO="B H M E", O="B H M E", L="B H M", shift="B H M", delta="B H M")
+def prepare(dO: Any, O: Any, L: Any, shift: Any, delta: Any) -> None:
+    """``delta = sum_e dO O``; shift is L as an exponent of two, and inf in rows that see no key."""
+    for b, h, m in tiles(delta, batch=2):
+        total = zeros((m,), f32)
+        for e in steps(O.shape[3]):
+            total.assign(total + (dO[b, h, m, e].to(f32) * O[b, h, m, e].to(f32)).sum(axis=1))
+        delta[b, h, m] = total
+        shift[b, h, m] = where(L[b, h, m] == -math.inf, math.inf, L[b, h, m] * math.log2(math.e))
+
+
+@kernel(**WEIGHED, dQ="B G R M D", **STEPPED)
+def gradient_of_queries(
+    Q: Any,
+    K: Any,
+    V: Any,
+    dO: Any,
+    shift: Any,
+    delta: Any,
+    bias: Any,
+    dQ: Any,
+    exponent: Any,
+    step: Any,
+    diagonal: Any,
+    *,
+    scores: Scores,
+    factor: float,
+    has_bias: bool,
+) -> None:
+    """``dQ = step dS K`` with ``dS = P (dO Vᵀ - delta)``, the gradient of products of queries and keys."""
+    exponent = maximum(exponent, NEVER_0)  # it is positive: a hidden score weighs 0
+    for b, g, r, m, d in tiles(dQ):
+        dq = zeros((m, d), f32)
+        for n in steps(K.shape[2]):
+            s, dp = zeros(dtype=f32), zeros(dtype=f32)
+            for c in steps(Q.shape[4]):
+                s += Q[b, g, r, m, c] @ K[b, g, n, c].T
+            for e in steps(V.shape[3]):
+                dp += dO[b, g, r, m, e] @ V[b, g, n, e].T
+            added = bias[b, g, r, m, n].to(f32) if has_bias else None
+            s, bent = _scores(s, added, positions(m)[:, None] + diagonal, positions(n), scores, factor)
+            p = exp2(fma(s, exponent, -shift[b, g, r, m][:, None]))
+            ds = p * (dp - delta[b, g, r, m][:, None])
+            ds = ds if bent is None else ds * fma(-bent, bent, 1.0)
+            dq.assign(dq + ds.to(K.dtype) @ K[b, g, n, d])
+        dQ[b, g, r, m, d] = dq * step
+
+
+@kernel(**WEIGHED, dK="B G N D", dV="B G N E", **STEPPED)
+def gradients_of_keys(
+    Q: Any,
+    K: Any,
+    V: Any,
+    dO: Any,
+    shift: Any,
+    delta: Any,
+    bias: Any,
+    dK: Any,
+    dV: Any,
+    exponent: Any,
+    step: Any,
+    diagonal: Any,
+    *,
+    scores: Scores,
+    factor: float,
+    has_bias: bool,
+) -> None:
+    """``dK = step dSᵀ Q`` and ``dV = Pᵀ dO``, sums over all heads of queries that share a head of keys."""
+    exponent = maximum(exponent, NEVER_0)
+    for b, g, n, d, e in tiles((*dK.shape, dV.shape[3]), batch=2):
+        dk, dv = zeros((n, d), f32), zeros((n, e), f32)
+        for r, m in steps(Q.shape[2:4]):
+            s, dp = zeros(dtype=f32), zeros(dtype=f32)
+            for c in steps(Q.shape[4]):
+                s += K[b, g, n, c] @ Q[b, g, r, m, c].T
+            for c in steps(V.shape[3]):
+                dp += V[b, g, n, c] @ dO[b, g, r, m, c].T
+            added = bias[b, g, r, m, n].T.to(f32) if has_bias else None
+            s, bent = _scores(s, added, positions(m) + diagonal, positions(n)[:, None], scores, factor)
+            p = exp2(fma(s, exponent, -shift[b, g, r, m]))
+            ds = p * (dp - delta[b, g, r, m])
+            ds = ds if bent is None else ds * fma(-bent, bent, 1.0)
+            dv.assign(dv + p.to(dO.dtype) @ dO[b, g, r, m, e])
+            dk.assign(dk + ds.to(Q.dtype) @ Q[b, g, r, m, d])
+        dK[b, g, n, d], dV[b, g, n, e] = dk * step, dv
 
 
 @kernel(A="B G R M K", B="B G N K", C="B G N P", D="B G R M P")

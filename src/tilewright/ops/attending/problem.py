@@ -38,11 +38,12 @@ class AttentionWords(NamedTuple):
     causal: bool
     diagonal: int
     scale: float | None
-    return_lse: bool
-    target: str | None
+    return_lse: bool = False
+    target: str | None = None
     out_dtype: DType | str | None = None
     window: int | None = None
     soft_cap: float | None = None
+    op: str = "attention"
 
     def check(self) -> None:
         """Refuse invalid arguments, before any array is read.
@@ -53,23 +54,23 @@ class AttentionWords(NamedTuple):
         """
         if self.diagonal and not self.causal:
             raise LaunchError(
-                f"attention: diagonal={self.diagonal} moves the causal mask, and causal is False; nearest "
+                f"{self.op}: diagonal={self.diagonal} moves the causal mask, and causal is False; nearest "
                 "legal choice: causal=True"
             )
         if self.window is not None and not self.causal:
             raise LaunchError(
-                f"attention: window={self.window} counts keys up to the diagonal, and causal is False; "
+                f"{self.op}: window={self.window} counts keys up to the diagonal, and causal is False; "
                 "nearest legal choice: causal=True"
             )
         if self.window is not None and self.window < 1:
-            raise LaunchError(f"attention: window={self.window}; nearest legal choice: 1, a key for each row")
+            raise LaunchError(f"{self.op}: window={self.window}; nearest legal choice: 1, a key for each row")
         if self.soft_cap is not None and not LEAST_CAP <= self.soft_cap <= 1 / LEAST_CAP:
             limit = min(max(self.soft_cap, LEAST_CAP), 1 / LEAST_CAP) if self.soft_cap > 0 else 1.0
             near = f"{limit:g}, or None"
-            raise LaunchError(f"attention: soft_cap={self.soft_cap}; nearest legal choice: {near}")
+            raise LaunchError(f"{self.op}: soft_cap={self.soft_cap}; nearest legal choice: {near}")
         if self.scale is not None and not abs(self.scale) < MOST_SCALE:
             near = "None, which is 1 / sqrt(D)" if isnan(self.scale) else f"a number below {MOST_SCALE:g}"
-            raise LaunchError(f"attention: scale={self.scale}; nearest legal choice: {near}")
+            raise LaunchError(f"{self.op}: scale={self.scale}; nearest legal choice: {near}")
 
 
 def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
@@ -126,6 +127,32 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
                 f"attention: bias is {infos['bias'].dtype}; nearest legal choice: one of {known}"
             )
     return shape
+
+
+def check_gradients(infos: Mapping[str, ArrayInfo], results: Mapping[str, str]) -> None:
+    """Check that the arrays of a backward pass fit each other.
+
+    Args:
+        infos: the arrays of the call.
+        results: the name of each gradient, and that of the array whose gradient it is.
+
+    Raises:
+        LaunchError: shapes do not fit.
+        DTypeError: an unsupported dtype or mixture.
+    """
+    op, shape = "attention_backward", result_shape(infos)
+    if infos["dout"].shape != shape:
+        _refuse(infos, f"dout with shape {shape}, as out has")
+    if infos["dout"].dtype != infos["q"].dtype:
+        both = f"dout is {infos['dout'].dtype} and q is {infos['q'].dtype}"
+        raise DTypeError(f"{op}: {both}; nearest legal choice: one dtype")
+    for name, of in results.items():
+        if name in infos and infos[name].shape != infos[of].shape:
+            _refuse(infos, f"{name} with shape {infos[of].shape}, as {of} has")
+    for name in ("out", *results):
+        if name in infos and infos[name].dtype not in SUPPORTED:
+            known = ", ".join(map(str, SUPPORTED))
+            raise DTypeError(f"{op}: {name} is {infos[name].dtype}; nearest legal choice: one of {known}")
 
 
 def broadcast(info: ArrayInfo, shape: tuple[int, ...]) -> ArrayInfo:

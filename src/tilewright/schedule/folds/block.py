@@ -7,6 +7,7 @@ all schedules.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import gcd, prod
@@ -97,7 +98,7 @@ class HeldOperand:
     def bring(self, place: StepPlace) -> None:
         """Copy the tile of a step to shared memory; decode it on the way if it is computed from an array."""
         block = self.block
-        is_inner = self.along == block.form.depth and not block.schedule.resident
+        is_inner = self.along in block.form.depths and not block.schedule.resident
         target = self.stage(place.inner if is_inner else place.step)
         if self.is_plain:
             assert isinstance(self.node, ArrayPart)
@@ -135,6 +136,16 @@ class StepPlace:
 
     def __init__(self, block: FoldBlock, step: Index = 0, inner: Index = 0) -> None:
         self.block, self.step, self.inner = block, step, inner
+        self.found: dict[Span, Index] = {}
+        """Index of the step along the loop's span, and of its turns, if the loop has turns."""
+
+        if block.loop_turns:
+            first, each = block.of_turn
+            self.found[block.form.n] = let(first + step % each)
+            rest: Index = let(step // each)
+            for span, count in block.loop_turns[:0:-1]:
+                self.found[span], rest = let(rest % count), let(rest // count)
+            self.found[block.loop_turns[0][0]] = rest
 
     def array(self, operand: Operand) -> Tensor:
         """An array of the kernel, or the view of it that an operand names."""
@@ -155,9 +166,11 @@ class StepPlace:
     def at(self, span: Span) -> Index:
         """Index of the tile along a span; of a batch, the index of its item."""
         form = self.block.form
+        if span in self.found:
+            return self.found[span]
         if span == form.n:
             return self.step
-        return self.inner if span == form.depth else self.block.at[span]
+        return self.inner if span in form.depths else self.block.at[span]
 
     def spread(self, axes: tuple[Axis, ...]) -> Distribution:
         """The map of a value with these axes to threads: that of the sums with the same columns."""
@@ -219,6 +232,12 @@ class FoldBlock:
     scratch: Tensor | None = None
     """Shared memory through which left operands pass between threads; None: they stay where they are."""
 
+    loop_turns: Sequence[tuple[Span, Index]] = ()
+    """The spans of the loop's turns, with their extents, if its steps are numbered."""
+
+    of_turn: tuple[Index, Index] = (0, 1)
+    """The first step of each turn, and the number of its steps, at least 1."""
+
     def __init__(self, form: FoldForm, schedule: Schedule, arguments: dict[str, Any]) -> None:
         self.form, self.schedule, self.arguments = form, schedule, arguments
         current().guards.extend(form.flow.requirements)
@@ -227,14 +246,11 @@ class FoldBlock:
                 begin_early()
         rows, run, depth = schedule.tile
         self.lengths: dict[Span, int] = {form.m: rows, form.n: run}
-        if form.e is not None:
-            self.lengths[form.e] = schedule.width
-        if form.depth is not None:
-            self.lengths[form.depth] = depth
+        self.lengths |= dict.fromkeys(form.columns, schedule.width) | dict.fromkeys(form.depths, depth)
         self.threads = schedule.warps[0] * schedule.atom.lanes
         self.tiled = {form.n: self.multiply(run)}
-        if form.e is not None:
-            self.tiled[form.e] = self.multiply(schedule.width)
+        if form.columns:
+            self.tiled |= dict.fromkeys(form.columns, self.multiply(schedule.width))
         self.place = StepPlace(self)
         nodes = {id(one): one for one in (*form.flow.walk(), *form.inside())}.values()
         uses = Counter(id(argument) for one in nodes for argument in one.arguments)
@@ -249,12 +265,11 @@ class FoldBlock:
         """The masks whose hidden steps are skipped."""
         with made_by("blocks"):
             self.at = self._number()
-        covered = ((form.depth, schedule.resident, "tile"), (form.e, form.covered, "width"))
-        for span, is_covered, field in covered:
-            if span is not None and is_covered:
-                most = self.lengths[span]
-                text = f"{span.name} must be at most {most}: one tile of the schedule covers it ({field})"
-                require(self.place.integer(span.extent) <= most, text)
+        covered = ((form.depths, schedule.resident, "tile"), (form.columns, form.covered, "width"))
+        for span, field in ((one, field) for spans, is_so, field in covered if is_so for one in spans):
+            most = self.lengths[span]
+            text = f"{span.name} must be at most {most}: one tile of the schedule covers it ({field})"
+            require(self.place.integer(span.extent) <= most, text)
 
     def length(self, span: Span) -> int:
         """Extent of a tile along a span; 1 along a batch."""
@@ -271,11 +286,14 @@ class FoldBlock:
         """Return the index of the block's tile along each span of the result."""
         form = self.form
         counts = [(span, self.place.integer(span.extent)) for span in form.batch]
-        counts += [
-            (span, ceil_div(self.place.integer(span.extent), self.lengths[span]))
-            for span in (form.e, form.m)
-            if span is not None
-        ]
+        tiles_of = {
+            span: ceil_div(self.place.integer(span.extent), self.lengths[span])
+            for span in (*form.columns, form.m)
+        }
+        if form.columns:  # a block has the same columns of all results
+            across = [tiles_of[span] for span in form.columns]
+            counts.append((form.columns[0], functools.reduce(maximum, across)))
+        counts.append((form.m, tiles_of[form.m]))
         self.tiles: Index = prod((count for _, count in counts), start=1)
         self.parts = self._parts()
         rest: Index = block_index(self.tiles * self.parts)
@@ -287,6 +305,8 @@ class FoldBlock:
         found: dict[Span, Index] = {}
         for span, count in reversed(counts):
             found[span], rest = let(rest % count), let(rest // count)
+        if form.columns:
+            found |= dict.fromkeys(form.columns, found[form.columns[0]])
         if any(not one.rises for mask in self.hiding for one in mask.comparisons):
             tiles = counts[-1][1]  # the last rows have the most steps, and begin first
             found[form.m] = let(tiles - 1 - found[form.m])
@@ -298,6 +318,7 @@ class FoldBlock:
         if not schedule.is_split:
             return 1
         steps = ceil_div(self.place.integer(self.form.n.extent), self.length(self.form.n))
+        steps = prod((self.place.integer(one.extent) for one in self.form.fold.turns), start=steps)
         split = schedule.split_k
         wanted = parts_of_k(self.tiles, steps, schedule.blocks) if isinstance(split, str) else split
         parts = derived(maximum(minimum(wanted, minimum(steps, MOST_SPLITS)), 1))
@@ -308,7 +329,7 @@ class FoldBlock:
     @property
     def mixing(self) -> TiledMma:
         """The multiplication of products along the loop's span."""
-        assert self.form.e is not None, "these products have columns of the result"
+        assert self.form.e is not None, "these products have columns of a result"
         return self.tiled[self.form.e]
 
     def mix(self, node: Sum, values: TileValues, step: Index, total: Fragment) -> None:
@@ -329,23 +350,27 @@ class FoldBlock:
 
     def score(self, known: dict[int, Any], step: Index) -> None:
         """Compute the products inside of a step."""
-        totals = [tw.accumulator(self.tiled[self.form.n], name="scores") for _ in self.form.scores]
+        for span in self.form.depths:
+            scores = [one for one in self.form.scores if one.span == span]
+            totals = [tw.accumulator(self.tiled[self.form.n], name="scores") for _ in scores]
 
-        def multiply(inner: LoopStep) -> None:
-            for node, total in zip(self.form.scores, totals, strict=True):
-                stage = step if self.schedule.resident else inner.index
-                with made_by("atom", node):
-                    a, b = (self.held[id(one)] for one in (node.a, node.b))
-                    tw.mma(a.multiplied(stage), b.multiplied(stage), total)
+            def multiply(
+                inner: LoopStep, pairs: Sequence[tuple[Sum, Fragment]] = (*zip(scores, totals, strict=True),)
+            ) -> None:
+                for node, total in pairs:
+                    stage = step if self.schedule.resident else inner.index
+                    with made_by("atom", node):
+                        a, b = (self.held[id(one)] for one in (node.a, node.b))
+                        tw.mma(a.multiplied(stage), b.multiplied(stage), total)
 
-        if self.schedule.resident:
-            multiply(LoopStep(0, 0, 0, 0))
-        elif self.form.depth is not None:
-            extent = self.place.integer(self.form.depth.extent)
-            loads = [self.held[id(one)] for node in self.form.scores for one in (node.a, node.b)]
-            verbs = self.verbs(loads, lambda at: StepPlace(self, step, at), [Verb("multiply", 0, multiply)])
-            main_loop(verbs, let(ceil_div(extent, self.length(self.form.depth))))
-        known.update((id(node), total) for node, total in zip(self.form.scores, totals, strict=True))
+            if self.schedule.resident:
+                multiply(LoopStep(0, 0, 0, 0))
+            else:
+                loads = [self.held[id(one)] for node in scores for one in (node.a, node.b)]
+                does = [Verb("multiply", 0, multiply)]
+                verbs = self.verbs(loads, lambda at: StepPlace(self, step, at), does)
+                main_loop(verbs, let(ceil_div(self.place.integer(span.extent), self.length(span))))
+            known.update((id(node), total) for node, total in zip(scores, totals, strict=True))
 
     # ------------------------------------------------------------ the loop
 
@@ -457,7 +482,8 @@ class FoldBlock:
     def steps(self) -> tuple[Index, Index]:
         """The first of the block's steps, and their number.
 
-        Masks may leave out the first and the last steps of all parts.  Parts differ by a step at most.
+        Masks may leave out the first and the last steps of all parts.  Parts differ by a step at most.  If
+        the loop has turns, the steps of all turns that are not left out are numbered.
         """
         form, place = self.form, self.place
         first: Index = 0
@@ -473,6 +499,10 @@ class FoldBlock:
         count: Index = let(ceil_div(end, run))
         if isinstance(begin, Scalar):
             count = let(maximum(count - begin, 0))
+        if form.fold.turns:
+            self.loop_turns = [(span, place.integer(span.extent)) for span in form.fold.turns]
+            self.of_turn = begin, let(maximum(count, 1))
+            begin, count = 0, let(prod((extent for _, extent in self.loop_turns), start=count))
         if not self.schedule.is_split:
             return begin, count
         part = self.segment.part
@@ -493,14 +523,14 @@ class FoldBlock:
         """Store a result from registers; results of rows alone in the first tile of columns."""
         form = self.form
         spans = [span for span in store.at if span.kind != BATCH]
-        axes = tuple(span for span in (form.m, form.e, form.n) if span in spans)
+        axes = tuple(span for span in (form.m, *form.columns, form.n) if span in spans)
         with made_by("epilogue", store):
             made = values.repeated(values.value(store.value), axes, store.value.dtype)
             target = tile_of(values.place, store.operand, store.at, axes)
-            if form.e is None or form.e in spans:
+            if not form.columns or any(span in form.columns for span in spans):
                 tw.copy(made, target)
                 return
-            with when(self.at[form.e] == 0):
+            with when(self.at[form.columns[0]] == 0):
                 tw.copy(made, target)
 
     def verbs(self, loads: list[HeldOperand], place: Any, does: list[Verb]) -> list[Verb]:

@@ -41,6 +41,9 @@ MOST_WIDTH = 256
 MOST_COVERED = 1024
 """Columns of the result in one tile if they are reduced."""
 
+MORE_SCORES = 64
+"""Columns of results that take as many registers as one more tile of scores, with the numbers of its rows."""
+
 STAGES = (3, 2)
 """Stages of a ring, the best first."""
 
@@ -85,6 +88,13 @@ def check(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], a
 
 
 def _reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], arch: Arch) -> Reasons:
+    if schedule.by_bulk and (len(form.columns) > 1 or form.fold.turns):
+        names = " and ".join(span.name for span in (*form.fold.turns, form.n))
+        columns = " and ".join(span.name for span in form.columns)
+        what = f"the loop runs over {names}" if form.fold.turns else f"results have the columns {columns}"
+        text = f"staging={schedule.spelled('staging')}; {what}"
+        yield "staging", text, 'staging="cp_async"', form.fold.steps[0]
+        return
     if schedule.by_bulk:
         yield from groups.reasons(schedule, form, specs, arch)
         return
@@ -201,9 +211,9 @@ def _tile(schedule: Schedule, form: FoldForm) -> Reasons:
         near = tuple(max(-(-s // unit), 1) * unit for s, unit in zip(schedule.tile, units, strict=True))
         text = f"{schedule.tile} is no multiple of {units}, one {schedule.atom} for each of {down} warps"
         yield "tile", text, f"tile={near}", step
-    if form.e is None and schedule.width:
+    if not form.columns and schedule.width:
         yield "width", f"width={schedule.width}; the results have no columns", "width=0", step
-    elif form.e is not None and (schedule.width == 0 or schedule.width % n):
+    elif form.columns and (schedule.width == 0 or schedule.width % n):
         text = f"width={schedule.width} is no multiple of {n}, the columns of {schedule.atom}"
         yield "width", text, f"width={max(-(-schedule.width // n), 1) * n}", step
 
@@ -260,10 +270,13 @@ def proposals(
     for bulk in groups.proposals(form, extents, arch, processors):
         if next(in_parts(bulk, form, extents, arch, processors // groups.SPEEDUP), None) is None:
             yield bulk  # enough tiles for the machine
-    columns = 0 if form.e is None else min(extents[form.e], MOST_COVERED if form.covered else MOST_WIDTH)
-    deep = 0 if form.depth is None else extents[form.depth]
+    sums = max(len(form.mixtures), 1)  # tiles of results in registers
+    most = MOST_COVERED if form.covered else MOST_WIDTH // sums
+    columns = min(max((extents[span] for span in form.columns), default=0), most)
+    deep = max((extents[span] for span in form.depths), default=0)
     resident = deep <= MOST_RESIDENT
-    for rows, run, warps in _sizes(form, max(columns, deep if resident else 0)):
+    more = MORE_SCORES * max(len(form.scores) - sums, 0)
+    for rows, run, warps in _sizes(form, max(columns * sums, deep if resident else 0) + more):
         atom = atom_of(form, arch, run)
         m, n, k = atom.shape
         if (
@@ -273,7 +286,7 @@ def proposals(
         few = -(-max(extents[form.m], 1) // m)  # atoms that cover all rows
         down = max(min(warps, rows // m, few), 1)
         high = max(min(rows, few * m) // (m * down), 1) * m * down
-        width = 0 if form.e is None else max(-(-columns // n), 1) * n
+        width = 0 if not form.columns else max(-(-columns // n), 1) * n
         if atom.instruction == "fma" and width:  # with other numbers of columns, lanes spill sums to memory
             width = 1 << (width - 1).bit_length()
         depth = max(-(-(deep if resident else DEPTH) // lcm(k, 16)), 1) * lcm(k, 16)
@@ -296,9 +309,9 @@ def in_parts(
     """
     rows = groups.ROWS if schedule.by_bulk else schedule.tile[0]  # few blocks of warpgroups are fast enough
     tiles = prod(extents[span] for span in form.batch) * -(-extents[form.m] // rows)
-    if form.e is not None:
-        tiles *= -(-extents[form.e] // schedule.width)
-    steps = -(-extents[form.n] // schedule.tile[1])
+    if form.columns:
+        tiles *= -(-max(extents[span] for span in form.columns) // schedule.width)
+    steps = -(-extents[form.n] // schedule.tile[1]) * prod(extents[span] for span in form.fold.turns)
     beside = 1
     if arch.shared_bytes and not schedule.by_bulk:  # blocks of one multiprocessor
         used = shared_bytes(schedule, form)

@@ -1,9 +1,10 @@
 """The form of a flow whose loop carries a state: cells, the products of a step, and what follows the loop.
 
-Every value of a step is a tile over (rows, columns).  The rows are those of the result; the columns are a
-step of the loop's span, or the columns of the result.  The products of a step are of two kinds.  *Scores* are
-sums along a span of their own: ``s[m, n] = sum_d a[m, d] b[d, n]``.  *Mixtures* are sums along the loop's
-span: ``out[m, e] += sum_n p[m, n] v[n, e]``, where ``p`` may be computed from scores.
+Every value of a step is a tile over (rows, columns).  The rows are those of the results; the columns are a
+step of the loop's span, or the columns of a result.  Results with the same rows may have different columns.
+The products of a step are of two kinds.  *Scores* are sums along a span of their own: ``s[m, n] = sum_d a[m,
+d] b[d, n]``.  *Mixtures* are sums along the loop's span: ``out[m, e] += sum_n p[m, n] v[n, e]``, where ``p``
+may be computed from scores.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class FoldForm:
         flow: the graph.
         fold: the loop.
         batch: the leading spans.
-        m: the span of the rows of the result.
-        e: the span of its columns; None: results have rows alone.
+        m: the span of the rows of the results.
+        columns: the spans of their columns; none if results have rows alone.
         scores: products of a step that are summed along a span of their own.
         mixtures: products of a step that are summed along the loop's span.
         results: the cell of each value that is known after the loop, by the `id` of its node.
@@ -64,7 +65,7 @@ class FoldForm:
     fold: Fold
     batch: tuple[Span, ...]
     m: Span
-    e: Span | None
+    columns: tuple[Span, ...]
     scores: tuple[Sum, ...]
     mixtures: tuple[Sum, ...]
     results: Mapping[int, int]
@@ -75,8 +76,18 @@ class FoldForm:
         return self.fold.span
 
     @property
+    def e(self) -> Span | None:
+        """The span of the columns of the only result; of several results, those of the first."""
+        return self.columns[0] if self.columns else None
+
+    @property
+    def depths(self) -> tuple[Span, ...]:
+        """The spans of the sums of scores."""
+        return tuple(dict.fromkeys(one.span for one in self.scores))
+
+    @property
     def depth(self) -> Span | None:
-        """The span of the sums of scores; None without scores."""
+        """The span of the sums of the first scores; None without scores."""
         return self.scores[0].span if self.scores else None
 
     @cached_property
@@ -113,7 +124,7 @@ class FoldForm:
     def covered(self) -> bool:
         """Whether one tile must cover the columns of the result: they are reduced, or normalised."""
         return any(
-            isinstance(node, Reduce) and node.argument.axes[node.axis] == self.e is not None
+            isinstance(node, Reduce) and node.argument.axes[node.axis] in self.columns
             for node in (*self.flow.walk(), *self.inside())
         )
 
@@ -124,10 +135,9 @@ class FoldForm:
             if isinstance(operand, Operand):
                 pairs = zip(operand.shape, shapes.get(operand.name, ()), strict=False)
                 sizes.update((size, extent) for size, extent in pairs if isinstance(size, Sym))
-        spans = [span for span in (*self.batch, self.m, self.e, self.n, self.depth) if span is not None]
         return {
             span: int(evaluate(span.extent, sizes)) if symbols(span.extent) <= sizes.keys() else UNKNOWN
-            for span in spans
+            for span in (*self.batch, *self.fold.turns, self.m, *self.columns, self.n, *self.depths)
         }
 
 
@@ -174,17 +184,15 @@ def fold_form_of(flow: Flow) -> FoldForm:
     carried = f"the loop over {fold.span.name} carries {fold.cells[0].name}"
     if flow.grouped is not None:
         _refuse(f"{carried}, and the rows are in groups", "tw.tiles without groups=", where)
-    if not 1 <= len(inner) <= 2:
-        text = f"{carried}, and the tiles have {len(inner)} dimensions, not rows, or rows and columns"
-        _refuse(text, "tw.tiles over one or two dimensions", where)
+    if not inner:
+        _refuse(f"{carried}, and the tiles have no rows", "tw.tiles with another dimension", where)
     batch = tuple(span for span in flow.tiles if span.kind == BATCH)
     sums = [node for step in fold.steps for node in walk(step) if isinstance(node, Sum)]
     sums = [*{id(one): one for one in sums}.values()]
     scores = tuple(one for one in sums if one.span != fold.span)
     mixtures = tuple(one for one in sums if one.span == fold.span)
-    m, e = inner[0], inner[1] if len(inner) == 2 else None
-    form = FoldForm(flow, fold, batch, m, e, scores, mixtures, results)
-    for rule in (_cells, _values, _scores, _mixtures):
+    form = FoldForm(flow, fold, batch, inner[0], inner[1:], scores, mixtures, results)
+    for rule in (_stores, _cells, _values, _scores, _mixtures):
         rule(form)
     return form
 
@@ -198,7 +206,8 @@ def _with_sums(flow: Flow, fold: Fold, results: dict[int, int]) -> tuple[Fold, d
         return fold, results
     more = _as_fold(fold.span, sums)
     places = {id(one): len(fold.cells) + at for at, one in enumerate(sums)}
-    return Fold(fold.span, (*fold.cells, *more.cells), (*fold.steps, *more.steps)), results | places
+    cells, steps = (*fold.cells, *more.cells), (*fold.steps, *more.steps)
+    return Fold(fold.span, cells, steps, fold.turns), results | places
 
 
 def _as_fold(span: Span, outer: Sequence[Sum]) -> Fold:
@@ -229,14 +238,25 @@ def _named(axes: Sequence[Axis]) -> str:
     return f"({', '.join(names)}{',' * (len(names) == 1)})"
 
 
+def _stores(form: FoldForm) -> None:
+    """A result has rows, and one kind of columns."""
+    for store in form.flow.stores:
+        columns = [span for span in store.at if span in form.columns]
+        if len(columns) > 1:
+            names = " and ".join(span.name for span in columns)
+            text = f"{store.operand.name} has the columns {names}; a result of a loop with a state has rows"
+            _refuse(f"{text} and one kind of columns", "tw.tiles over two dimensions", store.location)
+
+
 def _cells(form: FoldForm) -> None:
-    """A loop carries numbers for each row of the result, or for each of its elements."""
-    m, e = form.m, form.e
+    """A loop carries numbers for each row of the results, or for each element of one."""
+    m = form.m
+    legal = ((m,), *((m, e) for e in form.columns))
     for cell in form.fold.cells:
-        if cell.axes not in ((m,), (m, e)):
-            legal = f"{_named((m,))} or {_named((m, e))}" if e is not None else _named((m,))
+        if cell.axes not in legal:
+            axes = " or ".join(map(_named, legal))
             _refuse(
-                f"{cell.name} has the axes {_named(cell.axes)}; a loop carries values with the axes {legal}",
+                f"{cell.name} has the axes {_named(cell.axes)}; a loop carries values with the axes {axes}",
                 f"{cell.name} = tw.zeros({_named((m,))}, tw.{cell.dtype})",
                 cell.location or form.flow.stores[0].location,
             )
@@ -244,7 +264,7 @@ def _cells(form: FoldForm) -> None:
 
 def _values(form: FoldForm) -> None:
     """Values of a step, and after the loop, are tiles over the rows of the result and one kind of columns."""
-    m, n, e = form.m, form.n, form.e
+    m, n = form.m, form.n
     inside = list(form.inside())
     known = {id(node) for node in inside} | form.results.keys()
     after = [node for store in form.flow.stores for node in walk(store.value, set(known))]
@@ -258,9 +278,20 @@ def _values(form: FoldForm) -> None:
         if isinstance(node, Sum):
             text = f"a product over {node.span.name} outside of the loop over {n.name}"
             _refuse(text, ONE_LOOP, node.location)
-    later = (n,) if form.passing else (e,)
-    for node, columns in (*((one, (n, e)) for one in inside), *((one, later) for one in after)):
+    kept = {  # an array whose axes are only exchanged is loaded in the other order
+        id(one)
+        for node in (*inside, *after)
+        for one in node.arguments
+        if not (
+            isinstance(node, Rearrange) and isinstance(one, ArrayPart) and len(node.axes) == len(one.axes)
+        )
+    }
+    more = form.columns
+    later = (n,) if form.passing else more
+    for node, columns in (*((one, (n, *more)) for one in inside), *((one, later) for one in after)):
         if id(node) in operands or isinstance(node, Literal | NumberParam | Integer | Sum):
+            continue
+        if isinstance(node, ArrayPart) and id(node) not in kept:
             continue
         spans = [axis for axis in node.axes if axis is not None]
         rest = spans[1:] if spans[:1] == [m] else spans
@@ -279,7 +310,7 @@ def _values(form: FoldForm) -> None:
 
 
 def _scores(form: FoldForm) -> None:
-    """Products inside of a step multiply parts of arrays, along one span, without scales."""
+    """Products inside of a step multiply parts of arrays, without scales."""
     m, n = form.m, form.n
     for one in form.scores:
         inner = [node for side in (one.a, one.b) for node in walk(side)]
@@ -289,9 +320,6 @@ def _scores(form: FoldForm) -> None:
                 "a step multiplies parts of arrays"
             )
             _refuse(text, f"a product with the axes {_named((m, n))}", one.location)
-        if one.span != form.scores[0].span:
-            text = f"products over {form.scores[0].span.name} and over {one.span.name} in one step"
-            _refuse(text, "one loop for both products", one.location)
     for one in form.products:
         if any(scale is not None for scale in one.scales):
             _refuse("a product with scales in a loop with a state", "operands times scales", one.location)
@@ -302,9 +330,10 @@ def _scores(form: FoldForm) -> None:
 
 def _mixtures(form: FoldForm) -> None:
     """Products along the loop's span multiply computed rows by an array with the columns of the result."""
-    m, n, e = form.m, form.n, form.e
+    m, n = form.m, form.n
+    legal = [(m, e) for e in form.columns]
     for one in form.mixtures:
-        if e is None or one.axes != (m, e) or any(isinstance(node, Sum | Cell) for node in walk(one.b)):
+        if one.axes not in legal or any(isinstance(node, Sum | Cell) for node in walk(one.b)):
             text = (
                 f"a product over {n.name} has the axes {_named(one.axes)}; it multiplies rows {m.name} by an "
                 "array with columns of the result"

@@ -289,7 +289,10 @@ def _settled(form: FoldForm, node: Node, number: float, constants: Mapping[int, 
         numbers = [known.get(id(part)) if id(part) in settled else None for part in one.arguments]
         if isinstance(one, Map) and one.function in ABSORBING:
             places, absorbed = ABSORBING[one.function]
-            is_absorbed = any(numbers[at] is not None and abs(numbers[at] or 0) == absorbed for at in places)
+            sizes = [math.nan if number is None else abs(number) for number in numbers]
+            is_absorbed = any(sizes[at] == absorbed for at in places)
+            if one.function == "fma" and math.inf in sizes[:2]:  # a product of this size decides, too
+                is_absorbed |= all(id(part) in settled for part in one.given[:2])
         elif isinstance(one, Map) and one.function == "select":
             is_absorbed = numbers[1] is not None and numbers[1] == numbers[2]
         else:
