@@ -10,6 +10,7 @@ import tilewright as tw
 from tilewright.schedule.choice import choose, proposals
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.load import memory_us
+from tilewright.schedule.proposals_wgmma import WgmmaForm
 from tilewright.schedule.question import Question
 
 from .small_flows import decoded, shifted
@@ -45,6 +46,15 @@ def test_all_that_is_proposed_in_bulk_is_legal(shape: tuple[int, int, int], orde
 def test_few_rows_take_a_tile_of_few_rows() -> None:
     for rows in (1, 8, 16):
         assert choose(question(decoded, arrays((rows, 4096, 4096), "i8"))).tile[1] < 64
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(312, 160), (240, 120), (520, 176), (472, 120)])
+def test_columns_are_divided_evenly_among_the_tiles(rows: int, columns: int) -> None:
+    asked = question(decoded, arrays((rows, 4096, 14336 if rows == 312 else 5120), "f8e4m3"))
+    tile = choose(asked).tile
+    tiles = -(-rows // tile[1])
+    assert tile[1] == -(-rows // tiles // 8) * 8
+    assert WgmmaForm(64, columns + 8, 2, 4, 1).narrowed(rows).columns == columns
 
 
 @pytest.mark.parametrize("rows", [1, 16, 64])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.checking.compare import Accumulation, gemm_bound
+from tilewright.checking.compare import Accumulation, compare_gemm, gemm_bound
 from tilewright.ir import verify
 from tilewright.ops.products import output_dtype, plain
 from tilewright.schedule.choice import candidates, choose, proposals, split_candidates
@@ -156,6 +156,21 @@ def test_parts_are_counted_with_tiles_that_only_fill_a_cluster() -> None:
     assert Load(asked, replace(schedule, cluster=(2, 2))).parts == 24 // 8
 
 
+@pytest.mark.parametrize("shape", [(4096, 16, 16384), (672, 32, 13824), (608, 8, 22776)])
+def test_few_columns_have_the_forms_of_few_rows_of_the_transposed_product(
+    shape: tuple[int, int, int],
+) -> None:
+    m, n, k = shape
+    found = [one for one in candidates(question("f16", shape)) if not one.against]
+    mirrored = [one for one in candidates(question("f16", (n, m, k))) if not one.against]
+    theirs = {replace(one.schedule, swap_ab=False) for one in mirrored if one.schedule.swap_ab}
+    ours = {one.schedule for one in found if one.rule.startswith("of the transposed product")}
+    assert ours
+    assert ours <= theirs
+    assert found[0].schedule in ours
+    assert found[0].schedule.tile[1] <= 64
+
+
 def test_operands_are_shared_only_in_clusters_that_tiles_fill() -> None:
     asked = question("bf16", (256, 256, 65536))
     schedule = tw.Schedule(
@@ -163,3 +178,72 @@ def test_operands_are_shared_only_in_clusters_that_tiles_fill() -> None:
     )
     found = {one.cluster: one.blocks for one in sharing(Load(asked, schedule))}
     assert found == {(2, 1): 132, (1, 2): 132, (2, 2): 116}
+
+
+# ---------------------------------------------------------------- few tiles
+
+
+WAVES = ((256, 6144, 4096), (512, 3072, 8192), (256, 5120, 5120))
+"""Problems of which tiles of 128 columns leave a quarter of 132 multiprocessors idle, or more."""
+
+
+@pytest.mark.parametrize("shape", WAVES)
+def test_few_tiles_are_as_narrow_as_makes_one_wave(shape: tuple[int, int, int]) -> None:
+    asked = question("bf16", shape)
+    found = [one for one in candidates(asked) if not one.against]
+    assert found[0].rule.startswith("one wave")
+    tiles = Load(asked, found[0].schedule).tiles
+    assert 120 <= tiles <= asked.processors
+    whole = [one for one in found if one.rule.startswith("form") and one.schedule.split_k == 1]
+    assert found[0].estimate <= 0.95 * min(BULK.time_us(Load(asked, one.schedule)) for one in whole)
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (512, 4096, 4096), (256, 256, 65536)])
+def test_where_waves_are_full_or_k_is_deep_nothing_changes(shape: tuple[int, int, int]) -> None:
+    assert not candidates(question("bf16", shape))[0].rule.startswith("one wave")
+
+
+def test_a_wave_of_an_operand_along_its_columns_has_whole_rows_of_bulk_copies() -> None:
+    given = tw.like("bf16", 256, 4096), tw.like("bf16", 4096, 6144), tw.like("bf16", 256, 6144)
+    asked = plain(0).bind(precision="exact").question(*given, target="cuda", arch="sm_90a")
+    assert asked is not None
+    found = [one for one in candidates(asked) if one.rule.startswith("one wave")]
+    assert found
+    for one in found:
+        assert not one.against
+        assert one.schedule.tile[1] % 64 == 0
+
+
+@pytest.mark.parametrize(
+    ("layout", "rows", "columns"),
+    [("nt", 128, 80), ("tt", 128, 96), ("nt", 64, 144), ("tt", 64, 160), ("nn", 64, 192), ("tn", 128, 192)],
+)
+def test_elements_of_tiles_of_one_wave(layout: str, rows: int, columns: int) -> None:
+    """A ragged problem on the reference, and the kernel for Hopper without spills."""
+    groups = rows // 64
+    made = tw.Schedule(
+        tw.atoms.wgmma("bf16", columns), (rows, columns, 64), stages=4, staging="tma", roles="cooperative",
+        groups=groups, group_m=8, epilogue="staged", buffers=1, registers=0,
+    )  # fmt: skip
+    problem = Problem(np.random.default_rng(5), (rows + 8, columns + 24, 136))
+    names = ("M K" if layout[0] == "n" else "K M", "K N" if layout[1] == "n" else "N K")
+    a, b = (problem.operand(name, tw.bf16) for name in names)
+    a, b = (one if way else one.T for one, way in ((a, layout[0] == "n"), (b, layout[1] == "n")))
+    out = problem.output("M N", tw.bf16)
+    ran = plain(0).bind(precision="exact", schedule=made)(a, b, out, target="reference")
+    assert (ran.target, ran.schedule) == ("reference", made)
+    found = compare_gemm(a, b, out, Accumulation.of(made.atom))
+    assert found.ok, found
+    problem.assert_canaries()
+    m, n, k = 512, 1024, 512
+    given = (
+        tw.like("bf16", m, k, order="C" if layout[0] == "n" else "F"),
+        tw.like("bf16", k, n, order="C" if layout[1] == "n" else "F"),
+    )
+    built = (
+        plain(0)
+        .bind(precision="exact", schedule=made)
+        .compile(*given, tw.like("bf16", m, n), target="cuda", arch="sm_90a")
+    )
+    assert built.resources["spill_store_bytes"] == 0
+    assert "cp.async.bulk.tensor" in built.source

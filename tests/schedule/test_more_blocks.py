@@ -12,7 +12,7 @@ import pytest
 import tilewright as tw
 from tilewright.ops.products import plain
 from tilewright.schedule import estimate
-from tilewright.schedule.choice import split_candidates
+from tilewright.schedule.choice import candidates, split_candidates
 from tilewright.schedule.load import Load
 from tilewright.schedule.question import Candidate, Question, Splitting
 from tilewright.schedule.resources import REDUCTION_CLASSES
@@ -31,10 +31,15 @@ def sweeps() -> list[dict[str, Any]]:
 
 
 def question(
-    shape: tuple[int, ...], kind: str = "f16", arch: str = "sm_90a", prec: str = "exact"
+    shape: tuple[int, ...],
+    kind: str = "f16",
+    arch: str = "sm_90a",
+    prec: str = "exact",
+    layout: str = "nt",
 ) -> Question:
     m, n, k = shape
-    given = (tw.like(kind, m, k), tw.like(kind, k, n, order="F"), tw.like(kind, m, n))
+    a, b = ("C" if one == "n" else "F" for one in layout)
+    given = (tw.like(kind, m, k, order=a), tw.like(kind, k, n, order=b), tw.like(kind, m, n))
     found = plain(0).bind(precision=prec).question(*given, target="cuda", arch=arch)
     assert found is not None
     return found
@@ -160,3 +165,37 @@ def test_what_is_chosen_to_split_k_of_rows_that_begin_anywhere_spills_nothing(
     given = (tw.like(kind, m, k, order=orders[0]), tw.like(kind, k, n, order=orders[1]), tw.like("f16", m, n))
     made = plain(0).bind(precision="exact", schedule=wanted).compile(*given, target="cuda", arch="sm_90a")
     assert not made.resources["spill_store_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_split"),
+    [
+        (question((280, 984, 6624), "f32", prec="tf32", layout="tn"), True),
+        (question((232, 512, 5760), "f32", prec="tf32", layout="nn"), True),
+        (question((2048, 2048, 512), "f32", prec="tf32", layout="tt"), False),
+        (question((64, 64, 65536), "f16", "sm_80"), True),
+        (question((4096, 4096, 4096), "f16", "sm_80", layout="nn"), False),
+    ],
+    ids=["tf32 tn", "tf32 nn", "tf32 many tiles", "f16 on Ampere", "f16 many tiles"],
+)
+def test_few_tiles_by_mma_sync_have_k_in_parts(asked: Question, is_split: bool) -> None:
+    found = [one for one in candidates(asked) if not one.against]
+    assert found[0].schedule.is_split is is_split
+    assert "mma" in found[0].schedule.atom.instruction
+    if is_split:  # the whole tile is proposed next
+        whole = next(one for one in found if not one.schedule.is_split)
+        assert whole.schedule.tile == found[0].schedule.tile
+        assert found[0].estimate <= 0.8 * whole.estimate
+
+
+def test_warps_that_load_single_elements_wait_for_each_other() -> None:
+    """The time of a step of tf32, with one block on a multiprocessor and with two; seen on an H200."""
+    tf32 = Schedule(tw.atoms.MMA_TF32, (64, 64, 32), (2, 2), stages=4, staging="cp_async", group_m=8)
+    steps = 8192 // 32
+    for shape, us in (((640, 704, 8192), 0.55), ((1280, 704, 8192), 0.8)):
+        asked = question(shape, "f32", prec="tf32", layout="nn")
+        load = Load(asked, tf32)
+        assert estimate.estimate_of(load) is estimate.TF32
+        assert estimate.TF32.time_us(load) / steps == pytest.approx(us, rel=0.15)
+    along_k = Load(question((640, 704, 8192), "f32", "sm_80", "tf32"), tf32)
+    assert estimate.estimate_of(along_k) is estimate.RING

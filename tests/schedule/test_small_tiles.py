@@ -1,7 +1,8 @@
-"""Small tiles of exact f32: proposed where large ones would be few or half empty, legal, and right."""
+"""Small tiles of exact f32: proposed where they should take less time than large ones, legal, and right."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -11,11 +12,12 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.lang.specs import TensorSpec
 from tilewright.ops import lists
+from tilewright.ops.complex_products import four_products
 from tilewright.ops.products import plain
 from tilewright.schedule.choice import candidates, choose, schedule_of_lists, split_candidates
-from tilewright.schedule.estimate import FMA
-from tilewright.schedule.load import Load, memory_us
-from tilewright.schedule.proposals_mma import FORMS, FmaForm
+from tilewright.schedule.estimate import FMA, FmaEstimate
+from tilewright.schedule.load import FMA_REGISTERS, DealtLoad, Load, memory_us
+from tilewright.schedule.proposals_mma import FORMS, SMALL_PAY, SPLIT_FORMS, FmaForm
 from tilewright.schedule.question import Question, Splitting, coarse
 from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.schedule import SPLITS
@@ -24,6 +26,7 @@ from tilewright.targets.target import CUDA
 
 from .epilogues import Problem
 
+SMALL = "multiply-adds: a tile of"
 FEW = ((16, 4096, 4096), (64, 4096, 4096), (4096, 16, 4096), (64, 64, 65536), (256, 256, 65536))
 
 
@@ -40,22 +43,61 @@ def question(shape: tuple[int, int, int], arch: str = "sm_90a", precision: str =
 def test_the_choice_is_no_larger_than_the_result(shape: tuple[int, int, int], arch: str) -> None:
     asked = question(shape, arch)
     found = candidates(asked)
-    assert found[0].rule.startswith("multiply-adds, few tiles")
+    assert found[0].rule.startswith(SMALL)
     assert found[0].schedule.split_k in SPLITS or arch == "sm_86"  # whose memory is slower
-    small = [one for one in found if "few tiles" in one.rule]
-    assert [one.estimate for one in small] == sorted(one.estimate for one in small)
+    small = [one for one in found if one.rule.startswith(SMALL)]
+    assert found[0].estimate == min(one.estimate for one in small)
     for one in small:
         assert one.against == ()
         assert one.estimate > memory_us(asked)
         assert all(tile < 2 * extent for tile, extent in zip(one.schedule.tile[:2], shape[:2], strict=True))
 
 
-def test_large_products_are_computed_as_before() -> None:
-    for side in (1024, 4096):
-        chosen = choose(question((side, side, side)))
-        assert (chosen.tile, chosen.warps, chosen.split_k) == ((128, 128, 32), (4, 2), 1)
-        assert not any("few tiles" in one.rule for one in candidates(question((side, side, side))))
+def test_large_products_keep_the_large_tile() -> None:
+    asked = question((4096, 4096, 4096))
+    found = candidates(asked)
+    assert (found[0].schedule.tile, found[0].schedule.warps) == ((128, 128, 32), (4, 2))
+    assert not any(one.rule.startswith(SMALL) for one in found)
     assert choose(question((16, 4096, 4096), precision="tf32")).atom.instruction != "fma"
+
+
+@pytest.mark.parametrize("shape", [*FEW, (288, 1656, 5264), (2072, 216, 1552), (1024, 1024, 1024)])
+def test_small_tiles_are_proposed_if_they_should_take_less_time(shape: tuple[int, int, int]) -> None:
+    asked = question(shape)
+    found = candidates(asked)
+    large = next(one.schedule for one in found if one.rule.endswith("the larger tile"))
+    assert found[0].estimate == FMA.time_us(Load(asked, found[0].schedule))
+    assert found[0].estimate <= SMALL_PAY * FMA.time_us(Load(asked, large))
+
+
+def test_few_schedules_are_estimated_for_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each estimate takes some 30 us, and each schedule with K in parts as much again."""
+    counts, timed = Counter[bool](), type(FMA).waits
+
+    def counted(model: FmaEstimate, load: Load) -> tuple[float, ...]:
+        counts[load.schedule.is_split] += 1
+        return timed(model, load)
+
+    monkeypatch.setattr(FmaEstimate, "waits", counted)
+    for shape in (*FEW, (1024, 1024, 1024), (4096, 4096, 4096), (288, 1656, 5264)):
+        choose(question(shape))
+        assert counts[False] <= len(FORMS) + SPLIT_FORMS + 2
+        assert counts[True] <= 10 * SPLIT_FORMS
+        counts.clear()
+
+
+def test_a_bound_is_what_a_stream_of_all_blocks_at_once_takes() -> None:
+    asked = question((288, 1656, 5264))
+    for form in FORMS:
+        dealt = DealtLoad(asked, form.schedule)
+        blocks = dealt.resident * asked.processors
+        stream = Load(asked, replace(form.schedule, split_k="stream", blocks=blocks))
+        assert (dealt.blocks, dealt.block_steps, dealt.parts) == (
+            stream.blocks,
+            stream.block_steps,
+            stream.parts,
+        )
+        assert FMA.time_us(dealt) == FMA.time_us(stream)
 
 
 def test_k_is_dealt_out_to_as_many_blocks_as_run_at_once() -> None:
@@ -131,3 +173,81 @@ def test_of_lists_tiles_are_as_small_as_of_a_batch() -> None:
         found = schedule_of_lists(Question(form, lists._complete(specs), extents, machine, 132))
         assert found.tile[0] <= 64
         assert found.blocks
+
+
+# ---------------------------------------------------------------- several products
+
+
+def of_complex(shape: tuple[int, int, int], layout: str = "nt") -> Question:
+    """The question of four products of planes."""
+    m, n, k = shape
+    a = tw.like("f32", m, k, order="C" if layout[0] == "n" else "F")
+    b = tw.like("f32", k, n, order="C" if layout[1] == "n" else "F")
+    out = tw.like("f32", m, n)
+    fixed = {"precision": "exact", "terms": frozenset(), "conjugates": (False, False, False)}
+    given = (a, a, b, b, out, out, out, out)
+    found = four_products(0, tw.f32).bind(**fixed).question(*given, 1.0, 0.0, 0.0, 0.0, target="cuda")
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("shape", [(136, 1216, 1576), (64, 64, 8192), (2048, 2048, 2048), (5, 3, 700)])
+def test_several_products_have_tiles_that_fit_into_registers(
+    shape: tuple[int, int, int], layout: str
+) -> None:
+    asked = replace(of_complex(shape, layout), processors=132)
+    found = candidates(asked)
+    assert found[0].rule.startswith(SMALL)
+    for one in found:
+        load = Load(asked, one.schedule)
+        assert not one.against
+        if one.rule.startswith(SMALL):
+            assert load.held_registers <= asked.arch.thread_registers
+    if shape[2] == 8192:
+        assert found[0].schedule.is_split
+
+
+def test_all_products_and_operands_are_counted() -> None:
+    schedule = replace(FORMS[9].schedule, tile=(64, 64, 16))
+    of_four, of_one = (
+        Load(of_complex((4096, 4096, 4096)), schedule),
+        Load(question((4096, 4096, 4096)), schedule),
+    )
+    assert of_four.operands == (2, 2)
+    assert of_four.held_registers - of_one.held_registers == of_one.held_registers - FMA_REGISTERS
+    four, one = FMA.waits(of_four), FMA.waits(of_one)
+    assert 3 * one[0] < four[0] < 4 * one[0]  # each operand is read once for two products
+    assert four[1:] == (pytest.approx(5 / 3 * one[1], rel=0.01), 2 * one[2])
+    narrow = replace(of_four, question=of_interleaved((4096, 4096, 4096)))
+    assert FMA.waits(narrow)[0] > four[0]
+
+
+def of_interleaved(shape: tuple[int, int, int]) -> Question:
+    """The question of four products of interleaved numbers, of which threads copy one at a time."""
+    m, n, k = shape
+    a, b, out = (
+        tw.like("f32", *size, strides=(2 * size[1], 2), align=4) for size in ((m, k), (k, n), (m, n))
+    )
+    fixed = {"precision": "exact", "terms": frozenset(), "conjugates": (False, False, False)}
+    given = (a, a, b, b, out, out, out, out)
+    found = four_products(0, tw.f32).bind(**fixed).question(*given, 1.0, 0.0, 0.0, 0.0, target="cuda")
+    assert found is not None
+    return found
+
+
+def test_only_products_by_bulk_copies_start_before_the_prepass_ends() -> None:
+    """Several blocks of others fit into a multiprocessor, and would crowd into the first with room."""
+    m, n, k = 256, 256, 256
+    a, b, out = tw.like("f32", m, k), tw.like("f32", k, n, order="F"), tw.like("f32", m, n)
+    given = (a, a, b, b, out, out, out, out, 1.0, 0.0, 0.0, 0.0)
+    bulk = tw.Schedule(
+        tw.atoms.wgmma("f32", 64), (64, 64, 32), stages=3, staging="tma", roles="cooperative", groups=1,
+        epilogue="staged", buffers=1,
+    )  # fmt: skip
+    for precision, how, early in (("exact", FORMS[9].schedule, False), ("tf32", bulk, True)):
+        fixed = {"precision": precision, "terms": frozenset(), "conjugates": (False, False, False)}
+        made = (
+            four_products(0, tw.f32).bind(**fixed, schedule=how).compile(*given, target="cuda", arch="sm_90a")
+        )
+        assert ("griddepcontrol.wait" in made.source) is early

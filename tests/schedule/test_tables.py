@@ -86,6 +86,22 @@ def test_of_two_the_nearer_serves() -> None:
     assert chosen(question((1400, 1024, 1024)), table) == second
 
 
+def test_a_small_gain_does_not_serve_where_the_estimate_expects_a_loss() -> None:
+    """Tiles of 128 x 64 fill a wave of 128 tiles, and two waves of twice as many rows."""
+    measured = question((256, 4096, 4096), order="F")
+    narrow = Schedule(
+        tw.atoms.wgmma("bf16", 64), (128, 64, 64), stages=8, staging="tma", roles="cooperative", groups=2,
+        group_m=8, epilogue="staged", buffers=1, registers=0,
+    )  # fmt: skip
+    gained = replace(entry(measured, narrow), speed=1.015)
+    for one, serves in ((gained, False), (replace(gained, speed=1.5), True)):
+        table = ScheduleTable(VERSION).joined([one])
+        assert chosen(measured, table) == narrow
+        assert chosen(question((256, 4096, 3072), order="F"), table) == narrow
+        asked = question((512, 4096, 4096), order="F")
+        assert chosen(asked, table) == (narrow if serves else choose(asked))
+
+
 def test_where_the_rules_were_right_they_choose_for_what_is_near() -> None:
     """Their choice at 1024 is the fastest; near it they choose, though another entry is within reach."""
     asked, far = question((1024, 1024, 1024)), question((1536, 1024, 1024))

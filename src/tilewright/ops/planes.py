@@ -447,9 +447,6 @@ def prepass_of(
 # rounds them to tf32.  Another one copies operands of two bytes whose rows bulk copies cannot load.
 
 
-AS_THEY_LIE = 0.32
-"""Fraction of the peak rate that ``mma.sync`` reaches with an operand not along K: an H200 at 4096³."""
-
 AS_COPIED = 0.03, 0.25
 """Fractions of the peak rate that products of halves reach if threads copy narrow elements: least and most.
 
@@ -493,9 +490,7 @@ def tf32_planes(
     if all(seen[name].strides[along] == 1 for name, along in OPERANDS.items()):
         return ()
     planes = written(seen)
-    moved = sum(one.moved_bytes for one in planes)
-    flops = 2.0 * prod(problem.batch) * problem.m * problem.n * problem.k
-    return planes if prepass_pays(flops, TF32, moved, AS_THEY_LIE, machine) else ()
+    return planes if _planes_pay(planes, infos, problem, TF32, machine) else ()
 
 
 def padded_planes(
@@ -534,21 +529,43 @@ def padded_planes(
     pays_at = [bool(planes) and prepass_pays(flops, kind.name, moved, share, machine) for share in AS_COPIED]
     if pays_at[0] == pays_at[1]:
         return planes if pays_at[0] else ()
+    return planes if _planes_pay(planes, infos, problem, EXACT, machine) else ()
+
+
+def _planes_pay(
+    planes: Sequence[Planes],
+    infos: Mapping[str, ArrayInfo],
+    problem: Problem,
+    precision: str,
+    machine: tuple[Arch, int],
+) -> bool:
+    """Estimate whether the product of planes takes so much less time that the prepass pays.
+
+    Args:
+        planes: the operands that the prepass writes.
+        infos: the arrays of the call.
+        problem: the product of these arrays.
+        precision: precision of the products.
+        machine: architecture and number of processors.
+    """
+    seen = {name: problem.operands[name].of(infos[name]) for name in (*OPERANDS, "out")}
     copies = {one.name: replace(seen[one.name], strides=one.strides, pointer=0) for one in planes}
-    seen["out"] = problem.operands["out"].of(infos["out"])
-    as_they_are, padded = (_estimated_us(given, machine) for given in (seen, {**seen, **copies}))
-    return planes if padded + copied_us(moved, machine[0]) + LAUNCH_US < as_they_are else ()
+    given = seen, {**seen, **copies}
+    as_they_are, written_first = (_estimated_us(one, precision, machine) for one in given)
+    moved = sum(one.moved_bytes for one in planes)
+    return written_first + copied_us(moved, machine[0]) + LAUNCH_US < as_they_are
 
 
-def _estimated_us(arrays: Mapping[str, ArrayInfo], machine: tuple[Arch, int]) -> float:
+def _estimated_us(arrays: Mapping[str, ArrayInfo], precision: str, machine: tuple[Arch, int]) -> float:
     """Return the estimated time of a product, in µs; infinite if bulk copies would need the fallback engine.
 
     Args:
         arrays: ``a``, ``b`` and ``out`` as matrices.
+        precision: precision of the products.
         machine: architecture and number of processors.
     """
     given = [Strided(None, arrays[name]) for name in ("a", "b", "out")]
-    kernel = plain(len(arrays["out"].shape) - 2).bind(precision=EXACT, schedule=None)
+    kernel = plain(len(arrays["out"].shape) - 2).bind(precision=precision, schedule=None)
     question = kernel.question(*given, target=CUDA.name, arch=machine[0].name)
     assert question is not None, "the kernel has a flow"
     question = replace(question, processors=machine[1] or question.processors)

@@ -13,7 +13,7 @@ from math import inf, log2, prod
 from tilewright.schedule.fixup import FAN, LEAST_SHARE
 from tilewright.schedule.form import has_slices
 from tilewright.schedule.legality import width
-from tilewright.schedule.load import REGISTER_BYTES, VECTOR, Load, memory_us, resident_blocks
+from tilewright.schedule.load import REGISTER_BYTES, VECTOR, Load, memory_us, resident_blocks, thread_values
 from tilewright.schedule.needs import ROW_BYTES
 
 READ_MULTIPLY_ADDS = 4
@@ -118,6 +118,7 @@ class BulkEstimate(Estimate):
         line_us: time to multiply 64 rows by one column, along `ROW_BYTES` of K.
         decode_us: time to decode 64 rows of a line of `ROW_BYTES` in registers: along rows, and along K.
         shared_decode: relative additional time for each other group of a block that decodes.
+        exposed_decode: share of the time to decode that does not overlap with multiplications.
         decoded_meeting_us: additional time to add up parts of K in memory if an operand is decoded.
         tile_us: time of a block besides its steps: its start, the first stage, and its results.
         ticket_us: time to write the sums of a part to memory and take a ticket.
@@ -139,6 +140,7 @@ class BulkEstimate(Estimate):
     line_us: float = 0.00277 / 2
     decode_us: tuple[float, float] = (0.12, 0.085)
     shared_decode: float = 0.1
+    exposed_decode: float = 0.5
     decoded_meeting_us: float = 0.6
     tile_us: float = 5.8
     ticket_us: float = 1.07
@@ -184,7 +186,8 @@ class BulkEstimate(Estimate):
             decoded = rows // schedule.groups * (1 + self.shared_decode * (schedule.groups - 1))
             along_k = load.question.majors[1 if schedule.swap_ab else 0] == "k"
             decoding = lines * decoded / 64 * self.decode_us[along_k]
-        step = max(arrival, *(beside * time for time in busy), decoding)
+        copying, multiply = (beside * time for time in busy)
+        step = max(arrival, copying, multiply + self.exposed_decode * decoding, decoding)
         step += beside * outside * self.outside_us
         return steps * step + (1 if schedule.blocks else rounds) * self.tile_us
 
@@ -250,9 +253,9 @@ class CopiesEstimate(Estimate):
 
     def waits(self, load: Load) -> tuple[float, ...]:
         """Times of the busiest multiprocessor, of the memory and of the second-level cache."""
-        m, n, k = load.question.shape
+        (m, n, k), (a, b) = load.question.shape, load.operands
         rows, columns = (min(tile, most) for tile, most in zip(load.schedule.tile, (m, n), strict=False))
-        moved = load.tiles * (rows + columns) * k * load.question.dtype.bytes
+        moved = load.tiles * (rows * a + columns * b) * k * load.question.dtype.bytes
         return self._busiest_us(load), self._memory_us(load), moved / self.cached_bytes_per_us
 
     def _memory_us(self, load: Load) -> float:
@@ -266,7 +269,8 @@ class CopiesEstimate(Estimate):
     def _path_us(self, load: Load, rounds: int) -> tuple[float, float]:
         """Times of all multiplications, and of the arrival of all stages, of the busiest multiprocessor."""
         rows, columns, depth = load.schedule.tile
-        multiply = load.blocks * load.block_steps * 2 * rows * columns * depth / load.flops_per_us
+        work = 2 * rows * columns * depth * len(load.question.form.products)
+        multiply = load.blocks * load.block_steps * work / load.flops_per_us
         arriving = rounds * load.block_steps * self.arrival_us / max(load.schedule.stages - 1, 1)
         return multiply * self.issued, arriving
 
@@ -275,7 +279,7 @@ class CopiesEstimate(Estimate):
         if load.parts <= 1 and not load.is_stream:
             return 0.0
         rows, columns, _ = load.schedule.mma.tile
-        tile = rows * columns * load.schedule.atom.c_dtype.bytes
+        tile = rows * columns * len(load.question.form.totals) * load.schedule.atom.c_dtype.bytes
         written = load.parts * load.tiles * tile / self.written_bytes_per_us
         # A block of a stream has parts of two tiles.
         reading = (load.read_parts + load.is_stream) * max(self.read_us, tile / self.read_bytes_per_us)
@@ -293,12 +297,15 @@ class FmaEstimate(CopiesEstimate):
         hiding: power of the number of warps by which these cycles are divided.
         reading: cycles of each wavefront that is read from shared memory.
         short_bytes: cost of each row of a tile, as bytes that could be read in that time.
+        narrow_us: time of each access of a warp in addition to those of 16 bytes a lane, if copies are
+            narrower.
     """
 
     waiting: float
     hiding: float
     reading: float
     short_bytes: float
+    narrow_us: float
 
     def applies(self, load: Load) -> bool:
         """Whether f32 is multiplied and added exactly, on a GPU that copies in the background."""
@@ -315,16 +322,29 @@ class FmaEstimate(CopiesEstimate):
         schedule, rates = load.schedule, load.question.arch.rates
         assert rates is not None
         turns, beside = load.blocks * load.block_steps, min(load.blocks, load.resident)
-        (rows, columns, depth), mma, along = schedule.tile, schedule.mma, prod(schedule.warps)
-        multiply = rows * columns * depth * 2 / rates.fma_flops["f32"]
-        vectors = (mma.a(VECTOR).size_values + mma.b(VECTOR).size_values) / VECTOR
+        (rows, columns, depth), along = schedule.tile, prod(schedule.warps)
+        multiply = rows * columns * depth * 2 * len(load.question.form.products) / rates.fma_flops["f32"]
+        (a, b), (of_a, of_b, _) = load.operands, thread_values(schedule.mma, VECTOR)
+        vectors = (a * of_a + b * of_b) / VECTOR
         read = vectors * WAVEFRONTS * along * depth / VECTOR
         warps = beside * along / SCHEDULERS  # of each scheduler
         cycles = turns * float(
             multiply * (self.issued + self.waiting / warps**self.hiding) + read * self.reading
         )
         arriving = turns / beside * self.arrival_us / (schedule.stages - 1)
-        return cycles / rates.boards[0].clock_mhz, arriving
+        copying = turns * self._narrow_accesses(load) * self.narrow_us
+        return cycles / rates.boards[0].clock_mhz + copying, arriving
+
+    def _narrow_accesses(self, load: Load) -> float:
+        """Accesses of warps that copy a step, in addition to those that 16 bytes a lane would take."""
+        question, found = load.question, 0.0
+        form = question.form.arranged(load.schedule.swap_ab)
+        for tile, factors in zip(load.schedule.tile, (form.rows_m, form.rows_n), strict=False):
+            for factor in factors:
+                at_once = min(width(form.spec(factor.part.operand, question.classes)), WIDEST_BYTES)
+                moved = tile * load.schedule.block_k * factor.dtype.bytes
+                found += moved * (1 / at_once - 1 / WIDEST_BYTES) / question.arch.lanes
+        return found
 
 
 FMA = FmaEstimate(
@@ -342,8 +362,10 @@ FMA = FmaEstimate(
     hiding=1.81,
     reading=0.696,
     short_bytes=40.6,
+    narrow_us=4.4e-3,
 )
-"""Fitted to products of few rows and of deep K on an H200, with operands in no cache."""
+"""Fitted to products of few rows and of deep K on an H200, with operands in no cache; `narrow_us` was fitted
+to the copies of `ELEMENTS`."""
 
 RING = CopiesEstimate(
     fixed_us=5.0,
@@ -359,6 +381,48 @@ RING = CopiesEstimate(
 )
 """Fitted to products of f16 by ``mma.sync`` in 1 to 132 parts of K on an H200; `FMA` has the same times of
 parts."""
+
+
+@dataclass(frozen=True)
+class Tf32Estimate(CopiesEstimate):
+    """Products of tf32 by ``mma.sync``, of operands that lie along M and N.
+
+    Warps load the fragments of such operands element by element, and wait for them.
+
+    Args:
+        waiting: time that a scheduler's only warp waits, relative to the machine's rate of multiplication; of
+            several warps each waits while the others multiply.
+    """
+
+    waiting: float
+
+    def applies(self, load: Load) -> bool:
+        """Whether ``mma.sync`` multiplies tf32 of which no operand lies along K."""
+        atom = load.schedule.atom
+        is_tf32 = atom.precision is not None and not atom.asynchronous and atom.instruction != "fma"
+        return super().applies(load) and is_tf32 and load.question.majors != ("k", "k")
+
+    def _path_us(self, load: Load, rounds: int) -> tuple[float, float]:
+        multiply, arriving = super()._path_us(load, rounds)
+        beside = min(load.blocks, load.resident)
+        warps = beside * prod(load.schedule.warps) / SCHEDULERS
+        return multiply * (1 + self.waiting / self.issued / warps), arriving
+
+
+TF32 = Tf32Estimate(
+    fixed_us=RING.fixed_us,
+    overlap=RING.overlap,
+    block_us=RING.block_us,
+    arrival_us=RING.arrival_us,
+    issued=4.0,
+    cached_bytes_per_us=FMA.cached_bytes_per_us,
+    ticket_us=FMA.ticket_us,
+    written_bytes_per_us=FMA.written_bytes_per_us,
+    read_bytes_per_us=FMA.read_bytes_per_us,
+    read_us=FMA.read_us,
+    waiting=4.5,
+)
+"""Fitted to six products of a survey of an H200, with whole K; parts take the times of `FMA`."""
 
 
 @dataclass(frozen=True)
@@ -445,7 +509,7 @@ ELEMENTS = ElementsEstimate(
 The median error is 11 per cent.  Parts of K were not among them: their times are those of `FMA`.
 """
 
-ESTIMATES: tuple[Estimate, ...] = (BULK, FMA, ELEMENTS, RING)
+ESTIMATES: tuple[Estimate, ...] = (BULK, FMA, ELEMENTS, TF32, RING)
 """The models of any schedule; the first that applies counts."""
 
 

@@ -144,7 +144,7 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     """Write the explicit kernel."""
     form = form.arranged(schedule.swap_ab)
     current().guards.extend(form.flow.requirements)
-    if form.flow.waits_for_prior_grid:
+    if form.flow.waits_for_prior_grid and starts_early(schedule):
         with made_by("blocks", form.stores[0]):
             begin_early()
     arguments = whole_tiles(form, schedule, arguments)
@@ -167,6 +167,15 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     multiplying = [agent for agent in agents if agent.accumulation is not None]
     reduction.end_block([(agent, partial(partition.items, agent.each)) for agent in multiplying], epilogue)
     ring.end_block()
+
+
+def starts_early(schedule: Schedule) -> bool:
+    """Whether a kernel may start before the previous one ends, if its flow allows that.
+
+    A block of bulk copies fills a multiprocessor.  Several other blocks fit into one: if they start while the
+    previous kernel still fills the others, they crowd into the first that have room.
+    """
+    return schedule.by_bulk
 
 
 def _run(agent: Agent, partition: Partition, reduction: SplitReduction, epilogue: Any, form: Form) -> None:

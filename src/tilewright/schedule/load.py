@@ -6,11 +6,12 @@ Estimates of time use these counts, and so do the rules that split K.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import ceil, prod
 from typing import NamedTuple
 
 from tilewright.arch import Arch
+from tilewright.ir.mma import TiledMma
 from tilewright.schedule.fixup import FAN
 from tilewright.schedule.legality import width
 from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
@@ -204,23 +205,43 @@ class Load:
         """The schedule on the machine, for the classes of the arrays."""
         return ScheduleOnMachine(self.schedule, self.question.form, self.question.classes, self.question.arch)
 
+    @cached_property
+    def operands(self) -> tuple[int, int]:
+        """Number of arrays along the rows and along the columns of a tile."""
+        form = self.question.form.arranged(self.schedule.swap_ab)
+        return len(form.rows_m), len(form.rows_n)
+
+    @property
+    def read_depth(self) -> int:
+        """Elements along K that a thread reads at once."""
+        form, atom = self.question.form, self.schedule.atom
+        if atom.instruction != "fma":
+            return atom.shape[2]
+        # All fitted times of single products assume `VECTOR`.
+        is_deep = form.is_single or any(self.question.major(factor) == "k" for factor in form.factors)
+        return VECTOR if is_deep else 1
+
+    @cached_property
+    def held_registers(self) -> int:
+        """Estimate the registers that a thread would need, for a schedule without bulk copies."""
+        of_a, of_b, sums = thread_values(self.schedule.mma, self.read_depth)
+        sums *= len(self.question.form.totals) * (2 if self.schedule.promote else 1)
+        if self.schedule.atom.instruction == "fma":
+            a, b = self.operands
+            return a * of_a + b * of_b + sums + FMA_REGISTERS
+        return int(SUM_REGISTERS * sums + TENSOR_REGISTERS)
+
     @property
     def registers(self) -> int:
         """Estimate the registers of a thread, for a schedule without bulk copies."""
-        mma = self.schedule.mma
-        sums = mma.c().size_values * (2 if self.schedule.promote else 1)
-        if self.schedule.atom.instruction == "fma":
-            found = sums + mma.a(VECTOR).size_values + mma.b(VECTOR).size_values + FMA_REGISTERS
-        else:
-            found = int(SUM_REGISTERS * sums + TENSOR_REGISTERS)
-        return min(found, self.question.arch.thread_registers)
+        return min(self.held_registers, self.question.arch.thread_registers)
 
     @cached_property
     def resident(self) -> int:
         """Resident blocks of a multiprocessor, for a schedule without bulk copies."""
         schedule, mma, arch = self.schedule, self.schedule.mma, self.question.arch
-        rows, columns, depth = schedule.tile
-        held = schedule.stages * (rows + columns) * depth * self.question.dtype.bytes
+        (rows, columns, depth), (a, b) = schedule.tile, self.operands
+        held = schedule.stages * (rows * a + columns * b) * depth * self.question.dtype.bytes
         return resident_blocks(arch, held, threads=mma.threads, registers=self.registers)
 
     @property
@@ -237,6 +258,46 @@ class Load:
             loaded = side.rows * case.tile[2] * side.dtype.bytes / case.mma.threads
             held += ceil(loaded / min(width(side.spec), REGISTER_BYTES))
         return case.accumulators + held + LOOP_REGISTERS > arch.thread_registers
+
+
+@dataclass(frozen=True)
+class DealtLoad(Load):
+    """The work if the steps of all tiles were dealt out to as many blocks as run at once.
+
+    It is that of a stream with this number of blocks, without the schedule of one.
+    """
+
+    @property
+    def is_stream(self) -> bool:
+        """True: blocks may begin within a tile."""
+        return True
+
+    @cached_property
+    def blocks(self) -> int:
+        """Blocks of each multiprocessor."""
+        return self.resident
+
+    @property
+    def block_steps(self) -> int:
+        """Steps along K of one block."""
+        return -(-self.tiles * self.steps // (self.resident * self.processors))
+
+    @cached_property
+    def parts(self) -> int:
+        """Parts of a tile on average, rounded up."""
+        blocks = min(self.resident * self.processors, self.tiles * self.steps)
+        return max(-(-blocks // max(self.tiles, 1)), 1)
+
+
+@lru_cache(maxsize=1024)
+def thread_values(mma: TiledMma, depth: int) -> tuple[int, int, int]:
+    """Elements of A, of B and of the sums that a thread holds.
+
+    Args:
+        mma: the multiplication of a tile.
+        depth: depth of A and B along K.
+    """
+    return mma.a(depth).size_values, mma.b(depth).size_values, mma.c().size_values
 
 
 def resident_blocks(

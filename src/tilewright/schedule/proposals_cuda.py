@@ -97,6 +97,7 @@ def several_products(question: Question) -> Iterator[Candidate]:
         found.sort(key=lambda one: one.estimate)
         carried = [one for one in found if is_carried(question, one.schedule)]
         yield from carried or _by_threads(question, found)
+    yield from small_tiles(question)
     copied = [*_copied(question)]
     legal = (one for one in copied if is_carried(question, one.schedule))
     first = next(legal, copied[0])  # if none is legal, its reasons go into the error
@@ -199,8 +200,11 @@ def candidates(question: Question) -> Iterator[Candidate]:
     if "wgmma" in question.arch.features and question.decodes:
         yield from decoded_forms(question)
     if not takes_wgmma(question):
-        yield from small_tiles(question)
-        yield from background_copies(question)
+        copies = background_copies(question)
+        first = next(copies)
+        yield from small_tiles(question, first.schedule)
+        yield first
+        yield from copies
         return
     yield from copied_forms(question)
     yield from whole_forms(question)

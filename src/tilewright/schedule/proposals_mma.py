@@ -26,12 +26,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
-from math import prod
+from math import inf, prod
 
-from tilewright.schedule.estimate import F64, FMA, RATES, RING, SMALL, WIDEST_BYTES, PackedEstimate
-from tilewright.schedule.legality import is_carried, reasons, width
-from tilewright.schedule.load import BARRIERS_BYTES, Load
+from tilewright.schedule.estimate import F64, FMA, RATES, RING, SMALL, PackedEstimate, estimate_of
+from tilewright.schedule.legality import is_carried, reasons
+from tilewright.schedule.load import BARRIERS_BYTES, DealtLoad, Load, thread_values
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.proposals_reference import tensor_core
 from tilewright.schedule.proposals_wgmma import promoted_every
@@ -141,7 +142,7 @@ def small_products(question: Question) -> Iterator[Candidate]:
 # ---------------------------------------------------------------- anything else
 
 
-NARROW_PAYS = 0.8
+PARTS_PAY = 0.8
 """K is in parts if that should take this share of the time, or less."""
 
 
@@ -166,36 +167,42 @@ def background_copies(question: Question) -> Iterator[Candidate]:
     if question.exceeds_grid:
         chosen = replace(chosen, blocks=EACH_PROCESSOR * question.processors)
     rule = "the larger tile" if chosen.tile[0] > 64 else "the tile that makes more blocks"
-    proposed = {widened(chosen, question): rule}
+    first = widened(chosen, question)
+    yield from _in_parts(question, first)
+    yield _rated(question, first, rule)
+    seen = {first}
     unit_m, unit_n, _ = chosen.atom.shape
     for rows, columns, stages in product((64, 128), (64, 128), (2, 3, 4)):
         warps = chosen.warps if (rows, columns) == (128, 128) else (2, 2)
         tile = (max(rows, unit_m * warps[0]), max(columns, unit_n * warps[1]), chosen.block_k)
         other = widened(replace(chosen, tile=tile, stages=stages, warps=warps), question)
-        proposed.setdefault(other, f"a tile of {tile[0]} x {tile[1]}, {stages} stages")
-    yield from _narrow_parts(question, next(iter(proposed)))
-    for schedule, what in proposed.items():
-        time = RATES.time_us(Load(question, schedule))
-        yield Candidate(schedule, time, f"mma.sync or multiply-adds: {what}")
+        if other not in seen:
+            seen.add(other)
+            yield _rated(question, other, f"a tile of {tile[0]} x {tile[1]}, {stages} stages")
 
 
-def _narrow_parts(question: Question, whole: Schedule) -> Iterator[Candidate]:
-    """A schedule with K in parts, if its rows do not begin at multiples of 16 bytes and parts should pay."""
+def _rated(question: Question, schedule: Schedule, rule: str) -> Candidate:
+    load = Load(question, schedule)
+    model = estimate_of(load) or RATES
+    return Candidate(schedule, model.time_us(load), f"mma.sync or multiply-adds: {rule}")
+
+
+def _in_parts(question: Question, whole: Schedule) -> Iterator[Candidate]:
+    """A schedule by ``mma.sync`` with K in parts, if that should pay."""
     form, is_tensor = question.form, whole.atom.instruction != "fma"
     if form.flow.grouped is not None or form.lists or not form.is_single or question.covered != (0, 0):
         return
-    sides = [form.spec(factor.part.operand, question.classes) for factor in form.factors]
-    if not is_tensor or question.arch.rates is None or min(map(width, sides)) >= WIDEST_BYTES:
+    if not is_tensor or question.arch.rates is None:
         return
     made = split_schedule(whole, "auto", question.processors)
     found = [] if made is None else list(with_more_blocks(question, made))
-    least = RING.time_us(Load(question, whole))
-    for one in sorted(found, key=lambda one: RING.time_us(Load(question, one))):
-        load = Load(question, one)
-        asked = form, question.classes, question.arch
-        if load.parts > 1 and RING.time_us(load) < NARROW_PAYS * least and not reasons(one, *asked):
-            rule = f"mma.sync, narrow copies: {rule_of(load)}"
-            yield Candidate(one, RING.time_us(load), rule)
+    model = estimate_of(Load(question, whole)) or RING
+    times = {one: model.time_us(Load(question, one)) for one in found if Load(question, one).parts > 1}
+    least = PARTS_PAY * model.time_us(Load(question, whole))
+    asked = form, question.classes, question.arch
+    for one in sorted(times, key=lambda one: times[one]):
+        if times[one] < least and not reasons(one, *asked):
+            yield Candidate(one, times[one], f"mma.sync: {rule_of(Load(question, one))}")
             return
 
 
@@ -207,17 +214,8 @@ LEAST = 16
 LEAST_ELEMENTS = 1024
 """Elements of a tile, at least, if there are several: smaller tiles read their operands too often."""
 
-FEW = 64
-"""Rows, or columns, that leave half of a large tile empty."""
-
-LARGE = 128
-"""Rows and columns of a large tile."""
-
-IDLE = 4
-"""Large tiles are few if there are this number of multiprocessors, or more, for each of them."""
-
-HALF = 0.55
-"""Large tiles are replaced if they keep less than this share of the multiprocessors busy, over all rounds."""
+SMALL_PAY = 0.95
+"""Small tiles are proposed if they should take this share of the time of the large tile, or less."""
 
 
 @dataclass(frozen=True)
@@ -241,8 +239,17 @@ class FmaForm:
     @property
     def schedule(self) -> Schedule:
         """The schedule that computes every tile as a whole."""
-        atom = fma("f32", lanes=self.lanes, each=self.each, paired=True)
-        return Schedule(atom, self.tile, self.warps, self.stages, "cp_async", group_m=BAND)
+        return _of_form(self)
+
+    def shared_by(self, operands: int) -> FmaForm:
+        """The form whose stages hold several operands of each side in the same memory.
+
+        Args:
+            operands: operands of each side, at most.
+        """
+        rows, columns, depth = self.tile
+        fits = 1 << (depth // operands).bit_length() - 1
+        return replace(self, tile=(rows, columns, fits))
 
     @property
     def transposed(self) -> FmaForm:
@@ -252,6 +259,12 @@ class FmaForm:
             return self
         tile = (columns, rows, depth)
         return FmaForm(self.each[::-1], self.warps[::-1], tile, self.stages, self.lanes[::-1])
+
+
+@lru_cache(maxsize=256)
+def _of_form(form: FmaForm) -> Schedule:
+    atom = fma("f32", lanes=form.lanes, each=form.each, paired=True)
+    return Schedule(atom, form.tile, form.warps, form.stages, "cp_async", group_m=BAND)
 
 
 FORMS = (
@@ -273,59 +286,81 @@ FORMS = (
 """Few, so that few kernels are compiled."""
 
 
-MOST_PARTED = 16
-"""Schedules with K in parts that are proposed, at most."""
+MOST_SUMS = 64
+"""Sums of a thread, at most, of all totals: with 128, NVRTC 13.0 spills, and an H200 takes 1.4 to 2 times as
+long."""
+
+MOST_STRIDED = 24
+"""Elements that a thread copies in a step, at most, of arrays that are contiguous along no dimension: each
+takes an instruction.  With more, an H200 took 1.2 to 2 times as long as estimated."""
+
+SPLIT_FORMS = 3
+"""Forms that are tried with K in parts: those that should take least time if their steps are dealt out to all
+blocks that run at once."""
 
 SPLITS = ("auto", "stream")
 """Splits that are tried without a request; blocks that wait for each other took longer."""
 
 
-def is_few_tiles(question: Question) -> bool:
-    """Whether it is an exact product of f32 for which large tiles would be few or half empty."""
-    form, (m, n, _) = question.form, question.shape
-    kinds = {question.dtype.name, form.b.view.dtype.name, form.sum.dtype.name}
+def takes_small_tiles(question: Question) -> bool:
+    """Whether exact products of f32 are added up, on a machine of known rates."""
+    form = question.form
+    kinds = {one.view.dtype.name for one in form.factors} | {form.sum.dtype.name}
     if kinds != {"f32"} or form.precision == "tf32" or question.decodes or question.covered != (0, 0):
         return False
-    if form.flow.grouped is not None or question.arch.rates is None:
-        return False
-    tiles = -(-m // LARGE) * -(-n // LARGE) * question.items
-    rounds = -(-tiles // question.processors)
-    is_uneven = rounds > 1 and tiles <= HALF * rounds * question.processors
-    return min(m, n) <= FEW or tiles * IDLE <= question.processors or is_uneven
+    is_able = form.flow.grouped is None and not question.exceeds_grid
+    return is_able and question.arch.rates is not None
 
 
-def small_tiles(question: Question) -> Iterator[Candidate]:
-    """Small tiles, each with its whole K or with K in parts, in the order of their estimates.
+def small_tiles(question: Question, large: Schedule | None = None) -> Iterator[Candidate]:
+    """Tiles of all sizes by multiply-adds, each with its whole K or with K in parts, ranked by `FMA`.
 
-    None if large tiles are good enough.  Each is checked for legality when it is its turn.
+    None if the large tile should take nearly as little time.  Only the forms that should be the fastest come
+    with K in parts.  Each is checked for legality when it is its turn.
 
     Args:
         question: the problem.
+        large: the schedule with the large tile; None: without one, all are proposed.
     """
-    if not is_few_tiles(question):
+    if not takes_small_tiles(question):
         return
-    m, n, _ = question.shape
-    fitting = []
-    for form in FORMS if m <= n else [form.transposed for form in FORMS]:
-        rows, columns, _ = form.tile
-        # Less than half of a tile is empty, and a small tile is the only one.
-        is_filled = rows < 2 * max(m, LEAST) and columns < 2 * max(n, LEAST)
-        if is_filled and ((rows >= m and columns >= n) or rows * columns >= LEAST_ELEMENTS):
-            fitting.append(form.schedule)
-    split = [made for whole in fitting for made in _parted(question, whole)]
-    found = sorted([*fitting, *split], key=lambda one: FMA.time_us(Load(question, one)))
-    left = MOST_PARTED
-    for schedule in found:
-        load = Load(question, schedule)
-        asked = question.form, question.classes, question.arch
-        if (schedule.is_split and not left) or reasons(schedule, *asked):
+    dealt = {whole: FMA.time_us(DealtLoad(question, whole)) for whole in _fitting(question)}
+    ranked = sorted(dealt, key=lambda one: dealt[one])
+    times = {
+        made: FMA.time_us(Load(question, made))
+        for whole in ranked[:SPLIT_FORMS]
+        for made in (whole, *_parted(question, whole))
+    }
+    most = inf if large is None else SMALL_PAY * FMA.time_us(Load(question, large))
+    if min(times.values()) > most:
+        return
+    asked = question.form, question.classes, question.arch
+    found = sorted(times, key=lambda one: times[one])
+    for schedule in (*found, *ranked[SPLIT_FORMS:]):
+        if reasons(schedule, *asked):
             continue
-        rows, columns, depth = schedule.tile
-        rule = f"multiply-adds, few tiles: one of {rows} x {columns}, {depth} deep"
-        if schedule.is_split:
-            left -= 1
-            rule += f", {rule_of(load)}"
+        load, (rows, columns, depth) = Load(question, schedule), schedule.tile
+        rule = f"multiply-adds: a tile of {rows} x {columns}, {depth} deep"
+        rule += f", {rule_of(load)}" if schedule.is_split else ""
         yield Candidate(schedule, FMA.time_us(load), rule)
+
+
+def _fitting(question: Question) -> list[Schedule]:
+    """The forms that are no more than half empty, with their whole K; if there is no such form, the first."""
+    (m, n, _), form = question.shape, question.form
+    operands, totals = max(len(form.rows_m), len(form.rows_n)), len(form.totals)
+    is_strided = "" in map(question.major, form.factors)
+    made = [one.shared_by(operands) for one in FORMS]
+    able = list[Schedule]()
+    for whole in (one.schedule if m <= n else one.transposed.schedule for one in made):
+        rows, columns, depth = whole.tile
+        is_filled = rows < 2 * max(m, LEAST) and columns < 2 * max(n, LEAST)
+        is_enough = (rows >= m and columns >= n) or rows * columns >= LEAST_ELEMENTS
+        elements = (rows * len(form.rows_m) + columns * len(form.rows_n)) * depth
+        fits = not is_strided or elements <= MOST_STRIDED * whole.mma.threads
+        if is_filled and is_enough and fits and thread_values(whole.mma, 1)[2] * totals <= MOST_SUMS:
+            able.append(whole)
+    return able or [made[0].schedule]
 
 
 def _parted(question: Question, whole: Schedule) -> Iterator[Schedule]:

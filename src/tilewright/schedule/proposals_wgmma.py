@@ -60,6 +60,9 @@ SCALED_STAGES, SCALED_BUFFERS, SCALED_COPIES = 3, 4, 4
 On an H200 2 to 5 per cent faster than four stages, two buffers and one copy.
 """
 
+UNIT = 8
+"""Unit of the columns of ``wgmma``."""
+
 GROUPS_M = (4, 8, 16)
 """Heights of the bands of tiles that are proposed for the fastest forms."""
 
@@ -111,6 +114,19 @@ class WgmmaForm:
     tile_us: float = 1.0
     latency_us: float = 0.0
     busy_us: float = 0.0
+
+    def narrowed(self, columns: int) -> WgmmaForm:
+        """The form with the narrowest width for which columns take as many tiles.
+
+        Example:
+            >>> wide = WgmmaForm(64, 192, 2, 4, 1)
+            >>> wide.narrowed(312).columns, wide.narrowed(16).columns
+            (160, 192)
+        """
+        if columns <= self.columns // 2:
+            return self
+        tiles = -(-columns // self.columns)
+        return replace(self, columns=-(-columns // tiles // UNIT) * UNIT)
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -214,22 +230,18 @@ SHAPES = (
 """Few forms, so that few kernels are compiled; of equal estimates the first wins."""
 
 DECODED_SHAPES = (
-    WgmmaForm(128, 128, 2, DECODED_STAGES, 1),
-    WgmmaForm(128, 96, 2, DECODED_STAGES, 1),
-    WgmmaForm(64, 256, 2, DECODED_STAGES, 1, tile_us=2.0),
-    WgmmaForm(64, 192, 2, DECODED_STAGES, 1, tile_us=1.5),
-    WgmmaForm(64, 192, 2, DECODED_STAGES, 1, "ping-pong", tile_us=0.5),
-    WgmmaForm(64, 128, 2, DECODED_STAGES, 1, busy_us=0.37),
-    WgmmaForm(64, 128, 2, DECODED_STAGES, 1, persistent=False, fixed_us=1.9, tile_us=3.5, busy_us=0.42),
-    WgmmaForm(64, 64, 2, DECODED_STAGES, 1, persistent=False, fixed_us=1.9, tile_us=2.5, busy_us=0.28),
-    WgmmaForm(64, 64, 1, DECODED_STAGES, 1, persistent=False, fixed_us=1.8, tile_us=2.5, busy_us=0.21),
-    WgmmaForm(128, 64, 1, DECODED_STAGES, 1, persistent=False, fixed_us=1.8, tile_us=2.5, busy_us=0.42),
+    *(WgmmaForm(128, columns, 2, DECODED_STAGES, 1) for columns in (128, 96)),
+    *(WgmmaForm(64, columns, 2, DECODED_STAGES, 1) for columns in (256, 192)),
+    WgmmaForm(64, 192, 2, DECODED_STAGES, 1, "ping-pong"),
+    WgmmaForm(64, 128, 2, DECODED_STAGES, 1),
+    *(WgmmaForm(64, columns, 2, DECODED_STAGES, 1, persistent=False) for columns in (128, 64)),
+    *(WgmmaForm(rows, 64, 1, DECODED_STAGES, 1, persistent=False) for rows in (64, 128)),
 )
-"""Forms for a decoded operand. Their times are taken from `SHAPES` and were not measured.
+"""Forms for a decoded operand, ranked by `BULK`; each is also tried with the narrowest width that takes as
+many tiles.
 
 Forms with 128 rows of a group also take operands that are contiguous along their rows, not along K.  They
-have the most stages for their size, because the narrow operand is the long one.  The model assumes that other
-forms lose more time at the beginning of a tile.
+have the most stages for their size, because the narrow operand is the long one.
 """
 
 
@@ -280,7 +292,7 @@ def whole_forms(question: Question) -> Iterator[Candidate]:
     ranked = sorted(able, key=lambda shape: _time_us(question, shape))
     whole = [_of_form(question, shape) for shape in ranked]
     yield from without_waiting(question, whole, promoted_every(question))
-    for shape in () if has_few_rows(question) else ranked[:NEIGHBOURS]:
+    for shape in () if is_thin(question) else ranked[:NEIGHBOURS]:
         clusters = (cluster for cluster in ((1, 1), (2, 1), (1, 2)) if cluster != shape.cluster)
         near = [(replace(shape, cluster=cluster), f"in clusters of {cluster}") for cluster in clusters]
         stages = (shape.stages - 1, shape.stages + 1)
@@ -310,8 +322,7 @@ def _against(question: Question, shape: WgmmaForm) -> str:
 
 def _of_form(question: Question, shape: WgmmaForm) -> Candidate:
     made = hopper_schedule(question, shape)
-    few = has_few_rows(question)
-    time = BULK.time_us(Load(question, made)) if few else _time_us(question, shape)
+    time = BULK.time_us(Load(question, made)) if is_thin(question) else _time_us(question, shape)
     return Candidate(made, time, _name(shape))
 
 
@@ -464,7 +475,8 @@ def decoded_forms(question: Question) -> Iterator[Candidate]:
         return
     asked = question.transposed() if form.a.is_plain else question
     found: list[Candidate] = []
-    for shape in DECODED_SHAPES:
+    tried = dict.fromkeys(one for shape in DECODED_SHAPES for one in (shape, shape.narrowed(asked.shape[1])))
+    for shape in tried:
         elements = shape.rows * shape.columns
         # Seen with NVRTC 13.0: decoded integers do not fit into registers together with more sums, and spill.
         is_large = asked.majors[0] == "mn" or asked.dtype.name == "bf16"
@@ -472,14 +484,11 @@ def decoded_forms(question: Question) -> Iterator[Candidate]:
         if spills or shape.against(asked):
             continue
         made = _decoding_schedule(asked, shape, swap=form.a.is_plain)
-        narrow = asked.form.a.dtype.bytes / asked.dtype.bytes
-        row_us = cached_row_us(asked, asked.form.a) * narrow, cached_row_us(asked, asked.form.b)
         how = f"{shape.rows} x {shape.columns} for each of {shape.groups} groups"
         rule = f"decoded in registers, {how}, {shape.roles}"
-        if is_carried(question, made):
-            found.append(Candidate(made, shape.time_us(asked, made, row_us), rule))
+        found.append(Candidate(made, _bulk_us(question, made), rule))
     found.sort(key=lambda one: one.estimate)
-    yield from without_waiting(question, found, 0)
+    yield from (one for one in without_waiting(question, found, 0) if is_carried(question, one.schedule))
 
 
 def _decoding_schedule(asked: Question, shape: WgmmaForm, *, swap: bool) -> Schedule:
@@ -528,8 +537,18 @@ SPLITS: tuple[tuple[int | str, str], ...] = (
 )
 """Splits and reductions that are tried unasked; streams were never the fastest."""
 
+WAVE_PAYS = 0.95
+"""Forms of one wave are proposed if their time, relative to the best form, is below this."""
+
+WAVE_UNIT, WAVE_COLUMNS, WAVE_STAGES = 16, (64, 256), 8
+"""Unit, least and most columns, and most stages of a form of one wave.
+
+The unit is coarse so that few kernels are compiled.  With 9 or 10 stages an H200 took up to 10 per cent
+longer.
+"""
+
 DOUBT = 1.02
-"""Factor on the estimates with K in parts, because the model does not resolve smaller gains."""
+"""Factor on estimates with K in parts or in clusters, because the model does not resolve smaller gains."""
 
 SHORTEST_BYTES = 8192
 """Fewest bytes along K for which split K is proposed unasked; with less, parts cost more than they save."""
@@ -611,6 +630,12 @@ def has_few_rows(question: Question) -> bool:
     return question.shape[0] <= ROWS[-1] and question.covered == (0, 0) and not question.exceeds_grid
 
 
+def is_thin(question: Question) -> bool:
+    """Whether there are few rows; or few columns of one product of operands as they lie in memory."""
+    is_plain = not question.decodes and question.items == 1
+    return has_few_rows(question) or (is_plain and has_few_rows(question.transposed()))
+
+
 def without_waiting(question: Question, whole: Sequence[Candidate], promoted: int) -> Iterator[Candidate]:
     """Forms in the order in which they are tried: as given, or ranked by how long they wait for memory.
 
@@ -620,12 +645,60 @@ def without_waiting(question: Question, whole: Sequence[Candidate], promoted: in
         promoted: elements along K after which sums are promoted; 0: never.
     """
     rated = [replace(one, estimate=_bulk_us(question, one.schedule)) for one in whole]
-    if has_few_rows(question):
-        yield from _parted(question, rated, [*_few_rows(question, promoted)], inf)
+    if is_thin(question):
+        of_few = _few_rows if has_few_rows(question) else _few_columns
+        yield from _parted(question, rated, [*of_few(question, promoted)], inf)
         return
     least = min((one.estimate for one in rated), default=0.0)
-    yield from (one for one in _parted(question, rated, [], PARTS_PAY * least) if one.schedule.split_k != 1)
+    wave = [one for one in _of_one_wave(question) if _doubted_us(one) < WAVE_PAYS * least]
+    parted = _parted(question, rated, wave, PARTS_PAY * least)
+    yield from (one for one in parted if one not in rated)
     yield from whole
+
+
+def _of_one_wave(question: Question) -> Iterator[Candidate]:
+    """Forms whose tiles are just narrow enough that all of them run at once, alone and in clusters of two.
+
+    Args:
+        question: the problem, whose operands ``wgmma`` takes.
+    """
+    form, (m, n, _) = question.form, question.shape
+    is_plain = form.is_single and form.flow.grouped is None and question.covered == (0, 0)
+    if not is_plain or question.decodes or promoted_every(question) or question.exceeds_grid:
+        return
+    block_k = ROW_BYTES // question.dtype.bytes
+    unit = WAVE_UNIT if question.majors[1] == "k" else block_k  # bulk copies load rows of 128 bytes
+    for rows, groups in ((128, 2), (64, 1)):
+        across = -(-m // rows)
+        beside = question.processors // (across * question.items)
+        columns = -(-n // max(beside, 1) // unit) * unit
+        if not beside or not WAVE_COLUMNS[0] <= columns <= WAVE_COLUMNS[1]:
+            continue
+        room = question.arch.shared_bytes - BARRIERS_BYTES - groups * 64 * ROW_BYTES
+        stages = min(room // ((rows + columns) * ROW_BYTES), WAVE_STAGES)
+        shape = WgmmaForm(64, columns, groups, stages, 1, persistent=False)
+        for cluster in ((1, 1), (2, 1)):
+            if across % cluster[0] == 0:
+                made = replace(shape, cluster=cluster).schedule(
+                    question, wgmma(question.dtype, columns, question.b_dtype), block_k
+                )
+                shared = "" if cluster == (1, 1) else f", in clusters of {cluster[0]} x {cluster[1]}"
+                rule = f"one wave: tiles of {rows} x {columns}{shared}"
+                yield Candidate(made, _bulk_us(question, made), rule)
+
+
+def _doubted_us(one: Candidate) -> float:
+    """The estimate of a candidate by which it is ranked."""
+    is_simple = one.schedule.split_k == 1 and one.schedule.cluster == (1, 1)
+    return one.estimate * (1 if is_simple else DOUBT)
+
+
+def _few_columns(question: Question, promoted: int) -> Iterator[Candidate]:
+    """Forms for few columns: those of the transposed product, whose rows are few."""
+    for one in _few_rows(question.transposed(), promoted):
+        turned = replace(one.schedule, swap_ab=not one.schedule.swap_ab)
+        rule = f"of the transposed product, {one.rule}"
+        yield replace(one, schedule=turned, estimate=_bulk_us(question, turned), rule=rule)
 
 
 def _few_rows(question: Question, promoted: int) -> Iterator[Candidate]:
@@ -666,7 +739,7 @@ def _parted(
     """
     parted = (made for one in (*whole, *few) for made in _parts(question, one) if made.estimate < most)
     found = [*whole, *few, *parted]
-    for one in sorted(found, key=lambda one: one.estimate * (1 if one.schedule.split_k == 1 else DOUBT)):
+    for one in sorted(found, key=_doubted_us):
         if one in whole or is_carried(question, one.schedule):
             yield one
 

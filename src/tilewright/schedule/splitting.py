@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 
-from tilewright.schedule.estimate import BULK, FMA, RING, estimate_of
+from tilewright.schedule.estimate import BULK, FMA, RING, TF32, estimate_of
 from tilewright.schedule.fixup import FAN
 from tilewright.schedule.legality import reasons, with_fallback
 from tilewright.schedule.load import Load, in_clusters
@@ -125,10 +125,11 @@ def with_more_blocks(question: Question, schedule: Schedule) -> Iterator[Schedul
     load = Load(question, schedule)
     if not schedule.blocks or schedule.reduction_class.waits or not RING.applies(load):
         return
-    is_fitted, alone = FMA.applies(load), RING.time_us(load)
+    model = TF32 if TF32.applies(load) else RING
+    most = inf if FMA.applies(load) else MORE_PAYS * model.time_us(load)
     for beside in range(2, load.resident + 1):
         made = replace(schedule, blocks=beside * schedule.blocks)
-        if is_fitted or RING.time_us(Load(question, made)) < MORE_PAYS * alone:
+        if most == inf or model.time_us(Load(question, made)) < most:
             yield made
 
 

@@ -21,8 +21,10 @@ from tilewright.errors import ParseError, TilewrightError, shown
 from tilewright.ir.mma import MmaAtom
 from tilewright.schedule.choice import choose, split_candidates
 from tilewright.schedule.legality import reasons
+from tilewright.schedule.load import Load
 from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.time_parts import time_parts
 from tilewright.targets import atoms
 
 NEAR = 1.0
@@ -31,7 +33,7 @@ NEAR = 1.0
 One extent twice as large is at this distance.  Further away the model of the rules is better than the table.
 """
 
-RULES = "efd5200e179b"
+RULES = "9ff2e9052b60"
 """Hash of the schedules that the rules propose for the corpus of `benchmarks/rules.py`.
 
 A test computes it anew.  If the rules propose other schedules, it changes, and earlier tables are refused.
@@ -297,13 +299,14 @@ class ScheduleTable:
     def find(self, question: Question) -> MeasuredSchedule | None:
         """Return the nearest entry whose schedule is legal for a problem; None if the rules choose.
 
-        The rules choose if no entry is near, or if the nearest entry is their own choice.
+        The rules choose if no entry is near, if the nearest entry is their own choice, or if its schedule
+        should lose more than it gained where it was measured; see `is_worth`.
         """
         asked = question.form, question.classes, question.arch
         found = self.nearest(question)
         legal = (one for one in found if one.by_rules or not reasons(one.schedule, *asked))
         nearest = next(legal, None)
-        return None if nearest is None or nearest.by_rules else nearest
+        return None if nearest is None or nearest.by_rules or not is_worth(nearest, question) else nearest
 
     def record(self) -> dict[str, Any]:
         """The table as a JSON object."""
@@ -362,6 +365,30 @@ def class_of(question: Question) -> str:
     )
     grouped = "" if form.flow.grouped is None else ", rows in groups"
     return f"{a} x {b} -> {spec.dtype}[{along or 'strided'}], {form.precision}{grouped}"
+
+
+def is_worth(entry: MeasuredSchedule, question: Question) -> bool:
+    """Whether a measured schedule should be faster than the rules' choice for another problem, too.
+
+    The estimate says how the times of both change from the measured problem to this one.  The measured gain
+    must outweigh the difference.  Without an estimate, as on processors, it is taken to be worth it.
+
+    Args:
+        entry: an entry of the question's class.
+        question: the problem.
+    """
+    items, *shape = entry.extents
+    if extents_of(question) == entry.extents:
+        return True
+    batch = [items if dim == 0 else 1 for dim in range(len(question.extents) - 3)]
+    there = replace(question, extents=(*batch, *shape))
+    changes = []
+    for asked, rules in ((there, choose(there)), (question, choose(question))):
+        pair = [time_parts(Load(asked, one)) for one in (entry.schedule, rules)]
+        if pair[0] is None or pair[1] is None:
+            return True
+        changes.append(pair[0].total / pair[1].total)
+    return changes[1] <= changes[0] * entry.speed
 
 
 def extents_of(question: Question) -> Extents:
