@@ -133,7 +133,7 @@ def column_sums(rows: torch.Tensor) -> torch.Tensor:
         >>> column_sums(torch.ones(3, 2)).tolist()
         [3.0, 3.0]
     """
-    flat = rows.flatten(0, -2) if rows.dim() > 1 else rows[None]
+    flat = rows if rows.dim() == 2 else rows.flatten(0, -2) if rows.dim() > 2 else rows[None]
     return matmul(rows.new_ones(()).expand(flat.shape[0]), flat)
 
 
@@ -265,12 +265,15 @@ class MatmulGradient(torch.autograd.Function):
             # Only the shape of an operand that is not kept is needed.
             one = a if a is not None else factor.new_empty(()).expand(of_a)
             other = b if b is not None else factor.new_empty(()).expand(of_b)
-            one, other, factor = _as_matrices(one, other, factor)
-            options = {"alpha": alpha, "precision": precision}
+            if len(of_a) < 2 or len(of_b) < 2:
+                one, other, factor = _as_matrices(one, other, factor)
+            options: dict[str, Any] = {"alpha": alpha, "precision": precision}
             if b is not None:
-                d_a = gradient_of_a(factor, one, other, **options).reshape(of_a)
+                d_a = gradient_of_a(factor, one, other, **options)
+                d_a = d_a if len(of_a) > 1 else d_a.reshape(of_a)
             if a is not None:
-                d_b = gradient_of_b(factor, one, other, **options).reshape(of_b)
+                d_b = gradient_of_b(factor, one, other, **options)
+                d_b = d_b if len(of_b) > 1 else d_b.reshape(of_b)
         d_c = None if c is None else (dz if beta is None else beta * dz).sum_to_size(c[0]).to(c[1])
         d_bias = None if bias is None else column_sums(dz).to(bias[1])
         d_residual = None if residual is None else dy.sum_to_size(residual[0]).to(residual[1])
@@ -315,11 +318,14 @@ def _run_matmul(
     precision: str,
     out_dtype: torch.dtype | None,
 ) -> Any:
+    terms = (c, bias, multiply, residual, activation, derivative, out_dtype)
+    if alpha == 1 and precision == "exact" and all(one is None for one in terms):
+        return of_matmul.matmul(a, b)  # fewer words are found sooner
     given: dict[str, Any] = {}
     if c is not None:
         given = {"c": c, "beta": beta}
-    terms = {"bias": bias, "multiply": multiply, "residual": residual, "activation": activation}
-    given |= {name: one for name, one in (*terms.items(), ("derivative", derivative)) if one is not None}
+    named = {"bias": bias, "multiply": multiply, "residual": residual, "activation": activation}
+    given |= {name: one for name, one in (*named.items(), ("derivative", derivative)) if one is not None}
     if alpha != 1:
         given["alpha"] = alpha
     if precision != "exact":

@@ -26,6 +26,9 @@ LIBRARY = torch.library.Library("tilewright", "FRAGMENT")
 PLAIN = {torch.Tensor, torch.nn.Parameter}
 """Types of tensors that override nothing."""
 
+WORDS = {type(None), float, int, bool, str, complex, torch.dtype}
+"""Types of arguments that are no tensors."""
+
 DEVICES = ("CPU", "CUDA")
 """PyTorch's names of the devices that kernels run on; a build for ROCm calls them CUDA too."""
 
@@ -119,19 +122,21 @@ def _is_below_transform() -> bool:
 
 
 def recorded(function: type[torch.autograd.Function], *args: Any) -> Any:
-    """Apply a function with a gradient, also below the transforms of `torch.func`.
+    """Apply a function with a gradient, at one level of the transforms of `torch.func`.
 
     A transform runs an operation's rule of gradients below itself, where `Function.apply` would ask the
-    transform again.
+    transform again; and `Function.apply` inspects the signature at each call, which takes longer than the
+    rest.  So the function is applied as `Function.apply` does without transforms.
 
     Args:
         function: computes the result, keeps tensors, and has the gradient.
-        args: its arguments.
+        args: all of its arguments.
     """
-    if _is_below_transform():
-        with enable_single_level_autograd_function():
-            return super(torch.autograd.Function, function).apply(*args)
-    return function.apply(*args)
+    apply = super(torch.autograd.Function, function).apply
+    if not _is_below_transform():
+        return apply(*args)
+    with enable_single_level_autograd_function():
+        return apply(*args)
 
 
 class Operation:
@@ -184,8 +189,11 @@ class Operation:
         wanted = False
         for one in args:
             kind = type(one)
+            if kind in WORDS:
+                continue
             if kind in PLAIN:
-                wanted = wanted or one.requires_grad
+                if one.requires_grad:
+                    wanted = True
                 if one.is_conj() or one.is_neg():
                     return self.overload(*args)
             elif kind is list:
