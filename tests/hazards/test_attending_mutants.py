@@ -148,8 +148,11 @@ def test_a_loop_by_warpgroups_needs_its_synchronisation(name: str) -> None:
         "fence_async",
         "bulk_wait",
     )
-    kinds = ("removed", "one fewer pending", "one more pending", "always parity 0", "always parity 1")
-    wanted = {one for one in names(kernel) if one.split()[0] in verbs and one.endswith(kinds)}
+    kinds = [
+        *("removed", "one fewer pending", "one more pending", "always parity 0", "always parity 1"),
+        *("other parity", "next stage", "each role"),
+    ]
+    wanted = {one for one in names(kernel) if one.split()[0] in verbs and one.endswith(tuple(kinds))}
     assert len(wanted) > least
     outcomes = {mutant.name: outcome(mutant, execute, is_right) for mutant in mutants(kernel, wanted)}
     survived = {mutant for mutant, found in outcomes.items() if found == "survived"}
