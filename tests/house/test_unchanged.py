@@ -68,7 +68,7 @@ def text_of(kernel: Any, arch: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("arch", ["sm_90a", "x86-64-v3", "gfx942"])
 def test_names_and_places_do_not_count(arch: str) -> None:
-    """The same eight lines with other names, some of which the library uses itself."""
+    """The same eight lines with other names; the library itself uses some of them."""
     one, other = text_of(linear, arch), text_of(descriptor, arch)
     assert one[0] != other[0]
     assert UNCHANGED.normal_text(*one) == UNCHANGED.normal_text(*other)
@@ -126,7 +126,7 @@ def test_another_order_of_proposals_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_proposals_are_asked_of_every_launch() -> None:
-    """Nothing is launched, and yet the call goes to its end, behind what is launched before the product."""
+    """Nothing is launched, and yet the call goes to its end, past the launches before the product."""
     lines = {
         'matmul(f32(M, K), f32(K, N), precision="f32")': ["explicit", "tw.Schedule"],
         'complex_matmul(c64(M, K), c64(K, N), method="3m")': ["explicit", "tw.Schedule"],

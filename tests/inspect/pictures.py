@@ -1,4 +1,4 @@
-"""What every picture keeps to."""
+"""Rules for every picture."""
 
 from __future__ import annotations
 

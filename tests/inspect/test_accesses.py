@@ -1,4 +1,4 @@
-"""What is said of copies on the CPU, beside the text that is compiled."""
+"""The report on copies on the CPU, compared with the compiled text."""
 
 from __future__ import annotations
 

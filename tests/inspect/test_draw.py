@@ -1,4 +1,4 @@
-"""Pictures say what is so: their cells against plain Python, their labels apart, their files readable."""
+"""Pictures are right: their cells equal plain Python, labels do not overlap, files are readable."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_a_loop_that_loads_for_itself_has_no_other() -> None:
 
 
 def excerpt(text: str) -> str:
-    """Of a listing what the two loops need: from the label at which one begins to the branch back."""
+    """The parts of a listing that the two loops need: from a loop's label to its branch back."""
     isa, _ = read_sass(text, SM_90A, TAKES, THREADS)
     assert isa.loading is not None
     compiler = "NVRTC {}.{}".format(*nvrtc.version())

@@ -1,4 +1,4 @@
-"""The model of a turn's clocks, beside numbers that were worked out by hand."""
+"""The model of an iteration's clocks, compared with numbers worked out by hand."""
 
 from __future__ import annotations
 

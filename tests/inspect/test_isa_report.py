@@ -277,7 +277,7 @@ def test_the_text_of_a_report(golden: Callable[[str, str], None]) -> None:
 
 
 class Page(HTMLParser):
-    """What a page has: its text, its tags, and tags that were not closed."""
+    """The parts of a page: its text, its tags, and tags that were not closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

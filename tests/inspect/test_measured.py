@@ -1,4 +1,4 @@
-"""What Nsight Compute measured, beside what was predicted; a program of the same name stands in for it."""
+"""Measurements of Nsight Compute beside predictions; a program of the same name stands in for it."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_every_figure_is_shown_or_is_part_of_one_that_is() -> None:
 
 
 def test_what_warps_wait_for_each_other_is_no_bank_conflict() -> None:
-    """The hardware counts 1915 for the stores of example 02, none of which meets another in a bank."""
+    """The hardware counts 1915 for the stores of example 02, which have no bank conflicts."""
     found = with_derived(parse(CSV, "basic_gemm"))
     assert found[CONFLICTS] == 0
     assert found[WAITS] == 1915

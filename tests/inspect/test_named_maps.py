@@ -1,4 +1,4 @@
-"""What `tilewright draw map` knows by name: every atom, and the registers of ldmatrix and stmatrix."""
+"""The names that `tilewright draw map` knows: every atom, and the registers of ldmatrix and stmatrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What notebooks show of layouts, views and maps, and how short they are as text."""
+"""Layouts, views and maps in notebooks, and their length as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a launch will ask of shared memory: as an H200 counted it, and as it follows from the kernels."""
+"""Predicted accesses to shared memory: as an H200 counted them, and as they follow from the kernels."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_conflicts_of_the_optimised_gemm_are_predicted() -> None:
 
 
 def test_matrix_stores_are_counted_apart() -> None:
-    """What `stmatrix` stores of C takes a fourth of the instructions, and no other figure changes."""
+    """Stores of C by `stmatrix` take a fourth of the instructions, and no other figure changes."""
     plain = traffic("04_optimized_gemm.py:LARGE", SHAPE)
     matrices = traffic("04_optimized_gemm.py:LARGE", SHAPE, arch="sm_90a")
     fewer = plain.stores.accesses - matrices.stores.accesses

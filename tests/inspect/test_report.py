@@ -1,4 +1,4 @@
-"""What is said of a compiled kernel."""
+"""The report on a compiled kernel."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_what_is_said_of_the_ladder(
 
 
 def test_predicted_passes_are_those_that_the_reference_counts() -> None:
-    """Where the lowered layout is the author's."""
+    """For operands whose lowered layout is the author's."""
     subject = from_file(str(LADDER / "04_optimized_gemm.py:LARGE"), "f16", "256x128x64", ())
     executable = subject.compile("cuda", "sm_90a")
     assert executable.listing is not None

@@ -1,4 +1,4 @@
-"""What is shown of kernels with integers and rows from memory, and of other blocks' shared memory."""
+"""Reports on kernels with integers and rows from memory, and with other blocks' shared memory."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_doctor_says_which_disassembler_there_is(tmp_path: Path, monkeypatch: py
 
 
 def test_a_report_names_arrays_and_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the text that is compiled; what was listed of it stands in for what a disassembler would say."""
+    """The report on the compiled text; a recorded listing stands in for a disassembler."""
     subject = library_gemm("f16", "512x512x512", "nt")
     listing = subject.listing("cuda", "sm_80")
     assert listing is not None

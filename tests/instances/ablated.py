@@ -69,7 +69,7 @@ def given(m: int, n: int, k: int) -> dict[str, Any]:
 
 
 def measured(made: Executable, arrays: dict[str, Any], turn: Turn) -> Variant:
-    """What is found of a kernel when its listing is executed."""
+    """The findings of a kernel when its listing is executed."""
     isa = read_isa(made.assembly)
     counter = BankCounter(isa.arch)
     execute_listing(made, arrays, {"alpha": 1.0}, counter)
@@ -147,5 +147,5 @@ VARIANTS: dict[str, Callable[[], Executable]] = {
 
 @functools.cache
 def variant(name: str) -> Variant:
-    """What is found of a variant."""
+    """The findings of a variant."""
     return measured(VARIANTS[name](), given(128, 256, 128), TURN)

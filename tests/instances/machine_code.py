@@ -42,9 +42,9 @@ def functions(data: bytes) -> dict[str, bytes]:
 def encoded(
     listing: str, arch: str, toolchain: AmdToolchain, folder: Path
 ) -> tuple[dict[str, bytes], dict[str, list[int]]]:
-    """What the instructions of a listing encode to, one after the other, by the label that they follow.
+    """The encodings of a listing's instructions, in order, by the label that they follow.
 
-    Of distances to constants, which linking decides, only the places are known: they are given apart.
+    Linking decides distances to constants, so only their places are known; they are returned separately.
     """
     (folder / "kernel.s").write_text(listing)
     options = ("-cc1as", "-triple", TRIPLE, "-target-cpu", arch, "-filetype", "asm", "-show-encoding")

@@ -67,7 +67,7 @@ def test_extents_that_are_no_whole_tiles_are_refused() -> None:
 
 @pytest.mark.parametrize("name", INSTANCES)
 def test_the_main_loop_passes_its_gates(name: str) -> None:
-    """Half of each turn's instructions multiply or load what is multiplied; B is read 16 bytes at once."""
+    """Half of each iteration's instructions multiply or load operands; B is read 16 bytes at once."""
     # LLVM 19 waits for the next tile before the last four products of a turn, later ones behind them.
     gates = Gates(matrix_per_load=8, loads=8, shared_store_bytes=8, waits_for_loads=1, warps=4)
     found = [read_isa(both(), INSTANCES[name].symbol), *map(read_isa, listings(compiled(name)))]

@@ -201,7 +201,7 @@ def test_an_architecture_without_the_instruction_is_refused(instance: Any, arch:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("instance", [SEED, NARROW, XDL], ids=["seed", "narrow", "xdl"])
 def test_checks_and_schedules_know_the_same_architectures(instance: Any, arch: str) -> None:
-    """Every architecture of target hip, and none beside: what passes the checks has a schedule."""
+    """Every architecture of target hip, and no other: instances that pass the checks have a schedule."""
     is_home = arch.startswith("gfx9") == (instance is XDL)
     checks = instance.check(arch=arch)
     assert checks.ok == is_home

@@ -232,7 +232,7 @@ def kernels(draw: st.DrawFn) -> Kernel:
 
 
 def _statements(draw: Any, tensors: list[Any], integers: list[Any], numbers: list[Any], depth: int) -> None:
-    """A few statements over what is visible; what they define is visible to those after them."""
+    """A few statements over visible values; later statements see the values that they define."""
     tensors, integers, numbers = list(tensors), list(integers), list(numbers)
     fragments: list[Any] = [tw.fragment(ROWS, tw.f32, draw(st.sampled_from([None, 0, 1.5, -math.inf])))]
     for _ in range(draw(st.integers(1, 4))):

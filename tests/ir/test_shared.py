@@ -1,4 +1,4 @@
-"""The rules of shared memory: each coordinate has an element of its own, inside of what is allocated."""
+"""The rules of shared memory: each coordinate has its own element, inside the allocation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_two_coordinates_in_one_element_are_refused(strides, places, nearest) ->
 
 
 def test_large_strides_are_looked_at() -> None:
-    """What it takes depends on the number of elements, not on how far they lie apart."""
+    """The time depends on the number of elements, not on their distances."""
 
     def author():
         tw.shared((128, 2), tw.f16, layout=tw.Layout((128, 2), (250_000, 0)))

@@ -1,4 +1,4 @@
-"""What is refused of reductions, broadcasts and other maps, with the nearest legal choice."""
+"""Refused reductions, broadcasts and other maps, with the nearest legal choice."""
 
 from __future__ import annotations
 

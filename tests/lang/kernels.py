@@ -1,4 +1,4 @@
-"""What the tests of the language share: classes of arrays, tracing, the basic GEMM, where a caret points."""
+"""Shared by the tests of the language: classes of arrays, tracing, the basic GEMM, places of carets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def spec(
 
 
 def trace(function: Callable[..., Any], declared: Mapping[str, Any] | None = None, **given: Any) -> Kernel:
-    """Trace with specs by name; what is no spec is a constant.  Tensors default to f16 matrices."""
+    """Trace with specs by name; other values are constants.  Tensors default to f16 matrices."""
     program = Program(function, declared)
     specs = {p.name: given.pop(p.name, spec()) for p in program.parameters if p.kind == "tensor"}
     return program.trace(specs, given)

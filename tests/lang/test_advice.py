@@ -1,4 +1,4 @@
-"""What a message says to write instead is what was meant."""
+"""The advice of each message is legal, and does what the author meant."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def shared_out(kernel: Kernel) -> list:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_as_few_sectors_as_the_bytes_of_the_tile_need(name, rewritten) -> None:
-    """Of every copy between memories, and of loads that are not by the map of a multiply."""
+    """The threads of every copy between memories, and of loads without the map of a multiply."""
     folder, taken = rewritten
     assert (taken[name] == 0) == (name in SAID_NOWHERE)
     module = runpy.run_path(str(folder / f"{name}.py"))

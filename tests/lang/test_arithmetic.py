@@ -1,4 +1,4 @@
-"""Arithmetic of fragments and numbers: which functions it records, of which dtypes, over which maps."""
+"""Arithmetic of fragments and numbers: the recorded functions, their dtypes and their maps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters as authors write them: what is recorded, and what is refused with the nearest legal choice."""
+"""Clusters as authors write them: the recorded operations, and refusals with the nearest legal choice."""
 
 from __future__ import annotations
 

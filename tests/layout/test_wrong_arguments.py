@@ -1,4 +1,4 @@
-"""Arguments of the wrong kind and what calls say, and what is taken: NumPy's integers and names of dtypes."""
+"""Messages about arguments of the wrong kind; NumPy's integers and names of dtypes are legal."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def mover(X, Y, *, tile, path, spread, back, vector, layout):
 
 @dataclass(frozen=True)
 class Placed:
-    """Where an array lies: strides and start in elements; what is read may have strides of 0.
+    """The place of an array: strides and start in elements; arrays that are read may have strides of 0.
 
     It starts at its lowest element, which is not the first one where strides are negative.
     """

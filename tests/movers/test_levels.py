@@ -72,7 +72,7 @@ def test_the_next_slice_is_loaded_before_this_one_is_multiplied() -> None:
 
 @pytest.mark.parametrize("name", BOUND)
 def test_the_cpu_multiplies_in_vectors(name) -> None:
-    """By the micro-kernel of `tw.mma`, whose sums stay in vector registers over the depth of a step."""
+    """The micro-kernel of `tw.mma` keeps its sums in vector registers over the depth of a step."""
     source = compiled(name, "cpu").source
     # AVX-512 has 32 vector registers for the sums, others have 16.
     micro, rows, vectors = "multiply_f32", 8 if host_arch() == "x86-64-v4" else 4, 2

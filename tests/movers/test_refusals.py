@@ -1,4 +1,4 @@
-"""What must not pass in silence: wrong reuse, wrong register tiles, cut edges, narrow sums and stores."""
+"""Refusals of wrong reuse, wrong register tiles, cut edges, narrow sums and stores."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_constants_count_from_the_end_and_outside_is_zero(at, form, target) -> N
 
 @tw.kernel(X="M N", Y="M N")
 def neighbours(X, Y):
-    """Y[16 i:, 0:32] = the tile before, Y[16 i:, 32:64] = the one behind; stores go astray likewise."""
+    """Y[16 i:, 0:32] = the tile before, Y[16 i:, 32:64] = the tile after; stores leave the array likewise."""
     tw.block_index(1)
     for i in tw.range(tw.ceil_div(X.shape[0], 16)):
         tw.copy(X.tile((16, 32), (i - 1, 0)), Y.tile((16, 32), (i, 0)), threads=(16, 2))
@@ -203,7 +203,7 @@ def test_a_tile_before_the_first_reads_as_zero_and_is_not_written(target) -> Non
     ],
 )
 def test_a_constant_that_is_certainly_outside_is_refused_with_the_range(what, says) -> None:
-    """Before, behind, and what would count from the end twice: s[-70:] of 64 rows is no s[58:]."""
+    """Tiles before and after the array, and starts that count from the end twice: s[-70:] of 64 rows."""
 
     @tw.kernel(X="M N")
     def outside(X):

@@ -173,7 +173,7 @@ MOVED = ["f8e4m3", "u8", "f16", "bf16", "i32", "f32", "c32", "f64", "i64", "c64"
 
 
 def moved_by(lane, element_bytes, run_bytes, major):
-    """What a lane moves at once, from the first element of a base tile, and the tile's extents."""
+    """The elements that a lane moves at once, from the first of a base tile, and the tile's extents."""
     columns = run_bytes // element_bytes
     rows, width = inferred(columns, element_bytes)
     each = 16 // element_bytes

@@ -110,7 +110,7 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """What it is, in short."""
+        """A short description."""
         mask = "" if self.diagonal is None else f", diagonal {self.diagonal}"
         scale = "" if self.scale is None else f", scale {self.scale}"
         sizes = "" if self.sizes == (1, 1) else f", sizes {self.sizes}"
@@ -139,7 +139,7 @@ class Problem:
         assert (error <= off).all(), f"{self.name}, logarithms: {beyond(found, error, off)}"
 
     def flow(self) -> dict[str, Any]:
-        """What the dataflow kernel makes of it, key tiles of 7: O and L."""
+        """O and L by the dataflow kernel, with key tiles of 7."""
         (b, h, g), (m, n), (_, e) = self.heads, self.rows, self.columns
         q = self.q.reshape(b, g, h // g, m, -1)
         seen = np.tri(m, n, self.diagonal, dtype=bool) if self.diagonal is not None else np.ones((m, n), bool)

@@ -70,7 +70,7 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """Every dtype and every option that changes how products are added, or what is done with the sums."""
+    """Every dtype, and every option that changes the order of sums or the terms after them."""
     floats = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
     integers = ("boolean", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
     for name in floats + integers:
@@ -224,7 +224,7 @@ class Choices:
 
 
 def run(case: Case, compiler: str, threads: int, machine: str, part: int, choices: Choices) -> list[str]:
-    """What differs, in this process; the last line says how much was compared.
+    """The differences in this process; the last line counts the comparisons.
 
     Args:
         case: how products are called.
@@ -285,7 +285,7 @@ def _told(
 
 
 def command(threads: int, machine: str, part: int, *names: str) -> list[str]:
-    """What runs cases in a process of its own, from the root of the repository."""
+    """The command that runs cases in a new process, from the root of the repository."""
     return [sys.executable, "-m", "tests.ops.rows_apart", str(threads), machine, str(part), *names]
 
 

@@ -41,7 +41,7 @@ PROBLEMS = [
 
 
 def named(given: Any) -> str:
-    """What a case is called."""
+    """The name of a case."""
     return given if isinstance(given, str) else f"{given.heads}-{given.rows}-{given.columns}"
 
 
@@ -333,7 +333,7 @@ def test_nothing_to_attend_to(target: str) -> None:
 
 
 def test_parts_of_the_keys_are_combined() -> None:
-    """What lse is for: attention to all keys from attention to two parts of them."""
+    """The use of lse: attention to all keys from attention to two parts of them."""
     problem = Problem((1, 2, 2), (30, 100), (32, 32), tw.f32)
     parts = [
         tw.attention(problem.q, problem.k[:, :, keys], problem.v[:, :, keys], return_lse=True)
@@ -346,7 +346,7 @@ def test_parts_of_the_keys_are_combined() -> None:
 
 
 def test_known_calls() -> None:
-    """A call that is known launches on other arrays, makes what is missing, and looks for overlaps."""
+    """A known call launches on other arrays, allocates missing results, and looks for overlaps."""
     first, second = (Problem((1, 2, 1), (20, 30), (16, 16), diagonal=4, seed=seed) for seed in (1, 2))
     for problem in (first, second, first):
         out, lse = tw.attention(problem.q, problem.k, problem.v, **problem.words, return_lse=True)
@@ -394,7 +394,7 @@ LARGE = [
 
 
 def size(given: Any) -> str:
-    """What a case is called."""
+    """The name of a case."""
     if not isinstance(given, Problem):
         return str(given)
     kind = "whole" if given.whole else "random"

@@ -207,7 +207,7 @@ def test_sums_are_added_to_an_image(name: str, target: str) -> None:
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_a_second_call_and_a_new_image(target: str) -> None:
-    """What is launched again without planning writes the same bits, also where the geometry differs."""
+    """Repeated calls are replayed and write the same bits, also between calls of other geometries."""
     problem = PROBLEMS["rows and columns"]
     columns = problem.columns()
     first, again = (
@@ -286,7 +286,7 @@ WHERE: dict[str, Any] = {"spatial": (1, 2), "filter": (2, 2), "target": "referen
 def test_what_it_refuses(
     columns: Any, shape: Any, words: dict[str, Any], error: type[Exception], text: str, legal: Any
 ) -> None:
-    """The message names what is legal, and that works."""
+    """The message names a legal choice, and that works."""
     called = {"columns": columns, "shape": shape, **WHERE, **words}
     with pytest.raises(error) as raised:
         tw.col2im(**called)

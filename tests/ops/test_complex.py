@@ -228,7 +228,7 @@ def test_planes_lie_along_rows_for_tiles_that_are_less_deep(method: str, layout:
 
 
 def on_a_gpu(part: str, n: int, order: str = "nn") -> dict[str, ArrayInfo]:
-    """What interleaved matrices in the memory of a GPU are."""
+    """Descriptions of interleaved matrices in the memory of a GPU."""
     item, made = tw.dtype(part), {}
     for name, letter in zip(("a", "b", "out"), f"{order}n", strict=True):
         strides = (2 * n, 2) if letter == "n" else (2, 2 * n)
@@ -320,7 +320,7 @@ def test_threads_of_a_block_write_planes_where_there_are_some(monkeypatch: pytes
 
 @pytest.mark.parametrize("shape", [(6, 40), (40, 6), (3, 24, 16)], ids=str)
 def test_planes_lie_as_the_array_does(shape: tuple[int, ...]) -> None:
-    """Where nothing else is asked for, they are contiguous along the dimension that steps least."""
+    """By default they are contiguous along the dimension of the smallest stride."""
     for gap in (1, 2):
         for along in (-1, -2):
             turned = shape if along == -1 else (*shape[:-2], shape[-1], shape[-2])
@@ -356,7 +356,7 @@ def test_planes_compile_for_a_gpu(part: str, turned: bool) -> None:
 
 
 def test_planes_of_batches_with_ragged_extents_compile() -> None:
-    """How many blocks there are is said behind the number of the block, in one line or in two."""
+    """The number of blocks follows the block's number, in one line or in two."""
     how = Writing(("", "_im"), tw.f32, False, True, False, False)
     given = [np.empty((3, 5, 37, 51), np.float32)] * 5
     made = splitting_of_two(2).bind(hows=(how, how)).compile(*given, *given, target="cuda", arch="sm_90a")

@@ -131,7 +131,7 @@ def on_a_gpu(m: int, n: int, k: int, *, offset: int = 0) -> dict[str, ArrayInfo]
     ],
 )
 def test_it_is_chosen_where_it_pays(m: int, n: int, offset: int, arch: str, is_one: bool) -> None:
-    """Of arrays whose rows bulk copies carry, where B is not much larger than A."""
+    """Arrays whose rows bulk copies can load, with a B not much larger than A."""
     infos, machine = on_a_gpu(m, n, 4096, offset=offset), (CUDA.architecture(arch), 132)
     way = by_one_product(infos, problem_of(layouts(infos)), machine, (False,) * 3)
     assert (way is not None) is is_one

@@ -74,7 +74,7 @@ def test_pairs_of_real_arrays_are_multiplied_as_they_lie(name: str, target: str)
 @ALL_TARGETS
 @pytest.mark.parametrize("precision", ["exact", "tf32", "f32"])
 def test_other_numbers_lie_under_a_bound(precision: str, target: str) -> None:
-    """Each part is a sum of 2 K products, each of which loses a share of the sum of their sizes."""
+    """Each part is a sum of 2 K products; each product loses a share of the sum of their sizes."""
     rng = np.random.default_rng(4)
     a, b = (
         (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(np.complex64)

@@ -1,4 +1,4 @@
-"""Complex products of f32 by halves of 11 bits: what is split, what is multiplied, under a derived bound."""
+"""Complex products of f32 by halves of 11 bits: the halves, and the products under a derived bound."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SYNC = tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), warps=(2, 2), stages=3, stagi
 
 
 def drawn(kind: str, shape: tuple[int, ...], order: str, seed: int) -> Any:
-    """Complex numbers of f32, each row with a range of its own, with gaps between what is contiguous."""
+    """Complex numbers of f32; each row has its own range, and there are gaps between rows."""
     rng = np.random.default_rng(seed)
     rows, depth = shape
     extents = (rows, depth + 3) if order == "n" else (depth, rows + 3)

@@ -29,7 +29,7 @@ BULK = tw.Schedule(
 
 
 def product(layout: str, order: str = "nn", kind: str = "normal") -> tuple[Any, Any, Any]:
-    """Operands of which the second is cut along N and K, and their product, not launched yet."""
+    """Operands with cut tiles of B along N and K, and the plan of their product."""
     rng, made = np.random.default_rng(3), []
     for shape, along in zip(((72, 76), (76, 52)), order, strict=True):
         one = numbers(rng, shape if along == "n" else shape[::-1], tw.f32, "interleaved")
@@ -54,7 +54,7 @@ def test_planes_are_rounded(layout: str, kind: str) -> None:
 
 
 def test_a_plan_says_what_is_launched_and_what_it_moves() -> None:
-    """Both parts of A and B are read, written and read again; the scratch memory holds what is written."""
+    """Both parts of A and B are read, written to scratch memory, and read again."""
     *_, made = product("planar")
     plan, parts = made, 2 * 4 * (72 * 76 + 76 * 52)
     assert [one.kernel.program.name for one in plan.launches] == ["planes_of_both", "gemm_complex"]
@@ -82,7 +82,7 @@ def test_what_is_cut_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_planes_that_are_given_along_k_are_multiplied_as_they_lie() -> None:
-    """By one kernel, which cuts off."""
+    """One kernel, which truncates numbers."""
     a, b, made = product("planar", order="nt")
     assert (made.details.planes, made.details.rounds, len(made.launches)) == ((), False, 1)
     made.run()

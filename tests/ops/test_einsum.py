@@ -1,4 +1,4 @@
-"""`einsum`: NumPy's subscripts, permuted results through views and bulk copies, what is refused."""
+"""`einsum`: NumPy's subscripts, permuted results through views and bulk copies, refusals."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_stores_of_any_path_have_the_same_bits(target: str) -> None:
 
 @pytest.mark.parametrize("subscripts", ["i,jk->i", "jk,i->i", "ijk,k->i", "k,ijk->ij"])
 def test_axes_that_are_read_backwards_are_seen_as_forwards(subscripts: str) -> None:
-    """A step of the other sign makes no further dimension: what is joined forwards is joined backwards."""
+    """Negative strides add no dimension: axes that are joined forwards are joined backwards."""
     a, b, out = subscripts.replace("->", ",").split(",")
     extents, named = {"i": 4, "j": 10, "k": 6}, read_subscripts(subscripts, (len(a), len(b)))
     found = []

@@ -64,7 +64,7 @@ def test_a_gpu_contracts_halves(kind: str, layout: str) -> None:
 
 
 def test_what_is_done_with_sums_of_halves() -> None:
-    """As with those of a product without halves: batches, what is broadcast, dropout."""
+    """Terms as for a product without halves: batches, broadcast arrays, dropout."""
     rng = np.random.default_rng(3)
     a, b = rng.standard_normal((3, 40, 72), np.float32), rng.standard_normal((3, 72, 24), np.float32)
     bias, factor, residual = (

@@ -76,7 +76,7 @@ def test_sums_of_integers_are_scaled_to_bytes(target: str) -> None:
 @ALL_TARGETS
 @pytest.mark.parametrize("split_k", [3, "auto", "stream"])
 def test_parts_of_k_are_added_up_behind_views(split_k: int | str, target: str) -> None:
-    """K has two strides, rows are merged, and the result is permuted: what is split is the merged K."""
+    """K has two strides, rows are merged, and the result is permuted; the merged K is split."""
     drawn = Contracted.drawn("bhsd,hde->ebs", ((2, 3, 70, 40), (3, 40, 24)), tw.f16, residual=True)
     trial = EinsumTrial(drawn, target, "gelu", split_k=split_k)
     trial.run()

@@ -112,7 +112,7 @@ def test_the_dataflow_kernel_is_what_it_says() -> None:
     [((30, 300, 40, 20), tw.f16), ((30, 20, 40, 270), tw.bf16), ((30, 20, 40, 20), tw.f32)],
 )
 def test_two_kernels(shape: tuple[int, int, int, int], element: tw.DType) -> None:
-    """What does not fit one, or would not gain by it, is multiplied one product after the other."""
+    """Chains that do not fit one kernel, or would not gain by it, are two products."""
     chain = Chain(shape, element, "relu")
     chain.check(chain.run(target="reference"))
 

@@ -140,7 +140,7 @@ def test_factors_that_are_huge_where_the_other_one_is_tiny() -> None:
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("kind", ["normal", "positive", "wide"])
 def test_the_reference_multiplies_halves(kind: str, layout: str) -> None:
-    """Of two tiles along M, or along N, the second of which is cut, as the last step along K is."""
+    """Two tiles along M, or along N; the second is cut, and so is the last step along K."""
     m, n, k = (70, 56, 136) if layout[0] == "t" else (56, 90, 136)
     a, b = operands(kind, (m, n, k), layout)
     for schedule in (SYNC, BULK):

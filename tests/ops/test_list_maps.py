@@ -40,7 +40,7 @@ def changed(schedule: tw.Schedule, **changes: Any) -> tw.Schedule:
 def apart(arrays: list[Any], seed: int, by_columns: bool) -> list[Any]:
     """The arrays, in rows or columns that begin at multiples of 16 bytes, and are further apart than long.
 
-    What lies between rows, and before and behind them, is 99.
+    The memory between rows, and before and after them, holds 99.
     """
     draw, made = np.random.default_rng(seed), []
     for one in arrays:
@@ -55,7 +55,7 @@ def apart(arrays: list[Any], seed: int, by_columns: bool) -> list[Any]:
 
 @pytest.fixture
 def staged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, bool]]:
-    """Of the kernels that run, the target, how operands come, and whether results go by bulk copies."""
+    """The target of each kernel that runs, its staging of operands, and whether bulk copies store results."""
     planned, found = Bound.planned, []
 
     def noted(self: Bound, *given: Any) -> Any:
@@ -167,7 +167,7 @@ def test_faults_are_found(fault: str, words: str, blocks: int, monkeypatch: pyte
 
 
 def chosen(machine: str, aligned: int, extents: tuple[int, int, int, int], *, signed: bool = False) -> Any:
-    """The kernel for lists of bf16 whose rows begin at multiples of so many bytes."""
+    """The kernel for lists of bf16, by the bytes that divide the addresses of rows."""
     each = aligned // 2
     spec = tw.TensorSpec("bf16", 3, 2, (1, 1, each), (16, each, 1), aligned, wide=True, signed=signed)
     specs = tuple((name, spec) for name in ("A", "B", "D"))

@@ -83,7 +83,7 @@ def check(
 
 
 def check_around(out: list[Any], whole: list[Any]) -> None:
-    """What is no part of an output is as it was."""
+    """Memory outside the outputs is unchanged."""
     for inner, outer in zip(out, whole, strict=True):
         before = outer[0, 0]
         inner[...] = before
@@ -152,7 +152,7 @@ def test_a_plan_is_read_before_it_is_launched(target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_is_done_to_sums_of_integers_loses_none_of_their_digits(target: str) -> None:
-    """Sums of more than 24 bits: what is added to them in f32 alone would round them."""
+    """Sums of more than 24 bits, which an addition in f32 would round."""
     draw = np.random.default_rng(3)
     sides = [(draw.integers(90, 128, (3, k)), draw.integers(90, 128, (k, 5))) for k in (2100, 2400)]
     a, b = ([pair[side].astype(np.int8) for pair in sides] for side in (0, 1))

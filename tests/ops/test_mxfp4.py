@@ -1,4 +1,4 @@
-"""mxfp4 in `scaled_mm`: numbers of f4e2m1 in groups whose scales are powers of 2, beside NumPy."""
+"""mxfp4 in `scaled_mm`: numbers of f4e2m1 in groups whose scales are powers of 2, compared with NumPy."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ LARGEST = int(np.finfo(np.float32).max)
 
 
 def spoiled(kind: str, shape: tuple[int, ...]) -> Array:
-    """Numbers that spoil every sum: NaN beside infinities; of integers the largest."""
+    """Numbers that spoil every sum: NaN and infinities; for integers the largest."""
     made = (
         np.full(shape, 127, np.int8) if kind == "i8" else np.full(shape, np.nan).astype(tw.dtype(kind).numpy)
     )

@@ -99,7 +99,7 @@ def test_odd_rows_are_copied_and_multiplied(
     names: str,
     always: list[LaunchPlan],
 ) -> None:
-    """Two tiles along M and N, the second of which is cut, as the last step along K is."""
+    """Two tiles along M and N; the second is cut, and so is the last step along K."""
     rng = np.random.default_rng(0)
     m, n, k = 75, 69, 71
     a = laid(rng, (m, k), layout[0], gaps[0], bases[0])
@@ -230,7 +230,7 @@ def plan_on_h200(shape: tuple[int, int, int], layout: str, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 def test_the_product_of_copies_is_by_bulk_copies(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is planned for an H200 compiles, spills nothing, and multiplies what bulk copies load."""
+    """Plans for an H200 compile, spill nothing, and multiply tiles that bulk copies load."""
     plan = plan_on_h200((647, 921, 2457), layout, monkeypatch)
     first, product = plan.launches
     assert product.names == ("", "", "out")

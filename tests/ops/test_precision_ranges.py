@@ -88,7 +88,7 @@ PERIOD = 128
 
 
 def sums_of(way: str, depth: int, parts: int = 1) -> float:
-    """What tensor cores lose of sums over K, of two products a place where numbers are complex, in 2**-24."""
+    """The loss of tensor cores in sums over K (two products per index for complex numbers), in 2**-24."""
     if way == "f32":
         return 2 * parts * min(depth + 15, PERIOD) + depth / PERIOD + 1
     return parts * (2 / 3 * (depth + 15) if way == "f16" else 5 / 6 * (depth + 7))
@@ -204,7 +204,7 @@ BULK = tw.Schedule(
 
 
 def least_favourable(depth: int, size: float) -> tuple[Any, Any]:
-    """A large product before equal small ones, of each of which as much as possible is cut off."""
+    """A large product before equal small ones, each of which loses as many bits as possible."""
     row = np.full(depth, np.float32(size) * np.float32(1 + 2**-11.5), np.float32)
     row[::PERIOD] = 1
     return np.tile(row, (64, 1)), np.tile(row, (64, 1)).T
@@ -239,7 +239,7 @@ def test_sums_are_promoted_before_they_lose_too_much(schedule: tw.Schedule, dept
 @pytest.mark.parametrize("precision", ["exact", "tf32", "f32", "f16"])
 @pytest.mark.parametrize("extent", [48, 720])
 def test_a_gpu_multiplies_numbers_of_all_sizes(precision: str, kind: str, layout: str, extent: int) -> None:
-    """Small products as they lie, large ones behind a pass."""
+    """Small products without a prepass, large ones with it."""
     from tilewright.runtime.cuda import CUDA_DRIVER
     from tilewright.runtime.gpu_memory import DeviceArray
 

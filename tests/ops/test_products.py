@@ -1,4 +1,4 @@
-"""`matmul` with all that it takes: shapes of every rank, what is done to the sums, outputs of any strides."""
+"""`matmul` with all its arguments: shapes of every rank, terms after the sums, outputs of any strides."""
 
 from __future__ import annotations
 

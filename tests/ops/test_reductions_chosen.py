@@ -144,7 +144,7 @@ def test_no_named_reduction_is_estimated_to_be_faster() -> None:
 def test_a_workspace_is_what_the_others_do_not_serve_or_nothing_is_known_of(
     asked: Splitting, given: dict[str, str]
 ) -> None:
-    """Of streams, of rows among any others, and of copies whose blocks were never timed while they wait."""
+    """For stream-K, batch-invariant products, and copies whose waiting blocks were never timed."""
     assert chosen_on_a_gpu((512, 512, 32768), asked, **given).reduction == "workspace"
 
 

@@ -1,4 +1,4 @@
-"""The dtype of results: what is refused by every operation, before anything is compiled."""
+"""The dtype of results: every operation refuses illegal ones before anything is compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`scaled_mm`: mixtures of widths, scales by their shapes, saturation and NaN, views, what is refused."""
+"""`scaled_mm`: mixtures of widths, scales by their shapes, saturation and NaN, views, refusals."""
 
 from __future__ import annotations
 
@@ -338,7 +338,7 @@ def test_both_kinds_of_fp8_are_multiplied_as_they_are_on_hopper(a: str, b: str, 
 def test_many_rows_of_fp8_promote_slices_of_deep_tiles(
     out: str, tile: tuple[int, int, int], promote: int
 ) -> None:
-    """Of fp8 a whole slice would be stored at once, which spills."""
+    """A store of a whole slice of fp8 at once would spill."""
     m, n, k = 1024, 4096, 4096
     terms = frozenset({"scale_a", "scale_b", "bias"})
     kernel = scaled(0).bind(multiplied=tw.f8e4m3, terms=terms, activation=None)

@@ -117,7 +117,7 @@ def test_blocks_of_rows_and_batches(target: str) -> None:
 
 
 def test_one_block_of_rows_is_no_number_for_each_row() -> None:
-    """Of 128 places along K and 130 rows two scales are those of blocks, and 130 those of rows."""
+    """With K = 128 and 130 rows, two scales belong to blocks, and 130 to rows."""
     rng = np.random.default_rng(4)
     a, b = whole(rng, (130, 128), FP8), whole(rng, (128, 8), FP8)
     for rows in (2, 130):

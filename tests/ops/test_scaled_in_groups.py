@@ -1,4 +1,4 @@
-"""`scaled_mm` of weights in groups along K: numbers of 4 bits, scales, zero points, and what is refused."""
+"""`scaled_mm` of weights in groups along K: 4-bit numbers, scales, zero points, and refusals."""
 
 from __future__ import annotations
 

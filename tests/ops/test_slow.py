@@ -1,4 +1,4 @@
-"""What is multiplied without the tensor cores that a GPU has for it is said, once and by commands."""
+"""Products that do not use the tensor cores of their dtype warn once, and commands say so."""
 
 from __future__ import annotations
 

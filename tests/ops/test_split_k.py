@@ -44,7 +44,7 @@ IN_ORDER = pytest.mark.parametrize("way", [way for way in WAYS if way != "atomic
 
 
 def deep(way: str, target: str) -> int:
-    """A K of several periods, or parts, the last of which is cut."""
+    """A K of several periods, or parts; the last is cut."""
     return 1203 if "batch" in way or target == "cpu" else 603
 
 
@@ -211,7 +211,7 @@ def test_a_row_has_its_bits_among_rows_of_several_tiles(asked: dict[str, Any]) -
 @pytest.mark.parametrize("way", ["batch-invariant", "batch-invariant, split"])
 @pytest.mark.parametrize("k", [4096, 4099])
 def test_a_row_has_its_bits_whatever_the_number_of_tiles(way: str, k: int) -> None:
-    """Of many periods, and of as many rows as have one tile or several."""
+    """Products of many periods, with one tile of rows or several."""
     a, b = drawn(1, 1600, k), drawn(2, k, 600)
     whole = tw.matmul(a, b, target="cpu", **WAYS[way])
     for rows in (1, 64, 700, 1000):

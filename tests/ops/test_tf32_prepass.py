@@ -84,7 +84,7 @@ def assert_right(a: Any, b: Any, made: Any, unit: float) -> None:
 def test_warpgroups_multiply_what_is_written_along_k(
     layout: str, gap: int, names: list[str], bound: str, always: list[str]
 ) -> None:
-    """Two tiles along M and N, the second of which is cut, as the last step along K is."""
+    """Two tiles along M and N; the second is cut, and so is the last step along K."""
     rng = np.random.default_rng(0)
     a, b = laid(rng, (72, 76), layout[0], gap), laid(rng, (76, 52), layout[1], gap)
     out = np.full((72, 52), np.nan, np.float32)

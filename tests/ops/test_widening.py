@@ -1,4 +1,4 @@
-"""Weights that are widened in memory before the product: every element, other calls, what is refused."""
+"""Weights that are widened in memory before the product: every element, other calls, refusals."""
 
 from __future__ import annotations
 

@@ -34,10 +34,10 @@ class Case(NamedTuple):
     Args:
         call: the operation.
         arrays: its first arguments.
-        others: what is given for each argument behind them instead of its default.
+        others: values for the arguments after them, other than the defaults.
         numbers: arguments that say nothing but what the kernel is given.
         plans: where its plans are kept.
-        given: what is given by name in every call, if anything must be.
+        given: arguments that every call needs, by name.
     """
 
     call: Callable[..., Any]
@@ -184,7 +184,7 @@ class Noted(Plans):
 
 @pytest.fixture
 def plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Noted:
-    """The plans of an operation, of which there are none."""
+    """Replace an operation's plans by a record of what it looks up."""
     noted, where = Noted(), f"tilewright.ops.{CASES[request.node.callspec.params['name']].plans}"
     import_module(where)._PLANS.forget()  # whole calls are kept there
     monkeypatch.setattr(f"{where}._PLANS", noted)
@@ -402,7 +402,7 @@ def test_pairs_and_rearranged_weights_are_read_anew() -> None:
 
 
 def test_a_table_that_forgets_keeps_calls_of_every_form_again() -> None:
-    """A form of which too many calls could not be kept is kept again after `forget`."""
+    """A form is kept again after `forget`, although too many of its calls could not be kept."""
     plans = import_module("tilewright.ops.scaled")._PLANS
     rng = np.random.default_rng(3)
     x, w = rng.random((N, N), np.float32), rng.random((N, N), np.float32)

@@ -51,7 +51,7 @@ class Small:
 
 
 def random_program(seed: int, branches: bool) -> Small:
-    """A program with a loop, and something before and behind it."""
+    """A program with a loop, and statements before and after it."""
     rng = random.Random(seed)
     stages = tuple(rng.randint(1, 3) for _ in range(rng.randint(1, 2)))
     inner = _steps(rng, stages, rng.randint(2, 4), in_loop=True)

@@ -108,7 +108,7 @@ def test_a_product_of_another_operand_that_is_loaded_is_seen(at: int) -> None:
 
 
 def test_complex_numbers_take_fewer_registers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the compiler reports of what is chosen for interleaved arrays, and of a loop for each product."""
+    """The compiler's figures for the choice for interleaved arrays, and for a loop per product."""
     whole = np.empty((512, 512, 2), np.float32)
     words: dict[str, Any] = {"terms": frozenset(), "conjugates": (False,) * 3, "precision": "exact"}
     given = (*(whole[..., 0], whole[..., 1]) * 4, 1, 0, 0, 0)

@@ -57,7 +57,7 @@ def without(kernel: Kernel, left_out: Sequence[int] | None = None) -> Kernel:
 
 
 def races(kernel: Kernel, arrays: Mapping[str, np.ndarray], **sizes: int) -> set[Kind]:
-    """What the checker finds wrong with the order of a kernel's accesses."""
+    """The checker's findings about the order of a kernel's accesses."""
     report = run(kernel, {name: array.copy() for name, array in arrays.items()}, sizes)
     return RACES & {finding.kind for finding in report.findings}
 
@@ -213,7 +213,7 @@ def by_turns(X, Y, *, buffers, period, fill, named):
 
 
 def by_turns_or_else(X, Y, *, fill):
-    """The same of two buffers, the second of which is for all other turns."""
+    """The same with two buffers; the second one serves every other iteration."""
     even, odd = tw.shared((64,), tw.f32), tw.shared((64,), tw.f32)
     for k in tw.range(tw.ceil_div(X.shape[0], 64)):
         with tw.when(k % 2 == 0):
@@ -232,7 +232,7 @@ TURNS = {"two": (2, 2, False), "three": (3, 3, False), "a name": (2, 2, True)}
 @pytest.mark.parametrize("fill", [tw.copy, tw.copy_async])
 @pytest.mark.parametrize("case", ["or else", *TURNS])
 def test_buffers_that_branches_use_by_turns_need_one_barrier_a_turn(case: str, fill: Any) -> None:
-    """What a buffer holds is overwritten in a later turn, before which threads have met in another one."""
+    """A later iteration overwrites a buffer; a barrier in an iteration between them orders both."""
     if case == "or else":
         made = automatic(by_turns_or_else, *SPECIMENS, fill=fill)
     else:
@@ -311,7 +311,7 @@ def test_global_memory_is_ordered_too_and_tiles_of_other_turns_are_apart() -> No
 
 
 def padded(X, Y):
-    """What is written in the first turn lies before the tensor, in the second turn within."""
+    """The first iteration writes before the tensor, the second one inside it."""
     held = tw.shared((64,), tw.f32)
     behind = held.pad((64,), (0,))
     for k in tw.range(2):
@@ -326,7 +326,7 @@ def test_an_edge_that_depends_on_the_turn_hides_nothing() -> None:
 
 
 def drained(X, Y, *, stages):
-    """The last turns stand behind the loop, where nothing is copied any more."""
+    """The last iterations stand after the loop, where nothing is copied."""
     held = tw.shared((stages, 64), tw.f32)
     count = tw.ceil_div(X.shape[0], 64)
     for k in tw.unroll(stages - 1):

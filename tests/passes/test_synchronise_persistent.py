@@ -8,7 +8,7 @@ import tilewright as tw
 
 
 def test_tiles_that_a_block_finds_by_sizes_of_the_launch() -> None:
-    """Where places are divided by sizes that nobody knows, any two tiles may be the same."""
+    """If places are divided by unknown sizes, any two tiles may be the same."""
 
     @tw.kernel(X="M N", Y="N M", sync="auto")
     def transpose(X, Y):

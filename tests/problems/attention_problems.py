@@ -33,7 +33,7 @@ def _columns(rng: np.random.Generator) -> int:
 
 
 def attention(number: int, target: str) -> str:
-    """Compute a problem of attention twice, of which the second time its launch is known.
+    """Compute a problem of attention twice; the second call replays the first one's launch.
 
     Returns:
         What is wrong; empty if nothing is.
