@@ -10,11 +10,14 @@ from typing import Any
 
 from tilewright.dataflow.nodes import (
     BATCH,
+    TILE,
+    ArrayPart,
     Flow,
     Integer,
     Map,
     Node,
     Operand,
+    Rearrange,
     Reduce,
     Rows,
     Span,
@@ -29,8 +32,9 @@ from tilewright.lang.tensors import Tensor
 from tilewright.schedule.factors import EXPLICIT, Factor, FactorProduct, Places, plain, plan_of
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.work import MOST, Work
-from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.nodes import Int, Sym, divisor
 from tilewright.symbolic.rebuilding import substitute
+from tilewright.views.transforms import Broadcast, Transform
 from tilewright.views.view import View
 
 
@@ -134,11 +138,8 @@ class Form:
             specs: the classes of the arrays, by name.
         """
         spec = specs[operand.name]
-        chosen = {one.dim for one in operand.transforms if isinstance(one, Rows)}
-        if len(chosen) == len(operand.transforms):  # chosen rows begin where rows of the array begin
-            kept = (1 if dim in chosen else known for dim, known in enumerate(spec.extent_divisors))
-            unit = None if spec.unit_dim in chosen else spec.unit_dim
-            return replace(spec, unit_dim=unit, extent_divisors=tuple(kept))
+        if (kept := _kept(spec, operand.transforms)) is not None:
+            return kept
         arrays = (one for one in self.flow.parameters if isinstance(one, Operand))
         shape = next(one.shape for one in arrays if one.name == operand.name)
         steps = [1 if dim == spec.unit_dim else Sym(f"step{dim}", 0, MOST) for dim in range(spec.rank)]
@@ -178,6 +179,7 @@ def form_of(flow: Flow) -> Form:
     Raises:
         TraceError: no schedule can compute the flow; the message names the explicit form.
     """
+    flow = of_matrices(flow)
     sums = flow.sums
     batch = tuple(span for span in flow.tiles if span.kind == BATCH)
     inner = tuple(span for span in flow.tiles if span.kind != BATCH)
@@ -190,10 +192,9 @@ def form_of(flow: Flow) -> Form:
         )
     if len(inner) != 2:
         raise TraceError(
-            f"kernel {flow.name} has a product over {len(inner)} tiled dimension{'s' * (len(inner) != 1)}; "
-            "schedules compute products over two; nearest legal choice: pass a vector as a matrix of one "
-            "column, "
-            f"x[:, None], and tw.tiles over two dimensions; or {EXPLICIT}",
+            f"kernel {flow.name} has a product over {len(inner)} tiled dimensions; schedules compute "
+            f"products over one or two; nearest legal choice: another "
+            f"batch= of tw.tiles, or {EXPLICIT}",
             where,
         )
     m, n = inner
@@ -206,6 +207,86 @@ def form_of(flow: Flow) -> Form:
                 node.location,
             )
     return Form(flow, *plan, batch, m, n)
+
+
+def _kept(spec: TensorSpec, transforms: tuple[Transform, ...]) -> TensorSpec | None:
+    """The class of a view whose rows begin where rows of the array begin; None for other views."""
+    for transform in transforms:
+        extents, steps, unit = spec.extent_divisors, spec.stride_divisors, spec.unit_dim
+        dim = transform.dim if isinstance(transform, Rows | Broadcast) else 0
+        if isinstance(transform, Rows):
+            extents = (*extents[:dim], 1, *extents[dim + 1 :])
+            spec = replace(spec, unit_dim=None if unit == dim else unit, extent_divisors=extents)
+        elif isinstance(transform, Broadcast):  # a stride of 0 is a multiple of every number
+            extents = (*extents[:dim], divisor(transform.extent) or 1, *extents[dim:])
+            steps = (*steps[:dim], ROW_BYTES, *steps[dim:])
+            later = None if unit is None else unit + (dim <= unit)
+            spec = replace(
+                spec, rank=spec.rank + 1, unit_dim=later, extent_divisors=extents, stride_divisors=steps
+            )
+        else:
+            return None
+    return spec
+
+
+def of_matrices(flow: Flow) -> Flow:
+    """The same flow with two tiled dimensions if it has one: vectors become matrices of one column.
+
+    A matrix by a vector is ``y[m, one] = sum_k A[m, k] * x[k, one]``; a vector by a matrix is its transpose.
+    A vector that meets another one is repeated along the tiled dimension.
+    """
+    inner = tuple(span for span in flow.tiles if span.kind != BATCH)
+    if len(inner) != 1 or not flow.sums:
+        return flow
+    (row,), one = inner, Span("one", 1, TILE)
+    made: dict[int, Node] = {}
+    stored = {store.operand.name for store in flow.stores}
+    for node in flow.walk():
+        match node:
+            case ArrayPart(operand=Operand(name=name)) if name in stored and row in node.at:
+                made[id(node)] = _repeated(node, one, row)  # a thread reads the elements that it stores
+            case Sum():
+                pairs = [(node.a, node.scale_a), (node.b, node.scale_b)]
+                if row in node.b.axes and row not in node.a.axes:
+                    pairs.reverse()
+                (a, scale_a), (b, scale_b) = pairs
+                a = a if row in a.axes else _repeated(a, row, node.span)
+                b = _repeated(b, one, node.span)
+                made[id(node)] = replace(node, a=a, b=b, scale_a=scale_a, scale_b=scale_b)
+            case Map(given=given) if any(made[id(one)] is not one for one in given):
+                made[id(node)] = replace(node, given=tuple(made[id(one)] for one in given))
+            case Rearrange(argument=argument) | Reduce(argument=argument) if (
+                made[id(argument)] is not argument
+            ):
+                made[id(node)] = replace(node, argument=made[id(argument)])
+            case _:
+                made[id(node)] = node
+    stores = tuple(
+        replace(store, value=made[id(store.value)], operand=_with(store.operand, one), at=(*store.at, one))
+        if row in store.at
+        else replace(store, value=made[id(store.value)])
+        for store in flow.stores
+    )
+    return replace(flow, tiles=(*flow.tiles, one), stores=stores)
+
+
+def _repeated(node: Node, span: Span, depth: Span) -> Node:
+    """An operand whose elements along its depth are the same along another span."""
+    match node:
+        case ArrayPart(at=at) if depth in at:
+            axes = (*node.axes, span)
+            return replace(node, axes=axes, operand=_with(node.operand, span), at=(*at, span))
+        case Map(given=given):
+            return replace(node, given=tuple(_repeated(argument, span, depth) for argument in given))
+        case Rearrange(argument=argument):
+            return replace(node, argument=_repeated(argument, span, depth))
+    return node
+
+
+def _with(operand: Operand, span: Span) -> Operand:
+    """A view of an array with one more dimension, along which elements are the same."""
+    made = Broadcast(len(operand.shape), span.extent)
+    return replace(operand, shape=(*operand.shape, span.extent), transforms=(*operand.transforms, made))
 
 
 def array(arguments: Mapping[str, Any], operand: Operand) -> Tensor:
