@@ -19,11 +19,13 @@ from tilewright.targets.reference import Report
 
 from .small_flows import (
     batched,
+    chosen_rows,
     decoded,
     grouped,
     product,
     residual,
     row_sums,
+    scattered_rows,
     shifted,
     two_results,
 )
@@ -113,12 +115,16 @@ class Case:
         made = {}
         for parameter in self.kernel.program.parameters:
             name = parameter.name
-            kind = dtype(kinds.get(name, {"A": "f16", "B": "f16", "ends": "i32"}.get(name, "f32")))
+            kind = dtype(
+                kinds.get(name, {"A": "f16", "B": "f16", "ends": "i32", "rows": "i32"}.get(name, "f32"))
+            )
             dims = [extents[dim] for dim in parameter.dims or ()]
             column = {"A": self.layout[0] == "t", "B": self.layout[1] == "n"}.get(name, False)
             made[name] = in_rows(dims, kind, column)
             if name == "ends":
                 made[name][...] = ends(m, self.batches)
+            elif name == "rows":
+                made[name][...] = rng.permutation(m)
             elif kind.is_float:
                 made[name][...] = np.nan if name in STORED else rng.standard_normal(dims).astype(kind.numpy)
             else:
@@ -232,6 +238,13 @@ CASES = {
     ),
     "cp_async": Case(CP_ASYNC, edge=19),
     "cp_async, two stages": Case(replace(CP_ASYNC, stages=2)),
+    "cp_async, chosen rows": Case(CP_ASYNC, chosen_rows, tiles=(2, 1)),
+    "wgmma, cp_async, chosen rows, staged": Case(
+        replace(WGMMA, stages=3, staging="cp_async", epilogue="staged", blocks=1, group_m=1),
+        chosen_rows,
+        tiles=(3, 1),
+    ),
+    "cooperative, scattered rows": Case(COOPERATIVE, scattered_rows, tiles=(3, 1)),
     "cp_async, promoted": Case(replace(CP_ASYNC, promote=2)),
     "cp_async, persistent": Case(replace(CP_ASYNC, blocks=2, group_m=2), tiles=(3, 2)),
     "cp_async, bands of columns": Case(replace(CP_ASYNC, group_n=2, unroll=2), tiles=(2, 2)),

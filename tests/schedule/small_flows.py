@@ -14,6 +14,25 @@ def product(A, B, C):
         C[m, n] = acc
 
 
+@tw.kernel(A="M K", B="N K", rows="M", C="M N")
+def chosen_rows(A, B, rows, C):
+    """Rows are gathered, and scattered to other places."""
+    for m, n in tw.tiles((rows.shape[0], B.shape[0])):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[rows[m], k] @ B[n, k].T
+        C[rows[m], n] = acc
+
+
+@tw.kernel(A="M K", B="N K", rows="M", C="M N")
+def scattered_rows(A, B, rows, C):
+    for m, n in tw.tiles((A.shape[0], B.shape[0])):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[rows[m], n] = acc
+
+
 @tw.kernel(A="M K", B="N K", bias="N", R="M N", C="M N")
 def residual(A, B, bias, R, C):
     for m, n in tw.tiles(C):

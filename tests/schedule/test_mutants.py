@@ -46,6 +46,7 @@ MUTATED = {
     "in turns": CASES["registers, in turns"],
     "cp_async": CASES["cp_async, persistent"],
     "cp_async, staged": Case(STAGED, residual, tiles=(1, 3)),
+    "cp_async, chosen rows": CASES["cp_async, chosen rows"],
     "fragments": CASES["fragments, persistent"],
     "fragments, decoded": CASES["fragments, decoded"],
     "wgmma, cp_async": CASES["wgmma, cp_async, persistent"],
@@ -133,6 +134,12 @@ FOUND = {
     "registers": ("barrier() by staging: removed",),
     "registers, past shared memory": ("barrier() by staging: removed", "barrier() by stages: removed"),
     "cp_async": (
+        "async_wait() by stages: removed",
+        "async_wait() by stages: one more pending",
+        "async_commit() by staging: removed",
+        "barrier() by stages: removed",
+    ),
+    "cp_async, chosen rows": (
         "async_wait() by stages: removed",
         "async_wait() by stages: one more pending",
         "async_commit() by staging: removed",

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from math import inf
+from math import inf, prod
 
 from tilewright.schedule.estimate import COLUMN_US
 from tilewright.schedule.legality import is_carried, reasons, width, with_fallback
@@ -49,8 +49,9 @@ from tilewright.targets.atoms import fma, wgmma
 
 LEAST_STAGES, MOST_STAGES = 3, 8
 
-MOST_SUMS, MOST_SUMS_ALONE = 192, 96
-"""Registers of a thread for sums, at most: if the warps that copy give registers away, and if they do not."""
+MOST_SUMS, MOST_SUMS_COPIED, MOST_SUMS_ALONE = 192, 128, 96
+"""Registers of a thread for sums, at most: if the warps that copy give registers away; if the threads that
+multiply copy too; and if blocks share a multiprocessor."""
 
 ALONE = WgmmaForm(64, 64, 1, MOST_STAGES, 1, persistent=False, fixed_us=1.9, tile_us=4.0)
 """A block for each tile."""
@@ -69,6 +70,14 @@ SHARED_BYTES_PER_US = 128 / (COLUMN_US / 4)
 
 PROMOTED_US = 0.1
 """Wait of a group for sums that it adds to others, if no other group multiplies meanwhile."""
+
+EQUAL, DEEP = 1.01, 4
+"""Estimates up to this factor of the least count as equal; stages of a ring that hides the latency of loads.
+
+Of equal estimates, the largest tile with such a ring is first.  It loads least, and estimates leave out how
+fast shared memory is filled: an H200 multiplied two products of 64 groups of 512 rows, 4096 by 1408, at 400
+Tflop/s with 64 columns, and two of 8 groups of 1024 rows, 4096 by 14336, at 565 with 128.
+"""
 
 DEPTHS = (ROW_BYTES, ROW_BYTES // 2)
 """Depths of a stage in bytes along K, the deepest first."""
@@ -95,6 +104,8 @@ def several_products(question: Question) -> Iterator[Candidate]:
             if (made := next(filter(None, tried), None)) is not None:
                 found.append(made)
         found.sort(key=lambda one: one.estimate)
+        first = _largest_of_equals(found)
+        found.sort(key=lambda one: one is not first)
         carried = [one for one in found if is_carried(question, one.schedule)]
         yield from carried or _by_threads(question, found)
     yield from small_tiles(question)
@@ -103,6 +114,17 @@ def several_products(question: Question) -> Iterator[Candidate]:
     first = next(legal, copied[0])  # if none is legal, its reasons go into the error
     yield first
     yield from legal
+
+
+def _largest_of_equals(found: Sequence[Candidate]) -> Candidate | None:
+    """The first of the candidates, or the one with the largest tile among equal ones with the same roles."""
+    if not found:
+        return None
+    least = found[0]
+    equal = (one for one in found if one.estimate <= least.estimate * EQUAL)
+    alike = [one for one in equal if one.schedule.roles == least.schedule.roles]
+    deep = [one for one in alike if one.schedule.stages >= DEEP]
+    return max([least, *deep], key=lambda one: prod(one.schedule.tile))
 
 
 def _by_threads(question: Question, found: Sequence[Candidate]) -> Iterator[Candidate]:
@@ -118,7 +140,10 @@ def _by_threads(question: Question, found: Sequence[Candidate]) -> Iterator[Cand
         return
     for one in found:
         made = with_fallback(one.schedule, *asked)[0]
-        if made.copies_in_background and made.atom.asynchronous and not reasons(made, *asked):
+        sums = made.mma.c().size_values * len(question.form.totals)
+        if sums > MOST_SUMS_COPIED or not (made.copies_in_background and made.atom.asynchronous):
+            continue
+        if not reasons(made, *asked):
             yield replace(one, schedule=made, rule=f"{one.rule}, copied by threads")
 
 
