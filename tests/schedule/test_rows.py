@@ -10,18 +10,21 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.dataflow.nodes import Folded
+from tilewright.dataflow.nodes import Folded, Literal
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.schedule.folds.block import FoldBlock
 from tilewright.schedule.folds.form import fold_form_of
 from tilewright.schedule.folds.masks import leaves_state, masks_of
-from tilewright.schedule.folds.rows import online
+from tilewright.schedule.folds.rows import RowLoops, in_loops
 from tilewright.targets.target import CUDA
+from tilewright.testing import compare_algebra
 
 from . import whole_rows
 from .folding import scores, strided
 from .test_folds import COMPILED, GROUPS, MMA, SCHEDULES, run
+from .test_parts import ALGEBRA, LIKE
+from .test_parts import weighted as by_hand
 from .whole_rows import cases, of_rows
 
 NAMES = [name for name, _ in cases(0)]
@@ -39,14 +42,14 @@ def test_the_row_and_its_loop_have_one_meaning(name: str) -> None:
     """The values of the row, and those of the loop in steps of any length, lie within the bound."""
     case = dict(cases(3))[name]
     flow = case.kernel.flow(**case.arguments())
-    loop = online(flow)
+    loop = in_loops(flow)
     assert any(isinstance(node, Folded) for node in loop.walk())
     assert not any(isinstance(node, Folded) for node in flow.walk())
     arrays = {key: one for key, one in case.given.items() if isinstance(one, np.ndarray)}
     numbers = {key: one for key, one in case.given.items() if key not in arrays}
     with np.errstate(all="ignore"):
         assert case.wrong(tw.ir.evaluate(flow, arrays, numbers)) == []
-        for length in (1, 7, 40, None):
+        for length in (1, 40, None):
             assert case.wrong(tw.ir.evaluate(loop, arrays, numbers, run=length)) == []
     is_passed = any(span.kind == "steps" for store in loop.stores for span in store.at)
     for one in (flow,) if is_passed else (flow, loop):  # no author stores a step
@@ -78,6 +81,91 @@ def test_the_loop_of_a_row_is_split(name: str, parts: int) -> None:
     known = case.kernel.bind().schedule_for(**case.arguments(), target="reference")
     small = replace(known, tile=(known.tile[0], 16, known.tile[2]), split_k=parts, blocks=0)
     run(case, "reference", case.kernel.bind(schedule=small))
+
+
+PASSED = [
+    "attention, f2, 24, 40",
+    "attention, f4, 24, 40",
+    "causal",
+    "powers of two",
+    "gradient of cross entropy",
+]
+
+
+def in_two(kernel: Any, schedule: Any = None, **arguments: Any) -> Any:
+    """The kernel with two passes under a schedule, or the chosen one."""
+    known = schedule or kernel.bind().schedule_for(**arguments, target="reference")
+    return kernel.bind(schedule=replace(known, fold="two passes"))
+
+
+@pytest.mark.parametrize("name", PASSED)
+def test_two_passes(name: str) -> None:
+    for seed, ragged in ((15, True), (16, False)):
+        case = dict(cases(seed, ragged=ragged))[name]
+        kernel = in_two(case.kernel, **case.arguments())
+        for target in ("reference", "cpu"):
+            run(case, target, kernel)
+    loops = in_loops(case.kernel.flow(**case.arguments()), "two passes")
+    assert len({id(node.fold) for node in loops.walk() if isinstance(node, Folded)}) == 2
+
+
+@pytest.mark.parametrize("way", [way for way, one in SCHEDULES.items() if not one.by_bulk])
+def test_two_passes_under_every_form_of_schedule(way: str) -> None:
+    schedule = SCHEDULES[way]
+    kind = "f4" if schedule.atom.instruction == "fma" else "f2"
+    case = dict(cases(17))[f"attention, {kind}, 24, 40"]
+    for target in ("reference", "cpu"):
+        run(case, target, in_two(case.kernel, schedule))
+
+
+@pytest.mark.parametrize(("target", "arch"), COMPILED)
+def test_gpus_compile_two_passes(target: str, arch: str) -> None:
+    case = dict(cases(18))["attention, f2, 64, 64"]
+    older = "sm_80" if arch == "sm_90a" else arch  # warpgroups have one loop
+    known = case.kernel.bind().schedule_for(**case.arguments(), target=target, arch=older)
+    made = in_two(case.kernel, known).compile(**case.arguments(), target=target, arch=arch)
+    used = made.resources
+    assert used.get("spill_store_bytes", 0) + used.get("spilled_registers", 0) <= 8
+
+
+@tw.kernel(Q="M D", K="N D", V="N E", O="M E", L="M", scale=tw.f32)
+def weighted(Q, K, V, O, L, scale):
+    """Averages by powers, and the total times the power of the shift."""
+    for m, e in tw.tiles(O):
+        s = Q[m] @ K.T
+        top = tw.maximum(s.max(axis=1), -3e38)
+        p = tw.exp2((s - top[:, None]) * scale)
+        total = p.sum(axis=1)
+        O[m, e] = (p * (1.0 / total)[:, None]).to(V.dtype) @ V[:, e]
+        L[m] = total * tw.exp2(top * scale)
+
+
+def test_online_and_two_passes_are_equal_over_pairs_of_residues() -> None:
+    """They are equal to the loop that `test_parts` writes by hand, too; a rescale that is inverted is not."""
+    one = weighted.bind(schedule=ALGEBRA)
+    two = weighted.bind(schedule=replace(ALGEBRA, fold="two passes"))
+    steps = weighted.bind(schedule=replace(ALGEBRA, tile=(32, 32, 16)))
+    for first, second in ((one, two), (one, steps), (one, by_hand.bind(schedule=ALGEBRA))):
+        compare_algebra(first, second, *LIKE, scale=0.25, exponentials=True).raise_if_wrong()
+
+
+def test_mutants_of_the_rescale_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep = RowLoops._keep
+
+    def inverted(self: RowLoops, function: str, exponents: Any, node: Any) -> Any:
+        turned = tuple((key, (-number, names)) for key, (number, names) in exponents)
+        return keep(self, function, turned, node)
+
+    def left_out(self: RowLoops, function: str, exponents: Any, node: Any) -> Any:
+        return Literal(node.dtype, (), 1.0)
+
+    hand = by_hand.bind(schedule=ALGEBRA)
+    for mutant in (inverted, left_out):
+        monkeypatch.setattr(RowLoops, "_keep", mutant)
+        other = weighted.bind(schedule=ALGEBRA)
+        other.forget()
+        assert not compare_algebra(hand, other, *LIKE, scale=0.25, exponentials=True).ok
+        other.forget()
 
 
 @pytest.mark.parametrize("way", [way for way, one in SCHEDULES.items() if not one.by_bulk])
@@ -236,14 +324,6 @@ def refused(kernel: Any, why: str, *arrays: Any) -> None:
 def test_what_one_loop_does_not_compute() -> None:
     x, y = np.zeros((8, 8), np.float32), np.zeros(8, np.float32)
 
-    @tw.kernel(X="M N", y="M")
-    def deviation(X, y):
-        for m in tw.tiles(y):
-            far = X[m] - (X[m].sum(axis=1) / X.shape[1])[:, None]
-            y[m] = (far * far).sum(axis=1)
-
-    refused(deviation, "reduced along the whole row n and depends on another reduction of it", x, y)
-
     @tw.kernel(X="M N", Y="M K", y="M")
     def two_rows(X, Y, y):
         for m in tw.tiles(y):
@@ -287,6 +367,17 @@ def test_misuse_is_refused_with_the_nearest_choice() -> None:
     refused(no_such_place, "positions of axis 5", x, y)
 
 
+def test_fields_of_schedules_that_loops_of_rows_do_not_take() -> None:
+    case = dict(cases(19))["moments"]
+    with pytest.raises(tw.ScheduleError, match=r'(?s)fold="two passes"; everything along .*fold="online"'):
+        run(case, "reference", in_two(case.kernel, **case.arguments()))
+    case = dict(cases(19))["attention, f2, 24, 40"]
+    with pytest.raises(tw.ScheduleError, match=r"(?s)2 loops along n follow each other.*split_k=1"):
+        run(case, "reference", in_two(case.kernel, replace(MMA, split_k=2)))
+    with pytest.raises(tw.ScheduleError, match=r"(?s)2 loops follow each other; warpgroups compute one"):
+        run(case, "reference", in_two(case.kernel, GROUPS))
+
+
 # ---------------------------------------------------------------- GPUs
 
 
@@ -295,7 +386,9 @@ def test_misuse_is_refused_with_the_nearest_choice() -> None:
 def test_random_problems_on_a_gpu(name: str) -> None:
     for seed, ragged in ((11, True), (12, False)):
         case = dict(cases(seed, ragged=ragged))[name]
-        given = case.arguments(DeviceArray.of)
-        assert case.kernel(**given).target == CUDA.name
-        CUDA_DRIVER.synchronize()
-        assert case.wrong({one: given[one].host() for one in case.results}) == []
+        older = case.kernel.bind().schedule_for(**case.arguments(), target=CUDA.name, arch="sm_80")
+        for kernel in (case.kernel, *([in_two(case.kernel, older)] if name in PASSED else [])):
+            given = case.arguments(DeviceArray.of)
+            assert kernel(**given).target == CUDA.name
+            CUDA_DRIVER.synchronize()
+            assert case.wrong({one: given[one].host() for one in case.results}) == []

@@ -107,6 +107,17 @@ def normalised(X, Y):
         Y[m] = p / p.sum(axis=1)[:, None]
 
 
+@tw.kernel(X="M N", W="N E", Y="M E", spread="M")
+def projected(X, W, Y, spread):
+    """Rows about their mean, over the root of their variance, times a matrix: three loops along a row."""
+    for m, e in tw.tiles(Y):
+        x = X[m].to(tw.f32)
+        far = x - (x.sum(axis=1) / X.shape[1])[:, None]
+        variance = (far * far).sum(axis=1) / X.shape[1]
+        Y[m, e] = (far * tw.rsqrt(variance)[:, None]).to(W.dtype) @ W[:, e]
+        spread[m] = variance
+
+
 def weighed(s: Array, v: Array, off: Any, kind: str) -> tuple[Array, Array]:
     """Averages of values by the softmax of scores, and the largest error of each.
 
@@ -230,6 +241,26 @@ def cases(seed: int, *, ragged: bool = True) -> Iterator[tuple[str, FoldCase]]:
             {name: poison("f4", M) for name in ("mean", "variance", "least")},
             {"mean": wide.mean(axis=1), "variance": wide.var(axis=1), "least": wide.min(axis=1)},
             {"mean": sums[0], "variance": sums[1] + 4 * sums[0] * np.abs(wide).max(), "least": 0},
+        ),
+    )
+    far, matrix = (100 + wide).astype(np.float16), rng.standard_normal((N, 40)).astype(np.float16)
+    about = far - far.astype(np.float64).mean(axis=1)[:, None]
+    spread = (about**2).mean(axis=1)
+    units = about / np.sqrt(spread)[:, None]
+    small = (N + 8) * U * np.abs(far.astype(np.float64)).mean(axis=1)  # error of the mean
+    lost = 4 * small / np.sqrt(spread) + (N + 8) * U
+    sizes = np.abs(units) @ np.abs(matrix.astype(np.float64))
+    yield (
+        "about the mean",
+        FoldCase(
+            projected,
+            {"X": far, "W": matrix},
+            {"Y": poison("f4", M, 40), "spread": poison("f4", M)},
+            {"Y": units @ matrix.astype(np.float64), "spread": spread},
+            {
+                "Y": (2.0**-11 + lost[:, None]) * (sizes + np.abs(matrix.astype(np.float64)).sum(axis=0)),
+                "spread": (N + 8) * U * spread + 4 * small * np.sqrt(spread) + small**2,
+            },
         ),
     )
     for kind, K in (("f2", 24), ("f2", 300), ("f4", 40)):

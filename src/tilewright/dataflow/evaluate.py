@@ -412,7 +412,7 @@ class Evaluation:
         length = self.run or max(extent, 1)
         pairs = zip(fold.cells, starts, strict=True)
         now = [self.lifted(value, cell.start, len(cell.axes)) for cell, value in pairs]
-        outer = self.cells
+        outer, place = self.cells, self.runs.get(fold.span)
         turns = product(*(range(self.given.integer(span.extent)) for span in fold.turns))
         for indices, start in product(turns, range(0, extent, length)):
             self.runs |= {span: (at, at + 1) for span, at in zip(fold.turns, indices, strict=True)}
@@ -423,6 +423,8 @@ class Evaluation:
         self.cells = outer
         self.runs.pop(fold.span, None)
         self.runs |= dict.fromkeys(fold.turns, (0, 1))
+        if place is not None:  # a step of another loop along the span reads the result
+            self.runs[fold.span] = place
         return now
 
     # ---------------------------------------------------------------- stores

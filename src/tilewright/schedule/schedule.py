@@ -30,6 +30,9 @@ together.  ``"ping-pong"``: one warp copies, and each group multiplies its own t
 registers while the other one loads.
 """
 
+FOLDS = ("online", "two passes")
+"""Ways to make loops of what is reduced along a whole row."""
+
 SPLITS = ("auto", "stream")
 """Ways to split K, besides a number of parts.
 
@@ -47,11 +50,13 @@ Roles: TypeAlias = str
 EpiloguePath: TypeAlias = str
 Reduction: TypeAlias = str
 SplitK: TypeAlias = int | str
+Fold: TypeAlias = str
 Natural: TypeAlias = int
 legal("Bypass", *one_of(BYPASSES))
 legal("Turned", *one_of(BYPASSES))
 legal("Dims", *one_of(DIMS))
 legal("Roles", *one_of(ROLES))
+legal("Fold", *one_of(FOLDS))
 legal(
     "SplitK",
     f"an integer of at least 1, {' or '.join(map(repr, SPLITS))}",
@@ -225,6 +230,10 @@ class Schedule:
             depth of the products inside of a step).
         resident: whether the operand of the products inside of a step that is the same in all steps stays in
             shared memory, e.g. the queries of attention; the depth of the tile covers it.
+        fold: how the reductions of a whole row become loops.  ``"online"``: as few loops as possible; sums of
+            powers of an extreme are rescaled in each step, and factors that are the same along the row follow
+            the loop.  ``"two passes"``: a first loop computes these factors, such as the sum of the weights
+            of a softmax, and a second one multiplies normalised values, as they are written.
 
     Raises:
         LaunchError: a field has an illegal value, e.g. an unknown name, or stages below 1.
@@ -281,6 +290,7 @@ class Schedule:
     prefetch: bool = True
     width: Natural = 0
     resident: bool = False
+    fold: Fold = "online"
 
     def __post_init__(self) -> None:
         for name in ("tile", "warps", "cluster", "k1", "extra_rows"):

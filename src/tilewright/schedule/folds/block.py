@@ -17,6 +17,8 @@ from tilewright.dataflow.nodes import (
     BATCH,
     ArrayPart,
     Axis,
+    Cell,
+    Fold,
     Map,
     Node,
     Operand,
@@ -116,6 +118,11 @@ class HeldOperand:
             left = place.integer(self.along.extent) - place.at(self.along) * length
             made = where(coordinates(made, dim) < left, made, 0)
         tw.copy(made, target)
+
+
+def _is_carried(node: Node, known: Mapping[int, Any]) -> bool:
+    """Whether a carried value enters a value that is not known."""
+    return any(isinstance(one, Cell) for one in walk(node, set(known)))
 
 
 def is_converted(node: Node) -> bool:
@@ -261,7 +268,7 @@ class FoldBlock:
         self.behind: dict[tuple[int, float], dict[int, float]] = {}
         """What `numbers_behind` found, by a value and its number."""
 
-        self.hiding = [one for one in found if leaves_state(form, one)]
+        self.hiding = [one for one in found if not form.earlier and leaves_state(form, one)]
         """The masks whose hidden steps are skipped."""
         with made_by("blocks"):
             self.at = self._number()
@@ -348,14 +355,16 @@ class FoldBlock:
                 values.operands[id(node.a)] = redistribute(made, spread, scratch=self.scratch)
         return values.operands[id(node.a)]
 
-    def score(self, known: dict[int, Any], step: Index) -> None:
+    def score(self, known: dict[int, Any], step: Index, scores: Sequence[Sum]) -> None:
         """Compute the products inside of a step."""
         for span in self.form.depths:
-            scores = [one for one in self.form.scores if one.span == span]
-            totals = [tw.accumulator(self.tiled[self.form.n], name="scores") for _ in scores]
+            some = [one for one in scores if one.span == span]
+            if not some:
+                continue
+            totals = [tw.accumulator(self.tiled[self.form.n], name="scores") for _ in some]
 
             def multiply(
-                inner: LoopStep, pairs: Sequence[tuple[Sum, Fragment]] = (*zip(scores, totals, strict=True),)
+                inner: LoopStep, pairs: Sequence[tuple[Sum, Fragment]] = (*zip(some, totals, strict=True),)
             ) -> None:
                 for node, total in pairs:
                     stage = step if self.schedule.resident else inner.index
@@ -366,11 +375,11 @@ class FoldBlock:
             if self.schedule.resident:
                 multiply(LoopStep(0, 0, 0, 0))
             else:
-                loads = [self.held[id(one)] for node in scores for one in (node.a, node.b)]
+                loads = [self.held[id(one)] for node in some for one in (node.a, node.b)]
                 does = [Verb("multiply", 0, multiply)]
                 verbs = self.verbs(loads, lambda at: StepPlace(self, step, at), does)
                 main_loop(verbs, let(ceil_div(self.place.integer(span.extent), self.length(span))))
-            known.update((id(node), total) for node, total in zip(scores, totals, strict=True))
+            known.update((id(node), total) for node, total in zip(some, totals, strict=True))
 
     # ------------------------------------------------------------ the loop
 
@@ -385,36 +394,50 @@ class FoldBlock:
             }
             through = is_exchanged(schedule, form)
             self.scratch = tw.shared(schedule.tile[:2], form.element, name="weights") if through else None
-        cells = self.starts()
+        self.done = TileValues(self.place, {})
+        with made_by("staging"):
+            for held in self.held.values():
+                if not held.moves and held.along in form.depths:
+                    held.bring(self.place)
+        for at, fold in enumerate(form.earlier):
+            cells = self.starts(fold)
+            self.fold(fold, cells)
+            self.know(fold, cells, form.folds[at + 1].steps)
+            self.empty_rings()
+        cells = self.starts(form.fold)
         with made_by("reduction"):
             reduction = SplitReduction()
             if schedule.is_split:
                 parts = self.tiles * self.parts
-                merge = StateMerge(form)
-                reduction = MergedStates(schedule, self.tiles, parts, cells, self.starts, merge, self.place)
-        inside = form.scores if schedule.resident else ()
-        of_scores = [self.held[id(one)] for node in inside for one in (node.a, node.b)]
-        moving = [one for one in of_scores if one.moves]
-        self.moving = moving.copy()
-        moving += [self.held[id(node.b)] for node in form.mixtures]
-        with made_by("staging"):
-            for one in of_scores:
-                if not one.moves:
-                    one.bring(self.place)
 
+                def starts() -> list[Fragment]:
+                    return self.starts(form.fold)
+
+                merge = StateMerge(form)
+                reduction = MergedStates(schedule, self.tiles, parts, cells, starts, merge, self.place)
+        count = self.fold(form.fold, cells)
+        work = Work((), 0, 0, 0, count, 0, 0, self.segment)
+        reduction.end_tile(work, cells, (), self, form.flow.stores[0])
+
+    def fold(self, fold: Fold, cells: Sequence[Fragment]) -> Index:
+        """Write one loop, which changes its cells; return the number of its steps."""
+        form = self.form
+        sums = [
+            one for step in fold.steps for one in walk(step, set(self.done.known)) if isinstance(one, Sum)
+        ]
+        scores = [one for one in form.scores if one in sums]
+        mixtures = [one for one in form.mixtures if one in sums]
         begin, count = self.steps()
 
         def combine(step: LoopStep) -> None:
             """Compute all new values of the old ones, then assign them."""
-            known: dict[int, Any] = {
-                id(cell): held for cell, held in zip(form.fold.cells, cells, strict=True)
-            }
+            known = {**self.done.known, **dict(zip(map(id, fold.cells), cells, strict=True))}
             at = step.index + begin
-            self.score(known, at)
+            self.score(known, at, scores)
             values = TileValues(StepPlace(self, at), known)
             late: list[tuple[Fragment, Sum]] = []
             made: list[Any] = []
-            for cell, held, new in zip(form.fold.cells, cells, form.fold.steps, strict=True):
+            for cell, held, new in zip(fold.cells, cells, fold.steps, strict=True):
                 rest, product = self.added(new)
                 if product is None:
                     made.append(values.value(new))
@@ -422,55 +445,72 @@ class FoldBlock:
                     made.append(held if rest is cell else values.value(rest))
                     self.left(product, values)
                     late.append((held, product))
-            for cell, held, new in zip(form.fold.cells, cells, made, strict=True):
+            for cell, held, new in zip(fold.cells, cells, made, strict=True):
                 if new is not held:
                     held.assign(values.repeated(new, cell.axes, cell.dtype))
             for held, product in late:
                 self.mix(product, values, at, held)
 
+        moving = self.moving(scores) + [self.held[id(node.b)] for node in mixtures]
         verbs = self.verbs(moving, lambda at: StepPlace(self, at + begin), [Verb("multiply", 0, combine)])
         main_loop(verbs, count)
-        work = Work((), 0, 0, 0, count, 0, 0, self.segment)
-        reduction.end_tile(work, cells, (), self, form.flow.stores[0])
+        return count
 
-    def starts(self) -> list[Fragment]:
-        """The cells before the first step."""
+    def moving(self, scores: Sequence[Sum]) -> list[HeldOperand]:
+        """The operands of products inside of a step that each step loads."""
+        if not self.schedule.resident:
+            return []
+        operands = [self.held[id(one)] for node in scores for one in (node.a, node.b)]
+        return [one for one in operands if one.moves]
+
+    def know(self, fold: Fold, cells: Sequence[Fragment], values: Sequence[Node]) -> None:
+        """Keep the results of a loop, and what follows from them for whole rows alone.
+
+        Args:
+            fold: the loop.
+            cells: its cells after the last step.
+            values: the values that are computed later.
+        """
+        form, before = self.form, self.done.known
+        first = sum(len(one.cells) for one in form.folds[: form.folds.index(fold)])
+        own = {key: cells[at - first] for key, at in form.results.items() if 0 <= at - first < len(cells)}
+        self.done = TileValues(self.place, {**before, **own})
+        reached = {*self.done.known, *(id(one) for one in form.products)}
+        for node in (one for value in values for one in walk(value, reached)):
+            if isinstance(node, Map | Rearrange) and form.n not in node.axes and not _is_carried(node, own):
+                self.done.value(node)
+
+    def starts(self, fold: Fold) -> list[Fragment]:
+        """The cells of a loop before the first step."""
         values = TileValues(self.place, {})
-        return [
-            values.repeated(values.value(cell.start), cell.axes, cell.dtype) for cell in self.form.fold.cells
-        ]
+        return [values.repeated(values.value(cell.start), cell.axes, cell.dtype) for cell in fold.cells]
 
     def store(self, cells: Sequence[Fragment]) -> None:
         """Compute what follows the loop, and store it."""
-        done = TileValues(self.place, {key: cells[at] for key, at in self.form.results.items()})
-        for store in self.form.flow.stores:
-            if store not in self.form.passing:
-                self.store_one(store, done)
-        if self.form.passing:
-            self.pass_again(done)
-
-    def pass_again(self, done: TileValues) -> None:
-        """Compute the values of each step again, from what is known after the loop, and store them.
-
-        Args:
-            done: the values after the loop.
-        """
         form = self.form
+        self.know(form.fold, cells, [store.value for store in form.passing])
+        for store in form.flow.stores:
+            if store not in form.passing:
+                self.store_one(store, self.done)
+        if form.passing:
+            self.pass_again()
+
+    def pass_again(self) -> None:
+        """Compute the values of each step again, from what is known after the loop, and store them."""
+        form, done = self.form, self.done
+        reached = {id(one) for store in form.passing for one in walk(store.value, set(done.known))}
+        scores = [one for one in form.scores if id(one) in reached]
 
         def write(step: LoopStep) -> None:
             known = dict(done.known)
-            self.score(known, step.index)
+            self.score(known, step.index, scores)
             values = TileValues(StepPlace(self, step.index), known)
             for store in form.passing:
                 self.store_one(store, values)
 
-        scores = set(done.known) | {id(one) for one in form.scores}
-        for node in (one for store in form.passing for one in walk(store.value, scores)):
-            if form.n not in node.axes and isinstance(node, Map | Rearrange):
-                done.value(node)  # the same in all steps
         self.empty_rings()
         steps = let(ceil_div(self.place.integer(form.n.extent), self.length(form.n)))
-        verbs = self.verbs(self.moving, lambda at: StepPlace(self, at), [Verb("multiply", 0, write)])
+        verbs = self.verbs(self.moving(scores), lambda at: StepPlace(self, at), [Verb("multiply", 0, write)])
         main_loop(verbs, steps)
 
     def empty_rings(self) -> None:

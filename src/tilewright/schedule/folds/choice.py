@@ -26,7 +26,7 @@ from tilewright.targets.matrix_cores import nearest
 STAGINGS = ("direct", "cp_async")
 """Stagings that these loops have."""
 
-FIELDS = ("atom", "tile", "warps", "stages", "staging", "split_k", "blocks", "width", "resident")
+FIELDS = ("atom", "tile", "warps", "stages", "staging", "split_k", "blocks", "width", "resident", "fold")
 """Fields that these loops have; the others keep their default."""
 
 MOST_RESIDENT = 256
@@ -103,12 +103,19 @@ def _reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec]
     yield from groups.not_taken(schedule, FIELDS, carried, step)
     yield from _staging(schedule, form, specs, arch)
     yield from _split(schedule, form)
+    yield from _fold(schedule, form)
     wrong = [*_instruction(schedule, form, arch), *_tile(schedule, form)]
     yield from wrong
     if not wrong and arch.shared_bytes and (used := shared_bytes(schedule, form)) > arch.shared_bytes:
         rows, run, depth = schedule.tile
         near = f"tile={(rows, max(run // 2, 1), depth)}, or fewer stages"
         yield "tile", f"{used} bytes of shared memory; {arch.name} has {arch.shared_bytes}", near, step
+
+
+def _fold(schedule: Schedule, form: FoldForm) -> Reasons:
+    if schedule.fold != "online" and not form.earlier:
+        text = f"fold={schedule.spelled('fold')}; everything along {form.n.name} is computed by one loop"
+        yield "fold", text, 'fold="online"', form.fold.steps[0]
 
 
 def _split(schedule: Schedule, form: FoldForm) -> Reasons:
@@ -130,6 +137,8 @@ def _split(schedule: Schedule, form: FoldForm) -> Reasons:
 
 def against_parts(form: FoldForm) -> str:
     """Why a loop cannot be split into parts; empty if it can."""
+    if form.earlier:
+        return f"{len(form.folds)} loops along {form.n.name} follow each other, and parts have one"
     if form.passing:
         name = form.passing[0].operand.name
         return f"{name} is stored along {form.n.name} in a second pass, which has whole rows"

@@ -28,7 +28,7 @@ class ExpandedFold(Program):
     """
 
     def __init__(self, program: Program, flow: Flow, schedule: Schedule) -> None:
-        form = fold_form_of(flow)
+        form = fold_form_of(flow, schedule.fold)
 
         def explicit(*arguments: Any) -> None:
             given = dict(zip((p.name for p in program.parameters), arguments, strict=True))

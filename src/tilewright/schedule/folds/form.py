@@ -38,7 +38,7 @@ from tilewright.dataflow.nodes import (
 from tilewright.dtypes import DType, f32
 from tilewright.errors import Location, TraceError
 from tilewright.schedule.factors import EXPLICIT
-from tilewright.schedule.folds.rows import online, rows_of
+from tilewright.schedule.folds.rows import ONLINE, in_loops, rows_of
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
 
@@ -58,7 +58,9 @@ class FoldForm:
         columns: the spans of their columns; none if results have rows alone.
         scores: products of a step that are summed along a span of their own.
         mixtures: products of a step that are summed along the loop's span.
-        results: the cell of each value that is known after the loop, by the `id` of its node.
+        results: the cell of each value that is known after the loop, by the `id` of its node; the cells of
+            earlier loops come first.
+        earlier: loops along the same span that come before, and whose results the loop reads.
     """
 
     flow: Flow
@@ -69,6 +71,12 @@ class FoldForm:
     scores: tuple[Sum, ...]
     mixtures: tuple[Sum, ...]
     results: Mapping[int, int]
+    earlier: tuple[Fold, ...] = ()
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        """All loops, in their order."""
+        return (*self.earlier, self.fold)
 
     @property
     def n(self) -> Span:
@@ -117,7 +125,7 @@ class FoldForm:
     def inside(self) -> Iterator[Node]:
         """Every value of a step once, arguments first."""
         seen: set[int] = set()
-        for step in self.fold.steps:
+        for step in (one for fold in self.folds for one in fold.steps):
             yield from walk(step, seen)
 
     @cached_property
@@ -161,25 +169,31 @@ def _outer(flow: Flow) -> list[Sum]:
     ]
 
 
-def fold_form_of(flow: Flow) -> FoldForm:
+def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
     """The form of a flow with a loop that carries a state.
+
+    Args:
+        flow: the flow.
+        how: how reductions of a whole row become loops: ``"online"`` or ``"two passes"``.
 
     Raises:
         TraceError: no schedule can compute the flow; the message has the nearest legal choice.
     """
-    flow = online(flow)
+    flow = in_loops(flow, how)
     folds = folds_of(flow)
-    results = {id(node): node.index for node in flow.walk() if isinstance(node, Folded)}
+    first = {id(fold): sum(len(one.cells) for one in folds[:at]) for at, fold in enumerate(folds)}
+    results = {id(one): first[id(one.fold)] + one.index for one in flow.walk() if isinstance(one, Folded)}
     if not folds:  # the recorder writes a cell to which products are added as their sum
         outer = _outer(flow)
         folds = [_as_fold(span, outer) for span in dict.fromkeys(one.span for one in outer)]
         results = {id(one): at for at, one in enumerate(outer)}
     where = flow.stores[0].location
-    if len(folds) > 1:
+    if len({one.span for one in folds}) > 1 or any(one.turns for one in folds[1:]):
         names = " and ".join(one.span.name for one in folds)
         _refuse(f"the loops over {names} carry a state, and a schedule has one loop", ONE_LOOP, where)
-    [fold] = folds
-    fold, results = _with_sums(flow, fold, results)
+    *earlier, fold = folds
+    if not earlier:
+        fold, results = _with_sums(flow, fold, results)
     inner = tuple(span for span in flow.tiles if span.kind != BATCH)
     carried = f"the loop over {fold.span.name} carries {fold.cells[0].name}"
     if flow.grouped is not None:
@@ -187,11 +201,12 @@ def fold_form_of(flow: Flow) -> FoldForm:
     if not inner:
         _refuse(f"{carried}, and the tiles have no rows", "tw.tiles with another dimension", where)
     batch = tuple(span for span in flow.tiles if span.kind == BATCH)
-    sums = [node for step in fold.steps for node in walk(step) if isinstance(node, Sum)]
+    steps = [step for one in (*earlier, fold) for step in one.steps]
+    sums = [node for step in steps for node in walk(step) if isinstance(node, Sum)]
     sums = [*{id(one): one for one in sums}.values()]
     scores = tuple(one for one in sums if one.span != fold.span)
     mixtures = tuple(one for one in sums if one.span == fold.span)
-    form = FoldForm(flow, fold, batch, inner[0], inner[1:], scores, mixtures, results)
+    form = FoldForm(flow, fold, batch, inner[0], inner[1:], scores, mixtures, results, tuple(earlier))
     for rule in (_stores, _cells, _values, _scores, _mixtures):
         rule(form)
     return form
@@ -252,7 +267,7 @@ def _cells(form: FoldForm) -> None:
     """A loop carries numbers for each row of the results, or for each element of one."""
     m = form.m
     legal = ((m,), *((m, e) for e in form.columns))
-    for cell in form.fold.cells:
+    for cell in (one for fold in form.folds for one in fold.cells):
         if cell.axes not in legal:
             axes = " or ".join(map(_named, legal))
             _refuse(

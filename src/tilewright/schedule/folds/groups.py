@@ -596,6 +596,9 @@ def shared_bytes(schedule: Schedule, by_row: Sequence[bool] = (False, False)) ->
 
 def against_form(form: FoldForm) -> Iterator[str]:
     """Reasons why warpgroups do not compute a loop."""
+    if form.earlier:
+        yield f"{len(form.folds)} loops follow each other; warpgroups compute one"
+        return
     if len(form.scores) != 1 or len(form.mixtures) != 1:
         yield f"a step has {len(form.scores)} and {len(form.mixtures)} products; warpgroups take one of each"
         return

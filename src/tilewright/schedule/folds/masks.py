@@ -247,6 +247,8 @@ def numbers_behind(form: FoldForm, node: Node, number: float) -> dict[int, float
     Returns:
         The numbers, by the `id` of the values.
     """
+    if form.earlier:  # a trial has one loop
+        return {}
     found = _constants(form, node, number)
     settled = _settled(form, node, number, found)
     return {key: value for key, value in found.items() if key in settled}

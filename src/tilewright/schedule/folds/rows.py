@@ -4,7 +4,10 @@
 exponentials, and a product.  The online form computes all three in one loop.  Each reduction is a cell.  A
 sum whose terms all have the factor ``f(h(top))`` of an extreme of the row is rescaled in each step, from the
 extreme so far to the new one.  A factor that is the same along the row, such as ``1 / total``, multiplies the
-sum after the loop.  The result is a flow with the loop that an author would have written.
+sum after the loop.  Reductions that depend on others in another way have a loop of their own, which follows.
+In two passes, factors of products, such as ``1 / total``, are computed by the first loop, too.
+
+The result is a flow with the loop that an author would have written.
 """
 
 from __future__ import annotations
@@ -39,6 +42,9 @@ from tilewright.schedule.factors import EXPLICIT
 from tilewright.schedule.folds.powers import PLAIN, ZERO, Powers, Weight
 from tilewright.schedule.folds.values import neutral_of
 
+ONLINE = "online"
+"""The default of `Schedule.fold`."""
+
 
 def rows_of(flow: Flow) -> list[Span]:
     """The whole rows of a flow along which computed values are reduced, outside of loops."""
@@ -53,11 +59,15 @@ def rows_of(flow: Flow) -> list[Span]:
     return [*found]
 
 
-def online(flow: Flow) -> Flow:
-    """The flow with a loop that carries a state in place of everything that is reduced along a whole row.
+def in_loops(flow: Flow, how: str = ONLINE) -> Flow:
+    """The flow with loops that carry a state in place of everything that is reduced along a whole row.
+
+    Args:
+        flow: the flow.
+        how: a value of `Schedule.fold`.
 
     Raises:
-        TraceError: one loop cannot compute a reduction.
+        TraceError: several rows are reduced.
     """
     spans = rows_of(flow)
     if not spans:
@@ -68,7 +78,7 @@ def online(flow: Flow) -> Flow:
         _refuse(
             f"the whole rows {names} are reduced, and a schedule has one loop", "one kernel for each", flow
         )
-    return OnlineRow(flow, spans[0]).flow
+    return RowLoops(flow, spans[0], how).flow
 
 
 def _refuse(what: str, nearest: str, flow: Flow, node: Node | None = None) -> NoReturn:
@@ -105,55 +115,80 @@ Scaling = tuple[str, Node]
 """A factor that is the same along the row: ``"mul"`` or ``"div"``, and its node."""
 
 
-class OnlineRow:
-    """The loop along a whole row.
+class RowLoops:
+    """The loops along a whole row.
 
     Args:
         before: the flow.
         span: the row.
+        how: a value of `Schedule.fold`.
     """
 
-    def __init__(self, before: Flow, span: Span) -> None:
-        self.before, self.span = before, span
+    def __init__(self, before: Flow, span: Span, how: str) -> None:
+        self.before, self.span, self.how = before, span, how
         self.reductions = self._reductions()
-        self.extremes = {id(one): at for at, one in enumerate(self.reductions) if _is_extreme(_reduced(one))}
-        others = {id(one) for one in self.reductions} - self.extremes.keys()
-        self.powers = Powers(span, {}, self.extremes, self._is_free, others)
-        outside: set[int] = set()
-        self.outside = {id(one) for store in before.stores for one in self._until(store.value, outside)}
-        """Values that are used after the loop, by their `id`."""
+        self.done: set[int] = set()
+        """The reductions that earlier loops compute, by their `id`."""
 
-        self.cells: list[Cell] = []
-        self.steps: list[Node] = []
-        self.places: dict[int, int] = {}
-        """The cell of each reduction, by the `id` of its node."""
-
-        self.inner: dict[int, int] = {}
-        """The cell of each extreme in exponents, by the extreme's number."""
-
-        self.inside: dict[int, Node] = {}
-        """Values of a step, by the `id` of those of the row."""
+        self.after: dict[int, Node] = {}
+        """Values after the loops, by the `id` of those of the row."""
 
         self.common: dict[int, Node] = {}
-        """Values that no reduction enters: they are one node in the loop and after it."""
+        """Values that no reduction enters: they are one node in the loops and after them."""
 
-        self.kept: dict[Weight, Node] = {}
-        """What rescales sums, by the weight of their terms."""
+        left = self.reductions
+        while left:
+            left = self._loop(left)
+        stores = tuple(
+            replace(store, value=self._rebuilt(store.value, self.after)) for store in before.stores
+        )
+        self.flow = replace(before, stores=stores)
 
-        scalings = [self._carry(one) for one in self.reductions]
-        fold = Fold(span, tuple(self.cells), tuple(self.steps))
-        after: dict[int, Node] = {}
-        for node, some in zip(self.reductions, scalings, strict=True):
+    def _loop(self, wanted: Sequence[Node]) -> list[Node]:
+        """Add a loop that computes some reductions; return those that need its results."""
+        used = [store.value for store in self.before.stores]
+        taken, later = wanted, list[Node]()
+        found: list[tuple[Node, list[Scaling] | None]] = []
+        for trial in (True, False):
+            self.extremes = {id(one): at for at, one in enumerate(wanted) if _is_extreme(_reduced(one))}
+            others = {id(one) for one in wanted} - self.extremes.keys()
+            self.powers = Powers(self.span, {}, self.extremes, self._is_free, others)
+            self.cells: list[Cell] = []
+            self.steps: list[Node] = []
+            self.places: dict[int, int] = {}
+            """The cell of each reduction, by the `id` of its node."""
+
+            self.inner: dict[int, int] = {}
+            """The cell of each extreme in exponents, by the extreme's number."""
+
+            self.inside = dict(self.after)
+            """Values of a step, by the `id` of those of the row."""
+
+            self.kept: dict[Weight, Node] = {}
+            """What rescales sums, by the weight of their terms."""
+
+            seen: set[int] = set()
+            self.outside = {id(one) for value in used for one in self._until(value, seen)}
+            """Values that are used after the loop, by their `id`."""
+
+            found = [(node, self._carry(node)) for node in taken]
+            if trial:
+                taken = [node for node, scalings in found if scalings is not None]
+                later = [node for node, scalings in found if scalings is None]
+                used += [one for node in later for one in _reduced(node).arguments]
+                if not taken:
+                    self._refuse_row(wanted[0])
+        fold = Fold(self.span, tuple(self.cells), tuple(self.steps))
+        for node, scalings in found:
             at = self.places[id(node)]
             kind, axes, where = node.dtype, node.axes, node.location
             made: Node = Folded(kind, axes, fold, at, variable=node.variable, location=where)
-            for function, by in reversed(some):
-                made = Map(
-                    kind, axes, function, (made, _fitted(self._rebuilt(by, after), axes)), location=where
-                )
-            after[id(node)] = made
-        stores = tuple(replace(store, value=self._rebuilt(store.value, after)) for store in before.stores)
-        self.flow = replace(before, stores=stores)
+            for function, by in reversed(scalings or []):
+                factor = _fitted(self._rebuilt(by, self.after), axes)
+                made = Map(kind, axes, function, (made, factor), location=where)
+            self.after[id(node)] = made
+        self.done |= {id(one) for node in taken for one in (node, _reduced(node))}
+        return later
 
     # ------------------------------------------------------------ what is reduced
 
@@ -173,7 +208,7 @@ class OnlineRow:
         if id(node) not in seen:
             seen.add(id(node))
             yield node
-            if node not in self.reductions:
+            if node not in self.reductions or id(node) in self.done:
                 for one in node.arguments:
                     yield from self._until(one, seen)
 
@@ -187,24 +222,29 @@ class OnlineRow:
         return False
 
     def _is_free(self, node: Node) -> bool:
-        """Whether no reduction along the row enters a value."""
-        return not any(self._binds(one) for one in walk(node))
+        """Whether no reduction of this loop, or of a later one, enters a value."""
+        return not any(self._binds(one) and id(one) not in self.done for one in walk(node))
 
     # ------------------------------------------------------------ the state
 
-    def _carry(self, node: Node) -> list[Scaling]:
-        """Add the cell of a reduction and its next value; return the factors that follow the loop."""
+    def _carry(self, node: Node) -> list[Scaling] | None:
+        """Add the cell of a reduction and its next value; return the factors that follow the loop.
+
+        None: it needs results of the loop.
+        """
         reduced = _reduced(node)
         if isinstance(reduced, Reduce) and reduced.combine != "sum":
             if not self._is_free(reduced.argument):
-                self._refuse_row(node)
+                return None
             self._extreme(node, reduced)
             return []
         terms = reduced.argument if isinstance(reduced, Reduce) else reduced.a
         rest, scalings = self._pulled(terms)
         weight = self.powers.weight(rest)
         if weight is None or (isinstance(reduced, Sum) and not self._is_free(reduced.b)):
-            self._refuse_row(node)
+            return None
+        if scalings and self.how != ONLINE:
+            return None
         cell = self._cell("total" if isinstance(reduced, Reduce) else "out", node, 0)
         kept: Node = cell
         if weight not in (PLAIN, ZERO):
@@ -276,9 +316,8 @@ class OnlineRow:
     def _refuse_row(self, node: Node) -> NoReturn:
         name = node.variable or f"a {type(node).__name__.lower()}"
         _refuse(
-            f"{name} is reduced along the whole row {self.span.name} and depends on another reduction of it, "
-            "and not as a power of an extreme",
-            f"a loop over tw.steps({self.span.extent}) for each",
+            f"{name} is reduced along the whole row {self.span.name} and depends on itself",
+            f"a loop over tw.steps({self.span.extent})",
             self.before,
             node,
         )
@@ -315,7 +354,8 @@ class OnlineRow:
 
     def _rebuilt(self, node: Node, known: dict[int, Node]) -> Node:
         """A value with others in place of the known ones."""
-        known = self.common if known is not self.common and self._is_free(node) else known
+        if not any(self._binds(one) for one in walk(node)):
+            known = self.common
         if id(node) in known:
             return known[id(node)]
         made: Node = node
