@@ -9,13 +9,14 @@ from typing import Any
 
 from tilewright.arch import Arch
 from tilewright.dataflow.nodes import Flow
-from tilewright.errors import LaunchError, shown
+from tilewright.errors import LaunchError, ScheduleError, TraceError, shown
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.namespaces import part
 from tilewright.runtime.recent import Recent
 from tilewright.schedule.folds.form import FoldForm, fold_form_of, is_folded
+from tilewright.schedule.folds.rows import with_rows
 from tilewright.schedule.form import Form, form_of
 from tilewright.schedule.question import Question, Splitting, coarse, extents_of
 from tilewright.schedule.schedule import Schedule
@@ -174,7 +175,15 @@ class Scheduled:
         else:
             schedule = self._schedule or self._chosen(made, self._question(form, request), request)
         program = self._expanded(made, schedule, classes)
-        settled, _ = program.settled(classes, arch)
+        try:
+            settled, _ = program.settled(classes, arch)
+        except ScheduleError:
+            rows = None if self._schedule is not None else _in_rows(made)
+            if rows is None:
+                raise
+            schedule = part(CHOOSE_FOLD)(rows.form, classes, request.shapes, arch, request.processors)
+            made, program = rows, self._expanded(rows, schedule, classes)
+            settled, _ = program.settled(classes, arch)
         return Explicit(program, classes, {}, settled, recorded=made)
 
     def _chosen(self, made: RecordedFlow, question: Question, request: TraceRequest) -> Schedule:
@@ -250,6 +259,20 @@ class Scheduled:
             found = part(expanded)(self._program, made.flow, schedule)
             self._programs.keep(key, found)
         return found
+
+
+def _in_rows(made: RecordedFlow) -> RecordedFlow | None:
+    """Return a flow that is reduced along the columns of a tile with whole rows; None for other flows.
+
+    A loop along the row computes it if no tile covers all columns.
+    """
+    flow = with_rows(made.flow)
+    if flow is made.flow:
+        return None
+    try:
+        return RecordedFlow(made.program, flow, fold_form_of(flow))
+    except TraceError:  # loops do not compute it
+        return None
 
 
 def _classes(request: TraceRequest) -> dict[str, TensorSpec]:

@@ -402,7 +402,7 @@ class FoldBlock:
         for at, fold in enumerate(form.earlier):
             cells = self.starts(fold)
             self.fold(fold, cells)
-            self.know(fold, cells, form.folds[at + 1].steps)
+            self.done = self.after(fold, cells, form.folds[at + 1].steps)
             self.empty_rings()
         cells = self.starts(form.fold)
         with made_by("reduction"):
@@ -463,8 +463,8 @@ class FoldBlock:
         operands = [self.held[id(one)] for node in scores for one in (node.a, node.b)]
         return [one for one in operands if one.moves]
 
-    def know(self, fold: Fold, cells: Sequence[Fragment], values: Sequence[Node]) -> None:
-        """Keep the results of a loop, and what follows from them for whole rows alone.
+    def after(self, fold: Fold, cells: Sequence[Fragment], values: Sequence[Node]) -> TileValues:
+        """The results of a loop and of those before it, and what follows from them for whole rows alone.
 
         Args:
             fold: the loop.
@@ -474,11 +474,12 @@ class FoldBlock:
         form, before = self.form, self.done.known
         first = sum(len(one.cells) for one in form.folds[: form.folds.index(fold)])
         own = {key: cells[at - first] for key, at in form.results.items() if 0 <= at - first < len(cells)}
-        self.done = TileValues(self.place, {**before, **own})
-        reached = {*self.done.known, *(id(one) for one in form.products)}
+        done = TileValues(self.place, {**before, **own})
+        reached = {*done.known, *(id(one) for one in form.products)}
         for node in (one for value in values for one in walk(value, reached)):
             if isinstance(node, Map | Rearrange) and form.n not in node.axes and not _is_carried(node, own):
-                self.done.value(node)
+                done.value(node)
+        return done
 
     def starts(self, fold: Fold) -> list[Fragment]:
         """The cells of a loop before the first step."""
@@ -488,16 +489,20 @@ class FoldBlock:
     def store(self, cells: Sequence[Fragment]) -> None:
         """Compute what follows the loop, and store it."""
         form = self.form
-        self.know(form.fold, cells, [store.value for store in form.passing])
+        done = self.after(form.fold, cells, [store.value for store in form.passing])
         for store in form.flow.stores:
             if store not in form.passing:
-                self.store_one(store, self.done)
+                self.store_one(store, done)
         if form.passing:
-            self.pass_again()
+            self.pass_again(done)
 
-    def pass_again(self) -> None:
-        """Compute the values of each step again, from what is known after the loop, and store them."""
-        form, done = self.form, self.done
+    def pass_again(self, done: TileValues) -> None:
+        """Compute the values of each step again, from what is known after the loop, and store them.
+
+        Args:
+            done: the values after the loop.
+        """
+        form = self.form
         reached = {id(one) for store in form.passing for one in walk(store.value, set(done.known))}
         scores = [one for one in form.scores if id(one) in reached]
 

@@ -59,6 +59,40 @@ def rows_of(flow: Flow) -> list[Span]:
     return [*found]
 
 
+def with_rows(flow: Flow) -> Flow:
+    """The flow with reductions along whole rows in place of those along the columns of a tile.
+
+    It has the same meaning.  It returns the flow itself if nothing is reduced along the columns.
+    """
+    last = flow.tiles[-1]
+    if last.kind == BATCH:
+        return flow
+    row = Span(f"{last.name}_row", last.extent, STEPS)
+    known: dict[int, Node] = {}
+
+    def again(node: Node) -> Node:
+        """The value with whole rows in its reductions along the columns."""
+        if id(node) not in known:
+            made: Node = node
+            match node:
+                case Map(given=given):
+                    made = replace(node, given=tuple(map(again, given)))
+                case Rearrange(argument=argument) | Reduce(argument=argument):
+                    made = replace(node, argument=again(argument))
+                case Sum(a=a, b=b):
+                    made = replace(node, a=again(a), b=again(b))
+            if isinstance(made, Reduce) and made.argument.axes[made.axis] == last:
+                made = replace(made, argument=along(made.argument, {last: row}, {}))
+            known[id(node)] = made
+        return known[id(node)]
+
+    if not any(isinstance(one, Reduce) and one.argument.axes[one.axis] == last for one in flow.walk()):
+        return flow
+    values = unified([again(store.value) for store in flow.stores])
+    stores = (replace(store, value=value) for store, value in zip(flow.stores, values, strict=True))
+    return replace(flow, stores=tuple(stores))
+
+
 def in_loops(flow: Flow, how: str = ONLINE) -> Flow:
     """The flow with loops that carry a state in place of everything that is reduced along a whole row.
 
