@@ -13,6 +13,7 @@ from tests.torch.test_products import compare, drawn
 import tilewright as tw
 import tilewright.torch as tt
 from tilewright.errors import LaunchError
+from tilewright.torch import layers
 
 f64 = torch.float64
 
@@ -80,6 +81,35 @@ def test_attention(
     for one, other in zip(found, expected, strict=True):
         # At most 40 weights of 1 together, times numbers below 40: 2**-24 times a few hundred.
         torch.testing.assert_close(one.double(), other, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("heads", "words"), [((4, 2), {"causal": True, "diagonal": 4, "window": 9}), ((2, 2), {})]
+)
+def test_gradients_of_attention_by_kernels(
+    heads: tuple[int, int], words: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernels serve if only the result counts; products serve second derivatives."""
+    q, k, v = drawn(2, heads[0], 21, 16), *(drawn(2, heads[1], 25, 16, seed=at) for at in (1, 2))
+    dy = drawn(2, heads[0], 21, 16, seed=3)
+    calls = list[str]()
+    run = layers.ATTENTION_BACKWARD.run
+    monkeypatch.setattr(layers.ATTENTION_BACKWARD, "run", lambda *args: calls.append("kernels") or run(*args))
+
+    def gradients(call: Callable[..., Any], dtype: torch.dtype, *, twice: bool) -> Sequence[torch.Tensor]:
+        arrays = [one.to(dtype).requires_grad_() for one in (q, k, v)]
+        first = torch.autograd.grad(call(*arrays), arrays, dy.to(dtype), create_graph=twice)
+        if not twice:
+            return first
+        return torch.autograd.grad(sum(one.square().sum() for one in first), arrays)
+
+    for twice in (False, True):
+        found = gradients(lambda *arrays: tt.attention(*arrays, **words), torch.float32, twice=twice)
+        expected = gradients(lambda *arrays: like_attention(*arrays, **words)[0], f64, twice=twice)
+        for one, other in zip(found, expected, strict=True):
+            close = 1e-5 * (1 + 20 * twice)
+            torch.testing.assert_close(one.double(), other, rtol=close, atol=close)
+        assert calls == ["kernels"]
 
 
 def test_attention_is_that_of_pytorch() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tilewright.ops import attention as of_attention
+from tilewright.ops import attention_backward as of_gradients
 from tilewright.ops import col2im as of_col2im
 from tilewright.ops import gated_matmul as of_gates
 from tilewright.ops import gemm_chain as of_chain
@@ -36,7 +37,7 @@ def _shape_of_attention(q: Any, v: Any) -> tuple[Any, ...]:
 
 
 class AttentionGradient(torch.autograd.Function):
-    """Attention and the logarithms of its sums, with gradients from stored scores."""
+    """Attention and the logarithms of its sums, with gradients by kernels, or by products."""
 
     @staticmethod
     def forward(q: Any, k: Any, v: Any, bias: Any, *words: Any) -> Any:
@@ -47,13 +48,22 @@ class AttentionGradient(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         """Keep the operands, the result and the logarithms, as PyTorch does."""
         q, k, v, bias, *ctx.words = inputs
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(q, k, v, bias, *output)
 
     @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor, d_lse: torch.Tensor) -> Any:
-        """Return the gradients: products with the scores, which are computed again and stored."""
+    def backward(ctx: Any, dy: torch.Tensor | None, d_lse: torch.Tensor | None) -> Any:
+        """Return the gradients.
+
+        The kernels serve the result alone, and have no gradients themselves.  For gradients of ``bias`` or of
+        gradients, or by ``lse``, the scores are computed again and stored, and products serve.
+        """
         (q, k, v, bias, out, lse), (causal, diagonal, window, soft_cap, scale) = ctx.saved_tensors, ctx.words
         needs = ctx.needs_input_grad
+        dy = torch.zeros_like(out) if dy is None else dy
+        if d_lse is None and not needs[3] and not torch.is_grad_enabled():
+            made = ATTENTION_BACKWARD(q, k, v, out, lse, dy.to(q.dtype), bias, *ctx.words)
+            return *made, *(None,) * 6
         factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
         groups = q.shape[-3] // k.shape[-3] if q.dim() > 2 else 1
         keys, values = (one.repeat_interleave(groups, -3) if groups > 1 else one for one in (k, v))
@@ -77,7 +87,8 @@ class AttentionGradient(torch.autograd.Function):
             scores = scores.masked_fill(~seen, -math.inf)
         # A row that sees nothing has the logarithm -inf, and weights of 0.
         weights = torch.exp(scores - lse.masked_fill(lse == -math.inf, 0)[..., None])
-        mean = (dy.to(wide) * out.to(wide)).sum(-1) - d_lse
+        mean = (dy.to(wide) * out.to(wide)).sum(-1)
+        mean = mean if d_lse is None else mean - d_lse
         d_weights = matmul(dy.to(v.dtype), values.mT, out_dtype=wide) - mean[..., None]
         d_scores = (weights * d_weights).masked_fill(weights == 0, 0)
         d_bias = reduced_to(d_scores, bias) if needs[3] else None
@@ -96,6 +107,35 @@ def _shared(gradient: torch.Tensor, one: torch.Tensor, groups: int) -> torch.Ten
         return gradient
     wide = gradient.unflatten(-3, (one.shape[-3], groups)).to(torch.float32)
     return wide.sum(-3).to(one.dtype)
+
+
+def _run_attention_backward(
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    dy: Any,
+    bias: Any,
+    causal: bool,
+    diagonal: int,
+    window: int | None,
+    soft_cap: float | None,
+    scale: float | None,
+) -> Any:
+    words: dict[str, Any] = {"causal": causal, "diagonal": diagonal, "window": window, "soft_cap": soft_cap}
+    given = {} if bias is None else {"bias": bias}
+    return of_gradients.attention_backward(q, k, v, out, lse, dy, scale=scale, **given, **words)
+
+
+ATTENTION_BACKWARD = Operation(
+    "attention_backward(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor dy, Tensor? bias, bool "
+    "causal, int diagonal, int? window, float? soft_cap, float? scale) -> (Tensor, Tensor, Tensor)",
+    _run_attention_backward,
+    lambda q, k, v, *rest: tuple(one.new_empty(one.shape) for one in (q, k, v)),
+    refusal="the kernels of attention's gradients have no gradients; nearest legal choice: attention, and "
+    "torch.autograd.grad(create_graph=True)",
+)
 
 
 def _run_attention(
@@ -143,9 +183,9 @@ def attention(
 ) -> Any:
     """``softmax(scale * q @ kᵀ + bias) @ v`` for every batch and head, with gradients.
 
-    The forward pass is one kernel that never stores the scores.  The gradients are products of the library
-    with the scores, which are computed again from ``q``, ``k`` and the logarithms of the sums: they take
-    memory for M x N scores of each head.
+    Neither the kernel nor those of its gradients store the scores.  Gradients of ``bias``, through ``lse``,
+    and of gradients are products with the scores, which are computed again: they take memory for M x N
+    scores of each head.
 
     Args:
         q: tensor (B, H, M, D) of float16, bfloat16 or float32; (H, M, D) or (M, D) likewise.
