@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.far import guarded
 
 import tilewright as tw
 from tilewright.checking.references import attention_room
@@ -288,6 +289,48 @@ def in_parts(problem: Problem, parts: int | str, target: str, change: Any = lamb
         out, lse = (array.host() for array in arrays[3:])
     problem.check(out.reshape(b, h, m, e))
     problem.check_lse(lse.reshape(b, h, m))
+
+
+@pytest.mark.parametrize("element", [tw.f32, tw.f16, tw.bf16], ids=str)
+def test_processors_read_the_keys_of_few_queries_in_place(element: tw.DType) -> None:
+    """Between pages without access, for any number of keys and columns, with and without a mask."""
+    rng = np.random.default_rng(element.bits)
+    for draw in range(8):
+        m, n = int(rng.integers(1, 9)), int(rng.choice([1, 3, 255, 257, int(rng.integers(1, 700))]))
+        d, e = int(rng.choice([16, 64, 100, 131])), int(rng.integers(1, 80))
+        diagonal = None if draw % 2 else int(rng.integers(0, n))
+        problem = Problem((1, 2, 1), (m, n), (d, e), element, diagonal=diagonal, seed=draw)
+        for name in "kv":
+            values = getattr(problem, name)
+            step, kind = values.shape[-1] + int(rng.choice([0, 1, 7])), np.dtype(element.numpy)
+            placed = guarded(values.shape[2:], kind, row_step=step, at_end=bool(rng.random() < 0.7))
+            placed[...] = values[0, 0]
+            setattr(problem, name, placed[None, None])
+        q = problem.q.reshape(1, 1, 2, m, d)
+        out = np.full((1, 1, 2, m, e), np.nan, element.numpy)
+        lse = np.full(out.shape[:-1], np.nan, np.float32)
+        between, exponent = BySoftmax.of(problem.by)
+        scores = Scores(problem.diagonal is not None)
+        bound = flow_of_attention.bind(scores=scores, between=replace(between, power=0.0), with_lse=True)
+        done = bound(q, problem.k, problem.v, out, lse, exponent, problem.diagonal or 0, target="cpu")
+        assert done.target == "cpu"
+        assert done.listing is not None
+        assert n == 1 or "multiply_dots" in done.listing.text
+        problem.check(out.reshape(1, 2, m, e))
+        problem.check_lse(lse.reshape(1, 2, m))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 9])
+def test_a_tile_of_few_queries_has_no_rows_that_only_fill_it(rows: int) -> None:
+    problem = Problem((1, 8, 2), (rows, 1000), (64, 64), tw.f32)
+    q, out = problem.q.reshape(1, 2, 4, rows, -1), np.empty((1, 2, 4, rows, 64), np.float32)
+    between, exponent = BySoftmax.of(problem.by)
+    bound = flow_of_attention.bind(scores=Scores(False), between=replace(between, power=0.0), with_lse=True)
+    given = (q, problem.k, problem.v, out, out[..., 0].copy(), exponent, 0)
+    for arch in ("x86-64-v3", "x86-64-v4"):
+        made = bound.schedule_for(*given, target="cpu", arch=arch)
+        assert (made.atom.instruction == "dots") == (rows <= 8)
+        assert rows > 8 or made.tile[0] == {1: 1, 3: 4, 8: 8}[rows]
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])

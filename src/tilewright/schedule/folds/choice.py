@@ -20,7 +20,7 @@ from tilewright.schedule.folds.parts import StateMerge
 from tilewright.schedule.needs import tickets
 from tilewright.schedule.partition import parts_of_k
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.atoms import TENSOR_CORE, fma, spelled
+from tilewright.targets.atoms import TENSOR_CORE, dots, fma, spelled
 from tilewright.targets.matrix_cores import nearest
 
 STAGINGS = ("direct", "cp_async")
@@ -49,6 +49,10 @@ STAGES = (3, 2)
 
 SCHEDULERS = 4
 """Warps that a multiprocessor issues from at once, so that it runs four blocks of one warp."""
+
+FEW_ROWS, LONG_STEP = 8, 256
+"""Rows up to which processors read the keys of scores in place, as dot products along K; and elements of the
+loop in one step then: a step does much work, and its operands fit the second-level cache."""
 
 AUTO = "auto"
 """Value of `Schedule.split_k` for as many parts as give each block one."""
@@ -284,6 +288,9 @@ def proposals(
     columns = min(max((extents[span] for span in form.columns), default=0), most)
     deep = max((extents[span] for span in form.depths), default=0)
     resident = deep <= MOST_RESIDENT
+    if (low := _few_rows(form, extents, arch, deep, columns)) is not None:
+        yield from in_parts(low, form, extents, arch, processors)
+        yield low
     more = MORE_SCORES * max(len(form.scores) - sums, 0)
     for rows, run, warps in _sizes(form, max(columns * sums, deep if resident else 0) + more):
         atom = atom_of(form, arch, run)
@@ -307,6 +314,31 @@ def proposals(
         for way in ways:
             yield from in_parts(way, form, extents, arch, processors)
             yield way
+
+
+def _few_rows(
+    form: FoldForm, extents: Mapping[Span, int], arch: Arch, deep: int, columns: int
+) -> Schedule | None:
+    """The schedule of few rows on processors, without rows that only fill a tile; None if it does not suit.
+
+    Args:
+        form: the form.
+        extents: extents of all spans.
+        arch: the machine.
+        deep: depth of the products of a step.
+        columns: columns of the result in one tile.
+    """
+    element, rows = form.element, max(extents[form.m], 1)
+    is_plain = element.is_float and element.bits >= 16 and form.total == element.computed
+    is_exact = all(one.precision != TF32 for one in form.products)
+    if not (arch.vector_registers and form.scores and is_plain and is_exact) or rows > FEW_ROWS:
+        return None
+    lanes = max(arch.vector_bytes // form.total.bytes, 4)
+    resident = deep <= MOST_RESIDENT
+    depth = max(-(-(deep if resident else DEPTH) // lanes), 1) * lanes
+    width = 1 << (max(columns, 4) - 1).bit_length() if form.columns else 0
+    tile = 1 << (rows - 1).bit_length(), LONG_STEP, depth
+    return Schedule(dots(element, (1, 4), lanes), tile, width=width, resident=resident)
 
 
 def in_parts(

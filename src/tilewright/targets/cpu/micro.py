@@ -148,10 +148,10 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
         n = _panels(emitter, "n", extents.columns, tile_n, columns)
         deep = emitter.local("depth")
         emitter.constant("Index", deep, _within(emitter, extents.depth, depth_of(first.a)))
-        array = None if m.needed is None else Unpacked.of(emitter, op)
+        array = Unpacked.of(emitter, op)
         if array is not None and _in_dots(emitter, op, m, n, deep, array):
             return
-        if array is not None and array.is_converted:
+        if array is not None and (array.is_converted or array.bound != extents.columns or m.needed is None):
             array = None
         panel = Panel.of(emitter) if array is not None and array.is_along_rows else None
         # One call for all products if registers hold their sums, else one call for each product.
@@ -221,17 +221,24 @@ def _in_dots(emitter: CpuEmitter, op: Multiply, m: _Extent, n: _Extent, depth: C
     fits = a.k_stride == 1 and a.panel_stride == rows * a.row_stride and columns % TOGETHER == 0
     if not adds_along_k(product.mma.atom) or array.k_step != 1 or not fits or None in steps:
         return False
-    assert m.needed is not None
     emitter.call("fused", "fused_lanes", "min_int")
     if array.is_converted:
         emitter.convert("x", array.dtype, product.mma.atom.c_dtype)
     sizes = (rows, columns), (steps[0] or 0, steps[1] or 0)
     kernel = dots_kernel(emitter.arch, product.mma.atom.c_dtype, array.dtype, a.row_stride, *sizes)
     function = emitter.function("multiply_dots", kernel)
-    needed = Code(str(product.c.fragment.shape[1])) if n.needed is None else n.needed
+    tile_m, tile_n = product.c.fragment.shape
+    high = Code(str(tile_m)) if m.needed is None else m.needed
+    wide = Code(str(tile_n)) if n.needed is None else n.needed
     start, sums = _start(emitter, product.a, a, 0), _sums(emitter, product.c, (rows, columns), 0, 0)
     step, adds = emitter.spell(array.column_step), emitter.spell_cond(negate(op.begins[0]))
-    emitter.do(call(function, start, array.address(emitter), step, sums, m.needed, needed, depth, adds))
+    if n.needed is None and array.bound is not None:  # sums of columns past the array are sums of zeros
+        wide = emitter.local("columns")
+        emitter.constant("Index", wide, emitter.within(emitter.spell(array.bound), tile_n))
+        is_cut = code("!({}) && {} < {}", adds, wide, tile_n)
+        with emitter.branch(is_cut), emitter.turns("e", tile_m * tile_n):
+            emitter.assign(code("{}[e]", emitter.name(product.c)), Code("0"))
+    emitter.do(call(function, start, array.address(emitter), step, sums, high, wide, depth, adds))
     return True
 
 
@@ -321,7 +328,9 @@ class Unpacked:
         if kind.dtype not in (dtype, f16, bf16):
             return None
         limits = [bounds.upper.get(dim) for dim in (0, 1)]
-        if (bounds.uniform, bounds.rest) != (TRUE, TRUE) or limits != [needed.columns, needed.depth]:
+        if (bounds.uniform, bounds.rest) != (TRUE, TRUE) or limits[1] != needed.depth:
+            return None
+        if needed.columns not in (None, limits[0]):
             return None
         column, k = kind.view.coords
         k_step, column_step = (slope(kind.view.offset, sym) for sym in (k, column))

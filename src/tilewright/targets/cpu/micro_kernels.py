@@ -370,7 +370,8 @@ def dots_kernel(
     """Return the text of the function of dot products along K, which reads B in its array.
 
     It reads no more than ``rows`` rows of A, and of B no more than ``columns`` columns, and ``depth``
-    elements of both.  Of each row it overwrites whole groups of `TOGETHER` sums.
+    elements of both.  Of each row it writes whole groups of `TOGETHER` sums; those past ``columns`` are
+    sums of zeros.
 
     Args:
         arch: the processor.
@@ -459,6 +460,7 @@ __attribute__((noinline)) static void {SELF}_rows(const {real}* a, const {narrow
           few* const to = total + j / FEW;
           (*to)[j % FEW] = fused(a[{pitch} * i + u], {value}, (*to)[j % FEW]);
         }}
+      for (Index j = columns - n; j < {TOGETHER}; ++j) total[j / FEW][j % FEW] = 0;
       {real}* const to = c + (row + i) / {unit[0]} * {steps[0]} + (row + i) % {unit[0]} * {unit[1]}
         + (first + n) / {unit[1]} * {steps[1]} + (first + n) % {unit[1]};
       UNROLL for (Index j = 0; j < {TOGETHER} / FEW; ++j) {{

@@ -176,7 +176,7 @@ def _packing_copy(op: Multiply, product: Mma, before: Sequence[Op], uses: _Uses)
     end = place_of(before, op)
     for at in range(end - 1, -1, -1):
         copy = before[at]
-        if isinstance(copy, Reshape):
+        if isinstance(copy, Reshape | FragmentOp):
             continue
         if not isinstance(copy, Copy):
             return None
