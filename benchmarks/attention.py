@@ -1,11 +1,12 @@
 """`tw.attention` compared with PyTorch's kernels on the GPU, or with NumPy on the CPU, in turns.
 
-    python benchmarks/attention.py [--target cuda|cpu] [--quick] [--decode] [--examples] [--json FILE]
+    python benchmarks/attention.py [--target cpu] [--quick] [--decode] [--backward] [--examples] [--json FILE]
 
 Each element of each head, ours and PyTorch's, is compared with a softmax in float64.  Our kernel is timed
 twice, under two names: the difference between the two is noise.  With ``--examples`` the kernels of examples
 09 and 10 are timed as well.  Shapes are batch x heads x heads of keys x queries x keys x head dimension.  If
-a case is causal, half of the products are counted.
+a case is causal, half of the products are counted.  ``--backward`` times `tw.attention_backward` and the
+backward passes of PyTorch's kernels on a GPU; it counts 2.5 times the products of the forward pass.
 """
 
 from __future__ import annotations
@@ -54,6 +55,13 @@ DECODED = [
 
 def cases(asked: Any) -> Iterator[Case]:
     """Return the cases: every head dimension at every length, and shared heads of keys at one length."""
+    if asked.backward:
+        for name, depth in (("f16", 64), ("bf16", 128)):
+            shapes = [(b, h, h, n, n) for b, h, n in LENGTHS] + [(4, 16, 4, 4096, 4096)]
+            for shape in [(1, 4, 2, 300, 500)] if asked.quick else shapes:
+                for causal in (False, True):
+                    yield name, (*shape, depth), causal
+        return
     if asked.decode:
         for name, depth in (("f16", 64), ("bf16", 128)):
             for batch, queries, keys in DECODED[:1] if asked.quick else DECODED:
@@ -77,8 +85,11 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--target", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--decode", action="store_true", help="few queries and many keys instead")
+    parser.add_argument("--backward", action="store_true", help="gradients, on a GPU")
     parser.add_argument("--examples", action="store_true", help="also time examples 09 and 10")
     asked = parser.parse_args()
+    if asked.backward and asked.target != "cuda":
+        parser.error("--backward needs --target cuda")
     rows: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
     for name, shape, causal in cases(asked):
@@ -90,7 +101,8 @@ def main() -> None:
             failed.append({"dtype": name, "shape": list(shape), "layout": kind, "failed": str(error)})
             print(f"FAILED {failed[-1]}", flush=True)
         # Keep finished rows, even if a time limit ends this process.
-        keep(asked, f"attention_{asked.target}", asked.target, [*rows, *failed])
+        kind = "_backward" if asked.backward else ""
+        keep(asked, f"attention{kind}_{asked.target}", asked.target, [*rows, *failed])
     print()
     print(table((*HEAD, "of the best"), [[*columns(found), f"{found['of_best']:.3f}"] for found in rows]))
     sys.exit(f"{len(failed)} problems failed" if failed else 0)
@@ -100,10 +112,14 @@ def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> d
     """Verify a problem and its rivals, and time them in turns."""
     batch, heads, shared, queries, keys, depth = shape
     element, scale = dtypes.dtype(name), 1 / math.sqrt(depth)
-    make = on_gpu if asked.target == "cuda" else on_cpu
-    arrays, check, rivals = make(element, shape, causal=causal)
-    q, k, v, o = arrays
-    call = functools.partial(tw.attention, q, k, v, causal=causal, out=o)
+    call: Callable[[], object]
+    if asked.backward:
+        call, check, rivals = gradients_on_gpu(element, shape, causal=causal)
+    else:
+        make = on_gpu if asked.target == "cuda" else on_cpu
+        arrays, check, rivals = make(element, shape, causal=causal)
+        q, k, v, o = arrays
+        call = functools.partial(tw.attention, q, k, v, causal=causal, out=o)
     call()
     of_bound, wrong = check(), {}
     calls: dict[str, Callable[[], object]] = {OURS: call, AGAIN: call}
@@ -114,7 +130,13 @@ def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> d
         except (RuntimeError, AssertionError) as error:
             wrong[label] = str(error).partition("\n")[0]
     peers = [label for label in calls if label not in (OURS, AGAIN)]
-    if asked.examples and heads == shared and depth in (64, 128) and asked.target == "cuda":
+    if (
+        asked.examples
+        and not asked.backward
+        and heads == shared
+        and depth in (64, 128)
+        and asked.target == "cuda"
+    ):
         for label, bound in EXAMPLES.items():
             kernel = bound(element, depth, causal=causal)
             calls[label] = functools.partial(kernel, *arrays, scale, 0, target="cuda")
@@ -122,10 +144,12 @@ def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> d
             calls[label]()
             of_bound = max(of_bound, check())
     taken = measure(calls, asked.target, effort=effort(asked))
-    flops = 4 * batch * heads * queries * keys * depth * (0.5 if causal else 1)
+    products = (10 if asked.backward else 4) * (0.5 if causal else 1)
+    flops = products * batch * heads * queries * keys * depth
     speeds = {label: speed(taken, OURS, label) for label in calls if label != OURS}
+    what = "attention backward" if asked.backward else "attention"
     return {
-        "name": f"attention<{asked.target}, {name}, {'x'.join(map(str, shape))}>",
+        "name": f"{what}<{asked.target}, {name}, {'x'.join(map(str, shape))}>",
         "dtype": name,
         "shape": list(shape),
         "layout": "causal" if causal else "full",
@@ -183,6 +207,80 @@ def on_gpu(element: DType, shape: tuple[int, ...], *, causal: bool) -> tuple[Any
 
     rivals = {label: functools.partial(rival, getattr(SDPBackend, name)) for label, name in PEERS.items()}
     return (q, k, v, o), check, rivals
+
+
+def gradients_on_gpu(element: DType, shape: tuple[int, ...], *, causal: bool) -> tuple[Any, ...]:
+    """Return our backward pass on random tensors, a function that compares all heads, and PyTorch's kernels.
+
+    The bound is that of the page on attention.  PyTorch's kernels, whose ``out`` is rounded otherwise, have
+    four times as much room.
+    """
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    batch, heads, shared, queries, keys, depth = shape
+    kind = {"f16": torch.float16, "bf16": torch.bfloat16}[element.name]
+    q, k, v, dout = (
+        torch.randn((batch, h, n, depth), dtype=kind, device="cuda")
+        for h, n in ((heads, queries), (shared, keys), (shared, keys), (heads, queries))
+    )
+    out, lse = tw.attention(q, k, v, causal=causal, return_lse=True)
+    made = tuple(torch.full_like(one, float("nan")) for one in (q, k, v))
+    results = dict(zip(("dq", "dk", "dv"), made, strict=True))
+    call = functools.partial(tw.attention_backward, q, k, v, out, lse, dout, causal=causal, **results)
+    scale, u, w = depth**-0.5, f32.unit_roundoff, element.unit_roundoff
+
+    def compared(found: Any, right: Any, room: Any) -> float:
+        off = (found.double() - right).abs() / (room + 2 * w * right.abs() + 1e-7)
+        return float(off.nan_to_num(1e9).max())
+
+    def check(found: Any = None) -> float:
+        dq, dk, dv = made if found is None else found
+        worst, wider = 0.0, 1 if found is None else 4
+        terms = 2 * (max(keys, queries * heads // shared) + 1) * u
+        for b, g in np.ndindex(batch, shared):
+            kg, vg = k[b, g].double(), v[b, g].double()
+            sums = [torch.zeros_like(kg) for _ in range(4)]
+            for h in range(g * heads // shared, (g + 1) * heads // shared):
+                for start in range(0, queries, 2048):
+                    rows = slice(start, start + 2048)
+                    qh, oh, gh = (one[b, h, rows].double() for one in (q, out, dout))
+                    top = lse[b, h, rows, None].double()
+                    s = scale * qh @ kg.T
+                    off = 2 * (depth + 1) * u * scale * (qh.abs() @ kg.abs().T) + 7 * u * (
+                        s.abs() + top.abs()
+                    )
+                    p = torch.exp(s - top)
+                    if causal:
+                        i = torch.arange(queries, device="cuda")[rows, None]
+                        p.masked_fill_(torch.arange(keys, device="cuda") > i, 0.0)
+                    inner = gh @ vg.T - (gh * oh).sum(1, keepdim=True)
+                    sizes = gh.abs() @ vg.abs().T + (gh * oh).abs().sum(1, keepdim=True)
+                    ds = p * inner
+                    moved = p * (inner.abs() * (torch.expm1(off) + 8 * u) + 2 * (depth + 2) * u * sizes)
+                    moved += (w + terms) * ds.abs() + 2.0**-24
+                    of_p = p * (torch.expm1(off) + 4 * u + w + terms) + 2.0**-24
+                    room = wider * scale * moved @ kg.abs()
+                    worst = max(worst, compared(dq[b, h, rows], scale * ds @ kg, room))
+                    more = (scale * ds.T @ qh, scale * moved.T @ qh.abs(), p.T @ gh, of_p.T @ gh.abs())
+                    sums = [one + other for one, other in zip(sums, more, strict=True)]
+            worst = max(worst, compared(dk[b, g], sums[0], wider * sums[1]))
+            worst = max(worst, compared(dv[b, g], sums[2], wider * sums[3]))
+        assert worst <= 1, f"off by {worst:.3g} of the bound"
+        return worst
+
+    leaves, graphs = tuple(one.clone().requires_grad_() for one in (q, k, v)), dict[Any, Any]()
+
+    def rival(backend: Any) -> Any:
+        if backend not in graphs:
+            with sdpa_kernel(backend):
+                graphs[backend] = torch.nn.functional.scaled_dot_product_attention(
+                    *leaves, is_causal=causal, enable_gqa=heads != shared
+                )
+        return torch.autograd.grad(graphs[backend], leaves, dout, retain_graph=True)
+
+    rivals = {label: functools.partial(rival, getattr(SDPBackend, name)) for label, name in PEERS.items()}
+    return call, check, rivals
 
 
 def on_cpu(element: DType, shape: tuple[int, ...], *, causal: bool) -> tuple[Any, ...]:
