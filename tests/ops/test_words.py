@@ -147,7 +147,7 @@ CASES = {
         tw.attention,
         (SQUARE, SQUARE, SQUARE),
         {"causal": True, "diagonal": 1, "scale": 0.5, "out": SQUARE.copy(), "lse": ROW.copy()}
-        | {"return_lse": True, "kernel": "warps", "out_dtype": "f16", "window": 5, "soft_cap": 3.0}
+        | {"return_lse": True, "out_dtype": "f16", "window": 5, "soft_cap": 3.0}
         | {"bias": ROW.copy(), **TARGET},
         "attention",
     ),
