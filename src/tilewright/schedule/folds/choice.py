@@ -292,7 +292,8 @@ def proposals(
         yield from in_parts(low, form, extents, arch, processors)
         yield low
     more = MORE_SCORES * max(len(form.scores) - sums, 0)
-    for rows, run, warps in _sizes(form, max(columns * sums, deep if resident else 0) + more):
+    held = max(columns * sums, deep if resident else 0) + more
+    for rows, run, warps in _sizes(form, held, extents[form.m]):
         atom = atom_of(form, arch, run)
         m, n, k = atom.shape
         if (
@@ -362,13 +363,21 @@ def in_parts(
         yield replace(schedule, split_k=AUTO, blocks=blocks)
 
 
-def _sizes(form: FoldForm, columns: int) -> Iterator[tuple[int, int, int]]:
-    """Rows, elements of a step, and warps, the best first."""
+def _sizes(form: FoldForm, columns: int, rows: int) -> Iterator[tuple[int, int, int]]:
+    """Rows, elements of a step, and warps, the best first.
+
+    Args:
+        form: the form.
+        columns: columns of the tiles in registers.
+        rows: rows of the result.
+    """
     if form.element.bytes >= 4:
         yield from ((64, 32, 8), (64, 16, 8), (32, 16, 4), (16, 16, 2), (16, 8, 2))
     elif columns <= 64:
         yield from ((128, 64, 4), (64, 32, 4), (32, 16, 2))
     elif columns <= 128:
+        if rows <= 16:  # one warp has all rows, and registers for longer steps
+            yield (16, 64, 1)
         yield from ((128, 32, 4), (64, 32, 4), (32, 16, 2))
     else:
         yield from ((128, 32, 8), (64, 32, 4), (32, 16, 2))
