@@ -17,9 +17,10 @@ then: how many warps decode on each multiprocessor, and that no block waits for 
 is split if tiles are few.  The estimate models how fast warps decode, and the bytes; it was fitted to
 products of 1 to 64 rows on an H200.
 
-Exact products of f32 have small tiles if large ones would be few or half empty.  A tile is not much larger
-than the result, and several blocks share a multiprocessor: while one waits for its operands, or its warps for
-each other, the others multiply.  If tiles are few, all blocks share K.
+Exact products of f32, one or several as of complex numbers, have the tile that the model of multiply-adds
+expects to be the fastest, with its whole K or with K in parts.  A tile is not much larger than the result.
+Several blocks share a multiprocessor: while one waits for its operands, or its warps for each other, the
+others multiply.
 """
 
 from __future__ import annotations
