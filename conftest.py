@@ -76,6 +76,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="draws cases, mutants and wrong calls; default: the commit's hash",
     )
     parser.addoption(
+        "--torch-device", default="cpu", help="where the tests in PyTorch (-m torch) have their tensors"
+    )
+    parser.addoption(
         "--every-compiler",
         action="store_true",
         help="execute what the older compiler for AMD GPUs makes of every case",

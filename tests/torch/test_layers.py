@@ -162,9 +162,14 @@ def test_grouped_matmul(ends: Sequence[int], activation: str | None) -> None:
     compare(call, like, drawn(9, 4), drawn(4, 4, 5), drawn(4, 5), twice=twice)
 
 
+def integers(low: int, high: int, shape: tuple[int, int], *, seed: int) -> torch.Tensor:
+    made = torch.Generator("cpu").manual_seed(seed)
+    return torch.randint(low, high, shape, generator=made, device="cpu").to(torch.get_default_device())
+
+
 def test_scaled_mm() -> None:
     x = drawn(5, 64).half()
-    codes = torch.randint(-127, 128, (64, 8), dtype=torch.int8, generator=torch.Generator().manual_seed(1))
+    codes = integers(-127, 128, (64, 8), seed=1).to(torch.int8)
     scales = drawn(8).abs().float()
     found = tt.scaled_mm(x, codes, scale_b=scales, bias=scales, out_dtype=torch.float32)
     exact = (x.double() @ codes.double()) * scales.double() + scales.double()
@@ -178,8 +183,8 @@ def test_scaled_mm() -> None:
         atol=2e-3,
     )
     assert tt.scaled_mm(x, fp8).dtype == torch.float16
-    numbers = torch.randint(-8, 8, (8, 64), generator=torch.Generator().manual_seed(2))
-    packed = torch.from_numpy(tw.pack(numbers.numpy(), tw.i4)).mT
+    numbers = integers(-8, 8, (8, 64), seed=2)
+    packed = torch.from_numpy(tw.pack(numbers.cpu().numpy(), tw.i4)).to(numbers.device).mT
     by_group = drawn(2, 8).abs().half()
     found = tt.scaled_mm(x, packed, scale_b=by_group, group=32, packed="i4", out_dtype=torch.float32)
     weights = (numbers.mT.half() * by_group.repeat_interleave(32, 0)).double()  # rounded once to f16

@@ -50,11 +50,11 @@ class Model(nn.Module):
 
 def train(model: Model, steps: int) -> list[float]:
     """Losses of training on a text whose next token follows from the last two."""
-    numbers = torch.Generator().manual_seed(3)
+    numbers = torch.Generator("cpu").manual_seed(3)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = list[float]()
     for _ in range(steps):
-        text = torch.randint(50, (8, 25), generator=numbers)
+        text = torch.randint(50, (8, 25), generator=numbers, device="cpu").to(torch.get_default_device())
         for at in range(2, 25):
             text[:, at] = (text[:, at - 1] * 3 + text[:, at - 2]) % 50
         loss = functional.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())

@@ -17,8 +17,8 @@ f64, c128 = torch.float64, torch.complex128
 
 
 def drawn(*shape: int, dtype: torch.dtype = f64, seed: int = 0) -> torch.Tensor:
-    made = torch.Generator().manual_seed(sum(shape, 7 * seed))
-    return torch.randn(shape, dtype=dtype, generator=made)
+    made = torch.Generator("cpu").manual_seed(sum(shape, 7 * seed))
+    return torch.randn(shape, dtype=dtype, generator=made, device="cpu").to(torch.get_default_device())
 
 
 def gradients(call: Callable[..., Any], arrays: Sequence[torch.Tensor], *, twice: bool) -> list[torch.Tensor]:
