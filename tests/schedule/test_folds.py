@@ -523,7 +523,8 @@ def test_what_is_proposed_for_warpgroups() -> None:
 
     assert fields(proposed(64, 4096, causal=False)) == ((192, 128, 64), 3, 160, 0, "overlapped")
     assert fields(proposed(64, 1024, causal=False)) == ((128, 128, 64), 2, 232, 0, "overlapped")
-    assert fields(proposed(64, 4096, causal=True)) == ((128, 128, 64), 2, 232, 16, "overlapped")
+    assert fields(proposed(64, 4096, causal=True)) == ((192, 128, 64), 3, 160, 16, "overlapped")
+    assert fields(proposed(64, 1024, causal=True)) == ((128, 128, 64), 2, 232, 32, "overlapped")
     assert fields(proposed(128, 16384, causal=True)) == ((128, 128, 128), 2, 232, 2, "overlapped")
     assert fields(proposed(256, 4096, causal=False)) == ((128, 80, 256), 2, 232, 0, "staged")
     assert {proposed(columns, 2048, causal=True).blocks for columns in (64, 96, 256)} == {132}

@@ -553,7 +553,7 @@ def chosen_rows(view: View, dim: int, table: Sym, numbers: View, low: int, high:
 
     Example:
         >>> chosen_rows(View.strided((9, 4), (4, 1)), 0, Sym("I"), View.strided((2,), (1,)), -128, 127)
-        (2, 4) -> I[i0]*4 + i1 if -1 < I[i0] and I[i0] < 9
+        View((2, 4) -> 4*I[i0] + i1 if -1 < I[i0] and I[i0] < 9)
     """
     shape = (*view.shape[:dim], numbers.shape[0], *view.shape[dim + 1 :])
     at = coordinates(shape)
