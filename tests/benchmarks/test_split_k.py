@@ -79,7 +79,7 @@ def test_a_sweep_says_how_good_the_choice_is(tmp_path: Path) -> None:
 
 def test_every_candidate_is_kept_with_its_rule_and_estimate(tmp_path: Path) -> None:
     rows, page = measured(tmp_path, "candidates", "few")
-    families = {"bulk copies", "few rows", "other copies", "split auto", "few rows, split auto"}
+    families = {"bulk copies", "few rows", "split auto", "few rows, split auto"}
     assert {row["family"] for row in rows} >= families
     for row in rows:
         (one,) = row["candidates"]

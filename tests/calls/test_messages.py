@@ -143,6 +143,11 @@ TOLD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         tw.LaunchError,
         "philox: index=[-1]; nearest legal choice: integers from 0 on",
     ),
+    "random bits of places that are no array": (
+        lambda: tw.testing.philox([[1], [2, 3]], 1),
+        tw.LaunchError,
+        "philox: index=[[1], [2, 3]] is no array; nearest legal choice: an array of integers from 0 on",
+    ),
     "a seed below 0": (
         lambda: tw.testing.philox([1], -1),
         tw.LaunchError,

@@ -154,7 +154,13 @@ def philox(index: Any, seed: Any, offset: Any = 0) -> Array:
         >>> bool(abs(kept.mean() - 0.9) < 0.003)
         True
     """
-    place = np.asarray(index)
+    try:
+        place = np.asarray(index)
+    except (ValueError, MemoryError) as error:
+        why = "does not fit the memory" if isinstance(error, MemoryError) else "is no array"
+        raise LaunchError(
+            f"philox: index={shown(index)} {why}; nearest legal choice: an array of integers from 0 on"
+        ) from None
     if place.dtype.kind not in "iu" or (place < 0).any():
         raise LaunchError(f"philox: index={shown(index)}; nearest legal choice: integers from 0 on")
     for name, number in (("seed", seed), ("offset", offset)):
