@@ -14,7 +14,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 import tilewright.torch as tt
 from tilewright.errors import LaunchError, TilewrightError
-from tilewright.torch import layers, products
+from tilewright.torch import contractions, layers, products
 from tilewright.torch.registry import Operation
 
 f64, c64 = torch.float64, torch.complex64
@@ -28,10 +28,10 @@ CALLS: dict[str, tuple[Operation, tuple[Any, ...]]] = {
     "matmul": (products.MATMUL, (*MATRICES, *TERMS, 0.5, 2.0, "gelu", None, "exact", None)),
     "matmul, plain": (products.MATMUL, (*MATRICES, *(None,) * 4, 1.0, None, "relu", None, "exact", None)),
     "complex_matmul": (
-        products.COMPLEX_MATMUL,
+        contractions.COMPLEX_MATMUL,
         (drawn(3, 4, dtype=c64), drawn(4, 5, dtype=c64), None, 1j, None, True, False, "exact", None),
     ),
-    "einsum": (products.EINSUM, ("ij,jk->ki", *MATRICES, 2.0, False, False, "exact", None)),
+    "einsum": (contractions.EINSUM, ("ij,jk->ki", *MATRICES, 2.0, False, False, "exact", None)),
     "attention": (
         layers.ATTENTION,
         (*QKV, None, True, 0, None, None, None),
@@ -74,7 +74,10 @@ def test_opcheck_of_quantised_numbers() -> None:
 
 def test_every_operation_is_checked() -> None:
     made = {
-        one.name for room in (products, layers) for one in vars(room).values() if isinstance(one, Operation)
+        one.name
+        for room in (contractions, products, layers)
+        for one in vars(room).values()
+        if isinstance(one, Operation)
     }
     assert made == {operation.name for operation, _ in CALLS.values()} | {"scaled_mm"}
 

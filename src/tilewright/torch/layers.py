@@ -17,17 +17,9 @@ from tilewright.ops import gemm_chain as of_chain
 from tilewright.ops import grouped as of_groups
 from tilewright.ops import scaled as of_scaled
 from tilewright.runtime.packed_arrays import packed as packed_array
-from tilewright.torch.products import (
-    activated,
-    column_sums,
-    gradient_of_a,
-    gradient_of_b,
-    matmul,
-    product_shape,
-    reduced_to,
-    result_like,
-)
-from tilewright.torch.registry import Operation, dtype_of, recorded
+from tilewright.torch.products import column_sums, gradient_of_a, gradient_of_b, matmul
+from tilewright.torch.registry import Operation, recorded
+from tilewright.torch.terms import activated, own_dtype, product_shape, reduced_to, result_like
 
 # ---------------------------------------------------------------- attention
 
@@ -523,9 +515,8 @@ def _run_scaled(
     given: dict[str, Any] = {"scale_b": scale_b, "zero_b": zero_b, "bias": bias, "residual": residual}
     given = {name: one for name, one in given.items() if one is not None}
     given["scale_a"] = scale_a if scale_a is not None else factor if factor != 1 else None
-    kind = None if out_dtype is None else dtype_of(out_dtype)
     return of_scaled.scaled_mm(
-        a, _operand(b, packed), group=group, activation=activation, out_dtype=kind, **given
+        a, _operand(b, packed), group=group, activation=activation, out_dtype=own_dtype(out_dtype), **given
     )
 
 

@@ -1,0 +1,144 @@
+"""What products for PyTorch share: terms after a product, and shapes and dtypes of results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tilewright.dtypes import DType
+from tilewright.errors import LaunchError
+from tilewright.ops.results import result_dtype
+from tilewright.ops.wanted import Wanted, check_words
+from tilewright.torch.registry import dtype_of, torch_dtype
+
+aten = torch.ops.aten
+gelu = torch.nn.functional.gelu
+
+ACTIVATIONS = {
+    "relu": torch.relu,
+    "gelu": gelu,
+    "gelu_tanh": lambda x: gelu(x, approximate="tanh"),
+    "silu": torch.nn.functional.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
+"""Activations after a product of which a gradient is wanted, if the product does not compute them itself."""
+
+FROM_RESULT = {
+    "relu": lambda dy, y: aten.threshold_backward(dy, y, 0),
+    "sigmoid": aten.sigmoid_backward,
+    "tanh": aten.tanh_backward,
+}
+"""The gradient before an activation, from the gradient after it and the activation's result."""
+
+SLOPES = {
+    "relu": lambda x: (x > 0).to(x.dtype),
+    "gelu": lambda x: aten.gelu_backward(torch.ones_like(x), x),
+    "gelu_tanh": lambda x: aten.gelu_backward(torch.ones_like(x), x, approximate="tanh"),
+    "silu": lambda x: torch.sigmoid(x) * (1 + x * (1 - torch.sigmoid(x))),
+    "sigmoid": lambda x: torch.sigmoid(x) * (1 - torch.sigmoid(x)),
+    "tanh": lambda x: 1 - torch.tanh(x) ** 2,
+}
+"""The derivatives of activations, with gradients of their own."""
+
+
+def activated(name: str, x: torch.Tensor) -> torch.Tensor:
+    """Return an activation of a tensor, by PyTorch.
+
+    Raises:
+        LaunchError: the library has no activation of that name.
+
+    Example:
+        >>> activated("relu", torch.tensor([-1.0, 2.0])).tolist()
+        [0.0, 2.0]
+    """
+    if name not in ACTIVATIONS:
+        check_words(Wanted(activation=name))
+    return ACTIVATIONS[name](x)
+
+
+def finished(
+    y: torch.Tensor, activation: str | None, multiply: Any, derivative: str | None, residual: Any
+) -> torch.Tensor:
+    """Return ``activation(y) * multiply + residual`` by operations of PyTorch, in the dtype of ``y``.
+
+    Args:
+        y: the sums.
+        activation: as in `matmul`.
+        multiply: as in `matmul`.
+        derivative: as in `matmul`.
+        residual: as in `matmul`.
+
+    Example:
+        >>> finished(torch.tensor([-1.0, 2.0]), "relu", torch.tensor(3.0), None, torch.tensor(1.0)).tolist()
+        [1.0, 7.0]
+    """
+    made = y if activation is None else activated(activation, y)
+    if multiply is not None:
+        made = made * (multiply if derivative is None else SLOPES[derivative](multiply))
+    if residual is not None:
+        made = made + residual
+    return made.to(y.dtype)
+
+
+def own_dtype(dtype: torch.dtype | None) -> DType | None:
+    """Return the library's record of a dtype, or None for None.
+
+    Example:
+        >>> own_dtype(torch.float16), own_dtype(None)
+        (f16, None)
+    """
+    return None if dtype is None else dtype_of(dtype)
+
+
+def result_like(op: str, out_dtype: torch.dtype | None, **arrays: torch.Tensor | None) -> torch.dtype:
+    """Return the dtype of a product's result.
+
+    Args:
+        op: the operation's name in messages.
+        out_dtype: the dtype that the caller wants, or None.
+        arrays: the arrays ``a``, ``b`` and others.
+
+    Raises:
+        DTypeError: an unsupported dtype or mixture.
+
+    Example:
+        >>> half = torch.ones(1, dtype=torch.float16)
+        >>> result_like("matmul", None, a=half, b=half)
+        torch.float16
+    """
+    kinds = {name: dtype_of(one.dtype) for name, one in arrays.items() if one is not None}
+    return torch_dtype(result_dtype(kinds, Wanted(out_dtype=own_dtype(out_dtype)), op))
+
+
+def product_shape(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, ...]:
+    """Return the shape of ``a @ b`` by NumPy's rules.
+
+    Raises:
+        LaunchError: a scalar.
+
+    Example:
+        >>> product_shape(torch.ones(5, 1, 2, 3), torch.ones(4, 3, 6))
+        (5, 4, 2, 6)
+    """
+    if not a.dim() or not b.dim():
+        raise LaunchError("matmul of a scalar; nearest legal choice: an array of one dimension or more")
+    rows = a.shape[-2:-1] if a.dim() > 1 else ()
+    columns = b.shape[-1:] if b.dim() > 1 else ()
+    torch._check(a.shape[-1] == b.shape[-2 if b.dim() > 1 else 0], lambda: "matmul: K of a and b differ")
+    return *torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *rows, *columns
+
+
+def reduced_to(gradient: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of an array that was broadcast: sums over the repeated dimensions.
+
+    Args:
+        gradient: the gradient of the broadcast array.
+        one: the array.
+
+    Example:
+        >>> reduced_to(torch.ones(3, 4), torch.zeros(4)).tolist()
+        [3.0, 3.0, 3.0, 3.0]
+    """
+    return gradient.sum_to_size(one.shape).to(one.dtype)
