@@ -244,6 +244,19 @@ VMAPS: list[tuple[Any, Any, tuple[Any, ...], tuple[tuple[int, ...], ...]]] = [
     (tt.matmul, torch.matmul, (0, None), ((7, 3, 4), (4,))),
     (tt.linear, functional.linear, (0, None, None), ((7, 4), (5, 4), (5,))),
     (tt.linear, functional.linear, (0, 0, 0), ((7, 3, 4), (7, 5, 4), (7, 5))),
+    (
+        lambda a, b, c: tt.matmul(a, b, c=c),
+        lambda a, b, c: a @ b + c,
+        (None, None, 0),
+        ((3, 4), (4, 5), (7, 3, 5)),
+    ),
+    (
+        lambda a, b, c: tt.matmul(a, b, c=c),
+        lambda a, b, c: a @ b + c,
+        (None, None, 1),
+        ((4,), (4, 5), (5, 7)),
+    ),
+    (tt.linear, functional.linear, (None, None, 0), ((2, 3, 4), (5, 4), (7, 5))),
     *(
         (
             lambda a, b, text=text: tt.einsum(text, a, b),
@@ -322,3 +335,60 @@ def test_errors() -> None:
         tt.matmul(x, x.mT, activation="relo")
     with pytest.raises(LaunchError, match="activation"):
         tt.matmul(x.requires_grad_(), x.mT, activation="relo")
+
+
+def test_a_tensor_is_no_number() -> None:
+    """Its gradient would be lost."""
+    x, number = drawn(3, 3), torch.tensor(2.0, requires_grad=True)
+    calls = (
+        lambda: tt.matmul(x, x, alpha=number),
+        lambda: tt.matmul(x.requires_grad_(), x, c=x, beta=number),
+        lambda: tt.einsum("ij,jk->ik", x, x, alpha=number.detach()),
+        lambda: tt.attention(x.float(), x.float(), x.float(), scale=number),
+    )
+    for call in calls:
+        with pytest.raises(LaunchError, match="is a tensor"):
+            call()
+        with torch.autocast("cpu"), pytest.raises(LaunchError, match="is a tensor"):
+            call()
+
+
+def test_a_factor_without_an_addend_is_refused() -> None:
+    x = drawn(3, 3)
+    for given in (x, x.clone().requires_grad_()):
+        with pytest.raises(LaunchError, match=r"beta=2.0 needs c"):
+            tt.matmul(given, x, beta=2.0)
+        with pytest.raises(LaunchError, match=r"beta.*needs c"):
+            tt.matmul(given.to(c128), x.to(c128), beta=2.0)
+
+
+def test_a_batch_of_no_calls() -> None:
+    found = torch.func.vmap(lambda x: tt.attention(x, x, x))(torch.zeros(0, 3, 4))
+    assert found.shape == (0, 3, 4)
+    found, lse = torch.func.vmap(lambda x: tt.attention(x, x, x, return_lse=True))(torch.zeros(0, 3, 4))
+    assert (found.shape, lse.shape) == ((0, 3, 4), (0, 3))
+
+
+def test_gradients_in_batches() -> None:
+    """`torch.autograd.grad(is_grads_batched=True)` has a transform that `torch.func` does not know of."""
+    x, w = drawn(2, 4), drawn(4, 5)
+    calls: list[Callable[..., Any]] = [
+        lambda x: tt.matmul(x, w, activation="sigmoid"),
+        lambda x: tt.matmul(x, w, activation="gelu"),
+        lambda x: tt.attention(x.float(), w[:3].float() @ torch.ones(5, 4), x.float()[:1].expand(3, 4)),
+    ]
+    for call in calls:
+        found, expected = (
+            torch.autograd.functional.jacobian(call, x, vectorize=at_once) for at_once in (True, False)
+        )
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_tensors_without_memory() -> None:
+    """Shapes and dtypes alone, as of a model that is made before its parameters."""
+    x, w = (torch.empty(*shape, device="meta", requires_grad=True) for shape in ((2, 3, 4), (5, 4)))
+    y = tt.linear(x, w, torch.empty(5, device="meta"), activation="gelu")
+    y.sum().backward()
+    assert (y.shape, y.dtype, y.is_meta) == ((2, 3, 5), torch.float32, True)
+    assert x.grad is not None
+    assert (x.grad.shape, x.grad.is_meta) == (x.shape, True)

@@ -342,7 +342,7 @@ def _run_complex(
         b,
         c,
         alpha=alpha,
-        beta=None if c is None else beta,
+        beta=beta,
         conjugate_a=conjugate_a,
         conjugate_b=conjugate_b,
         precision=precision,

@@ -151,14 +151,12 @@ def _run_matmul(
     precision: str,
     out_dtype: torch.dtype | None,
 ) -> Any:
-    terms = (c, bias, multiply, residual, activation, derivative, out_dtype)
+    terms = (c, beta, bias, multiply, residual, activation, derivative, out_dtype)
     if alpha == 1 and precision == "exact" and all(one is None for one in terms):
         return of_matmul.matmul(a, b)  # fewer words are found sooner
-    given: dict[str, Any] = {}
-    if c is not None:
-        given = {"c": c, "beta": beta}
-    named = {"bias": bias, "multiply": multiply, "residual": residual, "activation": activation}
-    given |= {name: one for name, one in (*named.items(), ("derivative", derivative)) if one is not None}
+    named = {"c": c, "beta": beta, "bias": bias, "multiply": multiply, "residual": residual}
+    named |= {"activation": activation, "derivative": derivative}
+    given = {name: one for name, one in named.items() if one is not None}
     if alpha != 1:
         given["alpha"] = alpha
     if precision != "exact":
@@ -201,8 +199,8 @@ def _batched_matmul(size: int, dims: Sequence[Any], a: Any, b: Any, *args: Any) 
     words = (alpha, beta, activation, derivative, precision, kind)
     of_a, of_b, *others = dims
     rank_a, rank_b = a.dim() - (of_a is not None), b.dim() - (of_b is not None)
-    if others[1] is not None:
-        return None  # a bias for each call
+    if others[1] is not None or (of_a is None and of_b is None and rank_a > 1):
+        return None  # a bias for each call, or one product to which each call adds its terms
     if rank_a == 1 and rank_b == 2 and of_b is None:  # each vector is a row of one matrix
         rank = 1
         given = [a.movedim(of_a, 0)] if of_a is not None else [a.expand(size, -1)]
@@ -336,7 +334,7 @@ def linear(
         >>> linear(torch.ones(2, 3), torch.ones(1, 3), torch.tensor([0.5])).tolist()
         [[3.5], [3.5]]
     """
-    if weight.dim() < 2 and bias is not None:  # the result has no columns
-        return matmul(x, weight, c=bias, activation=activation, residual=residual, precision=precision)
     turned = weight if weight.dim() < 2 else weight.mT
+    if bias is not None and (weight.dim() < 2 or x.is_complex()):  # no columns, or a product without bias
+        return matmul(x, turned, c=bias, activation=activation, residual=residual, precision=precision)
     return matmul(x, turned, bias=bias, activation=activation, residual=residual, precision=precision)

@@ -26,7 +26,7 @@ LIBRARY = torch.library.Library("tilewright", "FRAGMENT")
 PLAIN = {torch.Tensor, torch.nn.Parameter}
 """Types of tensors that override nothing."""
 
-WORDS = {type(None), float, int, bool, str, complex, torch.dtype}
+WORDS = {type(None), float, int, bool, str, complex, torch.dtype, list}
 """Types of arguments that are no tensors."""
 
 DEVICES = ("CPU", "CUDA")
@@ -34,6 +34,9 @@ DEVICES = ("CPU", "CUDA")
 
 NARROWED = {torch.float32, torch.float16, torch.bfloat16}
 """The dtypes that autocast changes."""
+
+BATCHES_OF_GRADIENTS = torch._C._parse_dispatch_key("VmapMode")
+"""In force within `torch.autograd.grad(is_grads_batched=True)`, a transform outside of `torch.func`."""
 
 _DTYPES = {getattr(torch, name): dtype_named(own) for own, name in IN_TORCH.items() if hasattr(torch, name)}
 
@@ -66,19 +69,13 @@ def torch_dtype(own: DType) -> torch.dtype:
 
 
 def tensors_of(args: Sequence[Any]) -> list[torch.Tensor]:
-    """Return the tensors among the arguments of an operation, and in their lists.
+    """Return the tensors among the arguments of an operation.
 
     Example:
-        >>> len(tensors_of([torch.ones(1), None, [torch.ones(1), torch.ones(1)]]))
-        3
+        >>> len(tensors_of([torch.ones(1), None, torch.ones(1)]))
+        2
     """
-    found = list[torch.Tensor]()
-    for one in args:
-        if isinstance(one, torch.Tensor):
-            found.append(one)
-        elif isinstance(one, list | tuple):
-            found += [part for part in one if isinstance(part, torch.Tensor)]
-    return found
+    return [one for one in args if isinstance(one, torch.Tensor)]
 
 
 def wants_gradient(args: Sequence[Any]) -> bool:
@@ -112,6 +109,7 @@ def _is_observed() -> bool:
         or torch._C._is_any_autocast_enabled()
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._is_torch_function_mode_enabled()
+        or torch._C._dispatch_tls_is_dispatch_key_included(BATCHES_OF_GRADIENTS)
     )
 
 
@@ -170,6 +168,8 @@ class Operation:
         self._batched = batched
         LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
         self.overload = getattr(torch.ops.tilewright, self.name).default
+        declared = [(one.name, "Tensor" in str(one.type)) for one in self.overload._schema.arguments]
+        self._words = {at: name for at, (name, is_tensor) in enumerate(declared) if not is_tensor}
         for device in DEVICES:
             LIBRARY.impl(self.name, run, device)
             if cast:
@@ -182,31 +182,38 @@ class Operation:
         """Compute the operation; arguments are positional and complete.
 
         Raises:
-            LaunchError: a tensor has a tangent, or wants a gradient that the operation does not have.
+            LaunchError: a tensor has a tangent, or wants a gradient that the operation does not have; or a
+                number is a tensor.
         """
         if is_compiling() or _is_observed():
-            return self.overload(*args)
+            return self._dispatched(*args)
         wanted = False
-        for one in args:
+        for at, one in enumerate(args):
             kind = type(one)
             if kind in WORDS:
                 continue
             if kind in PLAIN:
+                if at in self._words or one.is_conj() or one.is_neg() or one.is_meta:
+                    return self._dispatched(*args)
                 if one.requires_grad:
                     wanted = True
-                if one.is_conj() or one.is_neg():
-                    return self.overload(*args)
-            elif kind is list:
-                if not all(type(part) in PLAIN for part in one):
-                    return self.overload(*args)
-                wanted = wanted or any(part.requires_grad for part in one)
             elif isinstance(one, torch.Tensor):
-                return self.overload(*args)
+                return self._dispatched(*args)
         if forward_ad._current_level >= 0:
             check_no_tangents(self.name, args)
         if wanted and torch.is_grad_enabled():
             return self.differentiate(*args)
         return self.run(*args)
+
+    def _dispatched(self, *args: Any) -> Any:
+        """Call PyTorch's dispatcher, which would read a number from a tensor and lose its gradient."""
+        for at, name in self._words.items():
+            if isinstance(args[at], torch.Tensor):
+                raise LaunchError(
+                    f"tilewright.torch.{self.name}: {name} is a tensor, and has no gradient; nearest legal "
+                    f"choice: {name}.item(), or a product with the tensor by PyTorch"
+                )
+        return self.overload(*args)
 
     def inside(self, *args: Any) -> Any:
         """Compute the operation inside of its own function with a gradient, which records it.
@@ -251,7 +258,12 @@ class Operation:
 
     def _vmap_rule(self, how: Any, dims: Sequence[Any], *args: Any) -> Any:
         made = None if self._batched is None else self._batched(how.batch_size, dims, *args)
-        if made is None:
+        if made is None and not how.batch_size:
+            one = self(*_selected(args, dims, None))
+            parts = one if isinstance(one, tuple) else (one,)
+            empty = tuple(part.new_empty((0, *part.shape)) for part in parts)
+            made = empty if isinstance(one, tuple) else empty[0]
+        elif made is None:
             each = [self(*_selected(args, dims, at)) for at in range(how.batch_size)]
             if not isinstance(each[0], tuple):
                 made = torch.stack(each)
@@ -260,14 +272,16 @@ class Operation:
         return made, (0,) * len(made) if isinstance(made, tuple) else 0
 
 
-def _selected(args: Sequence[Any], dims: Sequence[Any], at: int) -> list[Any]:
-    """The arguments of one call of a batch of calls."""
+def _selected(args: Sequence[Any], dims: Sequence[Any], at: int | None) -> list[Any]:
+    """The arguments of one call of a batch of calls; None: of a batch without calls."""
     made = list[Any]()
     for one, dim in zip(args, dims, strict=True):
-        if isinstance(one, list | tuple) and isinstance(dim, list | tuple):
-            made.append(_selected(one, dim, at))
+        if not isinstance(one, torch.Tensor) or dim is None:
+            made.append(one)
+        elif at is None:
+            made.append(one.new_zeros([extent for place, extent in enumerate(one.shape) if place != dim]))
         else:
-            made.append(one if dim is None else one.select(dim, at))
+            made.append(one.select(dim, at))
     return made
 
 
