@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import tilewright.torch as tt
 from tilewright.errors import LaunchError
@@ -159,3 +160,93 @@ def test_quantised_layers(weights: str, steps: int) -> None:
         tt.QuantizedLinear(96, 10, weights="i4", group=7)
     with pytest.raises(LaunchError, match="weights='i5'"):
         tt.QuantizedLinear(96, 10, weights="i5")
+
+
+def test_a_layer_with_two_names_in_one_module_is_replaced_at_both() -> None:
+    shared = nn.Linear(8, 8)
+    model = nn.Sequential(shared, nn.ReLU(), shared)
+    assert tt.convert(model, weights="i8") == {"0": "QuantizedLinear", "2": "QuantizedLinear"}
+    assert model[0] is model[2]
+
+
+@pytest.mark.parametrize("weights", ["f8e4m3", "i8", "i4"])
+def test_codes_keep_their_dtype_if_a_model_changes_its_own(weights: str) -> None:
+    """Scales in f32 as well: those of a model in f16 would lose 13 bits."""
+    layer = tt.QuantizedLinear.of(nn.Linear(32, 8), weights, group=16)
+    codes, weight = layer.codes, layer.dequantized_weight()
+    layer.half().float()
+    assert layer.codes.dtype == codes.dtype
+    assert torch.equal(layer.codes.view(torch.uint8), codes.view(torch.uint8))
+    if weights != "i4":  # whose scales are of the model's dtype
+        assert torch.equal(layer.dequantized_weight(), weight)
+    x = torch.randn(3, 32, dtype=torch.bfloat16)
+    with torch.no_grad():
+        found = layer.bfloat16()(x).double()
+    like = x.double() @ layer.dequantized_weight().double().mT + layer.bias.double()
+    torch.testing.assert_close(found, like, rtol=2.0**-8, atol=0.02)
+    layer.to("meta")
+    assert layer.codes.is_meta
+
+
+def test_layers_that_cannot_be_quantised_stay() -> None:
+    """Weights that are computed from other parameters, wide dtypes, and halves of bytes."""
+    model = nn.Sequential(
+        prune.l1_unstructured(nn.Linear(8, 6), "weight", 0.5),
+        nn.utils.parametrizations.weight_norm(nn.Linear(6, 7)),
+        nn.Linear(7, 4),
+        nn.Linear(4, 4, dtype=torch.float64),
+    )
+    assert tt.convert(model, weights="i4", group=1) == {}
+    assert tt.convert(model[2:], weights="i8") == {"2": "QuantizedLinear"}
+    for group in (0, -2, 7):
+        with pytest.raises(LaunchError, match="even multiple"):
+            tt.QuantizedLinear(7, 4, weights="i4", group=group)
+    with pytest.raises(LaunchError, match="num_heads=0"):
+        tt.Attention(8, 0)
+
+
+def test_a_quantised_layer_keeps_hooks_and_mode() -> None:
+    model, seen = nn.Sequential(nn.Linear(8, 4)).eval(), list[str]()
+    model[0].register_forward_pre_hook(lambda *_: seen.append("before"))
+    model[0].register_forward_hook(lambda *_: seen.append("after"))
+    tt.convert(model, weights="i8")
+    model(torch.ones(2, 8))
+    assert seen == ["before", "after"]
+    assert not model[0].training
+
+
+@pytest.mark.parametrize(("weights", "made"), [(None, tt.Linear), ("i8", tt.QuantizedLinear)])
+def test_layers_of_a_transformer_are_called_in_inference(
+    weights: str | None, made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch's encoder has a way around its layers, which reads their weights."""
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval()
+    x, calls, forward = torch.randn(2, 5, 16), list[Any](), made.forward
+    monkeypatch.setattr(made, "forward", lambda own, x: calls.append(own) or forward(own, x))
+    with torch.no_grad():
+        like = model(x)
+        assert len(tt.convert(model, weights=weights)) == 4
+        tolerance = 1e-5 if weights is None else 0.05
+        torch.testing.assert_close(model(x), like, rtol=tolerance, atol=tolerance)
+    assert len(calls) == 4
+
+
+def test_complex_layers_are_converted() -> None:
+    model = nn.Sequential(nn.Linear(8, 5, dtype=torch.complex64))
+    x = torch.randn(3, 8, dtype=torch.complex64)
+    like = model(x)
+    tt.convert(model)
+    found = model(x)
+    torch.testing.assert_close(found, like, rtol=1e-5, atol=1e-5)
+    gradients = [torch.autograd.grad(y.abs().sum(), [*model.parameters()]) for y in (found, like)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+
+
+def test_states_of_another_size() -> None:
+    layer = tt.QuantizedLinear(8, 4, weights="i4", group=4)
+    with pytest.raises(RuntimeError, match=r"weight has shape \(4, 6\), and the layer \(4, 8\)"):
+        layer.load_state_dict(nn.Linear(6, 4).state_dict())
+    plain = nn.Linear(8, 4)
+    held = tt.QuantizedLinear(8, 4, weights="i4", group=4, device="meta")
+    held.load_state_dict(plain.state_dict(), assign=True)
+    assert torch.equal(held.codes, tt.QuantizedLinear.of(plain, "i4", group=4).codes)

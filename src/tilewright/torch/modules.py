@@ -107,8 +107,8 @@ class Attention(nn.Module):
         self, embed_dim: int, num_heads: int, *, bias: bool = True, causal: bool = False, **words: Any
     ) -> None:
         super().__init__()
-        if embed_dim % num_heads:
-            near = max(heads for heads in range(1, num_heads) if not embed_dim % heads)
+        if num_heads < 1 or embed_dim % num_heads:
+            near = max(heads for heads in range(1, max(num_heads, 2)) if not embed_dim % heads)
             raise LaunchError(
                 f"Attention: num_heads={num_heads} does not divide embed_dim={embed_dim}; nearest legal "
                 f"choice: num_heads={near}"
@@ -152,7 +152,8 @@ class QuantizedLinear(nn.Module):
         device: where the buffers lie.
 
     Raises:
-        LaunchError: another format, or ``group`` does not divide ``in_features``.
+        LaunchError: another format; or ``"i4"`` with an odd ``in_features``, or a ``group`` that does not
+            divide it.
 
     Example:
         >>> plain = torch.nn.Linear(64, 32)
@@ -177,10 +178,10 @@ class QuantizedLinear(nn.Module):
             raise LaunchError(
                 f"QuantizedLinear: weights={weights!r}; nearest legal choice: one of {', '.join(FORMATS)}"
             )
-        if weights == "i4" and (in_features % group or in_features % 2 or group < 1):
+        if weights == "i4" and not _fits_bytes(in_features, group):
             raise LaunchError(
-                f"QuantizedLinear: group={group} does not divide in_features={in_features}; nearest legal "
-                "choice: group=32, or another divisor"
+                f"QuantizedLinear: in_features={in_features} is no even multiple of group={group}; nearest "
+                "legal choice: weights='i8', or a divisor as group if in_features is even"
             )
         self.in_features, self.out_features = in_features, out_features
         self.weights, self.group = weights, group if weights == "i4" else None
@@ -254,13 +255,33 @@ class QuantizedLinear(nn.Module):
                 made.bias.copy_(self.bias)
         return made
 
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        """Change the device, but neither the dtype of codes nor that of scales in f32, as `half` would."""
+        kept = {"codes": self.codes} | ({} if self.weights == "i4" else {"scales": self.scales})
+
+        def changed(one: torch.Tensor) -> torch.Tensor:
+            if not any(one is other for other in kept.values()):
+                return fn(one)
+            integers = torch.uint8 if one.element_size() == 1 else torch.int32
+            return fn(one.view(integers)).view(one.dtype)
+
+        return super()._apply(changed, recurse)
+
     def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
-        weight = state.pop(f"{prefix}weight", None)
-        if weight is not None:
-            state[f"{prefix}codes"], state[f"{prefix}scales"] = self._quantized(
-                weight.to(self.codes.device), self.scales.dtype
-            )
+        weight, sizes = state.get(f"{prefix}weight"), (self.out_features, self.in_features)
+        if weight is not None and weight.shape == sizes:
+            there = weight if self.codes.is_meta else weight.to(self.codes.device)
+            del state[f"{prefix}weight"]
+            state[f"{prefix}codes"], state[f"{prefix}scales"] = self._quantized(there, self.scales.dtype)
+        elif weight is not None:
+            rest[-1].append(f"{prefix}weight has shape {tuple(weight.shape)}, and the layer {sizes}")
+            return
         super()._load_from_state_dict(state, prefix, *rest)
+
+
+def _fits_bytes(in_features: int, group: int) -> bool:
+    """Whether numbers of 4 bits fill whole bytes and groups along K."""
+    return group > 0 and in_features % group == 0 and in_features % 2 == 0
 
 
 def _scales(numbers: torch.Tensor, largest: int) -> torch.Tensor:
@@ -280,6 +301,28 @@ def _as_linear(layer: nn.Linear) -> Linear:
     return made
 
 
+QUANTIZED_FROM = (torch.float32, torch.float16, torch.bfloat16)
+"""Dtypes of the weights that `convert` quantises: products with codes have no others."""
+
+HOOKS = (
+    *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
+    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+)
+"""Hooks that a quantised layer takes over: it has no gradients, and other tensors in its state dict."""
+
+
+def _as_quantized(layer: nn.Linear, weights: str, group: int) -> QuantizedLinear | None:
+    """The quantised layer; None if there can be none."""
+    if layer.weight.dtype not in QUANTIZED_FROM or not layer.state_dict().keys() <= {"weight", "bias"}:
+        return None  # another dtype, or the weight is computed from other parameters
+    if weights == "i4" and not _fits_bytes(layer.in_features, group):
+        return None
+    made = QuantizedLinear.of(layer, weights, group).train(layer.training)
+    for name in HOOKS:
+        setattr(made, name, getattr(layer, name))
+    return made
+
+
 def convert(
     model: nn.Module,
     *,
@@ -290,12 +333,14 @@ def convert(
     """Replace the layers of a model by those of the library, in place.
 
     Every `torch.nn.Linear`, but of no subclass, becomes a `Linear` with the same parameters, or with
-    ``weights`` a `QuantizedLinear`.
+    ``weights`` a `QuantizedLinear`.  `torch.nn.TransformerEncoderLayer` then calls its layers in inference
+    too, where it would multiply by their weights itself.
 
     Args:
         model: the model; a model that is itself such a layer is not replaced.
-        weights: a format of `QuantizedLinear`; None: layers keep their parameters, and have gradients.
-        group: as in `QuantizedLinear`; layers that it does not divide stay.
+        weights: a format of `QuantizedLinear`; None: layers keep their parameters, and have gradients. Layers
+            with weights in f64 or complex numbers, or computed from other parameters, are not quantised.
+        group: as in `QuantizedLinear`; layers that it does not divide stay as they are.
         only: takes the name of a layer and the layer; returns whether to replace it.
 
     Returns:
@@ -312,19 +357,19 @@ def convert(
     if weights is not None and weights not in FORMATS:
         raise LaunchError(f"convert: weights={weights!r}; nearest legal choice: one of {', '.join(FORMATS)}")
     replaced: dict[str, str] = {}
-    made: dict[nn.Module, nn.Module] = {}  # a layer that has two places stays one layer
+    made: dict[nn.Module, nn.Module | None] = {}  # a layer that has two places stays one layer
     for path, parent in list(model.named_modules(remove_duplicate=False)):
-        for name, layer in list(parent.named_children()):
+        for name, layer in list(parent._modules.items()):
             whole = f"{path}.{name}" if path else name
             if type(layer) is not nn.Linear or (only is not None and not only(whole, layer)):
                 continue
-            if weights == "i4" and layer.in_features % group:
-                continue
             if layer not in made:
-                is_kept = weights is None
-                made[layer] = (
-                    _as_linear(layer) if is_kept else QuantizedLinear.of(layer, weights or "", group)
-                )
-            setattr(parent, name, made[layer])
-            replaced[whole] = type(made[layer]).__name__
+                made[layer] = _as_linear(layer) if weights is None else _as_quantized(layer, weights, group)
+            new = made[layer]
+            if new is None:
+                continue
+            setattr(parent, name, new)
+            replaced[whole] = type(new).__name__
+            if isinstance(parent, nn.TransformerEncoderLayer):
+                parent.activation_relu_or_gelu = 0  # else it reads the weights of its layers
     return replaced
