@@ -71,7 +71,7 @@ class Case(NamedTuple):
     element: tw.DType = tw.f16
     integers: tuple[int, ...] = ()
     launches: int = 1
-    most: int = 25
+    most: int = 26
 
 
 SQUARES = ((40, 40),) * 3
