@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -92,6 +93,12 @@ PASSED = [
 ]
 
 
+def loops_of(kernel: Any, *arrays: Any) -> int:
+    """The number of loops along whole rows in the online form."""
+    flow = in_loops(kernel.flow(*arrays))
+    return len({id(node.fold) for node in flow.walk() if isinstance(node, Folded)})
+
+
 def in_two(kernel: Any, schedule: Any = None, **arguments: Any) -> Any:
     """The kernel with two passes under a schedule, or the chosen one."""
     known = schedule or kernel.bind().schedule_for(**arguments, target="reference")
@@ -134,7 +141,7 @@ def weighted(Q, K, V, O, L, scale):
     for m, e in tw.tiles(O):
         s = Q[m] @ K.T
         top = tw.maximum(s.max(axis=1), -3e38)
-        p = tw.exp2((s - top[:, None]) * scale)
+        p = tw.exp2((s - top[:, None]) * 0.25)  # a number of unknown sign would take a loop more
         total = p.sum(axis=1)
         O[m, e] = (p * (1.0 / total)[:, None]).to(V.dtype) @ V[:, e]
         L[m] = total * tw.exp2(top * scale)
@@ -166,6 +173,160 @@ def test_mutants_of_the_rescale_differ(monkeypatch: pytest.MonkeyPatch) -> None:
         other.forget()
         assert not compare_algebra(hand, other, *LIKE, scale=0.25, exponentials=True).ok
         other.forget()
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("size", [1.0, 1e6, 1e-9])
+@pytest.mark.parametrize("kind", ["f2", "f4"])
+def test_a_factor_follows_the_loop_only_if_the_narrow_operand_has_the_range(
+    kind: str, size: float, target: str
+) -> None:
+    """Values of f32 that are divided before they become f16 may not fit f16 without the division."""
+
+    @tw.kernel(X="M K", W="K N", Y="M N")
+    def linear_of_norm(X, W, Y):
+        for m, n in tw.tiles(Y):
+            x = X[m].to(tw.f32)
+            inverse = tw.rsqrt((x * x).sum(axis=1) / X.shape[1])
+            Y[m, n] = (x * inverse[:, None]).to(W.dtype) @ W[:, n]
+
+    rng = np.random.default_rng(31)
+    x = (rng.standard_normal((5, 300)) * (size if kind == "f4" else 1)).astype(kind)
+    w, y = rng.standard_normal((300, 7)).astype(np.float16), np.full((5, 7), np.nan, np.float32)
+    assert loops_of(linear_of_norm, x, w, y) == (1 if kind == "f2" else 2)
+    assert linear_of_norm(x, w, y, target=target).target == target
+    wide = x.astype(np.float64)
+    units = wide / np.sqrt((wide**2).mean(axis=1))[:, None]
+    room = 2.0**-10 * np.abs(units) @ np.abs(w.astype(np.float64)) + 1e-4
+    assert (np.abs(y - units @ w.astype(np.float64)) <= room).all()
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("form", ["no extreme", "an extreme of more", "a guard", "a negative factor"])
+def test_weights_that_do_not_reach_1_are_divided_before_they_are_narrow(form: str, target: str) -> None:
+    @tw.kernel(Q="M D", K="N D", V="N E", O="M E")
+    def averages(Q, K, V, O):
+        for m, e in tw.tiles(O):
+            s = Q[m] @ K.T
+            if form == "no extreme":
+                p = tw.exp(s)
+            elif form == "an extreme of more":
+                p = tw.where(tw.positions(s) == 150, 0.0, tw.exp(s - s.max(axis=1)[:, None]))
+            elif form == "a guard":
+                p = tw.exp(s - 45.0 - tw.maximum((s - 45.0).max(axis=1), 0.0)[:, None])
+            else:
+                p = tw.exp((s - s.max(axis=1)[:, None]) * -1.0)
+            total = p.sum(axis=1)
+            O[m, e] = (p / total[:, None]).to(V.dtype) @ V[:, e]
+
+    rng = np.random.default_rng(32)
+    q, k, v = (rng.standard_normal(shape).astype(np.float16) for shape in ((5, 16), (200, 16), (200, 8)))
+    if form == "an extreme of more":
+        q, k = np.abs(2 * q), (0.3 * k).astype(np.float16)
+        k[150] = 1.25
+    elif form != "a negative factor":
+        q = (2 * q).astype(np.float16)
+    s = q.astype(np.float64) @ k.astype(np.float64).T
+    p = np.exp((s - s.max(axis=1)[:, None]) if form != "a negative factor" else s.min(axis=1)[:, None] - s)
+    if form == "an extreme of more":
+        p[:, 150] = 0
+    p /= p.sum(axis=1)[:, None]
+    out = np.full((5, 8), np.nan, np.float32)
+    assert loops_of(averages, q, k, v, out) >= 2
+    assert averages(q, k, v, out, target=target).target == target
+    assert (np.abs(out - p @ v.astype(np.float64)) <= 4e-3 * (p @ np.abs(v.astype(np.float64)) + 0.01)).all()
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_powers_of_an_extreme_of_other_values_wait_for_the_whole_row(target: str) -> None:
+    """With the maximum of the steps so far they may overflow."""
+
+    @tw.kernel(S="M N", T="M N", total="M")
+    def relative(S, T, total):
+        for m in tw.tiles(total):
+            total[m] = tw.exp(T[m] - S[m].max(axis=1)[:, None]).sum(axis=1)
+
+    rng = np.random.default_rng(33)
+    s, t = np.zeros((3, 300), np.float32), rng.standard_normal((3, 300)).astype(np.float32)
+    s[:, 290], t[:, 5] = 100, 95
+    total = np.full(3, np.nan, np.float32)
+    assert relative(s, t, total, target=target).target == target
+    assert np.allclose(total, np.exp(t.astype(np.float64) - 100).sum(axis=1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_an_infinite_maximum_that_is_replaced(target: str) -> None:
+    """The terms of a row whose maximum is +inf are not 0, as those of one whose maximum is -inf are."""
+
+    @tw.kernel(X="M N", total="M")
+    def finite_total(X, total):
+        for m in tw.tiles(total):
+            x = X[m]
+            top = x.max(axis=1)
+            base = tw.where(top == math.inf, 0.0, top)
+            p = tw.where(x == math.inf, 0.0, tw.exp(x - base[:, None]))
+            total[m] = tw.log(p.sum(axis=1)) + base
+
+    x = np.random.default_rng(34).standard_normal((3, 2000)).astype(np.float32)
+    x[:, 1500] = math.inf
+    total = np.full(3, np.nan, np.float32)
+    assert finite_total(x, total, target=target).target == target
+    x[:, 1500] = -math.inf
+    assert np.allclose(total, np.log(np.exp(x.astype(np.float64)).sum(axis=1)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_a_factor_of_a_narrower_dtype_than_the_sum(target: str) -> None:
+    @tw.kernel(X="M N", W="N E", Y="M E")
+    def relative(X, W, Y):
+        for m, e in tw.tiles(Y):
+            Y[m, e] = (X[m] / X[m].max(axis=1)[:, None]) @ W[:, e]
+
+    rng = np.random.default_rng(35)
+    x, w = rng.uniform(1, 2, (5, 100)).astype(np.float16), rng.standard_normal((100, 6)).astype(np.float16)
+    y = np.full((5, 6), np.nan, np.float32)
+    assert relative(x, w, y, target=target).target == target
+    wide, matrix = x.astype(np.float64), w.astype(np.float64)
+    units = wide / wide.max(axis=1)[:, None]
+    assert (np.abs(y - units @ matrix) <= 2.0**-10 * units @ np.abs(matrix)).all()
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("kind", ["f2", "f8"])
+def test_extremes_of_another_dtype_than_the_sum(kind: str, target: str) -> None:
+    """Rescaling by powers of f16 would round the sum in every step, so the maximum has a loop of its own."""
+
+    @tw.kernel(X="M N", W="N E", Y="M E")
+    def averages(X, W, Y):
+        for m, e in tw.tiles(Y):
+            Y[m, e] = tw.exp(X[m] - X[m].max(axis=1)[:, None]).to(W.dtype) @ W[:, e]
+
+    rng = np.random.default_rng(37)
+    narrow = "f2" if kind == "f2" else "f4"
+    x, w = rng.standard_normal((5, 200)).astype(kind), rng.standard_normal((200, 6)).astype(narrow)
+    y = np.full((5, 6), np.nan, np.float32)
+    assert loops_of(averages, x, w, y) == (2 if kind == "f2" else 1)
+    assert averages(x, w, y, target=target).target == target
+    wide = x.astype(np.float64)
+    p = np.exp(wide - wide.max(axis=1)[:, None])
+    u = 2.0**-9 if kind == "f2" else 2.0**-18
+    assert (np.abs(y - p @ w.astype(np.float64)) <= u * p @ np.abs(w.astype(np.float64))).all()
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_large_queries_of_f32_are_multiplied_by_a_small_number_first(target: str) -> None:
+    @tw.kernel(Q="M D", K="N D", V="N E", O="M E", scale=tw.f32)
+    def attention(Q, K, V, O, scale):
+        for m, e in tw.tiles(O):
+            O[m, e] = tw.softmax(scale * Q[m] @ K.T) @ V[:, e]
+
+    rng = np.random.default_rng(36)
+    q, k, v = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 4), (70, 4), (70, 5)))
+    out, scale = np.full((3, 5), np.nan, np.float32), float(np.float32(1e-38))
+    large = np.float32(1e20)
+    assert attention(large * q, k * large, v, out, scale, target=target).target == target
+    right = tw.testing.softmax_attention(q, k, v, 100.0)
+    assert np.abs(out - right).max() < 1e-3
 
 
 @pytest.mark.parametrize("way", [way for way, one in SCHEDULES.items() if not one.by_bulk])

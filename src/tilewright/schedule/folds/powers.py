@@ -6,10 +6,22 @@ rescaled together: from one extreme to another one by ``f(h(new) - h(old))``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from tilewright.dataflow.nodes import Integer, Literal, Map, Node, NumberParam, Rearrange, Reduce, Span, Sum
+from tilewright.dataflow.nodes import (
+    Cell,
+    Integer,
+    Literal,
+    Map,
+    Node,
+    NumberParam,
+    Rearrange,
+    Reduce,
+    Span,
+    Sum,
+)
 
 POWERS = ("exp", "exp2")
 """Functions for which ``f(x + y) = f(x) f(y)``."""
@@ -38,6 +50,8 @@ class Powers:
         new: the number of each extreme after a step.
         is_free: function that says whether no carried value enters a value.
         carried: other carried values, by their `id`; what depends on one has no weight.
+        is_bounded: function that says whether a power of this exponent cannot overflow in a step; default:
+            it cannot, as the author of the loop wrote it.
     """
 
     def __init__(
@@ -47,9 +61,10 @@ class Powers:
         new: Mapping[int, int],
         is_free: Callable[[Node], bool],
         carried: Collection[int] = (),
+        is_bounded: Callable[[Node], bool] = lambda exponent: True,
     ) -> None:
         self.span, self.old, self.new, self.is_free = span, old, new, is_free
-        self.carried = carried
+        self.carried, self.is_bounded = carried, is_bounded
         self.named: dict[str, Node] = {}
         """The values that multiply extremes, by their names in exponents."""
 
@@ -74,12 +89,8 @@ class Powers:
                 return self._product(left, right)
             case Map(function="fma", given=(left, right, more)):
                 return _together(self._product(left, right), self.exponent(more))
-            case Map(
-                function="select",
-                given=(Map(function="equal", given=(one, Literal(value=limit))), Literal(value=0), other),
-            ) if one is other and abs(limit) == float("inf"):
-                return self.exponent(other)  # without an extreme, every term is 0
-        return None
+        extreme = finite(node)
+        return None if extreme is None else self.exponent(extreme)
 
     def _product(self, left: Node, right: Node) -> Exponent | None:
         """A linear function times a value that no cell enters."""
@@ -127,7 +138,7 @@ class Powers:
                 return self.weight(one)
             case Map(function="exp" | "exp2" as function, given=(one,)):
                 exponent = self.exponent(one)
-                if exponent is None or any(part == OLD for _, part in exponent):
+                if exponent is None or any(part == OLD for _, part in exponent) or not self.is_bounded(one):
                     return None
                 return function, tuple(sorted(exponent.items(), key=repr))
             case Map(function="add" | "sub", given=(left, right)):
@@ -144,6 +155,27 @@ class Powers:
                 both = next((one for one in weights if one != PLAIN), PLAIN) if PLAIN in weights else None
                 return _shared(both, self.weight(more))
         return None
+
+
+def finite(node: Node) -> Node | None:
+    """The extreme in ``where(extreme == limit, 0, extreme)``, whose limit is the extreme of no value.
+
+    All values are then the limit, and every term that has a power of the extreme is 0.  None: another value.
+    """
+    match node:
+        case Map(
+            function="select",
+            given=(Map(function="equal", given=(one, Literal(value=limit))), Literal(value=0), other),
+        ) if one is other:
+            match one:
+                case Reduce(combine=name) | Map(function=name):
+                    lowest = {"max": -float("inf"), "min": float("inf")}.get(name)
+                case Cell(start=Literal(value=first)):
+                    lowest = math.copysign(float("inf"), first) if first else None
+                case _:
+                    lowest = None
+            return one if limit == lowest else None
+    return None
 
 
 def in_order(node: Node) -> Node:

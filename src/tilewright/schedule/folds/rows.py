@@ -2,19 +2,20 @@
 
 ``softmax(Q[m] @ K.T) @ V`` reduces the row of scores three times: its maximum, the sum of its
 exponentials, and a product.  The online form computes all three in one loop.  Each reduction is a cell.  A
-sum whose terms all have the factor ``f(h(top))`` of an extreme of the row is rescaled in each step, from the
-extreme so far to the new one.  A factor that is the same along the row, such as ``1 / total``, multiplies the
-sum after the loop.  Reductions that depend on others in another way have a loop of their own, which follows.
-In two passes, factors of products, such as ``1 / total``, are computed by the first loop, too.
+sum whose terms all have the factor ``f(c * (x - top))``, with the extreme of x, is rescaled in each step,
+from the extreme so far to the new one.  A factor that is the same along the row, such as ``1 / total``,
+multiplies the sum after the loop.  Reductions that depend on others in another way have a loop of their own,
+which follows.  In two passes, the first loop computes factors of products, such as ``1 / total``, too.
 
 The result is a flow with the loop that an author would have written.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from tilewright.dataflow.nodes import (
     BATCH,
@@ -34,16 +35,19 @@ from tilewright.dataflow.nodes import (
     unified,
     walk,
 )
-from tilewright.dtypes import limits
+from tilewright.dtypes import DType, f32, limits
 from tilewright.errors import TraceError
 from tilewright.lang.dataflow.recorder import holds_all
 from tilewright.lang.dataflow.rows import along
 from tilewright.schedule.factors import EXPLICIT
-from tilewright.schedule.folds.powers import PLAIN, ZERO, Powers, Weight
+from tilewright.schedule.folds.powers import PLAIN, POWERS, ZERO, Powers, Weight, finite, in_order, times
 from tilewright.schedule.folds.values import neutral_of
 
 ONLINE = "online"
 """The default of `Schedule.fold`."""
+
+NOTHING_BELOW = 2.0**32
+"""From such an exponent on, the power of the next f32 below it is 0."""
 
 
 def rows_of(flow: Flow) -> list[Span]:
@@ -186,7 +190,14 @@ class RowLoops:
         for trial in (True, False):
             self.extremes = {id(one): at for at, one in enumerate(wanted) if _is_extreme(_reduced(one))}
             others = {id(one) for one in wanted} - self.extremes.keys()
-            self.powers = Powers(self.span, {}, self.extremes, self._is_free, others)
+            self.powers = Powers(
+                self.span,
+                {},
+                self.extremes,
+                self._is_free,
+                others,
+                lambda one: self._distance(one) is not None,
+            )
             self.cells: list[Cell] = []
             self.steps: list[Node] = []
             self.places: dict[int, int] = {}
@@ -218,7 +229,7 @@ class RowLoops:
             kind, axes, where = node.dtype, node.axes, node.location
             made: Node = Folded(kind, axes, fold, at, variable=node.variable, location=where)
             for function, by in reversed(scalings or []):
-                factor = _fitted(self._rebuilt(by, self.after), axes)
+                factor = _converted(_fitted(self._rebuilt(by, self.after), axes), kind)
                 made = Map(kind, axes, function, (made, factor), location=where)
             self.after[id(node)] = made
         self.done |= {id(one) for node in taken for one in (node, _reduced(node))}
@@ -277,14 +288,16 @@ class RowLoops:
         weight = self.powers.weight(rest)
         if weight is None or (isinstance(reduced, Sum) and not self._is_free(reduced.b)):
             return None
-        if scalings and self.how != ONLINE:
+        if scalings and (
+            self.how != ONLINE or not all(holds_all(node.dtype, [by.dtype]) for _, by in scalings)
+        ):
             return None
         cell = self._cell("total" if isinstance(reduced, Reduce) else "out", node, 0)
         kept: Node = cell
         if weight not in (PLAIN, ZERO):
             if weight not in self.kept:
                 self.kept[weight] = self._keep(*weight, node)
-            keep = _fitted(self.kept[weight], cell.axes)
+            keep = _converted(_fitted(self.kept[weight], cell.axes), cell.dtype)
             kept = Map(cell.dtype, cell.axes, "mul", (cell, keep), location=node.location)
         inner = self._rebuilt(rest, self.inside)
         term = replace(reduced, argument=inner) if isinstance(reduced, Reduce) else replace(reduced, a=inner)
@@ -375,8 +388,84 @@ class RowLoops:
                 return self._again(node, (rest, right)), found
             case Map(function="neg" | "convert", given=(one,)) if one.dtype.is_float and node.dtype.is_float:
                 rest, found = self._pulled(one)
-                return self._again(node, (rest,)), found
+                if not found or self._fits(rest, node.dtype):
+                    return self._again(node, (rest,)), found
         return node, []
+
+    def _fits(self, rest: Node, kind: DType) -> bool:
+        """Whether a value can be converted to a float before its factor multiplies it.
+
+        The float has the range of the value, or all values of the array that it comes from; or it is a power
+        of which the largest along the row is 1, so that what a narrow float loses is small beside it.
+        """
+        while isinstance(rest, Map) and (rest.function == "neg" or _is_widened(rest)):
+            rest = rest.given[0]
+        if holds_all(kind, [rest.dtype]) or 2 * limits(kind)[1] >= limits(rest.dtype)[1]:
+            return True
+        if not isinstance(rest, Map) or rest.function not in POWERS:
+            return False
+        found = self._distance(rest.given[0])
+        if found is None:
+            return False
+        extreme, (number, names) = found
+        if names:  # their sign is unknown
+            return False
+        guards = [] if not isinstance(extreme, Map) else extreme.given
+        starts = [one.value * number for one in guards if isinstance(one, Literal)]
+        return all(start >= NOTHING_BELOW for start in starts)
+
+    def _distance(self, exponent: Node) -> tuple[Node, tuple[float, tuple[Any, ...]]] | None:
+        """The extreme of x, and its factor -c, of an exponent ``c * (x - extreme)``.
+
+        None: another exponent, or one that is positive.  The power of another one may overflow with the
+        extreme of the steps so far, although it does not with that of the row.  A sum of powers above 1 would
+        be rescaled by infinity from the extreme of no step.
+        """
+        found: dict[int, tuple[float, tuple[Any, ...]]] = {}
+        self._terms(exponent, (1.0, ()), found)
+        for extreme in self.reductions:
+            argument = in_order(_reduced(extreme).arguments[0])
+            if extreme.dtype.bits < f32.bits:
+                continue  # powers of narrow numbers are rounded too much to rescale a sum in every step
+            if id(extreme) in self.extremes and found.keys() == {id(extreme), id(argument)}:
+                number, names = found[id(extreme)]
+                falls = bool(names) or (number < 0) == _is_maximum(extreme)
+                return (
+                    (extreme, (number, names)) if falls and found[id(argument)] == (-number, names) else None
+                )
+        return None
+
+    def _terms(
+        self,
+        node: Node,
+        factor: tuple[float, tuple[Any, ...]],
+        found: dict[int, tuple[float, tuple[Any, ...]]],
+    ) -> None:
+        """Write a value as a sum of extremes, of what these reduce, and of others: the factor of each."""
+        node = in_order(node)
+        atoms = [one for one in self.reductions if id(one) in self.extremes]
+        known = {id(one) for one in atoms} | {id(in_order(_reduced(one).arguments[0])) for one in atoms}
+        if id(node) not in known:
+            extreme = finite(node)
+            if extreme is not None:
+                return self._terms(extreme, factor, found)
+            match node:
+                case Map(function="neg", given=(one,)):
+                    return self._terms(one, times(factor, -1.0), found)
+                case Map(function="add" | "sub" as function, given=(left, right)):
+                    self._terms(left, factor, found)
+                    return self._terms(right, times(factor, -1.0 if function == "sub" else 1.0), found)
+                case Map(function="mul" | "fma", given=(left, right, *more)):
+                    for one, by in ((left, right), (right, left)):
+                        if self._is_free(by) and self.span not in by.axes and one is not by:
+                            self._terms(one, times(factor, *self.powers._factor(by)), found)
+                            for added in more:
+                                self._terms(added, factor, found)
+                            return None
+        number, names = found.get(id(node), (0.0, factor[1]))
+        same = names == factor[1]
+        found[id(node)] = (number + factor[0], names) if same else (math.nan, names)
+        return None
 
     def _is_same(self, node: Node) -> bool:
         return self.span not in node.axes and not self._is_free(node)
@@ -417,15 +506,27 @@ def _scaled_later(node: Sum) -> Node:
             number, left = (one, other) if not one.axes else (other, one)
             if node.dtype != number.dtype or node.a.dtype != number.dtype or not left.axes:
                 return node
-            while (
-                isinstance(left, Map)
-                and left.function == "convert"
-                and holds_all(left.dtype, [left.given[0].dtype])
-            ):
-                left = left.given[0]
-            made = replace(node, a=left)
+            narrow = left
+            while _is_widened(narrow):
+                narrow = narrow.given[0]
+            if narrow is left:  # products of f32 may overflow where those with the number do not
+                return node
+            made = replace(node, a=narrow)
             return Map(node.dtype, node.axes, "mul", (made, number), location=node.location)
     return node
+
+
+def _is_widened(node: Node) -> TypeGuard[Map]:
+    """Whether a value is converted to a dtype that holds it."""
+    return (
+        isinstance(node, Map) and node.function == "convert" and holds_all(node.dtype, [node.given[0].dtype])
+    )
+
+
+def _is_maximum(node: Node) -> bool:
+    """Whether a reduction of a row is a maximum."""
+    reduced = _reduced(node)
+    return isinstance(reduced, Reduce) and reduced.combine == "max"
 
 
 def _is_extreme(node: Reduce | Sum) -> bool:
@@ -448,6 +549,11 @@ def _reduced(node: Node) -> Reduce | Sum:
     found = _guarded(node) or node
     assert isinstance(found, Reduce | Sum)
     return found
+
+
+def _converted(node: Node, kind: DType) -> Node:
+    """A value in another dtype."""
+    return node if node.dtype == kind else Map(kind, node.axes, "convert", (node,), location=node.location)
 
 
 def _fitted(node: Node, axes: tuple[Axis, ...]) -> Node:
