@@ -120,7 +120,14 @@ def rounded(wide: Array, target: DType) -> Array:
         elif wide.dtype == np.longdouble and target == f16:
             wide = _f64(wide)
         return wide.astype(target.numpy)
-    return _saturated(wide, target.numpy) if wide.dtype.kind == "f" else np.asarray(wide, target.numpy)
+    if wide.dtype.kind != "f":
+        return np.asarray(wide, target.numpy)
+    ends = np.iinfo(target.numpy)
+    inside = np.nan_to_num(wide, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    result: Array = np.array(np.clip(inside, float(ends.min), float(ends.max)), target.numpy)
+    # The largest 64-bit integer is no float, so numbers from the next power of two on are set separately.
+    result[inside >= float(ends.max)] = ends.max
+    return result
 
 
 def number(value: float | int, target: DType) -> Array:
@@ -155,15 +162,6 @@ def _odd(wide: Array, narrow: type[np.float32 | np.float64]) -> Array:
     lost = np.isfinite(near) & (near != wide)
     odd: Array = ((bits - away.astype(bits.dtype)) | lost.astype(bits.dtype)).view(narrow)
     return odd
-
-
-def _saturated(wide: Array, target: np.dtype[Any]) -> Array:
-    ends = np.iinfo(target)
-    inside = np.nan_to_num(wide, nan=0.0, posinf=np.inf, neginf=-np.inf)
-    result: Array = np.array(np.clip(inside, float(ends.min), float(ends.max)), target)
-    # The largest 64-bit integer is no float, so numbers from the next power of two on are set separately.
-    result[inside >= float(ends.max)] = ends.max
-    return result
 
 
 def narrowed(wide: Array, target: DType) -> Array:

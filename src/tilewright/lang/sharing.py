@@ -198,7 +198,11 @@ def by_number(
         )
     check_vector_dim(vector_dim, len(tile))
     order = _order(leading.view, vector_dim)
-    widest = _widest([kind for kind in tensors if kind.shape == leading.shape], order)
+    alike = [kind for kind in tensors if kind.shape == leading.shape]
+    widest = max(8 * recorded_for().access_bytes // max(kind.dtype.bits for kind in alike), 1)
+    for kind in alike:
+        widest = min(widest, max(8 * kind.align // kind.dtype.bits, 1))
+        widest = kind.view.vector_width(order[0], widest) if order else 1
     least = max(kind.dtype.per_byte for kind in tensors)  # a thread takes all elements of a byte
     if tile[order[0]] % least:
         raise LayoutError(
@@ -233,15 +237,6 @@ def _distance(step: Int | None) -> tuple[int, int]:
     if isinstance(step, int) and step:
         return 0, abs(step)
     return (1, 0) if step != 0 else (2, 0)
-
-
-def _widest(sides: Sequence[TensorType], order: Sequence[int]) -> int:
-    """Return the widest vector along the first dimension that all sides allow."""
-    width = max(8 * recorded_for().access_bytes // max(side.dtype.bits for side in sides), 1)
-    for side in sides:
-        width = min(width, max(8 * side.align // side.dtype.bits, 1))
-        width = side.view.vector_width(order[0], width) if order else 1
-    return width
 
 
 def _vector(vector: int, extent: int, dim: int) -> int:

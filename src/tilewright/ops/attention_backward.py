@@ -155,7 +155,8 @@ def plan_attention_backward(
     infos = {name: in_four(info) for name, info in call.infos.items() if name not in ("lse", "bias")}
     q, k = infos["q"], infos["k"]
     rows = q.shape[:3]
-    infos["lse"] = _rows_alone(in_four(in_columns(call.infos["lse"])))
+    lse = in_four(in_columns(call.infos["lse"]))
+    infos["lse"] = replace(lse, shape=lse.shape[:-1], strides=lse.strides[:-1])
     diagonal, window = within_keys(words, k.shape[2])
     has_bias = "bias" in call.infos
     added = call.infos["bias"] if has_bias else replace(infos["lse"], shape=(1,), strides=(0,))
@@ -205,8 +206,3 @@ def plan_attention_backward(
         scratch_bytes=2 * -(-size // ALIGNED) * ALIGNED,
         reason="rows of delta, then a loop over keys for dq, and one over queries for dk and dv",
     )
-
-
-def _rows_alone(info: ArrayInfo) -> ArrayInfo:
-    """View an array (B, H, M, 1) without its columns."""
-    return replace(info, shape=info.shape[:-1], strides=info.strides[:-1])

@@ -198,9 +198,15 @@ def plan_chain(given: Mapping[str, Any], words: ChainWords, located: Sequence[Lo
     infos = call.infos
     shape = _result_shape(infos)
     kind = _result_dtype(call.dtypes, words)
-    for name in TERMS:
-        if name in infos:
-            check_broadcast(name, infos[name].shape, shape) if name in TERMS[2:] else _check_bias(name, infos)
+    for name in (name for name in TERMS if name in infos):
+        own = infos[name].shape
+        if name in TERMS[2:]:
+            check_broadcast(name, own, shape)
+        elif own != (columns := infos[name[-1]].shape[-1:]):
+            raise LaunchError(
+                f"gemm_chain: {name} has shape {own}; nearest legal choice: {columns}, one number for each "
+                "column"
+            )
     call.serve(words.target)
     against = _against_one_kernel(infos) or " and ".join(_terms(infos, words, kind))
     if words.fused and against:
@@ -362,20 +368,6 @@ def _result_dtype(kinds: Mapping[str, DType], words: ChainWords) -> DType:
     last = {own: kinds[name] for own, name in SECOND.items() if name in kinds}
     last["a"] = kinds["a"]
     return result_dtype(last, words.of_second, "gemm_chain")
-
-
-def _check_bias(name: str, infos: Mapping[str, ArrayInfo]) -> None:
-    """Refuse a bias of another shape than one number for each column.
-
-    Raises:
-        LaunchError: the shape.
-    """
-    columns = infos[name[-1]].shape[-1:]
-    if infos[name].shape != columns:
-        raise LaunchError(
-            f"gemm_chain: {name} has shape {infos[name].shape}; nearest legal choice: {columns}, one number "
-            "for each column"
-        )
 
 
 def _refuse(infos: Mapping[str, ArrayInfo], nearest: str) -> NoReturn:

@@ -393,7 +393,9 @@ def grouped(axes: Mapping[str, Sequence[Dim]], names: Iterable[str], joined: str
         free = [group for group in joined if not varies["b" if group == "m" else "a"]]
         found[(*free, "batch")[0]].append(replace(dim, is_moved=bool(free)))
     batch = merged(_ordered(found["batch"], ("out",)), names)
-    groups = {"k": merged(_ordered(found["k"], _along_k(found["k"])), of["a"] + of["b"])}
+    # An operand that is contiguous along an axis of K orders these axes.
+    along_k = tuple(name for name in "ab" if any(abs(dim.steps[name]) == 1 for dim in found["k"]))[:1]
+    groups = {"k": merged(_ordered(found["k"], along_k), of["a"] + of["b"])}
     for group, part in zip("mn", "ab", strict=True):
         own = of[part] + results
         dims = merged(_ordered(found[group], ("out",)), own)
@@ -408,11 +410,6 @@ def grouped(axes: Mapping[str, Sequence[Dim]], names: Iterable[str], joined: str
 def _ordered(dims: Sequence[Dim], by: tuple[str, ...]) -> list[Dim]:
     """Axes of a group, slowest first in the arrays of some names, and then in A and B."""
     return sorted(dims, key=lambda dim: tuple(-abs(dim.steps[name]) for name in (*by, "a", "b")))
-
-
-def _along_k(dims: Sequence[Dim]) -> tuple[str, ...]:
-    """The operand that orders the axes of K: one that is contiguous along an axis, else A."""
-    return tuple(name for name in "ab" if any(abs(dim.steps[name]) == 1 for dim in dims))[:1]
 
 
 def _cut(dims: list[Dim], operand: str, tile: int) -> tuple[list[Dim], list[Dim]]:

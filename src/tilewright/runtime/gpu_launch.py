@@ -374,7 +374,11 @@ class PreparedGpu(ABC):
         if stream is None:
             array = arguments[self._first_array]
             known, current = self._reader
-            handle = (current if type(array) is known else self._find_reader(array))() or 0
+            if type(array) is not known:
+                current, shared = stream_reader(array, self._index)
+                if shared:  # it serves all arrays of the type
+                    self._reader = (type(array), current)
+            handle = current() or 0
         else:
             handle = stream_handle(stream)
         captured = handle not in LEGACY_STREAM and self.driver.is_capturing(handle)
@@ -405,13 +409,6 @@ class PreparedGpu(ABC):
     def driver_call(self, stream: int) -> Callable[[], object]:
         """Return the driver's call on the arguments of the last launch, for measuring the least cost."""
         return self._first.launch.start_on(stream)
-
-    def _find_reader(self, array: Any) -> Callable[[], int | None]:
-        """Return a function that reads the current stream; kept if it serves all arrays of the type."""
-        current, shared = stream_reader(array, self._index)
-        if shared:
-            self._reader = (type(array), current)
-        return current
 
     @staticmethod
     @abstractmethod

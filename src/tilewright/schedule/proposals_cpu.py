@@ -146,22 +146,18 @@ def _in_dots(question: Question) -> Iterator[Candidate]:
         yield Candidate(schedule, time, f"dot products along K for up to {DOT_ROWS} rows")
 
 
-def _is_in_place(question: Question) -> bool:
-    """Whether micro-kernels may read operands from their arrays."""
-    form = question.form
-    dtypes = [one.view.dtype for one in form.factors]
-    are_plain = all(one.is_plain for one in form.factors)
-    are_floats = all(one.is_float and one.computed == one for one in dtypes)
-    return form.is_single and are_plain and are_floats and form.precision == "exact"
-
-
 def _transposed(question: Question) -> Iterator[Candidate]:
     """The transposed product, if it fills micro-tiles better, or transposes fewer elements.
 
     It has the same bits, because the products of an element are added in the same order.
     """
-    other = question.transposed()
-    if not (_is_in_place(question) and _is_dense(question)):
+    form, other = question.form, question.transposed()
+    dtypes = [one.view.dtype for one in form.factors]
+    are_plain = all(one.is_plain for one in form.factors)
+    are_floats = all(one.is_float and one.computed == one for one in dtypes)
+    # Micro-kernels then may read operands from their arrays.
+    is_in_place = form.is_single and are_plain and are_floats and form.precision == "exact"
+    if not (is_in_place and _is_dense(question)):
         return
     lanes = max(question.arch.vector_bytes // question.dtype.bytes, 1)
     here = way_time(question.shape, question.majors, lanes, along_rows=True)

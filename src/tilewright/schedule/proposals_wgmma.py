@@ -409,7 +409,13 @@ def copied_forms(question: Question) -> Iterator[Candidate]:
         load = Load(question, whole)
         if ELEMENTS.pieces(load) > min(MOST_PIECES, MOST_HELD - load.case.accumulators):
             continue
-        for schedule in (whole, *_copied_parts(question, whole)):
+        schedules, known = [whole], 1
+        for beside in BLOCKS_BESIDE:  # K in parts, for each number of parts that blocks have room for
+            split = split_schedule(whole, "auto", beside * question.processors)
+            if split is not None and (parts := Load(question, split).parts) > known:
+                known = parts
+                schedules.append(split)
+        for schedule in schedules:
             load, (rows, columns, depth) = Load(question, schedule), schedule.tile
             rule = f"threads copy tiles of {rows} x {columns}, {depth} deep, by {schedule.staging}"
             rule += f", {rule_of(load)}" if schedule.is_split else ""
@@ -453,16 +459,6 @@ def _copied(question: Question) -> Iterator[Schedule]:
                     registers=0,
                     swap_ab=swap,
                 )
-
-
-def _copied_parts(question: Question, whole: Schedule) -> Iterator[Schedule]:
-    """The schedule with K in parts, for each number of parts that blocks have room for."""
-    known = 1
-    for beside in BLOCKS_BESIDE:
-        made = split_schedule(whole, "auto", beside * question.processors)
-        if made is not None and (parts := Load(question, made).parts) > known:
-            known = parts
-            yield made
 
 
 # ---------------------------------------------------------------- an operand decoded in registers

@@ -65,13 +65,6 @@ def schedule_format(count: int | None = None) -> str:
     return f"{len(known)} fields, {hashlib.sha256(meaning.encode()).hexdigest()[:12]}"
 
 
-def _as_present(known: str) -> str:
-    """Return the present format in place of an older one whose texts mean the same today."""
-    count = known.partition(" ")[0]
-    is_prefix = count.isdecimal() and len(count) <= 3 and known == schedule_format(int(count))
-    return schedule_format() if is_prefix else known
-
-
 def read_schedule(text: str) -> Schedule:
     """Read a schedule from its `repr`.
 
@@ -158,7 +151,10 @@ class Version:
             TableError: the record is not a version.
         """
         found = Version(**checked(record, get_type_hints(Version), where))
-        return replace(found, format=_as_present(found.format))
+        count = found.format.partition(" ")[0]
+        is_prefix = count.isdecimal() and len(count) <= 3 and found.format == schedule_format(int(count))
+        # Texts of an older format mean the same today if its fields begin the list of fields.
+        return replace(found, format=schedule_format()) if is_prefix else found
 
     def against(self, other: Version) -> str:
         """Return the difference from another version in words, or ""."""

@@ -282,8 +282,16 @@ class Printer:
                     grow = f"++{index}" if node.step == "1" else f"{index} += {node.step}"
                     head = f"for ({node.kind} {index} = {node.start}; {node.condition}; {grow})"
                     self._compound(head, node.body, depth)
+                case Branch(arms=[arm]) if not arm.comment:
+                    self._compound(f"if ({arm.condition})", arm.body, depth)
                 case Branch():
-                    self._branch(node, depth)
+                    for number, arm in enumerate(node.arms):
+                        if arm.comment:
+                            self._line(f"// {arm.comment}", depth)
+                        head = "else" if number else ""
+                        if arm.condition is not None:
+                            head += f"{' ' * bool(head)}if ({arm.condition})"
+                        self._braces(f"{head} ", arm.body, depth)
                 case Declare() if node.comment and len(simple_text(node)) > self.columns - 2 * depth:
                     # The line is broken, and a comment after it would be broken, too.
                     self._line(f"// {node.comment}", depth)
@@ -294,18 +302,6 @@ class Printer:
                 for at in range(first, len(self.lines)):
                     self.about.setdefault(at, node.about)
         return self.lines
-
-    def _branch(self, node: Branch, depth: int) -> None:
-        if len(node.arms) == 1 and not node.arms[0].comment:
-            self._compound(f"if ({node.arms[0].condition})", node.arms[0].body, depth)
-            return
-        for number, arm in enumerate(node.arms):
-            if arm.comment:
-                self._line(f"// {arm.comment}", depth)
-            head = "else" if number else ""
-            if arm.condition is not None:
-                head += f"{' ' * bool(head)}if ({arm.condition})"
-            self._braces(f"{head} ", arm.body, depth)
 
     def _compound(self, head: str, body: Body, depth: int) -> None:
         """A head with one simple statement on the same line if it fits, else with a body in braces."""

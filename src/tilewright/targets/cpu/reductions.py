@@ -106,11 +106,27 @@ def _nested(
 
 
 def _folded(emitter: CpuEmitter, op: ReduceOp, total: Code, size: int, lanes: int, kind: DType) -> None:
-    """Fold the lanes of each result; store the result, rounded once."""
+    """Fold the lanes of each result, halves first; store the result, rounded once."""
     at = emitter.local("at")
     first = code("{}[{}]", total, at)
     if lanes > 1:
-        first = call(_across(emitter, op.function, kind, lanes), code("{} + {} * {}", total, at, lanes))
+        real, half = STORAGE[kind.name], lanes // 2
+        combined, steps = COMBINE[op.function].format("a", "b"), []
+        while half:
+            order = ", ".join(str((lane + half) % lanes) for lane in range(lanes))
+            steps.append(
+                f"  {{ const vector b = __builtin_shufflevector(a, a, {order}); a = {combined}; }}\n"
+            )
+            half //= 2
+        text = f"""\
+static inline {real} {SELF}(const {real}* total) {{
+  {_vector(kind, lanes)}
+  vector a = *(const vector*)total;
+{"".join(steps)}\
+  return a[0];
+}}"""
+        across = emitter.function(f"{op.function}_across_{lanes}_{kind}", text)
+        first = call(across, code("{} + {} * {}", total, at, lanes))
     made = emitter.convert(first, kind, op.result.dtype)
     with emitter.turns(at, size):
         emitter.assign(code("{}[{}]", emitter.name(op.result), at), made)
@@ -130,24 +146,6 @@ def _combined(emitter: CpuEmitter, function: str, kind: DType, left: Code, right
 def _vector(kind: DType, lanes: int) -> str:
     attributes = f"vector_size({lanes * kind.bytes}), aligned({kind.bytes})"
     return f"typedef {STORAGE[kind.name]} vector __attribute__(({attributes}));"
-
-
-def _across(emitter: CpuEmitter, function: str, kind: DType, lanes: int) -> Code:
-    """The function that folds the lanes of a total, halves first."""
-    real, half = STORAGE[kind.name], lanes // 2
-    combined, steps = COMBINE[function].format("a", "b"), []
-    while half:
-        order = ", ".join(str((lane + half) % lanes) for lane in range(lanes))
-        steps.append(f"  {{ const vector b = __builtin_shufflevector(a, a, {order}); a = {combined}; }}\n")
-        half //= 2
-    text = f"""\
-static inline {real} {SELF}(const {real}* total) {{
-  {_vector(kind, lanes)}
-  vector a = *(const vector*)total;
-{"".join(steps)}\
-  return a[0];
-}}"""
-    return emitter.function(f"{function}_across_{lanes}_{kind}", text)
 
 
 def _start(function: str, kind: DType) -> float | int:

@@ -177,8 +177,14 @@ def run_together(machine: Simulator, clusters: Iterable[Members], resident: int)
             waiting = sum(len(cluster.blocks) for cluster in open_)
             needed = waiting + len(members)
             if machine.check and waiting and needed > resident:
-                waits = (warp for stuck in open_.values() for warp in stuck if warp.waiting is not None)
-                _report_residents(machine, next(waits), waiting, needed, resident)
+                waits = ((one, one.waiting) for warps in open_.values() for one in warps)
+                agent, op = next((warp.agent, wait.op) for warp, wait in waits if wait is not None)
+                reason = (
+                    f"{waiting} blocks wait for one with a higher number, so {needed} blocks must be "
+                    f"resident at once, and no more than {resident} are certain to be: launch {resident} "
+                    "blocks, each with the work of several, or let blocks wait for lower numbers only"
+                )
+                machine.checker.waiting(Kind.RESIDENT, agent, op, None, reason)
             cluster, more = machine.begin(members)
             tasks.update(more)
             open_[cluster] = set(more)
@@ -202,17 +208,6 @@ def run_together(machine: Simulator, clusters: Iterable[Members], resident: int)
 def _may_go_on(warp: Warp, *, last: bool) -> bool:
     wait = warp.waiting
     return wait is None or (wait.is_last == last and wait.ready())
-
-
-def _report_residents(machine: Simulator, warp: Warp, waiting: int, needed: int, resident: int) -> None:
-    """Report that earlier blocks wait for later ones, and that these may not be resident at the same time."""
-    assert warp.waiting is not None
-    reason = (
-        f"{waiting} blocks wait for one with a higher number, so {needed} blocks must be resident at once, "
-        f"and no more than {resident} are certain to be: launch {resident} blocks, each with the work of "
-        "several, or let blocks wait for lower numbers only"
-    )
-    machine.checker.waiting(Kind.RESIDENT, warp.agent, warp.waiting.op, None, reason)
 
 
 def orderless(op: Op) -> str:

@@ -96,7 +96,15 @@ def report_unfinished(checker: Checker, cluster: ClusterState) -> None:
             for flight in warp.flights:
                 reason = f"the block ends before the MMA has: no {warp.missing_wait(flight)} its group"
                 checker.waiting(Kind.UNFINISHED, flight.agent, flight.op, None, reason, "read")
-        _report_loads(checker, block)
+        who = f"block {block.index}" if len(cluster.blocks) > 1 else "the block"
+        for barrier in (barrier for stages in block.mbarriers.values() for barrier in stages):
+            for load in barrier.loads:
+                reason = f"{who} ends before the copy has: nothing waits for {barrier.state()}"
+                kind = Kind.UNFINISHED
+                if is_bulk_load(load.op) and load.agent.block != block.index:
+                    kind = Kind.ENDED
+                    reason += "; it may be gone when the copy writes its shared memory"
+                checker.waiting(kind, load.agent, load.op, None, reason, "write")
         # Accesses by other blocks that no warp of this block knows of.
         for (agent, _), visit in block.visits.items():
             if not any(warp.agent.comes_after(agent.slot, visit.time) for warp in block.warps):
@@ -108,19 +116,6 @@ def report_unfinished(checker: Checker, cluster: ClusterState) -> None:
                     f"after the {visit.action} and before its end"
                 )
                 checker.waiting(Kind.ENDED, agent, visit.op, None, reason, visit.action)
-
-
-def _report_loads(checker: Checker, block: BlockState) -> None:
-    """Report copies that no wait of the block covers."""
-    who = f"block {block.index}" if len(block.cluster.blocks) > 1 else "the block"
-    for barrier in (barrier for stages in block.mbarriers.values() for barrier in stages):
-        for load in barrier.loads:
-            reason = f"{who} ends before the copy has: nothing waits for {barrier.state()}"
-            kind = Kind.UNFINISHED
-            if is_bulk_load(load.op) and load.agent.block != block.index:
-                kind = Kind.ENDED
-                reason += "; it may be gone when the copy writes its shared memory"
-            checker.waiting(kind, load.agent, load.op, None, reason, "write")
 
 
 def report_schedules(checker: Checker, cluster: ClusterState) -> None:
