@@ -230,7 +230,21 @@ def product_of_lists(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> l
         LaunchError: lists of unequal lengths, shapes that do not fit, outputs that share memory.
         DTypeError: an unsupported dtype or mixture, or two dtypes in one list.
     """
-    lists = _lists(given)
+    lists: dict[str, Sequence[Any]] = {}
+    for name, list_ in given.items():
+        if list_ is None and name not in ("a", "b"):
+            continue
+        if not isinstance(list_, list | tuple):
+            raise LaunchError(
+                f"grouped_matmul: {name} is a single {type(list_).__name__}, and other arguments are "
+                "lists; nearest legal choice: a list with one array for each product"
+            )
+        if len(list_) != len(lists.get("a", list_)):
+            raise LaunchError(
+                f"grouped_matmul: {len(list_)} arrays in {name} and {len(lists['a'])} in a; nearest legal "
+                "choice: lists of the same length"
+            )
+        lists[name] = list_
     count = len(lists["a"])
     if not count:
         return list(lists.get("out", ()))
@@ -544,26 +558,6 @@ def _complete(specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
 
 
 # -------------------------------------------------------------------- what is given
-
-
-def _lists(given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
-    """Return the lists of a call, which must have one length."""
-    found: dict[str, Sequence[Any]] = {}
-    for name, list_ in given.items():
-        if list_ is None and name not in ("a", "b"):
-            continue
-        if not isinstance(list_, list | tuple):
-            raise LaunchError(
-                f"grouped_matmul: {name} is a single {type(list_).__name__}, and other arguments are "
-                "lists; nearest legal choice: a list with one array for each product"
-            )
-        if len(list_) != len(found.get("a", list_)):
-            raise LaunchError(
-                f"grouped_matmul: {len(list_)} arrays in {name} and {len(found['a'])} in a; nearest legal "
-                "choice: lists of the same length"
-            )
-        found[name] = list_
-    return found
 
 
 def _described(name: str, arrays: Sequence[Any], located: Sequence[Located] = ()) -> list[ArrayInfo]:

@@ -332,19 +332,16 @@ class FmaEstimate(CopiesEstimate):
             multiply * (self.issued + self.waiting / warps**self.hiding) + read * self.reading
         )
         arriving = turns / beside * self.arrival_us / (schedule.stages - 1)
-        copying = turns * self._narrow_accesses(load) * self.narrow_us
-        return cycles / rates.boards[0].clock_mhz + copying, arriving
-
-    def _narrow_accesses(self, load: Load) -> float:
-        """Accesses of warps that copy a step, in addition to those that 16 bytes a lane would take."""
-        question, found = load.question, 0.0
-        form = question.form.arranged(load.schedule.swap_ab)
-        for tile, factors in zip(load.schedule.tile, (form.rows_m, form.rows_n), strict=False):
+        # Accesses of warps that copy a step, in addition to those that 16 bytes a lane would take.
+        question, narrow = load.question, 0.0
+        form = question.form.arranged(schedule.swap_ab)
+        for tile, factors in zip(schedule.tile, (form.rows_m, form.rows_n), strict=False):
             for factor in factors:
                 at_once = min(width(form.spec(factor.part.operand, question.classes)), WIDEST_BYTES)
-                moved = tile * load.schedule.block_k * factor.dtype.bytes
-                found += moved * (1 / at_once - 1 / WIDEST_BYTES) / question.arch.lanes
-        return found
+                moved = tile * depth * factor.dtype.bytes
+                narrow += moved * (1 / at_once - 1 / WIDEST_BYTES) / question.arch.lanes
+        copying = turns * narrow * self.narrow_us
+        return cycles / rates.boards[0].clock_mhz + copying, arriving
 
 
 FMA = FmaEstimate(

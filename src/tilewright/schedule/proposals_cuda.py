@@ -104,8 +104,14 @@ def several_products(question: Question) -> Iterator[Candidate]:
             if (made := next(filter(None, tried), None)) is not None:
                 found.append(made)
         found.sort(key=lambda one: one.estimate)
-        first = _largest_of_equals(found)
-        found.sort(key=lambda one: one is not first)
+        if found:
+            # The largest tile comes first among forms with equal estimates and the same roles.
+            least = found[0]
+            equal = (one for one in found if one.estimate <= least.estimate * EQUAL)
+            alike = [one for one in equal if one.schedule.roles == least.schedule.roles]
+            deep = [one for one in alike if one.schedule.stages >= DEEP]
+            first = max([least, *deep], key=lambda one: prod(one.schedule.tile))
+            found.sort(key=lambda one: one is not first)
         carried = [one for one in found if is_carried(question, one.schedule)]
         yield from carried or _by_threads(question, found)
     yield from small_tiles(question)
@@ -114,17 +120,6 @@ def several_products(question: Question) -> Iterator[Candidate]:
     first = next(legal, copied[0])  # if none is legal, its reasons go into the error
     yield first
     yield from legal
-
-
-def _largest_of_equals(found: Sequence[Candidate]) -> Candidate | None:
-    """The first of the candidates, or the one with the largest tile among equal ones with the same roles."""
-    if not found:
-        return None
-    least = found[0]
-    equal = (one for one in found if one.estimate <= least.estimate * EQUAL)
-    alike = [one for one in equal if one.schedule.roles == least.schedule.roles]
-    deep = [one for one in alike if one.schedule.stages >= DEEP]
-    return max([least, *deep], key=lambda one: prod(one.schedule.tile))
 
 
 def _by_threads(question: Question, found: Sequence[Candidate]) -> Iterator[Candidate]:
