@@ -2,7 +2,8 @@
 
 `Operation` registers one.  A call in eager mode goes around PyTorch's dispatcher: to the kernel if no
 gradient is wanted, otherwise to the operation's rule of gradients.  The dispatcher is asked if something
-wants to see the operation: `torch.compile`, a mode, a transform of `torch.func`, autocast, or a subclass.
+wants to see the operation: `torch.compile`, a mode, a transform of `torch.func`, autocast, or a tensor that
+is a subclass, lazily conjugated or without memory.
 """
 
 from __future__ import annotations
