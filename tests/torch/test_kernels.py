@@ -40,6 +40,23 @@ def doubled(X, Y, *, tile):
     tw.copy(x + x, Y.tile((tile,), (n,)))
 
 
+@tw.kernel(X="N", Y="N")
+def doubled_2(X, Y, *, tile):
+    n = tw.block_index(tw.ceil_div(X.shape[0], tile))
+    x = tw.load(X.tile((tile,), (n,)).partition((32,)))
+    tw.copy(x + x + x, Y.tile((tile,), (n,)))
+
+
+def test_operations_of_one_name() -> None:
+    """The second operation of a name has a number, which may be the name of another kernel."""
+    first, second = (tt.op(doubled.bind(tile=64), results=["Y"]) for _ in range(2))
+    other = tt.op(doubled_2.bind(tile=64), results=["Y"])
+    assert len({one.operation.name for one in (first, second, other)}) == 3
+    x = drawn(70).float()
+    torch.testing.assert_close(other(x), x + x + x)
+    torch.testing.assert_close(second(x), x + x)
+
+
 def test_a_kernel_with_a_gradient() -> None:
     op = tt.op(linear)
 

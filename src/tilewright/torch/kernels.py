@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,8 +14,8 @@ from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.specimens import like
 from tilewright.torch.registry import Operation, recorded, tensors_of
 
-_NAMES: Counter[str] = Counter()
-"""Operations of each name; PyTorch knows an operation by its name."""
+_NAMES: set[str] = set()
+"""Names of operations; PyTorch knows an operation by its name."""
 
 TYPES = {"tensor": "Tensor", "scalar": "float", "index": "SymInt"}
 """PyTorch's type of each kind of parameter."""
@@ -115,8 +114,11 @@ class KernelOperation:
         self._read: tuple[str, ...] = ()
         schema = ", ".join(f"{TYPES[one.kind]} {one.name}" for one in self.arguments)
         made = "Tensor" if len(results) == 1 else f"({', '.join('Tensor' for _ in results)})"
-        _NAMES[name] += 1
-        unique = f"kernel_{name}" + (f"_{_NAMES[name]}" if _NAMES[name] > 1 else "")
+        unique, number = f"kernel_{name}", 1
+        while unique in _NAMES:
+            number += 1
+            unique = f"kernel_{name}_{number}"
+        _NAMES.add(unique)
         self.operation = Operation(
             f"{unique}({schema}) -> {made}",
             self._run,
