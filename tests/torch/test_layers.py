@@ -167,6 +167,15 @@ def integers(low: int, high: int, shape: tuple[int, int], *, seed: int) -> torch
     return torch.randint(low, high, shape, generator=made, device="cpu").to(torch.get_default_device())
 
 
+def test_no_groups() -> None:
+    """All rows lie after the last end, and have no gradient."""
+    a, b = drawn(3, 4).requires_grad_(), drawn(0, 4, 5).requires_grad_()
+    y = tt.grouped_matmul(a, b, torch.zeros(0, dtype=torch.int32))
+    found = torch.autograd.grad(y.sum(), (a, b))
+    assert [tuple(one.shape) for one in found] == [(3, 4), (0, 4, 5)]
+    assert not bool(found[0].any())
+
+
 def test_scaled_mm() -> None:
     x = drawn(5, 64).half()
     codes = integers(-127, 128, (64, 8), seed=1).to(torch.int8)

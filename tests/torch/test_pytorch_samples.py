@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tests.torch.test_products import drawn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.common_methods_invocations import op_db
 
 import tilewright.torch as tt
@@ -70,6 +71,23 @@ def test_opcheck_of_quantised_numbers() -> None:
     codes = torch.ones(32, 8, dtype=torch.int8)
     args = (drawn(3, 32).half(), codes, None, drawn(8).float(), None, None, None, 1.0, None, None, None, None)
     torch.library.opcheck(layers.SCALED_MM.overload, args)
+
+
+@pytest.mark.parametrize(
+    ("call", "dtypes"),
+    [
+        (tt.matmul, (torch.uint8, torch.int16, torch.int64, torch.bool, torch.int8, torch.float8_e5m2)),
+        (lambda a, b: tt.gated_matmul(a, b, b), (torch.int8, torch.float8_e4m3fn, torch.float16, f64)),
+        (tt.scaled_mm, (torch.int8, torch.float8_e4m3fn, torch.bfloat16)),
+    ],
+)
+def test_a_graph_knows_the_dtype_of_the_result(call: Any, dtypes: tuple[torch.dtype, ...]) -> None:
+    for dtype in dtypes:
+        a, b = torch.ones(3, 32).to(dtype), torch.ones(8, 32).to(dtype).mT
+        with FakeTensorMode() as mode:
+            found = call(mode.from_tensor(a), mode.from_tensor(b))
+        made = call(a, b)
+        assert (found.dtype, found.shape, found.stride()) == (made.dtype, made.shape, made.stride())
 
 
 def test_every_operation_is_checked() -> None:

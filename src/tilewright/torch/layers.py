@@ -19,7 +19,7 @@ from tilewright.ops import scaled as of_scaled
 from tilewright.runtime.packed_arrays import packed as packed_array
 from tilewright.torch.products import column_sums, gradient_of_a, gradient_of_b, matmul
 from tilewright.torch.registry import Operation, recorded
-from tilewright.torch.terms import activated, own_dtype, product_shape, reduced_to, result_like
+from tilewright.torch.terms import activated, own_dtype, product_shape, reduced_to, result_like, scaled_like
 
 # ---------------------------------------------------------------- attention
 
@@ -309,10 +309,15 @@ def _run_gates(a: Any, b: Any, c: Any, bias_b: Any, bias_c: Any, activation: str
     return of_gates.gated_matmul(a, b, c, activation=activation, **given)
 
 
+def _fake_gates(a: Any, b: Any, *rest: Any) -> Any:
+    kind = a.dtype if a.dtype == torch.float64 else scaled_like("gated_matmul", None, a, b)
+    return a.new_empty(product_shape(a, b), dtype=kind)
+
+
 GATED_MATMUL = Operation(
     "gated_matmul(Tensor a, Tensor b, Tensor c, Tensor? bias_b, Tensor? bias_c, str activation) -> Tensor",
     _run_gates,
-    lambda a, b, c, *words: a.new_empty(product_shape(a, b)),
+    _fake_gates,
     _gates_with_gradient,
     cast=range(5),
 )
@@ -388,7 +393,8 @@ class GroupedGradient(torch.autograd.Function):
 
 def _rows_of_groups(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """`grouped_matmul`, with zeros in the rows after the last end."""
-    outside = torch.arange(a.shape[0], device=a.device) >= ends[-1]
+    last = ends[-1] if ends.shape[0] else 0
+    outside = torch.arange(a.shape[0], device=a.device) >= last
     return grouped_matmul(a, b, ends).masked_fill(outside[:, None], 0)
 
 
@@ -523,11 +529,7 @@ def _run_scaled(
 def _fake_scaled(a: Any, b: Any, *args: Any) -> Any:
     packed, out_dtype = args[-3], args[-1]
     shape = product_shape(a, b if packed is None else b.repeat_interleave(2, 0))
-    if out_dtype is None:
-        wide = {torch.float32, torch.float16, torch.bfloat16} & {a.dtype, b.dtype}
-        both = {a.dtype, b.dtype} == {torch.int8}
-        out_dtype = wide.pop() if wide else torch.float32 if both else torch.float16
-    return a.new_empty(shape, dtype=out_dtype)
+    return a.new_empty(shape, dtype=scaled_like("scaled_mm", out_dtype, a, b, packed))
 
 
 SCALED_MM = Operation(

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 
 from tilewright.dtypes import DType
+from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LaunchError
-from tilewright.ops.results import result_dtype
+from tilewright.ops.results import result_dtype, whole_product
+from tilewright.ops.scales import scaled_dtype
 from tilewright.ops.wanted import Wanted, check_words
 from tilewright.torch.registry import dtype_of, torch_dtype
 
@@ -109,7 +111,33 @@ def result_like(op: str, out_dtype: torch.dtype | None, **arrays: torch.Tensor |
         torch.float16
     """
     kinds = {name: dtype_of(one.dtype) for name, one in arrays.items() if one is not None}
-    return torch_dtype(result_dtype(kinds, Wanted(out_dtype=own_dtype(out_dtype)), op))
+    wanted = Wanted(out_dtype=own_dtype(out_dtype))
+    whole = whole_product(kinds, wanted) if op == "matmul" else None  # integers other than i8
+    return torch_dtype(result_dtype(kinds, wanted, op) if whole is None else whole.result)
+
+
+def scaled_like(
+    op: str, out_dtype: torch.dtype | None, a: torch.Tensor, b: torch.Tensor, packed: str | None = None
+) -> torch.dtype:
+    """Return the dtype of the result of a product that takes fp8 and i8, as `scaled_mm` does.
+
+    Args:
+        op: the operation's name in messages.
+        out_dtype: the dtype that the caller wants, or None.
+        a: the first operand.
+        b: the second operand.
+        packed: the dtype of the numbers of which ``b`` has two in each byte, or None.
+
+    Raises:
+        DTypeError: an unsupported dtype or mixture.
+
+    Example:
+        >>> codes = torch.ones(1, dtype=torch.int8)
+        >>> scaled_like("scaled_mm", None, codes, codes)
+        torch.float32
+    """
+    kinds = {"a": dtype_of(a.dtype), "b": dtype_of(b.dtype) if packed is None else dtype_named(packed)}
+    return torch_dtype(scaled_dtype(kinds, Wanted(out_dtype=own_dtype(out_dtype)), op))
 
 
 def product_shape(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, ...]:
