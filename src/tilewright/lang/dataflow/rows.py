@@ -74,6 +74,13 @@ class WholeRows:
         """Return an index with a span for each ``:``, and for each dimension that it omits."""
         shape = tensor.value.tensor.shape
         missing = len(shape) - sum(one is not None and one is not Ellipsis for one in index)
+        if missing < 0 or sum(one is Ellipsis for one in index) > 1:
+            given = f"{len(shape) - missing} indices" if missing < 0 else "`...` twice"
+            raise TraceError(
+                f"{tensor.value} has {len(shape)} dimensions and is indexed with {given}; nearest legal "
+                "choice: one index for each, and `...` once at most",
+                here(),
+            )
         at = next((place for place, one in enumerate(index) if one is Ellipsis), len(index))
         parts = [*index[:at], *(slice(None),) * missing, *index[at + 1 :]]
         taken = [one.span for one in index if isinstance(one, SpanIndex)]

@@ -311,7 +311,7 @@ def _values(form: FoldForm) -> None:
         spans = [axis for axis in node.axes if axis is not None]
         rest = spans[1:] if spans[:1] == [m] else spans
         if len(rest) > 1 or any(span not in columns for span in rest):
-            name = node.variable or f"a {type(node).__name__.lower()}"
+            name = node.variable or (node.operand.name if isinstance(node, ArrayPart) else "a value")
             text = f"{name} has the axes {_named(node.axes)}, not rows {m.name}, then columns"
             _refuse(text, f"axes in the order {_named((m, n))}", node.location)
         if isinstance(node, Rearrange) and not isinstance(node.argument, ArrayPart):

@@ -361,7 +361,7 @@ class RowLoops:
         return Map(made.dtype, made.axes, function, (made,), location=node.location)
 
     def _refuse_row(self, node: Node) -> NoReturn:
-        name = node.variable or f"a {type(node).__name__.lower()}"
+        name = node.variable or "a value"
         _refuse(
             f"{name} is reduced along the whole row {self.span.name} and depends on itself",
             f"a loop over tw.steps({self.span.extent})",
