@@ -371,6 +371,14 @@ def test_reductions_along_columns_that_no_tile_covers_become_loops(N: int, in_lo
             covered.bind(schedule=schedule).compile(x, w, y, target=CUDA.name, arch="sm_90a")
 
 
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_rows_of_any_length_by_one_kernel(target: str) -> None:
+    """Short rows have one tile; the largest tile of a processor has 2048 columns."""
+    for N in (40, 3000, 40):
+        x, w, s, off = scores(np.random.default_rng(N), 9, 8, N, "f4")
+        run(of_rows(covered, {"X": x, "W": w}, s, off, "f4"), target)
+
+
 @pytest.mark.gpu
 def test_columns_that_no_tile_covers_on_a_gpu() -> None:
     x, w, s, off = scores(np.random.default_rng(20), 70, 64, 1500, "f2")
@@ -562,6 +570,24 @@ def test_misuse_is_refused_with_the_nearest_choice() -> None:
         for m, n in tw.tiles(Y):
             Y[m, n] = tw.positions(X[m], 5)
 
+    @tw.kernel(X="M N", Y="M N")
+    def too_many(X, Y):
+        for m in tw.tiles(Y.shape[0]):
+            Y[m] = tw.softmax(X[m, :, :])
+
+    @tw.kernel(X="M N", Y="M N")
+    def omitted_twice(X, Y):
+        for m in tw.tiles(Y.shape[0]):
+            Y[m] = tw.softmax(X[m, ..., ...])
+
+    @tw.kernel(X="M N", y="N")
+    def of_columns(X, y):
+        for n in tw.tiles(y):
+            y[n] = X[:, n].sum(axis=0)
+
+    refused(too_many, "has 2 dimensions and is indexed with 3 indices", x, y)
+    refused(omitted_twice, r"is indexed with `\.\.\.` twice", x, y)
+    refused(of_columns, r"X has the axes \(m, n\), not rows n, then columns", x, y[0])
     refused(of_integers, r"softmax of .* i32", x, y)
     refused(no_axis, r"softmax\(axis=2\)", x, y)
     refused(part_of_a_row, "a slice of a dimension", x, y)

@@ -167,23 +167,32 @@ class Scheduled:
         made = self._recorded(request.specs, classes, arch)
         if not isinstance(made, RecordedFlow):
             return Explicit(self._program, request.specs, self._constants, traced=made)
-        form = made.form
+        form, rows = made.form, None
         if isinstance(form, FoldForm):
             schedule = self._schedule or part(CHOOSE_FOLD)(
                 form, classes, request.shapes, arch, request.processors
             )
         else:
-            schedule = self._schedule or self._chosen(made, self._question(form, request), request)
+            question = self._question(form, request)
+            schedule = self._schedule or self._chosen(made, question, request)
+            if self._schedule is None and schedule.tile[1] < question.covered[1]:
+                rows = _in_rows(made)
+        if rows is None:
+            try:
+                return self._settled(made, schedule, classes, arch)
+            except ScheduleError:
+                rows = None if self._schedule is not None else _in_rows(made)
+                if rows is None:
+                    raise
+        schedule = part(CHOOSE_FOLD)(rows.form, classes, request.shapes, arch, request.processors)
+        return self._settled(rows, schedule, classes, arch)
+
+    def _settled(
+        self, made: RecordedFlow, schedule: Schedule, classes: Mapping[str, TensorSpec], arch: Arch
+    ) -> Explicit:
+        """Return the explicit program of a flow under a schedule."""
         program = self._expanded(made, schedule, classes)
-        try:
-            settled, _ = program.settled(classes, arch)
-        except ScheduleError:
-            rows = None if self._schedule is not None else _in_rows(made)
-            if rows is None:
-                raise
-            schedule = part(CHOOSE_FOLD)(rows.form, classes, request.shapes, arch, request.processors)
-            made, program = rows, self._expanded(rows, schedule, classes)
-            settled, _ = program.settled(classes, arch)
+        settled, _ = program.settled(classes, arch)
         return Explicit(program, classes, {}, settled, recorded=made)
 
     def _chosen(self, made: RecordedFlow, question: Question, request: TraceRequest) -> Schedule:
