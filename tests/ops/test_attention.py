@@ -586,7 +586,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "lse": ({"lse": np.ones((2, 4, 5), np.float32)}, tw.LaunchError, r"lse with shape \(2, 4, 6\)"),
     "dtype of lse": ({"lse": np.ones((2, 4, 6))}, tw.DTypeError, "lse is f64; nearest legal choice: f32"),
     "lse is v": ({"lse": X.view(np.float32)[..., 0]}, tw.LaunchError, "lse and [qkv] share memory"),
-    "kernel": ({"kernel": "warps"}, TypeError, "unexpected keyword argument 'kernel'"),
+    "kernel": ({"kernel": "warps"}, TypeError, "has no parameter 'kernel'"),
     "diagonal": ({"diagonal": 2}, tw.LaunchError, "diagonal=2 moves the causal mask, .* causal=True"),
     "scale": ({"scale": float("nan")}, tw.LaunchError, r"scale=nan; .*: None, which is 1 / sqrt\(D\)"),
     "kind": ({"causal": "yes"}, tw.LaunchError, "causal"),
