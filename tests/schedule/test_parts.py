@@ -400,6 +400,7 @@ def test_few_tiles_are_split_and_many_are_not() -> None:
         assert len({repr(one) for one in few}) == 1, "one kernel serves growing keys"
         assert few[0].tile[:2] == (16, 64), "the rows of one instruction, and long steps"
         assert schedule(8, 1, 128, arch).split_k == 1, "too few steps"
+        assert schedule(64, 1, 8192, arch).split_k == AUTO, "more blocks read more at the same time"
         assert schedule(64, 1024, 4096, arch).split_k == 1, "every processor has a tile"
 
 

@@ -620,3 +620,25 @@ def test_random_problems_on_a_gpu(name: str) -> None:
             assert kernel(**given).target == CUDA.name
             CUDA_DRIVER.synchronize()
             assert case.wrong({one: given[one].host() for one in case.results}) == []
+
+
+@tw.kernel(Q="M D", K="N D", T="M", scale=tw.f32)
+def powers_of_any_sign(Q, K, T, scale):
+    for m in tw.tiles(T):
+        s = Q[m] @ K.T
+        T[m] = tw.exp((s - s.max(axis=1)[:, None]) * scale).sum(axis=1)
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("scale", [-0.5, 0.0, 0.5])
+def test_powers_with_a_factor_of_any_sign(scale: float, target: str) -> None:
+    rng = np.random.default_rng(5)
+    q, k = (rng.standard_normal(shape).astype(np.float16) for shape in ((37, 8), (203, 8)))
+    found = np.full(37, np.nan, np.float32)
+    assert powers_of_any_sign(q, k, found, scale, target=target).target == target
+    s = q.astype(np.float64) @ k.T.astype(np.float64)
+    exponents = (s - s.max(axis=1)[:, None]) * scale
+    # Scores have 8 terms, each rounded in f32; the sum has 203.
+    off = abs(scale) * 16 * 2.0**-24 * 2 * (abs(q.astype(np.float64)) @ abs(k.T.astype(np.float64))).max()
+    want = np.exp(exponents).sum(axis=1)
+    assert (abs(found - want) <= want * (off + (203 + 64 + 2 * abs(exponents).max()) * 2.0**-24)).all()

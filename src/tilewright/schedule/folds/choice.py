@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from math import lcm, prod
 
 from tilewright.arch import Arch
@@ -53,6 +54,9 @@ SCHEDULERS = 4
 FEW_ROWS, LONG_STEP = 8, 256
 """Rows up to which processors read the keys of scores in place, as dot products along K; and elements of the
 loop in one step then: a step does much work, and its operands fit the second-level cache."""
+
+ROWS_OF_A_WARP = 16
+"""Rows of one instruction of a warp: a loop for no more is limited by what it reads, not by its products."""
 
 AUTO = "auto"
 """Value of `Schedule.split_k` for as many parts as give each block one."""
@@ -280,8 +284,10 @@ def proposals(
         processors: its processors; 0: unknown, and no loop is split.
     """
     extents = form.extents(shapes)
+    # Few rows are limited by what the loop reads, of which more blocks read more at the same time.
+    faster = groups.SPEEDUP if extents[form.m] > ROWS_OF_A_WARP else 1
     for bulk in groups.proposals(form, extents, arch, processors):
-        if next(in_parts(bulk, form, extents, arch, processors // groups.SPEEDUP), None) is None:
+        if next(in_parts(bulk, form, extents, arch, processors // faster), None) is None:
             yield bulk  # enough tiles for the machine
     sums = max(len(form.mixtures), 1)  # tiles of results in registers
     most = MOST_COVERED if form.covered else MOST_WIDTH // sums
@@ -293,7 +299,10 @@ def proposals(
         yield low
     more = MORE_SCORES * max(len(form.scores) - sums, 0)
     held = max(columns * sums, deep if resident else 0) + more
-    for rows, run, warps in _sizes(form, held, extents[form.m]):
+    sizes = _sizes(form, held, extents[form.m])
+    if arch.shared_bytes and form.element.bytes <= 2 and not form.mixtures:
+        sizes = chain(((64, 128, 4),), sizes)  # each row of the scores is reduced once for more columns
+    for rows, run, warps in sizes:
         atom = atom_of(form, arch, run)
         m, n, k = atom.shape
         if (
@@ -376,7 +385,7 @@ def _sizes(form: FoldForm, columns: int, rows: int) -> Iterator[tuple[int, int, 
     elif columns <= 64:
         yield from ((128, 64, 4), (64, 32, 4), (32, 16, 2))
     elif columns <= 128:
-        if rows <= 16:  # one warp has all rows, and registers for longer steps
+        if rows <= ROWS_OF_A_WARP:  # one warp has all rows, and registers for longer steps
             yield (16, 64, 1)
         yield from ((128, 32, 4), (64, 32, 4), (32, 16, 2))
     else:

@@ -407,9 +407,7 @@ class RowLoops:
         found = self._distance(rest.given[0])
         if found is None:
             return False
-        extreme, (number, names) = found
-        if names:  # their sign is unknown
-            return False
+        extreme, (number, _) = found
         guards = [] if not isinstance(extreme, Map) else extreme.given
         starts = [one.value * number for one in guards if isinstance(one, Literal)]
         return all(start >= NOTHING_BELOW for start in starts)
@@ -417,9 +415,9 @@ class RowLoops:
     def _distance(self, exponent: Node) -> tuple[Node, tuple[float, tuple[Any, ...]]] | None:
         """The extreme of x, and its factor -c, of an exponent ``c * (x - extreme)``.
 
-        None: another exponent, or one that is positive.  The power of another one may overflow with the
-        extreme of the steps so far, although it does not with that of the row.  A sum of powers above 1 would
-        be rescaled by infinity from the extreme of no step.
+        None: another exponent, or one that may be positive, as with a value of unknown sign as factor.  The
+        power of another one may overflow with the extreme of the steps so far, although it does not with that
+        of the row.  A sum of powers above 1 would be rescaled by infinity from the extreme of no step.
         """
         found: dict[int, tuple[float, tuple[Any, ...]]] = {}
         self._terms(exponent, (1.0, ()), found)
@@ -429,7 +427,7 @@ class RowLoops:
                 continue  # powers of narrow numbers are rounded too much to rescale a sum in every step
             if id(extreme) in self.extremes and found.keys() == {id(extreme), id(argument)}:
                 number, names = found[id(extreme)]
-                falls = bool(names) or (number < 0) == _is_maximum(extreme)
+                falls = not names and (number < 0) == _is_maximum(extreme)
                 return (
                     (extreme, (number, names)) if falls and found[id(argument)] == (-number, names) else None
                 )
