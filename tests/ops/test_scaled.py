@@ -504,3 +504,15 @@ def test_a_schedule_says_itself_how_k_is_split() -> None:
     a = np.ones((8, 8), np.float16)
     with pytest.raises(tw.LaunchError, match="scaled_mm: schedule= already fixes the split of K"):
         tw.scaled_mm(a, a, schedule=CASES["split"].schedule, split_k=2, target="reference")
+
+
+@TARGETS
+def test_a_scale_of_0_is_the_plan_of_no_other_scale(target: str) -> None:
+    """The replay of a call with scale_a=0 once served other scales, and returned zeros."""
+    rng = np.random.default_rng(4)
+    a, b, c = whole(rng, (4, 6), "f32"), whole(rng, (6, 7), "f32"), whole(rng, (6, 7), "f32")
+    for scale in (0.0, 2.0, 0.0, 3.0):
+        words = {"scale_a": scale, "target": target}
+        assert np.array_equal(tw.scaled_mm(a, b, **words), scale * (a @ b))
+        found = tw.gated_matmul(a, b, c, activation="relu", **words)
+        assert np.array_equal(found, np.maximum(scale * (a @ b), 0) * (scale * (a @ c)))

@@ -361,7 +361,7 @@ def plan_of(call: Call, wanted: Wanted) -> LaunchPlan:
     check_sums("matmul", call.dtypes, depth, kind, wanted)
     call.make("out", shape, kind)
     check_numbers("matmul", call.number, alpha=wanted.alpha, beta=beta)
-    problem, late = posed_with(call.layouts, wanted)
+    problem, late = posed_with(call.layouts, wanted, multiplies=wanted.alpha != 0)
     call.check_apart(updated=UPDATED)
 
     # The kernel, its arrays and its numbers.

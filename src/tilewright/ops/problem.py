@@ -190,7 +190,9 @@ def problem_of(arrays: Mapping[str, Matrices], joined: str = "mn", *, multiplies
     return made if bias is None else replace(made, operands={**made.operands, "bias": bias})
 
 
-def posed_with(arrays: Mapping[str, Matrices], wanted: Wanted) -> tuple[Problem, LateTerms]:
+def posed_with(
+    arrays: Mapping[str, Matrices], wanted: Wanted, *, multiplies: bool = True
+) -> tuple[Problem, LateTerms]:
     """The problem of the arrays, and the constants of the terms after the activation.
 
     Dropout needs the number of each element in the result; see `numbered_problem`.
@@ -198,8 +200,8 @@ def posed_with(arrays: Mapping[str, Matrices], wanted: Wanted) -> tuple[Problem,
     Args:
         arrays: the arrays for `problem_of`.
         wanted: the other arguments of the call.
+        multiplies: whether there are products, as for `problem_of`; a plan for alpha = 0 serves no other.
     """
-    multiplies = wanted.alpha != 0
     if not wanted.dropped.probability:
         return problem_of(arrays, multiplies=multiplies), wanted.late
     problem, order = numbered_problem(arrays, multiplies=multiplies)
