@@ -145,7 +145,7 @@ def problem(name: str, seed: int, dtype: str, extents: tuple[int, ...] = EXTENTS
         name: name of the kernel.
         seed: seed of everything that is random.
         dtype: dtype of numbers.
-        extents: extents of dimensions, of which one is drawn for each.
+        extents: the extents from which each dimension draws one.
 
     Returns:
         The arrays by parameter, and the buffers around the stored ones.

@@ -130,7 +130,7 @@ class KernelOperation:
         """Launch the kernel on new results.
 
         Raises:
-            LaunchError: the arguments do not fit the kernel, or a gradient is wanted and there is none.
+            LaunchError: the arguments do not fit the kernel, or a tensor wants a gradient and it has none.
         """
         return self.operation(*arguments)
 

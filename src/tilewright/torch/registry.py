@@ -291,7 +291,7 @@ def batch_first(one: torch.Tensor, dim: int | None, rank: int) -> torch.Tensor:
 
     Args:
         one: the argument.
-        dim: the batched dimension; None: there is none, and the argument stays as it is.
+        dim: the batched dimension; None: the argument is not batched, and stays as it is.
         rank: dimensions after the batch.
 
     Example:

@@ -396,7 +396,7 @@ class RowLoops:
         """Whether a value can be converted to a float before its factor multiplies it.
 
         The float has the range of the value, or all values of the array that it comes from; or it is a power
-        of which the largest along the row is 1, so that what a narrow float loses is small beside it.
+        whose largest along the row is 1, so that a narrow float loses only small terms.
         """
         while isinstance(rest, Map) and (rest.function == "neg" or _is_widened(rest)):
             rest = rest.given[0]
