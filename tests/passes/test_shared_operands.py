@@ -114,8 +114,8 @@ def test_complex_numbers_take_fewer_registers(monkeypatch: pytest.MonkeyPatch) -
     given = (*(whole[..., 0], whole[..., 1]) * 4, 1, 0, 0, 0)
     atom = tw.atoms.fma("f32", each=(4, 4), paired=True)
     schedule = tw.Schedule(atom, (32, 64, 16), warps=(2, 2), stages=3, staging="cp_async", group_m=8)
-    bound = four_products(0, tw.f32).bind(schedule=schedule)
-    kernel = bound.trace(*given, **words, target="cuda", arch="sm_90a")
+    bound = four_products(0, tw.f32).bind(**words, schedule=schedule)
+    kernel = bound.trace(*given, target="cuda", arch="sm_90a")
     taken = {}
     for together in (True, False):
         if not together:
