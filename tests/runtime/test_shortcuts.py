@@ -210,6 +210,30 @@ def test_calls_that_name_a_target_have_shortcuts_of_their_own(monkeypatch: pytes
             assert (made is out) == (not np.isnan(out).any())
 
 
+@pytest.mark.parametrize("kind", [np.complex64, np.complex128])
+@pytest.mark.parametrize("texts", [{}, {"target": "cpu"}])
+def test_complex_arrays_have_shortcuts_whose_addresses_lie_inside_them(
+    kind: type, texts: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels of complex numbers take each array twice, and the factors of the first call as numbers."""
+    found = through_table(monkeypatch)
+    rng = np.random.default_rng(3)
+    for number in range(6):
+        real, imaginary = rng.standard_normal((2, 13, 29))
+        whole = (real + 1j * imaginary).astype(kind)
+        a, b = whole[:9, :7], whole[2:9, 9:20]
+        for out in (None, np.full((9, 11), np.nan, kind)):
+            made = tw.matmul(a, b, out=out, **texts) if out is not None else tw.matmul(a, b, **texts)  # type: ignore[arg-type]
+            assert made.dtype == kind
+            assert np.allclose(made, a.astype(np.complex128) @ b, rtol=1e-4, atol=1e-4)
+            assert number < 4 or found[-1] is made
+            assert out is None or made is out
+        twice = tw.complex_matmul(a, b, alpha=2j, target="cpu")
+        assert np.allclose(twice, 2j * (a.astype(np.complex128) @ b), rtol=1e-4, atol=1e-4)
+    with pytest.raises(tw.LaunchError, match="share memory"):
+        tw.matmul(a, b, out=whole[:9, :11], **texts)  # type: ignore[arg-type]
+
+
 def test_texts_are_no_arrays_and_other_texts_are_other_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     found = through_table(monkeypatch)
     a, b = matrices(6, 6, 6)

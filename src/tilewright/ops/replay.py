@@ -527,10 +527,10 @@ def repeated(
                 form.is_kept = form.misses <= MOST_MISSES
                 return
             kept = None
-            if whole.may_be_inlined and len(whole.replay.launches[0].places) == len(form.arrays) + len(
-                done.record.fresh
-            ):
-                kept = shortcuts_of(args, kwargs)
+            if whole.may_be_inlined:
+                places = {place for place, _ in form.arrays} | {place for place, _ in whole.replay.fresh}
+                if places == {*whole.replay.launches[0].places}:
+                    kept = shortcuts_of(args, kwargs)
             if kept is not None:
                 whole = whole._replace(shortcuts=kept)
                 fresh = (done.arrays[at] for at, _ in done.record.fresh)
@@ -600,7 +600,9 @@ def remember(shortcuts: Shortcuts, record: Replay, arrays: Sequence[Any]) -> Non
         arrays: the arrays of the call, and its texts, which are left out; the last array is the result.
     """
     if len(record.launches) == 1:
-        prepared, places, *_ = record.launches[0]
+        prepared, places, offsets, _ = record.launches[0]
         given = [at for at, one in enumerate(arrays) if not is_text(one)]
         order = [given.index(place) for place in places]
-        shortcuts.keep(prepared, [arrays[at] for at in given], order, fresh=bool(record.fresh))
+        addresses = [*zip(order, offsets or [0] * len(order), strict=True)]
+        there, fresh = [arrays[at] for at in given], bool(record.fresh)
+        shortcuts.keep(prepared, there, addresses, record.numbers, fresh=fresh)

@@ -92,8 +92,12 @@ class Prepared(Protocol):
     def executable(self) -> Executable:
         """The executable that is launched."""
 
-    def inline(self) -> Any:
-        """Return the `InlineLaunch` that starts it without Python; None if impossible or not worth it."""
+    def inline(self, numbers: Sequence[Any]) -> Any:
+        """Return the `InlineLaunch` that starts it without Python; None if impossible or not worth it.
+
+        Args:
+            numbers: the scalar arguments of all its launches.
+        """
 
     def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
         """Launch on these arguments; ``pointers`` holds the address of each array, in order."""

@@ -403,7 +403,7 @@ class PreparedGpu(ABC):
         else:
             self._idle.append(buffer)
 
-    def inline(self) -> None:  # noqa: B027 - the answer of every GPU
+    def inline(self, numbers: Sequence[Any]) -> None:  # noqa: B027 - the answer of every GPU
         """Return None: a GPU launch always goes through Python."""
 
     def driver_call(self, stream: int) -> Callable[[], object]:

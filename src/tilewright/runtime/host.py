@@ -111,17 +111,23 @@ class PreparedCpu:
     def recent(self, value: bool) -> None:
         self._used[0] = value
 
-    def inline(self) -> InlineLaunch | None:
+    def inline(self, numbers: Sequence[Any]) -> InlineLaunch | None:
         """Return the launch for code without Python, with its own argument buffer.
 
-        None if the launch is too long for the caller's thread, or needs more than addresses.
+        None if the launch is too long for the caller's thread, or needs cleared memory.
+
+        Args:
+            numbers: the scalar arguments of all launches.
         """
         offsets = dict(self._layout.tensors)
         if not self._launcher.is_short(self._blocks) or len(offsets) < self._arrays:
             return None
         buffer = self._new_buffer()
-        if buffer.more or waits(self.executable.kernel):
+        arguments = (*[None] * self._arrays, *numbers)
+        are_given = all(number.position < len(arguments) for number in self._layout.numbers)
+        if buffer.zeroes or not are_given or waits(self.executable.kernel):
             return None
+        buffer.write_more(arguments)
         scratch = Scratch(self._launcher.scratch_bytes)
         used = (ctypes.c_char * 1).from_buffer(self._used)
         return InlineLaunch(
@@ -170,6 +176,7 @@ class _HostBuffer:
             memory = Scratch(max(size, 1))
             (self._zeroed if param.zeroed else self._workspaces).append(memory)
             struct.pack_into("@P", self._buffer, offset, memory.address)
+        self.zeroes = bool(self._zeroed)
         self.more = bool(self._numbers or self._zeroed)
 
     def write_more(self, arguments: Sequence[Any]) -> None:

@@ -140,20 +140,29 @@ class Shortcuts:
         self._refused = False
         remembers(self)
 
-    def keep(self, prepared: Prepared, arrays: Sequence[Any], places: Sequence[int], *, fresh: bool) -> None:
+    def keep(
+        self,
+        prepared: Prepared,
+        arrays: Sequence[Any],
+        addresses: Sequence[tuple[int, int]],
+        numbers: Sequence[Any] = (),
+        *,
+        fresh: bool,
+    ) -> None:
         """Keep a launch that ran on some arrays, if a shortcut can run it.
 
         Args:
             prepared: the launch.
             arrays: the function's arrays, the output last.
-            places: the position of each array among the kernel's arrays.
+            addresses: for each of the kernel's arrays the array that it lies in, and its offset in bytes.
+            numbers: the kernel's scalar arguments, the same in all calls.
             fresh: whether a call makes the output instead of taking it.
         """
         if self._refused or not prepared.may_be_inlined or len(arrays) > MOST_ARRAYS:
             return
         if any(type(array) is not np.ndarray for array in arrays):
             return
-        launch = prepared.inline()
+        launch = prepared.inline(numbers)
         if launch is None:
             return
         if self._table is None or self._table.count >= MOST_SHORTCUTS:
@@ -161,7 +170,7 @@ class Shortcuts:
             self._table = launch.table()
             self._refused = self._table is None
         if self._table is not None:
-            self._table.add(launch, arrays, places, fresh)
+            self._table.add(launch, arrays, addresses, fresh)
             self.call = self._table.call
 
     def forget(self, executable: Executable | None = None) -> None:

@@ -290,7 +290,7 @@ class PreparedReference:
         self.recent = True
         self.run(arguments).raise_if_any()
 
-    def inline(self) -> None:
+    def inline(self, numbers: Sequence[Any]) -> None:
         """Return None: a launch always goes through Python."""
 
     def run(self, arguments: Sequence[Any]) -> Report:

@@ -119,30 +119,33 @@ class ShortcutTable:
         # A method keeps its "module" alive; ours is the memory that it reads.
         self.call: Callable[..., Any] = _new_method(ctypes.addressof(self._method), self._head, self)
 
-    def add(self, launch: InlineLaunch, arrays: Sequence[Array], places: Sequence[int], fresh: bool) -> None:
+    def add(
+        self, launch: InlineLaunch, arrays: Sequence[Array], addresses: Sequence[tuple[int, int]], fresh: bool
+    ) -> None:
         """Add a launch under the metadata of some arrays; the last array is the output.
 
         Args:
             launch: the launch.
             arrays: arrays with the metadata.
-            places: the position of each array among the kernel's arrays.
+            addresses: for each of the kernel's arrays the array that it lies in, and its offset in bytes.
             fresh: whether a call makes the output instead of taking it.
         """
         given = len(arrays) - fresh
-        addresses = tuple(int(array.ctypes.data) % 16 for array in arrays)
-        if (launch.prepared, fresh, addresses) in self._known:
+        known = launch.prepared, fresh, tuple(int(array.ctypes.data) % 16 for array in arrays)
+        if known in self._known:
             return
-        self._known.add((launch.prepared, fresh, addresses))
+        self._known.add(known)
         made = (arrays[-1].shape, arrays[-1].dtype)
         sizes = [np.array((*array.shape, *array.strides), _WORD) for array in arrays]
         words = [self._hash(arrays[:given]), given, int(fresh), launch.entry, launch.arguments]
         words += [launch.scratch, launch.blocks, launch.used, id(made)]
-        for array, each, place in zip(arrays, sizes, places, strict=True):
+        stores = np.array([(to, *one) for to, one in zip(launch.offsets, addresses, strict=True)], _WORD)
+        words += [len(stores), _data(stores)]
+        for array, each in zip(arrays, sizes, strict=True):
             info = describe(array)
             words += [array.ndim, _data(each), id(array.dtype), info.pointer % 16, *reach(info)]
-            words.append(launch.offsets[place])
         plan = np.array(words, _WORD)
-        self._held += [launch, made, sizes, plan, [array.dtype for array in arrays]]
+        self._held += [launch, made, sizes, stores, plan, [array.dtype for array in arrays]]
         self.executables.add(launch.prepared.executable)
         self.count += 1
         slot = words[0] & (_SLOTS - 1)
@@ -234,14 +237,20 @@ struct Array {
 };
 constexpr int WRITEABLE = 0x400, ADDRESS_MASK = 15, MOST_ARRAYS = 3;
 
-// What one array must be like, and where its address goes.
+// What one array must be like.
 struct Fit {
   Word rank;
   const Word* sizes;  // extents, then strides in bytes
   const Object* element;
   Word address;           // modulo 16
   Word lowest, highest;   // bytes from its address to its lowest element, and to the end of its highest
-  Word offset;            // of its address in the arguments
+};
+
+// The address of one of the kernel's arrays, which lies in an array of the call.
+struct Store {
+  Word argument;  // its place in the arguments, in bytes
+  Word array;     // the number of the call's array
+  Word offset;    // from the address of that array, in bytes
 };
 
 // One launch of an exact shape; the last array is the output.
@@ -253,6 +262,8 @@ struct Plan {
   Word blocks;
   char* used;
   Object* shape_and_element;  // the arguments that NumPy makes an empty array from
+  Word stored;                // addresses in the arguments
+  const Store* stores;
   Fit fits[MOST_ARRAYS];
 };
 
@@ -348,8 +359,8 @@ Object* tilewright_shortcut(Object* self, Object* const* given, Word count) {
     return kept(table, table->none);
   }
   const Word last = count - 1 + plan->made;
-  for (Word i = 0; i <= last; ++i)
-    *(char**)(plan->arguments + plan->fits[i].offset) = ((Array*)arrays[i])->data;
+  for (const Store* store = plan->stores; store < plan->stores + plan->stored; ++store)
+    *(char**)(plan->arguments + store->argument) = ((Array*)arrays[store->array])->data + store->offset;
   Word board[4] = {0, 0, 0, 0};
   *plan->used = 1;
   plan->entry(plan->arguments, board, plan->scratch, plan->blocks);

@@ -125,7 +125,7 @@ class Prepared:
         self.memory: dict[str, Any] = {}  # kernels leave counters as they found them
         executable.launches.add(self)
 
-    def inline(self) -> None:
+    def inline(self, numbers: Sequence[Any]) -> None:
         """It is not launched without Python."""
 
     def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
