@@ -74,12 +74,19 @@ def gradient(X, W, word, dX):
         dX[m, k] = tw.softmax(s).to(W.dtype) @ W[:, k] - hit @ W[:, k]
 
 
+def chan(a, b):
+    """The moments of two samples: blocks that share a row merge their states by this formula."""
+    (count, mu, squares), (more, other, rest) = a, b
+    both, apart = count + more, other - mu
+    return both, mu + apart * (more / both), squares + rest + apart * apart * (count * more / both)
+
+
 @tw.kernel(X="M N", mean="M", variance="M")
 def moments(X, mean, variance):
     """Welford's formulas: the moments of a step are about its own mean, so that nothing large cancels."""
     for m in tw.tiles(mean):
         count, mu, squares = (tw.zeros((m,), tw.f32) for _ in range(3))
-        for n in tw.steps(X.shape[1]):
+        for n in tw.steps(X.shape[1], state=(count, mu, squares), merge=chan):
             x = X[m, n].to(tw.f32)
             more = (0 * x + 1).sum(axis=1)
             here = x.sum(axis=1) / more

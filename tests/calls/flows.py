@@ -40,6 +40,11 @@ for m in tw.tiles(v):
     for k in tw.steps(K): top.assign(tw.maximum(top, A[m, k].max(axis=1)))
     v[m] = top
 
+for m in tw.tiles(v):
+    s = tw.zeros((m,), tw.f32)
+    for k in tw.steps(K, state=s, merge=tw.maximum): s.assign(tw.maximum(s, A[m, k].max(axis=1)))
+    v[m] = s
+
 for m, n in tw.tiles(C): C[m, n] = tw.softmax(A[m] @ B.T, axis=1)
 
 for m in tw.tiles(K): C[m] = tw.softmax(tw.where(tw.positions(A[m], axis=1) < n0, A[m], 0.5))

@@ -31,6 +31,7 @@ from tilewright.dataflow.nodes import (
     Span,
     Store,
     Sum,
+    walk,
 )
 from tilewright.dtypes import DType, boolean, limits
 from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
@@ -70,7 +71,7 @@ def misfit_of_flow(flow: Flow) -> str:
     for node in flow.walk():
         inside = frozenset[int]().union(*(carried[id(one)] for one in node.arguments))
         if isinstance(node, Folded):
-            inside -= {id(cell) for cell in node.fold.cells}
+            inside -= {id(cell) for cell in (*node.fold.cells, *_placeholders(node.fold))}
         elif isinstance(node, Cell):
             inside |= {id(node)}
         carried[id(node)] = inside
@@ -281,6 +282,31 @@ def _fold(made: Fold) -> str:
             return f"a step of {cell.name} has another dtype or other axes than {cell.name}"
         if made.span in step.axes:
             return f"a step of {cell.name} varies along {made.span.name}"
+    return _merges(made) if made.merges else ""
+
+
+def _placeholders(made: Fold) -> list[Cell]:
+    """The cells of two parts in the merges that a fold states."""
+    return [cell for one in made.merges if one is not None for cell in (one.first, one.second)]
+
+
+def _merges(made: Fold) -> str:
+    """Return the first error in the merges of a fold: a value of the cells of two parts, and of numbers."""
+    if len(made.merges) != len(made.cells):
+        return f"{len(made.merges)} merges of {len(made.cells)} cells"
+    known = set(map(id, _placeholders(made)))
+    for step, merge in zip(made.steps, made.merges, strict=True):
+        if merge is None:
+            continue
+        for node in (merge.first, merge.second, merge.value):
+            if node.dtype != step.dtype or not fits(node.axes, step.axes):
+                return f"a merge of {merge.first.name} has another dtype or other axes than its step"
+        for node in walk(merge.value, set(known)):
+            if not isinstance(node, Map | Rearrange | Literal | NumberParam | Integer):
+                what = type(node).__name__.lower()
+                return (
+                    f"the merge of {merge.first.name} has a {what}; cells of two parts and numbers enter it"
+                )
     return ""
 
 

@@ -299,6 +299,22 @@ class Cell(Node):
 
 @layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
+class CellMerge:
+    """How a cell of two parts of a fold merges: ``value`` of the cells of both parts.
+
+    Args:
+        first: the cell after the first part.
+        second: the cell after the second part, which follows the first.
+        value: the cell after both parts; cells of both, and numbers, enter it.
+    """
+
+    first: Cell
+    second: Cell
+    value: Node
+
+
+@layouts.made(IN_FLOWS)
+@dataclass(frozen=True, eq=False)
 class Fold:
     """``for k in span: cells = steps(cells)``; inside ``steps`` the span is one step of it.
 
@@ -307,12 +323,15 @@ class Fold:
         cells: the carried values.
         steps: the next value of each cell.
         turns: spans of kind `BATCH` around it: the loop runs once for each of their indices, in order.
+        merges: for each cell how two parts merge, or None if the author does not state it; empty if none is
+            stated.
     """
 
     span: Span
     cells: tuple[Cell, ...]
     steps: tuple[Node, ...]
     turns: tuple[Span, ...] = ()
+    merges: tuple[CellMerge | None, ...] = ()
 
 
 @layouts.made(IN_FLOWS)
@@ -326,7 +345,9 @@ class Folded(Node):
     @property
     def arguments(self) -> tuple[Node, ...]:
         """The values that it is computed from."""
-        return (*self.fold.cells, *self.fold.steps)
+        stated = (one for one in self.fold.merges if one is not None)
+        merged = (node for one in stated for node in (one.first, one.second, one.value))
+        return (*self.fold.cells, *self.fold.steps, *merged)
 
 
 @layouts.made(IN_FLOWS)
@@ -471,7 +492,7 @@ def _key(value: Any, places: dict[int, int]) -> Any:
     """Return a field of a node with nodes replaced by their numbers."""
     if isinstance(value, Node) and id(value) in places:
         return places[id(value)]
-    if isinstance(value, Node | Store | Fold):
+    if isinstance(value, Node | Store | Fold | CellMerge):
         compared = (getattr(value, one.name) for one in fields(value) if one.compare)
         return type(value).__name__, *(_key(one, places) for one in compared)
     if isinstance(value, tuple):

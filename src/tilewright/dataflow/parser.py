@@ -15,6 +15,7 @@ from tilewright.dataflow.nodes import (
     ArrayPart,
     Axis,
     Cell,
+    CellMerge,
     Flow,
     Fold,
     Folded,
@@ -132,12 +133,13 @@ class _FlowParser(TextReader):
         """Read the definition of a size, a parameter, a span, a view or a fold."""
         if what == "fold":
             span, *pairs = call.args
-            cells = tuple(self.value(pair.elts[0]) for pair in pairs if isinstance(pair, ast.Tuple))
-            found = [pair.elts[1] for pair in pairs if isinstance(pair, ast.Tuple)]
-            steps = tuple(self.node(one, cell.dtype) for one, cell in zip(found, cells, strict=True))
+            found = [pair.elts for pair in pairs if isinstance(pair, ast.Tuple)]
+            cells = tuple(self.value(one[0]) for one in found)
+            steps = tuple(self.node(one[1], cell.dtype) for one, cell in zip(found, cells, strict=True))
+            merges = tuple(self.merge(one[2:], cell) for one, cell in zip(found, cells, strict=True))
             spans = self.value(span)
             *turns, along = spans if isinstance(spans, tuple) else (spans,)
-            return Fold(along, cells, steps, tuple(turns))
+            return Fold(along, cells, steps, tuple(turns), merges if any(merges) else ())
         positional, named = self.arguments(call)
         made: Any
         match what:
@@ -164,6 +166,13 @@ class _FlowParser(TextReader):
             case _:
                 raise ParseError(f"line {call.lineno}: unknown line {what!r}")
         return made
+
+    def merge(self, given: list[ast.expr], cell: Cell) -> CellMerge | None:
+        """Read how a cell of two parts merges; nothing if the text does not state it."""
+        if not given:
+            return None
+        first, second, value = given
+        return CellMerge(self.value(first), self.value(second), self.node(value, cell.dtype))
 
     def size(self, name: str, low: int = 0, high: int | None = None, divisor: int = 1) -> Sym:
         """Read a size, which comes from array extents or is passed as an integer."""

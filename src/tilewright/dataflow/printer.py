@@ -14,6 +14,7 @@ from tilewright.dataflow.nodes import (
     ArrayPart,
     Axis,
     Cell,
+    CellMerge,
     Flow,
     Fold,
     Folded,
@@ -98,6 +99,7 @@ class _FlowPrinter:
     def name_all(self) -> None:
         """Choose names: the author's for the last value with that name, generated names for the rest."""
         nodes = [node for node in self.flow.walk() if not isinstance(node, NumberParam)]
+        self.taken |= {span.name for node in nodes for span in _spans(node)}
         for node in reversed(nodes):
             if node.variable is not None and node.variable not in self.taken:
                 self.names[id(node)] = self.unique(node.variable)
@@ -208,8 +210,13 @@ class _FlowPrinter:
     def fold(self, fold: Fold) -> Iterator[str]:
         if id(fold) not in self.folds:
             name = self.folds[id(fold)] = self.unique("fold")
-            pairs = zip(fold.cells, fold.steps, strict=True)
-            shown = (f"({self.names[id(cell)]}, {self.argument(step, cell.dtype)})" for cell, step in pairs)
+            shown = []
+            for cell, step, merge in zip(fold.cells, fold.steps, fold.merges or fold.steps, strict=True):
+                given = [self.names[id(cell)], self.argument(step, cell.dtype)]
+                if isinstance(merge, CellMerge):
+                    given += [self.names[id(one)] for one in (merge.first, merge.second)]
+                    given.append(self.argument(merge.value, cell.dtype))
+                shown.append(f"({', '.join(given)})")
             spans = [span.name for span in (*fold.turns, fold.span)]
             over = f"({', '.join(spans)})" if fold.turns else fold.span.name
             yield f"{name} = fold({', '.join([over, *shown])})"

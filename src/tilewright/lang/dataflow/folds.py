@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tilewright.dataflow.nodes import EXACT, TF32, Cell, Fold, Folded, Literal, Map, Node, Span, Sum
+from tilewright.dataflow.legality import fits
+from tilewright.dataflow.nodes import (
+    EXACT,
+    TF32,
+    Cell,
+    CellMerge,
+    Fold,
+    Folded,
+    Integer,
+    Literal,
+    Map,
+    Node,
+    NumberParam,
+    Rearrange,
+    Span,
+    Sum,
+    walk,
+)
 from tilewright.dtypes import f32
-from tilewright.errors import TraceError
+from tilewright.errors import TraceError, shown
 from tilewright.lang.dataflow.recorder import Recorder
 from tilewright.lang.dataflow.tiles import Accumulator, SpanLoop, Tile, no_tile_error, spelled, tile_name
 from tilewright.lang.source import here
@@ -29,6 +46,11 @@ class Steps(SpanLoop):
     span: Span
     turns: tuple[Span, ...] = ()
     carried: list[Carried]
+    state: tuple[Accumulator, ...] = ()
+    """The accumulators whose merge the author states."""
+
+    merge: Callable[..., Any] | None = None
+    """Function of the states of two parts that returns the state of both."""
 
 
 def carry(flow: Recorder, acc: Accumulator) -> None:
@@ -159,7 +181,7 @@ def close(flow: Recorder, loop: Steps) -> None:
     if not folded:
         return
     cells, steps = (one.cell for one in folded), (one.step for one in folded)
-    fold = Fold(loop.span, tuple(cells), tuple(steps), loop.turns)
+    fold = Fold(loop.span, tuple(cells), tuple(steps), loop.turns, _merges(flow, loop, folded))
     for index, one in enumerate(folded):
         name, cell, step = one.acc.variable, one.cell, one.step
         if cell.axes != step.axes and any(node is cell for node in _reached(step)):
@@ -173,6 +195,63 @@ def close(flow: Recorder, loop: Steps) -> None:
         one.acc.set_value(made, (), [loop])
 
 
+def _merges(flow: Recorder, loop: Steps, folded: Sequence[Carried]) -> tuple[CellMerge | None, ...]:
+    """Record how the author merges the state of two parts; empty if no merge is stated."""
+    if loop.merge is None:
+        return ()
+    carried = {id(one.acc): one for one in folded}
+    text = f"merge={shown(loop.merge)} of the loop over {loop.text}"
+    parts: list[list[Tile]] = [[], []]
+    for acc in loop.state:
+        if id(acc) not in carried:
+            raise TraceError(
+                f"state= names {tile_name(acc)}, which no step changes; nearest legal choice: accumulators "
+                f"that the loop over {loop.text} assigns",
+                loop.location,
+            )
+        node = carried[id(acc)].step
+        for tiles, place in zip(parts, ("first", "second"), strict=True):
+            start = Literal(node.dtype, (), 0)
+            name = f"{acc.variable}_{place}"
+            cell = Cell(node.dtype, node.axes, name, start, variable=name, location=loop.location)
+            tiles.append(flow.tile(cell))
+    first, second = (one[0] if len(one) == 1 else tuple(one) for one in parts)
+    made = loop.merge(first, second)
+    values = [made] if len(loop.state) == 1 and not isinstance(made, tuple | list) else [*made]
+    if len(values) != len(loop.state):
+        raise TraceError(
+            f"{text} returns {len(values)} values for {len(loop.state)} accumulators; nearest legal choice: "
+            "a value for each accumulator of state=, in this order",
+            loop.location,
+        )
+    merges: dict[int, CellMerge] = {}
+    known = {id(tile.node) for one in parts for tile in one}
+    for acc, one, other, value in zip(loop.state, *parts, values, strict=True):
+        node = (value if isinstance(value, Tile) else flow.constant(value, one)).node
+        for found in walk(node, set(known)):
+            if not isinstance(found, Map | Rearrange | Literal | NumberParam | Integer):
+                raise TraceError(
+                    f"{text}: {found.variable or 'a value of the loop'} enters {acc.variable}; nearest legal "
+                    "choice: elementwise functions of the states of both parts, and of numbers",
+                    found.location or loop.location,
+                )
+        node = node if node.dtype == one.node.dtype else flow.converted(node, one.node.dtype)
+        if not fits(node.axes, one.node.axes):
+            raise TraceError(
+                f"{text}: {acc.variable} is {spelled(one.node)}, and its merge {spelled(node)}; nearest "
+                f"legal choice: a value with the axes {spelled(one.node)}",
+                loop.location,
+            )
+        merges[id(acc)] = CellMerge(_cell(one), _cell(other), node)
+    return tuple(merges.get(id(one.acc)) for one in folded)
+
+
+def _cell(tile: Tile) -> Cell:
+    """Return the placeholder of a cell."""
+    assert isinstance(tile.node, Cell)
+    return tile.node
+
+
 def _folded(loop: Steps) -> list[Carried]:
     """Return the accumulators that need a fold.
 
@@ -182,7 +261,8 @@ def _folded(loop: Steps) -> list[Carried]:
         return loop.carried
     span = loop.span
     cells = {id(one.cell) for one in loop.carried}
-    sums = [one for one in loop.carried if _increments(one, span) is not None]
+    stated = {id(acc) for acc in loop.state}
+    sums = [one for one in loop.carried if id(one.acc) not in stated and _increments(one, span) is not None]
     folded = [one for one in loop.carried if one not in sums]
     while True:
         seen = {id(node) for one in folded for node in _reached(one.step)}

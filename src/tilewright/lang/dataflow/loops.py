@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -131,16 +131,32 @@ def _check_groups(groups: Any, extents: tuple[Int, ...], batch: int | None) -> N
 
 
 @verb
-def steps(extent: Index | Sequence[Index]) -> Any:
+def steps(
+    extent: Index | Sequence[Index],
+    *,
+    state: Tile | Sequence[Tile] = (),
+    merge: Callable[..., Any] | None = None,
+) -> Any:
     """``for k in tw.steps(K):`` iterates over a summed dimension, in steps of any length.
+
+    A loop that carries a state can be computed in parts, each by a block, if the states of two parts merge.
+    The library derives how sums, extremes, sums that powers of an extreme rescale, and places of extremes
+    merge.  For other states the author says it.
 
     Args:
         extent: extent of the dimension.  With several extents, as in ``for r, k in tw.steps((R, K))``, all
             but the last are single indices.  The loop over ``k`` runs once for each of them, in order, and
             goes on with the same accumulators, which need their axes (`zeros`).
+        state: the accumulators that ``merge`` merges; how the others merge is derived.
+        merge: function of two states, each a tuple of tiles in the order of ``state``, or one tile for one
+            accumulator.  The first state is that of some elements of the dimension, the second that of the
+            elements that follow; it returns the state of both.  It is never called for a part without
+            elements.  The states and numbers may enter it, and elementwise functions.  It is tried on
+            random arrays, modulo primes and in f64.
 
     Raises:
-        TraceError: the call is not in a ``for`` statement inside a loop over `tiles`.
+        TraceError: the call is not in a ``for`` statement inside a loop over `tiles`; or ``merge`` disagrees
+            with the steps of the loop.
 
     Example:
         A difference of two products, with one sum:
@@ -158,6 +174,26 @@ def steps(extent: Index | Sequence[Index]) -> Any:
         >>> _ = difference(a, 3 * b, a, b, c, target="reference")
         >>> c.tolist()
         [[16.0, 16.0], [16.0, 16.0]]
+
+        A mean, with the number of elements so far:
+
+        >>> def both(a, b):
+        ...     return (a[0] * a[1] + b[0] * b[1]) / (a[1] + b[1]), a[1] + b[1]
+        >>> @tw.kernel(X="M N", y="M")
+        ... def mean(X, y):
+        ...     for m in tw.tiles(y):
+        ...         mu, count = tw.zeros((m,), tw.f64), tw.zeros((m,), tw.f64)
+        ...         for n in tw.steps(X.shape[1], state=(mu, count), merge=both):
+        ...             more = (0 * X[m, n] + 1).sum(axis=1)
+        ...             mu.assign((mu * count + X[m, n].sum(axis=1)) / (count + more))
+        ...             count.assign(count + more)
+        ...         y[m] = mu
+        >>> x, y = np.arange(256.0).reshape(2, 128), np.empty(2)
+        >>> split = tw.Schedule(tw.atoms.fma(tw.f64), (8, 32, 16), split_k=2)
+        >>> mean.bind(schedule=split)(x, y, target="reference").target
+        'reference'
+        >>> y.tolist()
+        [63.5, 191.5]
     """
     _flow("tw.steps")
     extents = tuple(unwrap(one) for one in as_tuple(extent))
@@ -165,6 +201,22 @@ def steps(extent: Index | Sequence[Index]) -> Any:
         raise TraceError("tw.steps of no extent; nearest legal choice: tw.steps(1)", here())
     text = ", ".join(map(str, extents))
     loop = _StepsLoop(f"tw.steps({text})" if len(extents) == 1 else f"tw.steps(({text}))", here(), extents)
+    loop.merge = merge
+    for one in (state,) if isinstance(state, Tile) else state:
+        if not isinstance(one, Accumulator):
+            raise TraceError(
+                f"state= has {tile_name(one)}, which no loop carries; nearest legal choice: accumulators of "
+                "tw.zeros or tw.full, made before the loop",
+                here(),
+            )
+        loop.state += (one,)
+    if bool(loop.state) != (merge is not None):
+        given, missing = ("state=", "merge=") if loop.state else ("merge=", "state=")
+        raise TraceError(
+            f"{given} without {missing}; nearest legal choice: both, as in tw.steps(N, state=(mu, count), "
+            "merge=function of two states)",
+            here(),
+        )
     return LoopStatement(lambda: loop)
 
 

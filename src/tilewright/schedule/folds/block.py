@@ -242,6 +242,9 @@ class FoldBlock:
     loop_turns: Sequence[tuple[Span, Index]] = ()
     """The spans of the loop's turns, with their extents, if its steps are numbered."""
 
+    all_steps: Index = 0
+    """The number of steps of all parts."""
+
     of_turn: tuple[Index, Index] = (0, 1)
     """The first step of each turn, and the number of its steps, at least 1."""
 
@@ -416,6 +419,8 @@ class FoldBlock:
                 merge = StateMerge(form)
                 reduction = MergedStates(schedule, self.tiles, parts, cells, starts, merge, self.place)
         count = self.fold(form.fold, cells)
+        if isinstance(reduction, MergedStates):
+            reduction.steps = self.all_steps
         work = Work((), 0, 0, 0, count, 0, 0, self.segment)
         reduction.end_tile(work, cells, (), self, form.flow.stores[0])
 
@@ -447,7 +452,7 @@ class FoldBlock:
                     late.append((held, product))
             for cell, held, new in zip(fold.cells, cells, made, strict=True):
                 if new is not held:
-                    held.assign(values.repeated(new, cell.axes, cell.dtype))
+                    held.assign(values.carried(new, cell))
             for held, product in late:
                 self.mix(product, values, at, held)
 
@@ -548,6 +553,7 @@ class FoldBlock:
             self.loop_turns = [(span, place.integer(span.extent)) for span in form.fold.turns]
             self.of_turn = begin, let(maximum(count, 1))
             begin, count = 0, let(prod((extent for _, extent in self.loop_turns), start=count))
+        self.all_steps = count
         if not self.schedule.is_split:
             return begin, count
         part = self.segment.part

@@ -7,6 +7,7 @@ from typing import Any
 
 from tilewright.arch import REFERENCE, Arch
 from tilewright.dataflow.nodes import Flow
+from tilewright.errors import TraceError
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.lang.specs import TensorSpec
@@ -14,6 +15,7 @@ from tilewright.schedule.folds.block import FoldBlock
 from tilewright.schedule.folds.choice import check
 from tilewright.schedule.folds.form import fold_form_of
 from tilewright.schedule.folds.groups import GroupBlock
+from tilewright.schedule.folds.trials import against_merge
 from tilewright.schedule.provenance import expanding
 from tilewright.schedule.schedule import Schedule
 
@@ -25,10 +27,20 @@ class ExpandedFold(Program):
         program: the author's program.
         flow: the flow that it records.
         schedule: how the flow is computed.
+
+    Raises:
+        TraceError: a merge that the author states disagrees with the steps of its loop.
     """
 
     def __init__(self, program: Program, flow: Flow, schedule: Schedule) -> None:
         form = fold_form_of(flow, schedule.fold)
+        for fold in form.folds:
+            if why := against_merge(flow, fold):
+                raise TraceError(
+                    f"the merge of the loop over {fold.span.name} is wrong: {why}; nearest legal choice: "
+                    "a merge of the states of two parts, in their order, that is the state of both",
+                    next(one.first.location for one in fold.merges if one is not None),
+                )
 
         def explicit(*arguments: Any) -> None:
             given = dict(zip((p.name for p in program.parameters), arguments, strict=True))

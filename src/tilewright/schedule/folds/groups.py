@@ -339,7 +339,7 @@ class GroupBlock(FoldBlock):
             values.hidden(unconverted(mixture.a), 0)
             for at, (cell, held, new) in enumerate(zip(form.fold.cells, cells, made, strict=True)):
                 if at != number and new is not held:
-                    held.assign(values.repeated(new, cell.axes, cell.dtype))
+                    held.assign(values.carried(new, cell))
             step.shared["values"] = values
 
         def rescale(step: LoopStep) -> None:

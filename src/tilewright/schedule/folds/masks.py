@@ -14,28 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.dataflow.evaluate import Evaluation, FlowArguments
+from tilewright.dataflow.evaluate import Evaluation
 from tilewright.dataflow.nodes import (
     ArrayPart,
     Integer,
     Literal,
     Map,
     Node,
-    NumberParam,
-    Operand,
     Position,
     Rearrange,
     Span,
     Sum,
 )
 from tilewright.dtypes import i32, i64
-from tilewright.errors import TilewrightError
 from tilewright.functions.table import CONVERSION
 from tilewright.lang.scalars import Condition, Index, minimum
 from tilewright.schedule.folds.form import FoldForm
+from tilewright.schedule.folds.trials import drawn
 from tilewright.schedule.folds.values import Place
-from tilewright.symbolic.nodes import Sym
-from tilewright.symbolic.rebuilding import evaluate
 
 COMPARED = {
     "less_equal": (False, 0),
@@ -191,10 +187,6 @@ def rest(place: Place, node: Node, n: Span) -> tuple[Index, Index]:
 
 # ---------------------------------------------------------------- steps that change nothing
 
-MOST_ELEMENTS = 1 << 20
-"""Elements of an array with which a step is tried; with more, no step is left out."""
-
-
 ABSORBING = {
     "mul": ((0, 1), 0.0),
     "div": ((0,), 0.0),
@@ -203,12 +195,6 @@ ABSORBING = {
     "fma": ((2,), math.inf),
 }
 """Functions with an argument that decides the result alone: its places, and its magnitude."""
-
-SIZES = (1.0, 1e-3, 1e4)
-"""Factors of the random arrays with which a step is tried; f16 holds all products with them."""
-
-DRAWS = 2
-"""Draws of the numbers that a launch passes, for each size of the arrays, besides zeros."""
 
 
 def leaves_state(form: FoldForm, mask: Mask) -> bool:
@@ -373,49 +359,15 @@ class _TriedStep:
 
 def _trials(form: FoldForm) -> Iterator[_TriedStep]:
     """Steps on random arrays: the first one, and later ones; none if the arrays would be too large."""
-    rng = np.random.default_rng(0)
-    sizes: dict[Sym, int] = {}
-    names = [one.name for one in form.flow.parameters if isinstance(one, NumberParam)]
-    integers = [one.value for one in form.flow.parameters if isinstance(one, Integer)]
-    for one in form.flow.parameters:
-        for extent in one.shape if isinstance(one, Operand) else ():
-            if isinstance(extent, Sym):
-                sizes.setdefault(extent, int(rng.integers(4, 8)))
-    for size in SIZES:
-        for draw in range(DRAWS + 1 if names or integers else 1):
-            whole = {one: int(rng.integers(-3, 4)) for one in integers if isinstance(one, Sym)}
-            given, passed = sizes | whole, dict[str, float]()
-            passed.update((one.name, value) for one, value in whole.items())
-            for at, name in enumerate(names):  # of two numbers, each is the smaller one once; zeros come last
-                passed[name] = 0.0 if draw == DRAWS else _number(rng, at + draw)
-            arrays: dict[str, Any] = {}
-            for one in form.flow.parameters:
-                if isinstance(one, Operand):
-                    shape = tuple(int(evaluate(extent, given)) for extent in one.shape)
-                    if np.prod(shape) > MOST_ELEMENTS:
-                        return
-                    least = -2 if one.dtype.name.startswith("i") else 0
-                    drawn: Any = rng.integers(least, 3, shape)
-                    if one.dtype.is_float:
-                        drawn = size * rng.standard_normal(shape)
-                    arrays[one.name] = drawn.astype(one.dtype.numbers)
-            try:
-                trial = Evaluation(FlowArguments(form.flow, arrays, passed), 2)
-            except TilewrightError:  # these sizes break a requirement
-                return
-            known: dict[int, Any] = {}
-            starts = [(cell, trial.value(cell.start, known)) for cell in form.fold.cells]
-            state = [trial.lifted(value, cell.start, len(cell.axes)) for cell, value in starts]
-            for place in ((0, 2), (2, 4)):
-                one_step = _TriedStep(form, trial, state, place)
-                yield one_step
-                state = one_step.step(form.fold.steps, {})[0]
-            yield _TriedStep(form, trial, state, (0, 2))
-
-
-def _number(rng: np.random.Generator, at: int) -> float:
-    """A number of either sign in turn."""
-    return float((-1) ** at * rng.uniform(0.1, 2))
+    for given in drawn(form.flow):
+        trial, known = Evaluation(given, 2), dict[int, Any]()
+        starts = [(cell, trial.value(cell.start, known)) for cell in form.fold.cells]
+        state = [trial.lifted(value, cell.start, len(cell.axes)) for cell, value in starts]
+        for place in ((0, 2), (2, 4)):
+            one_step = _TriedStep(form, trial, state, place)
+            yield one_step
+            state = one_step.step(form.fold.steps, {})[0]
+        yield _TriedStep(form, trial, state, (0, 2))
 
 
 def _is_same(before: Sequence[Any], after: Sequence[Any]) -> bool:

@@ -10,7 +10,8 @@ Each rule follows from the graph of a step.  Let ``x`` be a value that no cell e
 - The companion of an extreme, ``where(x > extreme, y, cell)``: the part with the extreme has it, and of equal
   ones the first.
 
-The first value of a sum is 0, so that a part without steps changes nothing.
+The first value of a sum is 0, so that a part without steps changes nothing.  What an author states for a cell
+replaces these rules; it is not asked about parts without steps.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from typing import Any
 
 from tilewright.dataflow.nodes import (
     Cell,
+    CellMerge,
     Literal,
     Map,
     Node,
     walk,
 )
 from tilewright.lang import operations as tw
+from tilewright.lang.control import otherwise, when
 from tilewright.lang.control import range as traced_range
-from tilewright.lang.control import when
 from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment, elementwise
 from tilewright.lang.launch import launcher_memory
@@ -81,7 +83,18 @@ class Companion:
     by: int
 
 
-Rule = Extreme | Added | Companion
+@dataclass(frozen=True)
+class Stated:
+    """What the author of the loop says.
+
+    Args:
+        merge: the cells of both parts, and that of both together.
+    """
+
+    merge: CellMerge
+
+
+Rule = Extreme | Added | Companion | Stated
 
 
 class StateMerge:
@@ -94,8 +107,12 @@ class StateMerge:
     def __init__(self, form: FoldForm) -> None:
         self.form = form
         self.cells = form.fold.cells
-        self.rules: list[Rule | None] = [self._extreme(at) for at in range(len(self.cells))]
-        self.old = {id(cell): at for at, cell in enumerate(self.cells) if self.rules[at]}
+        stated = form.fold.merges or (None,) * len(self.cells)
+        self.rules: list[Rule | None] = [
+            self._extreme(at) if merge is None else Stated(merge) for at, merge in enumerate(stated)
+        ]
+        extremes = [at for at, rule in enumerate(self.rules) if isinstance(rule, Extreme)]
+        self.old = {id(self.cells[at]): at for at in extremes}
         self.new = {id(form.fold.steps[at]): at for at in self.old.values()}
         self.powers = Powers(form.n, self.old, self.new, self._is_free)
         for at, rule in enumerate(self.rules):
@@ -108,9 +125,15 @@ class StateMerge:
             if rule is None:
                 return (
                     f"{cell.name} of two parts cannot be merged: it is neither an extreme, a sum from 0, a "
-                    "sum that powers of an extreme rescale, nor chosen by an extreme"
+                    "sum that powers of an extreme rescale, nor chosen by an extreme, and no merge= of "
+                    "tw.steps states it"
                 )
         return ""
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether the author states how cells merge; such a merge knows no part without steps."""
+        return any(isinstance(rule, Stated) for rule in self.rules)
 
     def merged(self, place: Any, first: Sequence[Fragment], second: Sequence[Fragment]) -> list[Any]:
         """The cells of two parts that follow each other, merged.
@@ -126,9 +149,16 @@ class StateMerge:
             if isinstance(rule, Extreme)
         }
         made: list[Any] = []
+        both: dict[int, Any] = {}
+        for one, other, rule in zip(first, second, self.rules, strict=True):
+            if isinstance(rule, Stated):
+                both |= {id(rule.merge.first): one, id(rule.merge.second): other}
+        stated = TileValues(place, both)
         for at, rule in enumerate(self.rules):
             if isinstance(rule, Extreme):
                 made.append(extremes[at])
+            elif isinstance(rule, Stated):
+                made.append(stated.carried(stated.value(rule.merge.value), self.cells[at]))
             elif isinstance(rule, Companion):
                 made.append(self._chosen(at, rule, place, first, second))
             else:
@@ -244,7 +274,8 @@ def _terms(node: Node, cell: Cell) -> tuple[list[Node | None], list[Node]] | Non
 class MergedStates(WorkspaceSums):
     """The cells of every part are written; the last block to arrive merges them, in the order of the parts.
 
-    As with sums, neighbours are merged first if there are many parts.
+    As with sums, neighbours are merged first if there are many parts.  The parts that have steps are the
+    first ones.
 
     Args:
         schedule: how the loop is computed.
@@ -267,6 +298,9 @@ class MergedStates(WorkspaceSums):
         place: Any,
     ) -> None:
         self.cells, self.starts, self.merge, self.place = cells, starts, merge, place
+        self.steps: Index = 0
+        """The number of steps of all parts."""
+
         super().__init__(schedule, tiles, parts, len(cells))
 
     def allocate(self, schedule: Schedule, kept: Index) -> None:
@@ -293,10 +327,24 @@ class MergedStates(WorkspaceSums):
             for i, cells in enumerate(held):
                 with when(begin + i < count):
                     self._read(work.segment.slot(first + (begin + i) * step), cells)
-            for cells in held:
-                made = self.merge.merged(self.place, totals, cells)
-                for cell, new in zip(totals, made, strict=True):
-                    cell.assign(new)
+            for i, cells in enumerate(held):
+                if not self.merge.is_stated:
+                    self._merge(totals, cells)
+                    continue
+                at = begin + i
+                with when((at < count) & (first + at * step < self.steps)):
+                    if i == 0:
+                        with when(turn == 0):
+                            for cell, new in zip(totals, cells, strict=True):
+                                cell.assign(new)
+                        with otherwise():
+                            self._merge(totals, cells)
+                    else:
+                        self._merge(totals, cells)
+
+    def _merge(self, totals: Sequence[Fragment], cells: Sequence[Fragment]) -> None:
+        for cell, new in zip(totals, self.merge.merged(self.place, totals, cells), strict=True):
+            cell.assign(new)
 
     def _read(self, slot: Index, cells: Sequence[Fragment]) -> None:
         for number, cell in enumerate(cells):

@@ -15,6 +15,7 @@ from tilewright.dataflow.nodes import (
     BATCH,
     ArrayPart,
     Axis,
+    Cell,
     Integer,
     Literal,
     Map,
@@ -141,6 +142,14 @@ class TileValues:
             tw.fill(made, value)
             return made
         return repeated(value, spread)
+
+    def carried(self, value: Any, cell: Cell) -> Fragment:
+        """A value as the next one of a cell, in the cell's map of elements to threads."""
+        made, spread = self.repeated(value, cell.axes, cell.dtype), self.place.spread(cell.axes)
+        if made.distribution != spread:  # a reduction leaves out what its rows have in common
+            same: Fragment = elementwise("select", coordinates(spread, 0) >= 0, made, made)
+            return same
+        return made
 
     def hidden(self, node: Node, number: float | int) -> Fragment:
         """A tile with ``number`` beyond the end of its columns."""
