@@ -37,14 +37,10 @@ def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 def fma(a: Array, b: Array, c: Array) -> Array:
     """``a * b + c``, rounded once."""
     kind = np.result_type(a, b, c)
-    if kind == np.float64:
-        return _fma64(a, b, c)
-    product = np.asarray(a.astype(np.float64) * b.astype(np.float64))
-    total, error = _two_sum(product, np.asarray(c.astype(np.float64)))
-    return _towards_odd(total, error).astype(kind)
-
-
-def _fma64(a: Array, b: Array, c: Array) -> Array:
+    if kind != np.float64:
+        product = np.asarray(a.astype(np.float64) * b.astype(np.float64))
+        total, error = _two_sum(product, np.asarray(c.astype(np.float64)))
+        return _towards_odd(total, error).astype(kind)
     a, b, c = np.broadcast_arrays(a, b, c)
     high = a * b
     splitter = 134217729.0

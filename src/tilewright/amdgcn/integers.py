@@ -91,11 +91,6 @@ def reversed_bits(value: Any) -> Any:
     return packed.view(value.dtype).reshape(value.shape)
 
 
-def _copying_sign(value: Any, by: Any) -> Any:
-    """``value >> by`` of an unsigned word; copies of the upper bit come in."""
-    return right(value.view(np.dtype(f"i{value.dtype.itemsize}")), by).view(value.dtype)
-
-
 def mask_bits(count: Any, first: Any, width: int = 32) -> Any:
     """Words with `count` ones from bit `first` on."""
     ones = (U64(1) << (count.astype(U64) & U64(width - 1))) - U64(1)
@@ -318,7 +313,7 @@ def _rows() -> dict[str, OpcodeRow]:
         for name, kind, move, of_bits in (
             ("lshlrev_b", "u", left, left),
             ("lshrrev_b", "u", right, right),
-            ("ashrrev_i", "i", right, _copying_sign),
+            ("ashrrev_i", "i", right, lambda x, by: right(x.view(f"i{x.dtype.itemsize}"), by).view(x.dtype)),
         ):
             rows[f"v_{name}{bits}"] = row(
                 f"{kind}{bits} = {by} {kind}{bits}",

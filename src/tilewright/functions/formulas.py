@@ -95,87 +95,70 @@ def _factorials(count: int) -> list[Fraction]:
     return found
 
 
-def _reduction(form: _Format) -> str:
-    """``x = n ln 2 + r``; adding 1.5 * 2**fraction leaves round(x / ln 2) in the last bits."""
-    shift = form.literal(1.5 * 2**form.fraction)
-    return f"""\
-  const {form.real} shifted = x * {form.literal(1.4426950408889634)} + {shift}, n = shifted - {shift};
-  const {form.real} r = x - n * {form.ln2_high} - n * {form.ln2_low};"""
-
-
-def _exp(form: _Format) -> str:
-    return f"""\
-static inline {form.real} exp_{form.name}({form.real} x) {{
-  x = x < {form.exp_low} ? {form.exp_low} : x > {form.exp_high} ? {form.exp_high} : x;
-{_reduction(form)}
-{_scaled(form)}
-}}"""
-
-
-def _exp2(form: _Format) -> str:
-    shift = form.literal(1.5 * 2**form.fraction)
-    return f"""\
-static inline {form.real} exp2_{form.name}({form.real} x) {{
-  x = x < {form.exp2_low} ? {form.exp2_low} : x > {form.exp2_high} ? {form.exp2_high} : x;
-  // x = n + r / ln 2; adding 1.5 * 2**fraction leaves round(x) in the last bits.
-  const {form.real} shifted = x + {shift}, n = shifted - {shift};
-  const {form.real} r = (x - n) * {form.literal(0.6931471805599453)};
-{_scaled(form)}
-}}"""
-
-
-def _scaled(form: _Format) -> str:
-    """``e**r * 2**n``."""
-    tail = _polynomial(form, "r", _factorials(form.exp_terms + 1)[2:])
-    shift = form.literal(1.5 * 2**form.fraction)
-    return f"""\
-  const {form.real} near = {form.literal(1.0)} + (r + r * r * ({tail}));
-  // Two factors: 2**n alone may be no normal number.
-  const {form.integer} whole = bits_of_{form.name}(shifted) - bits_of_{form.name}({shift});
-  const {form.integer} half = whole >> 1, rest = whole - half;
-  return near * {form.name}_of_bits((half + {form.bias}) << {form.fraction}) *
-         {form.name}_of_bits((rest + {form.bias}) << {form.fraction});"""
-
-
-def _log(form: _Format) -> str:
+def _texts(form: _Format) -> dict[str, str]:
+    """The functions of one format, by name."""
+    real, integer, name = form.real, form.integer, form.name
+    shift, one, two = form.literal(1.5 * 2**form.fraction), form.literal(1.0), form.literal(2.0)
+    of_reduced = _polynomial(form, "r", _factorials(form.exp_terms + 1)[2:])
     series = _polynomial(
         form, "z", [Fraction(0), *(Fraction(2, 2 * k + 1) for k in range(1, form.log_terms + 1))]
     )
     bits = {"f32": (0x3F3504F3, 0x7F800000), "f64": (0x3FE6A09E667F3BCD, 0x7FF0000000000000)}[form.name]
     tiny, scale = form.literal(2.0 ** (1 - form.bias)), form.fraction
-    return f"""\
-static inline {form.real} log_{form.name}({form.real} x) {{
+    # x = n ln 2 + r; adding 1.5 * 2**fraction leaves round(x / ln 2) in the last bits.
+    reduction = f"""\
+  const {real} shifted = x * {form.literal(1.4426950408889634)} + {shift}, n = shifted - {shift};
+  const {real} r = x - n * {form.ln2_high} - n * {form.ln2_low};"""
+    # e**r * 2**n
+    scaled = f"""\
+  const {real} near = {one} + (r + r * r * ({of_reduced}));
+  // Two factors: 2**n alone may be no normal number.
+  const {integer} whole = bits_of_{name}(shifted) - bits_of_{name}({shift});
+  const {integer} half = whole >> 1, rest = whole - half;
+  return near * {name}_of_bits((half + {form.bias}) << {form.fraction}) *
+         {name}_of_bits((rest + {form.bias}) << {form.fraction});"""
+    exp = f"""\
+static inline {real} exp_{name}({real} x) {{
+  x = x < {form.exp_low} ? {form.exp_low} : x > {form.exp_high} ? {form.exp_high} : x;
+{reduction}
+{scaled}
+}}"""
+    exp2 = f"""\
+static inline {real} exp2_{name}({real} x) {{
+  x = x < {form.exp2_low} ? {form.exp2_low} : x > {form.exp2_high} ? {form.exp2_high} : x;
+  // x = n + r / ln 2; adding 1.5 * 2**fraction leaves round(x) in the last bits.
+  const {real} shifted = x + {shift}, n = shifted - {shift};
+  const {real} r = (x - n) * {form.literal(0.6931471805599453)};
+{scaled}
+}}"""
+    log = f"""\
+static inline {real} log_{name}({real} x) {{
   const bool subnormal = x < {tiny};
-  const {form.integer} bits = bits_of_{form.name}(subnormal ? x * {form.literal(2.0**scale)} : x);
+  const {integer} bits = bits_of_{name}(subnormal ? x * {form.literal(2.0**scale)} : x);
   // x = m * 2**e with m in [sqrt(1/2), sqrt(2)); log m = 2 atanh s with s = f / (2 + f), f = m - 1.
-  const {form.integer} e = (bits - 0x{bits[0]:x}) >> {form.fraction};
-  const {form.real} f = {form.name}_of_bits(bits - (e << {form.fraction})) - {form.literal(1.0)};
-  const {form.real} s = f / ({form.literal(2.0)} + f), z = s * s;
-  const {form.real} series = {series};
-  const {form.real} n = ({form.real})(e - (subnormal ? {scale} : 0));
-  const {form.real} near = n * {form.ln2_high} + (f - (s * (f - series) - n * {form.ln2_low}));
-  const {form.real} infinity = {form.name}_of_bits(0x{bits[1]:x});
-  const {form.real} edge = x == 0 ? -infinity : x < 0 ? infinity - infinity : x;
+  const {integer} e = (bits - 0x{bits[0]:x}) >> {form.fraction};
+  const {real} f = {name}_of_bits(bits - (e << {form.fraction})) - {one};
+  const {real} s = f / ({two} + f), z = s * s;
+  const {real} series = {series};
+  const {real} n = ({real})(e - (subnormal ? {scale} : 0));
+  const {real} near = n * {form.ln2_high} + (f - (s * (f - series) - n * {form.ln2_low}));
+  const {real} infinity = {name}_of_bits(0x{bits[1]:x});
+  const {real} edge = x == 0 ? -infinity : x < 0 ? infinity - infinity : x;
   return x > 0 && x < infinity ? near : edge;
 }}"""
-
-
-def _tanh(form: _Format) -> str:
-    tail = _polynomial(form, "r", _factorials(form.exp_terms + 1)[2:])
-    shift = form.literal(1.5 * 2**form.fraction)
-    one, two = form.literal(1.0), form.literal(2.0)
-    return f"""\
-static inline {form.real} tanh_{form.name}({form.real} y) {{
-  const {form.real} size = y < 0 ? -y : y;
-  const {form.real} x = {two} * (size > {form.tanh_one} ? {form.tanh_one} : size);
-{_reduction(form)}
+    tanh = f"""\
+static inline {real} tanh_{name}({real} y) {{
+  const {real} size = y < 0 ? -y : y;
+  const {real} x = {two} * (size > {form.tanh_one} ? {form.tanh_one} : size);
+{reduction}
   // e**x - 1 without cancellation, then tanh = (e**2y - 1) / (e**2y + 1).
-  const {form.integer} whole = bits_of_{form.name}(shifted) - bits_of_{form.name}({shift});
-  const {form.real} power = {form.name}_of_bits((whole + {form.bias}) << {form.fraction});
-  const {form.real} above = power * (r + r * r * ({tail})) + (power - {one});
-  const {form.real} near = above / (above + {two});
+  const {integer} whole = bits_of_{name}(shifted) - bits_of_{name}({shift});
+  const {real} power = {name}_of_bits((whole + {form.bias}) << {form.fraction});
+  const {real} above = power * (r + r * r * ({of_reduced})) + (power - {one});
+  const {real} near = above / (above + {two});
   return y != y ? y : y < 0 ? -near : y == 0 ? y : near;
 }}"""
+    return {"exp": exp, "exp2": exp2, "log": log, "tanh": tanh}
 
 
 _POW = """\
@@ -201,10 +184,7 @@ static inline float pow_f32(float x, float y) {
 def _formulas() -> Formulas:
     found: Formulas = {"f64_bits": ((), _F64_BITS)}
     for form, bits in ((_F32, "bits"), (_F64, "f64_bits")):
-        for name, text in (
-            *(("exp", _exp(form)), ("exp2", _exp2(form))),
-            *(("log", _log(form)), ("tanh", _tanh(form))),
-        ):
+        for name, text in _texts(form).items():
             found[f"{name}_{form.name}"] = ((bits,), text)
     for row in (row for row in FUNCTIONS.values() if row.text):
         narrow = f"static inline float {row.name}_f32(float x) {{ return (float){row.name}_f64((double)x); }}"

@@ -19,7 +19,6 @@ from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import block_index
 from tilewright.lang.operations import copy, fragment, load
 from tilewright.lang.scalars import Index, ceil_div
-from tilewright.lang.tensors import Tensor
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.replay import Located, Replay, called, repeated
 from tilewright.runtime.arrays import ArrayInfo
@@ -319,21 +318,15 @@ def summing(count: int) -> Kernel:
                 number_of_tap = number_of_tap // extent
             seen = columns[(group, *(slice(None) for _ in places), *tap, slice(None))]
             for dim, (window, where) in enumerate(zip(windows, tap, strict=True), 1):
-                seen = _under_tap(seen, dim, window, where, image.shape[dim + 1])
+                # new[h] = old[y] where y*stride + tap*dilation - before = h, and 0 where there is no such y:
+                # positions are spread apart by stride - 1 zeros, and moved.
+                if window.stride > 1:
+                    none, after = [0] * (len(seen.shape) + 1), [0] * (len(seen.shape) + 1)
+                    after[dim + 1] = window.stride - 1
+                    seen = seen.unmerge(dim, (seen.shape[dim], 1)).pad(none, after).merge(dim)
+                offset = where * window.dilation - window.before
+                seen = seen.embed(dim, (image.shape[dim + 1],), (1,), offset=offset)
             acc += load(seen.merge(0, count + 1).tile(tile, at), spread).to(sums)
         copy(acc.to(image.dtype), written)
 
     return col2im
-
-
-def _under_tap(columns: Tensor, dim: int, window: Window, tap: Index, extent: Index) -> Tensor:
-    """``new[h] = old[y]`` where ``y*stride + tap*dilation - before = h``, and 0 where there is no such y.
-
-    Positions are spread apart by ``stride - 1`` zeros, and moved.
-    """
-    if window.stride > 1:
-        rank, count = len(columns.shape), columns.shape[dim]
-        after = [0] * (rank + 1)
-        after[dim + 1] = window.stride - 1
-        columns = columns.unmerge(dim, (count, 1)).pad([0] * (rank + 1), after).merge(dim)
-    return columns.embed(dim, (extent,), (1,), offset=tap * window.dilation - window.before)

@@ -68,38 +68,37 @@ class _Flow:
     def block(self, block: Block, state: _Pending) -> _Pending:
         """Return the state after a block."""
         for op in block.ops:
-            state = self._op(op, state)
+            match op:
+                case AsyncWait():
+                    left = min(state.copies, op.pending)
+                    state = self._waited(op, state, left < state.copies, copies=left)
+                case BulkWait():
+                    left = min(state.stores, op.pending)
+                    state = self._waited(op, state, left < state.stores, stores=left)
+                case Barrier():
+                    if state.is_touched:
+                        self.needed.add(id(op))
+                    state = replace(state, is_touched=False)
+                case AsyncCommit():
+                    copies = min(state.copies + 1, self._unknown.copies)
+                    state = replace(state, copies=copies, is_touched=True)
+                case BulkCommit():
+                    stores = min(state.stores + 1, self._unknown.stores)
+                    state = replace(state, stores=stores, is_touched=True)
+                case For():
+                    while (again := state.or_(self.block(op.body, state))) != state:
+                        state = again
+                case If():
+                    state = self.block(op.then, state).or_(self.block(op.otherwise, state))
+                case Role():  # other warps: the analysis does not follow their earlier operations
+                    self.block(op.body, self._unknown)
+                    state = self._unknown
+                case _:
+                    for region in op.regions:
+                        state = state.or_(self.block(region, self._unknown))
+                    if not (isinstance(op, HARMLESS) or op.traits == NAMES):
+                        state = replace(state, is_touched=True)
         return state
-
-    def _op(self, op: Op, state: _Pending) -> _Pending:
-        match op:
-            case AsyncWait():
-                left = min(state.copies, op.pending)
-                return self._waited(op, state, left < state.copies, copies=left)
-            case BulkWait():
-                left = min(state.stores, op.pending)
-                return self._waited(op, state, left < state.stores, stores=left)
-            case Barrier():
-                if state.is_touched:
-                    self.needed.add(id(op))
-                return replace(state, is_touched=False)
-            case AsyncCommit():
-                return replace(state, copies=min(state.copies + 1, self._unknown.copies), is_touched=True)
-            case BulkCommit():
-                return replace(state, stores=min(state.stores + 1, self._unknown.stores), is_touched=True)
-            case For():
-                while (again := state.or_(self.block(op.body, state))) != state:
-                    state = again
-                return state
-            case If():
-                return self.block(op.then, state).or_(self.block(op.otherwise, state))
-            case Role():  # other warps: the analysis does not follow their earlier operations
-                self.block(op.body, self._unknown)
-                return self._unknown
-        is_harmless = isinstance(op, HARMLESS) or op.traits == NAMES
-        for region in op.regions:
-            state = state.or_(self.block(region, self._unknown))
-        return state if is_harmless else replace(state, is_touched=True)
 
     def _waited(self, op: Op, state: _Pending, is_needed: bool, **changes: int) -> _Pending:
         if not is_needed:

@@ -134,7 +134,15 @@ class CopyGroups:
         """
         sets = [[p for p in points(h) if not h.needs_barrier or self.meets(h, p)] for h in self.hazards]
         self.waits = dict.fromkeys(cheapest_cover(sets, cost, best), MOST_PENDING)
-        self.commits = dict(_commits(body, self._deadlines()))
+        # By identity of each copy: the wait by which the copy must be complete, and its place.
+        deadlines: dict[int, tuple[int, Deadline]] = {}
+        for hazard in self.hazards:
+            *_, (at, point) = self._usable(hazard, self.waits)
+            count = sum(1 for number, passed in hazard.points.items() if passed == point and number <= at)
+            copy = id(hazard.before.op)
+            if copy not in deadlines or at < deadlines[copy][0]:
+                deadlines[copy] = at, (point, count)
+        self.commits = dict(_commits(body, {copy: deadline for copy, (_, deadline) in deadlines.items()}))
         if any(self._allowed(hazard, point) is None for hazard, point in self._last()):
             self.commits = dict(_each(body))
         for hazard, point in list(self._last()):
@@ -172,17 +180,6 @@ class CopyGroups:
         for hazard in self.hazards:
             *_, (_, point) = self._usable(hazard, self.waits)
             yield hazard, point
-
-    def _deadlines(self) -> dict[int, Deadline]:
-        """Return, by identity of each copy, the wait by which the copy must be complete."""
-        found: dict[int, tuple[int, Deadline]] = {}
-        for hazard in self.hazards:
-            *_, (at, point) = self._usable(hazard, self.waits)
-            count = sum(1 for number, passed in hazard.points.items() if passed == point and number <= at)
-            copy = id(hazard.before.op)
-            if copy not in found or at < found[copy][0]:
-                found[copy] = at, (point, count)
-        return {copy: deadline for copy, (_, deadline) in found.items()}
 
     def _closed(self, hazard: Hazard, at: int) -> int:
         """Return how many groups are certainly committed up to a position on a hazard's route."""

@@ -191,7 +191,12 @@ class Scheduled:
         self, made: RecordedFlow, schedule: Schedule, classes: Mapping[str, TensorSpec], arch: Arch
     ) -> Explicit:
         """Return the explicit program of a flow under a schedule."""
-        program = self._expanded(made, schedule, classes)
+        key = (schedule, *classes.items())
+        program = self._programs.get(key)
+        if program is None:
+            expanded = EXPANDED_FOLD if isinstance(made.form, FoldForm) else EXPANDED
+            program = part(expanded)(self._program, made.flow, schedule)
+            self._programs.keep(key, program)
         settled, _ = program.settled(classes, arch)
         return Explicit(program, classes, {}, settled, recorded=made)
 
@@ -258,16 +263,6 @@ class Scheduled:
             known = RecordedFlow(self._program, made, form)
             self._flows.keep(key, known)
         return known
-
-    def _expanded(self, made: RecordedFlow, schedule: Schedule, specs: Mapping[str, TensorSpec]) -> Any:
-        """Return the expanded program of a flow under a schedule."""
-        key = (schedule, *specs.items())
-        found = self._programs.get(key)
-        if found is None:
-            expanded = EXPANDED_FOLD if isinstance(made.form, FoldForm) else EXPANDED
-            found = part(expanded)(self._program, made.flow, schedule)
-            self._programs.keep(key, found)
-        return found
 
 
 def _in_rows(made: RecordedFlow) -> RecordedFlow | None:

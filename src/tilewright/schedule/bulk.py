@@ -334,11 +334,15 @@ class DecodingConsumer(Consumer):
         def release(step: LoopStep) -> None:
             self.ring.release(self.ring.number(work, step) % self.ring.stages)
 
+        def acquire(step: LoopStep) -> None:
+            number = self._number(work, step)
+            wait(self.ring.full[number % self.ring.stages], number // self.ring.stages % 2)
+
         at_once = self.parts == SETS or any(one.source.sample.unit_dim == 0 for one in decoded)
         ahead = 1 if at_once else 2
         decode = Verb("decode", 1, partial(self._decode, decoded, work), outside=not at_once)
         fetching = [
-            Verb("acquire", ahead, partial(self._acquire, work), self.parts),
+            Verb("acquire", ahead, acquire, self.parts),
             Verb("fetch", ahead, partial(self._fetch, decoded, work)),
         ]
         return [
@@ -356,11 +360,6 @@ class DecodingConsumer(Consumer):
             return Decoded(
                 source, ring, raw, tuple(tw.fragment(self.spread, kind, name=name) for _ in range(SETS))
             )
-
-    def _acquire(self, work: Work, step: LoopStep) -> None:
-        """Wait until a stage is full."""
-        ring, number = self.ring, self._number(work, step)
-        wait(ring.full[number % ring.stages], number // ring.stages % 2)
 
     def _fetch(self, decoded: Sequence[Decoded], work: Work, step: LoopStep) -> None:
         """Load the elements of a part from shared memory."""

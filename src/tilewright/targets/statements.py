@@ -433,27 +433,23 @@ def merge_adjacent_branches(body: Body, steady: Collection[str]) -> Body:
         while last >= 0 and isinstance(found[last], Comment):
             last -= 1
         before = found[last] if last >= 0 else None
-        if _asks_alike(before, node, steady):
-            assert isinstance(before, Branch)
-            assert isinstance(node, Branch)
+        if (
+            isinstance(before, Branch)
+            and isinstance(node, Branch)
+            and len(before.arms) == len(node.arms) == 1
+        ):
             [first], [second] = before.arms, node.arms
-            both = replace(first, body=[*first.body, *found[last + 1 :], *second.body])
-            found[last:] = [replace(before, arms=[both])]
-        else:
-            found.append(node)
+            if (
+                first.condition is not None
+                and first.condition == second.condition
+                and first.condition.names <= set(steady)
+                and not declared(first.body) & (used(second.body) | declared(second.body))
+            ):
+                both = replace(first, body=[*first.body, *found[last + 1 :], *second.body])
+                found[last:] = [replace(before, arms=[both])]
+                continue
+        found.append(node)
     return found
-
-
-def _asks_alike(before: Statement | None, node: Statement, steady: Collection[str]) -> bool:
-    if not isinstance(before, Branch) or not isinstance(node, Branch):
-        return False
-    if len(before.arms) > 1 or len(node.arms) > 1:
-        return False
-    [first], [second] = before.arms, node.arms
-    if first.condition is None or first.condition != second.condition:
-        return False
-    meeting = declared(first.body) & (used(second.body) | declared(second.body))
-    return first.condition.names <= set(steady) and not meeting
 
 
 def tidy(body: Body, steady: Collection[str]) -> Body:

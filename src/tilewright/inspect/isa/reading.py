@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.amdgcn import ListingError, read_listing
@@ -181,6 +181,9 @@ class Breach:
         return f"{self.gate}: {self.value:g}, {sign} {self.limit:g}" + (f" ({where})" if where else "")
 
 
+_LEFT = re.compile(r"(?:vmcnt\(|loadcnt(?:_dscnt)?\s+)(\w+)")
+"""In a wait, the number of loads of global memory that may still be in flight."""
+
 _LEAST = ("matrix_per_load", "global_bytes", "shared_load_bytes", "shared_store_bytes", "warps")
 
 
@@ -198,22 +201,14 @@ def broken(isa: Isa, gates: Gates) -> tuple[Breach, ...]:
         >>> print(Breach("global_bytes", 2, 16, (("global_load_u16", 32),)))
         global_bytes: 2, at least 16 (32 global_load_u16)
     """
-    return tuple(_breaches(isa, gates))
-
-
-_LEFT = re.compile(r"(?:vmcnt\(|loadcnt(?:_dscnt)?\s+)(\w+)")
-"""In a wait, the number of loads of global memory that may still be in flight."""
-
-
-def _breaches(isa: Isa, gates: Gates) -> Iterator[Breach]:
-    """Yield all breaches, in the order of the main loop's gates, registers and warps."""
+    found: list[Breach] = []  # in the order of the main loop's gates, registers and warps
     main, turn = isa.main, isa.main.turn
     loads = main.of(*LOADS)
-    if (found := main.matrix_per_load) < gates.matrix_per_load:
+    if (share := main.matrix_per_load) < gates.matrix_per_load:
         lines = main.of(IsaKind.MATRIX, *LOADS)
-        yield Breach("matrix_per_load", found, gates.matrix_per_load, _counted(lines))
+        found.append(Breach("matrix_per_load", share, gates.matrix_per_load, _counted(lines)))
     if gates.loads is not None and len(loads) != gates.loads:
-        yield Breach("loads", len(loads), gates.loads, _counted(loads))
+        found.append(Breach("loads", len(loads), gates.loads, _counted(loads)))
     for name, kinds in (
         ("global_bytes", (*LOADS, IsaKind.GLOBAL_STORE)),
         ("shared_load_bytes", (IsaKind.SHARED_LOAD,)),
@@ -221,7 +216,7 @@ def _breaches(isa: Isa, gates: Gates) -> Iterator[Breach]:
     ):
         limit = getattr(gates, name)
         if narrow := [line for line in main.of(*kinds) if line.bytes < limit]:
-            yield Breach(name, min(line.bytes for line in narrow), limit, _counted(narrow))
+            found.append(Breach(name, min(line.bytes for line in narrow), limit, _counted(narrow)))
 
     kept = main.of(IsaKind.STACK, IsaKind.LANE)
     words = sum(isa.resources.get(name, 0) for name in ("stack_bytes", "spill_store_bytes")) // 4
@@ -243,13 +238,16 @@ def _breaches(isa: Isa, gates: Gates) -> Iterator[Breach]:
         ("loads_behind_matrix", len(late), late),
     ):
         if value > getattr(gates, name):
-            yield Breach(name, value, getattr(gates, name), _counted(found_in))
+            found.append(Breach(name, value, getattr(gates, name), _counted(found_in)))
 
     registers, warps = isa.resources["registers"], min(isa.limits.values())
     if gates.registers is not None and registers > gates.registers:
-        yield Breach("registers", registers, gates.registers, (("registers", registers),))
+        found.append(Breach("registers", registers, gates.registers, (("registers", registers),)))
     if warps < gates.warps:
-        yield Breach("warps", warps, gates.warps, tuple((name, isa.limits[name]) for name in isa.limited_by))
+        found.append(
+            Breach("warps", warps, gates.warps, tuple((name, isa.limits[name]) for name in isa.limited_by))
+        )
+    return tuple(found)
 
 
 def _counted(lines: Iterable[IsaLine]) -> tuple[tuple[str, int], ...]:

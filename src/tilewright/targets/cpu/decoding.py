@@ -152,7 +152,13 @@ class _Chain:
         (maker,) = makers
         if any(maker is one for one in self.taken):
             return True
-        if isinstance(maker, Copy) and _is_load(maker):
+        if isinstance(maker, Copy):
+            # Only loads of matrices in global memory, with zeros outside, without a conversion.
+            kind, is_plain = maker.source.type, maker.reduction is None and maker.other == 0
+            if not isinstance(kind, TensorType) or kind.memory is not Memory.GLOBAL or kind.view.rank != 2:
+                return False
+            if not is_plain or maker.source.dtype != maker.target.dtype:
+                return False
             self.loads.append(maker)
         elif isinstance(maker, Unpack) and self.follow(maker.source):
             self.unpacks.append(maker)
@@ -178,13 +184,6 @@ class _Chain:
         loaded = {load.source.buffer for load in self.loads}
         others = (op for op in self.before if not any(op is one for one in own))
         return not any(loaded & {value.buffer for value in op.written} for op in others)
-
-
-def _is_load(copy: Copy) -> bool:
-    """Whether a copy reads a matrix in global memory, with zeros outside, without a conversion."""
-    kind = copy.source.type
-    is_matrix = isinstance(kind, TensorType) and kind.memory is Memory.GLOBAL and kind.view.rank == 2
-    return is_matrix and copy.reduction is None and copy.other == 0 and copy.source.dtype == copy.target.dtype
 
 
 def _is_constant(copy: Copy, run: int) -> bool:

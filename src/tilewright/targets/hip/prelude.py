@@ -284,21 +284,16 @@ _SCOPES = {"global": "AGENT", "shared": "WORKGROUP"}
 _COUNTED = "__ATOMIC_{}, __HIP_MEMORY_SCOPE_AGENT"
 
 
-def _atomic(kind: str, dtype: str, memory: str) -> tuple[str, str]:
-    name = f"reduce_{kind}_{dtype}_{memory}"
-    element = {"f32": "float", "f64": "double"}.get(dtype) or INTEGER_TYPES[dtype]
-    scope = f"__HIP_MEMORY_SCOPE_{_SCOPES[memory]}"
-    return (
-        name,
-        f"""
-DEVICE void {name}({element}* to, {element} x) {{
-  __hip_atomic_fetch_{kind}(to, x, __ATOMIC_RELAXED, {scope});
-}}""",
-    )
-
-
 _ATOMICS = {
-    **dict(_atomic(kind, dtype, memory) for kind, dtype in _REDUCED for memory in _SCOPES),
+    **{
+        (name := f"reduce_{kind}_{dtype}_{memory}"): f"""
+DEVICE void {name}({element}* to, {element} x) {{
+  __hip_atomic_fetch_{kind}(to, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_{scope});
+}}"""
+        for kind, dtype in _REDUCED
+        for element in [{"f32": "float", "f64": "double"}.get(dtype) or INTEGER_TYPES[dtype]]
+        for memory, scope in _SCOPES.items()
+    },
     "signal_counter": f"""
 DEVICE void signal_counter(unsigned* counter, unsigned value) {{
   __hip_atomic_fetch_add(counter, value, {_COUNTED.format("RELEASE")});

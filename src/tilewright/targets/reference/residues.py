@@ -272,7 +272,14 @@ class Residues(Numbers):
         if not result.is_float and not any(dtype.is_float for dtype in known):
             return super().elementwise(function, operands, dtypes, result)
         if function == "bitcast":
-            return self._bits(np.asarray(operands[0]), known[0], result)
+            # A float becomes a hash of its value, and unsigned bits the residue of their float.  So a kernel
+            # may multiply by a power of 2 made from bits, and by its inverse, without a change.
+            values, source = np.asarray(operands[0]), known[0]
+            if source.is_float and result.kind == "uint":
+                return self.ring.some("bits", [values]).astype(result.numpy)
+            if result.is_float and source.kind == "uint":
+                return self.ring.embedded(values.astype(source.numpy).view(result.numpy))
+            raise DTypeError(f"bits of {source} as {result}: residues modulo 2**61 - 1 have none")
         if function in ("convert", "saturate"):
             kind, value = dtypes[0], operands[0]
             return self.ring.embedded(value) if kind is None else self.convert(value, kind, result)
@@ -283,20 +290,6 @@ class Residues(Numbers):
         if function in COMPARISON:
             return self.ring.compare(function, *held)
         return self.ring.function(function, held)
-
-    def _bits(self, values: Array, source: DType, result: DType) -> Array:
-        """Convert a float to a hash for its unsigned bits, or unsigned bits to the residue of their float.
-
-        So a kernel may multiply by a power of 2 made from bits, and by its inverse, without a change.
-
-        Raises:
-            DTypeError: other bits, from which kernels make more than powers of 2.
-        """
-        if source.is_float and result.kind == "uint":
-            return self.ring.some("bits", [values]).astype(result.numpy)
-        if result.is_float and source.kind == "uint":
-            return self.ring.embedded(values.astype(source.numpy).view(result.numpy))
-        raise DTypeError(f"bits of {source} as {result}: residues modulo 2**61 - 1 have none")
 
     def _held(self, value: Any, kind: DType | None) -> Array:
         """Return an operand as words."""

@@ -123,13 +123,19 @@ def run(
     again = work is not None or has_signals(kernel)
     before = {name: arrays[name].copy() for name in kernel.written_params} if again else {}
     late: Late = {}
+
+    def values_in(block: Sequence[int]) -> dict[Sym, int]:
+        """Return the values of all symbols in a block."""
+        found = {**env, **{axis.sym: at for axis, at in zip(kernel.grid, block, strict=True)}}
+        return found | {member.sym: block[member.axis] % member.extent for member in kernel.cluster}
+
     leaves_turns_out = True
     while True:
         buffers = _bind_buffers(kernel, arrays, env, check, numbers, outputs)
         machine = Simulator(kernel, lanes, rules, buffers, bound, check, numbers, late)
         selection = Selection(kernel, env, extents, buffers, work, asked is not None, leaves_turns_out)
         wanted = _clusters(kernel, extents, _grid(extents) if asked is None else asked)
-        members = ([(index, _block_env(kernel, env, index)) for index in indices] for indices in wanted)
+        members = ([(index, values_in(index)) for index in indices] for indices in wanted)
         if has_signals(kernel):
             done, ended = run_together(machine, members, resident)
             is_settled = machine.counts.is_settled or not check
@@ -274,12 +280,6 @@ def _clusters(
         if first not in begun:
             begun.add(first)
             yield [tuple(at + i for at, i in zip(first, inner, strict=True)) for inner in _grid(shape)]
-
-
-def _block_env(kernel: Kernel, env: Mapping[Sym, int], index: Sequence[int]) -> dict[Sym, int]:
-    """Return the values of all symbols in a block."""
-    found = {**env, **{axis.sym: at for axis, at in zip(kernel.grid, index, strict=True)}}
-    return found | {member.sym: index[member.axis] % member.extent for member in kernel.cluster}
 
 
 def _verify(kernel: Kernel, lanes: int) -> None:

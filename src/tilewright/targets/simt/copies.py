@@ -334,27 +334,25 @@ def copy(emitter: SimtEmitter, op: Copy) -> None:
     """Write a copy by loads and stores; `tilewright.targets.simt.atomics` has copies that reduce."""
     if op.source.is_fragment and op.target.is_fragment:
         with emitter.scope(op, f"{op.source} -> {op.target}", bare=True) as scope:
-            _between_fragments(scope, op)
+            source, target = emitter.name(op.source), emitter.name(op.target)
+            vector = WORD_BYTES // op.source.dtype.bytes if is_by_words(op) else 1
+            i = Sym(scope.name("i"), 0, op.spread.size_values // vector - 1)
+            if vector == 1:
+                value = converted(element(source, i), op.source.dtype, op.target.dtype, emitter.dialect.types)
+                emitter.one_line((i,), Assign(element(target, i), value))
+            else:
+                word, at = emitter.word(op.source.dtype, vector), emitter.spell(vector * i)
+                to, of = (
+                    code("*({}*)&{}[{}]", word, target, at),
+                    code("*(const {}*)&{}[{}]", word, source, at),
+                )
+                emitter.one_line((i,), Assign(to, of))
     elif op.target.is_fragment:
         _load(emitter, op)
     elif op.source.is_fragment:
         _store(emitter, op)
     else:
         _between_memories(emitter, op)
-
-
-def _between_fragments(scope: LocalNames, op: Copy) -> None:
-    """Copy registers, by whole words if possible."""
-    emitter, source, target = scope.emitter, scope.emitter.name(op.source), scope.emitter.name(op.target)
-    vector = WORD_BYTES // op.source.dtype.bytes if is_by_words(op) else 1
-    i = Sym(scope.name("i"), 0, op.spread.size_values // vector - 1)
-    if vector == 1:
-        value = converted(element(source, i), op.source.dtype, op.target.dtype, emitter.dialect.types)
-        emitter.one_line((i,), Assign(element(target, i), value))
-        return
-    word, at = emitter.word(op.source.dtype, vector), emitter.spell(vector * i)
-    to, of = code("*({}*)&{}[{}]", word, target, at), code("*(const {}*)&{}[{}]", word, source, at)
-    emitter.one_line((i,), Assign(to, of))
 
 
 def plan(
