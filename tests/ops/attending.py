@@ -149,3 +149,73 @@ class Problem:
         given = {"Q": q, "K": self.k, "V": self.v, "mask": mask}
         found = tw.ir.evaluate(graph, given, {"scale": self.by}, rounded=False, run=7)
         return {"O": found["O"].reshape(b, h, m, e), "L": found["L"].reshape(b, h, m)}
+
+
+@dataclass
+class Packed:
+    """Sequences that follow each other, as `tw.attention` takes them with offsets.
+
+    Args:
+        heads: heads of queries, heads of keys.
+        lengths: rows of queries, and keys, of each sequence.
+        columns: of queries and keys, and of values.
+        element: the dtype.
+        diagonal: as `tw.attention` takes it; None: not causal.
+        seed: of the numbers.
+        gap: rows of no sequence before the first one, and after the last.
+    """
+
+    heads: tuple[int, int]
+    lengths: list[tuple[int, int]]
+    columns: tuple[int, int]
+    element: tw.DType = tw.f16
+    diagonal: int | str | None = None
+    seed: int = 0
+    gap: int = 2
+
+    def __post_init__(self) -> None:
+        (h, g), (d, e) = self.heads, self.columns
+        rng = np.random.default_rng(self.seed)
+        counts = np.cumsum([(self.gap, self.gap), *self.lengths], axis=0)
+        self.q_offsets, self.k_offsets = (one.astype(np.int32) for one in counts.T)
+        rows, keys = counts[-1] + self.gap
+        self.q, self.k, self.v = (
+            rng.standard_normal(shape).astype(self.element.numpy)
+            for shape in ((rows, h, d), (keys, g, d), (keys, g, e))
+        )
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """The arguments besides arrays."""
+        return {} if self.diagonal is None else {"causal": True, "diagonal": self.diagonal}
+
+    def poisoned(self) -> tuple[Any, Any]:
+        """Memory for the result and the logarithms."""
+        shape = (*self.q.shape[:2], self.columns[1])
+        return np.full(shape, np.nan, self.element.numpy), np.full(shape[:2], np.nan, np.float32)
+
+    def alone(self, number: int) -> tuple[Problem, slice]:
+        """One sequence as a problem of its own, and its rows in the packed arrays."""
+        (h, g), (m, n) = self.heads, self.lengths[number]
+        diagonal = n - m if isinstance(self.diagonal, str) else self.diagonal
+        made = Problem((1, h, g), (m, n), self.columns, self.element, diagonal)
+        rows, keys = (
+            slice(int(offsets[number]), int(offsets[number + 1]))
+            for offsets in (self.q_offsets, self.k_offsets)
+        )
+        made.q, made.k, made.v = (
+            array[cut].swapaxes(0, 1)[None] for array, cut in ((self.q, rows), (self.k, keys), (self.v, keys))
+        )
+        return made, rows
+
+    def check(self, out: Any, lse: Any) -> None:
+        """Every element is within its bound, and rows of no sequence were not written."""
+        of_none = np.ones(len(self.q), bool)
+        for number, (m, _) in enumerate(self.lengths):
+            problem, rows = self.alone(number)
+            of_none[rows] = False
+            if m:
+                problem.check(out[rows].swapaxes(0, 1)[None])
+                problem.check_lse(lse[rows].swapaxes(0, 1)[None])
+        assert np.isnan(out[of_none].astype(np.float64)).all()
+        assert np.isnan(lse[of_none]).all()

@@ -21,6 +21,7 @@ from tilewright.dataflow.nodes import (
     Flow,
     Fold,
     Folded,
+    Groups,
     Integer,
     Literal,
     Map,
@@ -215,6 +216,7 @@ class Evaluation:
         # The current step and turn of each fold, and the current group.
         self.runs: dict[Span, tuple[int, int]] = dict.fromkeys(turns, (0, 1))
         self.cells: dict[int, Array] = {}  # current values of cells
+        self.cuts: dict[Span, tuple[int, int]] = {}  # the current group of each span with groups
 
     def results(self, rounded: bool) -> dict[str, Array]:
         """Return every stored array by name."""
@@ -223,7 +225,7 @@ class Evaluation:
         found = {
             store.operand.name: self.before(store, rounded)
             for store in flow.stores
-            if store.operand.transforms or flow.grouped is not None
+            if store.operand.transforms or flow.cut
         }
         for place in self.groups():
             known: dict[int, Array] = {}
@@ -232,7 +234,7 @@ class Evaluation:
                 if store.operand.transforms:
                     offset, valid = (one[place(store)] for one in self.given.places(store.operand))
                     found[name].reshape(-1)[offset[valid]] = made[valid]
-                elif flow.grouped is None:
+                elif not flow.cut:
                     found[name] = made
                 else:
                     found[name][place(store)] = made
@@ -247,21 +249,36 @@ class Evaluation:
         return self.given.parameter(name).astype(kind, order="C")
 
     def groups(self) -> Iterator[Callable[[Store], tuple[slice, ...]]]:
-        """Yield, for each group of rows, a function from a store to its slice; without groups, one for all.
+        """Yield, for each group, a function from a store to its slice; without groups, one for all.
 
         Between two yields, values are computed for the current group only.
         """
-        span, begin = self.given.flow.grouped, 0
-        if span is None or span.groups is None:
+        groups = {span: span.groups for span in self.given.flow.cut if span.groups is not None}
+        if not groups:
             yield lambda store: (slice(None),) * len(store.at)
             return
-        ends = self.given.elements(span.groups.ends)
-        self.places(span.groups.ends, (span.groups.index,), ends.shape)
-        for group, last in enumerate(ends.tolist()):
-            end = min(max(last, begin), self.given.integer(span.extent))
-            self.runs |= {span: (begin, end), span.groups.index: (group, group + 1)}
+        index = next(iter(groups.values())).index
+        bounds = {span: self.bounds(span, one) for span, one in groups.items()}
+        for group in range(self.given.integer(index.extent)):
+            self.cuts = {span: found[group] for span, found in bounds.items()}
+            self.runs |= {**self.cuts, index: (group, group + 1)}
             yield lambda store: tuple(slice(*self.runs.get(one, (None,))) for one in store.at)
+
+    def bounds(self, span: Span, groups: Groups) -> list[tuple[int, int]]:
+        """Return the bounds of each group along a span, clamped to its extent."""
+        extent, begin = self.given.integer(span.extent), 0
+        for one in groups.bounds:
+            self.places(one, (groups.index,), self.given.shape(one))
+        ends = self.given.elements(groups.ends).tolist()
+        starts = groups.starts
+        firsts = self.given.elements(starts).tolist() if isinstance(starts, Operand) else [0] * len(ends)
+        found = []
+        for first, last in zip(firsts, ends, strict=True):
+            begin = begin if starts is None else min(max(first, 0), extent)
+            end = min(max(last, begin), extent)
+            found.append((begin, end))
             begin = end
+        return found
 
     # ---------------------------------------------------------------- values
 
@@ -408,15 +425,15 @@ class Evaluation:
 
     def folded(self, fold: Fold, starts: Sequence[Array]) -> list[Array]:
         """Return the contents of the cells after the last step."""
-        extent = self.given.integer(fold.span.extent)
-        length = self.run or max(extent, 1)
+        begin, end = self.cuts.get(fold.span, (0, self.given.integer(fold.span.extent)))
+        length = self.run or max(end - begin, 1)
         pairs = zip(fold.cells, starts, strict=True)
         now = [self.lifted(value, cell.start, len(cell.axes)) for cell, value in pairs]
         outer, place = self.cells, self.runs.get(fold.span)
         turns = product(*(range(self.given.integer(span.extent)) for span in fold.turns))
-        for indices, start in product(turns, range(0, extent, length)):
+        for indices, start in product(turns, range(begin, end, length)):
             self.runs |= {span: (at, at + 1) for span, at in zip(fold.turns, indices, strict=True)}
-            self.runs[fold.span] = (start, min(start + length, extent))
+            self.runs[fold.span] = (start, min(start + length, end))
             self.cells = outer | {id(cell): value for cell, value in zip(fold.cells, now, strict=True)}
             known = dict(self.cells)
             now = [self.value(step, known) for step in fold.steps]

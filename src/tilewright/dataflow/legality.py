@@ -78,6 +78,10 @@ def misfit_of_flow(flow: Flow) -> str:
     index = (
         flow.grouped.groups.index if flow.grouped is not None and flow.grouped.groups is not None else None
     )
+    numbering = dict.fromkeys(span.groups.index for span in flow.cut if span.groups is not None)
+    if len(numbering) > 1 or not {*numbering} <= {*flow.tiles}:
+        names = " and ".join(span.name for span in numbering)
+        return f"groups are numbered by {names}; a flow has one batch that numbers groups"
     for store in flow.stores:
         name = store.operand.name
         if carried[id(store.value)]:
@@ -135,11 +139,12 @@ def view_misfit(source: Operand, made: Operand) -> str:
 def _span(made: Span) -> str:
     if made.groups is None:
         return ""
-    index, ends = made.groups.index, made.groups.ends
+    index = made.groups.index
     if index.kind != BATCH:
         return f"groups are numbered by a batch, and {index.name} is of kind {index.kind}"
-    if len(ends.shape) != 1 or ends.dtype.kind not in ("int", "uint"):
-        return f"the ends of groups are integers in one dimension, and {ends.name} is {ends.dtype}"
+    for one in made.groups.bounds:
+        if len(one.shape) != 1 or one.dtype.kind not in ("int", "uint"):
+            return f"the bounds of groups are integers in one dimension, and {one.name} is {one.dtype}"
     return ""
 
 

@@ -46,7 +46,8 @@ class Span:
         name: the author's name, e.g. ``"m"``.
         extent: extent of the whole dimension.
         kind: `BATCH`, `TILE` or `STEPS`.
-        groups: the groups of indices along the span, each computed separately; None if it has no groups.
+        groups: the groups of indices along the span: tiles compute each group separately, and a loop runs
+            over the indices of one group.  None: the span has no groups.
     """
 
     name: str
@@ -105,18 +106,26 @@ class Rows:
 @layouts.made(IN_FLOWS)
 @dataclass(frozen=True)
 class Groups:
-    """Consecutive groups of indices along a span; an array has their ends at run time.
+    """Groups of indices along a span; arrays have their bounds at run time.
 
-    Group ``g`` has the indices from ``ends[g - 1]`` (from 0 for the first group) up to ``ends[g]``, excluded.
-    Indices after the last end belong to no group.
+    Group ``g`` has the indices from ``starts[g]`` up to ``ends[g]``, excluded.  Other indices belong to no
+    group.  Bounds are clamped to the span.
 
     Args:
         index: the span of the groups, of kind `BATCH`.
         ends: one more than the last index of each group.
+        starts: the first index of each group; 0: all groups begin with index 0; None: group ``g`` begins with
+            ``ends[g - 1]``, and the first one with 0.
     """
 
     index: Span
     ends: Operand
+    starts: Operand | int | None = None
+
+    @property
+    def bounds(self) -> tuple[Operand, ...]:
+        """The arrays of integers that bound the groups."""
+        return (self.ends, self.starts) if isinstance(self.starts, Operand) else (self.ends,)
 
 
 Axis = Span | None
@@ -417,8 +426,16 @@ class Flow:
 
     @property
     def grouped(self) -> Span | None:
-        """The span that has groups, or None."""
+        """The span of the tiles that has groups, or None."""
         return next((span for span in self.tiles if span.groups is not None), None)
+
+    @property
+    def cut(self) -> tuple[Span, ...]:
+        """The spans with groups, of tiles and of loops."""
+        loops = (one.fold.span if isinstance(one, Folded) else None for one in self.walk())
+        sums = (one.span for one in self.sums)
+        spans = dict.fromkeys((*self.tiles, *loops, *sums))
+        return tuple(span for span in spans if span is not None and span.groups is not None)
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -11,10 +11,15 @@ from tilewright.calls import launches
 from tilewright.dtypes import DType, f32
 from tilewright.ops.attending.choice import AttentionQuestion, chosen
 from tilewright.ops.attending.problem import (
+    LAST,
+    OFFSETS,
     AttentionWords,
+    bounds_of,
     broadcast,
+    check_offsets,
     first_column,
     heads_as_rows,
+    heads_first,
     in_columns,
     in_four,
     result_dtype,
@@ -24,10 +29,12 @@ from tilewright.ops.attending.problem import (
 )
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.replay import Done, Located, Replay, called, repeated
-from tilewright.runtime.frameworks import Strided
+from tilewright.runtime.arrays import describe
+from tilewright.runtime.frameworks import Strided, memory_of
 from tilewright.runtime.plans import Plans
+from tilewright.targets.target import HOST
 
-ARRAYS = ("q", "k", "v", "out", "lse", "bias")
+ARRAYS = ("q", "k", "v", "out", "lse", "bias", "q_offsets", "k_offsets")
 OUT, LSE = ARRAYS.index("out"), ARRAYS.index("lse")
 
 _RESULTS = itemgetter(OUT, LSE)
@@ -43,10 +50,12 @@ def attention(
     v: Any,
     *,
     causal: bool = False,
-    diagonal: int = 0,
+    diagonal: int | str = 0,
     window: int | None = None,
     soft_cap: float | None = None,
     bias: Any = None,
+    q_offsets: Any = None,
+    k_offsets: Any = None,
     scale: float | None = None,
     out: Any = None,
     lse: Any = None,
@@ -72,13 +81,19 @@ def attention(
             share a head of keys and values.
         v: array (B, G, N, E); E is at most 256, and may differ from D.
         causal: whether row i sees only the keys up to ``i + diagonal``.
-        diagonal: offset of the mask; default: 0, as in PyTorch.  With ``N - M`` the last row sees every key;
-            use this if the keys of earlier rows are cached.
+        diagonal: offset of the mask; default: 0, as in PyTorch.  With ``N - M``, or ``"last"``, the last row
+            sees every key; use this if the keys of earlier rows are cached.
         window: number of keys that a row sees at most: row i sees those from ``i + diagonal - window + 1``
             to ``i + diagonal``; needs ``causal``.  Tiles of keys that no row of a tile sees are left out.
         soft_cap: a bound c of the scores, which become ``c tanh(s / c)`` before the mask; default: none.
         bias: array (B, H, M, N), or of a shape that NumPy broadcasts to it, of f16, bf16 or f32.  It is added
             to the scores after their bound and before the mask; -inf hides a key.
+        q_offsets: integers (B + 1,) of i32 or i64, for sequences that follow each other without padding: the
+            arrays are then ``q`` (T, H, D), ``k`` (U, G, D), ``v`` (U, G, E), ``out`` (T, H, E) and ``lse``
+            (T, H), and sequence b has the rows of ``q`` from ``q_offsets[b]`` up to ``q_offsets[b + 1]``.  It
+            may be empty.  The mask counts rows and keys from the first of the sequence, or with
+            ``diagonal="last"`` from its last.  Rows of no sequence are not written.
+        k_offsets: likewise for ``k`` and ``v``; default: ``q_offsets``.
         scale: a number; default: ``1 / sqrt(D)``.
         out: array (B, H, M, E) to write, of any strides, of f16, bf16 or f32; default: a new array of the
             framework of ``q``.
@@ -95,8 +110,9 @@ def attention(
         -inf in ``lse``.
 
     Raises:
-        LaunchError: shapes or devices do not fit, ``out`` shares memory with an array that is read,
-            or ``diagonal`` or ``window`` is given without ``causal``.
+        LaunchError: shapes or devices do not fit, ``out`` shares memory with an array that is read, offsets
+            in host memory descend or lie outside of the rows, or ``diagonal`` or ``window`` is given without
+            ``causal``.
         DTypeError: an unsupported dtype or mixture.
 
     Example:
@@ -112,15 +128,24 @@ def attention(
         >>> out, lse = tw.attention(q, k, k, return_lse=True, target="reference")
         >>> out.shape, lse.shape, float(out[3, 4, 15])
         ((4, 5, 16), (4, 5), 1.0)
+
+        Sequences of 2 and 3 rows, with one head:
+
+        >>> q, v = np.zeros((5, 1, 8), np.float32), np.arange(5, dtype=np.float32).reshape(5, 1, 1)
+        >>> tw.attention(q, q, v, q_offsets=np.int32([0, 2, 5]), target="reference")[:, 0, 0].tolist()
+        [0.5, 0.5, 3.0, 3.0, 3.0]
     """
-    arrays = (q, k, v, out, lse, bias)
+    arrays = (q, k, v, out, lse, bias, q_offsets, k_offsets)
 
     def first(located: Sequence[Located]) -> Done:
         words = AttentionWords(causal, diagonal, scale, return_lse, target, out_dtype, window, soft_cap)
         return plan_attention(arrays, words, located).launch(stream)
 
     words = (causal, diagonal, scale, return_lse, target, out_dtype, window, soft_cap)
-    made = called(_PLANS, arrays, words, (), stream, first, _RESULTS)
+    # Offsets in host memory are checked at every call, so that these calls have no replays.
+    given = (one for one in (q_offsets, k_offsets) if one is not None)
+    is_checked = any(memory_of(describe(one, "attention, offsets").device) == HOST for one in given)
+    made = called(_PLANS, arrays, None if is_checked else words, (), stream, first, _RESULTS)
     return made if return_lse else made[0]
 
 
@@ -142,6 +167,7 @@ def plan_attention(
     call = Call.of("attention", dict(zip(ARRAYS, given, strict=True)), ARRAYS[:OUT], located)
     infos = call.infos
     shape = result_shape(infos)
+    check_offsets(infos)
     call.serve(words.target)
     call.make("out", shape, result_dtype(infos, words.out_dtype))
     if words.return_lse:
@@ -150,14 +176,21 @@ def plan_attention(
     has_lse = "lse" in infos
     for written in ("out", "lse")[: 1 + has_lse]:
         call.check_apart(written)
-    if 0 in shape:
+    sequences = infos["q_offsets"].shape[0] - 1 if "q_offsets" in infos else None
+    if 0 in shape or sequences == 0:
         return call.plan(result=results)
-    seen = {name: in_four(infos[name]) for name in ARRAYS[:LSE]}
+    given_infos = (
+        infos if sequences is None else {name: heads_first(infos[name]) for name in ARRAYS[: LSE + has_lse]}
+    )
+    seen = {name: in_four(given_infos[name]) for name in ARRAYS[:LSE]}
     # Without lse, a column of the result takes its place in the call; the kernel does not access it.
-    seen["lse"] = in_four(in_columns(infos["lse"])) if has_lse else first_column(seen["out"])
-    diagonal, window = within_keys(words, seen["k"].shape[2])
+    seen["lse"] = in_four(in_columns(given_infos["lse"])) if has_lse else first_column(seen["out"])
+    from_last = sequences is not None and words.diagonal == LAST
+    if from_last:
+        words = words._replace(diagonal=0)
+    diagonal, window = within_keys(words, *(seen[name].shape[2] for name in "qk"))
     has_bias = "bias" in infos
-    if window is None and not has_bias and shares_rows(seen, diagonal):
+    if sequences is None and window is None and not has_bias and shares_rows(seen, diagonal):
         seen, diagonal = heads_as_rows(seen, diagonal), None
     if has_bias:
         keys = seen["k"].shape[2]
@@ -171,9 +204,22 @@ def plan_attention(
         window,
         words.soft_cap,
         has_bias,
+        sequences,
+        from_last,
     )
     answer = chosen(question)
     views = answer.views(seen)
-    tensors = tuple(Strided(call.arrays.get(name, results[0]), info) for name, info in views.items())
-    launch = Launch(answer.kernel, tensors, call.stand_ins(views), answer.numbers)
+    of = {name: name if name in call.arrays else "out" for name in views}
+    if sequences is not None:
+        inside = {}
+        for name in OFFSETS:
+            of[name] = name if name in infos else "q_offsets"
+            end = f"{name}, ends"
+            views[name], views[end] = bounds_of(infos[of[name]])
+            inside[end] = (of[name], views[end].pointer - views[name].pointer)
+            of[end] = of[name]
+        call.inside = inside
+    tensors = tuple(Strided(call.arrays[of[name]], info) for name, info in views.items())
+    places = call.stand_ins(views, {name: name for name in call.inside or ()} | {"k_offsets": "q_offsets"})
+    launch = Launch(answer.kernel, tensors, places, answer.numbers)
     return call.plan(launch, result=results, numbers=answer.numbers)

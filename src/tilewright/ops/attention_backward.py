@@ -55,7 +55,7 @@ def attention_backward(
     dout: Any,
     *,
     causal: bool = False,
-    diagonal: int = 0,
+    diagonal: int | str = 0,
     window: int | None = None,
     soft_cap: float | None = None,
     bias: Any = None,
@@ -157,7 +157,7 @@ def plan_attention_backward(
     rows = q.shape[:3]
     lse = in_four(in_columns(call.infos["lse"]))
     infos["lse"] = replace(lse, shape=lse.shape[:-1], strides=lse.strides[:-1])
-    diagonal, window = within_keys(words, k.shape[2])
+    diagonal, window = within_keys(words, q.shape[2], k.shape[2])
     has_bias = "bias" in call.infos
     added = call.infos["bias"] if has_bias else replace(infos["lse"], shape=(1,), strides=(0,))
     infos["bias"] = broadcast(added, (*rows, k.shape[2]))

@@ -542,6 +542,7 @@ def pairs_of(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> tuple[AliasP
     stored = [store.operand.name for store in flow.stores]
     read: dict[str, list[ArrayPart]] = {}
     choosing = {index.name for store in flow.stores for index in store.operand.indices}
+    choosing |= {one.name for span in flow.cut if span.groups for one in span.groups.bounds}
     tiles = {*flow.tiles}
     if flow.grouped is not None and flow.grouped.groups is not None:
         tiles.discard(flow.grouped.groups.index)  # each row belongs to one group

@@ -198,6 +198,18 @@ def form_of(flow: Flow) -> Form:
             where,
         )
     m, n = inner
+    for span in (one.span for one in sums if one.span.groups is not None):
+        raise TraceError(
+            f"kernel {flow.name} has a product over {span.name}, whose bounds lie in memory; nearest legal "
+            f"choice: a loop over {span.name} that carries a state, by acc.assign(...); or {EXPLICIT}",
+            where,
+        )
+    if flow.grouped is not None and (len(batch) > 1 or flow.grouped != m):
+        raise TraceError(
+            f"kernel {flow.name} has products of groups of {flow.grouped.name} with other batches; nearest "
+            f"legal choice: groups of the rows of a matrix, without batch=; or {EXPLICIT}",
+            where,
+        )
     plan = plan_of(flow, m, n)
     for node in flow.walk():  # a reduced dimension lies in one tile, and groups have any length
         if isinstance(node, Reduce) and node.argument.axes[node.axis] == flow.grouped is not None:

@@ -70,8 +70,8 @@ class TiledProblem:
         groups = None
         for dim, span in enumerate((form.m, form.n)):
             if groups is None and span.groups is not None:
-                extent, ends = extent_of(form, arguments, span), arguments[span.groups.ends.name]
-                groups = RowGroups(ends, dim, extent, schedule.tile[dim])
+                extent = extent_of(form, arguments, span)
+                groups = RowGroups.of(span.groups, arguments, dim, extent, schedule.tile[dim])
         # If a path leads past a loop that decodes, the assembler lets each wgmma wait for the last.
         least = int(schedule.atom.asynchronous and not all(factor.is_plain for factor in form.factors))
         batch = tuple(extents[span] for span in leading)

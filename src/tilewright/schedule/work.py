@@ -9,9 +9,11 @@ has no rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from tilewright.dataflow.nodes import Groups, Operand
 from tilewright.lang.control import index, let, var
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import derived
@@ -101,12 +103,22 @@ class RowGroups:
         dim: 0 for rows, 1 for columns.
         extent: rows of all groups.
         tile: rows of a tile.
+        starts: first row of each group; None: a group begins with the end of the one before.
     """
 
     ends: Tensor
     dim: int
     extent: Index
     tile: Index
+    starts: Tensor | None = None
+
+    @staticmethod
+    def of(groups: Groups, arguments: Mapping[str, Any], dim: int, extent: Index, tile: Index) -> RowGroups:
+        """The groups of a span of tiles in the kernel that is written."""
+        starts = groups.starts
+        assert starts is None or isinstance(starts, Operand), "tiles have groups apart from each other"
+        first = None if starts is None else arguments[starts.name]
+        return RowGroups(arguments[groups.ends.name], dim, extent, tile, first)
 
     @property
     def count(self) -> Index:
@@ -122,8 +134,8 @@ class RowGroups:
     def find(self, number: Index) -> Found:
         """The tile with a number.
 
-        An end below 0, or after the last row, is replaced by the nearest legal end.  If ends descend, groups
-        overlap, and their tiles store the same rows.
+        A bound below 0, or after the last row, is replaced by the nearest legal one.  If bounds descend,
+        groups overlap, and their tiles store the same rows.
         """
         group = last_not_after(number, self.count, lambda g: self._begin(g) // self.tile + g)
         begin = let(self._begin(group))
@@ -133,6 +145,8 @@ class RowGroups:
 
     def _begin(self, group: Index) -> Index:
         """The first row of a group."""
+        if self.starts is not None:
+            return minimum(natural(index(self.starts[group])), self.extent)
         return self._end(maximum(group - 1, 0)) * minimum(group, 1)
 
     def _end(self, group: Index) -> Index:

@@ -14,6 +14,7 @@ from tilewright.dataflow.nodes import (
     PRECISIONS,
     STEPS,
     TILE,
+    ArrayPart,
     Flow,
     Groups,
     Integer,
@@ -54,7 +55,10 @@ from tilewright.symbolic.nodes import Int, Sym
 
 @verb
 def tiles(
-    of: Tensor | Index | Sequence[Index], *, batch: int | None = None, groups: Tensor | None = None
+    of: Tensor | Index | Sequence[Index],
+    *,
+    batch: int | None = None,
+    groups: Tensor | tuple[Tensor, Tensor] | None = None,
 ) -> Any:
     """``for m, n in tw.tiles(C):`` describes one tile of the result; the kernel computes all of them.
 
@@ -65,15 +69,16 @@ def tiles(
         of: the array to store, or the extents of the dimensions.
         batch: number of leading dimensions that are single indices, as in ``for b, m, n in tw.tiles(C)``;
             default: all but two.
-        groups: an array of integers that cuts the first dimension into groups, as in ``for g, m, n in
-            tw.tiles(C, groups=ends)``.  Group ``g`` has the rows ``m`` from ``ends[g - 1]`` (from 0 for the
-            first group) up to ``ends[g]``, excluded.  The kernel reads the array, so groups may differ at
-            every launch.  Rows after the last end are not stored.
+        groups: an array of integers that cuts the first dimension after those of ``batch`` into groups, as in
+            ``for g, m, n in tw.tiles(C, groups=ends)`` and ``for g, b, m, n in tw.tiles(C, groups=ends)``.
+            Group ``g`` has the rows ``m`` from ``ends[g - 1]`` (from 0 for the first group) up to
+            ``ends[g]``, excluded.  With ``groups=(starts, ends)`` it begins with ``starts[g]``; no group
+            begins before the end of an earlier one.  The kernel reads the arrays, so groups may differ at
+            every launch.  Rows of no group are not stored.
 
     Raises:
         TraceError: the call is not in a ``for`` statement, there is a second loop over tiles, or explicit
-            operations precede it; or groups are not an array of integers, or are given for other than two
-            dimensions.
+            operations precede it; or groups are not arrays of integers.
 
     Example:
         >>> import numpy as np
@@ -108,24 +113,19 @@ def tiles(
             f"batch={single} for {len(extents)} dimensions; nearest legal choice: {len(extents) - 1}", here()
         )
     if groups is not None:
-        _check_groups(groups, extents, batch)
+        for one in groups if isinstance(groups, tuple) and len(groups) == 2 else (groups,):
+            _check_groups(one)
     loop = _TilesLoop(text, here(), extents, single, groups)
     return LoopStatement(lambda: loop)
 
 
-def _check_groups(groups: Any, extents: tuple[Int, ...], batch: int | None) -> None:
-    """Require groups to be an array of integers, and the result to be a matrix."""
+def _check_groups(groups: Any) -> None:
+    """Require groups to be an array of integers."""
     is_fit = isinstance(groups, Tensor) and len(groups.shape) == 1 and groups.dtype.name in ("i32", "i64")
     if not is_fit:
         raise TraceError(
             f"groups={shown(groups)}; nearest legal choice: an array parameter of i32 or i64 with one "
             "dimension; element g is the index of the last row of group g, plus 1",
-            here(),
-        )
-    if len(extents) != 2 or batch:
-        raise TraceError(
-            f"groups= for {len(extents)} dimensions{f', batch={batch}' if batch else ''}: groups divide "
-            "the rows of a matrix; nearest legal choice: an array of two dimensions, without batch=",
             here(),
         )
 
@@ -134,6 +134,8 @@ def _check_groups(groups: Any, extents: tuple[Int, ...], batch: int | None) -> N
 def steps(
     extent: Index | Sequence[Index],
     *,
+    begin: Tile | int = 0,
+    end: Tile | None = None,
     state: Tile | Sequence[Tile] = (),
     merge: Callable[..., Any] | None = None,
 ) -> Any:
@@ -147,6 +149,10 @@ def steps(
         extent: extent of the dimension.  With several extents, as in ``for r, k in tw.steps((R, K))``, all
             but the last are single indices.  The loop over ``k`` runs once for each of them, in order, and
             goes on with the same accumulators, which need their axes (`zeros`).
+        begin: first index of the (last) loop: 0, or an integer in memory for each index of a batch, as in
+            ``tw.steps(K, begin=starts[b], end=ends[b])``.  Integers are clamped to the dimension.
+        end: one more than its last index, an integer in memory for each index of the same batch; default: the
+            whole dimension.
         state: the accumulators that ``merge`` merges; how the others merge is derived.
         merge: function of two states, each a tuple of tiles in the order of ``state``, or one tile for one
             accumulator.  The first state is that of some elements of the dimension, the second that of the
@@ -155,8 +161,8 @@ def steps(
             random arrays, modulo primes and in f64.
 
     Raises:
-        TraceError: the call is not in a ``for`` statement inside a loop over `tiles`; or ``merge`` disagrees
-            with the steps of the loop.
+        TraceError: the call is not in a ``for`` statement inside a loop over `tiles`; ``begin`` or ``end`` is
+            not such an integer; or ``merge`` disagrees with the steps of the loop.
 
     Example:
         A difference of two products, with one sum:
@@ -201,6 +207,14 @@ def steps(
         raise TraceError("tw.steps of no extent; nearest legal choice: tw.steps(1)", here())
     text = ", ".join(map(str, extents))
     loop = _StepsLoop(f"tw.steps({text})" if len(extents) == 1 else f"tw.steps(({text}))", here(), extents)
+    if end is not None:
+        loop.groups = _bounded(begin, end)
+    elif isinstance(begin, Tile) or begin != 0:
+        raise TraceError(
+            f"tw.steps with begin={shown(begin)} and without end; nearest legal choice: begin=starts[b] and "
+            "end=ends[b]",
+            here(),
+        )
     loop.merge = merge
     for one in (state,) if isinstance(state, Tile) else state:
         if not isinstance(one, Accumulator):
@@ -218,6 +232,40 @@ def steps(
             here(),
         )
     return LoopStatement(lambda: loop)
+
+
+def _bounded(begin: Any, end: Any) -> Groups:
+    """Return the groups whose bounds a loop over steps has."""
+    found = []
+    for name, one in (("begin", begin), ("end", end)):
+        node = one.node if isinstance(one, Tile) else None
+        if isinstance(node, ArrayPart) and [span.kind for span in node.at] == [BATCH]:
+            what = f"bounds of a loop are integers in one dimension, and {node.operand.name} is"
+            if node.operand.dtype.name in ("i32", "i64") and not node.operand.transforms:
+                found.append(node)
+                continue
+            given = f"{what} {'a view' if node.operand.transforms else node.operand.dtype}"
+        elif name == "begin" and is_number(one) and one == 0:
+            continue
+        else:
+            given = f"tw.steps with {name}={shown(one)}"
+        raise TraceError(
+            f"{given}; nearest legal choice: a whole array of i32 with one dimension, at a batch: "
+            f"{name}=rows[b]",
+            here(),
+        )
+    [index, *others] = dict.fromkeys(node.at[0] for node in found)
+    tiles = _flow("tw.steps").tiles
+    others += [span.groups.index for span in tiles if span.groups and span.groups.index != index]
+    if others or index not in tiles:
+        names = " and ".join(dict.fromkeys(span.name for span in (index, *others)))
+        raise TraceError(
+            f"the bounds of tw.steps are those of {names}; nearest legal choice: bounds of one batch of "
+            "tw.tiles, which numbers its groups, if there are any",
+            here(),
+        )
+    starts = found[0].operand if len(found) == 2 else 0
+    return Groups(index, found[-1].operand, starts)
 
 
 @verb
@@ -365,7 +413,12 @@ class _TilesLoop(_SpanLoop):
     """The loop over the tiles of the results."""
 
     def __init__(
-        self, text: str, location: Location, extents: tuple[Int, ...], batch: int, groups: Tensor | None
+        self,
+        text: str,
+        location: Location,
+        extents: tuple[Int, ...],
+        batch: int,
+        groups: Tensor | tuple[Tensor, Tensor] | None,
     ) -> None:
         super().__init__(text, location)
         self.extents = extents
@@ -379,26 +432,31 @@ class _TilesLoop(_SpanLoop):
             raise explicit_error(what)
         flow = FlowRecorder(tracer, self)
         names = _names(targets, len(self.extents) + (self.groups is not None))
-        if self.groups is None:
-            kinds = (*(BATCH,) * self.batch, *(TILE,) * (len(self.extents) - self.batch))
-            flow.tiles = tuple(
-                Span(tracer.name(name), extent, kind)
-                for name, extent, kind in zip(names, self.extents, kinds, strict=True)
-            )
-        else:
-            flow.tiles = self._grouped(flow, [tracer.name(name) for name in names], self.groups)
+        leading, groups = [], None
+        if self.groups is not None:
+            *starts, ends = (self._bounds(flow, one) for one in as_tuple(self.groups))
+            leading = [Span(tracer.name(names.pop(0)), ends.shape[0], BATCH)]
+            groups = Groups(leading[0], ends, starts[0] if starts else None)
+        kinds = (*(BATCH,) * self.batch, *(TILE,) * (len(self.extents) - self.batch))
+        cuts = [groups if at == self.batch else None for at in range(len(kinds))]
+        flow.tiles = (
+            *leading,
+            *(
+                Span(tracer.name(name), extent, kind, cut)
+                for name, extent, kind, cut in zip(names, self.extents, kinds, cuts, strict=True)
+            ),
+        )
         tracer.flow = flow
         made = tuple(SpanIndex(span, self) for span in flow.tiles)
         return made[0] if len(made) == 1 and len(targets) == 1 and not targets[0].startswith("*") else made
 
-    def _grouped(self, flow: FlowRecorder, names: list[str], groups: Tensor) -> tuple[Span, ...]:
-        """Return the spans of the groups, of their rows and of the columns."""
-        ends = operand_of(flow, groups)
-        if ends.transforms:
-            raise TraceError(f"groups= is a view of {ends.name}; nearest legal choice: a whole array", here())
-        (count,), (rows, columns) = ends.shape, self.extents
-        index = Span(names[0], count, BATCH)
-        return index, Span(names[1], rows, TILE, Groups(index, ends)), Span(names[2], columns, TILE)
+    def _bounds(self, flow: FlowRecorder, groups: Tensor) -> Operand:
+        """Return the array that bounds groups."""
+        bounds = operand_of(flow, groups)
+        if bounds.transforms:
+            text = f"groups= is a view of {bounds.name}; nearest legal choice: a whole array"
+            raise TraceError(text, here())
+        return bounds
 
     def finish(self) -> None:
         """Require at least one store."""
@@ -419,13 +477,14 @@ class _StepsLoop(_SpanLoop, Steps):
         super().__init__(text, location)
         self.carried = []
         self.extents = extents
+        self.groups: Groups | None = None
 
     def spans(self, targets: list[str]) -> Any:
         """Return the span of the loop, after those of its turns."""
         *names, last = map(current().name, _names(targets, len(self.extents)))
         *turns, extent = self.extents
         self.turns = tuple(Span(name, one, BATCH) for name, one in zip(names, turns, strict=True))
-        self.span = Span(last, extent, STEPS)
+        self.span = Span(last, extent, STEPS, self.groups)
         _flow("tw.steps").loops.append(self)
         made = tuple(SpanIndex(span, self) for span in (*self.turns, self.span))
         return made if turns else made[0]

@@ -31,6 +31,8 @@ class AttentionQuestion(NamedTuple):
         window: number of keys that a row sees at most; None: all up to the diagonal.
         soft_cap: bound of the scores; None: they have none.
         has_bias: whether an array is added to the scores.
+        sequences: number of packed sequences; None: none are packed.
+        from_last: whether the mask of a packed sequence counts from its last row and key.
     """
 
     infos: Mapping[str, ArrayInfo]
@@ -42,6 +44,8 @@ class AttentionQuestion(NamedTuple):
     window: int | None = None
     soft_cap: float | None = None
     has_bias: bool = False
+    sequences: int | None = None
+    from_last: bool = False
 
     @property
     def softmax(self) -> tuple[BySoftmax, float]:
@@ -73,10 +77,17 @@ class AttentionQuestion(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """A kernel, and the scalar arguments that follow its arrays."""
+    """A kernel, and the scalar arguments that follow its arrays.
+
+    Args:
+        kernel: the kernel.
+        numbers: the scalar arguments.
+        packed: whether its arrays have no batches, but sequences that follow each other.
+    """
 
     kernel: Bound
     numbers: tuple[float | int, ...] = ()
+    packed: bool = False
 
     def views(self, infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
         """The arrays as the kernel takes them, in the order of its parameters.
@@ -93,6 +104,11 @@ class Answer:
         }
         for name in names[4:5]:  # logarithms have no columns
             made[name] = replace(made[name], shape=made[name].shape[:-1], strides=made[name].strides[:-1])
+        if self.packed:  # all sequences are one batch
+            made = {
+                name: replace(info, shape=info.shape[1:], strides=info.strides[1:])
+                for name, info in made.items()
+            }
         return made
 
 
@@ -114,9 +130,12 @@ def chosen(question: AttentionQuestion) -> Answer:
     if keys_in_parts(question):
         # States merge if scores are subtracted first: the other form chooses the exponent by the base.
         between = replace(between, power=0.0)
+    words = {"between": between, "with_lse": question.with_lse, "scores": question.scores}
+    if question.sequences is not None:
+        bound = flow.packed_attention.bind(**words, from_last=question.from_last)
+        return Answer(bound, _numbers(question), packed=True)
     kernel = flow.biased_attention if question.has_bias else flow.attention
-    bound = kernel.bind(between=between, with_lse=question.with_lse, scores=question.scores)
-    return Answer(bound, _numbers(question))
+    return Answer(kernel.bind(**words), _numbers(question))
 
 
 def keys_in_parts(question: AttentionQuestion) -> bool:
@@ -125,10 +144,11 @@ def keys_in_parts(question: AttentionQuestion) -> bool:
     Otherwise each tile of queries has one block.  These would be fewer than half of the processors, or than a
     quarter if warpgroups multiply.
     """
-    q, k = question.queries, question.keys
-    tiles = q.shape[0] * q.shape[1] * -(-q.shape[2] // ROWS)
+    q, k, packed = question.queries, question.keys, max(question.sequences or 1, 1)
+    rows, keys = -(-q.shape[2] // packed), -(-k.shape[2] // packed)
+    tiles = packed * q.shape[0] * q.shape[1] * -(-rows // ROWS)
     processors = question.processors // (1 if any(against_warpgroups(question)) else SPEEDUP)
-    parts = parts_of_k(tiles, k.shape[2] // ROWS, processors)
+    parts = parts_of_k(tiles, keys // ROWS, processors)
     return isinstance(parts, int) and parts > 1
 
 

@@ -85,7 +85,10 @@ def attention(
     with_lse: bool,
 ) -> None:
     """``O = softmax(scale Q Kᵀ) V`` for R heads of queries that share a head of keys, and L."""
-    _attend((Q, K, V, O, L), None, exponent, diagonal, scores, between, with_lse)
+    for b, g, r, m, e in tiles(O):
+        rows = QueryRows(Q, O, L if with_lse else None, (b, g, r), m)
+        keys = KeyLoop(K, V, (b, g), steps(K.shape[2]))
+        _attend(rows, keys, e, exponent, diagonal, scores, between)
 
 
 @kernel(**ARRAYS, bias="B G R M N", **NUMBERS)
@@ -104,45 +107,129 @@ def biased_attention(
     with_lse: bool,
 ) -> None:
     """``O = softmax(scale Q Kᵀ + bias) V``, likewise."""
-    _attend((Q, K, V, O, L), bias, exponent, diagonal, scores, between, with_lse)
+    for b, g, r, m, e in tiles(O):
+        rows = QueryRows(Q, O, L if with_lse else None, (b, g, r), m, bias)
+        keys = KeyLoop(K, V, (b, g), steps(K.shape[2]))
+        _attend(rows, keys, e, exponent, diagonal, scores, between)
 
 
-def _attend(
-    arrays: tuple[Any, Any, Any, Any, Any],
-    bias: Any,
+PACKED: dict[str, Any] = {
+    "Q": "G R T D",
+    "K": "G U D",
+    "V": "G U E",
+    "O": "G R T E",
+    "L": "G R T",
+    **dict.fromkeys(("q_starts", "q_ends", "k_starts", "k_ends"), "B"),
+}
+"""Arrays of sequences that follow each other, and the bounds of their queries and keys."""
+
+
+@kernel(**PACKED, **NUMBERS)
+def packed_attention(
+    Q: Any,
+    K: Any,
+    V: Any,
+    O: Any,
+    L: Any,
+    q_starts: Any,
+    q_ends: Any,
+    k_starts: Any,
+    k_ends: Any,
     exponent: Any,
     diagonal: Any,
+    *,
     scores: Scores,
     between: BySoftmax,
     with_lse: bool,
+    from_last: bool,
 ) -> None:
-    (Q, K, V, O, L), factor, power = arrays, between.factor, between.power
+    """Attention of each sequence b to its own keys; queries and keys are counted from its first or last."""
+    for b, g, r, m, e in tiles(O, groups=(q_starts, q_ends)):
+        first = (q_ends[b], k_ends[b]) if from_last else (q_starts[b], k_starts[b])
+        rows = QueryRows(Q, O, L if with_lse else None, (g, r), m, None, first[0])
+        loop = steps(K.shape[1], begin=k_starts[b], end=k_ends[b])
+        _attend(rows, KeyLoop(K, V, (g,), loop, first[1]), e, exponent, diagonal, scores, between)
+
+
+class QueryRows(NamedTuple):
+    """Queries of one head, and where their results go.
+
+    Args:
+        q: all queries.
+        out: all results.
+        lse: all logarithms of sums; None: they are not stored.
+        at: the place of the head.
+        m: the rows.
+        bias: is added to the scores of all queries; None: nothing.
+        first: the row from which the mask counts; None: the first one.
+    """
+
+    q: Any
+    out: Any
+    lse: Any
+    at: tuple[Any, ...]
+    m: Any
+    bias: Any = None
+    first: Any = None
+
+    @property
+    def numbers(self) -> Any:
+        """The number of each row in the mask."""
+        return positions(self.m) if self.first is None else positions(self.m) - self.first
+
+
+class KeyLoop(NamedTuple):
+    """Keys and values of one head.
+
+    Args:
+        k: all keys.
+        v: all values.
+        at: the place of the head.
+        loop: the loop over the keys.
+        first: the key from which the mask counts; None: the first one.
+    """
+
+    k: Any
+    v: Any
+    at: tuple[Any, ...]
+    loop: Any
+    first: Any = None
+
+    def numbers(self, n: Any) -> Any:
+        """The number of each key of a step in the mask."""
+        return positions(n) if self.first is None else positions(n) - self.first
+
+
+def _attend(
+    rows: QueryRows, keys: KeyLoop, e: Any, exponent: Any, diagonal: Any, scores: Scores, between: BySoftmax
+) -> None:
+    """Store the attention of some rows of one head, and the logarithms of their sums."""
+    m, factor, power = rows.m, between.factor, between.power
     exponent = maximum(exponent, NEVER_0)  # it is positive: a hidden score weighs 0
-    for b, g, r, m, e in tiles(O):
-        top, base = full((m,), LOWEST, f32), full((m,), LOWEST * power, f32)
-        total, out = zeros((m,), f32), zeros((m, e), f32)
-        for n in steps(K.shape[2]):
-            s = zeros(dtype=f32)
-            for d in steps(Q.shape[4]):
-                s += Q[b, g, r, m, d] @ K[b, g, n, d].T
-            added = None if bias is None else bias[b, g, r, m, n].to(f32)
-            s, _ = _scores(s, added, positions(m)[:, None] + diagonal, positions(n), scores, factor)
-            new = maximum(top, s.max(axis=1))
-            if power:
-                steep = where(absolute(new * exponent) < STEEP, exponent, power)
-                shift = new * steep
-                p, keep = exp2(fma(s, steep[:, None], -shift[:, None])), exp2(base - shift)
-                base.assign(shift)
-            else:
-                p, keep = exp2((s - new[:, None]) * exponent), exp2((top - new) * exponent)
-            total.assign(fma(total, keep, p.sum(axis=1)))
-            out.assign(out * keep[:, None] + p.to(V.dtype) @ V[b, g, n, e])
-            top.assign(new)
-        O[b, g, r, m, e] = where(total[:, None] == 0, 0.0, out * (1.0 / total)[:, None])
-        if with_lse and power:
-            L[b, g, r, m] = (log2(total) + top * exponent) * math.log(2)
-        elif with_lse:  # the product of the largest score and the exponent may overflow
-            L[b, g, r, m] = fma(top, exponent * math.log(2), log2(total) * math.log(2))
+    top, base = full((m,), LOWEST, f32), full((m,), LOWEST * power, f32)
+    total, out = zeros((m,), f32), zeros((m, e), f32)
+    for n in keys.loop:
+        s = zeros(dtype=f32)
+        for d in steps(keys.k.shape[-1]):
+            s += rows.q[(*rows.at, m, d)] @ keys.k[(*keys.at, n, d)].T
+        added = None if rows.bias is None else rows.bias[(*rows.at, m, n)].to(f32)
+        s, _ = _scores(s, added, rows.numbers[:, None] + diagonal, keys.numbers(n), scores, factor)
+        new = maximum(top, s.max(axis=1))
+        if power:
+            steep = where(absolute(new * exponent) < STEEP, exponent, power)
+            shift = new * steep
+            p, keep = exp2(fma(s, steep[:, None], -shift[:, None])), exp2(base - shift)
+            base.assign(shift)
+        else:
+            p, keep = exp2((s - new[:, None]) * exponent), exp2((top - new) * exponent)
+        total.assign(fma(total, keep, p.sum(axis=1)))
+        out.assign(out * keep[:, None] + p.to(keys.v.dtype) @ keys.v[(*keys.at, n, e)])
+        top.assign(new)
+    rows.out[(*rows.at, m, e)] = where(total[:, None] == 0, 0.0, out * (1.0 / total)[:, None])
+    if rows.lse is not None and power:
+        rows.lse[(*rows.at, m)] = (log2(total) + top * exponent) * math.log(2)
+    elif rows.lse is not None:  # the product of the largest score and the exponent may overflow
+        rows.lse[(*rows.at, m)] = fma(top, exponent * math.log(2), log2(total) * math.log(2))
 
 
 def _scores(s: Any, bias: Any, last: Any, at: Any, scores: Scores, factor: float) -> tuple[Any, Any]:

@@ -7,11 +7,15 @@ from dataclasses import replace
 from math import isnan
 from typing import NamedTuple, NoReturn
 
-from tilewright.dtypes import DType, bf16, f16, f32
+import numpy as np
+
+from tilewright.dtypes import DType, bf16, f16, f32, i32, i64
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.results import agreed
-from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.arrays import ArrayInfo, elements
+from tilewright.runtime.frameworks import memory_of
+from tilewright.targets.target import HOST
 
 SUPPORTED = (f16, bf16, f32)
 
@@ -31,12 +35,18 @@ MOST_WINDOW = 2**31 - 1
 LEAST_CAP = 2.0**-40
 """Least legal `soft_cap`; the largest is its reciprocal."""
 
+LAST = "last"
+"""Value of `diagonal` for masks in which the last row sees the last key."""
+
+OFFSETS = {"q_offsets": "q", "k_offsets": "k"}
+"""Arrays of the bounds of packed sequences, each with the array whose rows they bound."""
+
 
 class AttentionWords(NamedTuple):
     """The arguments of `attention` besides its arrays."""
 
     causal: bool
-    diagonal: int
+    diagonal: int | str
     scale: float | None
     return_lse: bool = False
     target: str | None = None
@@ -52,9 +62,13 @@ class AttentionWords(NamedTuple):
             LaunchError: a diagonal or a window without a mask, or a scale or a bound of scores that is out of
                 range.
         """
+        if isinstance(self.diagonal, str) and self.diagonal != LAST:
+            raise LaunchError(
+                f"{self.op}: diagonal={self.diagonal!r}; nearest legal choice: {LAST!r}, or an integer"
+            )
         if self.diagonal and not self.causal:
             raise LaunchError(
-                f"{self.op}: diagonal={self.diagonal} moves the causal mask, and causal is False; nearest "
+                f"{self.op}: diagonal={self.diagonal!r} moves the causal mask, and causal is False; nearest "
                 "legal choice: causal=True"
             )
         if self.window is not None and not self.causal:
@@ -88,6 +102,9 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
         known = ", ".join(map(str, SUPPORTED))
         raise DTypeError(f"attention of {infos['q'].dtype}; nearest legal choice: one of {known}")
     q, k, v = (infos[name].shape for name in ("q", "k", "v"))
+    if "q_offsets" in infos or "k_offsets" in infos:
+        _check_packed(infos)
+        q, k, v = ((h, t, d) for t, h, d in (q, k, v))  # the checks below have heads before rows
     if not 2 <= len(q) <= 4 or {len(k), len(v)} != {len(q)}:
         _refuse(infos, "(B, H, M, D), (B, G, N, D) and (B, G, N, E); or without B; or without heads")
     if k[:-1] != v[:-1]:
@@ -107,7 +124,7 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
     for name, columns in (("q", q[-1]), ("v", v[-1])):
         if not 1 <= columns <= MOST_COLUMNS:
             _refuse(infos, f"{name} with {min(max(columns, 1), MOST_COLUMNS)} columns")
-    shape = (*q[:-1], v[-1])
+    shape = (*infos["q"].shape[:-1], v[-1])
     if "lse" in infos and infos["lse"].dtype != f32:
         raise DTypeError(f"attention: lse is {infos['lse'].dtype}; nearest legal choice: f32")
     if "lse" in infos and infos["lse"].shape != shape[:-1]:
@@ -127,6 +144,57 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
                 f"attention: bias is {infos['bias'].dtype}; nearest legal choice: one of {known}"
             )
     return shape
+
+
+def _check_packed(infos: Mapping[str, ArrayInfo]) -> None:
+    """Check the arrays of packed sequences, besides what all problems of attention need.
+
+    Raises:
+        LaunchError: shapes do not fit, or there is a bias.
+        DTypeError: offsets that are no integers of 32 or 64 bits.
+    """
+    if "q_offsets" not in infos:
+        raise LaunchError("attention: k_offsets without q_offsets; nearest legal choice: both, or q_offsets")
+    if "bias" in infos:
+        raise LaunchError(
+            "attention: bias with q_offsets; nearest legal choice: no bias, or a call for each sequence"
+        )
+    if any(len(infos[name].shape) != 3 for name in ("q", "k", "v")):
+        _refuse(infos, "(T, H, D), (U, G, D) and (U, G, E) with q_offsets")
+    if infos["k"].shape[:2] != infos["v"].shape[:2]:
+        _refuse(infos, f"v with shape {(*infos['k'].shape[:2], infos['v'].shape[2])}, one value for each key")
+    for name in (name for name in OFFSETS if name in infos):
+        info = infos[name]
+        if info.dtype not in (i32, i64):
+            raise DTypeError(f"attention: {name} is {info.dtype}; nearest legal choice: i32 or i64")
+        if len(info.shape) != 1 or not info.shape[0]:
+            _refuse(infos, f"{name} with shape (B + 1,) for B sequences")
+        if info.shape != infos["q_offsets"].shape:
+            _refuse(infos, f"{name} with shape {infos['q_offsets'].shape}, as q_offsets has")
+    keys = infos["k"].shape[0]
+    if "k_offsets" not in infos and keys != infos["q"].shape[0]:
+        _refuse(infos, f"k_offsets too, for {keys} keys")
+
+
+def check_offsets(infos: Mapping[str, ArrayInfo]) -> None:
+    """Check the bounds of packed sequences that lie in host memory.
+
+    Raises:
+        LaunchError: an offset is below 0, beyond the last row, or below the one before it.
+    """
+    for name, of in OFFSETS.items():
+        if name not in infos or memory_of(infos[name].device) != HOST:
+            continue
+        found = elements(infos[name]).view(infos[name].dtype.numbers)
+        rows = infos[of].shape[0]
+        ranges = (np.maximum.accumulate(found) != found) | (found < 0) | (found > rows)
+        if ranges.any():
+            at = int(ranges.argmax())
+            least = max(int(found[at - 1]), 0) if at else 0
+            raise LaunchError(
+                f"attention: {name}[{at}] is {found[at]}; offsets do not descend, and {of} has {rows} rows; "
+                f"nearest legal choice: {min(max(int(found[at]), least), rows)}"
+            )
 
 
 def check_gradients(infos: Mapping[str, ArrayInfo], results: Mapping[str, str]) -> None:
@@ -196,6 +264,18 @@ def in_four(info: ArrayInfo) -> ArrayInfo:
     return replace(info, shape=(1,) * missing + info.shape, strides=(span,) * missing + info.strides)
 
 
+def heads_first(info: ArrayInfo) -> ArrayInfo:
+    """View an array (T, H, ...) as (H, T, ...)."""
+    (t, h, *shape), (row, head, *strides) = info.shape, info.strides
+    return replace(info, shape=(h, t, *shape), strides=(head, row, *strides))
+
+
+def bounds_of(info: ArrayInfo) -> tuple[ArrayInfo, ArrayInfo]:
+    """View offsets as the first rows of all sequences, and as the ends of their rows."""
+    starts = replace(info, shape=(info.shape[0] - 1,))
+    return starts, replace(starts, pointer=info.pointer + info.strides[0] * info.dtype.bytes)
+
+
 def in_columns(info: ArrayInfo) -> ArrayInfo:
     """Return the array with another last dimension of extent 1."""
     return replace(info, shape=(*info.shape, 1), strides=(*info.strides, 1))
@@ -206,7 +286,7 @@ def first_column(info: ArrayInfo) -> ArrayInfo:
     return replace(info, shape=(*info.shape[:-1], 1))
 
 
-def within_keys(words: AttentionWords, keys: int) -> tuple[int | None, int | None]:
+def within_keys(words: AttentionWords, rows: int, keys: int) -> tuple[int | None, int | None]:
     """Return a diagonal that is at most the number of keys, and a window, which hide the same keys.
 
     Let N be the number of keys.  With the diagonal N + t, row i sees the keys from ``i + N + t - window + 1``
@@ -214,16 +294,18 @@ def within_keys(words: AttentionWords, keys: int) -> tuple[int | None, int | Non
 
     Args:
         words: the arguments of the call.
+        rows: the number of rows.
         keys: the number of keys.
     """
     if not words.causal:
         return None, None
-    excess = max(words.diagonal - keys, 0)
+    diagonal = keys - rows if isinstance(words.diagonal, str) else words.diagonal
+    excess = max(diagonal - keys, 0)
     if words.window is None:
-        return words.diagonal - excess, None
+        return diagonal - excess, None
     if words.window <= excess:  # no row sees a key
         return -MOST_WINDOW, 1
-    return words.diagonal - excess, min(words.window - excess, MOST_WINDOW)
+    return diagonal - excess, min(words.window - excess, MOST_WINDOW)
 
 
 def shares_rows(seen: Mapping[str, ArrayInfo], diagonal: int | None) -> bool:

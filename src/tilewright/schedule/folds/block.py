@@ -32,7 +32,7 @@ from tilewright.functions.table import CONVERSION
 from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import begin_early
-from tilewright.lang.control import let, when
+from tilewright.lang.control import index, let, when
 from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import block_index, derived, require
@@ -42,7 +42,7 @@ from tilewright.lang.tile_arithmetic import coordinates, redistribute
 from tilewright.lang.tracer import current
 from tilewright.schedule.fixup import SplitReduction
 from tilewright.schedule.folds.form import FoldForm, transposed
-from tilewright.schedule.folds.masks import Mask, leaves_state, masks_of, numbers_behind
+from tilewright.schedule.folds.masks import Mask, bounds_in, leaves_state, masks_of, numbers_behind
 from tilewright.schedule.folds.parts import MergedStates, StateMerge
 from tilewright.schedule.folds.values import TileValues, tile_of
 from tilewright.schedule.form import array, integer_in
@@ -50,7 +50,7 @@ from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
 from tilewright.schedule.pipeline import LoopStep, Verb, main_loop
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.work import Segment, Work
+from tilewright.schedule.work import MOST, RowGroups, Segment, Work, natural
 from tilewright.threads.distribution import Distribution, blocked
 
 
@@ -115,7 +115,7 @@ class HeldOperand:
         if not is_converted(self.node):  # a function of 0 may be another number
             dim = self.spans.index(self.along)
             length = place.length(self.along)
-            left = place.integer(self.along.extent) - place.at(self.along) * length
+            left = place.extent(self.along) - place.at(self.along) * length
             made = where(coordinates(made, dim) < left, made, 0)
         tw.copy(made, target)
 
@@ -178,6 +178,27 @@ class StepPlace:
         if span == form.n:
             return self.step
         return self.inner if span in form.depths else self.block.at[span]
+
+    def begin(self, span: Span) -> Index:
+        """The first index of the block's group along a span; 0 without groups."""
+        return self.block.cuts[span].start if span in self.block.cuts else 0
+
+    def extent(self, span: Span) -> Index:
+        """The extent of a span, or of the block's group along it."""
+        if (cut := self.block.cuts.get(span)) is None:
+            return self.integer(span.extent)
+        found: Index = cut.stop - cut.start
+        return found
+
+    def cut(self, span: Span, *, whole: bool = False) -> slice:
+        """The elements of the block's group along a span; see `Place`."""
+        if (cut := self.block.cuts.get(span)) is None:
+            return slice(None)
+        return slice(cut.start, None) if whole else cut
+
+    def loaded(self, part: ArrayPart) -> Index | None:
+        """An integer in memory that is known for the whole tile; None for other parts of arrays."""
+        return self.block.bounds.get((part.operand.name, part.at))
 
     def spread(self, axes: tuple[Axis, ...]) -> Distribution:
         """The map of a value with these axes to threads: that of the sums with the same columns."""
@@ -273,8 +294,20 @@ class FoldBlock:
 
         self.hiding = [one for one in found if not form.earlier and leaves_state(form, one)]
         """The masks whose hidden steps are skipped."""
+
+        self.cuts: dict[Span, slice] = {}
+        """The block's group along each span with groups."""
+
+        self.rest: dict[Span, Index] = {}
+        """Elements of the block's group in its tile and after it, if the rows have groups."""
+
+        self.bounds: dict[tuple[str, tuple[Span, ...]], Index] = {}
+        """Integers in memory that masks compare, by their place."""
+
+        self.compared = [*bounds_in(found)]
         with made_by("blocks"):
             self.at = self._number()
+            self.read_bounds()
         covered = ((form.depths, schedule.resident, "tile"), (form.columns, form.covered, "width"))
         for span, field in ((one, field) for spans, is_so, field in covered if is_so for one in spans):
             most = self.lengths[span]
@@ -295,7 +328,9 @@ class FoldBlock:
     def _number(self) -> dict[Span, Index]:
         """Return the index of the block's tile along each span of the result."""
         form = self.form
-        counts = [(span, self.place.integer(span.extent)) for span in form.batch]
+        groups = self.row_groups()
+        numbering = None if form.m.groups is None else form.m.groups.index
+        counts = [(span, self.place.integer(span.extent)) for span in form.batch if span != numbering]
         tiles_of = {
             span: ceil_div(self.place.integer(span.extent), self.lengths[span])
             for span in (*form.columns, form.m)
@@ -303,6 +338,8 @@ class FoldBlock:
         if form.columns:  # a block has the same columns of all results
             across = [tiles_of[span] for span in form.columns]
             counts.append((form.columns[0], functools.reduce(maximum, across)))
+        if groups is not None:
+            tiles_of[form.m] = groups.numbers
         counts.append((form.m, tiles_of[form.m]))
         self.tiles: Index = prod((count for _, count in counts), start=1)
         self.parts = self._parts()
@@ -320,7 +357,40 @@ class FoldBlock:
         if any(not one.rises for mask in self.hiding for one in mask.comparisons):
             tiles = counts[-1][1]  # the last rows have the most steps, and begin first
             found[form.m] = let(tiles - 1 - found[form.m])
+        if groups is not None:
+            self.find(groups, found)
         return found
+
+    def row_groups(self) -> RowGroups | None:
+        """The groups of the rows; None without groups."""
+        m = self.form.m
+        if m.groups is None:
+            return None
+        return RowGroups.of(m.groups, self.arguments, 0, self.place.integer(m.extent), self.lengths[m])
+
+    def find(self, groups: RowGroups, at: dict[Span, Index]) -> None:
+        """Replace the number of a tile along the rows by its group, and its place in it."""
+        m = self.form.m
+        assert m.groups is not None, "the rows have groups"
+        found = groups.find(at[m])
+        at |= {m: found.at, m.groups.index: found.group}
+        self.cuts[m] = found.rows
+        self.rest[m] = found.count
+
+    def read_bounds(self) -> None:
+        """Read the bounds of the block's group along the loop, and the integers that masks compare."""
+        n, arguments = self.form.n, self.arguments
+        if n.groups is not None:
+            extent, at = self.place.integer(n.extent), self.at[n.groups.index]
+            begin, end = (
+                0 if isinstance(one, int) else minimum(natural(index(arguments[one.name][at])), extent)
+                for one in (n.groups.starts or 0, n.groups.ends)
+            )
+            begin = let(begin) if isinstance(begin, Scalar) else begin
+            self.cuts[n] = slice(begin, let(maximum(end, begin)))
+        for part in self.compared:
+            held = index(arguments[part.operand.name][self.at[part.at[0]]])
+            self.bounds[part.operand.name, part.at] = let(minimum(maximum(held, -MOST), MOST))
 
     def _parts(self) -> Index:
         """The number of parts of the loop, each for a block; a part has steps."""
@@ -537,13 +607,15 @@ class FoldBlock:
         """
         form, place = self.form, self.place
         first: Index = 0
-        end = place.integer(form.n.extent)
+        start, end = place.begin(form.n), place.extent(form.n)
         for mask in self.hiding:
             for one in mask.comparisons:
                 if one.rises:
-                    first = maximum(first, one.first(place, form.n))
+                    first = maximum(first, one.first(place, form.n) - start)
                 else:
-                    end = minimum(end, maximum(one.end(place, form.n), 0))
+                    end = minimum(end, maximum(one.end(place, form.n) - start, 0))
+        if form.m.groups is not None:  # a tile without rows takes no steps
+            end = end * minimum(self.rest[form.m], 1)
         run = self.length(form.n)
         begin: Index = let(first // run) if isinstance(first, Scalar) else 0
         count: Index = let(ceil_div(end, run))

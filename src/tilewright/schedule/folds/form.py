@@ -143,10 +143,14 @@ class FoldForm:
             if isinstance(operand, Operand):
                 pairs = zip(operand.shape, shapes.get(operand.name, ()), strict=False)
                 sizes.update((size, extent) for size, extent in pairs if isinstance(size, Sym))
-        return {
+        made = {
             span: int(evaluate(span.extent, sizes)) if symbols(span.extent) <= sizes.keys() else UNKNOWN
             for span in (*self.batch, *self.fold.turns, self.m, *self.columns, self.n, *self.depths)
         }
+        for span in (self.m, self.n):  # of groups that lie side by side, the extent of an average one
+            if span.groups is not None and span.groups.starts != 0:
+                made[span] = -(-made[span] // max(made[span.groups.index], 1))
+        return made
 
 
 def folds_of(flow: Flow) -> list[Fold]:
@@ -196,8 +200,6 @@ def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
         fold, results = _with_sums(flow, fold, results)
     inner = tuple(span for span in flow.tiles if span.kind != BATCH)
     carried = f"the loop over {fold.span.name} carries {fold.cells[0].name}"
-    if flow.grouped is not None:
-        _refuse(f"{carried}, and the rows are in groups", "tw.tiles without groups=", where)
     if not inner:
         _refuse(f"{carried}, and the tiles have no rows", "tw.tiles with another dimension", where)
     batch = tuple(span for span in flow.tiles if span.kind == BATCH)
@@ -336,6 +338,9 @@ def _scores(form: FoldForm) -> None:
                 "a step multiplies parts of arrays"
             )
             _refuse(text, f"a product with the axes {_named((m, n))}", one.location)
+        if one.span.groups is not None:
+            text = f"a product over {one.span.name}, whose bounds lie in memory, in the loop over {n.name}"
+            _refuse(text, f"tw.steps over all of {one.span.name}", one.location)
     for one in form.products:
         if any(scale is not None for scale in one.scales):
             _refuse("a product with scales in a loop with a state", "operands times scales", one.location)

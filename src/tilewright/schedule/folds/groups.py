@@ -117,6 +117,9 @@ class GroupRing:
         block, operand = self.block, self.part.operand
         batch = (block.at.get(span, 0) if span.kind == BATCH else slice(None) for span in self.part.at)
         whole = array(block.arguments, operand)[tuple(batch)]
+        spans = [span for span in self.part.at if span.kind != BATCH]
+        if any(span in block.cuts for span in spans):  # boxes may reach into the next group
+            whole = whole[tuple(block.place.cut(span, whole=True) for span in spans)]
         return whole.permute(1, 0) if self.turned else whole
 
     def load(self, stage: Index, at: Index) -> None:
@@ -179,8 +182,10 @@ class GroupBlock(FoldBlock):
         if not schedule.blocks:
             return super()._number()
         assert form.e is not None, "the result has columns"
+        groups = self.row_groups()
         tiles = ceil_div(self.place.integer(form.m.extent), schedule.tile[0])
-        leading = [self.place.integer(span.extent) for span in form.batch]
+        tiles = tiles if groups is None else groups.numbers
+        leading = [self.place.integer(span.extent) for span in self.heads]
         band: Index | None = None
         if schedule.group_n:  # bands of equal width
             heads = maximum(prod(leading, start=1), 1)
@@ -188,18 +193,32 @@ class GroupBlock(FoldBlock):
         self.items = Items(leading, tiles, schedule.blocks, band)
         return {form.e: 0}
 
+    @property
+    def heads(self) -> list[Span]:
+        """The leading spans besides that of groups of rows."""
+        groups = self.form.m.groups
+        return [span for span in self.form.batch if groups is None or span != groups.index]
+
+    def read_bounds(self) -> None:
+        """Nothing yet: each role reads the bounds of a tile."""
+
     def turns(self) -> Iterator[RowTile]:
         """The block's tiles, one after the other, each with its steps."""
         if self.items is None:
+            super().read_bounds()
             yield RowTile(0, 0, self.at[self.form.m], *self.steps())
             return
         done, twice = var(0), 2 * self.schedule.stages
+        groups = self.row_groups()
         for item in self.items.all():
-            self.at.update(zip(self.form.batch, item.batch, strict=True))
+            self.at.update(zip(self.heads, item.batch, strict=True))
             self.at[self.form.m] = item.tile
+            if groups is not None:
+                self.find(groups, self.at)
+            super().read_bounds()
             before = let(maximum(minimum(done.get(), twice - 1), 0))
             begin, count = self.steps()
-            yield RowTile(item.parity, before, item.tile, begin, count)
+            yield RowTile(item.parity, before, self.at[self.form.m], begin, count)
             done.set((before + count) % twice)  # after two turns of a ring, stages and parities repeat
 
     def multiply(self, columns: int) -> TiledMma:
@@ -225,8 +244,9 @@ class GroupBlock(FoldBlock):
             self.late = GroupRing(self, mixture.b, (form.n, form.e), schedule.stages, groups * WARPS)
             wide = -(-schedule.width // PANEL)
             self.out = self.rows.held
-            self.apart = schedule.epilogue == "overlapped" or wide > int(self.out.shape[1])
-            if self.apart:
+            stores = any(map(self._is_bulk, form.flow.stores)) or form.m.groups is None
+            self.apart = not stores or schedule.epilogue == "overlapped" or wide > int(self.out.shape[1])
+            if self.apart and stores:
                 shape = (groups, wide, ROWS, PANEL)
                 self.out = tw.shared(shape, form.element, swizzle=128, name="sOut")
             self.lengths[form.m] = schedule.tile[0]
@@ -391,6 +411,8 @@ class GroupBlock(FoldBlock):
 
     def _is_bulk(self, store: Store) -> bool:
         """Whether a result leaves through shared memory by bulk copies."""
+        if self.form.m.groups is not None:  # a group ends anywhere, and bulk copies store whole boxes
+            return False
         spans = [span for span in store.at if span.kind != BATCH]
         return spans == [self.form.m, self.form.e] and store.operand.dtype == self.form.element
 
@@ -711,6 +733,6 @@ def reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec],
         )
     for store in form.flow.stores:
         spans = [span for span in store.at if span.kind != BATCH]
-        if spans == [form.m, form.e] and store.operand.dtype == form.element:
+        if spans == [form.m, form.e] and store.operand.dtype == form.element and form.m.groups is None:
             for why in against_store(store.operand.name, specs[store.operand.name]):
                 yield "epilogue", why, 'staging="cp_async"', store

@@ -8,7 +8,7 @@ carries.  In a step whose last column lies before ``first row + shift`` nothing 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright.dataflow.evaluate import Evaluation
 from tilewright.dataflow.nodes import (
+    BATCH,
     ArrayPart,
     Integer,
     Literal,
@@ -25,6 +26,7 @@ from tilewright.dataflow.nodes import (
     Rearrange,
     Span,
     Sum,
+    walk,
 )
 from tilewright.dtypes import i32, i64
 from tilewright.functions.table import CONVERSION
@@ -71,7 +73,7 @@ class Comparison:
     def cuts(self, place: Place, n: Span) -> Condition | bool:
         """Whether it may be false somewhere in the tile of a step."""
         (low, _), (_, high) = (rest(place, side, n) for side in (self.large, self.small))
-        begin = place.at(n) * place.length(n)
+        begin = place.at(n) * place.length(n) + place.begin(n)
         if self.rises:
             return begin + low < high + self.by
         return begin + place.length(n) - 1 + high + self.by > low
@@ -160,7 +162,22 @@ def _sign(node: Node, n: Span) -> int | None:
             return int(span == n)
         case Literal() | Integer():
             return None if node.dtype.is_float else 0
+        case ArrayPart() if is_bound(node):
+            return 0
     return None
+
+
+def is_bound(node: ArrayPart) -> bool:
+    """Whether a part of an array is an integer for each index of a batch, which masks may compare."""
+    return node.dtype in (i32, i64) and not node.operand.transforms and [s.kind for s in node.at] == [BATCH]
+
+
+def bounds_in(masks: Iterable[Mask]) -> Iterator[ArrayPart]:
+    """The integers in memory that masks compare."""
+    for mask in masks:
+        for one in walk(mask.node.given[0]):
+            if isinstance(one, ArrayPart) and is_bound(one):
+                yield one
 
 
 def rest(place: Place, node: Node, n: Span) -> tuple[Index, Index]:
@@ -171,8 +188,8 @@ def rest(place: Place, node: Node, n: Span) -> tuple[Index, Index]:
         case Position(span=span):
             if span == n:
                 return 0, 0
-            begin = place.at(span) * place.length(span)
-            return begin, minimum(begin + place.length(span), place.integer(span.extent)) - 1
+            start, begin = place.begin(span), place.at(span) * place.length(span)
+            return start + begin, start + minimum(begin + place.length(span), place.extent(span)) - 1
         case Map(function="add" | "sub", given=(left, right)):
             (low, high), (least, most) = rest(place, left, n), rest(place, right, n)
             return (low + least, high + most) if node.function == "add" else (low - most, high - least)
@@ -180,6 +197,10 @@ def rest(place: Place, node: Node, n: Span) -> tuple[Index, Index]:
             return rest(place, argument, n)
         case Literal():
             return int(node.value), int(node.value)
+        case ArrayPart():
+            held = place.loaded(node)
+            assert held is not None, "integers of masks are loaded first"
+            return held, held
     assert isinstance(node, Integer), "a sum of positions and integers"
     known = place.integer(node.value)
     return known, known

@@ -72,6 +72,23 @@ class Place(Protocol):
     def at(self, span: Span) -> Index:
         """Index of the tile along a span; of a batch, the index of its item."""
 
+    def begin(self, span: Span) -> Index:
+        """The first index of the block's group along a span; 0 without groups."""
+
+    def extent(self, span: Span) -> Index:
+        """The extent of a span, or of the block's group along it."""
+
+    def cut(self, span: Span, *, whole: bool = False) -> slice:
+        """The elements of the block's group along a span.
+
+        Args:
+            span: the span.
+            whole: whether to include all elements after the group, so that copies may load whole tiles.
+        """
+
+    def loaded(self, part: ArrayPart) -> Index | None:
+        """An integer in memory that is known for the whole tile; None for other parts of arrays."""
+
     def spread(self, axes: tuple[Axis, ...]) -> Distribution:
         """The map of a value with these axes to threads."""
 
@@ -160,7 +177,7 @@ class TileValues:
         if column is None or held.shape[1] == 1 or self._beyond.get(id(node)) == number:
             return held
         length = self.place.length(column)
-        left = self.place.integer(column.extent) - self.place.at(column) * length
+        left = self.place.extent(column) - self.place.at(column) * length
         with when(left < length):
             held.assign(where(coordinates(held, 1) < left, held, number))
         for one in self._derived.pop(id(node), set()) - self.known.keys():
@@ -183,6 +200,8 @@ class TileValues:
             case Integer(value=value):
                 known = place.integer(value)
                 return of_integer(known.expr, node.dtype) if isinstance(known, Scalar) else known
+            case ArrayPart() if (integer := place.loaded(node)) is not None:
+                return of_integer(integer.expr, node.dtype) if isinstance(integer, Scalar) else integer
             case ArrayPart():
                 return self._loaded(node, node.axes)
             case Rearrange(argument=ArrayPart() as part) if len(node.axes) == len(part.axes):
@@ -224,7 +243,8 @@ class TileValues:
             at = place.at(span)
             return of_integer(at.expr, i32) if isinstance(at, Scalar) else at
         spread = place.spread((span,))
-        return coordinates(spread, 0 if spread.shape[0] > 1 else 1) + place.at(span) * place.length(span)
+        first = place.at(span) * place.length(span) + place.begin(span)
+        return coordinates(spread, 0 if spread.shape[0] > 1 else 1) + first
 
     def _loaded(self, part: ArrayPart, axes: tuple[Axis, ...]) -> Fragment:
         spread = self.place.spread(axes)
@@ -248,6 +268,8 @@ def tile_of(place: Place, operand: Operand, at: tuple[Span, ...], axes: tuple[Ax
             row = whole[tuple(place.at(span) for span in at[:-1])] if len(at) > 1 else whole
             return row.tile((1,), (place.at(at[-1]),)).unmerge(0, (1, 1))
         whole = whole[tuple(place.at(span) if span.kind == BATCH else slice(None) for span in at)]
+    if any(span.groups is not None for span in spans):
+        whole = whole[tuple(map(place.cut, spans))]
     order = [spans.index(axis) for axis in axes if axis in spans]
     if order != sorted(order):
         whole, spans = whole.permute(*order), [spans[one] for one in order]

@@ -1,0 +1,221 @@
+"""`tw.attention` of packed sequences: each sequence, element by element, against its attention in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.ops.attending.flow import Scores, packed_attention
+from tilewright.ops.attending.softmax import BySoftmax
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import CUDA, HIP
+
+from .attending import Packed
+
+pytestmark = pytest.mark.in_turns(6)
+
+LENGTHS = [(0, 5), (37, 20), (1, 70), (64, 64), (9, 0), (0, 0), (130, 150)]
+PACKED = [
+    Packed((4, 2), LENGTHS, (64, 64)),
+    Packed((4, 2), LENGTHS, (64, 64), tw.bf16, diagonal=0),
+    Packed((4, 1), LENGTHS, (24, 40), diagonal="last"),
+    Packed((2, 2), [(1, 33), (1, 200), (1, 0)], (128, 128), tw.bf16, diagonal="last", gap=0),
+    Packed((3, 3), LENGTHS[:4], (33, 17), diagonal=-3),
+    Packed((2, 1), LENGTHS[:4], (16, 8), tw.f32, diagonal="last"),
+]
+"""Sequences with and without queries and keys, masks from both ends, rows at odd addresses."""
+
+
+def named(given: Any) -> str:
+    """The name of a case."""
+    return f"{given.heads}-{given.columns}-{given.diagonal}" if isinstance(given, Packed) else str(given)
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("packed", PACKED, ids=named)
+def test_every_sequence(packed: Packed, target: str) -> None:
+    out, lse = packed.poisoned()
+    offsets = {"q_offsets": packed.q_offsets, "k_offsets": packed.k_offsets.astype(np.int64)}
+    found = tw.attention(
+        packed.q, packed.k, packed.v, **packed.words, **offsets, out=out, lse=lse, target=target
+    )
+    assert found is out
+    packed.check(out, lse)
+
+
+def arguments(packed: Packed, out: Any, lse: Any) -> tuple[list[Any], Any]:
+    """The arguments of the dataflow kernel, and the kernel."""
+    (h, g), (d, e) = packed.heads, packed.columns
+    between, exponent = BySoftmax.of(d**-0.5)
+    kernel = packed_attention.bind(
+        scores=Scores(packed.diagonal is not None),
+        between=between,
+        with_lse=True,
+        from_last=packed.diagonal == "last",
+    )
+    arrays = [
+        packed.q.reshape(-1, g, h // g, d).transpose(1, 2, 0, 3),
+        packed.k.swapaxes(0, 1),
+        packed.v.swapaxes(0, 1),
+        out.reshape(-1, g, h // g, e).transpose(1, 2, 0, 3),
+        lse.reshape(-1, g, h // g).transpose(1, 2, 0),
+    ]
+    for offsets in (packed.q_offsets, packed.k_offsets):
+        arrays += [offsets[:-1].copy(), offsets[1:].copy()]
+    return [*arrays, exponent, packed.diagonal if isinstance(packed.diagonal, int) else 0], kernel
+
+
+WAYS = {
+    "by warps, in the background": ("sm_80", {}),
+    "by warpgroups": ("sm_90a", {}),
+    "by warpgroups, a block for each tile": (
+        "sm_90a",
+        {"blocks": 0, "group_n": 0, "epilogue": "staged"},
+    ),
+    "in parts": ("sm_80", {"split_k": 3}),
+}
+"""Architectures whose schedules the reference runs, with changed fields."""
+
+
+def scheduled(packed: Packed, way: str) -> tuple[list[Any], Any, Any, Any]:
+    """The arguments, the kernel under a schedule, and memory for the results."""
+    (arch, changes), (out, lse) = WAYS[way], packed.poisoned()
+    given, kernel = arguments(packed, out, lse)
+    constants = kernel.constants
+    if way == "in parts":  # states merge if scores are subtracted first
+        constants = constants | {"between": replace(constants["between"], power=0.0)}
+    found = kernel.schedule_for(*given, target="cuda", arch=arch)
+    if arch == "sm_90a":  # the schedule of many rows
+        d, e = (-(-side // 8) * 8 for side in packed.columns)
+        g, r = packed.heads[1], packed.heads[0] // packed.heads[1]
+        shapes = [(g, r, 9999, d), (g, 9999, d), (g, 9999, e), (g, r, 9999, e)]
+        like = [tw.like(packed.element, shape) for shape in shapes] + [tw.like("f32", (g, r, 9999))]
+        found = kernel.schedule_for(*like, *given[5:], target="cuda", arch=arch)
+        assert found.staging == "tma"
+        changes = {"blocks": 3, **changes}
+    assert isinstance(found, Schedule)
+    return given, packed_attention.bind(**constants, schedule=replace(found, **changes)), out, lse
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("packed", PACKED[:4], ids=named)
+def test_every_form_of_schedule(packed: Packed, way: str) -> None:
+    given, kernel, out, lse = scheduled(packed, way)
+    assert kernel(*given, target="reference").target == "reference"
+    packed.check(out, lse)
+
+
+@pytest.mark.parametrize("packed", PACKED[1:3], ids=named)
+def test_the_flow_is_what_it_says(packed: Packed) -> None:
+    """The evaluator, in f64, with steps of 7 keys; the flow prints and reads back."""
+    out, lse = packed.poisoned()
+    given, kernel = arguments(packed, out, lse)
+    flow = kernel.flow(*given)
+    assert tw.ir.parse_flow(tw.ir.print_flow(flow)) == flow
+    names = ("Q", "K", "V", "O", "L", "q_starts", "q_ends", "k_starts", "k_ends")
+    arrays = dict(zip(names, given, strict=False))
+    numbers = {"exponent": given[-2], "diagonal": given[-1]}
+    found = tw.ir.evaluate(flow, arrays, numbers, rounded=False, run=7)
+    heads, columns = packed.heads[0], packed.columns[1]
+    packed.check(
+        found["O"].transpose(2, 0, 1, 3).reshape(-1, heads, columns),
+        found["L"].transpose(2, 0, 1).reshape(-1, heads),
+    )
+
+
+@pytest.mark.parametrize("way", [*WAYS][1:])
+def test_the_checker_has_no_findings(way: str) -> None:
+    packed = Packed((2, 1), [(37, 20), (0, 3), (66, 140)], (16, 16), diagonal="last", gap=0)
+    given, kernel, _, _ = scheduled(packed, way)
+    assert not kernel.check(*given, outputs=("O", "L")).findings
+
+
+def test_sequences_that_overlap_are_found_by_the_checker() -> None:
+    packed = Packed((1, 1), [(40, 20), (40, 30)], (16, 16))
+    given, kernel, _, _ = scheduled(packed, "by warps, in the background")
+    given[6][0] += 5  # the first sequence ends inside of the second one
+    assert kernel.check(*given, outputs=("O", "L")).findings
+
+
+@pytest.mark.parametrize("change", ["keys of the next", "a key less", "a diagonal further"])
+def test_another_bound_is_another_result(change: str) -> None:
+    """The comparison is not fooled by a sequence that sees a wrong key."""
+    packed = Packed((2, 1), [(37, 40), (30, 35)], (16, 16), diagonal="last")
+    out, lse = packed.poisoned()
+    given, kernel = arguments(packed, out, lse)
+    if change == "a diagonal further":
+        given[-1] = -1
+    else:
+        given[8][0] += 1 if change == "keys of the next" else -1
+    kernel(*given, target="cpu")
+    with pytest.raises(AssertionError, match="elements are wrong"):
+        packed.check(out, lse)
+
+
+def test_queries_and_keys_with_the_same_offsets() -> None:
+    packed = Packed((2, 2), [(5, 5), (40, 40)], (16, 16), gap=0)
+    found, lse = tw.attention(
+        packed.q, packed.k, packed.v, q_offsets=packed.q_offsets, return_lse=True, target="cpu"
+    )
+    packed.check(found, lse)
+
+
+COMPILED = [
+    *((CUDA.name, arch) for arch in ("sm_80", "sm_90a")),
+    *((HIP.name, arch) for arch in ("gfx942", "gfx1100")),
+]
+
+
+@pytest.mark.parametrize("columns", [64, 128])
+@pytest.mark.parametrize(("target", "arch"), COMPILED)
+def test_text_compiles_without_spills(target: str, arch: str, columns: int) -> None:
+    shapes = [(8, 2, 20000, columns), (8, 20000, columns), (8, 20000, columns), (8, 2, 20000, columns)]
+    like = [tw.like("f16", shape) for shape in shapes] + [tw.like("f32", (8, 2, 20000))]
+    like += [tw.like("i32", (17,), align=4) for _ in range(4)]
+    between, exponent = BySoftmax.of(columns**-0.5)
+    kernel = packed_attention.bind(scores=Scores(True), between=between, with_lse=True, from_last=True)
+    made = kernel.compile(*like, exponent, 0, target=target, arch=arch)
+    used = made.resources
+    assert used.get("spill_store_bytes", 0) + used.get("spilled_registers", 0) == 0
+    assert not used.get("serialized_wgmma", 0)
+    assert ("wgmma" in made.source) == (arch == "sm_90a")
+
+
+X = np.ones((6, 2, 16), np.float16)
+OFFSETS = np.int32([0, 2, 6])
+WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "rank": ({"q": X[None]}, tw.LaunchError, r"nearest legal choice: \(T, H, D\), \(U, G, D\)"),
+    "descending": ({"q_offsets": np.int32([0, 4, 2])}, tw.LaunchError, r"q_offsets\[2\] is 2; .* choice: 4"),
+    "beyond": ({"k_offsets": np.int32([0, 4, 7])}, tw.LaunchError, r"k_offsets\[2\] is 7; .* choice: 6"),
+    "below 0": ({"q_offsets": np.int32([-1, 4, 6])}, tw.LaunchError, r"q_offsets\[0\] is -1; .* choice: 0"),
+    "none": ({"q_offsets": np.int32([])}, tw.LaunchError, r"q_offsets with shape \(B \+ 1,\)"),
+    "count": ({"k_offsets": np.int32([0, 6])}, tw.LaunchError, r"k_offsets with shape \(3,\)"),
+    "floats": ({"q_offsets": np.float32([0, 6])}, tw.DTypeError, "q_offsets is f32; .* i32 or i64"),
+    "k alone": ({"q_offsets": None, "k_offsets": OFFSETS}, tw.LaunchError, "k_offsets without q_offsets"),
+    "more keys": ({"k": np.ones((7, 2, 16), np.float16)}, tw.LaunchError, r"v with shape \(7, 2, 16\)"),
+    "bias": ({"bias": np.zeros((2, 6, 6), np.float32)}, tw.LaunchError, "bias with q_offsets; .* no bias"),
+    "heads": ({"k": X[:, :0], "v": X[:, :0]}, tw.LaunchError, "2 heads, as q has, or a divisor"),
+    "out": ({"out": X[:5].copy()}, tw.LaunchError, r"out with shape \(6, 2, 16\)"),
+    "diagonal": ({"causal": True, "diagonal": "first"}, tw.LaunchError, "'first'; .*: 'last', or an integer"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_does_not_fit_is_refused(name: str) -> None:
+    changed, error, words = WRONG[name]
+    given: dict[str, Any] = {"q": X, "k": X, "v": X, "q_offsets": OFFSETS} | changed
+    with pytest.raises(error, match=words):
+        tw.attention(given.pop("q"), given.pop("k"), given.pop("v"), **given)
+
+
+def test_offsets_in_host_memory_are_checked_at_every_call() -> None:
+    offsets = OFFSETS.copy()
+    for _ in range(3):
+        tw.attention(X, X, X, q_offsets=offsets, target="cpu")
+    offsets[1] = 7
+    with pytest.raises(tw.LaunchError, match="offsets do not descend"):
+        tw.attention(X, X, X, q_offsets=offsets, target="cpu")
