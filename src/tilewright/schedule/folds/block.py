@@ -625,9 +625,9 @@ class FoldBlock:
             self.loop_turns = [(span, place.integer(span.extent)) for span in form.fold.turns]
             self.of_turn = begin, let(maximum(count, 1))
             begin, count = 0, let(prod((extent for _, extent in self.loop_turns), start=count))
-        self.all_steps = count
         if not self.schedule.is_split:
             return begin, count
+        self.all_steps = count
         part = self.segment.part
         each, more = let(count // self.parts), let(count % self.parts)
         own = let(each + minimum(maximum(more - part, 0), 1))
