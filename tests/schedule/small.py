@@ -27,6 +27,7 @@ from .small_flows import (
     row_sums,
     scattered_rows,
     shifted,
+    two_loops,
     two_results,
 )
 
@@ -64,7 +65,7 @@ class Case:
         schedule: how it is computed.
         kernel: what is computed.
         layout: a letter each for A and B, in the words of products (M, K) @ (K, N): ``"n"`` row by row.
-        kinds: dtypes by name of the parameter; f16 for A and B, else f32.
+        kinds: dtypes by name of the parameter; f16 for operands, else f32.
         tiles: along M and along N, all but the last one whole.
         batches: of those kernels that have any.
         edge: by how much the last tile along N is cut; bulk copies store rows of whole 16 bytes alone.
@@ -110,14 +111,13 @@ class Case:
         """Random arrays by name; those that are stored alone hold NaN, or what is as wrong."""
         rng = np.random.default_rng(seed)
         m, n, k = shape
-        extents = {"L": self.batches, "M": m, "N": n, "K": k}
+        extents = {"L": self.batches, "M": m, "N": n, "K": k, "R": max(k - 2, 0)}
         kinds = dict(self.kinds)
         made = {}
         for parameter in self.kernel.program.parameters:
             name = parameter.name
-            kind = dtype(
-                kinds.get(name, {"A": "f16", "B": "f16", "ends": "i32", "rows": "i32"}.get(name, "f32"))
-            )
+            usual = dict.fromkeys("ABPQ", "f16") | dict.fromkeys(("ends", "rows"), "i32")
+            kind = dtype(kinds.get(name, usual.get(name, "f32")))
             dims = [extents[dim] for dim in parameter.dims or ()]
             column = {"A": self.layout[0] == "t", "B": self.layout[1] == "n"}.get(name, False)
             made[name] = in_rows(dims, kind, column)
@@ -347,6 +347,25 @@ CASES = {
     "ping-pong, promoted": Case(replace(PING_PONG, promote=1), tiles=(2, 3)),
     "ping-pong, residual": Case(PING_PONG, residual, tiles=(2, 3)),
     "ping-pong, overlapped": Case(replace(PING_PONG, epilogue="overlapped"), residual, tiles=(2, 3)),
+    "two loops, registers": Case(replace(SYNC, staging="registers"), two_loops, edge=19),
+    "two loops, double, persistent": Case(
+        replace(SYNC, stages=3, staging="double", blocks=2, group_m=2), two_loops, tiles=(3, 2)
+    ),
+    "two loops, in turns": Case(IN_TURNS, two_loops, layout="nn"),
+    "two loops, cp_async, persistent": Case(replace(CP_ASYNC, blocks=2, group_m=2), two_loops, tiles=(3, 2)),
+    "two loops, fragments": Case(FRAGMENTS, two_loops),
+    "two loops, fragments, other layouts": Case(FRAGMENTS, two_loops, layout="tn"),
+    "two loops, split": Case(replace(SPLIT, reduction="turnstile"), two_loops, tiles=(2, 1)),
+    "two loops, stream": Case(replace(SPLIT, split_k="stream", blocks=3), two_loops, tiles=(2, 4)),
+    "two loops, wgmma, cp_async": Case(replace(WGMMA, stages=3, staging="cp_async"), two_loops),
+    "two loops, cooperative": Case(replace(COOPERATIVE, blocks=2), two_loops, tiles=(3, 2)),
+    "two loops, cooperative, promoted": Case(
+        replace(COOPERATIVE, promote=2), two_loops, layout="tn", tiles=(1, 3)
+    ),
+    "two loops, cooperative, 2 x 1, split": Case(replace(SCATTERED, cluster=(2, 1)), two_loops),
+    "two loops, ping-pong, swapped": Case(
+        replace(PING_PONG, swap_ab=True, epilogue="overlapped"), two_loops, tiles=(2, 3)
+    ),
     "swapped, direct": Case(replace(SYNC, swap_ab=True), two_results, edge=19),
     "swapped, cp_async, staged": Case(
         replace(CP_ASYNC, epilogue="staged", swap_ab=True), residual, layout="nn", edge=19

@@ -71,6 +71,18 @@ def decoded(A, B, C):
         C[m, n] = acc
 
 
+@tw.kernel(A="M K", B="N K", P="M R", Q="N R", C="M N")
+def two_loops(A, B, P, Q, C):
+    """Sums along two spans, of which one is scaled: its loop is the first."""
+    for m, n in tw.tiles(C):
+        acc, low = tw.zeros(), tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        for r in tw.steps(P.shape[1]):
+            low += P[m, r] @ Q[n, r].T
+        C[m, n] = acc + 0.5 * low
+
+
 @tw.kernel(A="M K", B="N K", C="M N")
 def shifted(A, B, C):
     for m, n in tw.tiles(C):

@@ -50,6 +50,8 @@ MUTATED = {
     "fragments": CASES["fragments, persistent"],
     "fragments, decoded": CASES["fragments, decoded"],
     "wgmma, cp_async": CASES["wgmma, cp_async, persistent"],
+    "two loops, cp_async": CASES["two loops, cp_async, persistent"],
+    "two loops, fragments": CASES["two loops, fragments"],
     "decoded in bulk": replace(
         BULK, schedule=replace(BULK.schedule, tile=(64, 16, 128), groups=1, epilogue="direct")
     ),
@@ -62,7 +64,7 @@ MUTATED = {
         name: replace(CASES[name], schedule=replace(CASES[name].schedule, stages=2))
         for name in (
             *("cooperative", "cooperative, overlapped, residual"),
-            *("cooperative, 2 x 1", "ping-pong"),
+            *("cooperative, 2 x 1", "ping-pong", "two loops, cooperative"),
         )
     },
 }

@@ -18,7 +18,7 @@ from tilewright.runtime.recent import Recent
 from tilewright.schedule.folds.form import FoldForm, fold_form_of, is_folded
 from tilewright.schedule.folds.rows import with_rows
 from tilewright.schedule.form import Form, form_of
-from tilewright.schedule.question import Question, Splitting, coarse, extents_of
+from tilewright.schedule.question import Question, Splitting, coarse, question_of
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import ScheduleTable, chosen
 
@@ -233,9 +233,10 @@ class Scheduled:
         return self._question(made.form, request)
 
     def _question(self, form: Form, request: TraceRequest) -> Question:
-        arch, extents = request.arch, extents_of(form, request.shapes)
+        arch = request.arch
         known = 1 if arch.rates is None else arch.rates.boards[0].multiprocessors
-        return Question(form, request.specs, extents, arch, request.processors or known, self._splitting)
+        processors = request.processors or known
+        return question_of(form, request.specs, request.shapes, arch, processors, self._splitting)
 
     def _recorded(
         self, specs: Mapping[str, TensorSpec], classes: Mapping[str, TensorSpec], arch: Arch

@@ -20,9 +20,9 @@ from tilewright.lang.roles import role
 from tilewright.lang.scalars import Index, minimum
 from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.lang.tracer import current
-from tilewright.lang.transaction_barriers import arrive, cluster_barrier, wait
-from tilewright.schedule.factors import FactorProduct
+from tilewright.lang.transaction_barriers import Barriers, arrive, cluster_barrier, wait
 from tilewright.schedule.facts import Reasons, ScheduleFacts
+from tilewright.schedule.form import Form
 from tilewright.schedule.needs import ROW_BYTES, Buffer, Needs, barriers
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums, TileAccumulation, accumulation
@@ -46,12 +46,20 @@ class BulkStaging(Staging):
     least_stages, most_stages = 2, 0
     takes_layout, is_aligned, by_bulk = False, True, True
 
+    rank: tuple[Index, Index]
+    shares: tuple[Share, Share]
+    full: Barriers
+    empty: Barriers
+    turn: Barriers | None
+
     is_read_by_threads = False
     """Whether threads that multiply by an asynchronous atom also read a stage themselves."""
 
-    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:
-        super().__init__(schedule, sources, products)
-        self.products = products
+    def __init__(
+        self, schedule: Schedule, form: Form, sources: Sources, before: Staging | None = None
+    ) -> None:
+        super().__init__(schedule, form, sources, before)
+        self.before = before if isinstance(before, BulkStaging) else None
         self.store_work: list[Callable[[], None]] = []
         """The work of the other warps of the group whose first warp copies."""
         self.stages = schedule.stages
@@ -86,7 +94,7 @@ class BulkStaging(Staging):
         return {name: barriers(name, count) for name, count in counts.items()}
 
     def _ring(self, source: OperandSource) -> SwizzledStages:
-        [buffer] = self.buffers_of(self.schedule, source.tile, 0)
+        [buffer] = map(self.placed, self.buffers_of(self.schedule, source.tile, 0))
         return ring_of(self.schedule, source, buffer)
 
     def begin_block(self, rank: tuple[Index, Index]) -> None:
@@ -95,6 +103,10 @@ class BulkStaging(Staging):
         Args:
             rank: this block's place in its cluster.
         """
+        if (first := self.before) is not None:  # the loops go on with the same barriers
+            self.rank, self.shares = first.rank, first.shares
+            self.full, self.empty, self.turn = first.full, first.empty, first.turn
+            return
         self.rank, (across, beside) = rank, self.schedule.cluster
         warps = self.schedule.mma.threads // current().lanes
         arrivals = warps * (1 if self.pingpong else self.schedule.groups) * (across + beside - 1)
@@ -215,9 +227,7 @@ class Consumer(Agent):
         self.ring = ring
         schedule = ring.schedule
         self.each = schedule.groups if ring.pingpong else 1
-        self.accumulation = accumulation(
-            schedule, [source.scales for source in ring.sources], ring.products, 1
-        )
+        self.accumulation = accumulation(schedule, [source.scales for source in ring.sources], ring.form, 1)
 
     @contextmanager
     def role(self, *, again: bool = False) -> Iterator[Index]:

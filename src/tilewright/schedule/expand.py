@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tracer import current
 from tilewright.schedule.epilogue.direct import Helper
+from tilewright.schedule.factors import Rescale
 from tilewright.schedule.fixup import SplitReduction
 from tilewright.schedule.form import Form, extent_of, form_of
 from tilewright.schedule.legality import check, with_fallback
@@ -26,7 +27,8 @@ from tilewright.schedule.provenance import each_made_by, expanding, made_by
 from tilewright.schedule.resources import EPILOGUE_CLASSES, partition_of, reduction_of, staging_of
 from tilewright.schedule.rings import Agent
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.sources import sources_of
+from tilewright.schedule.sources import sources_of, with_numbers
+from tilewright.schedule.work import Work
 
 # ---------------------------------------------------------------- extents that are whole tiles
 
@@ -41,14 +43,13 @@ def whole_tiles(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> di
         schedule: how it is computed.
         arguments: the kernel's arguments, by name.
     """
-    spans = dict(zip("mnk", (form.m, form.n, form.a.depth), strict=True))
-    units = {spans[dim]: schedule.tile["mnk".index(dim)] for dim in schedule.whole}
+    spans = {"m": (form.m,), "n": (form.n,), "k": form.depths}
+    units = {span: schedule.tile["mnk".index(dim)] for dim in schedule.whole for span in spans[dim]}
     if not units:
         return arguments
-    for dim in schedule.whole:
-        unit, extent = units[spans[dim]], extent_of(form, arguments, spans[dim])
-        text = f"{spans[dim].name} must be a multiple of {unit}: the schedule has whole={schedule.whole!r}"
-        require(extent % unit == 0, text)
+    for span, unit in units.items():
+        text = f"{span.name} must be a multiple of {unit}: the schedule has whole={schedule.whole!r}"
+        require(extent_of(form, arguments, span) % unit == 0, text)
     parts = [node for node in form.flow.walk() if isinstance(node, ArrayPart)]
     places = {node.operand.name: (node.operand, node.at) for node in parts}
     places |= {store.operand.name: (store.operand, store.at) for store in form.stores}
@@ -151,19 +152,24 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     with made_by("blocks", form.stores[0]):
         partition = partition_of(form, schedule).of(form, schedule, arguments)
     with made_by("stages"):
-        sources = sources_of(form, schedule, arguments, partition)
-        decodes = sources[0].decode is not None
-        ring: Any = staging_of(schedule, decodes=decodes)(schedule, sources, form.products)
+        rings: list[Any] = []
+        for loop in form.loops:
+            sources = sources_of(loop, schedule, arguments, partition)
+            staging = staging_of(schedule, decodes=sources[0].decode is not None)
+            rings.append(staging(schedule, loop, sources, rings[-1] if rings else None))
+        ring = rings[0]
     with made_by("epilogue", form.stores[0]):
         epilogue = EPILOGUE_CLASSES[schedule.epilogue](form, schedule, arguments, partition)
     with made_by("reduction"):
         reduction = reduction_of(schedule).of(schedule, partition.split, len(form.totals))
     with made_by("stages"):
-        ring.begin_block(partition.rank)
+        for one in rings:
+            one.begin_block(partition.rank)
     ring.assign_stores([partial(_serve, helper, partition, form) for helper in epilogue.helpers()])
     agents = ring.agents()
-    for agent in agents:
-        _run(agent, partition, reduction, epilogue, form)
+    scales = {one: with_numbers(form, arguments, one.scale) for one in form.rescales}
+    for several in zip(agents, *(one.agents() for one in rings[1:]), strict=True):
+        _run(several, partition, reduction, epilogue, form, scales)
     multiplying = [agent for agent in agents if agent.accumulation is not None]
     reduction.end_block([(agent, partial(partition.items, agent.each)) for agent in multiplying], epilogue)
     ring.end_block()
@@ -178,8 +184,25 @@ def starts_early(schedule: Schedule) -> bool:
     return schedule.by_bulk
 
 
-def _run(agent: Agent, partition: Partition, reduction: SplitReduction, epilogue: Any, form: Form) -> None:
-    """Write the loop of one agent over its tiles, each with the main loop."""
+def _run(
+    loops: Sequence[Agent],
+    partition: Partition,
+    reduction: SplitReduction,
+    epilogue: Any,
+    form: Form,
+    scales: Mapping[Rescale, Any],
+) -> None:
+    """Write the loop of one agent over its tiles, each with one main loop after the other.
+
+    Args:
+        loops: the agent, in the stagings of all main loops.
+        partition: the tiles.
+        reduction: how parts of K come together.
+        epilogue: how results are stored.
+        form: the form of the computation.
+        scales: the numbers by which totals are multiplied after a loop.
+    """
+    agent = loops[0]
     store, multiplies = form.stores[0], agent.accumulation is not None
     stores = multiplies and reduction.stores_at_once
     with made_by("roles"), agent.role() as group:
@@ -196,15 +219,40 @@ def _run(agent: Agent, partition: Partition, reduction: SplitReduction, epilogue
                             epilogue.prepare(values[1])
 
                 copies = epilogue.schedule.unroll if multiplies else 1
-                main_loop(agent.verbs(work, sums), work.steps, agent.parts, issued, copies)
+                *pieces, last = _pieces(partition, work)
+                for number, piece in enumerate(pieces):
+                    one = loops[number]
+                    main_loop(one.verbs(piece, sums), piece.steps, one.parts, copies=copies)
+                    with made_by("stages"):
+                        one.drain(piece)
+                    if multiplies:
+                        _end_loop(one, form, number, sums, piece, scales)
+                main_loop(loops[-1].verbs(last, sums), last.steps, loops[-1].parts, issued, copies)
             agent.end(work)
             if multiplies:
                 with made_by("promote"):
-                    totals = agent.accumulation.end(sums, work.steps)
+                    totals = loops[-1].accumulation.end(sums, last.steps)
                 reduction.end_tile(work, totals, values, epilogue, store)
         if stores:
             with made_by("epilogue", store):
                 epilogue.drain()
+
+
+def _pieces(partition: Partition, work: Work) -> list[Work]:
+    """The pieces of a tile, one for each loop."""
+    return [work] if partition.problem is None else partition.problem.pieces(work)
+
+
+def _end_loop(
+    agent: Agent, form: Form, number: int, sums: Any, piece: Work, scales: Mapping[Rescale, Any]
+) -> None:
+    """Complete the sums of a loop, and multiply totals that are scaled after it."""
+    with made_by("promote"):
+        agent.accumulation.end_loop(sums, piece.steps)
+    for one, scale in scales.items():
+        if one.span == form.depths[number]:
+            with made_by("atom", one.scale if one.scale.location else None):
+                agent.accumulation.rescale(sums, one.total, scale)
 
 
 def _serve(helper: Helper, partition: Partition, form: Form) -> None:

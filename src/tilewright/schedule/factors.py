@@ -195,12 +195,48 @@ class FactorProduct:
         return replace(self, a=self.b, b=self.a)
 
 
-def plan_of(
-    flow: Flow, m: Span, n: Span
-) -> tuple[tuple[Factor, ...], tuple[Factor, ...], tuple[FactorProduct, ...], tuple[Node, ...]]:
+@dataclass(frozen=True)
+class Rescale:
+    """``total *= scale``, after the loop over one of several spans.
+
+    Args:
+        total: index among the totals.
+        span: the span of the loop.
+        scale: the number.
+    """
+
+    total: int
+    span: Span
+    scale: Node
+
+
+@dataclass(frozen=True)
+class ProductPlan:
+    """The products of a flow, and their operands.
+
+    Args:
+        rows_m: the operands with rows along M.
+        rows_n: the operands with rows along N.
+        products: the products, in the author's order.
+        totals: the sums, each of one or several products.
+        depths: the summed spans, in the order in which loops take them.
+        rescales: scales of totals after a loop.
+    """
+
+    rows_m: tuple[Factor, ...]
+    rows_n: tuple[Factor, ...]
+    products: tuple[FactorProduct, ...]
+    totals: tuple[Node, ...]
+    depths: tuple[Span, ...]
+    rescales: tuple[Rescale, ...]
+
+
+def plan_of(flow: Flow, m: Span, n: Span) -> ProductPlan:
     """The operands with rows along M, and along N, the products, and the totals of a flow.
 
-    Sums that are only added to each other, or subtracted, form one total.  A negated operand becomes the
+    Sums that are only added to each other, or subtracted, form one total.  If some of them are scaled by a
+    number, as in ``x + s * y``, and are sums along other spans than the rest, they form one total too: loops
+    compute the scaled sums first, then multiply the total by the number.  A negated operand becomes the
     operand itself in a subtracted product.
 
     Args:
@@ -209,10 +245,11 @@ def plan_of(
         n: the span of its columns.
 
     Raises:
-        TraceError: sums have different spans or dtypes, or no ring can load an operand.
+        TraceError: sums have different dtypes, or no ring can load an operand.
     """
     rows_m, rows_n, products, totals = list[Factor](), list[Factor](), list[FactorProduct](), list[Node]()
     signs = _signs(flow)
+    depths, scaled = _depths(flow, signs)
     for product in flow.sums:
         pair = _factor(product.a, m, product), _factor(product.b, n, product)
         kinds = pair[0].view.dtype, pair[1].view.dtype
@@ -227,34 +264,115 @@ def plan_of(
                 product.location,
             )
         _refuse_others(product, flow.sums[0])
-        total, negative = signs[id(product)]
+        total, negative = signs[id(product)].total, signs[id(product)].negative
         a, negated_a = _positive(product.a, product)
         b, negated_b = _positive(product.b, product)
         negative = negative ^ negated_a ^ negated_b
         at_a = _number(rows_m, _factor(a, m, product, product.scale_a))
         at_b = _number(rows_n, _factor(b, n, product, product.scale_b))
         products.append(FactorProduct(product, at_a, at_b, _number(totals, total), negative))
-    return tuple(rows_m), tuple(rows_n), tuple(products), tuple(totals)
+    rescales = (Rescale(_number(totals, total), span, scale) for total, span, scale in scaled)
+    return ProductPlan(tuple(rows_m), tuple(rows_n), tuple(products), tuple(totals), depths, tuple(rescales))
 
 
-def _signs(flow: Flow) -> dict[int, tuple[Node, bool]]:
-    """For every sum its total, and whether it is subtracted there."""
+@dataclass(frozen=True)
+class SumInTotal:
+    """A sum of products in a total.
+
+    Args:
+        sum: the sum.
+        total: the total.
+        negative: whether it is subtracted.
+        scale: the number by which it is multiplied; None: 1.
+    """
+
+    sum: Sum
+    total: Node
+    negative: bool = False
+    scale: Node | None = None
+
+
+def _signs(flow: Flow) -> dict[int, SumInTotal]:
+    """The term of every sum, by its `id`."""
     used = Counter(id(one) for node in flow.walk() for one in node.arguments)
     used.update(id(store.value) for store in flow.stores)
-    found: dict[int, tuple[Node, bool]] = {}
-    terms: dict[int, list[tuple[Sum, bool]]] = {}
+    found: dict[int, SumInTotal] = {}
+    terms: dict[int, list[SumInTotal]] = {}
+
+    def terms_of(node: Node, dtype: DType) -> tuple[list[SumInTotal], Node | None]:
+        """The terms of an argument of an addition, and the number by which they are multiplied."""
+        if used[id(node)] == 1 and node.dtype == dtype:
+            if id(node) in terms:
+                return terms[id(node)], None
+            if isinstance(node, Map) and node.function == "mul":
+                for one, scale in (node.given, node.given[::-1]):
+                    known = terms.get(id(one), []) if used[id(one)] == 1 and one.dtype == dtype else []
+                    if _is_number(scale) and known and all(term.scale is None for term in known):
+                        return known, scale
+        return [], None
+
     for node in flow.walk():
         if isinstance(node, Sum):
-            terms[id(node)] = [(node, False)]
+            terms[id(node)] = [SumInTotal(node, node)]
         elif isinstance(node, Map) and node.function in ("add", "sub") and node.dtype.is_float:
-            left, right = node.given
-            if all(id(one) in terms and used[id(one)] == 1 and one.dtype == node.dtype for one in node.given):
+            (left, first), (right, second) = (terms_of(one, node.dtype) for one in node.given)
+            spans = [{term.sum.span for term in some} for some in (left, right)]
+            is_scaled = any(term.scale for term in (*left, *right)) or not (first is second is None)
+            # A total is scaled between two loops, once.
+            is_one = not is_scaled or (
+                (first is None or second is None)
+                and not spans[0] & spans[1]
+                and all(term.scale is None for term in (*left, *right))
+            )
+            if left and right and is_one:
                 taken = node.function == "sub"
-                terms[id(node)] = [*terms[id(left)], *((s, sign ^ taken) for s, sign in terms[id(right)])]
+                terms[id(node)] = [
+                    *(SumInTotal(one.sum, node, one.negative, first) for one in left),
+                    *(SumInTotal(one.sum, node, one.negative ^ taken, second) for one in right),
+                ]
         else:
             continue
-        found |= {id(one): (node, sign) for one, sign in terms.get(id(node), ())}
+        found |= {id(one.sum): one for one in terms.get(id(node), ())}
     return found
+
+
+def _is_number(node: Node) -> bool:
+    """Whether a value is a number, computed from constants and numbers of the launch."""
+    return not node.axes and all(isinstance(leaf, Literal | NumberParam | Integer) for leaf in leaves(node))
+
+
+def _depths(
+    flow: Flow, terms: dict[int, SumInTotal]
+) -> tuple[tuple[Span, ...], list[tuple[Node, Span, Node]]]:
+    """The summed spans in the order of their loops, and the scales of totals after a loop.
+
+    Scaled sums come first.
+
+    Args:
+        flow: the graph.
+        terms: the term of every sum.
+
+    Raises:
+        TraceError: two totals need opposite orders.
+    """
+    sums = flow.sums
+    early = dict.fromkeys(one.span for one in sums if terms[id(one)].scale is not None)
+    scaled: dict[int, tuple[Node, Span, Node]] = {}
+    depths = (*early, *(span for span in dict.fromkeys(one.span for one in sums) if span not in early))
+    for term in (terms[id(one)] for one in sorted(sums, key=lambda one: depths.index(one.span))):
+        if term.scale is not None:
+            scaled[id(term.total)] = term.total, term.sum.span, term.scale
+    for term in (terms[id(one)] for one in sums):
+        last = scaled.get(id(term.total))
+        if term.scale is None and last is not None and term.sum.span in depths[: depths.index(last[1])]:
+            spans = f"{last[1].name} before {term.sum.span.name}"
+            raise TraceError(
+                f"a sum along {last[1].name} is scaled before that along {term.sum.span.name} is added, and "
+                f"another total needs the loops in the opposite order; nearest legal choice: a kernel for "
+                f"each result, with the loop over {spans}",
+                term.sum.location,
+            )
+    return depths, [*scaled.values()]
 
 
 def _positive(node: Node, product: Sum) -> tuple[Node, bool]:
@@ -280,13 +398,6 @@ def _number(known: list[Any], wanted: Any) -> int:
 def _refuse_others(product: Sum, first: Sum) -> None:
     """Refuse a sum that does not share its loop and its instruction with the first one."""
     kinds = [(one.a.dtype, one.b.dtype, one.dtype, one.precision) for one in (product, first)]
-    if product.span != first.span:
-        raise TraceError(
-            f"sums along {first.span.name} and along {product.span.name}; schedules compute one loop over "
-            f"steps; nearest legal choice: a kernel of its own for the sum along {product.span.name}, whose "
-            "result this one reads like any other array",
-            product.location,
-        )
     if product is not first and any((*product.scales, *first.scales)):
         raise TraceError(
             "one of several products has scales; products that share an accumulator must share their "

@@ -29,7 +29,7 @@ from tilewright.errors import TraceError, Violation
 from tilewright.lang.scalars import Index, unwrap, wrap
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
-from tilewright.schedule.factors import EXPLICIT, Factor, FactorProduct, Places, plain, plan_of
+from tilewright.schedule.factors import EXPLICIT, Factor, FactorProduct, Places, Rescale, plain, plan_of
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.work import MOST, Work
 from tilewright.symbolic.nodes import Int, Sym, divisor
@@ -40,7 +40,9 @@ from tilewright.views.view import View
 
 @dataclass(frozen=True)
 class Form:
-    """A flow of products that share their tiles and their K.
+    """A flow of products that share their tiles.
+
+    Products that are summed along the same span share a loop.  Loops over several spans follow each other.
 
     Args:
         flow: the graph.
@@ -48,6 +50,8 @@ class Form:
         rows_n: the operands with rows along N.
         products: the products, in the author's order.
         totals: the sums, each of one or several products.
+        depths: the summed spans, in the order of their loops.
+        rescales: scales of totals after a loop.
         batch: the leading spans.
         m: the span of the rows of the result.
         n: the span of its columns.
@@ -60,6 +64,8 @@ class Form:
     rows_n: tuple[Factor, ...]
     products: tuple[FactorProduct, ...]
     totals: tuple[Node, ...]
+    depths: tuple[Span, ...]
+    rescales: tuple[Rescale, ...]
     batch: tuple[Span, ...]
     m: Span
     n: Span
@@ -90,6 +96,23 @@ class Form:
     def is_single(self) -> bool:
         """Whether there is only one product."""
         return len(self.products) == 1
+
+    @cached_property
+    def loops(self) -> tuple[Form, ...]:
+        """The form of each loop, with its own operands and products, and the totals of all."""
+        return (self,) if len(self.depths) == 1 else tuple(map(self._of_loop, self.depths))
+
+    def _of_loop(self, span: Span) -> Form:
+        """The form with the operands and the products of the loop over one span."""
+        sides = self.rows_m, self.rows_n
+        kept = [[at for at, one in enumerate(side) if one.depth == span] for side in sides]
+        products = tuple(
+            replace(one, a=kept[0].index(one.a), b=kept[1].index(one.b))
+            for one in self.products
+            if one.sum.span == span
+        )
+        rows_m, rows_n = (tuple(side[at] for at in of) for side, of in zip(sides, kept, strict=True))
+        return replace(self, rows_m=rows_m, rows_n=rows_n, products=products, depths=(span,), rescales=())
 
     def number_of(self, node: Node) -> int | None:
         """The index of a value among the totals; None for other values."""
@@ -218,7 +241,10 @@ def form_of(flow: Flow) -> Form:
                 f"only on the device; nearest legal choice: {EXPLICIT}",
                 node.location,
             )
-    return Form(flow, *plan, batch, m, n)
+    return Form(
+        *(flow, plan.rows_m, plan.rows_n, plan.products, plan.totals, plan.depths, plan.rescales),
+        *(batch, m, n),
+    )
 
 
 def _kept(spec: TensorSpec, transforms: tuple[Transform, ...]) -> TensorSpec | None:

@@ -17,13 +17,13 @@ from tilewright.lang.scalars import Index, minimum
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import redistribute
 from tilewright.lang.tracer import current
-from tilewright.schedule.factors import FactorProduct
 from tilewright.schedule.facts import Reasons, ScheduleFacts
+from tilewright.schedule.form import Form
 from tilewright.schedule.needs import ACCESS_BYTES, Buffer
 from tilewright.schedule.operand_metadata import groups_in
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums
-from tilewright.schedule.rings import CpAsync, Move, Sources, of_both
+from tilewright.schedule.rings import CpAsync, Move, Sources, Staging, of_both
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sides import (
     APART,
@@ -47,11 +47,13 @@ class Fragments(CpAsync):
 
     by_parts, splits_steps = True, True
 
-    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:
+    def __init__(
+        self, schedule: Schedule, form: Form, sources: Sources, before: Staging | None = None
+    ) -> None:
         self.schedule, self.sources = schedule, sources
         tiles = [source.tile for source in sources]
         self.run = common_run(schedule.atom, schedule.block_k, tiles)
-        super().__init__(schedule, sources, products)
+        super().__init__(schedule, form, sources, before)
         depth = self.run * lanes_along_k(schedule.atom.a) if self.run else schedule.mma.tile[2]
         self.parts = schedule.block_k // depth
         self.accumulation = replace(self.accumulation, parts=self.parts)
@@ -294,6 +296,11 @@ class AlongK(Fragments):
 
     def _stage(self, work: Work, step: LoopStep) -> Index:
         return work.group * self.schedule.stages + super()._stage(work, step)
+
+    def drain(self, work: Work) -> None:
+        """Wait for all copies, and until the threads of the group have read the last stages."""
+        tw.async_wait(0)
+        self._arrived(work)
 
     def _arrived(self, work: Work) -> None:
         warps = self.schedule.mma.threads // current().lanes

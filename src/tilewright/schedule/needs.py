@@ -6,8 +6,8 @@ the resources of a schedule are their sum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from tilewright.dtypes import DType, u32, u64
@@ -47,6 +47,7 @@ class Buffer:
         strides: strides of its dimensions; empty: the layout has them.
         layout: its layout; None: the last dimension is contiguous.
         is_swizzled: whether it has rows of 128 bytes under the swizzle.
+        memory: the tensor, if an earlier loop allocated it.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Buffer:
     strides: tuple[int, ...] = ()
     layout: Layout | None = None
     is_swizzled: bool = False
+    memory: Tensor | None = field(default=None, compare=False)
 
     @property
     def elements(self) -> int:
@@ -79,7 +81,9 @@ class Buffer:
         return 8 * ROW_BYTES if self.is_swizzled else ALIGN.get(self.kind, 128)
 
     def allocate(self) -> Tensor:
-        """Allocate the tensor in the kernel."""
+        """Allocate the tensor in the kernel, if no earlier loop has."""
+        if self.memory is not None:
+            return self.memory
         if self.is_swizzled:
             return tw.shared(self.shape, self.dtype, swizzle=ROW_BYTES, name=self.name)
         layout: Layout | View | None = self.layout
@@ -95,6 +99,34 @@ class Buffer:
         """
         (count,) = self.shape
         return mbarrier(count, arrivals=arrivals)
+
+
+def shared_by_loops(loops: Iterable[Sequence[Buffer]]) -> list[Buffer]:
+    """The buffers of loops that follow each other: a loop takes those of earlier ones if they are equal.
+
+    Args:
+        loops: the buffers that each loop needs.
+
+    Example:
+        >>> from tilewright.dtypes import f16
+        >>> a, b, c, d = (Buffer(f"s{x}", RING, (4, size, 64), f16) for x, size in zip("ABCD", (8, 4, 8, 8)))
+        >>> [one.name for one in shared_by_loops([[a, b], [c, d]])]
+        ['sA', 'sB', 'sD']
+    """
+    pool: list[Buffer] = []
+    for needed in loops:
+        free = [*pool]
+        for one in needed:
+            if (found := taken(free, one)) is None:
+                pool.append(one)
+            else:
+                free.remove(found)
+    return pool
+
+
+def taken(free: Sequence[Buffer], wanted: Buffer) -> Buffer | None:
+    """The first of some buffers that differs from the wanted one in its name at most; None without one."""
+    return next((one for one in free if replace(one, name=wanted.name) == wanted), None)
 
 
 def barriers(name: str, count: int) -> Buffer:

@@ -60,7 +60,7 @@ class PanelStaging(WholeBlock):
             yield "staging", text, f'staging="direct", or atom={one} and warps=(1, 1)', facts.form.sum
 
     def _ring(self, source: OperandSource) -> PackedTile:
-        *narrow, buffer = self.buffers_of(self.schedule, source.tile, 0)
+        *narrow, buffer = map(self.placed, self.buffers_of(self.schedule, source.tile, 0))
         return PackedTile(buffer, narrow[0] if narrow else None)
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:

@@ -36,7 +36,7 @@ class TiledProblem:
         batch: extents of the leading dimensions.
         m: rows of the result.
         n: columns.
-        k: elements along K.
+        depths: elements along K, for each loop.
         tile: extents (m, n, k) of a tile.
         groups: groups of its rows or columns, instead of batches.
         least: smallest number of steps along K; missing steps add zeros.
@@ -45,7 +45,7 @@ class TiledProblem:
     batch: tuple[Index, ...]
     m: Index
     n: Index
-    k: Index
+    depths: tuple[Index, ...]
     tile: tuple[Index, Index, int]
     groups: RowGroups | None = None
     least: int = 0
@@ -60,7 +60,7 @@ class TiledProblem:
             arguments: the kernel's arguments, by name.
         """
         leading = form.batch if form.flow.grouped is None else ()
-        spans = (*leading, form.m, form.n, form.a.depth)
+        spans = (*leading, form.m, form.n, *form.depths)
         extents = {span: extent_of(form, arguments, span) for span in spans}
         # A result along rows alone is stored without columns too, as if there were a tile of none.
         m, n = (
@@ -75,7 +75,8 @@ class TiledProblem:
         # If a path leads past a loop that decodes, the assembler lets each wgmma wait for the last.
         least = int(schedule.atom.asynchronous and not all(factor.is_plain for factor in form.factors))
         batch = tuple(extents[span] for span in leading)
-        return TiledProblem(batch, m, n, extents[form.a.depth], schedule.tile, groups, least)
+        depths = tuple(extents[span] for span in form.depths)
+        return TiledProblem(batch, m, n, depths, schedule.tile, groups, least)
 
     @property
     def tiles(self) -> tuple[Index, Index]:
@@ -95,8 +96,30 @@ class TiledProblem:
 
     @property
     def steps(self) -> Index:
-        """Tiles along K."""
-        return self.at_least(ceil_div(self.k, self.tile[2]))
+        """Tiles along K, of all loops."""
+        return self.at_least(sum(self.steps_of_loops))
+
+    @property
+    def steps_of_loops(self) -> tuple[Index, ...]:
+        """Tiles along K of each loop."""
+        return tuple(ceil_div(extent, self.tile[2]) for extent in self.depths)
+
+    def pieces(self, work: Work) -> list[Work]:
+        """A tile as one piece for each loop, in their order; a piece counts steps from the loop's first."""
+        *counts, _ = self.steps_of_loops
+        if not counts:
+            return [work]
+        found, begin, end = [], work.segment.begin, work.segment.begin + work.steps
+        first: Index = 0
+        for count in (*counts, None):
+            is_whole = isinstance(begin, int) and begin == 0
+            low: Index = 0 if is_whole else let(natural(begin - first))
+            high = end - first if count is None else minimum(end - first, count)
+            done = first if is_whole else natural(first + low - begin)
+            steps, segment = let(natural(high - low)), replace(work.segment, begin=low)
+            found.append(replace(work, first=let(work.first + done), steps=steps, segment=segment))
+            first = first if count is None else first + count
+        return found
 
     def at_least(self, steps: Index) -> Index:
         """A number of steps, but not less than `least`."""

@@ -15,6 +15,7 @@ from tilewright.lang.scalars import Index
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.schedule.factors import FactorProduct
+from tilewright.schedule.form import Form
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.scaled_sums import HeldScales, Scales, ScaleSource
@@ -53,6 +54,7 @@ class TileAccumulation:
     Args:
         mma: the tiled MMA.
         products: the products of a step.
+        totals: sums of each element of a tile, of all loops.
         overlap: parts that may begin before an asynchronous product must be complete.
         promote: tiles along K after which sums are promoted; 0: never.
         scales: factors of the sums when they are promoted.
@@ -61,15 +63,17 @@ class TileAccumulation:
 
     mma: TiledMma
     products: tuple[FactorProduct, ...]
+    totals: int
     overlap: int
     promote: int
     scales: Scales
     parts: int = 1
 
     @property
-    def totals(self) -> int:
-        """Sums of each element of a tile."""
-        return len({one.total for one in self.products})
+    def added(self) -> list[int]:
+        """Indices of the accumulators to which the loop adds: those of its totals, or of their slices."""
+        totals = {one.total for one in self.products}
+        return [at for at in range(self.totals * self.slices) if at // self.slices in totals]
 
     @property
     def slices(self) -> int:
@@ -152,21 +156,21 @@ class TileAccumulation:
         While one group of warps waits and adds, the matrix unit works for another one.  Another verb promotes
         the last sums, after the stage has been released.
         """
-        count = len(sums.total)
-        for number in range(count):
+        numbers = self.added
+        for number in numbers:
             total, at = divmod(number, self.slices)
             products = [one for one in self.products if one.total == total]
             mma_fence()
             self._begin(products, step, sums, of_m, [_columns(b, at, self.slices) for b in of_n])
             mma_commit()
-            if number == 0:
+            if number == numbers[0]:
                 self._read_scales(step, sums, column)
-            if number == 0 and self._asks_early:
+            if number == numbers[0] and self._asks_early:
                 with made_by("promote"):
                     step.shared["factors"] = self.scales.factors(sums.scales)
                     self.scales.load(sums.scales, work, step.index + 1)
             mma_wait(0)
-            if number + 1 < count:
+            if number != numbers[-1]:
                 with made_by("promote"):
                     self._promote_one(sums, number, step)
 
@@ -205,7 +209,7 @@ class TileAccumulation:
             return []
         found = [Verb("promote", 1 - self.parts, promote, self.parts)]
         if self.takes_turns:
-            found = [Verb("promote", 0, lambda step: self._promote_one(sums, len(sums.total) - 1, step))]
+            found = [Verb("promote", 0, lambda step: self._promote_one(sums, self.added[-1], step))]
         if self._asks_early:
             with made_by("promote"):
                 self.scales.load(sums.scales, work, 0)
@@ -214,10 +218,10 @@ class TileAccumulation:
 
     def _promote(self, sums: Sums, *, again: bool) -> None:
         """Add all sums to those of full precision; clear them if more products follow."""
-        for number, acc in enumerate(sums.acc):
+        for number in self.added:
             self._promote_one(sums, number)
             if again and not self.refreshes:
-                tw.fill(acc, 0)
+                tw.fill(sums.acc[number], 0)
 
     @property
     def _asks_early(self) -> bool:
@@ -234,11 +238,26 @@ class TileAccumulation:
         else:
             total.assign(total + acc)
 
-    def end(self, sums: Sums, steps: Index) -> tuple[Fragment, ...]:
-        """The sums after all steps."""
+    def end_loop(self, sums: Sums, steps: Index, *, again: bool = True) -> None:
+        """Complete the sums after the last step of a loop.
+
+        Args:
+            sums: the sums of the tile.
+            steps: the steps of the loop.
+            again: whether another loop follows.
+        """
         if self.promote > 1:
             with when(steps % self.promote != 0):
-                self._promote(sums, again=False)
+                self._promote(sums, again=again)
+
+    def rescale(self, sums: Sums, number: int, scale: Any) -> None:
+        """Multiply a total by a number, between two loops."""
+        for total in sums.total[number * self.slices : (number + 1) * self.slices]:
+            total.assign(total * scale)
+
+    def end(self, sums: Sums, steps: Index) -> tuple[Fragment, ...]:
+        """The sums after all steps."""
+        self.end_loop(sums, steps, again=False)
         if self.slices == 1:
             return sums.total
         each = range(0, len(sums.total), self.slices)
@@ -324,7 +343,7 @@ def values_of_sums(mma: TiledMma, totals: int, promote: int) -> int:
 def accumulation(
     schedule: Schedule,
     scales: Sequence[ScaleSource | None],
-    products: tuple[FactorProduct, ...],
+    form: Form,
     overlap: int,
 ) -> TileAccumulation:
     """The accumulation plan of a schedule.
@@ -332,7 +351,8 @@ def accumulation(
     Args:
         schedule: the schedule.
         scales: the scales of each operand, or None; operands along M first.
-        products: the products of a step.
+        form: the form of the loop.
         overlap: parts that may begin before an asynchronous product must be complete.
     """
-    return TileAccumulation(schedule.mma, products, overlap, schedule.promote, Scales(scales, schedule))
+    totals, factors = len(form.totals), Scales(scales, schedule)
+    return TileAccumulation(schedule.mma, form.products, totals, overlap, schedule.promote, factors)

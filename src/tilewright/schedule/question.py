@@ -113,6 +113,7 @@ class Question:
         arch: the machine.
         processors: number of processors in use.
         splitting: the request to split K; None: the rules choose.
+        longest: index of the loop with the most elements along K.
     """
 
     form: Form
@@ -121,6 +122,12 @@ class Question:
     arch: Arch
     processors: int
     splitting: Splitting | None = None
+    longest: int = 0
+
+    @property
+    def of_longest_loop(self) -> Question:
+        """The problem with the products of the longest loop alone, along all of K."""
+        return replace(self, form=self.form.loops[self.longest], longest=0)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -229,19 +236,37 @@ class Candidate:
 
 
 def extents_of(form: Form, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """The extent of every span, for arrays of these shapes; `UNKNOWN` for spans of other arrays."""
+    """The extents of batches, m and n, and those along K, for arrays of these shapes.
+
+    `UNKNOWN` for spans of other arrays.
+    """
     sizes: dict[Sym, int] = {}
     for operand in form.flow.parameters:
         if isinstance(operand, Operand):
             pairs = zip(operand.shape, shapes.get(operand.name, ()), strict=False)
             sizes.update((size, extent) for size, extent in pairs if isinstance(size, Sym))
-    spans = (*form.batch, form.m, form.n, form.a.depth)
+    spans = (*form.batch, form.m, form.n, *form.depths)
     known = {span: evaluate(span.extent, sizes) for span in spans if symbols(span.extent) <= sizes.keys()}
     if (cut := form.flow.grouped) is not None and cut.groups is not None:
         groups = shapes.get(cut.groups.ends.name, (1,))
         known[cut.groups.index] = groups[0]
         known[cut] = -(-known.get(cut, UNKNOWN) // max(groups[0], 1))  # rows of a group, on average
     return tuple(int(known.get(span, UNKNOWN)) for span in spans)
+
+
+def question_of(
+    form: Form,
+    specs: Mapping[str, TensorSpec],
+    shapes: Mapping[str, tuple[int, ...]],
+    arch: Arch,
+    processors: int,
+    splitting: Splitting | None = None,
+) -> Question:
+    """The question for arrays of some shapes; the other arguments are those of `Question`."""
+    extents, first = extents_of(form, shapes), len(form.batch) + 2
+    depths = extents[first:]
+    whole = *extents[:first], sum(depths)
+    return Question(form, specs, whole, arch, processors, splitting, depths.index(max(depths)))
 
 
 def widened(schedule: Schedule, question: Question) -> Schedule:

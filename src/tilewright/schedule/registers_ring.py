@@ -20,12 +20,12 @@ from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Fragment
 from tilewright.lang.tile_arithmetic import redistribute
 from tilewright.lang.tracer import current
-from tilewright.schedule.factors import FactorProduct
 from tilewright.schedule.facts import Reasons, ScheduleFacts
+from tilewright.schedule.form import Form
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums
 from tilewright.schedule.provenance import made_by
-from tilewright.schedule.rings import Move, OperandSource, Sources, WholeBlock, of_both
+from tilewright.schedule.rings import Move, OperandSource, Sources, Staging, WholeBlock, of_both
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sides import OperandSide, OperandTile
 from tilewright.schedule.stages import HeldTile, PackedTile, PlainStages, SwizzledStages
@@ -173,8 +173,10 @@ class Alternating(Registers):
     written again only after the next barrier.
     """
 
-    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:
-        super().__init__(schedule, sources, products)
+    def __init__(
+        self, schedule: Schedule, form: Form, sources: Sources, before: Staging | None = None
+    ) -> None:
+        super().__init__(schedule, form, sources, before)
         maps = tw.operand_a, tw.operand_b
         self.spreads = [maps[source.side](schedule.mma, schedule.block_k) for source in sources]
 
@@ -235,10 +237,14 @@ class Alternating(Registers):
         with role(warps=schedule.mma.threads // current().lanes, groups=schedule.groups) as group:
             yield group
 
-    def end(self, work: Work) -> None:
+    def drain(self, work: Work) -> None:
         """The first group passes one more barrier, for the second one, which is half a step behind."""
         with when(work.group == 0):
             self._meet()
+
+    def end(self, work: Work) -> None:
+        """The next tile fills the ring again, and all warps store."""
+        self.drain(work)
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
         """Load, meet, multiply, meet."""

@@ -7,7 +7,7 @@ expanded kernels.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 
@@ -27,7 +27,16 @@ from tilewright.schedule.fixup import (
 from tilewright.schedule.form import Form
 from tilewright.schedule.fragments_ring import Fragments
 from tilewright.schedule.lists import ListTiles
-from tilewright.schedule.needs import PARTIAL, RESULT, RING, TICKET, Buffer, Needs, shared_of
+from tilewright.schedule.needs import (
+    PARTIAL,
+    RESULT,
+    RING,
+    TICKET,
+    Buffer,
+    Needs,
+    shared_by_loops,
+    shared_of,
+)
 from tilewright.schedule.panels_ring import PanelStaging
 from tilewright.schedule.partition import Batches, DataParallel, Partition, Persistent, Shares, Stream
 from tilewright.schedule.plans import values_of_sums
@@ -136,8 +145,16 @@ class ScheduleOnMachine(ScheduleFacts):
 
     @cached_property
     def staging_needs(self) -> Needs:
-        """Needs of the staging."""
-        return self.staging.needs(self)
+        """Needs of the staging: loops that follow each other share memory, threads and registers."""
+        first, *others = (self.staging.needs(replace(self, form=one)) for one in self.form.loops)
+        every = (first, *others)
+        if not others:
+            return first
+        return replace(
+            first,
+            buffers=tuple(shared_by_loops([one.buffers for one in every])),
+            registers=max(one.registers for one in every),
+        )
 
     @cached_property
     def epilogue_needs(self) -> Needs:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.dataflow.nodes import ArrayPart
@@ -20,9 +20,10 @@ from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.layout.layout import Layout
-from tilewright.schedule.factors import Factor, FactorProduct
+from tilewright.schedule.factors import Factor
 from tilewright.schedule.facts import Reasons, ScheduleFacts
-from tilewright.schedule.needs import ROW_BYTES, Buffer, Needs
+from tilewright.schedule.form import Form
+from tilewright.schedule.needs import ROW_BYTES, Buffer, Needs, taken
 from tilewright.schedule.operand_metadata import OperandMetadata, Spot
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums, TileAccumulation, accumulation
@@ -207,6 +208,9 @@ class Agent:
     def issued(self, work: Work) -> None:
         """Continue after the last step of a tile has begun."""
 
+    def drain(self, work: Work) -> None:
+        """Wait until the ring can be filled from its first stage again."""
+
     def end(self, work: Work) -> None:
         """Continue after the last step of a tile."""
 
@@ -215,6 +219,12 @@ class Staging(StagingTraits):
     """A way to bring tiles of the operands to the instruction that multiplies them.
 
     A subclass declares its needs, its reasons to refuse a schedule, and the verbs of its agents.
+
+    Args:
+        schedule: the schedule.
+        form: the form of one loop.
+        sources: the operands of the loop.
+        before: the staging of the loop that comes before it in the kernel.
     """
 
     least_stages, most_stages = 1, 1
@@ -292,8 +302,26 @@ class Staging(StagingTraits):
         """Reasons of this staging to refuse a schedule."""
         return iter(())
 
-    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:
-        self.schedule, self.sources = schedule, sources
+    def __init__(
+        self, schedule: Schedule, form: Form, sources: Sources, before: Staging | None = None
+    ) -> None:
+        self.schedule, self.form, self.sources = schedule, form, sources
+        self.buffers: list[Buffer] = [] if before is None else before.buffers
+        """The tensors in shared memory of all loops."""
+        self._free = [*self.buffers]
+
+    def placed(self, buffer: Buffer) -> Buffer:
+        """A buffer in the memory of an earlier loop, or in new memory.
+
+        Args:
+            buffer: the buffer that the loop needs.
+        """
+        if (found := taken(self._free, buffer)) is not None:
+            self._free.remove(found)
+            return found
+        made = replace(buffer, memory=buffer.allocate())
+        self.buffers.append(made)
+        return made
 
     def begin_block(self, rank: tuple[Index, Index]) -> None:
         """Prepare the ring before the first tile of a block.
@@ -315,11 +343,13 @@ class WholeBlock(Staging, Agent):
 
     accumulation: TileAccumulation
 
-    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:
-        super().__init__(schedule, sources, products)
+    def __init__(
+        self, schedule: Schedule, form: Form, sources: Sources, before: Staging | None = None
+    ) -> None:
+        super().__init__(schedule, form, sources, before)
         self.asynchronous = schedule.mma.atom.asynchronous
         overlap, scales = self.behind if self.asynchronous else 0, [source.scales for source in sources]
-        self.accumulation = accumulation(schedule, scales, products, overlap)
+        self.accumulation = accumulation(schedule, scales, form, overlap)
         rings: list[Any] = []
         paired: PairedStages | None = None
         for source in sources:
@@ -346,7 +376,7 @@ class WholeBlock(Staging, Agent):
         return step.index % self.schedule.stages if self.schedule.stages > 1 else 0
 
     def _ring(self, source: OperandSource) -> HeldTile | PackedTile | PlainStages | SwizzledStages:
-        [buffer] = self.buffers_of(self.schedule, source.tile, self.run)
+        [buffer] = map(self.placed, self.buffers_of(self.schedule, source.tile, self.run))
         return ring_of(self.schedule, source, buffer) if self.asynchronous else PlainStages(buffer)
 
     def _dealing(self, source: OperandSource) -> dict[str, Any]:
@@ -454,10 +484,14 @@ class DoubleBuffer(WholeBlock):
             *self.accumulation.promoting(sums, work),
         ]
 
+    def drain(self, work: Work) -> None:
+        """Wait until all threads have read the last stages."""
+        tw.barrier()
+
     def end(self, work: Work) -> None:
         """The next tile fills the ring again."""
         if self.schedule.blocks or self.schedule.batches > 1:
-            tw.barrier()
+            self.drain(work)
 
 
 class CpAsync(WholeBlock):
@@ -507,8 +541,12 @@ class CpAsync(WholeBlock):
             *self.accumulation.promoting(sums, work),
         ]
 
+    def drain(self, work: Work) -> None:
+        """Wait for all copies, and until all threads have read the last stages."""
+        tw.async_wait(0)
+        tw.barrier()
+
     def end(self, work: Work) -> None:
         """The next tile fills the ring again."""
         if self.schedule.blocks or self.schedule.batches > 1:
-            tw.async_wait(0)
-            tw.barrier()
+            self.drain(work)

@@ -16,7 +16,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.schedule.bulk_views import against_row, anywhere, aside
 from tilewright.schedule.epilogue.values import Views
 from tilewright.schedule.factors import Factor, matrix, plain, run_along, without_repeats
-from tilewright.schedule.form import Form, array
+from tilewright.schedule.form import Form, array, extent_of
 from tilewright.schedule.operand_metadata import OperandMetadata, Spot
 from tilewright.schedule.partition import Partition
 from tilewright.schedule.rings import OperandSource, Pairs
@@ -101,7 +101,7 @@ def sources_of(
                 columns if side else rows,
                 _decode(form, factor, arguments, beside),
                 is_cut=not factor.keeps_zero or not ends_with_groups,
-                readers=0 if not schedule.by_bulk else _readers(form, partition, factor, side),
+                readers=0 if not schedule.by_bulk else _readers(form, arguments, partition, factor, side),
                 scales=scales,
                 beside=beside,
                 pairs=_pairs(form, schedule, factor, arguments, partition),
@@ -118,6 +118,8 @@ def _pairs(
     if not schedule.copies_in_background or schedule.atom.asynchronous or not in_order:
         return None
     if not factor.is_plain or 2 * factor.dtype.bytes != PAIR_BYTES or partition.cuts_arrays:
+        return None
+    if len({one.span for one in form.flow.sums}) > 1:  # loops share the memory of single numbers
         return None
     side = [one.part for one in (form.rows_m if factor.row == form.m else form.rows_n)]
     found = _pair_of(factor.part)
@@ -185,22 +187,37 @@ def _decode(
     if factor.is_plain:
         return None
 
-    views = Views(form, arguments, Partition())
-
     def decode(held: Fragment, spot: Spot) -> Any:
         def leaf(node: Node) -> Any:
-            if isinstance(node, Integer):
-                return views.number(node)
-            if isinstance(node, NumberParam):
-                return arguments[node.name]
             return held if beside.is_held(node) else beside.elements(node, held, spot)
 
-        return replay(factor.view, leaf)
+        return with_numbers(form, arguments, factor.view, leaf)
 
     return decode
 
 
-def _readers(form: Form, partition: Partition, factor: Factor, side: int) -> Index:
+def with_numbers(
+    form: Form, arguments: dict[str, Any], node: Node, leaf: Callable[[Node], Any] = lambda node: None
+) -> Any:
+    """Compute a value by the functions of the graph from numbers of the launch and other leaves.
+
+    Args:
+        form: the form of the computation.
+        arguments: the kernel's arguments, by name.
+        node: the value.
+        leaf: returns the leaves that are no numbers.
+    """
+    views = Views(form, arguments, Partition())
+
+    def known(node: Node) -> Any:
+        if isinstance(node, Integer):
+            return views.number(node)
+        return arguments[node.name] if isinstance(node, NumberParam) else leaf(node)
+
+    return replay(node, known)
+
+
+def _readers(form: Form, arguments: dict[str, Any], partition: Partition, factor: Factor, side: int) -> Index:
     """Number of blocks, or clusters, that load each element of a matrix: one for each tile across from it.
 
     0 if the number is another one, with batches, groups and views.  Also 0 for a very large matrix, which
@@ -211,6 +228,6 @@ def _readers(form: Form, partition: Partition, factor: Factor, side: int) -> Ind
     if problem is None or operand.transforms or form.batch or form.flow.grouped is not None:
         return 0
     rows, beside = (problem.n, partition.tiles_m) if side else (problem.m, partition.tiles_n)
-    size = maximum(rows * problem.k, 1) * operand.dtype.bytes
+    size = maximum(rows * extent_of(form, arguments, factor.depth), 1) * operand.dtype.bytes
     readers = derived(beside * minimum(MOST_STREAMED // size, 1))
     return readers  # noqa: RET504 the kernel's parameter is named after it

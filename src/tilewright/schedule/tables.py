@@ -20,7 +20,7 @@ from tilewright.argument_checks import MOST
 from tilewright.errors import ParseError, TilewrightError, shown
 from tilewright.ir.mma import MmaAtom
 from tilewright.schedule.choice import choose, split_candidates
-from tilewright.schedule.legality import reasons
+from tilewright.schedule.legality import is_carried, reasons
 from tilewright.schedule.load import Load
 from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
@@ -395,9 +395,15 @@ def extents_of(question: Question) -> Extents:
 def chosen(question: Question, table: ScheduleTable | None) -> Schedule:
     """The schedule of the nearest measured problem, if one is near and legal; else the rules' choice.
 
+    A problem with several loops takes the schedule of its longest one, if that is legal for all.
+
     Raises:
         LaunchError: no proposal of the rules can split K as requested.
     """
+    if len(question.form.loops) > 1:
+        alone = chosen(question.of_longest_loop, table)
+        if is_carried(question, alone):
+            return alone
     if question.splitting is not None:
         return next(split_candidates(question)).schedule
     found = table.find(question) if table is not None and table.entries and class_of(question) else None
