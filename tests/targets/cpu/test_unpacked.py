@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided
 from tests.far import guarded
 
 import tilewright as tw
@@ -56,6 +57,15 @@ def normed(A, B, C):
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[k, n]
         C[m, n] = acc - acc.max(axis=1)[:, None]
+
+
+@tw.kernel(A="M K", B="K N", C="M N")
+def doubled(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(dtype=C.dtype)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+        C[m, n] = 2 * acc
 
 
 def panels(dtype: tw.DType, *, swap_ab: bool = False) -> Schedule:
@@ -309,6 +319,49 @@ def test_no_element_past_an_array_is_read_or_written(
                 assert np.array_equal(c, a @ b.T), (arch, tile, m, n, k)
                 ran += f"multiply_along_{'k' if layout == 'n' else 'columns'}" in listing.text
     assert ran >= 50
+
+
+@pytest.mark.in_turns(4)
+@pytest.mark.parametrize("dtype", [tw.f32, tw.f64])
+def test_sums_of_one_step_are_stored_from_registers(
+    machine: Machine, toolchain: native.Toolchain, dtype: tw.DType
+) -> None:
+    """For every height and width of micro-tiles: all needed elements, and none beside or past them."""
+    rng, size = np.random.default_rng(dtype.bytes), dtype.bytes
+    for arch in cpu.PROCESSORS:
+        mma = tw.TiledMma(tw.atoms.fma(dtype, lanes=(1, 1), each=(12, 32)), repeats=(2, 2))
+        kernel = None
+        for m, n in [(m, int(rng.integers(1, 70))) for m in (*range(5, 14), 24, 25, 29)] + [(24, 64)]:
+            k = int(rng.choice([1, 2, 7, 15, 16, 17, 33]))
+            a, b = (between_guards(rng, shape, dtype.numpy, "n") for shape in ((m, k), (n, k)))
+            step, at_end = n + int(rng.choice([0, 1, 5, 16])), bool(rng.random() < 0.7)
+            c = guarded((m, n), np.dtype(dtype.numpy), row_step=step, at_end=at_end)
+            whole = as_strided(c, ((m - 1) * step + n,), (size,))
+            whole[...] = 99
+            if kernel is None:  # for any strides and addresses
+                kinds = [guarded((29, 37), np.dtype(dtype.numpy), row_step=41) for _ in range(3)]
+                kernel = tiled.trace(*kinds, tile=(24, 64, 16), mma=mma)
+            listing = machine(kernel, {"A": a, "B": b, "C": c}, arch=arch, toolchain=toolchain)
+            assert "in_result" in listing.text
+            assert np.array_equal(c, a @ b.T), (arch, m, n, k)
+            c[...] = 99
+            assert (whole == 99).all(), (arch, m, n, k)
+
+
+def test_sums_that_something_else_reads_stay_in_their_fragment() -> None:
+    """An ending, a conversion, or rows that are not contiguous."""
+    for kernel, dtype, layout in (
+        (doubled, tw.f32, "n"),
+        (summed_in_f32, tw.bf16, "n"),
+        (product, tw.f32, "t"),
+    ):
+        a, b = drawn((29, 9), dtype, 0, "n"), drawn((9, 50), dtype, 1, "n")
+        out = drawn((29, 50), dtype, 2, layout)
+        made = kernel.bind(schedule=panels(dtype))(a, b, out, target="cpu")
+        assert made.listing is not None
+        assert "in_result" not in made.listing.text
+        factor = 2 if kernel is doubled else 1
+        compare_gemm(factor * a, b, out).raise_if_wrong()
 
 
 @pytest.mark.parametrize("shape", [(500, 3, 600), (300, 5, 900), (2000, 1, 800)])

@@ -6,36 +6,30 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from tilewright.dtypes import DType, bf16, f16, f32
+from tilewright.dtypes import f32
 from tilewright.ir.ops import Copy, Mma
 from tilewright.ir.types import Memory, Value
 from tilewright.passes.expand_mma import depth_of
-from tilewright.symbolic.expr import add, expand, less_equal, mul, negate
-from tilewright.symbolic.nodes import FALSE, TRUE, Int, Sym
+from tilewright.symbolic.expr import add, expand, mul, negate
+from tilewright.symbolic.nodes import FALSE, Int, Sym
 from tilewright.symbolic.rebuilding import slope, substitute
 from tilewright.targets.cpu.arch import adds_along_k, adds_groups
-from tilewright.targets.cpu.conversions import STORAGE
+from tilewright.targets.cpu.byte_dots import group_count, grouping, row_sums
 from tilewright.targets.cpu.copies import Twins, emit_panel, paired
 from tilewright.targets.cpu.decoding import Decoding
 from tilewright.targets.cpu.decoding_dots import MOST_ROWS, dots_of
 from tilewright.targets.cpu.emitter import CACHE_LINE_BYTES, CpuEmitter
+from tilewright.targets.cpu.few_rows import TOGETHER, dots_kernel, few_rows_kernel
 from tilewright.targets.cpu.linear import PanelLayout, distinct, panels, same_place
-from tilewright.targets.cpu.loops import edges
-from tilewright.targets.cpu.micro_kernels import (
-    CHUNK_BYTES,
-    TOGETHER,
-    KernelForm,
-    Term,
-    dots_kernel,
-    few_rows_kernel,
-    group_count,
-    grouping,
-    lanes_of,
-    micro_kernel,
-    row_sums,
-    vectors_at_once,
-)
+from tilewright.targets.cpu.micro_kernels import KernelForm, Term, lanes_of, micro_kernel, vectors_at_once
 from tilewright.targets.cpu.multiply import Multiply
+from tilewright.targets.cpu.unpacked import (
+    Panel,
+    PanelExtent,
+    ResultArray,
+    StoredPlace,
+    Unpacked,
+)
 from tilewright.targets.statements import Code, Declare, call, code, joined, named
 from tilewright.views.view import View
 
@@ -64,6 +58,7 @@ class Ahead:
         run: contiguous elements in each row.
         step: elements of a cache line.
         panel: the panel that is multiplied.
+        is_across: whether rows follow k.
     """
 
     emitter: CpuEmitter
@@ -74,8 +69,10 @@ class Ahead:
     run: int
     step: int
     panel: Sym
+    is_across: bool
     share: Code = field(init=False)
     most: Code = field(init=False)
+    depth: Code = field(init=False)
 
     @staticmethod
     def of(emitter: CpuEmitter, op: Copy, panel: Sym, columns: int) -> Ahead | None:
@@ -95,18 +92,23 @@ class Ahead:
         rows, run = (depth, columns) if across else (columns, depth)
         step = max(CACHE_LINE_BYTES // kind.dtype.bytes, 1)
         name = emitter.name(op.source.buffer)
-        return Ahead(emitter, name, expand(substitute(kind.view.offset, at)), row, rows, run, step, panel)
+        return Ahead(
+            emitter, name, expand(substitute(kind.view.offset, at)), row, rows, run, step, panel, across
+        )
 
-    def begin(self, turns: Code, following: Code, number: str = "") -> None:
+    def begin(self, turns: Code, following: Code, depth: Code, number: str = "") -> None:
         """Divide the rows among iterations.
 
         Args:
             turns: the number of iterations.
             following: whether there is a next panel to prefetch.
+            depth: the needed depth of the panel.
             number: a suffix for unique names of variables.
         """
         self.share, self.most = self.emitter.local(f"share{number}"), self.emitter.local(f"ahead{number}")
-        self.emitter.constant("Index", self.most, code("{} ? {} : 0", following, self.rows))
+        self.depth = depth
+        rows = depth if self.is_across else self.rows
+        self.emitter.constant("Index", self.most, code("{} ? {} : 0", following, rows))
         self.emitter.constant("Index", self.share, code("({} + {} - 1) / {}", self.most, turns, turns))
 
     def turn(self, at: Sym) -> None:
@@ -124,7 +126,7 @@ class Ahead:
                     )
                 return
             each = self.emitter.local("line")
-            with self.emitter.turns(each, self.run, self.step):
+            with self.emitter.turns(each, self.run if self.is_across else self.depth, self.step):
                 self.emitter.do(call("__builtin_prefetch", code("{} + {}", place, each)))
 
 
@@ -154,8 +156,10 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
         if array is not None and (array.is_converted or array.bound != extents.columns or m.needed is None):
             array = None
         panel = Panel.of(emitter) if array is not None and array.is_along_rows else None
+        result = None if op.store is None else ResultArray.of(emitter, op.store)
+        place = None if result is None else StoredPlace.of(emitter, result, columns)
         # One call for all products if registers hold their sums, else one call for each product.
-        whole = _calling(emitter, op, range(len(op.products)), deep, m, n, panel)
+        whole = _calling(emitter, op, range(len(op.products)), deep, m, n, panel, place)
         each = () if whole else (_calling(emitter, op, [at], deep, m, n) for at in range(len(op.products)))
         callings = [calling for calling in (whole, *each) if calling is not None]
         grouped = callings[0].grouped
@@ -185,15 +189,17 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
                 following = code("{} + 1 < {}", named(n.at.name), n.count)
                 if panel is not None:
                     following = code("!{} && {}", panel.in_place, following)
-                ahead.begin(m.count, following, str(number or ""))
+                ahead.begin(m.count, following, deep, str(number or ""))
             with emitter.turns(m.at.name, m.count):
                 for ahead in asking:
                     ahead.turn(m.at)
+                if place is not None:
+                    place.turn(emitter, callings[0].sums or Code("0"), (m, n))
                 _choose(emitter, callings, (m, n))
 
 
 def _unless_few_plain(
-    emitter: CpuEmitter, op: Multiply, m: _Extent, n: _Extent, depth: Code, array: Unpacked | None
+    emitter: CpuEmitter, op: Multiply, m: PanelExtent, n: PanelExtent, depth: Code, array: Unpacked | None
 ) -> AbstractContextManager[None]:
     """Multiply few rows by the array of B; the with block writes the other case."""
     if array is None or m.needed is None:
@@ -212,7 +218,9 @@ def _unless_few_plain(
     return array.unless_few(emitter, kernel, rows, needed, operands, depth, adds)
 
 
-def _in_dots(emitter: CpuEmitter, op: Multiply, m: _Extent, n: _Extent, depth: Code, array: Unpacked) -> bool:
+def _in_dots(
+    emitter: CpuEmitter, op: Multiply, m: PanelExtent, n: PanelExtent, depth: Code, array: Unpacked
+) -> bool:
     """Multiply by dot products along K, if the atom allows it and columns of B are contiguous along K."""
     product = op.products[0]
     rows, columns, _ = product.mma.atom.shape
@@ -253,7 +261,7 @@ def _step(view: View, dim: int, unit: int) -> int | None:
 
 
 @contextmanager
-def _unless_few(emitter: CpuEmitter, op: Multiply, m: _Extent, n: _Extent) -> Iterator[None]:
+def _unless_few(emitter: CpuEmitter, op: Multiply, m: PanelExtent, n: PanelExtent) -> Iterator[None]:
     """Multiply few rows of a decoded operand without a panel; the with block writes the other case."""
     (product, *others), atom = op.products, op.products[0].mma.atom
     rows, columns, _ = atom.shape
@@ -273,197 +281,17 @@ def _unless_few(emitter: CpuEmitter, op: Multiply, m: _Extent, n: _Extent) -> It
         yield
 
 
-# ---------------------------------------------------------------- operand B in its array
-#
-# Packing a panel pays if several panels of A are multiplied by it.  One panel of A reads the rows of B from
-# their array, if they are contiguous along the columns.
-
-
-ALONG_ROWS, ACROSS_ROWS = (1, 2), (1, 4)
-"""Heights of the functions for few rows, by the contiguous dimension of B: its columns, or K."""
-
-
-@dataclass(frozen=True)
-class Unpacked:
-    """The array of operand B.
-
-    Args:
-        name: its pointer.
-        dtype: its dtype.
-        start: the offset of its first element in the tile.
-        k_step: elements between neighbours along K.
-        column_step: elements between neighbouring columns.
-        bound: the columns that the array has; None for all.
-        is_converted: whether it is multiplied in a wider dtype.
-    """
-
-    name: Code
-    dtype: DType
-    start: Int
-    k_step: Int
-    column_step: Int
-    bound: Int | None
-    is_converted: bool
-
-    @staticmethod
-    def of(emitter: CpuEmitter, op: Multiply) -> Unpacked | None:
-        """The array, or None if it is not of floats, or the products read more than it has."""
-        if len(op.products) > 1 or len(op.packing) != 1:
-            return None
-        (product,), (copy,) = op.products, op.packing
-        atom, needed = product.mma.atom, emitter.extents[product]
-        dtype, layout = atom.c_dtype, panels(product.b.tensor.view, atom.shape[1])
-        is_plain = dtype.is_float and dtype == dtype.computed and atom.precision is None
-        if not is_plain or product.negative or not isinstance(copy, Copy) or copy.other != 0:
-            return None
-        if layout is None or layout.k_stride != atom.shape[1] or not op.is_packed(product):
-            return None
-        if atom.shape[1] % (emitter.arch.vector_bytes // dtype.bytes):
-            return None  # a micro-tile of part of a vector
-        if atom.shape[1] * dtype.bytes > CHUNK_BYTES:
-            return None  # sums on the stack are whole micro-tiles
-        kind, bounds = copy.source.tensor, edges(copy.source.tensor.view)
-        if kind.memory is not Memory.GLOBAL or copy.target.tensor.dtype != dtype:
-            return None
-        if kind.dtype not in (dtype, f16, bf16):
-            return None
-        limits = [bounds.upper.get(dim) for dim in (0, 1)]
-        if (bounds.uniform, bounds.rest) != (TRUE, TRUE) or limits[1] != needed.depth:
-            return None
-        if needed.columns not in (None, limits[0]):
-            return None
-        column, k = kind.view.coords
-        k_step, column_step = (slope(kind.view.offset, sym) for sym in (k, column))
-        if k_step is None or column_step is None or 1 not in (k_step, column_step):
-            return None
-        start = expand(substitute(kind.view.offset, {column: 0, k: 0}))
-        name = emitter.name(copy.source.buffer)
-        return Unpacked(name, kind.dtype, start, k_step, column_step, limits[0], kind.dtype != dtype)
-
-    @property
-    def is_along_rows(self) -> bool:
-        """Whether neighbouring columns are contiguous."""
-        return self.column_step == 1
-
-    def address(self, emitter: CpuEmitter, first: Int = 0) -> Code:
-        """The address of a column."""
-        start = add(self.start, mul(first, self.column_step))
-        return code("{} + {}", self.name, emitter.spell(expand(start)))
-
-    @contextmanager
-    def unless_few(
-        self,
-        emitter: CpuEmitter,
-        kernel: str,
-        most: int,
-        needed: tuple[Code, Code],
-        operands: tuple[Code, Code],
-        depth: Code,
-        adds: Code,
-    ) -> Iterator[None]:
-        """Call the function for few rows; the with block writes the multiply of more rows.
-
-        Args:
-            emitter: where the text goes.
-            kernel: the function's text.
-            most: rows of a micro-tile; the functions stay in the first one.
-            needed: the number of rows and of columns.
-            operands: the addresses of A and of the sums.
-            depth: the number of products of a sum.
-            adds: whether to add to the sums instead of overwriting them.
-        """
-        emitter.call("fused", "fused_lanes", "min_int")
-        name = "multiply_along_columns" if self.is_along_rows else "multiply_along_k"
-        function = emitter.function(name, kernel)
-        step = emitter.spell(self.k_step if self.is_along_rows else self.column_step)
-        (a, c), (rows, columns) = operands, needed
-        given = joined(", ", (a, self.address(emitter), step, c, columns, depth, adds))
-        with ExitStack() as more:
-            for height in ALONG_ROWS if self.is_along_rows else ACROSS_ROWS:
-                if height > most:
-                    break
-                with emitter.branch(code("{} <= {}", rows, height)):
-                    emitter.do(code("{}<{}>({})", function, height, given))
-                more.enter_context(emitter.otherwise())
-            yield
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A panel of B that one panel of A multiplies: read from its array if it is whole, else packed.
-
-    Args:
-        address: the variable of its address.
-        step: the variable of elements between its rows.
-        in_place: the variable that says whether it is read from its array.
-    """
-
-    address: Code
-    step: Code
-    in_place: Code
-
-    @staticmethod
-    def of(emitter: CpuEmitter) -> Panel:
-        """A panel with new names."""
-        return Panel(*(emitter.local(name) for name in ("panel", "step", "in_place")))
-
-    @contextmanager
-    def unless_in_place(
-        self, emitter: CpuEmitter, array: Unpacked, packed: Code, at: tuple[Sym, int], panels_of_a: Code
-    ) -> Iterator[None]:
-        """Declare the variables; the with block writes the packing.
-
-        Args:
-            emitter: where the text goes.
-            array: the array.
-            packed: the address of the packed panel.
-            at: the index of the panel, and its columns.
-            panels_of_a: the number of panels of A.
-        """
-        panel, unit = at
-        first = mul(panel, unit)
-        when = code("{} <= 1", panels_of_a)
-        if array.bound is not None:
-            is_whole = less_equal(add(first, unit), array.bound)
-            when = code("{} && {}", when, emitter.spell_cond(is_whole))
-        emitter.constant("bool", self.in_place, when)
-        with emitter.branch(code("!{}", self.in_place)):
-            yield
-        pointer = named(f"const {STORAGE[array.dtype.name]}* const")
-        address = code("{} ? {} : {}", self.in_place, array.address(emitter, first), packed)
-        emitter.declare(pointer, self.address, address, optional=True)
-        step = code("{} ? {} : {}", self.in_place, emitter.spell(array.k_step), unit)
-        emitter.constant("Index", self.step, step)
-
-
 # ---------------------------------------------------------------- needed extents
 
 
-@dataclass(frozen=True)
-class _Extent:
-    """Rows or columns of an accumulator, in panels.
-
-    Args:
-        at: the loop variable of panels.
-        unit: rows or columns of a panel.
-        needed: the number of needed rows or columns; None for all.
-        count: the number of needed panels.
-    """
-
-    at: Sym
-    unit: int
-    needed: Code | None
-    count: Code
-
-
-def _panels(emitter: CpuEmitter, side: str, needed: Int | None, extent: int, unit: int) -> _Extent:
+def _panels(emitter: CpuEmitter, side: str, needed: Int | None, extent: int, unit: int) -> PanelExtent:
     at = Sym(emitter.local(f"{side}_panel"), 0, extent // unit - 1)
     if needed is None:
-        return _Extent(at, unit, None, Code(str(extent // unit)))
+        return PanelExtent(at, unit, None, Code(str(extent // unit)))
     most, count = emitter.local(f"{side}_needed"), emitter.local(f"{side}_panels")
     emitter.constant("Index", most, _within(emitter, needed, extent))
     emitter.constant("Index", count, code("({} + {}) / {}", most, unit - 1, unit))
-    return _Extent(at, unit, most, count)
+    return PanelExtent(at, unit, most, count)
 
 
 def _within(emitter: CpuEmitter, needed: Int | None, extent: int) -> Code:
@@ -488,12 +316,14 @@ class _Calling:
         kernels: the function for each height and width.
         arguments: the arguments of every call.
         grouped: the regrouped operands of a byte product.
+        sums: the address of the sums in their fragment, if they may be stored elsewhere.
     """
 
     sizes: tuple[tuple[int, ...], tuple[int, ...]]
     kernels: Sequence[Sequence[Code]]
     arguments: tuple[Code, ...]
     grouped: _Grouped | None = None
+    sums: Code | None = None
 
 
 @dataclass(frozen=True)
@@ -533,9 +363,10 @@ def _calling(
     op: Multiply,
     which: Sequence[int],
     depth: Code,
-    m: _Extent,
-    n: _Extent,
+    m: PanelExtent,
+    n: PanelExtent,
     panel: Panel | None = None,
+    place: StoredPlace | None = None,
 ) -> _Calling | None:
     """The calls for some of the products; None for several products that share no sum, or do not fit.
 
@@ -566,7 +397,8 @@ def _calling(
         if len(terms) == len(c) or not (width and alike) or is_narrow:
             return None
     deepest, steps = depth_of(products[0].a), panel is not None
-    form = KernelForm(atom, lanes, deepest, of_a[0], of_b[0], terms, width % vectors, steps)
+    stores = place is not None
+    form = KernelForm(atom, lanes, deepest, of_a[0], of_b[0], terms, width % vectors, steps, stores)
     kernels = [[micro_kernel(emitter, form, (high, wide)) for wide in widths] for high in heights]
     at_a = [_start(emitter, value, one, m.at) for value, one in zip(a, of_a, strict=True)]
     packed = [next(op.is_packed(one) for one in products if same_place(one.b, value)) for value in b]
@@ -579,6 +411,9 @@ def _calling(
     into = [_sums(emitter, value, (rows, columns), m.at, n.at) for value in c]
     begins = [next(op.begins[at] for at in which if op.products[at].c is value) for value in c]
     adds = [emitter.spell_cond(negate(one)) for one in begins]
+    if place is not None:
+        (sums,), into = into, [place.address, place.pitch, place.rows, place.columns]
+        return _Calling((heights, widths), kernels, (*at_a, *at_b, *into, depth, *adds), sums=sums)
     if not adds_groups(atom):
         return _Calling((heights, widths), kernels, (*at_a, *at_b, *into, depth, *adds))
     (product,) = products
@@ -609,7 +444,9 @@ def _sums(emitter: CpuEmitter, acc: Value, unit: tuple[int, int], m: Int, n: Int
     return code("{} + {}", emitter.name(acc), emitter.spell(substitute(view.offset, at)))
 
 
-def _choose(emitter: CpuEmitter, callings: Sequence[_Calling], extents: tuple[_Extent, _Extent]) -> None:
+def _choose(
+    emitter: CpuEmitter, callings: Sequence[_Calling], extents: tuple[PanelExtent, PanelExtent]
+) -> None:
     """Call the smallest micro-kernels that cover the needed part of this micro-tile."""
     rows, columns = callings[0].sizes
     for high, found in _smallest(emitter, rows, extents[0]):
@@ -622,7 +459,7 @@ def _choose(emitter: CpuEmitter, callings: Sequence[_Calling], extents: tuple[_E
 
 
 def _smallest(
-    emitter: CpuEmitter, sizes: Sequence[int], extent: _Extent
+    emitter: CpuEmitter, sizes: Sequence[int], extent: PanelExtent
 ) -> Iterator[tuple[int, AbstractContextManager[None]]]:
     """Yield the index of each size, and the branch in which it is the smallest sufficient size."""
     if len(sizes) == 1 or extent.needed is None:

@@ -17,7 +17,7 @@ from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, Copy, Elementwise, Fill, For, FragmentOp, If, Mma, Op, Reshape, Shared
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
-from tilewright.symbolic.expr import equal, less_equal, prove
+from tilewright.symbolic.expr import add, equal, less_equal, prove
 from tilewright.symbolic.nodes import FALSE, TRUE, Cond
 from tilewright.targets.cpu.arch import adds_groups
 from tilewright.targets.cpu.decoding import Decoding, decoding_of
@@ -54,6 +54,27 @@ class CompoundOp(Op):
 
 
 @dataclass(frozen=True)
+class StoreSums(CompoundOp):
+    """The copy of sums from their fragment to memory, or nothing if the multiply stores them there.
+
+    Args:
+        copy: the copy.
+        product: the multiply whose sums it copies.
+        is_once: whether the multiply runs once.
+    """
+
+    name = "store_sums"
+    copy: Copy
+    product: Mma
+    is_once: Cond
+
+    @property
+    def parts(self) -> tuple[Op, ...]:
+        """The copy."""
+        return (self.copy,)
+
+
+@dataclass(frozen=True)
 class Multiply(CompoundOp):
     """Multiplies with the packing of their panels and the zeros of their sums.
 
@@ -61,12 +82,14 @@ class Multiply(CompoundOp):
         products: the multiplies, of the same tiles and extents, in program order.
         begins: for each multiply the condition under which its accumulator counts as 0.
         packing: the copies that fill operands B, one panel at a time, just before it is multiplied.
+        store: copies the sums of its only product to memory, and nothing else reads them.
     """
 
     name = "multiply"
     products: tuple[Mma, ...]
     begins: tuple[Cond, ...]
     packing: tuple[Copy | Decoding, ...] = ()
+    store: StoreSums | None = None
 
     @property
     def parts(self) -> tuple[Op, ...]:
@@ -122,7 +145,7 @@ def _gathered(block: Block, uses: _Uses, extents: Mapping[Op, NeededExtents]) ->
             ops.append(op.with_regions(lambda region: _gathered(region, uses, extents)))
     for op in [op for op in ops if isinstance(op, Multiply)]:
         _pack(op, ops, uses)
-    return Block(_without_zeros(ops))
+    return Block(_with_stores(_without_zeros(ops), uses))
 
 
 # ---------------------------------------------------------------- neighbouring multiplies
@@ -271,6 +294,58 @@ def _beginning(op: Multiply, value: Value, when: Cond) -> Multiply:
     """Let the first product that adds to a fragment start at 0 under a condition."""
     first = next(at for at, one in enumerate(op.products) if one.c == value)
     return replace(op, begins=(*op.begins[:first], when, *op.begins[first + 1 :]))
+
+
+# ---------------------------------------------------------------- stores
+
+
+def _with_stores(ops: Sequence[Op], uses: _Uses) -> tuple[Op, ...]:
+    """Let a multiply store its sums, if a copy to memory does only that with them after the multiply."""
+    found = [*ops]
+    for at, op in enumerate(ops):
+        if not isinstance(op, Copy) or not op.source.is_fragment or op.reduction is not None:
+            continue
+        if not op.target.is_tensor or op.target.tensor.memory is not Memory.GLOBAL:
+            continue
+        before = at - 1
+        while before >= 0 and isinstance(found[before], Reshape):
+            before -= 1
+        made = _storing(found[before], op, uses) if before >= 0 else None
+        if made is not None:
+            found[before], found[at] = made
+    return tuple(found)
+
+
+def _storing(op: Op, copy: Copy, uses: _Uses) -> tuple[Op, StoreSums] | None:
+    """A multiply, or the loop around it, that stores its sums, and the copy that does so otherwise."""
+    is_once: Cond = TRUE
+    body: Sequence[Op] = (op,)
+    if isinstance(op, For):
+        is_once, body = equal(op.stop, add(op.start, op.step)), op.body.ops
+    multiplies = [one for one in body if isinstance(one, Multiply)]
+    if len(multiplies) != 1 or len(multiplies[0].products) != 1:
+        return None
+    (multiply,), others = multiplies, [one for one in body if not isinstance(one, Multiply)]
+    (product,), (begins,) = multiply.products, multiply.begins
+    begun = (equal(op.index, op.start),) if isinstance(op, For) else (TRUE,)
+    if (
+        product.c is not copy.source
+        or (begins,) != begun
+        or not all(isinstance(o, Copy) for o in multiply.packing)
+    ):
+        return None
+    # The array of the result is neither read nor written by another operation of the loop.
+    if not all(isinstance(one, Copy | Reshape) for one in others):
+        return None
+    if any(copy.target.buffer in (value.buffer for value in one.operands) for one in body):
+        return None
+    if any(one is not product and one is not copy for one in uses.of_fragments[copy.source]):
+        return None
+    store = StoreSums(copy, product, is_once, location=copy.location)
+    storing = replace(multiply, store=store)
+    if not isinstance(op, For):
+        return storing, store
+    return replace(op, body=Block(tuple(storing if one is multiply else one for one in body))), store
 
 
 # ----------------------------------------------------------------

@@ -25,9 +25,10 @@ from tilewright.targets.cpu.copies import Twins, emit_copy, emit_redistribute, e
 from tilewright.targets.cpu.emitter import CpuEmitter
 from tilewright.targets.cpu.legality import waits
 from tilewright.targets.cpu.micro import emit_mma, emit_multiply
-from tilewright.targets.cpu.multiply import Multiply, Pointwise
+from tilewright.targets.cpu.multiply import Multiply, Pointwise, StoreSums
 from tilewright.targets.cpu.pointwise import emit_pack, emit_pointwise, emit_scalar, emit_unpack
 from tilewright.targets.cpu.reductions import emit_reduce
+from tilewright.targets.cpu.unpacked import emit_store
 from tilewright.targets.rules import RuleTable
 from tilewright.targets.statements import Code, call, code, named
 from tilewright.targets.target import CPU
@@ -44,6 +45,7 @@ CPU_RULES.rule(Redistribute)(emit_redistribute)
 CPU_RULES.rule(Twins)(emit_twins)
 CPU_RULES.rule(Mma)(emit_mma)
 CPU_RULES.rule(Multiply)(emit_multiply)
+CPU_RULES.rule(StoreSums)(emit_store)
 CPU_RULES.rule(Pointwise)(emit_pointwise)
 CPU_RULES.rule(Elementwise)(emit_scalar)
 CPU_RULES.rule(ReduceOp)(emit_reduce)

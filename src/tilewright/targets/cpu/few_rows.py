@@ -1,0 +1,328 @@
+"""The text of functions that multiply few rows by B in its array: in the order of K, or as dot products."""
+
+from __future__ import annotations
+
+from tilewright.arch import Arch
+from tilewright.dtypes import DType, bf16, f16
+from tilewright.targets.cpu.conversions import STORAGE
+from tilewright.targets.cpu.emitter import SELF
+from tilewright.targets.cpu.linear import PanelLayout
+from tilewright.targets.cpu.vector_moves import exchanged
+
+# ---------------------------------------------------------------- in the order of K
+#
+# Few rows of A take as long as reading B, so functions of their own read B in the order of its addresses.
+# They add the products of an element in the order of K, and so give the same bits as micro-kernels.
+
+
+CHUNK_BYTES = 8192
+"""Sums of a row that stay in the first-level cache while the rows of B are read, in bytes at most."""
+
+PER_STREAM = 4
+"""Vector registers for each row of B that is read at the same time."""
+
+
+def few_rows_kernel(
+    arch: Arch, dtype: DType, a: PanelLayout, columns: int, panel: int, *, along_rows: bool
+) -> str:
+    """Return the text of the function that multiplies few rows by B in its array.
+
+    It reads ``ROWS`` rows of a panel of A, and of B no more than ``columns`` columns and ``depth`` rows.  It
+    overwrites ``ROWS`` rows of the sums, in whole panels.
+
+    Args:
+        arch: the processor.
+        dtype: the dtype of operands and sums.
+        a: the layout of A.
+        columns: columns of a micro-tile of sums, a multiple of the lanes of a vector.
+        panel: elements from a panel of sums to the next.
+        along_rows: whether neighbouring columns of B are contiguous; else its rows are.
+    """
+    size = dtype.bytes
+    lanes, most = arch.vector_bytes // size, arch.vector_registers // PER_STREAM
+    chunk = CHUNK_BYTES // size // columns * columns
+    real = STORAGE[dtype.name]
+    at_a = f"a[{a.row_stride} * i + {a.k_stride} * (k + u)]"
+    head = f"""\
+// c[i][n] = (adds ? c[i][n] : 0) + sum of a[i][k] * b[k][n] over k, for i < ROWS and n < columns;
+// c consists of panels of {columns} columns"""
+    arrays = f"const {real}* a, const {real}* b, Index step, {real}* c"
+    arguments = f"{arrays},\n    Index columns, Index depth, bool adds"
+    kind = f"typedef {real} vector __attribute__((vector_size({lanes * size}), aligned({size})));"
+    if along_rows:
+        return f"""\
+{head}
+template <int ROWS>
+__attribute__((noinline)) static void {SELF}({arguments}) {{
+  {kind}
+  constexpr Index CHUNK = {chunk}, LANES = {lanes}, DEEP = {most} / ROWS;
+  {real} sums[ROWS][CHUNK] __attribute__((aligned(64)));
+  for (Index first = 0; first < columns; first += CHUNK) {{
+    const Index count = min_int(columns - first, CHUNK), whole = count / LANES * LANES;
+    const Index padded = (count + {columns - 1}) / {columns} * {columns};
+    for (Index n = 0; n < padded; n += LANES)
+      UNROLL for (Index i = 0; i < ROWS; ++i) *(vector*)(sums[i] + n) = vector{{}};
+    for (Index k = 0; k < depth;) {{
+      const {real}* const from = b + k * step + first;
+      if (k + DEEP <= depth) {{
+        for (Index n = 0; n < whole; n += LANES) {{
+          vector sum[ROWS];
+          UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = *(const vector*)(sums[i] + n);
+          UNROLL for (Index u = 0; u < DEEP; ++u) {{
+            const vector right = *(const vector*)(from + u * step + n);
+            UNROLL for (Index i = 0; i < ROWS; ++i)
+              sum[i] = fused_lanes<1>({at_a} - vector{{}}, right, sum[i]);
+          }}
+          UNROLL for (Index i = 0; i < ROWS; ++i) *(vector*)(sums[i] + n) = sum[i];
+        }}
+        for (Index n = whole; n < count; ++n) {{
+          asm("" : "+r"(n));  // no vectors of less than LANES elements, which take long to compile
+          UNROLL for (Index i = 0; i < ROWS; ++i) {{
+            {real} sum = sums[i][n];
+            UNROLL for (Index u = 0; u < DEEP; ++u) sum = fused({at_a}, from[u * step + n], sum);
+            sums[i][n] = sum;
+          }}
+        }}
+        k += DEEP;
+      }}
+      else {{
+        const Index u = 0;
+        UNROLL for (Index i = 0; i < ROWS; ++i) {{
+          for (Index n = 0; n < whole; n += LANES) {{
+            vector* const sum = (vector*)(sums[i] + n);
+            *sum = fused_lanes<1>({at_a} - vector{{}}, *(const vector*)(from + n), *sum);
+          }}
+          for (Index n = whole; n < count; ++n) {{
+            asm("" : "+r"(n));
+            sums[i][n] = fused({at_a}, from[n], sums[i][n]);
+          }}
+        }}
+        ++k;
+      }}
+    }}
+    for (Index n = 0; n < padded; n += {columns})
+      UNROLL for (Index i = 0; i < ROWS; ++i) {{
+        {real}* const to = c + (first + n) / {columns} * {panel} + {columns} * i;
+        UNROLL for (Index j = 0; j < {columns}; j += LANES) {{
+          const vector sum = *(const vector*)(sums[i] + n + j);
+          *(vector*)(to + j) = adds ? *(const vector*)(to + j) + sum : sum;
+        }}
+      }}
+  }}
+}}"""
+    stages = "\n".join(f"    {line}" for line in exchanged(lanes))
+    return f"""\
+{head}
+template <int ROWS>
+__attribute__((noinline)) static void {SELF}({arguments}) {{
+  {kind}
+  constexpr Index LANES = {lanes};
+  for (Index n = 0; n < columns; n += LANES) {{
+    const {real}* from[LANES];  // past the last column: the last one again, for sums that nothing reads
+    for (Index j = 0; j < LANES; ++j) from[j] = b + min_int(n + j, columns - 1) * step;
+    vector sum[ROWS];
+    UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = vector{{}};
+    Index k = 0;
+    for (; k + LANES <= depth; k += LANES) {{
+      vector row[LANES];
+      UNROLL for (Index j = 0; j < LANES; ++j) row[j] = *(const vector*)(from[j] + k);
+{stages}
+      UNROLL for (Index u = 0; u < LANES; ++u)
+        UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = fused_lanes<1>({at_a} - vector{{}}, row[u], sum[i]);
+    }}
+    for (; k < depth; ++k) {{
+      const Index u = 0;
+      vector row;
+      UNROLL for (Index j = 0; j < LANES; ++j) row[j] = from[j][k];
+      UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = fused_lanes<1>({at_a} - vector{{}}, row, sum[i]);
+    }}
+    UNROLL for (Index i = 0; i < ROWS; ++i) {{
+      vector* const to = (vector*)(c + n / {columns} * {panel} + {columns} * i + n % {columns});
+      *to = adds ? *to + sum[i] : sum[i];
+    }}
+  }}
+}}"""
+
+
+# ---------------------------------------------------------------- dot products along K
+#
+# A sum has a vector of partial sums, each of every LANES-th product.  Columns of B are read in place, widened
+# in registers, and multiplied by several rows of A.  A few columns stay in the first-level cache while all
+# rows are multiplied by them.
+
+
+TOGETHER = 4
+"""Columns that are multiplied together."""
+
+MANY_REGISTERS = 32
+"""Vector registers that hold the sums of `TOGETHER` rows and columns; fewer hold those of half the rows."""
+
+_ADDED_UP = {
+    4: """\
+      const few left_two = __builtin_shufflevector(part[0], part[1], 0, 4, 1, 5)
+        + __builtin_shufflevector(part[0], part[1], 2, 6, 3, 7);
+      const few right_two = __builtin_shufflevector(part[2], part[3], 0, 4, 1, 5)
+        + __builtin_shufflevector(part[2], part[3], 2, 6, 3, 7);
+      few total[1] = {__builtin_shufflevector(left_two, right_two, 0, 1, 4, 5)
+        + __builtin_shufflevector(left_two, right_two, 2, 3, 6, 7)};""",
+    2: """\
+      few total[2];
+      UNROLL for (Index j = 0; j < 2; ++j)
+        total[j] = __builtin_shufflevector(part[2 * j], part[2 * j + 1], 0, 2)
+          + __builtin_shufflevector(part[2 * j], part[2 * j + 1], 1, 3);""",
+}
+"""The sums of `TOGETHER` vectors of four or of two partial sums each."""
+
+
+def _widened(stored: DType, lanes: int) -> str:
+    """The body of a function that loads a vector of f32 from narrower floats."""
+    halves = f"typedef {{}} halves __attribute__((vector_size({2 * lanes}), aligned(2)));"
+    if stored == bf16:
+        return f"""\
+  {halves.format("unsigned short")}
+  typedef unsigned words __attribute__((vector_size({4 * lanes})));
+  return (vector)(__builtin_convertvector(*(const halves*)from, words) << 16);"""
+    by_gcc = {
+        16: "__builtin_ia32_vcvtph2ps512_mask((eights)*(const halves*)from, vector{}, -1, 4)",
+        8: "__builtin_ia32_vcvtph2ps256((eights)*(const halves*)from)",
+    }
+    plain = f"""\
+  vector wide;
+  for (Index l = 0; l < {lanes}; ++l) wide[l] = f32_of_{stored}(from[l]);
+  return wide;"""
+    if stored != f16 or lanes not in by_gcc:
+        return plain
+    eights = f"typedef short eights __attribute__((vector_size({2 * lanes})));"
+    return f"""\
+#if defined(__F16C__) && !defined(__clang__)
+  {halves.format("short")}
+  {eights}
+  return (vector){by_gcc[lanes]};
+#elif defined(__F16C__)
+  {halves.format("_Float16")}
+  return __builtin_convertvector(*(const halves*)from, vector);
+#else
+{plain}
+#endif"""
+
+
+def dots_kernel(
+    arch: Arch, dtype: DType, stored: DType, pitch: int, unit: tuple[int, int], steps: tuple[int, int]
+) -> str:
+    """Return the text of the function of dot products along K, which reads B in its array.
+
+    It reads no more than ``rows`` rows of A, and of B no more than ``columns`` columns, and ``depth``
+    elements of both.  Of each row it writes whole groups of `TOGETHER` sums; those past ``columns`` are
+    sums of zeros.
+
+    Args:
+        arch: the processor.
+        dtype: the dtype of A and the sums.
+        stored: the dtype of B in memory.
+        pitch: elements between rows of A.
+        unit: rows and columns of a micro-tile of sums; its columns are a multiple of `TOGETHER`.
+        steps: elements from a micro-tile of sums to the next along the rows, and along the columns.
+    """
+    size = dtype.bytes
+    lanes, few, real, narrow = (
+        arch.vector_bytes // size,
+        16 // size,
+        STORAGE[dtype.name],
+        STORAGE[stored.name],
+    )
+    most = TOGETHER if arch.vector_registers >= MANY_REGISTERS else TOGETHER // 2
+    integer = "long long" if size == 8 else "int"
+    load = f"{SELF}_wide(from[j] + {{}})" if stored != dtype else "*(const vector*)(from[j] + {})"
+    kind = f"typedef {real} vector __attribute__((vector_size({lanes * size}), aligned({size}), may_alias));"
+    wide = ""
+    if stored != dtype:
+        wide = f"""\
+static inline auto {SELF}_wide(const {narrow}* from) {{
+  {kind}
+{_widened(stored, lanes)}
+}}
+
+"""
+    value = "from[j][u]" if stored == dtype else f"f32_of_{stored}(from[j][u])"
+    heights = "\n".join(
+        f"      {'else ' if height < most else ''}if (rows - i >= {height}) {{\n"
+        f"        {SELF}_rows<{height}>(a + {pitch} * i, b + n * step, step, c, i, n, count, depth, adds);\n"
+        f"        i += {height};\n      }}"
+        for height in (4, 2, 1)
+        if height <= most
+    )
+    each_row, each_column = (f"UNROLL for (Index {at} = 0; {at} < {{}}; ++{at})" for at in "ij")
+    each_row, each_column = each_row.format("ROWS"), each_column.format(TOGETHER)
+    return f"""\
+{wide}// sums of rows {{row}} to {{row + ROWS - 1}} and columns {{first}} to {{first + columns - 1}}
+template <int ROWS>
+__attribute__((noinline)) static void {SELF}_rows(const {real}* a, const {narrow}* b, Index step, {real}* c,
+    Index row, Index first, Index columns, Index depth, bool adds) {{
+  {kind}
+  typedef {real} few __attribute__((vector_size(16), aligned({size}), may_alias));
+  typedef {integer} bits __attribute__((vector_size({lanes * size})));
+  constexpr Index LANES = {lanes}, FEW = {few};
+  bits lane;
+  for (Index l = 0; l < LANES; ++l) lane[l] = ({integer})l;
+  // The last products are those of the last vector that were not added before.
+  const Index rest = depth < LANES ? 0 : depth % LANES;
+  const bits kept = lane >= bits{{}} + ({integer})(LANES - rest);
+  for (Index n = 0; n < columns; n += {TOGETHER}) {{
+    const {narrow}* from[{TOGETHER}];  // past the last column the last one again
+    {each_column} from[j] = b + min_int(n + j, columns - 1) * step;
+    vector sum[ROWS][{TOGETHER}] __attribute__((aligned(64))), left[ROWS];
+    {each_row} {each_column} sum[i][j] = vector{{}};
+    Index k = 0;
+    for (; k + LANES <= depth; k += LANES) {{
+      {each_row} left[i] = *(const vector*)(a + {pitch} * i + k);
+      {each_column} {{
+        const vector right = {load.format("k")};
+        {each_row} sum[i][j] = fused_lanes<1>(left[i], right, sum[i][j]);
+      }}
+    }}
+    if (rest) {{
+      k = depth - LANES;
+      {each_row} left[i] = (vector)((bits)*(const vector*)(a + {pitch} * i + k) & kept);
+      {each_column} {{
+        const vector right = (vector)((bits){load.format("k")} & kept);
+        {each_row} sum[i][j] = fused_lanes<1>(left[i], right, sum[i][j]);
+      }}
+      k = depth;
+    }}
+    {each_row} {{
+      few part[{TOGETHER}];
+      {each_column} {{
+        const few* const pieces = (const few*)&sum[i][j];
+        part[j] = pieces[0];
+        UNROLL for (Index l = 1; l < LANES / FEW; ++l) part[j] += pieces[l];
+      }}
+{_ADDED_UP[few]}
+      for (Index u = k; u < depth; ++u)
+        {each_column} {{
+          few* const to = total + j / FEW;
+          (*to)[j % FEW] = fused(a[{pitch} * i + u], {value}, (*to)[j % FEW]);
+        }}
+      for (Index j = columns - n; j < {TOGETHER}; ++j) total[j / FEW][j % FEW] = 0;
+      {real}* const to = c + (row + i) / {unit[0]} * {steps[0]} + (row + i) % {unit[0]} * {unit[1]}
+        + (first + n) / {unit[1]} * {steps[1]} + (first + n) % {unit[1]};
+      UNROLL for (Index j = 0; j < {TOGETHER} / FEW; ++j) {{
+        few* const at = (few*)(to + FEW * j);
+        *at = adds ? *at + total[j] : total[j];
+      }}
+    }}
+  }}
+}}
+
+// c[i][n] = (adds ? c[i][n] : 0) + sum of a[i][k] * b[n][k] over k, for i < rows and n < columns,
+// in any order; c consists of micro-tiles of {unit[0]} x {unit[1]}
+static void {SELF}(const {real}* a, const {narrow}* b, Index step, {real}* c, Index rows, Index columns,
+    Index depth, bool adds) {{
+  const bool once = rows == 1 || rows == 2 || rows == {most};
+  const Index part = once ? columns : {TOGETHER};
+  for (Index n = 0; n < columns; n += part) {{
+    const Index count = min_int(columns - n, part);
+    for (Index i = 0; i < rows;) {{
+{heights}
+    }}
+  }}
+}}"""
