@@ -1,12 +1,15 @@
 """`tw.attention` compared with PyTorch's kernels on the GPU, or with NumPy on the CPU, in turns.
 
-    python benchmarks/attention.py [--target cpu] [--quick] [--decode] [--backward] [--examples] [--json FILE]
+    python benchmarks/attention.py [--target cpu] [--quick] [--decode] [--backward] [--varlen] [--examples]
+        [--json FILE]
 
 Each element of each head, ours and PyTorch's, is compared with a softmax in float64.  Our kernel is timed
 twice, under two names: the difference between the two is noise.  With ``--examples`` the kernels of examples
 09 and 10 are timed as well.  Shapes are batch x heads x heads of keys x queries x keys x head dimension.  If
 a case is causal, half of the products are counted.  ``--backward`` times `tw.attention_backward` and the
 backward passes of PyTorch's kernels on a GPU; it counts 2.5 times the products of the forward pass.
+``--varlen`` times packed sequences of random lengths and FlashAttention's kernel for them.  Shapes are then
+sequences x heads x heads of keys x rows of all sequences x the same x head dimension.
 """
 
 from __future__ import annotations
@@ -53,6 +56,24 @@ DECODED = [
 """Batches, queries and keys of rows that decode, with 32 heads that share 8 heads of keys."""
 
 
+VARLEN = [(16, 16, 16, 32768), (8, 16, 4, 16384), (64, 16, 16, 32768)]
+"""Sequences, heads, heads of keys, and rows of all sequences."""
+
+
+def lengths(count: int, rows: int) -> np.ndarray[Any, Any]:
+    """Return random lengths of sequences with a given sum; some are short, and few are empty."""
+    shares = np.random.default_rng(count).exponential(size=count)
+    ends = np.rint(np.cumsum(shares) / shares.sum() * rows).astype(np.int64)
+    return np.diff(ends, prepend=0)
+
+
+def pairs(asked: Any, shape: tuple[int, ...]) -> int:
+    """Return the number of pairs of a query and a key, of one head of each batch."""
+    if asked.varlen:
+        return int((lengths(shape[0], shape[3]) ** 2).sum())
+    return shape[0] * shape[3] * shape[4]
+
+
 def cases(asked: Any) -> Iterator[Case]:
     """Return the cases: every head dimension at every length, and shared heads of keys at one length."""
     if asked.backward:
@@ -61,6 +82,12 @@ def cases(asked: Any) -> Iterator[Case]:
             for shape in [(1, 4, 2, 300, 500)] if asked.quick else shapes:
                 for causal in (False, True):
                     yield name, (*shape, depth), causal
+        return
+    if asked.varlen:
+        for name, depth in (("f16", 64), ("bf16", 128)):
+            for count, heads, shared, rows in [(5, 4, 2, 700)] if asked.quick else VARLEN:
+                for causal in (False, True):
+                    yield name, (count, heads, shared, rows, rows, depth), causal
         return
     if asked.decode:
         for name, depth in (("f16", 64), ("bf16", 128)):
@@ -86,10 +113,12 @@ def main() -> None:
     parser.add_argument("--target", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--decode", action="store_true", help="few queries and many keys instead")
     parser.add_argument("--backward", action="store_true", help="gradients, on a GPU")
+    parser.add_argument("--varlen", action="store_true", help="packed sequences, on a GPU")
     parser.add_argument("--examples", action="store_true", help="also time examples 09 and 10")
     asked = parser.parse_args()
-    if asked.backward and asked.target != "cuda":
-        parser.error("--backward needs --target cuda")
+    for name in ("backward", "varlen"):
+        if getattr(asked, name) and asked.target != "cuda":
+            parser.error(f"--{name} needs --target cuda")
     rows: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
     for name, shape, causal in cases(asked):
@@ -101,7 +130,7 @@ def main() -> None:
             failed.append({"dtype": name, "shape": list(shape), "layout": kind, "failed": str(error)})
             print(f"FAILED {failed[-1]}", flush=True)
         # Keep finished rows, even if a time limit ends this process.
-        kind = "_backward" if asked.backward else ""
+        kind = "_backward" if asked.backward else "_varlen" if asked.varlen else ""
         keep(asked, f"attention{kind}_{asked.target}", asked.target, [*rows, *failed])
     print()
     print(table((*HEAD, "of the best"), [[*columns(found), f"{found['of_best']:.3f}"] for found in rows]))
@@ -110,11 +139,13 @@ def main() -> None:
 
 def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> dict[str, Any]:
     """Verify a problem and its rivals, and time them in turns."""
-    batch, heads, shared, queries, keys, depth = shape
+    _, heads, shared, _, _, depth = shape
     element, scale = dtypes.dtype(name), 1 / math.sqrt(depth)
     call: Callable[[], object]
     if asked.backward:
         call, check, rivals = gradients_on_gpu(element, shape, causal=causal)
+    elif asked.varlen:
+        call, check, rivals = packed_on_gpu(element, shape, causal=causal)
     else:
         make = on_gpu if asked.target == "cuda" else on_cpu
         arrays, check, rivals = make(element, shape, causal=causal)
@@ -132,7 +163,7 @@ def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> d
     peers = [label for label in calls if label not in (OURS, AGAIN)]
     if (
         asked.examples
-        and not asked.backward
+        and not (asked.backward or asked.varlen)
         and heads == shared
         and depth in (64, 128)
         and asked.target == "cuda"
@@ -145,9 +176,9 @@ def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> d
             of_bound = max(of_bound, check())
     taken = measure(calls, asked.target, effort=effort(asked))
     products = (10 if asked.backward else 4) * (0.5 if causal else 1)
-    flops = products * batch * heads * queries * keys * depth
+    flops = products * heads * pairs(asked, shape) * depth
     speeds = {label: speed(taken, OURS, label) for label in calls if label != OURS}
-    what = "attention backward" if asked.backward else "attention"
+    what = "attention backward" if asked.backward else "packed attention" if asked.varlen else "attention"
     return {
         "name": f"{what}<{asked.target}, {name}, {'x'.join(map(str, shape))}>",
         "dtype": name,
@@ -207,6 +238,52 @@ def on_gpu(element: DType, shape: tuple[int, ...], *, causal: bool) -> tuple[Any
 
     rivals = {label: functools.partial(rival, getattr(SDPBackend, name)) for label, name in PEERS.items()}
     return (q, k, v, o), check, rivals
+
+
+def packed_on_gpu(element: DType, shape: tuple[int, ...], *, causal: bool) -> tuple[Any, ...]:
+    """Return our call on packed sequences, a function that compares all of them, and FlashAttention's kernel.
+
+    With a mask the last query of a sequence sees its last key, as in FlashAttention.
+    """
+    import torch
+
+    count, heads, shared, rows, _, depth = shape
+    kind = {"f16": torch.float16, "bf16": torch.bfloat16}[element.name]
+    ends = np.cumsum([0, *lengths(count, rows)])
+    longest = int(np.diff(ends).max())
+    offsets = torch.tensor(ends, dtype=torch.int32, device="cuda")
+    q, k, v = (torch.randn((rows, h, depth), dtype=kind, device="cuda") for h in (heads, shared, shared))
+    o = torch.full_like(q, float("nan"))
+    words = {"causal": True, "diagonal": "last"} if causal else {}
+    call = functools.partial(tw.attention, q, k, v, q_offsets=offsets, out=o, **words)
+
+    def check(found: Any = None) -> float:
+        given, worst, room = o if found is None else found, 0.0, relative(element, longest)
+        for first, last in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+            for h in range(heads):
+                kh, vh = (x[first:last, h * shared // heads].double() for x in (k, v))
+                for start in range(first, last, 2048):
+                    stop = min(start + 2048, last)
+                    scores = q[start:stop, h].double() @ kh.T / math.sqrt(depth)
+                    if causal:
+                        i = torch.arange(start - first, stop - first, device="cuda")[:, None]
+                        scores.masked_fill_(torch.arange(last - first, device="cuda") > i, -math.inf)
+                    weights = torch.softmax(scores, dim=-1)
+                    wanted = weights @ vh
+                    most = room * (weights @ vh.abs()) + element.unit_roundoff * wanted.abs() + 1e-7
+                    off = (given[start:stop, h].double() - wanted).abs() / most
+                    worst = max(worst, float(off.nan_to_num(1e9).max()))
+        assert worst <= 1, f"off by {worst:.3g} of the bound"
+        return worst
+
+    wide = [x.repeat_interleave(heads // shared, 1) if heads != shared else x for x in (k, v)]
+
+    def rival() -> Any:
+        return torch.ops.aten._flash_attention_forward(
+            q, *wide, offsets, offsets, longest, longest, 0.0, causal, False, scale=depth**-0.5
+        )[0]
+
+    return call, check, {"torch (flash)": rival}
 
 
 def gradients_on_gpu(element: DType, shape: tuple[int, ...], *, causal: bool) -> tuple[Any, ...]:

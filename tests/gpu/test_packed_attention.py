@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.ops.attending import Packed
-from tests.ops.test_packed_attention import PACKED, named
+from tests.ops.test_packed_attention import GRADIENTS, PACKED, PackedBackward, named
 
 import tilewright as tw
 from tilewright.runtime.gpu_memory import DeviceArray
@@ -33,3 +35,13 @@ def test_every_sequence(packed: Packed) -> None:
         words = {**packed.words, "q_offsets": offsets[0], "k_offsets": offsets[1]}
         assert tw.attention(*given, **words, out=out, lse=lse, target="cuda") is out
         packed.check(out.host(), lse.host())
+
+
+@pytest.mark.parametrize("case", GRADIENTS, ids=str)
+def test_gradients_of_every_sequence(case: Any) -> None:
+    packed = PackedBackward(case, [(300, 200), (0, 70), (1, 900), (700, 1), (130, 0), (260, 333)])
+    given = {name: DeviceArray.of(one) for name, one in packed.arrays.items()}
+    offsets = zip(("q_offsets", "k_offsets"), map(DeviceArray.of, packed.offsets), strict=True)
+    results = {name: DeviceArray.of(one) for name, one in packed.results.items()}
+    tw.attention_backward(**given, **packed.words, **dict(offsets), **results, target="cuda")
+    packed.check({name: one.host() for name, one in results.items()})

@@ -9,12 +9,18 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ops.attending.flow import Scores, packed_attention
+from tilewright.ops.attending.flow import (
+    Scores,
+    packed_attention,
+    packed_gradient_of_queries,
+    packed_gradients_of_keys,
+)
 from tilewright.ops.attending.softmax import BySoftmax
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA, HIP
 
 from .attending import Packed
+from .test_attention_backward import NAMES, Backward
 
 pytestmark = pytest.mark.in_turns(6)
 
@@ -184,6 +190,75 @@ def test_text_compiles_without_spills(target: str, arch: str, columns: int) -> N
     assert not used.get("serialized_wgmma", 0)
     assert ("wgmma" in made.source) == (arch == "sm_90a")
 
+
+# ---------------------------------------------------------------- gradients
+
+ROWS = [(5, 7), (0, 3), (40, 70), (64, 30), (7, 0)]
+GRADIENTS: list[tuple[tuple[int, int], tuple[int, int], tw.DType, dict[str, Any]]] = [
+    ((4, 2), (24, 40), tw.f16, {}),
+    ((2, 2), (64, 64), tw.bf16, {"causal": True}),
+    ((3, 1), (16, 24), tw.f32, {"causal": True, "diagonal": "last", "soft_cap": 2.0}),
+    ((2, 1), (32, 32), tw.f16, {"causal": True, "diagonal": 3, "window": 9}),
+]
+"""Heads, columns, the dtype, and words of attention."""
+
+
+class PackedBackward:
+    """Problems of gradients that are packed; see `Packed`."""
+
+    def __init__(self, case: Any, lengths: list[tuple[int, int]]) -> None:
+        heads, columns, element, self.words = case
+        self.problems = []
+        for number, (m, n) in enumerate(lengths):
+            words = self.words | ({"diagonal": n - m} if self.words.get("diagonal") == "last" else {})
+            one = Backward((1, *heads), (m, n), columns, element, words, seed=number)
+            self.problems.append(one)
+        self.arrays = {name: self._joined(name) for name in ("q", "k", "v", "out", "lse", "dout")}
+        self.offsets = [np.cumsum([0, *rows]).astype(np.int32) for rows in zip(*lengths, strict=True)]
+        shapes = {name: self.arrays[name[1:]].shape for name in NAMES}
+        self.results = {name: np.full(shape, np.nan, element.numpy) for name, shape in shapes.items()}
+
+    def _joined(self, name: str) -> Any:
+        return np.concatenate([np.moveaxis(one.arrays[name][0], 0, 1) for one in self.problems])
+
+    def check(self, results: dict[str, Any]) -> None:
+        """Every element of each sequence is within its bound."""
+        for number, one in enumerate(self.problems):
+            q, k = (slice(int(ends[number]), int(ends[number + 1])) for ends in self.offsets)
+            found = {
+                name: np.moveaxis(made[q if name == "dq" else k], 1, 0)[None]
+                for name, made in results.items()
+            }
+            if 0 in one.rows:
+                assert all((made == 0).all() for made in found.values())
+            else:
+                assert one.wrong(found) == []
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("case", GRADIENTS, ids=str)
+def test_gradients_of_every_sequence(case: Any, target: str) -> None:
+    packed = PackedBackward(case, ROWS)
+    words = {**packed.words, **dict(zip(("q_offsets", "k_offsets"), packed.offsets, strict=True))}
+    found = tw.attention_backward(**packed.arrays, **words, **packed.results, target=target)
+    assert all(one is made for one, made in zip(found, packed.results.values(), strict=True))
+    packed.check(packed.results)
+
+
+@pytest.mark.parametrize(("target", "arch"), COMPILED)
+def test_gradients_compile_without_spills(target: str, arch: str) -> None:
+    q, k = (tw.like("f16", shape) for shape in ((8, 2, 20000, 64), (8, 20000, 64)))
+    rows = tw.like("f32", (8, 2, 20000))
+    read = (q, k, k, q, rows, rows, *(tw.like("i32", (17,), align=4) for _ in range(4)))
+    words = {"scores": Scores(True), "factor": 1.0, "from_last": True}
+    for kernel, results in ((packed_gradient_of_queries, (q,)), (packed_gradients_of_keys, (k, k))):
+        made = kernel.bind(**words).compile(*read, *results, 0.1, 0.2, 0, target=target, arch=arch)
+        used = made.resources
+        most = 16 if arch == "gfx1100" else 8  # bounds take registers that its loops lack
+        assert used.get("spill_store_bytes", 0) + used.get("spilled_registers", 0) <= most, used
+
+
+# ---------------------------------------------------------------- arguments
 
 X = np.ones((6, 2, 16), np.float16)
 OFFSETS = np.int32([0, 2, 6])

@@ -12,8 +12,8 @@ from tilewright.dtypes import DType, f32
 from tilewright.ops.attending.choice import AttentionQuestion, chosen
 from tilewright.ops.attending.problem import (
     LAST,
-    OFFSETS,
     AttentionWords,
+    are_checked,
     bounds_of,
     broadcast,
     check_offsets,
@@ -29,10 +29,8 @@ from tilewright.ops.attending.problem import (
 )
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.replay import Done, Located, Replay, called, repeated
-from tilewright.runtime.arrays import describe
-from tilewright.runtime.frameworks import Strided, memory_of
+from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
-from tilewright.targets.target import HOST
 
 ARRAYS = ("q", "k", "v", "out", "lse", "bias", "q_offsets", "k_offsets")
 OUT, LSE = ARRAYS.index("out"), ARRAYS.index("lse")
@@ -142,10 +140,8 @@ def attention(
         return plan_attention(arrays, words, located).launch(stream)
 
     words = (causal, diagonal, scale, return_lse, target, out_dtype, window, soft_cap)
-    # Offsets in host memory are checked at every call, so that these calls have no replays.
-    given = (one for one in (q_offsets, k_offsets) if one is not None)
-    is_checked = any(memory_of(describe(one, "attention, offsets").device) == HOST for one in given)
-    made = called(_PLANS, arrays, None if is_checked else words, (), stream, first, _RESULTS)
+    kept = None if are_checked(q_offsets, k_offsets) else words
+    made = called(_PLANS, arrays, kept, (), stream, first, _RESULTS)
     return made if return_lse else made[0]
 
 
@@ -209,17 +205,12 @@ def plan_attention(
     )
     answer = chosen(question)
     views = answer.views(seen)
-    of = {name: name if name in call.arrays else "out" for name in views}
+    tensors = [Strided(call.arrays.get(name, results[0]), info) for name, info in views.items()]
+    places = call.stand_ins(views)
     if sequences is not None:
-        inside = {}
-        for name in OFFSETS:
-            of[name] = name if name in infos else "q_offsets"
-            end = f"{name}, ends"
-            views[name], views[end] = bounds_of(infos[of[name]])
-            inside[end] = (of[name], views[end].pointer - views[name].pointer)
-            of[end] = of[name]
-        call.inside = inside
-    tensors = tuple(Strided(call.arrays[of[name]], info) for name, info in views.items())
-    places = call.stand_ins(views, {name: name for name in call.inside or ()} | {"k_offsets": "q_offsets"})
-    launch = Launch(answer.kernel, tensors, places, answer.numbers)
+        bounds = bounds_of(infos)
+        call.inside = {name: (one.of, one.inside) for name, one in bounds.items()}
+        tensors += [Strided(call.arrays[one.of], one.info) for one in bounds.values()]
+        places += (*bounds,)
+    launch = Launch(answer.kernel, tuple(tensors), places, answer.numbers)
     return call.plan(launch, result=results, numbers=answer.numbers)

@@ -15,11 +15,22 @@ from typing import Any
 from tilewright.calls import launches
 from tilewright.dtypes import f32
 from tilewright.ops.attending.choice import AttentionQuestion, by_head_of_keys
-from tilewright.ops.attending.flow import gradient_of_queries, gradients_of_keys, prepare
+from tilewright.ops.attending.flow import (
+    gradient_of_queries,
+    gradients_of_keys,
+    packed_gradient_of_queries,
+    packed_gradients_of_keys,
+    prepare,
+)
 from tilewright.ops.attending.problem import (
+    LAST,
+    OFFSETS,
     AttentionWords,
+    are_checked,
+    bounds_of,
     broadcast,
     check_gradients,
+    heads_first,
     in_columns,
     in_four,
     within_keys,
@@ -30,7 +41,7 @@ from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
 
-ARRAYS = ("q", "k", "v", "out", "lse", "dout", "bias", "dq", "dk", "dv")
+ARRAYS = ("q", "k", "v", "out", "lse", "dout", "bias", "dq", "dk", "dv", "q_offsets", "k_offsets")
 """The arrays of `attention_backward`."""
 
 GRADIENTS = {"dq": "q", "dk": "k", "dv": "v"}
@@ -59,6 +70,8 @@ def attention_backward(
     window: int | None = None,
     soft_cap: float | None = None,
     bias: Any = None,
+    q_offsets: Any = None,
+    k_offsets: Any = None,
     scale: float | None = None,
     dq: Any = None,
     dk: Any = None,
@@ -86,11 +99,13 @@ def attention_backward(
         out: array (B, H, M, E) that `attention` returned for the same arguments, of f16, bf16 or f32.
         lse: f32 array (B, H, M) that it returned.
         dout: array (B, H, M, E) of the dtype of ``q``: the derivative of a loss by ``out``.
-        causal: as `attention` takes it, like the next five.
+        causal: as `attention` takes it, like the next seven.
         diagonal: offset of the mask.
         window: number of keys that a row sees at most.
         soft_cap: a bound of the scores.
         bias: array that is added to the scores; its own gradient is not computed.
+        q_offsets: offsets of packed sequences.  Gradients of rows of no sequence are not written.
+        k_offsets: offsets of their keys.
         scale: factor of the scores; default: ``1 / sqrt(D)``.
         dq: array with the shape of ``q`` to write, of any strides, of f16, bf16 or f32; default: a new array
             of the framework and the dtype of ``q``.
@@ -104,8 +119,8 @@ def attention_backward(
         key that no row sees is 0 in both.
 
     Raises:
-        LaunchError: shapes or devices do not fit, a result shares memory with another array, or ``diagonal``
-            or ``window`` is given without ``causal``.
+        LaunchError: shapes or devices do not fit, a result shares memory with another array, offsets in host
+            memory do not fit, or ``diagonal`` or ``window`` is given without ``causal``.
         DTypeError: an unsupported dtype or mixture.
 
     Example:
@@ -119,7 +134,7 @@ def attention_backward(
         >>> dv[:, 0].tolist()
         [1.5, 0.5, 0.0]
     """
-    arrays = (q, k, v, out, lse, dout, bias, dq, dk, dv)
+    arrays = (q, k, v, out, lse, dout, bias, dq, dk, dv, q_offsets, k_offsets)
     words = AttentionWords(
         causal, diagonal, scale, target=target, window=window, soft_cap=soft_cap, op="attention_backward"
     )
@@ -127,7 +142,8 @@ def attention_backward(
     def first(located: Sequence[Located]) -> Done:
         return plan_attention_backward(arrays, words, located).launch(stream)
 
-    return called(_PLANS, arrays, words, (), stream, first, _RESULTS)
+    kept = None if are_checked(q_offsets, k_offsets) else words
+    return called(_PLANS, arrays, kept, (), stream, first, _RESULTS)
 
 
 def plan_attention_backward(
@@ -152,11 +168,21 @@ def plan_attention_backward(
         call.make(made, call.infos[of].shape, call.infos["q"].dtype)
     for made in GRADIENTS:
         call.check_apart(made)
-    infos = {name: in_four(info) for name, info in call.infos.items() if name not in ("lse", "bias")}
+    sequences = call.infos["q_offsets"].shape[0] - 1 if "q_offsets" in call.infos else None
+    results = tuple(call.arrays[name] for name in GRADIENTS)
+    if sequences == 0:
+        return call.plan(result=results)
+    given_infos = {name: info for name, info in call.infos.items() if name not in OFFSETS}
+    if sequences is not None:
+        given_infos = {name: heads_first(info) for name, info in given_infos.items()}
+    infos = {name: in_four(info) for name, info in given_infos.items() if name not in ("lse", "bias")}
     q, k = infos["q"], infos["k"]
     rows = q.shape[:3]
-    lse = in_four(in_columns(call.infos["lse"]))
+    lse = in_four(in_columns(given_infos["lse"]))
     infos["lse"] = replace(lse, shape=lse.shape[:-1], strides=lse.strides[:-1])
+    from_last = sequences is not None and words.diagonal == LAST
+    if from_last:
+        words = words._replace(diagonal=0)
     diagonal, window = within_keys(words, q.shape[2], k.shape[2])
     has_bias = "bias" in call.infos
     added = call.infos["bias"] if has_bias else replace(infos["lse"], shape=(1,), strides=(0,))
@@ -170,6 +196,8 @@ def plan_attention_backward(
         window,
         words.soft_cap,
         has_bias,
+        sequences,
+        from_last,
     )
     between, exponent = question.softmax
     size = math.prod(rows) * f32.bytes
@@ -181,7 +209,8 @@ def plan_attention_backward(
     def launch(kernel: Any, names: Sequence[str], seen: Mapping[str, ArrayInfo], *numbers: Any) -> Launch:
         held = {"shift": OWN, "delta": OWN, **({} if has_bias else {"bias": "lse"})}
         of = [held.get(name, name) for name in names]
-        arrays = (Strided(call.arrays[one or "lse"], seen[name]) for one, name in zip(of, names, strict=True))
+        whole = [(call.inside or {}).get(name, (name, 0))[0] or "lse" for name in of]
+        arrays = (Strided(call.arrays[one], seen[name]) for one, name in zip(whole, names, strict=True))
         return Launch(kernel, tuple(arrays), tuple(of), numbers)
 
     by_head = {
@@ -189,19 +218,34 @@ def plan_attention_backward(
         for name, info in infos.items()
         if k.shape[1]
     }
-    bound = {"scores": question.scores, "factor": between.factor, "has_bias": has_bias}
+    bound: dict[str, Any] = {"scores": question.scores, "factor": between.factor}
+    kernels: tuple[Any, Any] = gradient_of_queries, gradients_of_keys
+    weighed = ["q", "k", "v", "dout", "shift", "delta"]
+    if sequences is None:
+        bound["has_bias"] = has_bias
+        weighed.append("bias")
+    else:  # all sequences are one batch
+        bound["from_last"] = from_last
+        kernels = packed_gradient_of_queries, packed_gradients_of_keys
+        by_head = {
+            name: replace(info, shape=info.shape[1:], strides=info.strides[1:])
+            for name, info in by_head.items()
+        }
+        bounds = bounds_of(call.infos)
+        call.inside = {name: (one.of, one.inside) for name, one in bounds.items()}
+        by_head |= {name: one.info for name, one in bounds.items()}
+        weighed += bounds
     keys = max(min(question.diagonal or 0, k.shape[2]), -q.shape[2])
     numbers = (exponent, question.scale, keys)
     launches_: list[Launch] = []
     if 0 not in rows:
         launches_.append(launch(prepare.bind(), ("dout", "out", "lse", "shift", "delta"), infos))
-    weighed = ("q", "k", "v", "dout", "shift", "delta", "bias")
-    for kernel, results in ((gradient_of_queries, ("dq",)), (gradients_of_keys, ("dk", "dv"))):
-        if 0 not in infos[results[0]].shape:
-            launches_.append(launch(kernel.bind(**bound), (*weighed, *results), by_head, *numbers))
+    for kernel, stored in zip(kernels, (("dq",), ("dk", "dv")), strict=True):
+        if 0 not in infos[stored[0]].shape:
+            launches_.append(launch(kernel.bind(**bound), (*weighed, *stored), by_head, *numbers))
     return call.plan(
         *launches_,
-        result=tuple(call.arrays[name] for name in GRADIENTS),
+        result=results,
         numbers=numbers,
         scratch_bytes=2 * -(-size // ALIGNED) * ALIGNED,
         reason="rows of delta, then a loop over keys for dq, and one over queries for dk and dv",

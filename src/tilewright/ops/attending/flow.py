@@ -307,22 +307,56 @@ def gradient_of_queries(
     has_bias: bool,
 ) -> None:
     """``dQ = step dS K`` with ``dS = P (dO Vᵀ - delta)``, the gradient of products of queries and keys."""
-    exponent = maximum(exponent, NEVER_0)  # it is positive: a hidden score weighs 0
     for b, g, r, m, d in tiles(dQ):
-        dq = zeros((m, d), f32)
-        for n in steps(K.shape[2]):
-            s, dp = zeros(dtype=f32), zeros(dtype=f32)
-            for c in steps(Q.shape[4]):
-                s += Q[b, g, r, m, c] @ K[b, g, n, c].T
-            for e in steps(V.shape[3]):
-                dp += dO[b, g, r, m, e] @ V[b, g, n, e].T
-            added = bias[b, g, r, m, n].to(f32) if has_bias else None
-            s, bent = _scores(s, added, positions(m)[:, None] + diagonal, positions(n), scores, factor)
-            p = exp2(fma(s, exponent, -shift[b, g, r, m][:, None]))
-            ds = p * (dp - delta[b, g, r, m][:, None])
-            ds = ds if bent is None else ds * fma(-bent, bent, 1.0)
-            dq.assign(dq + ds.to(K.dtype) @ K[b, g, n, d])
-        dQ[b, g, r, m, d] = dq * step
+        rows = QueryRows(Q, None, None, (b, g, r), m, bias if has_bias else None)
+        keys = KeyLoop(K, V, (b, g), steps(K.shape[2]))
+        _queries(Moved(dO, shift, delta, step), rows, keys, dQ, d, exponent, diagonal, scores, factor)
+
+
+class Moved(NamedTuple):
+    """What the gradients of both loops depend on besides queries, keys and values.
+
+    Args:
+        dout: the derivative of the loss by the result.
+        shift: what `prepare` writes.
+        delta: likewise.
+        step: the derivative of a score by a product.
+    """
+
+    dout: Any
+    shift: Any
+    delta: Any
+    step: Any
+
+
+def _queries(
+    moved: Moved,
+    rows: QueryRows,
+    keys: KeyLoop,
+    result: Any,
+    d: Any,
+    exponent: Any,
+    diagonal: Any,
+    scores: Scores,
+    factor: float,
+) -> None:
+    """Store the gradient of some queries of one head."""
+    m, (dout, shift, delta, step) = rows.m, moved
+    exponent = maximum(exponent, NEVER_0)  # it is positive: a hidden score weighs 0
+    dq = zeros((m, d), f32)
+    for n in keys.loop:
+        s, dp = zeros(dtype=f32), zeros(dtype=f32)
+        for c in steps(rows.q.shape[-1]):
+            s += rows.q[(*rows.at, m, c)] @ keys.k[(*keys.at, n, c)].T
+        for e in steps(keys.v.shape[-1]):
+            dp += dout[(*rows.at, m, e)] @ keys.v[(*keys.at, n, e)].T
+        added = None if rows.bias is None else rows.bias[(*rows.at, m, n)].to(f32)
+        s, bent = _scores(s, added, rows.numbers[:, None] + diagonal, keys.numbers(n), scores, factor)
+        p = exp2(fma(s, exponent, -shift[(*rows.at, m)][:, None]))
+        ds = p * (dp - delta[(*rows.at, m)][:, None])
+        ds = ds if bent is None else ds * fma(-bent, bent, 1.0)
+        dq.assign(dq + ds.to(keys.k.dtype) @ keys.k[(*keys.at, n, d)])
+    result[(*rows.at, m, d)] = dq * step
 
 
 @kernel(**WEIGHED, dK="B G N D", dV="B G N E", **STEPPED)
@@ -345,23 +379,132 @@ def gradients_of_keys(
     has_bias: bool,
 ) -> None:
     """``dK = step dSᵀ Q`` and ``dV = Pᵀ dO``, sums over all heads of queries that share a head of keys."""
-    exponent = maximum(exponent, NEVER_0)
     for b, g, n, d, e in tiles((*dK.shape, dV.shape[3]), batch=2):
-        dk, dv = zeros((n, d), f32), zeros((n, e), f32)
-        for r, m in steps(Q.shape[2:4]):
-            s, dp = zeros(dtype=f32), zeros(dtype=f32)
-            for c in steps(Q.shape[4]):
-                s += K[b, g, n, c] @ Q[b, g, r, m, c].T
-            for c in steps(V.shape[3]):
-                dp += V[b, g, n, c] @ dO[b, g, r, m, c].T
-            added = bias[b, g, r, m, n].T.to(f32) if has_bias else None
-            s, bent = _scores(s, added, positions(m) + diagonal, positions(n)[:, None], scores, factor)
-            p = exp2(fma(s, exponent, -shift[b, g, r, m]))
-            ds = p * (dp - delta[b, g, r, m])
-            ds = ds if bent is None else ds * fma(-bent, bent, 1.0)
-            dv.assign(dv + p.to(dO.dtype) @ dO[b, g, r, m, e])
-            dk.assign(dk + ds.to(Q.dtype) @ Q[b, g, r, m, d])
-        dK[b, g, n, d], dV[b, g, n, e] = dk * step, dv
+        rows = QueryRows(Q, None, None, (b, g), None, bias if has_bias else None)
+        keys = KeyLoop(K, V, (b, g), steps(Q.shape[2:4]))
+        moved = Moved(dO, shift, delta, step)
+        _keys(moved, rows, keys, n, (dK, d), (dV, e), exponent, diagonal, scores, factor)
+
+
+def _keys(
+    moved: Moved,
+    rows: QueryRows,
+    keys: KeyLoop,
+    n: Any,
+    of_keys: tuple[Any, Any],
+    of_values: tuple[Any, Any],
+    exponent: Any,
+    diagonal: Any,
+    scores: Scores,
+    factor: float,
+) -> None:
+    """Store the gradients of some keys and values of one head.
+
+    Args:
+        moved: what they depend on besides queries, keys and values.
+        rows: the queries of all heads that share the keys.
+        keys: the keys and values, with the loop over heads and queries.
+        n: the keys.
+        of_keys: the gradient of keys, and its columns.
+        of_values: the gradient of values, and its columns.
+        exponent: `BySoftmax.of`'s exponent.
+        diagonal: the mask's first diagonal.
+        scores: how scores are computed.
+        factor: their last factor.
+    """
+    (Q, K, V), (dout, shift, delta, step) = (rows.q, keys.k, keys.v), moved
+    (dK, d), (dV, e) = of_keys, of_values
+    exponent = maximum(exponent, NEVER_0)
+    dk, dv = zeros((n, d), f32), zeros((n, e), f32)
+    for r, m in keys.loop:
+        at = (*rows.at, r, m)
+        s, dp = zeros(dtype=f32), zeros(dtype=f32)
+        for c in steps(Q.shape[-1]):
+            s += K[(*keys.at, n, c)] @ Q[(*at, c)].T
+        for c in steps(V.shape[-1]):
+            dp += V[(*keys.at, n, c)] @ dout[(*at, c)].T
+        added = None if rows.bias is None else rows.bias[(*at, n)].T.to(f32)
+        last = positions(m) if rows.first is None else positions(m) - rows.first
+        s, bent = _scores(s, added, last + diagonal, keys.numbers(n)[:, None], scores, factor)
+        p = exp2(fma(s, exponent, -shift[at]))
+        ds = p * (dp - delta[at])
+        ds = ds if bent is None else ds * fma(-bent, bent, 1.0)
+        dv.assign(dv + p.to(dout.dtype) @ dout[(*at, e)])
+        dk.assign(dk + ds.to(Q.dtype) @ Q[(*at, d)])
+    dK[(*keys.at, n, d)], dV[(*keys.at, n, e)] = dk * step, dv
+
+
+PACKED_WEIGHED: dict[str, Any] = {
+    "Q": "G R T D",
+    "K": "G U D",
+    "V": "G U E",
+    "dO": "G R T E",
+    "shift": "G R T",
+    "delta": "G R T",
+    **dict.fromkeys(("q_starts", "q_ends", "k_starts", "k_ends"), "B"),
+}
+"""Arrays that both gradients of packed sequences read."""
+
+
+@kernel(**PACKED_WEIGHED, dQ="G R T D", **STEPPED)
+def packed_gradient_of_queries(
+    Q: Any,
+    K: Any,
+    V: Any,
+    dO: Any,
+    shift: Any,
+    delta: Any,
+    q_starts: Any,
+    q_ends: Any,
+    k_starts: Any,
+    k_ends: Any,
+    dQ: Any,
+    exponent: Any,
+    step: Any,
+    diagonal: Any,
+    *,
+    scores: Scores,
+    factor: float,
+    from_last: bool,
+) -> None:
+    """`gradient_of_queries` of each sequence b, as `packed_attention` has them."""
+    for b, g, r, m, d in tiles(dQ, groups=(q_starts, q_ends)):
+        first = (q_ends[b], k_ends[b]) if from_last else (q_starts[b], k_starts[b])
+        rows = QueryRows(Q, None, None, (g, r), m, None, first[0])
+        loop = steps(K.shape[1], begin=k_starts[b], end=k_ends[b])
+        keys = KeyLoop(K, V, (g,), loop, first[1])
+        _queries(Moved(dO, shift, delta, step), rows, keys, dQ, d, exponent, diagonal, scores, factor)
+
+
+@kernel(**PACKED_WEIGHED, dK="G U D", dV="G U E", **STEPPED)
+def packed_gradients_of_keys(
+    Q: Any,
+    K: Any,
+    V: Any,
+    dO: Any,
+    shift: Any,
+    delta: Any,
+    q_starts: Any,
+    q_ends: Any,
+    k_starts: Any,
+    k_ends: Any,
+    dK: Any,
+    dV: Any,
+    exponent: Any,
+    step: Any,
+    diagonal: Any,
+    *,
+    scores: Scores,
+    factor: float,
+    from_last: bool,
+) -> None:
+    """`gradients_of_keys` of each sequence b, likewise."""
+    for b, g, n, d, e in tiles((*dK.shape, dV.shape[2]), batch=1, groups=(k_starts, k_ends)):
+        first = (q_ends[b], k_ends[b]) if from_last else (q_starts[b], k_starts[b])
+        rows = QueryRows(Q, None, None, (g,), None, None, first[0])
+        loop = steps(Q.shape[1:3], begin=q_starts[b], end=q_ends[b])
+        keys, moved = KeyLoop(K, V, (g,), loop, first[1]), Moved(dO, shift, delta, step)
+        _keys(moved, rows, keys, n, (dK, d), (dV, e), exponent, diagonal, scores, factor)
 
 
 @kernel(A="B G R M K", B="B G N K", C="B G N P", D="B G R M P")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from math import isnan
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from tilewright.dtypes import DType, bf16, f16, f32, i32, i64
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.results import agreed
-from tilewright.runtime.arrays import ArrayInfo, elements
+from tilewright.runtime.arrays import ArrayInfo, describe, elements
 from tilewright.runtime.frameworks import memory_of
 from tilewright.targets.target import HOST
 
@@ -176,6 +176,12 @@ def _check_packed(infos: Mapping[str, ArrayInfo]) -> None:
         _refuse(infos, f"k_offsets too, for {keys} keys")
 
 
+def are_checked(*offsets: Any) -> bool:
+    """Whether offsets lie in host memory: they are checked at every call, which has no replay then."""
+    given = (one for one in offsets if one is not None)
+    return any(memory_of(describe(one, "attention, offsets").device) == HOST for one in given)
+
+
 def check_offsets(infos: Mapping[str, ArrayInfo]) -> None:
     """Check the bounds of packed sequences that lie in host memory.
 
@@ -209,6 +215,7 @@ def check_gradients(infos: Mapping[str, ArrayInfo], results: Mapping[str, str]) 
         DTypeError: an unsupported dtype or mixture.
     """
     op, shape = "attention_backward", result_shape(infos)
+    check_offsets(infos)
     if infos["dout"].shape != shape:
         _refuse(infos, f"dout with shape {shape}, as out has")
     if infos["dout"].dtype != infos["q"].dtype:
@@ -270,10 +277,30 @@ def heads_first(info: ArrayInfo) -> ArrayInfo:
     return replace(info, shape=(h, t, *shape), strides=(head, row, *strides))
 
 
-def bounds_of(info: ArrayInfo) -> tuple[ArrayInfo, ArrayInfo]:
-    """View offsets as the first rows of all sequences, and as the ends of their rows."""
-    starts = replace(info, shape=(info.shape[0] - 1,))
-    return starts, replace(starts, pointer=info.pointer + info.strides[0] * info.dtype.bytes)
+class Bounds(NamedTuple):
+    """The first rows of all sequences, or the ends of their rows, in the array of their offsets.
+
+    Args:
+        of: the name of the array.
+        info: the view.
+        inside: where it begins in the array, in bytes.
+    """
+
+    of: str
+    info: ArrayInfo
+    inside: int
+
+
+def bounds_of(infos: Mapping[str, ArrayInfo]) -> dict[str, Bounds]:
+    """View the offsets of packed sequences as kernels take them, in the order of their parameters."""
+    made = {}
+    for name in OFFSETS:
+        of = name if name in infos else "q_offsets"
+        info = replace(infos[of], shape=(infos[of].shape[0] - 1,))
+        step = info.strides[0] * info.dtype.bytes
+        made[name] = Bounds(of, info, 0)
+        made[f"{name}, ends"] = Bounds(of, replace(info, pointer=info.pointer + step), step)
+    return made
 
 
 def in_columns(info: ArrayInfo) -> ArrayInfo:
