@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.schedule.test_folds import FMA, MMA
+from tests.schedule.test_folds import FMA, GROUPS, MMA
 
 import tilewright as tw
 from tilewright.ops.attending.flow import Scores, gradient_of_queries, gradients_of_keys, prepare
@@ -326,7 +326,16 @@ def test_hidden_steps_are_left_out(scores: Scores) -> None:
         assert [leaves_state(form, one) for one in masks_of(form)] == [True]
 
 
+AT_ONCE = replace(GROUPS, atom=tw.atoms.wgmma("f16", 128), tile=(128, 128, 32))
+"""Warpgroups with so long a step that its mixtures follow at once."""
+
 SCHEDULES = {
+    "warpgroups": GROUPS,
+    "one warpgroup, mixtures at once": replace(AT_ONCE, tile=(64, 128, 32), groups=1, blocks=1),
+    "persistent warpgroups": replace(GROUPS, blocks=1, stages=3, epilogue="overlapped"),
+    "bands of persistent warpgroups": replace(
+        GROUPS, tile=(64, 32, 32), groups=1, blocks=1, group_n=2, epilogue="overlapped"
+    ),
     "direct": MMA,
     "two stages": replace(MMA, staging="cp_async", stages=2),
     "results in two tiles": replace(MMA, staging="cp_async", stages=3, width=16),
@@ -355,6 +364,83 @@ def test_the_checker_has_no_findings(way: str) -> None:
         outputs = ("dK", "dV") if len(results) == 2 else ("dQ",)
         assert not kernel.check(*read, *numbers, outputs=outputs).findings
     assert problem.wrong(found) == []
+
+
+def numbers_of(problem: Backward) -> tuple[Scores, tuple[float, float, int]]:
+    """How the scores of a problem are computed, and the numbers of the loops."""
+    words, scale = problem.words, problem.scale
+    cap = words.get("soft_cap")
+    bound = None if cap is None else (scale / cap, cap)
+    scores = Scores(words.get("causal", False), words.get("window"), bound)
+    return scores, (math.log2(math.e) * (scale if cap is None else 1), scale, words.get("diagonal", 0))
+
+
+def large(heads: tuple[int, int, int], columns: tuple[int, int], element: tw.DType) -> list[list[Any]]:
+    """The arrays of both loops with 999 rows; heads are batches, heads of keys, and queries for each."""
+    (b, g, r), (d, e) = heads, columns
+    q, dout = (tw.like(element, (b, g, r, 999, one)) for one in (d, e))
+    k, v = (tw.like(element, (b, g, 999, one)) for one in (d, e))
+    rows, bias = tw.like("f32", (b, g, r, 999)), tw.like("f32", (b, g, r, 999, 999))
+    read = [q, k, v, dout, rows, rows, bias]
+    return [[*read, q], [*read, k, v]]
+
+
+def by_warpgroups(problem: Backward, blocks: int = 3) -> dict[str, Array]:
+    """The gradients by the schedules that sm_90a has for many rows, on the reference.
+
+    Args:
+        problem: the problem.
+        blocks: blocks of the persistent grid.
+    """
+    (b, h, g), (m, _), (d, e) = problem.heads, problem.rows, problem.columns
+    rows = problem.arrays["lse"]
+    shift, delta = np.empty_like(rows), np.empty_like(rows)
+    prepare(problem.arrays["dout"], problem.arrays["out"], rows, shift, delta, target="reference")
+    scores, numbers = numbers_of(problem)
+    found: dict[str, Array] = {}
+    for at, (kernel, _) in enumerate(flows(problem, scores)):
+        arrays = large((8, 8, h // g), (d, e), problem.element)[at]
+        known = kernel.schedule_for(*arrays, *numbers, target="cuda", arch="sm_90a")
+        assert isinstance(known, tw.Schedule)
+        assert known.staging == "tma"
+        known = replace(known, blocks=blocks)
+        bound, own = flows(problem, scores, schedule=known)[at]
+        seen = [one.reshape(b, g, h // g, m) for one in (shift, delta)]
+        results = [np.full_like(one, np.nan) for one in own[7:-3]]
+        assert bound(*own[:4], *seen, own[6], *results, *numbers, target="reference").schedule == known
+        found |= zip(NAMES[1:] if at else NAMES[:1], results, strict=True)
+    found["dq"] = found["dq"].reshape(b, h, m, d)
+    return found
+
+
+BY_WARPGROUPS = [
+    Backward((1, 4, 2), (150, 135), (64, 64), tw.f16),
+    Backward((1, 4, 1), (70, 150), (64, 64), tw.bf16, causal(90)),
+    Backward((1, 2, 1), (130, 150), (128, 128), tw.bf16, causal(20, window=70)),
+    Backward((1, 2, 2), (70, 140), (40, 72), tw.f16, causal(70, soft_cap=3.0)),
+    Backward((1, 2, 1), (200, 60), (64, 64), tw.f16, causal(-70)),
+]
+
+
+@pytest.mark.parametrize("problem", BY_WARPGROUPS, ids=lambda one: one.name)
+def test_random_data_by_warpgroups(problem: Backward) -> None:
+    """Three persistent blocks take all tiles; rows and columns are ragged."""
+    assert problem.wrong(by_warpgroups(problem)) == []
+
+
+@pytest.mark.parametrize("columns", [64, 128])
+@pytest.mark.parametrize("scores", [Scores(False), Scores(True)], ids=["full", "causal"])
+def test_no_multiply_of_the_gradients_is_serialized(columns: int, scores: Scores) -> None:
+    """Two products inside of a step, and one or two along the loop; an operand of both is copied once."""
+    for at, arrays in enumerate(large((4, 16, 1), (columns, columns), tw.bf16)):
+        kernel = flows(PROBLEMS[0], scores)[at][0]
+        made = kernel.compile(*arrays, 0.1, 0.1, 0, target="cuda", arch="sm_90a")
+        assert made.schedule is not None
+        assert (made.schedule.staging, made.schedule.blocks) == ("tma", 132)
+        assert not made.resources.get("serialized_wgmma", 0)
+        assert made.resources["spill_store_bytes"] <= 8
+        for name in ("Q", "K", "V", "dO"):
+            assert made.source.count(f"* const s{name} =") == 1
 
 
 COMPILED = [

@@ -18,7 +18,7 @@ from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.schedule.folds.choice import reasons
 from tilewright.schedule.folds.form import fold_form_of
-from tilewright.schedule.folds.groups import ITEM
+from tilewright.schedule.folds.group_choice import ITEM
 from tilewright.schedule.folds.items import longest
 from tilewright.schedule.folds.masks import leaves_state, masks_of
 from tilewright.schedule.schedule import Schedule

@@ -14,7 +14,8 @@ from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import spec_of
 from tilewright.runtime.kernel import Bound
 from tilewright.schedule.bulk_views import against_array, against_store
-from tilewright.schedule.folds.groups import ROWS, SPEEDUP
+from tilewright.schedule.folds.group_choice import SPEEDUP
+from tilewright.schedule.folds.group_rings import ROWS
 from tilewright.schedule.partition import parts_of_k
 
 

@@ -147,12 +147,14 @@ class StepPlace:
         """Index of the step along the loop's span, and of its turns, if the loop has turns."""
 
         if block.loop_turns:
-            first, each = block.of_turn
+            first, each = block.of_turn[block.form.n]
             self.found[block.form.n] = let(first + step % each)
             rest: Index = let(step // each)
-            for span, count in block.loop_turns[:0:-1]:
+            outer, *inner_turns = block.loop_turns
+            for span in reversed(inner_turns):
+                count = block.loop_turns[span]
                 self.found[span], rest = let(rest % count), let(rest // count)
-            self.found[block.loop_turns[0][0]] = rest
+            self.found[outer] = rest
 
     def array(self, operand: Operand) -> Tensor:
         """An array of the kernel, or the view of it that an operand names."""
@@ -260,14 +262,8 @@ class FoldBlock:
     scratch: Tensor | None = None
     """Shared memory through which left operands pass between threads; None: they stay where they are."""
 
-    loop_turns: Sequence[tuple[Span, Index]] = ()
-    """The spans of the loop's turns, with their extents, if its steps are numbered."""
-
     all_steps: Index = 0
     """The number of steps of all parts."""
-
-    of_turn: tuple[Index, Index] = (0, 1)
-    """The first step of each turn, and the number of its steps, at least 1."""
 
     def __init__(self, form: FoldForm, schedule: Schedule, arguments: dict[str, Any]) -> None:
         self.form, self.schedule, self.arguments = form, schedule, arguments
@@ -275,6 +271,12 @@ class FoldBlock:
         if form.flow.waits_for_prior_grid:
             with made_by("blocks"):
                 begin_early()
+        self.loop_turns: dict[Span, Index] = {}
+        """The spans of the loop's turns, with their extents, if its steps are numbered."""
+
+        self.of_turn: dict[Span, tuple[Index, Index]] = {}
+        """The first step of each turn along the loop's span, and the number of its steps, at least 1."""
+
         rows, run, depth = schedule.tile
         self.lengths: dict[Span, int] = {form.m: rows, form.n: run}
         self.lengths |= dict.fromkeys(form.columns, schedule.width) | dict.fromkeys(form.depths, depth)
@@ -622,9 +624,9 @@ class FoldBlock:
         if isinstance(begin, Scalar):
             count = let(maximum(count - begin, 0))
         if form.fold.turns:
-            self.loop_turns = [(span, place.integer(span.extent)) for span in form.fold.turns]
-            self.of_turn = begin, let(maximum(count, 1))
-            begin, count = 0, let(prod((extent for _, extent in self.loop_turns), start=count))
+            self.loop_turns.update((span, place.integer(span.extent)) for span in form.fold.turns)
+            self.of_turn[form.n] = begin, let(maximum(count, 1))
+            begin, count = 0, let(prod(self.loop_turns.values(), start=count))
         if not self.schedule.is_split:
             return begin, count
         self.all_steps = count

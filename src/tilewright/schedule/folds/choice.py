@@ -14,9 +14,10 @@ from tilewright.ir.mma import MmaAtom
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.facts import Reasons
 from tilewright.schedule.fixup import WorkspaceSums
-from tilewright.schedule.folds import groups
+from tilewright.schedule.folds import group_choice
 from tilewright.schedule.folds.block import is_exchanged
 from tilewright.schedule.folds.form import FoldForm, transposed
+from tilewright.schedule.folds.group_rings import ROWS
 from tilewright.schedule.folds.parts import StateMerge
 from tilewright.schedule.needs import tickets
 from tilewright.schedule.partition import parts_of_k
@@ -96,19 +97,12 @@ def check(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], a
 
 
 def _reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], arch: Arch) -> Reasons:
-    if schedule.by_bulk and (len(form.columns) > 1 or form.fold.turns):
-        names = " and ".join(span.name for span in (*form.fold.turns, form.n))
-        columns = " and ".join(span.name for span in form.columns)
-        what = f"the loop runs over {names}" if form.fold.turns else f"results have the columns {columns}"
-        text = f"staging={schedule.spelled('staging')}; {what}"
-        yield "staging", text, 'staging="cp_async"', form.fold.steps[0]
-        return
     if schedule.by_bulk:
-        yield from groups.reasons(schedule, form, specs, arch)
+        yield from group_choice.reasons(schedule, form, specs, arch)
         return
     step = form.fold.steps[0]
     carried = f"in a loop over {form.n.name} that carries {form.fold.cells[0].name}"
-    yield from groups.not_taken(schedule, FIELDS, carried, step)
+    yield from group_choice.not_taken(schedule, FIELDS, carried, step)
     yield from _staging(schedule, form, specs, arch)
     yield from _split(schedule, form)
     yield from _fold(schedule, form)
@@ -285,8 +279,8 @@ def proposals(
     """
     extents = form.extents(shapes)
     # Few rows are limited by what the loop reads, of which more blocks read more at the same time.
-    faster = groups.SPEEDUP if extents[form.m] > ROWS_OF_A_WARP else 1
-    for bulk in groups.proposals(form, extents, arch, processors):
+    faster = group_choice.SPEEDUP if extents[form.m] > ROWS_OF_A_WARP else 1
+    for bulk in group_choice.proposals(form, extents, arch, processors):
         if next(in_parts(bulk, form, extents, arch, processors // faster), None) is None:
             yield bulk  # enough tiles for the machine
     sums = max(len(form.mixtures), 1)  # tiles of results in registers
@@ -358,7 +352,7 @@ def in_parts(
 
     The number of parts follows from the extents of each launch, so that one kernel serves growing arrays.
     """
-    rows = groups.ROWS if schedule.by_bulk else schedule.tile[0]  # few blocks of warpgroups are fast enough
+    rows = ROWS if schedule.by_bulk else schedule.tile[0]  # few blocks of warpgroups are fast enough
     tiles = prod(extents[span] for span in form.batch) * -(-extents[form.m] // rows)
     if form.columns:
         tiles *= -(-max(extents[span] for span in form.columns) // schedule.width)

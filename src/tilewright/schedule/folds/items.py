@@ -35,14 +35,34 @@ class Item:
     tile: Index
 
 
+@dataclass(frozen=True)
+class RowTile:
+    """One tile of rows of a block, with its steps.
+
+    Args:
+        parity: parity of the number of tiles that the block has taken before.
+        before: number of steps before the tile, modulo two turns of the rings.
+        tile: its number along the rows.
+        begin: its first step.
+        count: number of its steps.
+    """
+
+    parity: Index
+    before: Index
+    tile: Index
+    begin: Index
+    count: Index
+
+
 class Items:
     """The tiles of rows that each block of a persistent kernel takes, in order.
 
     Without bands, blocks take the tiles head after head, so that they read the same keys at the same time.
     Here a head is an item of the batch.
 
-    With a causal mask, later tiles take longer.  Blocks then finish the heads of one band before those of
-    the next one; keys and values of a band fit the cache.  In a band, the last tiles of all heads come first.
+    With a causal mask, later tiles take longer, or earlier ones if the loop runs over queries.  Blocks then
+    finish the heads of one band before those of the next one; keys and values of a band fit the cache.  In a
+    band, the longest tiles of all heads come first.
     The order of the blocks alternates from turn to turn: the block with the longest tile of one turn gets the
     shortest of the next.  The next band begins with the other order.
 
@@ -51,9 +71,19 @@ class Items:
         tiles: tiles of one head.
         blocks: number of blocks that run at the same time.
         band: number of heads in a band; None: no bands.
+        falling: whether earlier tiles take longer.
     """
 
-    def __init__(self, leading: Sequence[Index], tiles: Index, blocks: int, band: Index | None) -> None:
+    def __init__(
+        self,
+        leading: Sequence[Index],
+        tiles: Index,
+        blocks: int,
+        band: Index | None,
+        *,
+        falling: bool = False,
+    ) -> None:
+        self.falling = falling
         heads: Index = prod(leading, start=1)
         require(heads * tiles <= MOST, f"there are more than {MOST} tiles of rows")
         self.leading = [_bounded(maximum(extent, 1)) for extent in leading]
@@ -91,7 +121,8 @@ class Items:
             first = let(minimum(band * self.band, MOST))
             beside = let(maximum(minimum(self.heads - first, self.band), 1))
             with when(within < beside * self.tiles):
-                tile = let(maximum(self.tiles - 1 - within // beside, 0))
+                along = within // beside
+                tile = let(along if self.falling else maximum(self.tiles - 1 - along, 0))
                 yield let(minimum(first + within % beside, MOST)), tile
 
 

@@ -1,0 +1,358 @@
+"""Loops by warpgroups: which schedules are legal, and which ones the rules propose."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from math import prod
+
+import numpy as np
+
+from tilewright.arch import Arch
+from tilewright.dataflow.nodes import BATCH, ArrayPart, Node, Span, walk
+from tilewright.lang.specs import TensorSpec
+from tilewright.schedule.bulk_views import against_array, against_store
+from tilewright.schedule.facts import Reasons
+from tilewright.schedule.folds.form import FoldForm, transposed
+from tilewright.schedule.folds.group_products import (
+    AT_ONCE,
+    SUMS,
+    is_late,
+    mixtures_of,
+    most_tiles,
+    registers_of,
+)
+from tilewright.schedule.folds.group_rings import PANEL, ROWS, copied_operands, in_panels
+from tilewright.schedule.folds.groups import dealt
+from tilewright.schedule.folds.items import longest
+from tilewright.schedule.folds.masks import masks_of
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.atoms import wgmma
+
+SPEEDUP = 2
+"""How many times as fast a tile is with warpgroups as with warps.
+
+Source: three chains of 4096 rows, 128 and 256 columns, on an H200 (2026-11-28).  Warpgroups took 0.51 to
+0.54 of the time of warps that had parts of the loop on all processors.
+"""
+
+LEAST = 24
+"""Registers of a thread, at least; and those that a thread which computes needs for addresses."""
+
+ENDINGS = ("staged", "overlapped")
+"""Epilogues: results leave through the memory of the rows, or through memory of their own."""
+
+FIELDS = (
+    "atom",
+    "tile",
+    "stages",
+    "staging",
+    "roles",
+    "groups",
+    "blocks",
+    "group_n",
+    "registers",
+    "width",
+    "resident",
+    "epilogue",
+)
+"""Fields that these loops have; the others keep their default."""
+
+MOST_RUN = 128
+"""Elements of the loop in one step, at most."""
+
+LEAST_LATE = 64
+"""Elements of a step, at least, if mixtures run one step later; with fewer, the copies of rows from shared
+memory for the scores take as long as the products."""
+
+REGISTERS = {1: 232, 2: 232, 3: 160}
+"""Groups -> registers of a thread that computes."""
+
+REGISTERS_AT_ONCE = 240
+"""Likewise for two groups whose mixtures follow their step at once."""
+
+OTHERS = 32
+"""Registers of a thread for addresses and the state, if a step has no tiles but those of its products."""
+
+AS_EVEN = 1.02
+"""Tolerated increase of the time of the longest block for a narrower band, which is cached better."""
+
+MOST_DEALT = 1 << 16
+"""Tiles of rows beyond which every band is balanced, so that widths are not compared."""
+
+ITEM = 0.6
+"""Overhead of a tile of rows, in steps of the loop."""
+
+MOST_BAND = 64
+"""Batch items of a band, at most: more have long and short tiles enough for all processors."""
+
+BARRIER_BYTES = 256
+"""Bytes of shared memory for transaction barriers."""
+
+
+CACHE_SHARE = 0.7
+"""Fraction of the L2 cache that the operands of the loop may fill, of all batch items of a band."""
+
+CACHE_BYTES = 40e6
+"""Assumed L2 cache of an unknown machine, in bytes."""
+
+STEP_OF_THREE = 1.24
+"""Time of a step of three groups, over that of two; measured without a mask at 64 columns (0.81 per row)."""
+
+OVERHANG = 1.05
+"""Rows of the tiles of three groups over those of two, at most: three pay if few rows are missing."""
+
+
+def proposals(
+    form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: int = 0
+) -> Iterator[Schedule]:
+    """The schedules that the rules propose; none for another form of loop.
+
+    The second one has steps of whole panels: it serves arrays that are contiguous along the loop.
+
+    Args:
+        form: the form.
+        extents: the extent of every span.
+        arch: the machine.
+        processors: its processors, each of which runs one block; 0: unknown, and each tile has a block.
+    """
+    if "wgmma" not in arch.features or next(against_form(form), None) is not None:
+        return
+    rows = extents[form.m]
+    depth, width = (
+        max(-(-max(extents[span] for span in spans) // 16) * 16, 16) for spans in (form.depths, form.columns)
+    )
+    run, late = _step(form, width)
+    if run < 16 or depth > 256:
+        return
+    is_masked = bool(processors and masks_of(form))
+    is_small = len(form.products) == 2 and depth <= PANEL and not _has_tiles(form)
+    is_small = is_small and run * 0.75 + width / 2 <= REGISTERS[3] - OTHERS
+    groups = 1 if rows <= ROWS else 2
+    bands = _bands(form, extents, arch, (ROWS * groups, run), processors) if is_masked else {}
+    if groups == 2 and is_small and is_masked:
+        of_three = _bands(form, extents, arch, (ROWS * 3, run), processors)
+        if STEP_OF_THREE * min(of_three.values()) < min(bands.values()):
+            groups, bands = 3, of_three
+    elif groups == 2 and is_small:
+        by_two, by_three = (-(-rows // side) * side for side in (2 * ROWS, 3 * ROWS))
+        groups = 3 if by_three <= OVERHANG * by_two else 2
+    least = min(bands.values(), default=0)
+    made = Schedule(
+        wgmma(form.element, run),
+        (ROWS * groups, run, depth),
+        stages=2,
+        staging="tma",
+        roles="cooperative",
+        groups=groups,
+        blocks=processors,
+        group_n=min((width for width, time in bands.items() if time <= AS_EVEN * least), default=0),
+        registers=REGISTERS[groups] if late else REGISTERS_AT_ONCE,
+        width=width,
+        resident=True,
+    )
+    moved = [one for one in copied_operands(form) if one.moves]
+    rings = (3, 2) if any(one.is_scored and one.is_mixed for one in moved) else (2,)
+    for step, by_row in ((run, False), (run // PANEL * PANEL, True)):
+        if (by_row and step == run) or not step:
+            continue
+        names = {one.part.operand.name for one in moved} if by_row else ()
+        one = replace(made, atom=wgmma(form.element, step), tile=(ROWS * groups, step, depth))
+        endings = ENDINGS[: 1 + bool(processors)][::-1]
+        ways = [replace(one, stages=stages, epilogue=epilogue) for stages in rings for epilogue in endings]
+        yield from [way for way in ways if shared_bytes(way, form, names) <= arch.shared_bytes][:1]
+
+
+def _step(form: FoldForm, width: int) -> tuple[int, bool]:
+    """Elements of the loop in one step, and whether its mixtures run one step later.
+
+    Args:
+        form: the form.
+        width: columns of the result in a tile.
+    """
+    sums = len(form.mixtures) * width / 2
+    runs = {
+        late: min(int((most - sums) / (most_tiles(form, late=late) / 2)) // 16 * 16, MOST_RUN)
+        for late, most in ((True, SUMS), (False, AT_ONCE))
+    }
+    late = runs[True] >= LEAST_LATE or not all(one.is_plain for one in mixtures_of(form))
+    return runs[late], late
+
+
+def _has_tiles(form: FoldForm) -> bool:
+    """Whether a step has tiles in registers besides its products and what is computed from them."""
+    sides = [side for one in form.scores for side in (one.a, one.b)] + [one.b for one in form.mixtures]
+    copied = {id(node) for side in sides for node in walk(side)}
+    found = (node for node in form.inside() if isinstance(node, ArrayPart) and form.n in node.axes)
+    return any(id(node) not in copied for node in found)
+
+
+def _bands(
+    form: FoldForm, extents: Mapping[Span, int], arch: Arch, tile: tuple[int, int], blocks: int
+) -> dict[int, float]:
+    """Widths of bands of tiles, in batch items, and the time of the slowest block in steps of the loop.
+
+    Widths are powers of 2, so that few kernels serve growing arrays.  The operands that the loops of the
+    widest band copy fit the cache.  Items that share them count once.  The other band is half as wide.  Times
+    are those behind a mask along a diagonal.
+
+    Args:
+        form: the form.
+        extents: the extent of every span.
+        arch: the machine.
+        tile: rows of a tile, and elements of a step.
+        blocks: number of blocks that run at the same time.
+    """
+    moved = [one for one in copied_operands(form) if one.moves]
+    boards = arch.rates.boards if arch.rates else ()
+    cache = CACHE_SHARE * (boards[0].l2_mbytes * 1e6 if boards else CACHE_BYTES)
+    turns = prod(extents[span] for span in form.fold.turns)
+    of_item = sum(prod(extents[span] for span in one.part.at if span.kind != BATCH) for one in moved)
+    of_item *= turns * form.element.bytes
+    shared = max(prod(extents[span] for span in form.batch if span not in moved[0].part.at), 1)
+    at_once = max(int(cache // max(of_item, 1)), 1) * shared
+    items = max(prod(extents[span] for span in form.batch), 1)
+    ends = np.arange(1, -(-extents[form.m] // tile[0]) + 1) * tile[0]
+    most = min(at_once, MOST_BAND).bit_length() - 1
+    lengths = turns * -(-np.minimum(ends, extents[form.n]) // tile[1]) + ITEM
+    if items * ends.size > MOST_DEALT:
+        return {1 << most: items * float(lengths.sum()) / blocks}
+    times = {}
+    for log2 in range(max(most - 1, 0), most + 1):
+        wide = -(-items // -(-items // (1 << log2)))  # bands of equal width
+        times[1 << log2] = longest(lengths, items, wide, blocks)
+    return times
+
+
+def shared_bytes(schedule: Schedule, form: FoldForm, by_row: Collection[str] = ()) -> int:
+    """Bytes of shared memory, for elements of 2 bytes.
+
+    Args:
+        schedule: the schedule.
+        form: the form.
+        by_row: names of the arrays that are contiguous along the rows of their tiles.
+    """
+    rows, wide = schedule.tile[0], in_panels(schedule.width)
+    operands = copied_operands(form)
+    held = sum(one.elements(schedule, by_row) for one in operands)
+    rooms = [one for one in operands if not one.moves and in_panels(one.columns(schedule)) >= wide]
+    held += rows * wide if schedule.epilogue == "overlapped" or not rooms else 0
+    return 2 * held + BARRIER_BYTES
+
+
+def against_form(form: FoldForm) -> Iterator[str]:
+    """Reasons why warpgroups do not compute a loop."""
+    if form.earlier:
+        yield f"{len(form.folds)} loops follow each other; warpgroups compute one"
+        return
+    if not form.scores or not form.mixtures:
+        counts = f"{len(form.scores)} and {len(form.mixtures)}"
+        yield f"a step has {counts} products; warpgroups take one or more of each"
+        return
+    if form.passing:
+        yield f"{form.passing[0].operand.name} is stored along {form.n.name}, which takes a second pass"
+    if form.element.name not in ("f16", "bf16") or form.total.name != "f32":
+        yield f"the products are of {form.element}; warpgroups multiply f16 and bf16"
+    sides = [side for one in form.scores for side in (one.a, one.b)] + [one.b for one in form.mixtures]
+    for side in {id(side): side for side in sides}.values():
+        part, _ = transposed(side)
+        if not isinstance(part, ArrayPart) or part.dtype != form.element:
+            yield "an operand is computed, and bulk copies decode nothing"
+        elif part.operand.transforms:
+            yield f"{part.operand.name} is a view"
+        elif sum(span.kind != BATCH for span in part.at) != 2:
+            yield f"{part.operand.name} is no matrix"
+    mixtures = mixtures_of(form)
+    inside = [node for one in mixtures for node in (*walk(one.rest), *walk(one.product.a))]
+    others = [step for at, step in enumerate(form.fold.steps) if at not in {one.at for one in mixtures}]
+    inside += [node for step in others for node in walk(step)]
+    if len(mixtures) != len(form.mixtures) or any(node in form.mixtures for node in inside):
+        yield "the product is not added to a carried value"
+    cells = [one.cell for one in mixtures]
+    if any(node in cells for one in mixtures for node in walk(one.product.a)):
+        yield "a sum of products is multiplied again"
+
+
+def not_taken(schedule: Schedule, taken: Sequence[str], why: str, node: Node) -> Reasons:
+    """A reason for each field that a schedule sets, although such loops do not take it.
+
+    Args:
+        schedule: the schedule.
+        taken: names of the fields that they take.
+        why: end of the sentence about a field and its value.
+        node: the value to point at.
+    """
+    for one in fields(schedule):
+        if one.name not in taken and getattr(schedule, one.name) != one.default:
+            default = repr(one.default).replace("'", '"')
+            text = f"{one.name}={schedule.spelled(one.name)} {why}"
+            yield one.name, text, f"{one.name}={default}", node
+
+
+def reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], arch: Arch) -> Reasons:
+    """Every reason to refuse a schedule of warpgroups."""
+    step = form.fold.steps[0]
+    if "wgmma" not in arch.features and arch.features:
+        yield "staging", f'staging="tma"; {arch.name} has no warpgroups', 'staging="cp_async"', step
+        return
+    unfit = [*against_form(form)]
+    for text in unfit:
+        yield "staging", f'staging="tma"; {text}', 'staging="cp_async"', step
+    yield from not_taken(schedule, (*FIELDS, "split_k"), "with warpgroups", step)
+    if schedule.is_split:
+        text = f"split_k={schedule.spelled('split_k')} with warpgroups; schedules without bulk copies split"
+        yield "split_k", text, "split_k=1", step
+    for field, wanted in (("roles", ("cooperative",)), ("epilogue", ENDINGS), ("resident", (True,))):
+        if getattr(schedule, field) not in wanted:
+            legal = " or ".join(f'"{one}"' if isinstance(one, str) else repr(one) for one in wanted)
+            yield field, f"{field}={schedule.spelled(field)} with warpgroups", f"{field}={legal}", step
+    if schedule.group_n and not schedule.blocks:
+        text = f"group_n={schedule.group_n} with blocks=0; bands order the tiles of a persistent grid"
+        yield "group_n", text, "group_n=0, or blocks=132", step
+    if schedule.registers and dealt(schedule.groups) - schedule.groups * schedule.registers < LEAST:
+        most = (dealt(schedule.groups) - LEAST) // schedule.groups // 8 * 8
+        text = f"{schedule.groups} groups with {schedule.registers} registers for each thread"
+        yield "registers", text, f"registers={most}", step
+    if unfit:
+        return
+    rows, run, depth = schedule.tile
+    if schedule.atom != wgmma(form.element, schedule.atom.shape[1]) or schedule.atom.shape[1] != run:
+        yield "atom", f"{schedule.atom} in steps of {run}", f'tw.atoms.wgmma("{form.element}", {run})', step
+    width = schedule.width
+    if rows != ROWS * schedule.groups or run % 16 or depth % 16 or not 0 < width <= 256 or width % 16:
+        near = (ROWS * schedule.groups, max(-(-run // 16) * 16, 16), max(-(-depth // 16) * 16, 16))
+        text = f"tile={schedule.tile} and width={width} for {schedule.groups} groups of {ROWS} rows"
+        yield "tile", text, f"tile={near}, and a width of 16 to 256, a multiple of 16", step
+    used = registers_of(form, schedule, late=is_late(form, schedule))
+    most = (schedule.registers or dealt(schedule.groups) // (schedule.groups + 1)) - LEAST
+    if used > most:
+        text = f"{used} registers of a thread for scores, left operands and sums; it has {most} for them"
+        yield "tile", text, f"tile={(rows, max(run // 32 * 16, 16), depth)}, or a smaller width", step
+    by_row = set()
+    for one in copied_operands(form):
+        part = one.part
+        name, spec = part.operand.name, specs[part.operand.name]
+        for why, _ in against_array(name, spec):
+            yield "staging", why, 'staging="cp_async"', part
+        along = part.at[spec.rank - 1 if spec.unit_dim is None else spec.unit_dim]
+        by_row |= {name} if along == form.n else set()
+        if along == form.m or along.kind == BATCH:
+            why = f"{name} is contiguous along dimension {spec.unit_dim}, not along its columns"
+            yield "staging", why, 'staging="cp_async"', part
+        elif along == form.n and run % PANEL:
+            why = f"steps of {run}; {name} is contiguous along its rows, and bulk copies move {PANEL} of them"
+            whole = -(-run // PANEL) * PANEL
+            yield "tile", why, f"tile={(rows, whole, depth)}, and an atom of {whole} columns", part
+    if (used := shared_bytes(schedule, form, by_row)) > arch.shared_bytes > 0:
+        yield (
+            "tile",
+            f"{used} bytes of shared memory; {arch.name} has {arch.shared_bytes}",
+            "fewer stages",
+            step,
+        )
+    for store in form.flow.stores:
+        spans = [span for span in store.at if span.kind != BATCH]
+        is_bulk = spans[:1] == [form.m] and len(spans) == 2 and spans[1] in form.columns
+        if is_bulk and store.operand.dtype == form.element and form.m.groups is None:
+            for why in against_store(store.operand.name, specs[store.operand.name]):
+                yield "epilogue", why, 'staging="cp_async"', store

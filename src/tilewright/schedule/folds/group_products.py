@@ -1,0 +1,368 @@
+"""The products of a warpgroup in the steps of a loop that carries a state, and the values between them.
+
+A step has products inside of it (*scores*) and along the loop (*mixtures*).  All run in the background.  Each
+score has a commit group of its own, and is awaited when its first value is needed.
+
+Mixtures follow their step at once, or one step later.  Late mixtures run while the values of the next step
+are computed, but then the registers of two steps are in use: the left operands of the last one, and the
+scores of this one.  `is_late` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.dataflow.nodes import ArrayPart, Cell, Folded, Map, Node, Reduce, Sum, walk
+from tilewright.functions.table import CONVERSION
+from tilewright.lang import operations as tw
+from tilewright.lang.asynchrony import mma_async, mma_commit, mma_fence, mma_wait
+from tilewright.lang.fragments import Fragment
+from tilewright.lang.scalars import Index
+from tilewright.lang.transaction_barriers import arrive, wait
+from tilewright.schedule.folds.block import FoldBlock, StepPlace
+from tilewright.schedule.folds.form import FoldForm
+from tilewright.schedule.folds.group_rings import GroupRing
+from tilewright.schedule.folds.items import RowTile
+from tilewright.schedule.folds.values import TileValues
+from tilewright.schedule.pipeline import LoopStep, Verb
+from tilewright.schedule.schedule import Schedule
+
+SUMS = 188
+"""Registers of a thread for scores, left operands and sums, at most, if mixtures are late; the others hold
+addresses and the state."""
+
+AT_ONCE = 208
+"""Likewise if mixtures follow their step at once: the count then has every tile."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A product along the loop that is added to a carried value.
+
+    Args:
+        at: index of the cell.
+        cell: the cell.
+        rest: what the product is added to.
+        product: the product.
+    """
+
+    at: int
+    cell: Cell
+    rest: Node
+    product: Sum
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the product is added to the cell itself."""
+        return self.rest is self.cell
+
+
+def mixtures_of(form: FoldForm) -> tuple[Mixture, ...]:
+    """The mixtures of a step: first those that need the first scores alone."""
+    found = []
+    for at, (cell, step) in enumerate(zip(form.fold.cells, form.fold.steps, strict=True)):
+        if not isinstance(step, Map) or step.function != "add":
+            continue
+        for product, rest in (step.given, step.given[::-1]):
+            if isinstance(product, Sum) and product in form.mixtures:
+                found.append(Mixture(at, cell, rest, product))
+                break
+
+    def last(one: Mixture) -> int:
+        inside = {id(node) for node in walk(one.product.a)}
+        return max((at for at, score in enumerate(form.scores) if id(score) in inside), default=-1)
+
+    return tuple(sorted(found, key=last))
+
+
+def unconverted(node: Node) -> Node:
+    """A value before it is converted: if it were converted here, ptxas would serialize the products."""
+    while isinstance(node, Map) and node.function in CONVERSION:
+        node = node.given[0]
+    return node
+
+
+# ---------------------------------------------------------------- registers
+
+
+def most_tiles(form: FoldForm, *, late: bool) -> float:
+    """Tiles of scores that a thread holds at the same time, at most; left operands count half.
+
+    Values are computed in the order in which mixtures need them, each in the registers of one that no later
+    value reads.
+
+    Args:
+        form: the form.
+        late: whether the left operands of the last step are held, too.
+    """
+    lefts = {id(node): node for node in (unconverted(one.product.a) for one in mixtures_of(form))}
+    seen: set[int] = set()
+    found = [node for one in (*lefts.values(), *form.fold.steps) for node in walk(one, seen)]
+    order = [node for node in found if id(node) in lefts or id(unconverted(node)) not in lefts]
+    ends = {id(argument): at for at, node in enumerate(order) for argument in node.arguments}
+    if late:  # they are converted after all values
+        ends.update(dict.fromkeys(lefts, len(order)))
+    live = {id(one) for one in form.scores}
+    converted = 0.5 * len(lefts) * late
+    most = len(live) + converted
+    for at, node in enumerate(order):
+        live = {one for one in live if ends.get(one, -1) > at or one == id(node)}
+        is_made = id(node) in lefts or any(isinstance(one, Sum) for one in walk(node))
+        is_tile = is_made and {form.m, form.n} <= set(node.axes)
+        live |= {id(node)} if is_tile else set()
+        most = max(most, len(live) + converted)
+        converted += 0.5 if id(node) in lefts and not late else 0
+    return most
+
+
+def registers_of(form: FoldForm, schedule: Schedule, *, late: bool) -> int:
+    """Registers of a thread for scores, left operands and sums."""
+    run, width = schedule.tile[1], schedule.width
+    return int(most_tiles(form, late=late) * run / 2) + len(form.mixtures) * width // 2
+
+
+def is_late(form: FoldForm, schedule: Schedule) -> bool:
+    """Whether mixtures run while the values of the next step are computed."""
+    if not all(one.is_plain for one in mixtures_of(form)):
+        return True
+    return registers_of(form, schedule, late=True) <= SUMS
+
+
+# ---------------------------------------------------------------- one tile of rows
+
+
+class GroupPlace(StepPlace):
+    """A step of a warpgroup, whose scores are awaited when they are needed."""
+
+    def __init__(self, products: GroupProducts, step: LoopStep) -> None:
+        super().__init__(products.block, step.index + products.turn.begin)
+        self.products, self.loop_step = products, step
+
+    def product(self, node: Sum, values: TileValues) -> Fragment:
+        """A product inside of the step."""
+        return self.products.score(node, self.loop_step)
+
+
+class GroupProducts:
+    """The verbs of one warpgroup in one tile of rows.
+
+    Args:
+        block: the block.
+        rings: the ring of each operand, by the `id` of its node.
+        g: index of the group.
+        turn: the tile.
+        cells: the carried values.
+    """
+
+    def __init__(
+        self,
+        block: FoldBlock,
+        rings: Mapping[int, GroupRing],
+        g: Index,
+        turn: RowTile,
+        cells: Sequence[Fragment],
+    ) -> None:
+        self.block, self.form, self.rings = block, block.form, rings
+        self.g, self.turn, self.cells = g, turn, cells
+        form, run = block.form, block.schedule.tile[1]
+        self.mixtures = mixtures_of(form)
+        self.late = is_late(form, block.schedule)
+        tiled = block.tiled[form.n]
+        self.scores = {id(one): tw.accumulator(tiled, fill=None, name="scores") for one in form.scores}
+        lefts = {id(one.product.a): one.product for one in self.mixtures}
+        spread = tw.operand_a(tiled, run) if lefts else None
+        self.weights = {
+            key: tw.fragment(spread, form.element, name="weights") for key in lefts if spread is not None
+        }
+        rows = TileValues(block.place, {})
+        for node in _row_values(form):
+            rows.value(node)
+        self.known = rows.known
+        """The values of a step that are the same in all steps: each step would load their rows again."""
+
+    def verbs(self) -> list[Verb]:
+        """The verbs of one step."""
+        if self.late:
+            return [
+                Verb("multiply", 0, self.multiply_scores),
+                Verb("multiply", -1, self.multiply_late),
+                Verb("retire", 0, self.retire_scores),
+                Verb("scale", 0, self.weigh),
+                Verb("retire", -1, self.retire_mixtures),
+                Verb("scale", 0, self.keep),
+            ]
+        return [
+            Verb("multiply", 0, self.multiply_scores),
+            Verb("retire", 0, self.retire_scores),
+            Verb("scale", 0, self.weigh),
+            Verb("retire", 0, self.retire_mixtures),
+        ]
+
+    # ------------------------------------------------------------ products
+
+    def multiply_scores(self, step: LoopStep) -> None:
+        """Begin the products inside of a step."""
+        block, stages = self.block, dict[int, Index]()
+        depth = block.schedule.tile[2]
+        for node in self.form.scores:
+            ring = self.rings[id(node.b)]
+            stage = self._filled(ring, step, stages)
+            mma_fence()
+            rows, columns = self.rings[id(node.a)].tile(self.g, depth), ring.tile(stage, depth)
+            mma_async(rows, columns, self.scores[id(node)], block.tiled[self.form.n], fresh=True)
+            mma_commit()
+            _queue(step).append(id(node))
+
+    def multiply_late(self, step: LoopStep) -> None:
+        """Begin all mixtures of a step."""
+        stages = dict[int, Index]()
+        for mixture in self.mixtures:
+            self._filled(self.rings[id(mixture.product.b)], step, stages, is_mixed=True)
+        mma_fence()
+        for mixture in self.mixtures:
+            self._mix(mixture, stages)
+        mma_commit()
+        _queue(step).append(0)
+
+    def _filled(
+        self, ring: GroupRing, step: LoopStep, stages: dict[int, Index], *, is_mixed: bool = False
+    ) -> Index:
+        """The stage of a step, which is full.
+
+        Args:
+            ring: the ring.
+            step: the step.
+            stages: stages that are known already, by the `id` of the ring; this one is added.
+            is_mixed: whether a mixture reads it, after the scores that do.
+        """
+        if id(ring) not in stages:
+            stages[id(ring)], parity = ring.place(self.turn.before + step.index)
+            if not (is_mixed and ring.operand.is_scored):
+                wait(ring.full[stages[id(ring)]], parity)
+        return stages[id(ring)]
+
+    def _mix(self, mixture: Mixture, stages: Mapping[int, Index]) -> None:
+        node, ring = mixture.product, self.rings[id(mixture.product.b)]
+        tile = ring.tile(stages[id(ring)], self.block.schedule.width).permute(1, 0)
+        axis = mixture.cell.axes[1]
+        assert axis is not None, "the columns of a result"
+        mma_async(self.weights[id(node.a)], tile, self.cells[mixture.at], self.block.tiled[axis])
+
+    def _retire(self, group: int, step: LoopStep) -> None:
+        """Wait for a commit group, and those before it."""
+        queue = _queue(step)
+        if group in queue:
+            at = queue.index(group)
+            mma_wait(len(queue) - 1 - at)
+            del queue[: at + 1]
+
+    def retire_scores(self, step: LoopStep) -> None:
+        """Wait for the first product of a step."""
+        if self.form.scores:
+            self.score(self.form.scores[0], step)
+
+    def score(self, node: Sum, step: LoopStep) -> Fragment:
+        """A product inside of the step, which is awaited; a tile that nothing reads later is released."""
+        self._retire(id(node), step)
+        ring = self.rings[id(node.b)]
+        done = step.shared.setdefault("done", [])
+        if node not in done:
+            done.append(node)
+            readers = [one for one in self.form.scores if self.rings[id(one.b)] is ring]
+            if not ring.operand.is_mixed and all(one in done for one in readers):
+                self._release(ring, step)
+        return self.scores[id(node)]
+
+    def retire_mixtures(self, step: LoopStep) -> None:
+        """Wait for the mixtures of a step, and release their tiles."""
+        mma_wait(0)
+        _queue(step).clear()
+        rings = {id(ring): ring for ring in (self.rings[id(one.product.b)] for one in self.mixtures)}
+        for ring in rings.values():
+            self._release(ring, step)
+
+    def _release(self, ring: GroupRing, step: LoopStep) -> None:
+        arrive(ring.empty[ring.place(self.turn.before + step.index)[0]], each="warp")
+
+    # ------------------------------------------------------------ values
+
+    def weigh(self, step: LoopStep) -> None:
+        """Compute the values of a step of the old ones, but those that depend on a product under way."""
+        form, cells = self.form, self.cells
+        known: dict[int, Any] = {**self.known, **dict(zip(map(id, form.fold.cells), cells, strict=True))}
+        known |= {id(one): self.scores[id(one)] for one in step.shared.get("done", ())}
+        values = TileValues(GroupPlace(self, step), known)
+        mixed = {one.at for one in self.mixtures}
+        if not self.late:
+            self._mix_at_once(values, step)
+        made = [values.value(new) if at not in mixed else None for at, new in enumerate(form.fold.steps)]
+        if self.late:
+            for one in self.mixtures:
+                for node in _without(one.rest, one.cell):
+                    values.value(node)
+            for one in self.mixtures:
+                values.hidden(unconverted(one.product.a), 0)
+        for at, (cell, held, new) in enumerate(zip(form.fold.cells, cells, made, strict=True)):
+            if at not in mixed and new is not held:
+                held.assign(values.carried(new, cell))
+        step.shared["values"] = values
+
+    def _mix_at_once(self, values: TileValues, step: LoopStep) -> None:
+        """Begin each mixture as soon as its left operand is known."""
+        stages, kept = dict[int, Index](), set[int]()
+        for mixture in self.mixtures:
+            node = mixture.product
+            if id(node.a) not in kept:
+                self.weights[id(node.a)].assign(self.block.left(node, values))
+                kept.add(id(node.a))
+            self._filled(self.rings[id(node.b)], step, stages, is_mixed=True)
+            mma_fence()
+            self._mix(mixture, stages)
+            mma_commit()
+            _queue(step).append(id(node))
+
+    def keep(self, step: LoopStep) -> None:
+        """Compute the values that depend on the products that are complete, and keep the left operands."""
+        values, kept = step.shared["values"], set[int]()
+        for one in self.mixtures:
+            if not one.is_plain:
+                cell = one.cell
+                self.cells[one.at].assign(values.repeated(values.value(one.rest), cell.axes, cell.dtype))
+        for one in self.mixtures:
+            node = one.product
+            if id(node.a) not in kept:
+                self.weights[id(node.a)].assign(self.block.left(node, values))
+                kept.add(id(node.a))
+
+
+def _queue(step: LoopStep) -> list[int]:
+    """The commit groups that are under way: the `id` of a product, or 0 for late mixtures."""
+    queue: list[int] = step.shared.setdefault("queue", [])
+    return queue
+
+
+def _row_values(form: FoldForm) -> Iterator[Node]:
+    """The largest values of a step that vary along rows alone, and that arrays enter."""
+    inside = [*form.inside()]
+    known = {id(one) for one in inside if {*one.axes} - {None} == {form.m} and _is_read(one)}
+    for node in inside:
+        if id(node) not in known:
+            yield from (one for one in node.arguments if id(one) in known)
+
+
+def _is_read(node: Node) -> bool:
+    """Whether arrays enter a value, and no carried value, no product and no position along the loop does."""
+    inside = [*walk(node)]
+    fixed = not any(isinstance(one, Cell | Folded | Sum | Reduce) for one in inside)
+    return fixed and any(isinstance(one, ArrayPart) for one in inside)
+
+
+def _without(node: Node, late: Node) -> Iterator[Node]:
+    """The largest values in an expression that do not depend on a cell."""
+    if all(one is not late for one in walk(node)):
+        yield node
+    elif node is not late:
+        for argument in node.arguments:
+            yield from _without(argument, late)

@@ -1,0 +1,179 @@
+"""Operands that bulk copies bring to shared memory for warpgroups: which there are, and their rings.
+
+An operand of several products of a step is copied once.  Scores read its tile along the columns, mixtures
+along the rows: ``wgmma`` takes a swizzled tile of 16-bit elements in either order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from tilewright.dataflow.nodes import BATCH, ArrayPart, Node, Span
+from tilewright.lang import operations as tw
+from tilewright.lang.asynchrony import tma_load
+from tilewright.lang.control import let, unroll
+from tilewright.lang.scalars import Index
+from tilewright.lang.tensors import Tensor
+from tilewright.lang.transaction_barriers import arrive, mbarrier
+from tilewright.schedule.folds.block import FoldBlock, StepPlace
+from tilewright.schedule.folds.form import FoldForm, transposed
+from tilewright.schedule.form import array
+from tilewright.schedule.schedule import Schedule
+
+WARPS, ROWS = 4, 64
+"""Warps and rows of a warpgroup."""
+
+PANEL = 64
+"""Columns of one bulk copy: rows of 128 bytes."""
+
+
+def in_panels(extent: int) -> int:
+    """An extent in whole panels."""
+    return -(-extent // PANEL) * PANEL
+
+
+@dataclass(frozen=True)
+class CopiedOperand:
+    """An operand of one product of a step, or of several, whose tiles are copied once.
+
+    Args:
+        part: the part of the array, in the order of memory.
+        rows: the span of its rows.
+        moves: whether each step has its own tile: its rows are elements of the loop.
+        nodes: the operand in each product, by `id`.
+        is_scored: whether scores multiply it.
+        is_mixed: whether mixtures do.
+    """
+
+    part: ArrayPart
+    rows: Span
+    moves: bool
+    nodes: frozenset[int]
+    is_scored: bool
+    is_mixed: bool
+
+    def columns(self, schedule: Schedule) -> int:
+        """Columns of its tile."""
+        sides = ((self.is_scored, schedule.tile[2]), (self.is_mixed, schedule.width))
+        return max(side for is_read, side in sides if is_read)
+
+    def elements(self, schedule: Schedule, by_row: Collection[str] = ()) -> int:
+        """Elements of its tiles in shared memory.
+
+        Args:
+            schedule: the schedule.
+            by_row: names of the arrays that are contiguous along the rows of their tiles.
+        """
+        rows, run, _ = schedule.tile
+        columns = self.columns(schedule)
+        if not self.moves:
+            return rows * in_panels(columns)
+        tile = in_panels(run) * columns if self.part.operand.name in by_row else run * in_panels(columns)
+        return schedule.stages * tile
+
+
+def copied_operands(form: FoldForm) -> tuple[CopiedOperand, ...]:
+    """The operands that bulk copies bring: those that stay first, then those of each step as it needs them.
+
+    Two parts of one array are the same if their columns alone have different spans, for a tile has all
+    columns.
+    """
+    uses = [(one.a, form.m, True) for one in form.scores]
+    uses += [(one.b, form.n, True) for one in form.scores]
+    uses += [(one.b, form.n, False) for one in form.mixtures]
+    found: dict[tuple[object, ...], list[tuple[Node, ArrayPart, Span, bool]]] = {}
+    for node, rows, is_scored in uses:
+        part, _ = transposed(node)
+        assert isinstance(part, ArrayPart), "bulk copies decode nothing"
+        at = (span if span == rows or span.kind == BATCH else None for span in part.at)
+        found.setdefault((part.operand.name, *at), []).append((node, part, rows, is_scored))
+    return tuple(
+        CopiedOperand(
+            some[0][1],
+            some[0][2],
+            some[0][2] == form.n,
+            frozenset(id(node) for node, *_ in some),
+            any(is_scored for *_, is_scored in some),
+            not all(is_scored for *_, is_scored in some),
+        )
+        for some in found.values()
+    )
+
+
+class GroupRing:
+    """Tiles of an operand in shared memory, with the barriers that say when they are full and empty.
+
+    The rows of a tile are along the first axis of the operand in the graph.  If the array is contiguous along
+    its rows, panels of 64 rows are copied, otherwise panels of 64 columns.
+
+    Args:
+        block: the block.
+        operand: the operand.
+        stages: number of tiles.
+        readers: number of warps that read a tile.
+    """
+
+    def __init__(self, block: FoldBlock, operand: CopiedOperand, stages: int, readers: int) -> None:
+        self.block, self.operand, self.stages, part = block, operand, stages, operand.part
+        self.rows, self.columns = block.length(operand.rows), operand.columns(block.schedule)
+        self.turned = next(span for span in part.at if span.kind != BATCH) != operand.rows
+        self.by_row = self.whole({}).unit_dim == 0
+        along, across = (self.rows, self.columns) if self.by_row else (self.columns, self.rows)
+        panels = -(-along // PANEL)
+        name = f"s{part.operand.name}"
+        self.held = tw.shared((stages, panels, across, PANEL), part.dtype, swizzle=128, name=name)
+        self.full = mbarrier(stages, arrivals=1)
+        self.empty = mbarrier(stages, arrivals=readers)
+
+    def whole(self, at: Mapping[Span, Index] | StepPlace) -> Tensor:
+        """The array without batches, as (rows, columns).
+
+        Args:
+            at: the indices of the batches; of missing ones 0.
+        """
+        part, block = self.operand.part, self.block
+        index = (lambda span: at.get(span, 0)) if isinstance(at, Mapping) else at.at
+        batch = (index(span) if span.kind == BATCH else slice(None) for span in part.at)
+        whole = array(block.arguments, part.operand)[tuple(batch)]
+        spans = [span for span in part.at if span.kind != BATCH]
+        if any(span in block.cuts for span in spans):  # boxes may reach into the next group
+            whole = whole[tuple(block.place.cut(span, whole=True) for span in spans)]
+        return whole.permute(1, 0) if self.turned else whole
+
+    def load(self, stage: Index, at: Index, place: StepPlace) -> None:
+        """Copy the tile of some rows into a stage that is empty.
+
+        Args:
+            stage: the stage.
+            at: index of the tile along its rows.
+            place: the step, which says where batches and turns are.
+        """
+        held, full = self.held[stage], self.full[stage]
+        panels, across = int(held.shape[0]), int(held.shape[1])
+        arrive(full, expect_bytes=panels * across * PANEL * self.operand.part.dtype.bytes)
+        whole = self.whole(place)
+        for p in unroll(panels):
+            if self.by_row:
+                source = whole.permute(1, 0).tile((across, PANEL), (0, at * panels + p))
+            else:
+                source = whole.tile((across, PANEL), (at, p))
+            tma_load(source, held[p], full)
+
+    def tile(self, stage: Index, columns: int) -> Tensor:
+        """The first columns of a tile, as (rows, columns)."""
+        held = self.held[stage]
+        if not self.by_row:
+            return columns_of(held, columns)
+        tile = columns_of(held, self.rows).permute(1, 0)
+        return tile if columns == self.columns else tile.tile((self.rows, columns), (0, 0))
+
+    def place(self, number: Index) -> tuple[Index, Index]:
+        """The stage of a step, counted from the first step of the block, and the parity of its turn."""
+        return let(number % self.stages), let(number // self.stages % 2)
+
+
+def columns_of(panels: Tensor, columns: int) -> Tensor:
+    """Panels side by side, cut to the columns in use."""
+    whole = panels.permute(1, 0, 2).merge(1)
+    return whole if whole.shape[1] == columns else whole.tile((whole.shape[0], columns), (0, 0))
