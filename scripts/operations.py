@@ -64,6 +64,7 @@ SECTIONS = {
     "Layouts, views and maps": ("layout", "views", "threads", "ir.mma", "module"),
     "The IR of a kernel": ("ir", "dataflow"),
     "Device GEMMs": ("instances",),
+    "Exported kernels": ("shipping",),
     "Errors and warnings": ("errors",),
 }
 """Files or folders of each section. A name goes to the first one that contains it."""

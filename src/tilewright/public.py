@@ -116,6 +116,7 @@ if TYPE_CHECKING:
     from tilewright.ops.reduced_matmul import reduced_matmul
     from tilewright.ops.scaled import scaled_mm
     from tilewright.runtime.cuda import device_count
+    from tilewright.shipping.loading import load_kernel
     from tilewright.targets.reference.report import Report
 
 __all__ = [
@@ -216,6 +217,7 @@ __all__ = [
     "let",
     "like",
     "load",
+    "load_kernel",
     "matmul",
     "mma",
     "operand_a",
@@ -270,6 +272,7 @@ _LATE = {
     "einsum": "tilewright.ops.einsum",
     "gated_matmul": "tilewright.ops.gated_matmul",
     "gemm_chain": "tilewright.ops.gemm_chain",
+    "load_kernel": "tilewright.shipping.loading",
     "reduced_matmul": "tilewright.ops.reduced_matmul",
     "scaled_mm": "tilewright.ops.scaled",
     "Report": "tilewright.targets.reference.report",

@@ -160,6 +160,10 @@ LATE = {"namespaces.py"}
 """The file that names every public namespace, for messages about a name that one of them lacks."""
 
 
+TEXTS = ("tilewright.h", "tilewright.cpp")
+"""Files for C++, whose names look like modules."""
+
+
 def modules_in_strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Strings of a program that name a module of the package, or what lies there."""
     for node in ast.walk(tree):
@@ -180,6 +184,8 @@ def test_no_string_names_a_module_of_a_higher_room() -> None:
         own = height.get(inside.parts[0].removesuffix(".py"), 1)  # the package's own files know every room
         for line, place in modules_in_strings(ast.parse(path.read_text())):
             seen += 1
+            if place in TEXTS:
+                continue
             if height[re.split("[.:]", place)[1]] > own:
                 found.append(f"{inside}:{line}: {place}")
     assert seen

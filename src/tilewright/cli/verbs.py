@@ -13,6 +13,7 @@ from tilewright.cli.console import choose, reports, say, size
 from tilewright.cli.contractions import complex_numbers, einsum, scaled
 from tilewright.cli.doctor import doctor
 from tilewright.cli.draw import draw
+from tilewright.cli.export import export
 from tilewright.cli.fused import attention, chain, reduce
 from tilewright.cli.gemm import gemm
 from tilewright.cli.inspect import inspect
@@ -60,7 +61,22 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (gemm, scaled, einsum, attention, chain, reduce, doctor, inspect, profile, tune, instance, cache):
+verbs = (
+    gemm,
+    scaled,
+    einsum,
+    attention,
+    chain,
+    reduce,
+    doctor,
+    inspect,
+    profile,
+    tune,
+    instance,
+    export,
+    cache,
+)
+for verb in verbs:
     app.command()(verb)
 app.command("complex")(complex_numbers)
 app.add_typer(draw, name="draw")

@@ -36,9 +36,25 @@ def from_file(where: str, dtype_names: str, shape: str, constants: Sequence[str]
     Raises:
         LaunchError: the file or the kernel does not exist, or a value is missing.
     """
+    bound, numbers = bound_in_file(where, constants)
+    dtypes, extents = _dtypes(dtype_names, bound.program), _extents(shape, bound.program)
+    return Subject(bound, dtypes, extents, numbers=numbers)
+
+
+def bound_in_file(where: str, constants: Sequence[str], other: str = "gemm") -> tuple[Bound, dict[str, Any]]:
+    """Load a kernel from a Python file with its constants, and return it with the values of its numbers.
+
+    Args:
+        where: as for `from_file`.
+        constants: as for `from_file`.
+        other: what may be named instead of a file.
+
+    Raises:
+        LaunchError: the file or the kernel does not exist, or a value is missing.
+    """
     path, colon, name = where.rpartition(".py:")
     if not colon and not where.endswith(".py"):
-        raise LaunchError(f"unknown kernel {where!r}; give gemm, or path/to/file.py:name")
+        raise LaunchError(f"unknown kernel {where!r}; give {other}, or path/to/file.py:name")
     path = f"{path}.py" if colon else where
     module = load(Path(path))
     kernels = kernels_in(module)
@@ -61,8 +77,7 @@ def from_file(where: str, dtype_names: str, shape: str, constants: Sequence[str]
     if isinstance(found, Bound) and given:
         raise LaunchError(f"{name} is bound already; leave out --set {', '.join(given)}")
     bound = found if isinstance(found, Bound) else found.bind(**given)
-    dtypes, extents = _dtypes(dtype_names, bound.program), _extents(shape, bound.program)
-    return Subject(bound, dtypes, extents, numbers=numbers)
+    return bound, numbers
 
 
 def kernels_in(module: ModuleType) -> dict[str, Kernel | Bound]:

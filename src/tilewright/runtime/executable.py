@@ -16,6 +16,7 @@ from tilewright.errors import Violation
 from tilewright.ir.kernel import Kernel, Param, ScalarParam, SizeParam, TensorParam, Workspace, passed_params
 from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Parameter
+from tilewright.lang.specs import TensorSpec
 from tilewright.passes.pipeline import Pass
 from tilewright.runtime.binding import Binding, NumberSlot, argument_codes
 from tilewright.schedule.schedule import Schedule
@@ -41,6 +42,7 @@ class Executable:
         launches: the prepared launches that are still alive.
         schedule: the schedule of a dataflow kernel; None for an explicit kernel.
         flow: the graph of a dataflow kernel; None for an explicit kernel.
+        specs: the class of each array that it was traced for, by parameter.
     """
 
     target: str
@@ -56,6 +58,7 @@ class Executable:
     launches: weakref.WeakSet[Prepared] = field(default_factory=weakref.WeakSet, repr=False)
     schedule: Schedule | None = None
     flow: Flow | None = field(default=None, repr=False)
+    specs: Mapping[str, TensorSpec] = field(default_factory=dict, repr=False)
 
     @property
     def source(self) -> str:

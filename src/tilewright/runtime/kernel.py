@@ -467,6 +467,24 @@ class Bound(BoundChecks):
         self._builds.keep_up()
         return self._builds.executable(specs, backend, arch, shapes=shapes_of(self.program, given))
 
+    def as_text(self, *arguments: Any, target: str, arch: str, name: str) -> Executable:
+        """Return the kernel for a class of arrays with its text; no compiler runs.
+
+        Args:
+            arguments: as for `compile`, in the order of the author's parameters.
+            target: a target with machine code.
+            arch: the architecture.
+            name: the name of the function in the text.
+
+        Raises:
+            LaunchError: the arguments do not fit the kernel.
+            LegalityError: the kernel breaks rules for these arguments; lists all of them.
+        """
+        given = in_order(self.program, arguments, {})
+        specs, backend = specs_of(self.program, given), backend_named(target)
+        self._builds.keep_up()
+        return self._builds.as_text(specs, backend, arch, shapes_of(self.program, given), name)
+
     def _prepare(
         self, arguments: tuple[Any, ...], target: str | None, written_for: Arch | None = None
     ) -> Plan:

@@ -81,7 +81,7 @@ class Triple:
     """Another machine to compile for; needs clang or zig.
 
     Args:
-        name: e.g. ``"aarch64-linux-gnu"``.
+        name: e.g. ``"aarch64-linux-gnu"``; empty for the system of this machine, for which gcc compiles too.
         cpu: e.g. ``"x86-64-v3"``; empty for the baseline.
     """
 
@@ -129,7 +129,10 @@ def flags(triple: Triple | None = None) -> tuple[str, ...]:
     else:
         cpu, machine = (
             triple.cpu,
-            [f"--target={triple.name}", *([f"-march={triple.cpu}"] if triple.cpu else [])],
+            [
+                *([f"--target={triple.name}"] if triple.name else []),
+                *([f"-march={triple.cpu}"] if triple.cpu else []),
+            ],
         )
     wide = [WIDE_VECTORS] if cpu == "x86-64-v4" else []
     return (*LANGUAGE, *ARITHMETIC, *OUTPUT, *machine, *wide)
@@ -279,6 +282,46 @@ def compile_library(source: str, toolchain: Toolchain | None = None, triple: Tri
     except OSError as problem:
         reason = f"{problem.strerror or problem}"
         raise ToolchainError(f"cannot compile a kernel: {reason}; {way_out(problem)}") from problem
+
+
+def compile_archive(
+    sources: Sequence[tuple[str, Triple]], toolchain: Toolchain | None = None
+) -> tuple[bytes, bytes]:
+    """Compile C++ texts into a static and a shared library, together with the code of worker threads.
+
+    Args:
+        sources: freestanding C++, each with the machine that it is compiled for.
+        toolchain: which compiler; default: `find_toolchain`.
+
+    Returns:
+        The bytes of the static library and of the shared one.
+
+    Raises:
+        CompileError: the compiler refused a text; carries its log and the offending lines.
+        ToolchainError: there is no compiler or archiver, or it could not be run.
+    """
+    chosen = toolchain or find_toolchain()
+    archiver = find_program("ar")
+    if chosen.name == "zig":
+        archive = [chosen.compiler[0], "ar"]
+    elif archiver is None:
+        raise ToolchainError(
+            "a static library is made by `ar`, which is not on PATH; install binutils, or "
+            "`pip install 'tilewright[native]'`"
+        )
+    else:
+        archive = [archiver]
+    with tempfile.TemporaryDirectory(prefix="tilewright-", ignore_cleanup_errors=True) as folder:
+        objects = [f"part{at}.o" for at in range(len(sources))]
+        for (source, triple), made in zip(sources, objects, strict=True):
+            Path(folder, "kernel.cpp").write_text(source, encoding="utf-8")
+            compiler = [*chosen.compiler, "-x", "c++", *flags(triple)]
+            run_compiler([*compiler, "-c", "kernel.cpp", "-o", made], folder, _TEXT, source)
+        run_compiler([*archive, "rcsD", "kernel.a", *objects], folder, _TEXT, "")
+        late = ["-Wl,-undefined,dynamic_lookup"] if platform.system() == "Darwin" else []
+        linker = [*chosen.linker, "-shared"] if chosen.linker else [*chosen.compiler, *LINKING, *late]
+        run_compiler([*linker, *objects, "-o", "kernel.so"], folder, _TEXT, "")
+        return Path(folder, "kernel.a").read_bytes(), Path(folder, "kernel.so").read_bytes()
 
 
 def run_compiler(

@@ -152,10 +152,39 @@ class Builds:
             with COLLECTOR_PAUSE:
                 kernel, listing = self._lowered(made, traced_for, backend, arch, check)
             compiled = _compile(backend, kernel, arch, listing)
-            found = replace(compiled, schedule=made.schedule, flow=made.flow)
+            found = replace(compiled, schedule=made.schedule, flow=made.flow, specs=made.specs)
             self._executables.keep(key, found)
             recent.enter(found)
         return found
+
+    def as_text(
+        self,
+        specs: Mapping[str, TensorSpec],
+        backend: Backend,
+        arch: str,
+        shapes: Mapping[str, tuple[int, ...]],
+        name: str,
+    ) -> Executable:
+        """Return the kernel for a class of arrays with its text, without a compiler.
+
+        Args:
+            specs: the class of each array.
+            backend: the backend that emits it.
+            arch: the architecture's name.
+            shapes: extents of the arrays, from which a dataflow kernel's schedule is chosen.
+            name: the name of the kernel and of its function in the text.
+        """
+        traced_for = arch_of(backend, arch)
+        with COLLECTOR_PAUSE:
+            request = TraceRequest(specs, traced_for, shapes, processors_of(backend.name, traced_for))
+            made = self.explicit(request)
+            kernel = replace(self._traced(made, traced_for), name=name)
+            if broken := [*verify.violations(kernel), *backend.violations(kernel, arch)]:
+                raise LegalityError(self._program.name, backend.name, broken)
+            listing = backend.listing(kernel, arch)
+        return Executable(
+            backend.name, arch, kernel, listing, schedule=made.schedule, flow=made.flow, specs=made.specs
+        )
 
     def _lowered(
         self,

@@ -105,6 +105,11 @@ class Pool:
             self._threads.append(thread)
         self.threads = min(threads, len(self._threads) + 1)
 
+    @property
+    def address(self) -> int:
+        """The address of the pool, for exported code that runs blocks on it."""
+        return self._memory.address
+
     def run(self, entry: int, arguments: int, blocks: int, scratch_bytes: int) -> int:
         """Run all blocks; one launch at a time.
 

@@ -1,0 +1,147 @@
+"""`tilewright export`: a kernel for programs without Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright.cli.console import Constants, UsageError, reports, say, size, working
+from tilewright.dataflow.nodes import EXACT
+from tilewright.dtypes import dtype
+from tilewright.errors import LaunchError
+from tilewright.inspect.from_files import bound_in_file
+from tilewright.inspect.typed import whole
+from tilewright.lang.program import Parameter
+from tilewright.ops.products import output_dtype, plain
+from tilewright.runtime.kernel import Bound
+from tilewright.runtime.native import host_arch
+from tilewright.runtime.specimens import Specimen, like
+from tilewright.shipping.folder import export as export_kernel
+
+ARRAY = re.compile(r"(?:(\w+)=)?(\d+(?:x\d+)*):(\w+)(?::(F|C|-?\d+(?:x-?\d+)*))?")
+EXAMPLE = "A=4096x4096:bf16"
+
+
+@reports
+def export(
+    kernel: Annotated[str, typer.Argument(help="matmul, or path/to/file.py:name, a kernel of a file.")],
+    arrays: Annotated[
+        list[str] | None,
+        typer.Argument(help="Arrays of matmul: a, b and, if you like, the result, as EXTENTS:DTYPE."),
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=EXTENTS:DTYPE[:STRIDES]",
+            help="An array, e.g. A=4096x4096:bf16; STRIDES: C, F or numbers such as 8192x1. An array that is "
+            "given again begins the next class; other arrays stay. May be repeated, or separated by commas.",
+            show_default=False,
+        ),
+    ] = None,
+    arch: Annotated[
+        str | None,
+        typer.Option(help="Architectures, e.g. sm_90a,gfx942,x86-64-v3. Default: this processor's."),
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")
+    ] = Path("exported"),
+    name: Annotated[
+        str | None, typer.Option(help="Name of the C functions. Default: the kernel's.", show_default=False)
+    ] = None,
+    constant: Constants = None,
+) -> None:
+    """Export a kernel: static library, C header, manifest and CMake target, for programs without Python."""
+    given = [word for text in shape or () for word in text.split(",")]
+    if kernel == "matmul":
+        bound, problems = _matmul(arrays or [], given)
+        name = name or "matmul"
+    else:
+        if arrays:
+            raise UsageError(
+                f"{' '.join(arrays)}: arrays of a kernel have names; nearest legal choice: --shape {EXAMPLE}"
+            )
+        bound, _ = bound_in_file(kernel, constant or [], "matmul")
+        problems = read_problems(given, bound.program.parameters)
+    archs = [one.strip() for one in (arch or host_arch()).split(",")]
+    with working("compiling"):
+        made = export_kernel(bound, problems, archs, folder, name)
+    for one in made["kernels"]:
+        say(one["target"], f"{one['arch']}, class {one['class']}: {one['schedule'] or 'explicit kernel'}")
+    total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    say("wrote", f"{folder}: {made['name']}.h, {len(made['sha256']) + 1} files, {size(total)}")
+
+
+def read_array(text: str) -> tuple[str, Specimen]:
+    """Read one array: ``NAME=EXTENTS:DTYPE``, or with ``:STRIDES``; the name may be missing.
+
+    Raises:
+        UsageError: the text has another form.
+
+    Example:
+        >>> read_array("A=4096x96:bf16"), read_array("8x8:f32:F")[1].strides
+        (('A', <like bf16[4096x96], strides (96, 1), align 16>), (1, 8))
+    """
+    found = ARRAY.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"array {text!r} means nothing; nearest legal choice: {EXAMPLE}")
+    called, extents, kind, strides = found.groups(default="")
+    shape = tuple(whole("an extent", one, EXAMPLE) for one in extents.split("x"))
+    if strides in ("C", "F", ""):
+        return called, like(dtype(kind), shape, order="F" if strides == "F" else "C")
+    steps = tuple(int(one) for one in strides.split("x"))
+    return called, like(dtype(kind), shape, strides=steps)
+
+
+def read_problems(texts: Sequence[str], parameters: Sequence[Parameter]) -> list[list[Specimen | None]]:
+    """Read the arrays of one or more problems of a kernel; an array that comes again begins the next problem.
+
+    Raises:
+        UsageError: an array has no name, is unknown, or is missing.
+    """
+    tensors = [one.name for one in parameters if one.kind == "tensor"]
+    problems = list[dict[str, Specimen]]()
+    fresh = set[str]()
+    for text in texts:
+        called, one = read_array(text)
+        if called not in tensors:
+            raise UsageError(
+                f"--shape {text!r}: the kernel has no array {called!r}; it has {', '.join(tensors)}"
+            )
+        if not problems or called in fresh:
+            problems.append(dict(problems[-1]) if problems else {})
+            fresh.clear()
+        fresh.add(called)
+        problems[-1][called] = one
+    for problem in problems or [{}]:
+        if missing := [one for one in tensors if one not in problem]:
+            options = " ".join(f"--shape {one}=EXTENTS:DTYPE" for one in missing)
+            raise UsageError(f"no array {', '.join(missing)}; give {options}")
+    return [[problem.get(one.name) for one in parameters] for problem in problems]
+
+
+def _matmul(arrays: Sequence[str], texts: Sequence[str]) -> tuple[Bound, list[list[Specimen | None]]]:
+    """Return the kernel of `matmul`, and its arrays A (M, K), B (K, N), D (M, N)."""
+    bound = plain(0).bind(precision=EXACT, schedule=None)
+    if texts and not arrays:
+        return bound, read_problems(texts, bound.program.parameters)
+    if len(arrays) not in (2, 3):
+        raise UsageError(
+            f"matmul takes a, b and perhaps the result, and was given {len(arrays)} arrays; nearest legal "
+            "choice: tilewright export matmul 4096x4096:bf16 4096x4096:bf16"
+        )
+    a, b, *rest = (read_array(text)[1] for text in arrays)
+    if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
+        raise LaunchError(
+            f"matmul: a is {a.shape} and b is {b.shape}; a (M, K) is multiplied by b (K, N), so both have "
+            "two dimensions, and K is the same"
+        )
+    out = rest[0] if rest else like(output_dtype(a.dtype), (a.shape[0], b.shape[1]))
+    if out.shape != (a.shape[0], b.shape[1]):
+        raise LaunchError(
+            f"matmul: the result is {out.shape}; nearest legal choice: {(a.shape[0], b.shape[1])}"
+        )
+    return bound, [[a, b, out]]

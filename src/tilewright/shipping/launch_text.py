@@ -1,0 +1,316 @@
+"""C++ text of one exported kernel: checks of its arrays, sizes of a launch, and the argument buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilewright.dtypes import DType
+from tilewright.errors import LaunchError
+from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, ScalarParam, SizeParam, Stride, Workspace
+from tilewright.lang.program import Parameter
+from tilewright.lang.specs import TensorSpec
+from tilewright.runtime.arrays import ArrayInfo, pairs_of
+from tilewright.runtime.binding import Binding, bind
+from tilewright.runtime.executable import Executable, argument_layout
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.rebuilding import symbols
+from tilewright.symbolic.spelling import Speller
+from tilewright.targets.cfamily import C_SPELLER
+from tilewright.targets.target import HOST
+
+MOST_RANK = 8
+"""Dimensions of `tilewright_array`."""
+
+MOST_SIZES, MOST_SPACES, MOST_BUFFER_BYTES = 96, 8, 4096
+"""Sizes, workspaces and bytes of arguments of one launch, as in `text/host.cpp`."""
+
+C_TYPES = {
+    "f64": "double",
+    "f32": "float",
+    "i64": "long long",
+    "u64": "unsigned long long",
+    "i32": "int",
+    "u32": "unsigned",
+    "i16": "short",
+    "u16": "unsigned short",
+    "i8": "signed char",
+    "u8": "unsigned char",
+    "b1": "unsigned char",
+    "bool": "unsigned char",
+}
+"""The C type of a number. Other floats are passed by their bits."""
+
+_WORDS = """
+alignas alignof and asm auto bool break case catch char class compl const constexpr continue
+decltype default delete do double else enum explicit export extern false float for friend goto
+if inline int long mutable namespace new noexcept not nullptr operator or private protected
+public register requires return short signed sizeof static struct switch template this throw
+true try typedef typeid typename union unsigned using virtual void volatile while xor workspace
+workspace_bytes pool stream bytes
+"""
+
+KEYWORDS = frozenset(_WORDS.split())
+"""Names that no parameter of a C function may have."""
+
+_SPELLER = Speller(
+    floordiv=lambda a, b, _: f"floor_div({a}, {b})",
+    mod=lambda a, b, _: f"floor_mod({a}, {b})",
+    call=C_SPELLER.call,
+    select=C_SPELLER.select,
+    conjunction=C_SPELLER.conjunction,
+    disjunction=C_SPELLER.disjunction,
+    negation=C_SPELLER.negation,
+    true=C_SPELLER.true,
+    false=C_SPELLER.false,
+    name=lambda sym: f"s_{sym.name}",
+)
+"""Spells sizes of a launch in 64 bits."""
+
+
+def c_name(name: str) -> str:
+    """Return a name that a parameter of a C function may have.
+
+    Example:
+        >>> c_name("A"), c_name("default")
+        ('A', 'default_')
+    """
+    return f"{name}_" if name in KEYWORDS else name
+
+
+def c_type(kind: DType) -> str:
+    """Return the C type of a number.
+
+    Example:
+        >>> from tilewright.dtypes import bf16, f32
+        >>> c_type(f32), c_type(bf16)
+        ('float', 'unsigned short')
+    """
+    return C_TYPES.get(kind.name, "unsigned short" if kind.bits == 16 else "unsigned char")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """One kernel for one class of arrays and one architecture.
+
+    Args:
+        executable: the kernel, with its text.
+        parameters: the parameters of the author's function.
+        shapes: the extents that it was exported for, by parameter.
+        symbol: a name for its functions, unique in the folder.
+    """
+
+    executable: Executable
+    parameters: tuple[Parameter, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    symbol: str
+
+    @property
+    def specs(self) -> Mapping[str, TensorSpec]:
+        """The class of each array, by parameter."""
+        return self.executable.specs
+
+    def is_like(self, other: Exported) -> bool:
+        """Return whether another kernel has the same classes and the same schedule."""
+        return self.specs == other.specs and self.executable.schedule == other.executable.schedule
+
+    @property
+    def kernel(self) -> Kernel:
+        """The lowered kernel."""
+        assert self.executable.listing is not None, "the reference is not exported"
+        return self.executable.listing.kernel
+
+    @cached_property
+    def arrays(self) -> tuple[str, ...]:
+        """Names of the arrays, in the order of the author's parameters."""
+        return tuple(one.name for one in self.parameters if one.kind == "tensor")
+
+    @cached_property
+    def spaces(self) -> tuple[Workspace, ...]:
+        """The workspaces that a launch passes."""
+        return self.kernel.workspaces
+
+    @property
+    def zeroed(self) -> int:
+        """A bit for each workspace that begins with zeros, the first one lowest."""
+        return sum(1 << at for at, space in enumerate(self.spaces) if space.zeroed or space.resets)
+
+    @cached_property
+    def buffer_bytes(self) -> int:
+        """Bytes of the argument buffer."""
+        return argument_layout(self.kernel, self.parameters).size
+
+    @cached_property
+    def integers(self) -> dict[str, int]:
+        """A value of each integer: its default, or 1."""
+        given = [one for one in self.parameters if one.kind == "index"]
+        return {one.name: 1 if one.default is None else int(one.default) for one in given}
+
+    @cached_property
+    def example(self) -> Binding:
+        """The integers of a launch on the extents that it was exported for."""
+        return bind(self.kernel, infos_of(self.specs, self.shapes), self.integers)
+
+    def text(self) -> str:
+        """Return the functions that check a call and write its argument buffer.
+
+        Raises:
+            LaunchError: the kernel has more dimensions, sizes or workspaces than the launch code.
+        """
+        kernel = self.kernel
+        for what, count, most in (
+            ("dimensions", max((spec.rank for spec in self.specs.values()), default=0), MOST_RANK),
+            ("sizes", len(kernel.sizes), MOST_SIZES),
+            ("workspaces", len(self.spaces), MOST_SPACES),
+            ("bytes of arguments", self.buffer_bytes, MOST_BUFFER_BYTES),
+        ):
+            if count > most:
+                raise LaunchError(
+                    f"kernel {kernel.name} has {count} {what}; exported launch code takes at most {most}"
+                )
+        name = self.symbol
+        return (
+            f"// {self.executable!r}\n"
+            f"int bind_{name}(const Call& call, Bound& bound) {{\n{self._bind()}  return 0;\n}}\n\n"
+            f"void fill_{name}(const Call& call, const Bound& bound, char* workspace,\n"
+            f"    unsigned char* buffer) {{\n"
+            f"{self._fill()}}}\n\n"
+        )
+
+    def _bind(self) -> str:
+        kernel, place = self.kernel, {name: at for at, name in enumerate(self.arrays)}
+        integers = [one.name for one in self.parameters if one.kind == "index"]
+        spell, lines = _SPELLER.int, list[str]()
+        rows = ",\n".join(f"      {self._class_row(name)}" for name in self.arrays)
+        lines.append(f"static const ArrayClass its[] = {{\n{rows}}};")
+        lines += [
+            f"if (int wrong = check(its[{at}], call.arrays[{at}])) return wrong;"
+            for at in range(len(self.arrays))
+        ]
+        for pair in self._pairs():
+            lines.append(
+                f"if (int wrong = check_apart(its[{pair[0]}], call.arrays[{pair[0]}], its[{pair[1]}], "
+                f"call.arrays[{pair[1]}], {'true' if pair[2] else 'false'})) return wrong;"
+            )
+        known = set[Sym]()
+        for tensor in kernel.tensors:
+            at = place[tensor.name]
+            for dim, extent in enumerate(tensor.tensor.shape):
+                given = f"call.arrays[{at}]->shape[{dim}]"
+                refused = f"return error(TILEWRIGHT_EXTENTS, {at + 1});"
+                if isinstance(extent, Sym) and extent not in known:
+                    lines.append(f"const Wide s_{extent.name} = {given};")
+                    known.add(extent)
+                elif isinstance(extent, Sym | int):
+                    lines.append(f"if ({given} != {spell(extent)}) {refused}")
+        for param in kernel.sizes:
+            source = param.source
+            if param.sym in known or isinstance(source, Derived):
+                continue
+            if isinstance(source, Argument):
+                value = f"call.integers[{integers.index(source.name)}]"
+            elif isinstance(source, Extent | Stride):
+                field = "shape" if isinstance(source, Extent) else "strides"
+                value = f"call.arrays[{place[source.tensor]}]->{field}[{source.dim}]"
+            lines.append(f"const Wide s_{param.sym.name} = {value};")
+            known.add(param.sym)
+        for param in kernel.sizes:
+            if isinstance(param.source, Derived):
+                lines.append(f"const Wide s_{param.sym.name} = {spell(param.source.value)};")
+                known.add(param.sym)
+        limit = "return error(TILEWRIGHT_LIMIT, 0);"
+        lines += [
+            f"if (!({_SPELLER.cond(guard.condition)})) {limit}  // {_one_line(guard.message)}"
+            for guard in kernel.guards
+            if symbols(guard.condition) <= known
+        ]
+        grid: list[Int] = [axis.extent for axis in kernel.grid]
+        lines += [
+            f"bound.grid[{axis}] = {spell(extent)};" for axis, extent in enumerate([*grid, 1, 1, 1][:3])
+        ]
+        lines.append(f"if (bound.grid[0] < 0 || bound.grid[1] < 0 || bound.grid[2] < 0) {limit}")
+        lines += [f"if (bound.grid[{one.axis}] % {one.extent}) {limit}" for one in kernel.cluster]
+        for at, space in enumerate(self.spaces):
+            bits = space.value.dtype.bits
+            lines.append(f"if (!bound.reserve({at}, {spell(space.elems)}, {bits})) {limit}")
+        lines += [f"bound.sizes[{at}] = s_{size.sym.name};" for at, size in enumerate(kernel.sizes)]
+        return "".join(f"  {line}\n" for line in lines)
+
+    def _class_row(self, name: str) -> str:
+        spec, at = self.specs[name], self.arrays.index(name)
+        flags = (spec.wide, spec.signed, name in self.kernel.written_params)
+        words = ", ".join("true" if flag else "false" for flag in flags)
+        unit = -1 if spec.unit_dim is None else spec.unit_dim
+        extents, strides = (
+            ", ".join(map(str, divisors)) for divisors in (spec.extent_divisors, spec.stride_divisors)
+        )
+        numbers = f"{at + 1}, {spec.rank}, {unit}, {spec.align}, {spec.dtype.bits}"
+        return f"{{{numbers}, {words}, {{{extents}}}, {{{strides}}}}}"
+
+    def _pairs(self) -> list[tuple[int, int, bool]]:
+        """Return pairs of arrays that must share no memory, and whether they may be one array.
+
+        Each dimension gets extents and strides of its own, so that only arrays that are read in the order
+        of the stored dimensions count as one.
+        """
+        infos = {}
+        for name in self.arrays:
+            spec = self.specs[name]
+            dims = range(spec.rank)
+            shape, strides = tuple(3 + dim for dim in dims), tuple(10**dim for dim in dims)
+            infos[name] = ArrayInfo(16, shape, strides, spec.dtype, HOST, False, None)
+        pairs = pairs_of(self.executable.flow, infos)
+        return [(one.stored, one.other, one.in_place) for one in pairs]
+
+    def _fill(self) -> str:
+        kernel, lines = self.kernel, list[str]()
+        layout = argument_layout(kernel, self.parameters)
+        offsets = dict(layout.tensors)
+        lines += [
+            f"put<const void*>(buffer + {offset}, call.arrays[{at}]->address);"
+            for at, offset in offsets.items()
+        ]
+        scalars = [one.name for one in self.parameters if one.kind == "scalar"]
+        sizes = {size.sym: at for at, size in enumerate(kernel.sizes)}
+        spaces = {space.value.name: at for at, space in enumerate(self.spaces)}
+        for param, offset in zip(layout.params, layout.offsets, strict=True):
+            if isinstance(param, SizeParam):
+                kind = "Wide" if param.bits == 64 else "int"
+                lines.append(f"put<{kind}>(buffer + {offset}, ({kind})bound.sizes[{sizes[param.sym]}]);")
+            elif isinstance(param, Workspace):
+                at = spaces[param.value.name]
+                lines.append(f"put<void*>(buffer + {offset}, workspace + bound.offsets[{at}]);")
+            elif isinstance(param, ScalarParam):
+                at, size = scalars.index(param.value.name), param.value.dtype.bytes
+                lines.append(f"__builtin_memcpy(buffer + {offset}, call.numbers[{at}], {size});")
+        return "".join(f"  {line}\n" for line in lines)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def strides_of(spec: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return strides of an array of a class, with as few gaps as its divisors allow.
+
+    Example:
+        >>> from tilewright.dtypes import f16
+        >>> strides_of(TensorSpec(f16, 2, 1, (1, 1), (8, 1), 16, False), (4, 37))
+        (40, 1)
+    """
+    strides, step = [0] * spec.rank, 1
+    order = [dim for dim in reversed(range(spec.rank)) if dim != spec.unit_dim]
+    for dim in ([] if spec.unit_dim is None else [spec.unit_dim]) + order:
+        divisor = 1 if dim == spec.unit_dim else spec.stride_divisors[dim]
+        strides[dim] = step = -(-step // divisor) * divisor
+        step *= max(shape[dim], 1)
+    return tuple(strides)
+
+
+def infos_of(specs: Mapping[str, TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, ArrayInfo]:
+    """Return arrays of some classes, without memory."""
+    return {
+        name: ArrayInfo(256, shapes[name], strides_of(spec, shapes[name]), spec.dtype, HOST, False, None)
+        for name, spec in specs.items()
+    }
