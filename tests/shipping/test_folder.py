@@ -21,7 +21,7 @@ from tilewright.cli.verbs import app
 from tilewright.dataflow.parser import parse_flow
 from tilewright.runtime.native import find_toolchain, host_arch, ziglang
 from tilewright.shipping.folder import MANIFEST, export
-from tilewright.shipping.loading import CArray, LoadedKernel
+from tilewright.shipping.loading import CArray, LoadedKernel, _spread
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "examples" / "cpp" / "kernels.py"
@@ -416,6 +416,16 @@ def test_a_wrong_kernel_is_found_before_its_first_use(
     with pytest.raises(tw.WrongResultError, match=r"1 of .* elements of Y"):
         loaded(x, y, 1)
     assert (y == POISON).all()
+
+
+def test_a_buffer_for_a_gpu_keeps_the_strides_of_an_array() -> None:
+    array = strided(np.random.default_rng(4), 5, 7, 3)
+    flat, seen = _spread(array)
+    assert flat.shape == (4 * 10 + 7,)
+    assert seen.strides == array.strides
+    assert (seen == array).all()
+    assert np.shares_memory(flat, seen)
+    assert flat.flags.c_contiguous
 
 
 def test_damaged_folders(of_counted: Case, tmp_path: Path) -> None:

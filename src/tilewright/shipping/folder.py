@@ -24,14 +24,19 @@ from tilewright.dataflow.printer import print_flow
 from tilewright.errors import LaunchError, close_to
 from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Parameter
+from tilewright.namespaces import part
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.native import Triple, compile_archive, find_toolchain, host_arch
 from tilewright.runtime.outputs import output
 from tilewright.runtime.specimens import Specimen
 from tilewright.runtime.workers import POOL_SOURCE
-from tilewright.shipping.launch_text import MOST_RANK, Exported, c_name, c_type
+from tilewright.shipping.launch_text import MOST_RANK, Exported, c_name, c_type, image_of, image_text
 from tilewright.shipping.self_check import reference_arrays, small_problem
-from tilewright.targets.target import CPU, TARGETS, owner
+from tilewright.targets.target import CPU, CUDA, HIP, TARGETS, owner
+
+NVRTC = "tilewright.runtime.nvrtc:toolchain_id"
+CLANG = "tilewright.runtime.amdgcn:find_toolchain"
+"""Functions that tell the version of a compiler for GPUs; imported at the first use."""
 
 FORMAT = 1
 """The version of the manifest's form."""
@@ -81,9 +86,8 @@ class Row:
             code: the beginning of the name of what the target needs besides.
         """
         one = self.exported
-        words = (
-            f"{len(one.arrays)}, {self.measured}, bind_{one.symbol}, fill_{one.symbol}, {one.buffer_bytes}"
-        )
+        functions = f"bind_{one.symbol}, fill_{one.symbol}, {one.buffer_bytes}"
+        words = f"{one.demands}, {len(one.arrays)}, {self.measured}, {functions}"
         return f"    {{{arch}, {self.number}, {words}, &{code}_{one.symbol}}},\n"
 
 
@@ -200,6 +204,9 @@ class Export:
                 if number >= 0 and launches:
                     body.append(f"/* Class {number} only. */")
                 body.append(f"TILEWRIGHT_API int {name}({parameters});")
+            if target != CPU.name:
+                body.append("/* The status of the last call that the driver refused; 0: none. */")
+                body.append(f"TILEWRIGHT_API int {self.name}_{target}_status(void);")
             body.append("")
         declared = "\n".join(body)
         return (
@@ -329,6 +336,7 @@ class Export:
             "target": made.target,
             "arch": made.arch,
             "class": row.number,
+            "file": f"{exported.symbol}{ENDINGS.get(made.target, '.cpp')}",
             "entry": made.listing.entry,
             "schedule": None if made.schedule is None else str(made.schedule),
             "threads": exported.kernel.threads,
@@ -352,9 +360,11 @@ class Export:
 
     def _versions(self) -> dict[str, str]:
         found = {"tilewright": sys.modules["tilewright"].__version__, "host": str(find_toolchain())}
-        for target in self.targets:
-            if target != CPU.name:
-                found[target] = TOOLCHAINS[target]()
+        if CUDA.name in self.targets:
+            found[CUDA.name] = " ".join(part(NVRTC)().split()[:2])
+        if HIP.name in self.targets:
+            identity: str = part(CLANG)(self.targets[HIP.name][0]).identity
+            found[HIP.name] = " ".join(identity.split()[:2])
         return found
 
 
@@ -419,11 +429,44 @@ int launch_cpu(int number, const Call& call, void* workspace, Bytes workspace_by
     return "".join(parts)
 
 
-WRITERS: Mapping[str, Callable[[Export, str], str]] = {CPU.name: _cpu_text}
+def _gpu_text(export: Export, target: str) -> str:
+    """Return the machine code and the tables of kernels for GPUs, and the function that launches one."""
+    rows, archs = export.rows[target], export.targets[target]
+    names = {arch: re.sub(r"\W", "_", f"arch_{arch}") for arch in archs}
+    is_first = target == next(one for one in export.targets if one != CPU.name)
+    parts = [_fixed("driver.cpp") if is_first else "", _fixed(f"{target}.cpp"), "\nnamespace {\n"]
+    parts += [f'constexpr char {name}[] = "{arch}";\n' for arch, name in names.items()]
+    parts.append(f"const char* const archs_{target}[] = {{{', '.join(names.values())}}};\n")
+    parts += [one.text() + image_text(one) for one in unique(rows)]
+    parts += [row.text for row in rows]
+    table = [row.table_row(names[row.exported.executable.arch], "image") for row in rows]
+    specs = rows[0].exported.specs
+    bits = ", ".join(str(specs[name].dtype.bits) for name in rows[0].exported.arrays)
+    counts = f"kernels_{target}, {len(rows)}, archs_{target}, {len(archs)}"
+    parts.append(f"const Kernel kernels_{target}[] = {{\n{''.join(table)}}};\n")
+    parts.append(f"""const int bits_{target}[] = {{{bits}}};
+
+int launch_{target}(int number, const Call& call, void* workspace, Bytes workspace_bytes, void* stream,
+                Bytes* needed) {{
+  return launch_on_{target}({counts}, ranks, bits_{target}, number, call,
+                        workspace, workspace_bytes, stream, needed);
+}}
+}}  // namespace
+
+extern "C" int {export.name}_{target}_status(void) {{ return {target}_status; }}
+""")
+    return "".join(parts)
+
+
+WRITERS: Mapping[str, Callable[[Export, str], str]] = {
+    CPU.name: _cpu_text,
+    CUDA.name: _gpu_text,
+    HIP.name: _gpu_text,
+}
 """The function that writes the launch code of a target."""
 
-TOOLCHAINS: Mapping[str, Callable[[], str]] = {}
-"""The version of a target's compiler."""
+ENDINGS = {CUDA.name: ".cubin", HIP.name: ".hsaco"}
+"""The ending of a file of machine code."""
 
 # ---------------------------------------------------------------- the folder
 
@@ -501,6 +544,12 @@ def export(
         "CMakeLists.txt": _fixed("CMakeLists.txt").replace("@NAME@", called).encode(),
     }
     files |= of.expected()
+    files |= {
+        f"{one.symbol}{ENDINGS[target]}": image_of(one)
+        for target, rows in of.rows.items()
+        if target in ENDINGS
+        for one in unique(rows)
+    }
     files |= {f"source/{file}": text.encode() for file, text, _ in sources}
     manifest = of.manifest(files)
     files[MANIFEST] = (json.dumps(manifest, indent=1) + "\n").encode()

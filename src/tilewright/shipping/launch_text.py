@@ -8,7 +8,18 @@ from functools import cached_property
 
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
-from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, ScalarParam, SizeParam, Stride, Workspace
+from tilewright.ir.deadlocks import first_wait
+from tilewright.ir.kernel import (
+    Argument,
+    Derived,
+    Extent,
+    Kernel,
+    ScalarParam,
+    SizeParam,
+    Stride,
+    TensorMap,
+    Workspace,
+)
 from tilewright.lang.program import Parameter
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.arrays import ArrayInfo, pairs_of
@@ -18,13 +29,16 @@ from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import symbols
 from tilewright.symbolic.spelling import Speller
 from tilewright.targets.cfamily import C_SPELLER
-from tilewright.targets.target import HOST
+from tilewright.targets.target import HIP, HOST
 
 MOST_RANK = 8
 """Dimensions of `tilewright_array`."""
 
 MOST_SIZES, MOST_SPACES, MOST_BUFFER_BYTES = 96, 8, 4096
 """Sizes, workspaces and bytes of arguments of one launch, as in `text/host.cpp`."""
+
+MOST_DEVICES = 64
+"""Devices of one machine, as in `text/driver.cpp`."""
 
 C_TYPES = {
     "f64": "double",
@@ -140,6 +154,16 @@ class Exported:
     def buffer_bytes(self) -> int:
         """Bytes of the argument buffer."""
         return argument_layout(self.kernel, self.parameters).size
+
+    @property
+    def demands(self) -> int:
+        """How much its class asks of arrays: factors of 2 in divisors and alignments, and narrow offsets."""
+        found = 0
+        for spec in self.specs.values():
+            divisors = (*spec.extent_divisors, *spec.stride_divisors, spec.align)
+            found += sum((divisor & -divisor).bit_length() for divisor in divisors)
+            found += (spec.unit_dim is not None) + (not spec.wide) + (not spec.signed)
+        return found
 
     @cached_property
     def integers(self) -> dict[str, int]:
@@ -314,3 +338,68 @@ def infos_of(specs: Mapping[str, TensorSpec], shapes: Mapping[str, tuple[int, ..
         name: ArrayInfo(256, shapes[name], strides_of(spec, shapes[name]), spec.dtype, HOST, False, None)
         for name, spec in specs.items()
     }
+
+
+# ---------------------------------------------------------------- machine code for GPUs
+
+MAP_TYPES = {"f16": 6, "bf16": 9, "f32": 7, "f64": 8, "i32": 3}
+"""Numbers of `CUtensorMapDataType`; types of one byte are 0.
+
+Source: CUDA Driver API, "Tensor Map Object Management".
+"""
+
+LINE_BYTES = 64
+"""Bytes of machine code in one line of C++ text."""
+
+
+def image_of(exported: Exported) -> bytes:
+    """Return the machine code that the driver loads: a cubin, or a code object."""
+    made: bytes = exported.executable.handle.image()
+    return made
+
+
+def image_text(exported: Exported) -> str:
+    """Return the machine code of a kernel for a GPU as C++, with everything that its launch needs."""
+    kernel, name = exported.kernel, exported.symbol
+    listing = exported.executable.listing
+    assert listing is not None
+    layout = argument_layout(kernel, exported.parameters)
+    data = image_of(exported)
+    lines = [data[at : at + LINE_BYTES] for at in range(0, len(data), LINE_BYTES)]
+    text = "\n".join('    "' + "".join(f"\\{byte:03o}" for byte in line) + '"' for line in lines)
+    offsets = (*layout.offsets, *(offset for _, offset in layout.maps))
+    maps = ",\n".join(
+        f"    {_map_row(one, at, exported.specs[one.tensor])}"
+        for (at, _), one in zip(layout.maps, kernel.tensor_maps, strict=True)
+    )
+    cluster = [1, 1, 1]
+    for member in kernel.cluster:
+        cluster[member.axis] = member.extent
+    sizes = {size.sym: exported.example.sizes[size.sym.name] for size in kernel.sizes}
+    together = first_wait(kernel, sizes) is not None
+    is_hip = exported.executable.target == HIP.name
+    flags = ", ".join("true" if flag else "false" for flag in (together, kernel.waits_for_prior_grid))
+    first = layout.maps[0][1] if layout.maps else 0
+    return f"""alignas(64) const unsigned char bytes_{name}[] =
+{text};
+const int offsets_{name}[] = {{{", ".join(map(str, (*offsets, 0)))}}};
+const Map maps_{name}[] = {{
+{maps or "    {}"}
+}};
+void* cells_{name}[{MOST_DEVICES if is_hip else 1}];
+Bytes allowed_{name};
+const Image image_{name} = {{
+    bytes_{name}, "{listing.entry}", {kernel.threads}, {0 if is_hip else listing.shared_bytes},
+    {{{", ".join(map(str, cluster))}}}, {flags}, {exported.zeroed}, {len(offsets)}, offsets_{name},
+    {len(layout.maps)}, maps_{name}, {first}, cells_{name}, &allowed_{name}}};
+
+"""
+
+
+def _map_row(one: TensorMap, at: int, spec: TensorSpec) -> str:
+    kind = 0 if one.dtype.bytes == 1 else MAP_TYPES.get(one.dtype.name)
+    if kind is None:
+        raise LaunchError(f"TMA does not support {one.dtype}")
+    order, box, steps = (", ".join(map(str, numbers)) for numbers in (one.order, one.box, one.steps))
+    swizzled = "true" if one.is_swizzled else "false"
+    return f"{{{at}, {kind}, {spec.rank}, {{{order}}}, {{{box}}}, {{{steps}}}, {swizzled}}}"

@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -211,16 +212,23 @@ class LoadedKernel:
         before = {name: array.copy() for name, array in arrays.items()}
         numbers = {**problem["integers"], **problem["numbers"]}
         given: list[Any] = [{**numbers, **arrays}[one["name"]] for one in self._parameters]
-        held: dict[str, Any] = arrays
-        if target != CPU.name:
+        infos = {name: describe(array, name) for name, array in arrays.items()}
+        if target == CPU.name:
+            self._run(target, suffix, infos, given, None)
+        else:
+            # A copy of a whole buffer keeps the strides.
             driver = driver_for(target)
             assert driver is not None, "GPUs have drivers"
-            held = {name: DeviceArray.of(array, driver=driver) for name, array in arrays.items()}
+            buffers = {name: _spread(array) for name, array in arrays.items()}
+            held = {name: DeviceArray.of(flat, driver=driver) for name, (flat, _) in buffers.items()}
+            for name, one in held.items():
+                there = describe(one, name)
+                infos[name] = replace(there, shape=infos[name].shape, strides=infos[name].strides)
             given = [held.get(one["name"], value) for one, value in zip(self._parameters, given, strict=True)]
-        infos = {name: describe(array, name) for name, array in held.items()}
-        self._run(target, suffix, infos, given, None)
-        if target != CPU.name:
-            arrays = {name: array.host() for name, array in held.items()}
+            self._run(target, suffix, infos, given, None)
+            for name, (flat, seen) in buffers.items():
+                flat[...] = held[name].host()
+                arrays[name] = seen
         stored = {name: arrays[name] for name in row["writes"]}
         if wrong := fault(self.manifest["computes"], stored, before, numbers, known):
             raise self._wrong(target, number, wrong)
@@ -329,6 +337,16 @@ class LoadedKernel:
             where = f": {name} has shape {info.shape}, strides {info.strides}, address {shown(info.pointer)}"
             where += f"; nearest legal choice: {legal}"
         raise LaunchError(f"{self.name}: {text}{where}")
+
+
+def _spread(array: Any) -> tuple[Any, Any]:
+    """Return a flat buffer with the elements of an array, and the array in it, with the same strides."""
+    pairs = zip(array.shape, array.strides, strict=True)
+    span = sum((extent - 1) * stride for extent, stride in pairs) // array.itemsize + 1
+    flat = np.zeros(span, array.dtype)
+    seen = np.lib.stride_tricks.as_strided(flat, array.shape, array.strides)
+    seen[...] = array
+    return flat, seen
 
 
 def _class_text(name: str, one: Mapping[str, Any]) -> str:

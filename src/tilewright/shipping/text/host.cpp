@@ -136,7 +136,8 @@ int check_apart(const ArrayClass& its, const tilewright_array* stored, const Arr
 // A kernel for one class of arrays and one architecture.
 struct Kernel {
   const char* arch;
-  int number;  // of the class
+  int number;   // of the class
+  int demands;  // how much the class asks of arrays
   int arrays;
   const Wide* measured;  // the extents that it was exported for, eight for each array
   int (*bind)(const Call&, Bound&);
@@ -156,11 +157,13 @@ double distance(const Kernel& kernel, const Call& call, const int* ranks) {
   return found;
 }
 
-// Choose a kernel of an architecture: of those whose class fits, the one with the nearest extents.
+// Choose a kernel of an architecture: of those whose class fits, the one that asks most of its arrays; of equal
+// ones that with the nearest extents.
 int choose(const Kernel* kernels, int count, const char* arch, int number, const Call& call, const int* ranks,
            const Kernel** chosen, Bound& bound) {
   int wrong = error(TILEWRIGHT_MACHINE, 0);
   double least = 0;
+  int most = 0;
   *chosen = nullptr;
   for (int at = 0; at < count; ++at) {
     if (kernels[at].arch != arch || (number >= 0 && kernels[at].number != number)) continue;
@@ -171,8 +174,10 @@ int choose(const Kernel* kernels, int count, const char* arch, int number, const
       continue;
     }
     const double far = distance(kernels[at], call, ranks);
-    if (*chosen != nullptr && far >= least) continue;
+    const int demands = kernels[at].demands;
+    if (*chosen != nullptr && (demands < most || (demands == most && far >= least))) continue;
     *chosen = &kernels[at];
+    most = demands;
     least = far;
     bound = found;
   }

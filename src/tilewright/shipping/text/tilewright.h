@@ -26,7 +26,7 @@ enum {
   TILEWRIGHT_LIMIT = 6,      /* the kernel does not serve these sizes, or the device does not hold the grid */
   TILEWRIGHT_WORKSPACE = 7,  /* the workspace is too small, or not aligned to 256 bytes */
   TILEWRIGHT_MACHINE = 8,    /* no kernel was exported for this processor or device */
-  TILEWRIGHT_DRIVER = 9,     /* the driver is missing, or refused; see tilewright_driver_status */
+  TILEWRIGHT_DRIVER = 9,     /* the driver is missing, or refused; NAME_cuda_status() tells more */
   TILEWRIGHT_STUCK = 10      /* blocks wait for each other for ever; results are incomplete */
 };
 
