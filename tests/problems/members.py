@@ -18,6 +18,7 @@ from . import (
     einsum_problems,
     gated_problems,
     grade_problems,
+    masked_problems,
     reduced_problems,
     scaled_problems,
     weights_problems,
@@ -35,6 +36,7 @@ MEMBERS: dict[str, Callable[[int, str], str]] = {
     "einsum": einsum_problems.carried_out,
     "gated_matmul": gated_problems.carried_out,
     "reduced_matmul": reduced_problems.carried_out,
+    "masked products": masked_problems.carried_out,
 }
 """What carries out a problem of each, given its number and a target, and says what is wrong with it."""
 

@@ -20,6 +20,7 @@ from tilewright.schedule.load import Load, resident_blocks
 from tilewright.schedule.question import BAND, Candidate, Question, Splitting
 from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.skipping import kept_results, kept_steps
 from tilewright.schedule.splitting import legal_way, runs_at_once, schedules_of, split_ways
 from tilewright.targets.atoms import wgmma
 from tilewright.targets.target import CPU, CUDA, HIP, REFERENCE, TargetParts, owner
@@ -59,6 +60,10 @@ CHOOSERS: TargetParts[Chooser] = TargetParts(
 
 MOST_STAGES = 16
 """Stages of a ring whose tiles are less deep than proposed, at most."""
+
+MASKED_TILES = 8
+"""Tiles of a CPU along an extent, at least, if masks leave out tiles: those that a diagonal cuts are computed
+whole, an eighth of a triangle more."""
 
 SCALED_BAND = 16
 """Rows of tiles that follow each other if sums have scales: on an H200 1 to 5 per cent faster than 8."""
@@ -105,6 +110,8 @@ def proposals(question: Question) -> Iterator[Candidate]:
         changes.append(partial(_scaled, question))
     if question.form.flow.grouped is not None:
         changes.append(partial(_grouped, question))
+    if kept_results(question.form, question.form.n) or kept_steps(question.form):
+        changes.append(partial(_masked, question))
     return _changed(found, changes) if changes else found
 
 
@@ -128,6 +135,21 @@ def _grouped(question: Question, schedule: Schedule) -> Schedule | None:
     if question.majors[0] == "mn" and made.copies_in_background:  # rows of a group begin anywhere
         made = replace(made, staging="registers", stages=1)
     return None if made.roles == "ping-pong" else made
+
+
+def _masked(question: Question, made: Schedule) -> Schedule:
+    """A schedule whose tiles masks can leave out: whole tiles, of a part of the result."""
+    if made.is_streamed:
+        return replace(made, split_k=1)
+    if owner(question.arch.name) is not CPU:
+        return made
+    m, n, _ = question.shape
+    units = [shape * warps for shape, warps in zip(made.atom.shape, made.warps, strict=False)]
+    sides = zip(made.tile, (n, m) if made.swap_ab else (m, n), units, strict=False)
+    rows, columns = (
+        max(min(tile, -(-extent // (MASKED_TILES * unit)) * unit), unit) for tile, extent, unit in sides
+    )
+    return replace(made, tile=(rows, columns, made.tile[2]))
 
 
 def _scaled(question: Question, made: Schedule) -> Schedule | None:

@@ -160,11 +160,12 @@ class Factor:
     @property
     def keeps_zero(self) -> bool:
         """Whether decoding always maps 0 to 0, so that elements past the edge are 0 too."""
-        if any(isinstance(leaf, NumberParam | Integer) for leaf in leaves(self.view)):
+        view = unmasked(self.view)
+        if any(isinstance(leaf, NumberParam | Integer | Position) for leaf in leaves(view)):
             return False
         if any(self.depth not in part.at for part in self.beside):
             return False
-        return not np.any(at_zero(self.view))
+        return not np.any(at_zero(view))
 
     def matrix(self, tensor: Tensor, places: Places) -> Tensor:
         """The (rows, K) matrix of the array at places of its other dimensions."""
@@ -418,12 +419,6 @@ def _factor(node: Node, row: Span, product: Sum, scale: Node | None = None) -> F
     """The operand that a node computes."""
     parts: list[ArrayPart] = []
     for leaf in leaves(node):
-        if isinstance(leaf, Position):
-            raise TraceError(
-                f"an operand of a product depends on the positions of its elements along {leaf.span.name}; "
-                f"nearest legal choice: {EXPLICIT}",
-                leaf.location or product.location,
-            )
         if isinstance(leaf, ArrayPart) and not any(same(leaf, known) for known in parts):
             parts.append(leaf)
     both = {row, product.span}
@@ -469,6 +464,17 @@ def plain(node: Node) -> Node:
     """A value without rearrangements of its axes."""
     while isinstance(node, Rearrange):
         node = node.argument
+    return node
+
+
+def unmasked(node: Node) -> Node:
+    """A value without choices of it or 0."""
+    node = plain(node)
+    while isinstance(node, Map) and node.function == "select":
+        _, value, other = (plain(one) for one in node.given)
+        if not (isinstance(other, Literal) and other.value == 0):
+            break
+        node = value
     return node
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.dataflow.nodes import Reduce
-from tilewright.lang.control import let, var
+from tilewright.lang.control import MutableIndex, let, unroll, var, when
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import batch_index, block_index, cluster_index, derived
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
@@ -19,6 +19,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.form import Form, extent_of
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.skipping import NeededTiles, Skips
 from tilewright.schedule.work import RowGroups, Segment, Work, natural
 
 MOST_SPLITS = 4096
@@ -40,6 +41,7 @@ class TiledProblem:
         tile: extents (m, n, k) of a tile.
         groups: groups of its rows or columns, instead of batches.
         least: smallest number of steps along K; missing steps add zeros.
+        skips: the tiles and steps that masks leave out; None: all tiles take all steps.
     """
 
     batch: tuple[Index, ...]
@@ -49,6 +51,7 @@ class TiledProblem:
     tile: tuple[Index, Index, int]
     groups: RowGroups | None = None
     least: int = 0
+    skips: Skips | None = None
 
     @staticmethod
     def of(form: Form, schedule: Schedule, arguments: Mapping[str, Any]) -> TiledProblem:
@@ -76,7 +79,8 @@ class TiledProblem:
         least = int(schedule.atom.asynchronous and not all(factor.is_plain for factor in form.factors))
         batch = tuple(extents[span] for span in leading)
         depths = tuple(extents[span] for span in form.depths)
-        return TiledProblem(batch, m, n, depths, schedule.tile, groups, least)
+        skips = Skips.of(form, arguments)
+        return TiledProblem(batch, m, n, depths, schedule.tile, groups, least, skips)
 
     @property
     def tiles(self) -> tuple[Index, Index]:
@@ -253,6 +257,9 @@ class TilePartition(Partition):
     in_clusters = True
     """Whether blocks of a cluster take neighbouring tiles."""
 
+    takes_whole_tiles = True
+    """Whether all steps of a tile belong to one block."""
+
     problem: TiledProblem
 
     @classmethod
@@ -267,6 +274,23 @@ class TilePartition(Partition):
         tiles = problem.tiles
         self.tiles_m = tiles[0] if self.cluster == (1, 1) else ceil_div(tiles[0], self.cluster[0])
         self.tiles_n = tiles[1] if self.cluster == (1, 1) else ceil_div(tiles[1], self.cluster[1])
+        is_whole = self.takes_whole_tiles and not schedule.is_split and schedule.along_k == 1
+        self.skips = problem.skips if is_whole else None
+        self.kept = None if self.skips is None else self._kept(self.skips)
+        """The tiles that masks do not leave out, if they are numbered first."""
+
+        self.needed: Index = 0 if self.kept is None else let(natural(self.kept.needed))
+        """The number of those tiles."""
+
+    def _kept(self, skips: Skips) -> NeededTiles | None:
+        """The tiles that masks do not leave out; those of a cluster count as one."""
+        rows, columns = self.problem.tile[:2]
+        if not (isinstance(rows, int) and isinstance(columns, int)):
+            return None
+        across, beside = self.cluster
+        order, tile = TileOrder.of(self.schedule), (rows * across, columns * beside)
+        band = order.group, order.along == "n"
+        return NeededTiles.of(skips.form, skips.arguments, tile, (self.tiles_m, self.tiles_n), band)
 
     def _declare(self, count: Index) -> Index:
         """The number of this block's cluster among ``count``."""
@@ -280,10 +304,30 @@ class TilePartition(Partition):
 
     def _tile(self, index: Index) -> tuple[Index, Index]:
         """The tile of a block, given the number of its cluster's tile."""
-        m, n = TileOrder.of(self.schedule).place(index, self.tiles_m, self.tiles_n)
+        if self.kept is not None:
+            m, n = self.kept.place(let(index), self.needed)
+        else:
+            m, n = TileOrder.of(self.schedule).place(index, self.tiles_m, self.tiles_n)
         if self.cluster == (1, 1):
             return m, n
         return m * self.cluster[0] + self.rank[0], n * self.cluster[1] + self.rank[1]
+
+    def _steps_of(self, m: Index, n: Index) -> tuple[Index, Index]:
+        """The first step of a tile that masks do not leave out, and the number of such steps.
+
+        Blocks of a cluster share the copies of operands, so that they take the same steps.
+        """
+        if self.skips is None:
+            return 0, self.steps
+        across, beside = self.cluster
+        rows, columns, depth = self.problem.tile
+        at = (m // across, n // beside) if self.cluster != (1, 1) else (m, n)
+        depths = self.problem.depths
+        whole = depths[0] if len(depths) == 1 else self.steps * depth
+        first, end = self.skips.range_of_k(at, (rows * across, columns * beside), whole)
+        unit = depth * max(self.schedule.promote, 1)
+        begin = let(natural(first // unit * (unit // depth)))
+        return begin, let(self.problem.at_least(natural(ceil_div(end, depth) - begin)))
 
     def _of_group(self, work: Work) -> Work:
         """A tile by its number among those of all groups."""
@@ -362,7 +406,7 @@ class DataParallel(TilePartition):
         parts = split_parts(problem, schedule) if parts is None else parts
         self.parts: Index = 1 if parts is None else parts
         self.segment = Segment()
-        if schedule.group_m or schedule.group_n or self.cluster != (1, 1):
+        if schedule.group_m or schedule.group_n or self.cluster != (1, 1) or self.kept is not None:
             index = self._declare(self.tiles_m * self.tiles_n * self.parts)
             part = self._part(index, 0)
             m, n = self._tile(index if part is None else let(index // self.parts))
@@ -390,6 +434,9 @@ class DataParallel(TilePartition):
             self.split = tiles, tiles * self.parts
         elif schedule.along_k > 1:
             self.each, self.more = self._shares(self.steps, schedule.along_k)
+        elif self.skips is not None:
+            begin, self.steps = self._steps_of(m, n)
+            self.segment = Segment(begin)
 
     def _batch(self) -> tuple[Index, ...]:
         """The block's index along each leading dimension."""
@@ -562,18 +609,38 @@ class Persistent(TilePartition):
     def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
         """The block's tiles; if groups take turns, every ``each``-th tile from the group's first on."""
         turns = self.turns if each == 1 else (self.turns + each - 1 - group) // each
-        done = var(0) if self.problem.groups is not None else None
+        is_uneven = self.problem.groups is not None or self.skips is not None
+        done = var(0) if is_uneven else None
         for turn in traced_range(turns):
             number = turn if each == 1 else let(turn * each + group)
+            if done is not None:  # the tiles of groups that come first in this turn
+                self._pass(done, number - group, number, each - 1)
             work = self._of_group(self._work(number, turn, group))
-            if done is not None:  # a tile without rows takes no steps
+            if done is not None:  # a tile may have fewer steps, or none
                 work = replace(work, first=let(done.get()))
                 done.set(done.get() + work.steps)
             yield work
+            if done is not None:
+                self._pass(done, number + 1, minimum(number - group + each, self.turns), each - 1)
+
+    def _pass(self, done: MutableIndex, begin: Index, end: Index, most: int) -> None:
+        """Add the steps of tiles that other groups take.
+
+        Args:
+            done: the steps of the block before them.
+            begin: the number of the first of the block's tiles that are passed.
+            end: one more than the last.
+            most: the largest number of them.
+        """
+        for ahead in unroll(most):
+            with when(begin + ahead < end):
+                work = self._work(let(natural(begin + ahead)), 0, 0)
+                done.set(done.get() + work.steps)
 
     def _work(self, turn: Index, item: Index, group: Index) -> Work:
         batch, m, n = self._numbered(self.block + turn * self.blocks)
-        return Work(batch, m, n, turn * self.steps, self.steps, item, group)
+        begin, steps = self._steps_of(m, n)
+        return Work(batch, m, n, turn * steps, steps, item, group, Segment(begin))
 
     def _numbered(self, index: Index) -> tuple[tuple[Index, ...], Index, Index]:
         """The batch, row and column of a tile."""
@@ -597,7 +664,7 @@ class Stream(Persistent):
     Multiplication on the GPU", 2023.
     """
 
-    in_clusters = False
+    in_clusters, takes_whole_tiles = False, False
 
     @classmethod
     def takes(cls, form: Form, schedule: Schedule) -> bool:

@@ -7,12 +7,25 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tilewright.dataflow.nodes import TILE, ArrayPart, Integer, Literal, Map, Node, NumberParam, Operand, Span
+from tilewright.dataflow.nodes import (
+    TILE,
+    ArrayPart,
+    Integer,
+    Literal,
+    Map,
+    Node,
+    NumberParam,
+    Operand,
+    Position,
+    Span,
+)
+from tilewright.dtypes import i32
 from tilewright.functions.table import CONVERSION
-from tilewright.lang.fragments import Fragment, elementwise
+from tilewright.lang.fragments import Fragment, elementwise, of_integer
 from tilewright.lang.launch import derived
-from tilewright.lang.scalars import Index, maximum, minimum
+from tilewright.lang.scalars import Index, Scalar, maximum, minimum
 from tilewright.lang.tensors import Tensor
+from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.schedule.bulk_views import against_row, anywhere, aside
 from tilewright.schedule.epilogue.values import Views
 from tilewright.schedule.factors import Factor, matrix, plain, run_along, without_repeats
@@ -99,7 +112,7 @@ def sources_of(
                 factor.matrix(array(arguments, factor.part.operand), form.places(first)),
                 side,
                 columns if side else rows,
-                _decode(form, factor, arguments, beside),
+                _decode(form, factor, arguments, partition, beside),
                 is_cut=not factor.keeps_zero or not ends_with_groups,
                 readers=0 if not schedule.by_bulk else _readers(form, arguments, partition, factor, side),
                 scales=scales,
@@ -181,14 +194,30 @@ def _beside(
 
 
 def _decode(
-    form: Form, factor: Factor, arguments: dict[str, Any], beside: OperandMetadata
+    form: Form, factor: Factor, arguments: dict[str, Any], partition: Partition, beside: OperandMetadata
 ) -> Callable[[Fragment, Spot], Any] | None:
     """The function that decodes an operand; None if it is plain."""
     if factor.is_plain:
         return None
 
+    dim = 0 if factor.row == form.m else 1
+
+    def position(span: Span, held: Fragment, spot: Spot) -> Any:
+        """The index of each row, or of each k, in the whole dimension; of a batch the index of its item."""
+        rows, depth = held.shape
+        if span == factor.depth:
+            return coordinates(held, 1) + spot.step * depth
+        if span != factor.row:
+            at = spot.work.batch[form.batch.index(span)]
+            return of_integer(at.expr, i32) if isinstance(at, Scalar) else at
+        cut = spot.work.cuts[dim]
+        begin = spot.row * rows + partition.begins[dim] + (0 if cut is None else cut.start)
+        return coordinates(held, 0) + begin
+
     def decode(held: Fragment, spot: Spot) -> Any:
         def leaf(node: Node) -> Any:
+            if isinstance(node, Position):
+                return position(node.span, held, spot)
             return held if beside.is_held(node) else beside.elements(node, held, spot)
 
         return with_numbers(form, arguments, factor.view, leaf)

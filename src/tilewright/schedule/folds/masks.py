@@ -16,67 +16,20 @@ import numpy as np
 
 from tilewright.dataflow.evaluate import Evaluation
 from tilewright.dataflow.nodes import (
-    BATCH,
     ArrayPart,
     Integer,
     Literal,
     Map,
     Node,
     Position,
-    Rearrange,
     Span,
     Sum,
-    walk,
 )
-from tilewright.dtypes import i32, i64
-from tilewright.functions.table import CONVERSION
-from tilewright.lang.scalars import Condition, Index, minimum
+from tilewright.lang.scalars import Condition
 from tilewright.schedule.folds.form import FoldForm
 from tilewright.schedule.folds.trials import drawn
 from tilewright.schedule.folds.values import Place
-
-COMPARED = {
-    "less_equal": (False, 0),
-    "less": (False, 1),
-    "greater_equal": (True, 0),
-    "greater": (True, 1),
-}
-"""Comparisons: whether the sides are exchanged, and by how much the larger side must be larger."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """``small + by <= large``, where one side has the position along the loop's span.
-
-    Args:
-        small: the smaller side.
-        large: the larger side.
-        by: 0 or 1.
-        rises: whether later positions along the span make it true; otherwise earlier ones do.
-    """
-
-    small: Node
-    large: Node
-    by: int
-    rises: bool
-
-    def end(self, place: Place, n: Span) -> Index:
-        """One more than the last position along the span at which some row of the tile sees its element."""
-        (_, high), (low, _) = (rest(place, side, n) for side in (self.large, self.small))
-        return high - low - self.by + 1
-
-    def first(self, place: Place, n: Span) -> Index:
-        """The first position along the span at which some row of the tile sees its element."""
-        (_, high), (low, _) = (rest(place, side, n) for side in (self.large, self.small))
-        return low + self.by - high
-
-    def cuts(self, place: Place, n: Span) -> Condition | bool:
-        """Whether it may be false somewhere in the tile of a step."""
-        (low, _), (_, high) = (rest(place, side, n) for side in (self.large, self.small))
-        begin = place.at(n) * place.length(n) + place.begin(n)
-        if self.rises:
-            return begin + low < high + self.by
-        return begin + place.length(n) - 1 + high + self.by > low
+from tilewright.schedule.skipping import Comparison, all_comparisons
 
 
 @dataclass(frozen=True)
@@ -120,90 +73,17 @@ def masks_of(form: FoldForm) -> tuple[Mask, ...]:
     for node in form.inside():
         if not isinstance(node, Map) or node.function != "select":
             continue
-        if isinstance(node.given[2], Literal) and form.n in node.given[1].axes:
-            compared = tuple(_comparisons(node.given[0], form.n))
-            if compared and all(one is not None for one in compared):
-                found.append(Mask(node, tuple(one for one in compared if one is not None), form.n))
+        compared = all_comparisons(node.given[0], form.n)
+        if compared and isinstance(node.given[2], Literal) and form.n in node.given[1].axes:
+            found.append(Mask(node, compared, form.n))
     return tuple(found)
-
-
-def _comparisons(node: Node, n: Span) -> Iterator[Comparison | None]:
-    """The comparisons of a mask; None for anything else."""
-    if isinstance(node, Rearrange):
-        yield from _comparisons(node.argument, n)
-    elif isinstance(node, Map) and node.function == "and":
-        for one in node.given:
-            yield from _comparisons(one, n)
-    elif isinstance(node, Map) and node.function in COMPARED:
-        turned, by = COMPARED[node.function]
-        small, large = node.given[::-1] if turned else node.given
-        signs = [_sign(side, n) for side in (small, large)]
-        if signs not in ([0, 1], [0, -1], [1, 0], [-1, 0]):
-            yield None
-        else:
-            yield Comparison(small, large, by, rises=signs in ([0, 1], [-1, 0]))
-    else:
-        yield None
-
-
-def _sign(node: Node, n: Span) -> int | None:
-    """The factor of the position along a span in a sum of positions and integers; None for other values."""
-    match node:
-        case Rearrange(argument=argument):
-            return _sign(argument, n)
-        case Map(function=function, given=(argument,)) if function in CONVERSION and node.dtype in (i32, i64):
-            return _sign(argument, n)  # narrower integers wrap
-        case Map(function="add" | "sub", given=(left, right)):
-            signs = _sign(left, n), _sign(right, n)
-            if signs[0] is None or signs[1] is None:
-                return None
-            return signs[0] + signs[1] if node.function == "add" else signs[0] - signs[1]
-        case Position(span=span):
-            return int(span == n)
-        case Literal() | Integer():
-            return None if node.dtype.is_float else 0
-        case ArrayPart() if is_bound(node):
-            return 0
-    return None
-
-
-def is_bound(node: ArrayPart) -> bool:
-    """Whether a part of an array is an integer for each index of a batch, which masks may compare."""
-    return node.dtype in (i32, i64) and not node.operand.transforms and [s.kind for s in node.at] == [BATCH]
 
 
 def bounds_in(masks: Iterable[Mask]) -> Iterator[ArrayPart]:
     """The integers in memory that masks compare."""
     for mask in masks:
-        for one in walk(mask.node.given[0]):
-            if isinstance(one, ArrayPart) and is_bound(one):
-                yield one
-
-
-def rest(place: Place, node: Node, n: Span) -> tuple[Index, Index]:
-    """The least and the largest of an integer in a tile, without the position along a span."""
-    match node:
-        case Rearrange(argument=argument):
-            return rest(place, argument, n)
-        case Position(span=span):
-            if span == n:
-                return 0, 0
-            start, begin = place.begin(span), place.at(span) * place.length(span)
-            return start + begin, start + minimum(begin + place.length(span), place.extent(span)) - 1
-        case Map(function="add" | "sub", given=(left, right)):
-            (low, high), (least, most) = rest(place, left, n), rest(place, right, n)
-            return (low + least, high + most) if node.function == "add" else (low - most, high - least)
-        case Map(given=(argument,)):
-            return rest(place, argument, n)
-        case Literal():
-            return int(node.value), int(node.value)
-        case ArrayPart():
-            held = place.loaded(node)
-            assert held is not None, "integers of masks are loaded first"
-            return held, held
-    assert isinstance(node, Integer), "a sum of positions and integers"
-    known = place.integer(node.value)
-    return known, known
+        for one in mask.comparisons:
+            yield from (part for part, _ in one.line.parts)
 
 
 # ---------------------------------------------------------------- steps that change nothing

@@ -1,0 +1,313 @@
+"""Masks of positions: tiles of a product that they leave out, steps that they leave out, and every result."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.problems import masked_problems as masks
+from tests.problems.masked_problems import KERNELS, SCHEDULES, carried_out, lower
+
+import tilewright as tw
+from tilewright.checking.flows import compare_flow
+from tilewright.schedule.form import form_of
+from tilewright.schedule.resources import partition_of
+from tilewright.schedule.skipping import NeededTiles, TileBoundary, floor_sum, kept_results, kept_steps
+
+from .forms import FORMS, SYNC
+
+# ---------------------------------------------------------------- numbers of tiles
+
+
+def test_sums_of_quotients() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(300):
+        count, unit, slope, offset = (int(draw.integers(low, 200)) for low in (0, 1, 0, 0))
+        assert floor_sum(count, unit, slope, offset) == sum(
+            (slope * i + offset) // unit for i in range(count)
+        )
+
+
+def test_sums_along_a_line() -> None:
+    draw = np.random.default_rng(1)
+    for _ in range(300):
+        slope, offset, unit, most, rows = (int(draw.integers(low, 40)) for low in (0, -200, 1, 0, 0))
+        line = TileBoundary(slope, offset, unit, most)
+        assert line.before(rows) == sum(line.at(row) for row in range(rows)), line
+
+
+@functools.cache
+def numbered() -> Any:
+    """A kernel that stores the place of every tile."""
+
+    @tw.kernel(P="T two")
+    def places(P, *, tiles):
+        one = tw.fragment(tw.blocked((1, 1), (1, 1)), tw.i32, fill=0)
+        tw.block_index(1)
+        for number in tw.range(P.shape[0]):
+            for dim, place in enumerate(tiles.place(number, tiles.needed)):
+                tw.copy(one + place, P.tile((1, 1), (number, dim)))
+
+    return places
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_needed_tiles_have_the_first_numbers(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    rows, columns, band, unit = (int(draw.integers(1, most)) for most in (12, 12, 6, 20))
+    slope = int(draw.integers(0, 30))
+    first = int(draw.integers(-slope * rows, unit * columns))
+    begin = TileBoundary(slope if seed % 3 else 0, first if seed % 3 else 0, unit, columns)
+    width = unit - 1 + int(draw.integers(0, 3 * unit)) if seed % 3 else first + slope * rows
+    end = TileBoundary(slope, first + width, unit, columns)
+    mirrored, turned = bool(draw.integers(2)), bool(draw.integers(2))
+    tiles = NeededTiles(begin, end, rows, columns, band, mirrored, turned)
+    needed = set()
+    for i in range(rows):
+        row = rows - 1 - i if mirrored else i
+        needed |= {(j, row) if turned else (row, j) for j in range(begin.at(i), end.at(i))}
+    found = np.full((rows * columns, 2), -1, np.int32)
+    numbered().bind(tiles=tiles)(found, target="reference")
+    places = [tuple(place) for place in found.tolist()]
+    assert len(needed) == tiles.needed
+    assert {*places[: len(needed)]} == needed, tiles
+    assert len({*places}) == rows * columns, tiles
+    if band > 1 and len(needed) == rows * columns and not turned:  # a band goes down its columns
+        assert [place[1] for place in places[: min(band, rows)]] == [places[0][1]] * min(band, rows)
+
+
+# ---------------------------------------------------------------- the work of blocks
+
+
+def work_of(name: str, schedule: tw.Schedule, made: dict[str, Any], numbers: dict[str, int]) -> Any:
+    """For each tile its row, column, first step, steps, and the steps that its block did before."""
+    flow = KERNELS[name][0](*made.values(), **numbers, target="reference").flow
+    form = form_of(flow).arranged(schedule.swap_ab)
+
+    @tw.kernel(**DIMS, P="T five", shift=int, window=int)
+    def dealt(A, B, C, P, shift, window):
+        one = tw.fragment(tw.blocked((1, 1), (1, 1)), tw.i32, fill=0)
+        arguments = {"A": A, "B": B, "C": C, "shift": shift, "window": window}
+        partition = partition_of(form, schedule).of(form, schedule, arguments)
+        for work in partition.items():
+            at = work.m * tw.ceil_div(C.shape[1], schedule.tile[1]) + work.n
+            values = (work.m, work.n, work.segment.begin, work.steps, work.first)
+            for dim, value in enumerate(values):
+                tw.copy(one + value, P.tile((1, 1), (at, dim)))
+
+    m, n = made["A"].shape[0], made["B"].shape[0]
+    tiles = -(-m // schedule.tile[0]) * -(-n // schedule.tile[1])
+    found = np.full((tiles, 5), -1, np.int32)
+    dealt(made["A"], made["B"], made["C"], found, **{"window": 0, **numbers}, target="reference")
+    return found
+
+
+DIMS = {"A": "M K", "B": "N K", "C": "M N"}
+
+ORDERS = {
+    "a block for each tile": replace(SYNC, tile=(32, 16, 16), warps=(1, 1)),
+    "bands": replace(SYNC, tile=(16, 48, 16), warps=(1, 1), group_m=3),
+    "bands of columns": replace(SYNC, tile=(32, 16, 32), warps=(1, 1), group_n=2),
+    "persistent": replace(SYNC, tile=(16, 16, 16), warps=(1, 1), group_m=2, blocks=3),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", ["lower", "others", "against", "corner", "triangular", "banded"])
+def test_blocks_take_needed_steps_alone(name: str, order: str) -> None:
+    schedule = ORDERS[order]
+    draw = np.random.default_rng(len(name) + len(order))
+    rows, columns, depth = schedule.tile
+    for _ in range(2):
+        m, n, k = (int(draw.integers(20, 150)) for _ in range(3))
+        numbers = {"shift": int(draw.integers(-m, n))}
+        numbers |= {"window": int(draw.integers(0, k))} if name == "banded" else {}
+        made = {"A": np.zeros((m, k), np.float16), "B": np.zeros((n, k), np.float16)}
+        found = work_of(name, schedule, made | {"C": np.zeros((m, n), np.float32)}, numbers)
+        wanted = needed(name, (m, n, k), **numbers)
+        taken = 0
+        for at_m, at_n, begin, steps, _ in found:
+            part = wanted[at_m * rows : (at_m + 1) * rows, at_n * columns : (at_n + 1) * columns]
+            used = np.flatnonzero(part.any(axis=(0, 1)))
+            if not used.size:
+                # A tile between two lines that cross may be left in: each of them needs it.
+                assert steps == 0 or name in ("corner", "banded"), (at_m, at_n)
+                continue
+            exact = used[0] // depth, used[-1] // depth + 1
+            assert begin <= exact[0] < exact[1] <= begin + steps, (at_m, at_n)
+            if name != "banded":
+                assert (begin, begin + steps) == exact, (at_m, at_n)
+            taken += steps
+        assert (found[:, 3] >= 0).all(), "a tile that no block takes"
+        if schedule.blocks == 0:
+            assert (found[:, 4] == 0).all()
+        else:  # a ring goes on where the last tile of the block left it
+            assert found[:, 4].min() == 0
+            assert found[:, 4].max() <= taken
+
+
+def needed(name: str, shape: tuple[int, ...], shift: int, window: int = 0) -> Any:
+    """For each element of the result and each k whether the product enters it."""
+    m, n, k = np.ogrid[: shape[0], : shape[1], : shape[2]]
+    return np.broadcast_to(
+        {
+            "lower": n <= m + shift,
+            "others": m + shift <= n,
+            "against": m + n < shift + shape[0],
+            "corner": (m >= n) & (m + n >= shift),
+            "triangular": k <= m + shift,
+            "banded": (k >= n + shift) & (k < n + shift + window) & (m >= n),
+        }[name]
+        & (k >= 0),
+        shape,
+    )
+
+
+# ---------------------------------------------------------------- what is recognised
+
+
+def flow_of(kernel: Any, **numbers: int) -> Any:
+    a, b, c = np.zeros((40, 40), np.float16), np.zeros((40, 40), np.float16), np.zeros((40, 40), np.float32)
+    return form_of(kernel(a, b, c, **numbers, target="reference").flow)
+
+
+def stored(value: Any, operand: Any = lambda a, k, m: a) -> Any:
+    """A kernel that stores a value of a sum, with a function of the first operand."""
+
+    @tw.kernel(A="M K", B="N K", C="M N", shift=int)
+    def made(A, B, C, shift):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += operand(A[m, k], tw.positions(k), tw.positions(m)[:, None]) @ B[n, k].T
+            C[m, n] = value(acc, tw.positions(m)[:, None], tw.positions(n), shift)
+
+    return made
+
+
+RECOGNISED = {
+    "twice": (lambda acc, m, n, s: tw.where(m >= n, acc, 0) + tw.where(m >= n, acc * acc, 1), 1),
+    "inside of a function": (
+        lambda acc, m, n, s: tw.exp(tw.where(m >= n, tw.where(n > m - 8, acc, 0), 0)),
+        2,
+    ),
+    "with a condition that is no comparison of both": (
+        lambda acc, m, n, s: tw.where((m >= n) & (acc > 0), 1, acc),
+        0,
+    ),
+    "one of two": (lambda acc, m, n, s: tw.where(m >= n, acc, 0) + tw.where(m <= n, acc, 0), 0),
+    "one of two in common": (
+        lambda acc, m, n, s: tw.where((m >= n) & (m + n > s), acc, 0) + tw.where(m + n > s, acc, 0),
+        1,
+    ),
+    "everywhere": (lambda acc, m, n, s: tw.where(m >= n, acc, 0) + acc, 0),
+    "a mask of the sum": (lambda acc, m, n, s: tw.where(acc > 0, acc, 0), 0),
+    "not": (lambda acc, m, n, s: tw.where(m < n, 0, acc), 1),
+    "not both": (lambda acc, m, n, s: tw.where((m < n) & (m + n > s), 0, acc), 0),
+    "either": (lambda acc, m, n, s: tw.where((m < n) | (m + n > s), acc, 0), 0),
+    "of every second column": (lambda acc, m, n, s: tw.where(m >= n + n, acc, 0), 0),
+}
+"""Values of a sum, and the number of comparisons that hold wherever the sum enters."""
+
+
+@pytest.mark.parametrize("name", RECOGNISED)
+def test_what_is_recognised(name: str) -> None:
+    value, count = RECOGNISED[name]
+    form = flow_of(stored(value), shift=5)
+    assert len(kept_results(form, form.n)) == count
+    assert kept_steps(form) == ()
+
+
+OPERANDS = {
+    "masked": (lambda a, k, m: tw.where(k <= m, a, 0), 1),
+    "masked twice": (lambda a, k, m: tw.where(k <= m, tw.where(k > m - 8, a, 0), 0), 2),
+    "negative": (lambda a, k, m: -tw.where(k <= m, a, 0), 1),
+    "another number elsewhere": (lambda a, k, m: tw.where(k <= m, a, 1), 0),
+    "masked before an addition": (lambda a, k, m: tw.where(k <= m, a, 0) + 1, 0),
+}
+"""Functions of an operand, and the number of comparisons that hold wherever it is not 0."""
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+def test_operands_that_are_recognised(name: str) -> None:
+    function, count = OPERANDS[name]
+    form = flow_of(stored(lambda acc, m, n, s: acc, function), shift=0)
+    assert len(kept_steps(form)) == count
+    draw = np.random.default_rng(3)
+    a, b = (draw.standard_normal((rows, 70)).astype(np.float16) for rows in (50, 40))
+    c = np.full((50, 40), np.nan, np.float32)
+    # The checker takes rows past the end of A for rows inside if a mask gives them other numbers than 0.
+    for target in ("reference", "cpu") if name != "masked before an addition" else ("cpu",):
+        launch = stored(lambda acc, m, n, s: acc, function)(a, b, c, 0, target=target)
+        assert launch.target == target
+        found = compare_flow(launch.flow, {"C": c}, {"A": a, "B": b}, {"shift": 0})
+        assert found.ok, found
+
+
+# ---------------------------------------------------------------- every result
+
+
+@pytest.mark.in_turns(4)
+@pytest.mark.parametrize("number", range(24))
+def test_random_problems_on_the_reference(number: int) -> None:
+    assert not (wrong := carried_out(number, "reference")), wrong
+
+
+@pytest.mark.in_turns(2)
+@pytest.mark.parametrize("number", range(8))
+def test_random_problems_on_the_cpu(number: int) -> None:
+    assert not (wrong := carried_out(number, "cpu")), wrong
+
+
+@pytest.mark.in_turns(4)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule(name: str) -> None:
+    schedule = SCHEDULES[name]
+    deep = name.startswith(("deep", "persistent fragments"))
+    draw = np.random.default_rng(5)
+    a, b = (draw.standard_normal((rows, 136)).astype(np.float16) for rows in (264, 200))
+    c = np.full((264, 200), np.nan, np.float32)
+    kernel, numbers = (masks.triangular, {"shift": 7}) if deep else (lower, {"shift": -20})
+    launch = kernel.bind(schedule=schedule)(a, b, c, **numbers, target="reference")
+    assert launch.schedule == schedule
+    found = compare_flow(launch.flow, {"C": c}, {"A": a, "B": b}, numbers)
+    assert found.ok, found
+
+
+def test_a_missing_comparison_is_found() -> None:
+    """A kernel that leaves out one tile more stores wrong numbers."""
+    draw = np.random.default_rng(6)
+    a, b = (draw.standard_normal((96, 40)).astype(np.float16) for _ in range(2))
+    c = np.full((96, 96), np.nan, np.float32)
+    numbers = {"shift": 3}
+    flow = lower(a, b, c, **numbers, target="reference").flow
+    assert compare_flow(flow, {"C": c}, {"A": a, "B": b}, numbers).ok
+    wrong = c.copy()
+    wrong[64:, 32:64] = 0
+    assert not compare_flow(flow, {"C": wrong}, {"A": a, "B": b}, numbers).ok
+    wrong = c.copy()
+    wrong[0, 95] = 1e-3
+    assert not compare_flow(flow, {"C": wrong}, {"A": a, "B": b}, numbers).ok
+
+
+# ---------------------------------------------------------------- compiled kernels
+
+BULK_TRIANGLE = replace(FORMS["cooperative"], tile=(128, 128, 64), stages=4, blocks=132, group_m=8)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "gfx942", "gfx1100"])
+@pytest.mark.parametrize("name", ["lower", "others", "triangular"])
+def test_compiles_without_spills(name: str, arch: str) -> None:
+    dims = {"M": 4096, "N": 4096, "K": 4096, "B": 1}
+    given = {}
+    for text in KERNELS[name][1].split(", "):
+        array, letters = text.split()
+        given[array] = tw.like(tw.f32 if array == "C" else tw.bf16, *(dims[one] for one in letters))
+    numbers = {"shift": 0}
+    target = "hip" if arch.startswith("gfx") else "cuda"
+    compiled = KERNELS[name][0].compile(*given.values(), **numbers, target=target, arch=arch)
+    spilled = "spilled_registers" if target == "hip" else "spill_store_bytes"
+    assert compiled.resources[spilled] == 0
