@@ -105,6 +105,30 @@ def batched(A, D, C, shift):
         C[b, m, n] = tw.where(tw.positions(n) < tw.positions(m)[:, None] + shift, 2 * acc, 1)
 
 
+@tw.kernel(A="M K", C="M M")
+def gram(A, C):
+    """A symmetric result: blocks below the diagonal are stored above it too."""
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ A[n, k].T
+        C[m, n] = tw.maximum(acc, -2)
+        C[n, m] = tw.maximum(acc, -2).T
+
+
+@tw.kernel(A="B M K", D="B M K", C="B M M", shift=int)
+def anticommutator(A, D, C, shift):
+    """A symmetric sum of two products, of a batch."""
+    for b, m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[2]):
+            acc += A[b, m, k] @ D[b, n, k].T + D[b, m, k] @ A[b, n, k].T
+        apart = (tw.positions(m)[:, None] - tw.positions(n)).to(tw.f32)
+        value = acc + shift * apart * apart
+        C[b, m, n] = value
+        C[b, n, m] = value.T
+
+
 KERNELS: dict[str, tuple[Any, str]] = {
     "lower": (lower, "A MK, B NK, C MN"),
     "others": (others, "A MK, B NK, C MN"),
@@ -114,11 +138,16 @@ KERNELS: dict[str, tuple[Any, str]] = {
     "triangular": (triangular, "A MK, B NK, C MN"),
     "banded": (banded, "A MK, B NK, C MN"),
     "batched": (batched, "A BMK, D BNK, C BMN"),
+    "gram": (gram, "A MK, C MM"),
+    "anticommutator": (anticommutator, "A BMK, D BMK, C BMM"),
 }
 """Each kernel, and the dimensions of its arrays."""
 
 DECODED = ("triangular", "banded", "batched")
 """Kernels with a masked operand."""
+
+SYMMETRIC = ("gram", "anticommutator")
+"""Kernels whose result is symmetric."""
 
 LARGEST = {"reference": 100, "cpu": 200, "cuda": 700}
 """Of an extent."""
@@ -144,6 +173,10 @@ SCHEDULES = {
 
 DECODING = ("registers", "fragments", "persistent fragments", "deep", "deep ping-pong")
 """Schedules that decode operands; if an instruction reads B from shared memory, only A."""
+
+
+UNEVEN = ("parts of K", "stream", "shares", "persistent, wide")
+"""Schedules that do not compute symmetric results."""
 
 
 @dataclass(frozen=True)
@@ -196,13 +229,16 @@ def problem(number: int, target: str) -> MaskedProblem:
     schedule: str | None = None
     if target == "reference" and rng.random() < 0.7:
         known = [*SCHEDULES] if name not in DECODED else [*DECODING]
+        known = [one for one in known if name not in SYMMETRIC or one not in UNEVEN]
         known = [one for one in known if not (SCHEDULES[one].by_bulk and name in ("banded", "batched"))]
         schedule, dtype = str(rng.choice(known)), "f16"
     m, n, k = extents(terms, rng, LARGEST[target], 3)
     if rng.random() < 0.3 and target == "reference":
         n = m
     numbers = {"shift": int(rng.integers(-m, n + 1)) if rng.random() < 0.7 else int(rng.integers(-2, 3))}
-    if "window" in KERNELS[name][0].program.function.__code__.co_varnames:
+    names = KERNELS[name][0].program.function.__code__.co_varnames
+    numbers = {} if "shift" not in names else numbers
+    if "window" in names:
         numbers["window"] = int(rng.integers(-2, max(n, k) + 2))
     gaps, turned = int(terms.choice([0, 0, 16])), bool(terms.random() < 0.25)
     return MaskedProblem(name, (m, n, k, int(rng.integers(1, 4))), dtype, numbers, schedule, gaps, turned)

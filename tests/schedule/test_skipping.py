@@ -293,20 +293,87 @@ def test_a_missing_comparison_is_found() -> None:
     assert not compare_flow(flow, {"C": wrong}, {"A": a, "B": b}, numbers).ok
 
 
+# ---------------------------------------------------------------- symmetric results
+
+
+@pytest.mark.in_turns(2)
+@pytest.mark.parametrize("name", [name for name in SCHEDULES if name not in (*masks.UNEVEN, *masks.DECODING)])
+def test_every_schedule_of_a_symmetric_result(name: str) -> None:
+    draw = np.random.default_rng(7)
+    a = draw.standard_normal((264, 72)).astype(np.float16)
+    c = np.full((264, 264), np.nan, np.float32)
+    launch = masks.gram.bind(schedule=SCHEDULES[name])(a, c, target="reference")
+    assert launch.schedule == SCHEDULES[name]
+    found = compare_flow(launch.flow, {"C": c}, {"A": a})
+    assert found.ok, found
+    for at in ((3, 200), (200, 3), (130, 131)):
+        wrong = c.copy()
+        wrong[at] += 0.01
+        assert not compare_flow(launch.flow, {"C": wrong}, {"A": a}).ok
+
+
+@pytest.mark.parametrize("name", ["parts of K", "stream", "shares", "persistent, wide"])
+def test_schedules_that_no_symmetric_result_has(name: str) -> None:
+    a, c = np.zeros((64, 32), np.float16), np.zeros((64, 64), np.float32)
+    with pytest.raises(tw.ScheduleError, match=r"stored twice|one extent must divide|square blocks"):
+        masks.gram.bind(schedule=SCHEDULES[name])(a, c, target="reference")
+
+
+def test_half_of_the_tiles_are_computed() -> None:
+    flow = masks.gram(np.zeros((64, 32), np.float16), np.zeros((64, 64), np.float32), target="reference").flow
+    form = form_of(flow)
+    for schedule in (SYNC, replace(SYNC, tile=(64, 32, 32)), replace(SYNC, tile=(32, 64, 32), group_n=2)):
+
+        @tw.kernel(A="M K", C="M M", P="I J")
+        def counted(A, C, P, *, schedule=schedule):
+            one = tw.fragment(tw.blocked((1, 1), (1, 1)), tw.i32, fill=0)
+            partition = partition_of(form, schedule).of(form, schedule, {"A": A, "C": C})
+            for work in partition.items():
+                tw.copy(one + 1, P.tile((1, 1), (work.m, work.n)))
+
+        rows, columns, _ = schedule.tile
+        found = np.zeros((-(-300 // rows), -(-300 // columns)), np.int32)
+        counted(np.zeros((300, 40), np.float16), np.zeros((300, 300), np.float32), found, target="reference")
+        i, j = np.indices(found.shape)
+        side = max(rows, columns)
+        assert ((i * rows // side >= j * columns // side) == found).all()
+
+
+@pytest.mark.parametrize(
+    ("store", "says"),
+    [
+        (lambda C, m, n, acc: C.__setitem__((m, n), acc), "stored twice"),
+        (lambda C, m, n, acc: C.__setitem__((n, m), acc.T + C[n, m]), "is read and"),
+    ],
+)
+def test_other_second_stores_are_refused(store: Any, says: str) -> None:
+    @tw.kernel(A="M K", C="M M")
+    def twice(A, C):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ A[n, k].T
+            C[m, n] = acc
+            store(C, m, n, acc)
+
+    with pytest.raises(tw.TraceError, match=says):
+        twice(np.zeros((8, 4), np.float32), np.zeros((8, 8), np.float32), target="reference")
+
+
 # ---------------------------------------------------------------- compiled kernels
 
 BULK_TRIANGLE = replace(FORMS["cooperative"], tile=(128, 128, 64), stages=4, blocks=132, group_m=8)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "gfx942", "gfx1100"])
-@pytest.mark.parametrize("name", ["lower", "others", "triangular"])
+@pytest.mark.parametrize("name", ["lower", "others", "triangular", "gram"])
 def test_compiles_without_spills(name: str, arch: str) -> None:
     dims = {"M": 4096, "N": 4096, "K": 4096, "B": 1}
     given = {}
     for text in KERNELS[name][1].split(", "):
         array, letters = text.split()
         given[array] = tw.like(tw.f32 if array == "C" else tw.bf16, *(dims[one] for one in letters))
-    numbers = {"shift": 0}
+    numbers = {} if name == "gram" else {"shift": 0}
     target = "hip" if arch.startswith("gfx") else "cuda"
     compiled = KERNELS[name][0].compile(*given.values(), **numbers, target=target, arch=arch)
     spilled = "spilled_registers" if target == "hip" else "spill_store_bytes"

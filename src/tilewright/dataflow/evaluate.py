@@ -15,6 +15,7 @@ from tilewright.dataflow import wide
 from tilewright.dataflow.nodes import (
     BATCH,
     TF32,
+    TILE,
     ArrayPart,
     Axis,
     Cell,
@@ -235,10 +236,17 @@ class Evaluation:
                     offset, valid = (one[place(store)] for one in self.given.places(store.operand))
                     found[name].reshape(-1)[offset[valid]] = made[valid]
                 elif not flow.cut:
-                    found[name] = made
+                    found[name] = self.above_diagonal(store, made, found[name]) if name in found else made
                 else:
                     found[name][place(store)] = made
         return found
+
+    def above_diagonal(self, store: Store, made: Array, below: Array) -> Array:
+        """Return the elements of a second store above the diagonal, and those of the first one elsewhere."""
+        dims = [dim for dim, span in enumerate(store.at) if span.kind == TILE]
+        index: Sequence[Array] = np.indices(made.shape, sparse=True)
+        rows, columns = (index[dim] for dim in dims)
+        return np.where(rows < columns, made, below)
 
     def before(self, store: Store, rounded: bool) -> Array:
         """Return the initial contents of a stored array."""

@@ -569,7 +569,8 @@ def pairs_of(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> tuple[AliasP
                 )
             )
             made.append(AliasPair(places[store.operand.name], places[name], in_place))
-        made += [AliasPair(places[store.operand.name], places[name]) for name in stored[at + 1 :]]
+        later = (name for name in stored[at + 1 :] if name != store.operand.name)
+        made += [AliasPair(places[store.operand.name], places[name]) for name in later]
     return tuple(made)
 
 

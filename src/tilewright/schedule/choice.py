@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
-from math import gcd
+from math import gcd, lcm
 from typing import TypeAlias
 
 from tilewright.errors import LaunchError, Violation
@@ -20,7 +20,7 @@ from tilewright.schedule.load import Load, resident_blocks
 from tilewright.schedule.question import BAND, Candidate, Question, Splitting
 from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.skipping import kept_results, kept_steps
+from tilewright.schedule.skipping import is_masked, square
 from tilewright.schedule.splitting import legal_way, runs_at_once, schedules_of, split_ways
 from tilewright.targets.atoms import wgmma
 from tilewright.targets.target import CPU, CUDA, HIP, REFERENCE, TargetParts, owner
@@ -110,7 +110,9 @@ def proposals(question: Question) -> Iterator[Candidate]:
         changes.append(partial(_scaled, question))
     if question.form.flow.grouped is not None:
         changes.append(partial(_grouped, question))
-    if kept_results(question.form, question.form.n) or kept_steps(question.form):
+    if question.form.mirrored:
+        changes.append(partial(_mirrored, question))
+    elif is_masked(question.form):
         changes.append(partial(_masked, question))
     return _changed(found, changes) if changes else found
 
@@ -150,6 +152,22 @@ def _masked(question: Question, made: Schedule) -> Schedule:
         max(min(tile, -(-extent // (MASKED_TILES * unit)) * unit), unit) for tile, extent, unit in sides
     )
     return replace(made, tile=(rows, columns, made.tile[2]))
+
+
+def _mirrored(question: Question, made: Schedule) -> Schedule | None:
+    """A schedule of whole tiles, of which one extent divides the other; None if its instruction has none."""
+    whole = replace(made, split_k=1, balanced=False, batches=1)
+    if owner(question.arch.name) is not CPU and square(made.tile[:2]):
+        asked = question.form, question.specs, question.arch
+        # The buffers of a result that is stored twice may leave room for fewer stages.
+        fewer = (
+            replace(whole, stages=stages) for stages in range(whole.stages, max(whole.stages - 3, 0), -1)
+        )
+        return next((one for one in fewer if not reasons(with_fallback(one, *asked)[0], *asked)), None)
+    units = [shape * warps for shape, warps in zip(made.atom.shape, made.warps, strict=False)]
+    unit, most = lcm(*units), -(-question.shape[0] // MASKED_TILES)
+    side = -(-min(most, min(made.tile[:2])) // unit) * unit
+    return replace(whole, tile=(side, side, made.tile[2])) if side <= max(made.tile[:2]) else None
 
 
 def _scaled(question: Question, made: Schedule) -> Schedule | None:

@@ -195,6 +195,12 @@ class Form:
         """The stores of the results."""
         return self.flow.stores
 
+    @cached_property
+    def mirrored(self) -> tuple[Store, ...]:
+        """The stores above the diagonal: the second of an array, with rows and columns exchanged."""
+        names = [store.operand.name for store in self.stores]
+        return tuple(store for at, store in enumerate(self.stores) if store.operand.name in names[:at])
+
 
 def form_of(flow: Flow) -> Form:
     """The form of a flow.

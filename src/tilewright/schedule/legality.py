@@ -43,6 +43,7 @@ from tilewright.schedule.plans import slices
 from tilewright.schedule.question import Question
 from tilewright.schedule.resources import PARTITIONS, ScheduleOnMachine
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.skipping import square
 
 # ---------------------------------------------------------------- reductions along rows and columns
 
@@ -396,6 +397,33 @@ def bulk_operands(case: ScheduleOnMachine) -> Reasons:
             yield "tile", text, "an extent of the tile that is a multiple of 64", part
 
 
+def mirrored(case: ScheduleOnMachine) -> Reasons:
+    """Whole tiles of a square grid, of which those below the diagonal are stored twice."""
+    schedule, second = case.schedule, case.form.mirrored
+    if not second:
+        return
+    name = second[0].operand.name
+    if schedule.is_split or schedule.along_k > 1:
+        text = f"split_k={schedule.split_k!r}, along_k={schedule.along_k}; tiles of {name} are stored twice"
+        yield (
+            "split_k",
+            f"{text}, and several blocks or groups share a tile",
+            "split_k=1, along_k=1",
+            second[0],
+        )
+    if schedule.balanced:
+        text = (
+            f"balanced=True; shares of rows and of columns differ, and {name} has a diagonal of square blocks"
+        )
+        yield "balanced", text, "balanced=False", second[0]
+    (rows, columns), (across, beside) = schedule.tile[:2], schedule.cluster
+    if not square((rows * across, columns * beside)):
+        side = min(rows * across, columns * beside)
+        text = f"tiles of {rows * across} rows and {columns * beside} columns, those of a cluster as one"
+        text += f"; {name} is stored below and above the diagonal, and one extent must divide the other"
+        yield "tile", text, f"tile={(side // across, side // beside, schedule.tile[2])}", second[0]
+
+
 OF_KERNELS: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (
     whole_atoms,
     operands,
@@ -432,6 +460,7 @@ OF_MEANING: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (
     grouped,
     shared_by_clusters,
     sums_beside,
+    mirrored,
 )
 """Rules without which the expanded kernel would be legal and wrong."""
 

@@ -42,6 +42,7 @@ class TiledProblem:
         groups: groups of its rows or columns, instead of batches.
         least: smallest number of steps along K; missing steps add zeros.
         skips: the tiles and steps that masks leave out; None: all tiles take all steps.
+        mirrored: whether tiles below the diagonal are stored above it too.
     """
 
     batch: tuple[Index, ...]
@@ -52,6 +53,7 @@ class TiledProblem:
     groups: RowGroups | None = None
     least: int = 0
     skips: Skips | None = None
+    mirrored: bool = False
 
     @staticmethod
     def of(form: Form, schedule: Schedule, arguments: Mapping[str, Any]) -> TiledProblem:
@@ -80,7 +82,8 @@ class TiledProblem:
         batch = tuple(extents[span] for span in leading)
         depths = tuple(extents[span] for span in form.depths)
         skips = Skips.of(form, arguments)
-        return TiledProblem(batch, m, n, depths, schedule.tile, groups, least, skips)
+        mirrored = bool(form.mirrored)
+        return TiledProblem(batch, m, n, depths, schedule.tile, groups, least, skips, mirrored)
 
     @property
     def tiles(self) -> tuple[Index, Index]:
@@ -276,21 +279,32 @@ class TilePartition(Partition):
         self.tiles_n = tiles[1] if self.cluster == (1, 1) else ceil_div(tiles[1], self.cluster[1])
         is_whole = self.takes_whole_tiles and not schedule.is_split and schedule.along_k == 1
         self.skips = problem.skips if is_whole else None
-        self.kept = None if self.skips is None else self._kept(self.skips)
-        """The tiles that masks do not leave out, if they are numbered first."""
+        self.kept = self._kept()
+        """The tiles that masks do not leave out, if they are numbered first; or those below the diagonal."""
 
-        self.needed: Index = 0 if self.kept is None else let(natural(self.kept.needed))
+        self.needed: Index = 0
         """The number of those tiles."""
 
-    def _kept(self, skips: Skips) -> NeededTiles | None:
-        """The tiles that masks do not leave out; those of a cluster count as one."""
+        self.count = self.tiles_m * self.tiles_n
+        """The number of the tiles that blocks take, in a matrix of a batch."""
+
+        if self.kept is not None and problem.mirrored:
+            self.count = self.needed = self.kept.needed_at_launch
+        elif self.kept is not None:
+            self.needed = let(natural(self.kept.needed))
+
+    def _kept(self) -> NeededTiles | None:
+        """The needed tiles; those of a cluster count as one."""
         rows, columns = self.problem.tile[:2]
+        skips = self.skips
         if not (isinstance(rows, int) and isinstance(columns, int)):
             return None
         across, beside = self.cluster
         order, tile = TileOrder.of(self.schedule), (rows * across, columns * beside)
-        band = order.group, order.along == "n"
-        return NeededTiles.of(skips.form, skips.arguments, tile, (self.tiles_m, self.tiles_n), band)
+        band, tiles = (order.group, order.along == "n"), (self.tiles_m, self.tiles_n)
+        if self.problem.mirrored:
+            return NeededTiles.below_diagonal(tile, tiles, band)
+        return None if skips is None else NeededTiles.of(skips.form, skips.arguments, tile, tiles, band)
 
     def _declare(self, count: Index) -> Index:
         """The number of this block's cluster among ``count``."""
@@ -407,7 +421,7 @@ class DataParallel(TilePartition):
         self.parts: Index = 1 if parts is None else parts
         self.segment = Segment()
         if schedule.group_m or schedule.group_n or self.cluster != (1, 1) or self.kept is not None:
-            index = self._declare(self.tiles_m * self.tiles_n * self.parts)
+            index = self._declare(self.count * self.parts)
             part = self._part(index, 0)
             m, n = self._tile(index if part is None else let(index // self.parts))
         else:  # the grid's own order
@@ -593,7 +607,7 @@ class Persistent(TilePartition):
 
     def __init__(self, problem: TiledProblem, schedule: Schedule) -> None:
         super().__init__(problem, schedule)
-        self.total = self.tiles_m * self.tiles_n
+        self.total = self.count
         for extent in problem.batch:
             self.total = self.total * extent
         self.blocks = self._blocks(max(schedule.blocks // (self.cluster[0] * self.cluster[1]), 1))
@@ -647,8 +661,8 @@ class Persistent(TilePartition):
         batch: tuple[Index, ...] = ()
         if self.problem.batch:
             index = let(index)
-            batch = unflattened(let(index // (self.tiles_m * self.tiles_n)), self.problem.batch)
-            index = index % (self.tiles_m * self.tiles_n)
+            batch = unflattened(let(index // self.count), self.problem.batch)
+            index = index % self.count
         m, n = self._tile(index)
         return batch, m, n
 

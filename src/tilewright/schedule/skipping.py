@@ -12,7 +12,7 @@ steps with an element that the mask keeps.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tilewright.dataflow.nodes import (
@@ -30,6 +30,7 @@ from tilewright.dataflow.nodes import (
 from tilewright.dtypes import i32, i64
 from tilewright.functions.table import CONVERSION
 from tilewright.lang.control import let, var, when
+from tilewright.lang.launch import derived
 from tilewright.lang.scalars import Condition, Index, ceil_div, maximum, minimum
 from tilewright.schedule.form import Form, integer_in
 from tilewright.schedule.work import last_not_after, natural
@@ -226,6 +227,11 @@ def kept_steps(form: Form) -> tuple[Comparison, ...]:
     return _of_tiles(form, _common(found) or (), (form.m, form.n, form.a.depth))
 
 
+def is_masked(form: Form) -> bool:
+    """Whether masks leave out tiles or steps."""
+    return bool(kept_results(form, form.n) or kept_steps(form))
+
+
 def _of_tiles(form: Form, found: tuple[Comparison, ...], spans: tuple[Span, ...]) -> tuple[Comparison, ...]:
     """The comparisons of these spans alone; none with groups or lists, whose places no grid knows."""
     if form.lists or form.flow.grouped is not None:
@@ -306,12 +312,14 @@ class TileBoundary:
         offset: its place in the first row, in elements.
         unit: columns of a tile.
         most: the number of columns of tiles.
+        at_launch: whether the launcher computes sums along the boundary, from sizes alone.
     """
 
     slope: int
     offset: Index
     unit: int
     most: Index
+    at_launch: bool = False
 
     def at(self, row: Index) -> Index:
         """The column in a row."""
@@ -323,9 +331,10 @@ class TileBoundary:
             return 0
         if not self.slope:
             return row * self.at(0)
-        begin = few(minimum(ceil_div(maximum(0 - self.offset, 0), self.slope), row))
+        named = derived if self.at_launch else few
+        begin = named(minimum(ceil_div(maximum(0 - self.offset, 0), self.slope), row))
         reached = ceil_div(maximum(self.most * self.unit - self.offset, 0), self.slope)
-        end = few(maximum(minimum(reached, row), begin))
+        end = named(maximum(minimum(reached, row), begin))
         inside = floor_sum(end - begin, self.unit, self.slope, maximum(self.slope * begin + self.offset, 0))
         return inside + self.most * (row - end)
 
@@ -349,6 +358,17 @@ def floor_sum(count: Index, unit: int, slope: int, offset: Index) -> Index:
         most = slope * count + offset
         found = found + floor_sum(most // unit, slope, unit, most % unit)
     return found
+
+
+def square(tile: tuple[int, int]) -> int:
+    """The side of the smallest square of whole tiles, if one extent of a tile divides the other; else 0.
+
+    Example:
+        >>> square((128, 256)), square((128, 64)), square((128, 192))
+        (256, 128, 0)
+    """
+    least, most = sorted(tile)
+    return most if most % least == 0 else 0
 
 
 @dataclass(frozen=True)
@@ -424,6 +444,25 @@ class NeededTiles:
         end = TileBoundary(moves[1], last + wide - 1, wide, columns)
         return NeededTiles(begin, end, rows, columns, max(band[0], 1), mirrored, turned)
 
+    @staticmethod
+    def below_diagonal(
+        tile: tuple[int, int], tiles: tuple[Index, Index], band: tuple[int, bool]
+    ) -> NeededTiles:
+        """The tiles of the square blocks on and below the diagonal; see `square`.
+
+        Args:
+            tile: rows and columns of a tile.
+            tiles: number of tiles along the rows and the columns.
+            band: rows of tiles in a band, and whether they are columns.
+        """
+        (rows, columns), (high, wide), side = tiles, tile, square(tile)
+        assert side, "the rules refuse other tiles"
+        if band[1]:  # in a column of tiles, those from the diagonal block on are needed
+            begin, end = TileBoundary(wide, 0, high, rows), TileBoundary(0, rows * high, high, rows)
+            return NeededTiles(begin, end, columns, rows, max(band[0], 1), False, True)
+        begin, end = TileBoundary(0, 0, wide, columns), TileBoundary(high, side, wide, columns)
+        return NeededTiles(begin, end, rows, columns, max(band[0], 1), False, False)
+
     @property
     def needed(self) -> Index:
         """The number of needed tiles."""
@@ -449,6 +488,12 @@ class NeededTiles:
         m, n = natural(row.get()), let(natural(column.get()))
         m = let(self.rows - 1 - m if self.mirrored else m)
         return (n, m) if self.turned else (m, n)
+
+    @property
+    def needed_at_launch(self) -> Index:
+        """The number of needed tiles, which the launcher computes from sizes alone."""
+        begin, end = (replace(one, at_launch=True) for one in (self.begin, self.end))
+        return derived(natural(replace(self, begin=begin, end=end).needed))
 
     def _before(self, row: Index) -> Index:
         """Needed tiles in the rows before a row."""

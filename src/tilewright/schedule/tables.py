@@ -24,6 +24,7 @@ from tilewright.schedule.legality import is_carried, reasons
 from tilewright.schedule.load import Load
 from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.skipping import is_masked
 from tilewright.schedule.time_parts import time_parts
 from tilewright.targets import atoms
 
@@ -336,7 +337,7 @@ def class_of(question: Question) -> str:
 
     It names dtypes, contiguous dimensions, precision, and whether rows are grouped.  Elementwise epilogues do
     not matter, because they take about the same time under all schedules.  Problems that read arrays of the
-    size of the result, or reduce it, have no class.
+    size of the result, reduce it, or leave out tiles, have no class.
     """
     form = question.form
     operands = [form.a.part.operand, form.b.part.operand, *(store.operand for store in form.stores)]
@@ -344,6 +345,7 @@ def class_of(question: Question) -> str:
         not form.is_single
         or len(form.stores) != 1
         or form.lists
+        or is_masked(form)
         or any(operand.transforms for operand in operands)
         or question.decodes
         or form.scaled_every

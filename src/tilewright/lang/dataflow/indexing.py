@@ -9,6 +9,7 @@ from tilewright.dataflow.legality import fits, index_misfit
 from tilewright.dataflow.nodes import (
     BATCH,
     STEPS,
+    TILE,
     ArrayPart,
     Axis,
     Node,
@@ -93,7 +94,8 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
             f"{name}[{', '.join([*missing, *(s.name for s in at)])}]",
             here(),
         )
-    if any(earlier.operand.name == name for earlier in flow.stores):
+    others = [earlier.at for earlier in flow.stores if earlier.operand.name == name]
+    if others and others != [mirrored_at(flow, operand, at)]:
         raise TraceError(f"{name} is stored twice; nearest legal choice: one store of the last value", here())
     if not fits(node.axes, axes):
         raise TraceError(
@@ -103,6 +105,22 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
             here(),
         )
     flow.stores.append(Store(operand, at, node, location=here()))
+
+
+def mirrored_at(flow: Recorder, operand: Operand, at: tuple[Span, ...]) -> tuple[Span, ...] | None:
+    """The spans with rows and columns exchanged; None unless the array is whole and square."""
+    inner = [span for span in flow.tiles if span.kind == TILE]
+    if (
+        len(inner) != 2
+        or operand.transforms
+        or any(span.groups for span in flow.tiles)
+        or not {*inner} <= {*at}
+    ):
+        return None
+    if not are_equal(flow.tracer, inner[0].extent, inner[1].extent):
+        return None
+    other = dict(zip(inner, reversed(inner), strict=True))
+    return tuple(other.get(span, span) for span in at)
 
 
 def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPlace:
@@ -254,6 +272,7 @@ def check_in_place(flow: Recorder) -> None:
         TraceError: another block may already have stored the elements.
     """
     stores = {store.operand.name: store for store in flow.stores}
+    twice = {name for name in stores if sum(store.operand.name == name for store in flow.stores) > 1}
     values = [node for store in flow.stores for node in walk(store.value) if isinstance(node, ArrayPart)]
     places: list[ArrayPart | Store] = [*values, *flow.stores]
     for place in places:
@@ -269,7 +288,7 @@ def check_in_place(flow: Recorder) -> None:
         if not isinstance(node, ArrayPart) or node.operand.name not in stores:
             continue
         store = stores[node.operand.name]
-        if (node.operand, node.at) != (store.operand, store.at):
+        if store.operand.name in twice or (node.operand, node.at) != (store.operand, store.at):
             at, read = _spelled(store), _spelled(node)
             raise TraceError(
                 f"{read} is read and {at} is stored: the order of the tiles would decide which elements are "

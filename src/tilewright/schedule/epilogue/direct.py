@@ -24,6 +24,7 @@ from tilewright.schedule.form import Form, extent_of, has_slices, is_block, redu
 from tilewright.schedule.needs import PARTIAL, Buffer, Needs, tickets
 from tilewright.schedule.partition import Partition
 from tilewright.schedule.schedule import EpilogueTraits, Schedule
+from tilewright.schedule.skipping import square
 from tilewright.schedule.work import Work
 from tilewright.threads.distribution import Distribution
 
@@ -226,7 +227,17 @@ class DirectEpilogue(EpilogueTraits):
     def store_from(self, values: Values, stores: Sequence[Store]) -> None:
         """Store from registers."""
         for store in stores:
-            tw.copy(values.stored(store), self.views.block(store.operand, store.at, values.place))
+            made = values.stored(store)
+            with self.stored(store, values.place.work):
+                tw.copy(made, self.views.block(store.operand, store.at, values.place))
+
+    def stored(self, store: Store, work: Work) -> AbstractContextManager[None]:
+        """Record operations for tiles that a store writes: for a second one those below the diagonal."""
+        if store not in self.form.mirrored:
+            return nullcontext()
+        (rows, columns), (across, beside) = self.schedule.tile[:2], self.schedule.cluster
+        side = square((rows * across, columns * beside))
+        return when(work.m * rows // side > work.n * columns // side)
 
     def store_lines(self, tile: Values) -> None:
         """Store the results along one dimension, in the first or the last tile along the other one."""

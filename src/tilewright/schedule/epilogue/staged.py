@@ -222,8 +222,9 @@ class StagedEpilogue(DirectEpilogue):
             with when(values.place.work.begins) if maps else nullcontext():
                 for block in maps:
                     acquire_map(block)
-        for held in self.held:
-            held.send(group, buffer, values.place, self.schedule.mma.threads)
+        for store, held in zip(self.blocks, self.held, strict=True):
+            with self.stored(store, values.place.work):
+                held.send(group, buffer, values.place, self.schedule.mma.threads)
         if self.bulk:
             bulk_commit()
 
@@ -414,8 +415,9 @@ class Storer:
         for j in unroll(epilogue.count):
             slot, use = epilogue.slot(work.group, j), epilogue.use(work, j)
             wait(epilogue.written[slot], use % 2)
-            for held in epilogue.panels:
-                held.send(work.group, j % epilogue.buffers, epilogue.slice_at(place, j), 0)
+            for store, held in zip(epilogue.blocks, epilogue.panels, strict=True):
+                with epilogue.stored(store, work):
+                    held.send(work.group, j % epilogue.buffers, epilogue.slice_at(place, j), 0)
             bulk_commit()
             if j >= self.lag:
                 bulk_wait(self.lag)
