@@ -10,8 +10,8 @@ import tilewright as tw
 from tilewright.schedule.choice import choose, proposals
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.load import memory_us
-from tilewright.schedule.proposals_wgmma import WgmmaForm
 from tilewright.schedule.question import Question
+from tilewright.schedule.wgmma_forms import WgmmaForm
 
 from .small_flows import decoded, shifted
 

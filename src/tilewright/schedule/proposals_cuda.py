@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import product
 from math import inf, prod
 
-from tilewright.schedule.estimate import COLUMN_US
+from tilewright.schedule.family_estimates import COLUMN_US
 from tilewright.schedule.legality import is_carried, reasons, width, with_fallback
 from tilewright.schedule.load import BARRIERS_BYTES, Load
 from tilewright.schedule.needs import ROW_BYTES
@@ -31,17 +31,15 @@ from tilewright.schedule.proposals_mma import (
 )
 from tilewright.schedule.proposals_reference import tensor_core
 from tilewright.schedule.proposals_wgmma import (
-    WgmmaForm,
-    cached_row_us,
     copied_forms,
     decoded_forms,
-    promoted_every,
     refused_forms,
     takes_wgmma,
     whole_forms,
 )
 from tilewright.schedule.question import BAND, Candidate, Question, widened
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.wgmma_forms import WgmmaForm, cached_row_us, promoted_every
 from tilewright.targets.atoms import fma, wgmma
 
 # ---------------------------------------------------------------- several products

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.ir.mma import MmaAtom
-from tilewright.schedule.estimate import AMD
+from tilewright.schedule.family_estimates import AMD
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.load import Load
 from tilewright.schedule.question import BAND, Candidate, Question, widened
