@@ -13,9 +13,6 @@ from fractions import Fraction
 
 from tilewright.functions.table import FUNCTIONS
 
-Formulas = dict[str, tuple[tuple[str, ...], str]]
-"""For each function, the names of the functions that it calls, and its text."""
-
 
 @dataclass(frozen=True)
 class _Format:
@@ -181,18 +178,19 @@ static inline float pow_f32(float x, float y) {
 """x ** y of f32: e ** (y log x) in f64, whose error vanishes when the result is rounded to f32."""
 
 
-def _formulas() -> Formulas:
-    found: Formulas = {"f64_bits": ((), _F64_BITS)}
-    for form, bits in ((_F32, "bits"), (_F64, "f64_bits")):
-        for name, text in _texts(form).items():
-            found[f"{name}_{form.name}"] = ((bits,), text)
-    for row in (row for row in FUNCTIONS.values() if row.text):
-        narrow = f"static inline float {row.name}_f32(float x) {{ return (float){row.name}_f64((double)x); }}"
-        found[f"{row.name}_f64"] = (row.needs, row.text)
-        found[f"{row.name}_f32"] = ((f"{row.name}_f64",), narrow)
-    found["pow_f32"] = (("bits", "exp_f64", "log_f64"), _POW)
-    return found
+_TEXTS = {row.name: row.text for row in FUNCTIONS.values() if row.text}
 
-
-FORMULAS = _formulas()
+FORMULAS = {
+    "f64_bits": _F64_BITS,
+    **{f"{name}_{form.name}": text for form in (_F32, _F64) for name, text in _texts(form).items()},
+    **{
+        f"{name}_{kind}": made
+        for name, text in _TEXTS.items()
+        for kind, made in (
+            ("f64", text),
+            ("f32", f"static inline float {name}_f32(float x) {{ return (float){name}_f64((double)x); }}"),
+        )
+    },
+    "pow_f32": _POW,
+}
 """``<function>_f32`` and ``<function>_f64``; ``bits`` converts between f32 and its bits."""

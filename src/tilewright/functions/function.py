@@ -66,7 +66,6 @@ class Function:
             the result's last place.
         text: an algorithm in C++, ``<name>_f64``, for targets without a mathematics library; for f32 it
             computes in f64 and rounds once.
-        needs: the functions that ``text`` calls.
         non_negative: whether no result is negative.
         keeps_sign: `all` if no result is negative unless an operand is; `any` if no result is negative unless
             all operands are.
@@ -81,7 +80,6 @@ class Function:
     ulp: float = 0.0
     of_operand: bool = False
     text: str = ""
-    needs: tuple[str, ...] = ()
     non_negative: bool = False
     keeps_sign: Callable[..., bool] | None = None
     gives: str = "operands"

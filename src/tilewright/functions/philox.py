@@ -74,10 +74,8 @@ RANDOM = (
     ),
 )
 
-PIECES: dict[str, tuple[tuple[str, ...], str]] = {
-    "random_words": (
-        (),
-        f"""\
+PIECES = {
+    "random_words": f"""\
 void random_words(
     unsigned long long block, unsigned long long seed, unsigned long long offset, unsigned* words) {{
   // Philox 4x32-{ROUNDS}: the four words of the counter (block, offset).
@@ -98,10 +96,7 @@ void random_words(
   words[2] = w2;
   words[3] = w3;
 }}""",
-    ),
-    "random_bits": (
-        ("random_words",),
-        """\
+    "random_bits": """\
 unsigned long long random_bits(
     unsigned long long index, unsigned long long seed, unsigned long long offset) {
   unsigned words[4];
@@ -109,18 +104,12 @@ unsigned long long random_bits(
   const unsigned which = (unsigned)index & 3;
   return which < 2 ? which == 0 ? words[0] : words[1] : which == 2 ? words[2] : words[3];
 }""",
-    ),
-    "random_at_least": (
-        ("random_bits",),
-        """\
+    "random_at_least": """\
 bool random_at_least(unsigned long long index, unsigned long long seed, unsigned long long offset,
     unsigned long long threshold) {
   return random_bits(index, seed, offset) >= threshold;
 }""",
-    ),
-    "four_at_least": (
-        ("random_words",),
-        """\
+    "four_at_least": """\
 unsigned four_at_least(unsigned long long index, unsigned long long seed, unsigned long long offset,
     unsigned long long threshold) {
   // A bit for each of four neighbours; the index of the first is a multiple of 4.
@@ -129,9 +118,8 @@ unsigned four_at_least(unsigned long long index, unsigned long long seed, unsign
   return (words[0] >= threshold ? 1u : 0u) | (words[1] >= threshold ? 2u : 0u)
       | (words[2] >= threshold ? 4u : 0u) | (words[3] >= threshold ? 8u : 0u);
 }""",
-    ),
 }
-"""The generator in C++: for each function the functions that it calls, and its text without qualifiers."""
+"""The generator in C++: functions without qualifiers, by name."""
 
 
 @launches

@@ -200,16 +200,15 @@ FLOATING = (
         "rsqrt", 1, floats, lambda x: (1 / np.sqrt(x)).astype(x.dtype), c="rsqrt", ulp=2.0, keeps_sign=all
     ),
     Function("tanh", 1, floats, np.tanh, c="tanh", ulp=2.5),
-    Function("erf", 1, floats, erf, c="erf", ulp=2.0, text=_ERF_TEXT, needs=("exp_f64",)),
+    Function("erf", 1, floats, erf, c="erf", ulp=2.0, text=_ERF_TEXT),
     Function(
         *("log2", 1, floats, _through_f64(np.log2)),
         c="log2",
         ulp=2.0,
         text=_LOG2_TEXT,
-        needs=("log_f64", "f64_bits"),
     ),
     Function("round", 1, floats, np.rint, c="rint", text=_ROUND_TEXT, keeps_sign=all),
-    Function("floor", 1, floats, np.floor, c="floor", text=_FLOOR_TEXT, needs=("round_f64",), keeps_sign=all),
+    Function("floor", 1, floats, np.floor, c="floor", text=_FLOOR_TEXT, keeps_sign=all),
 )
 
 
@@ -308,13 +307,12 @@ static inline double sin_f64(double x) {{ return x == 0 ? x : sine_after(x, 0); 
 
 
 CIRCLE = (
-    Function("sin", 1, floats, _through_f64(np.sin), c="sin", ulp=2.0, text=_REDUCE, needs=("f64_bits",)),
+    Function("sin", 1, floats, _through_f64(np.sin), c="sin", ulp=2.0, text=_REDUCE),
     Function(
         *("cos", 1, floats, _through_f64(np.cos)),
         c="cos",
         ulp=2.0,
         text="static inline double cos_f64(double x) { return sine_after(x, 1); }",
-        needs=("sin_f64",),
     ),
 )
 

@@ -132,24 +132,22 @@ static inline {kind} {kind}_of_f32(float x) {{
     )
 
 
-def _table() -> dict[str, tuple[tuple[str, ...], str]]:
+def _table() -> dict[str, str]:
     """Fill `SNIPPETS`, in an order that C++ accepts."""
-    found: dict[str, tuple[tuple[str, ...], str]] = {name: ((), text) for name, text in TYPEDEFS.items()}
-    found["bits"] = ((), _BITS)
-    found["i32_of_boolean"] = ((), _TRUTH)
+    found = {**TYPEDEFS, "bits": _BITS, "i32_of_boolean": _TRUTH}
     for kind in _PACKED_INTEGERS:
         text = f"static inline int i32_of_{kind}(unsigned bits) {{ return {integer_of_bits(kind)}; }}"
-        found[f"i32_of_{kind}"] = ((), text)
+        found[f"i32_of_{kind}"] = text
     for kind in (made for made in PACKED if made.is_float):
         (wide, why_wide), (narrow, why_narrow) = (
             float_of_bits(kind, "f32_of_bits("),
             bits_of_float(kind, "bits_of_f32("),
         )
         head = f"{why_wide}\nstatic inline float f32_of_{kind}(unsigned bits)"
-        found[f"f32_of_{kind}"] = (("bits",), f"{head} {{\n  return {wide};\n}}")
+        found[f"f32_of_{kind}"] = f"{head} {{\n  return {wide};\n}}"
         head = f"{why_narrow}\nstatic inline unsigned {kind}_of_f32(float x)"
-        found[f"{kind}_of_f32"] = (("bits",), f"{head} {{\n{narrow}\n}}")
-    found["odd_f32_of_f64"] = (("bits",), _ODD)
+        found[f"{kind}_of_f32"] = f"{head} {{\n{narrow}\n}}"
+    found["odd_f32_of_f64"] = _ODD
     for kind in (made for made in INTEGERS if made.bits == 64):
         text = f"""\
 // All but 53 bits folded into the last one, so that the conversion to double is exact.
@@ -158,13 +156,13 @@ static inline float odd_f32_of_{kind.name}({integer_type(kind)} x) {{
   const unsigned long long kept = size >> 53 ? (size & ~0x7ffull) | ((size & 0x7ff) ? 0x800 : 0) : size;
   return odd_f32_of_f64(x < 0 ? -(double)kept : (double)kept);
 }}"""
-        found[f"odd_f32_of_{kind.name}"] = (("odd_f32_of_f64",), text)
-    found["f32_of_bf16"] = (("bits", "bf16"), _F32_OF_BF16)
-    found["bf16_of_f32"] = (("bits", "bf16"), _BF16_OF_F32)
+        found[f"odd_f32_of_{kind.name}"] = text
+    found["f32_of_bf16"] = _F32_OF_BF16
+    found["bf16_of_f32"] = _BF16_OF_F32
     for kind in (f16, *FP8):
         widening, narrowing = _floats(kind)
-        found[f"f32_of_{kind}"] = (("bits", kind.name), widening)
-        found[f"{kind}_of_f32"] = (("bits", kind.name), narrowing)
+        found[f"f32_of_{kind}"] = widening
+        found[f"{kind}_of_f32"] = narrowing
     for target in (*INTEGERS, *_PACKED_INTEGERS):
         # To integers: the ends are powers of two or 0, so they are exact in any float.
         low = -(2 ** (target.bits - 1)) if target.kind == "int" else 0
@@ -174,19 +172,16 @@ static inline float odd_f32_of_{kind.name}({integer_type(kind)} x) {{
         largest = f"({name}){high - 1}{suffix(target)}"
         for source, end in (("f32", "f"), ("f64", "")):
             real, text = STORAGE[source], f"{target.name}_of_{source}"
-            found[text] = (
-                (),
-                f"""\
+            found[text] = f"""\
 static inline {name} {text}({real} x) {{
   const {real} inside = x > {float(low)!r}{end} && x < {float(high)!r}{end} ? x : 0;
   return x >= {float(high)!r}{end} ? {largest} : x <= {float(low)!r}{end} ? {least} : ({name})inside;
-}}""",
-            )
+}}"""
     return found
 
 
 SNIPPETS = _table()
-"""C++ functions by name, each with the names of those that it calls."""
+"""C++ functions and types by name."""
 
 
 def computes_in(dtype: DType) -> DType:

@@ -76,7 +76,7 @@ def emit(kernel: Kernel, arch: Arch | str) -> EmittedText:
     emitter.block(fused.body)
     body = tidy(emitter.body, ())
     functions = [text.replace(SELF, name) for name, text in emitter.functions.items()]
-    emitter.call(*sorted(used(body) & SNIPPETS.keys()))
+    emitter.call(*sorted(used(body) & SNIPPETS.texts.keys()))
     values = [p.value for p in kernel.params if not isinstance(p, SizeParam)]
     types = sorted({v.dtype.name for v in (*values, *emitter.scratch)} & TYPEDEFS.keys())
     board = enter = leave = given = stop = ""

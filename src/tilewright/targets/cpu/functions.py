@@ -6,14 +6,11 @@ from collections.abc import Sequence
 
 from tilewright.dtypes import DType, f32, f64
 from tilewright.functions import philox
-from tilewright.functions.formulas import FORMULAS, Formulas
+from tilewright.functions.formulas import FORMULAS
 from tilewright.functions.function import horner
 from tilewright.functions.table import GELU, GELU_TANH, LOWEST, SILU_SLOPE
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.dialect import INTEGERS, integer_type, shifts, unsigned_type
-
-Snippet = tuple[tuple[str, ...], str]
-"""The functions that a C++ function calls, and its text."""
 
 
 def _f32(coefficients: tuple[float, ...], variable: str) -> str:
@@ -31,43 +28,32 @@ _FINITE_BELOW = {
 """x, or the lowest finite number for -inf, by dtype; NaN stays NaN."""
 
 
-def _share(function: str, name: str, real: str, slope: str) -> Snippet:
+def _share(function: str, name: str, real: str, slope: str) -> str:
     """``x / (1 + 2**t)``; ``slope`` is ``t / x`` as a function of ``z``, the square of x."""
-    return (
-        (f"exp2_{name}",),
-        f"""\
+    return f"""\
 static inline {real} {function}_{name}({real} x) {{
   const {real} z = x * x, t = x * ({slope});
   return {_FINITE_BELOW[name]} / (1 + exp2_{name}(t));
-}}""",
-    )
+}}"""
 
 
-_ACTIVATIONS: dict[str, Snippet] = {
+_ACTIVATIONS = {
     **{
-        f"sigmoid_{name}": (
-            (f"exp_{name}",),
-            f"""\
+        f"sigmoid_{name}": f"""\
 static inline {real} sigmoid_{name}({real} x) {{
   const {real} small = exp_{name}(x < 0 ? x : -x);
   return (x < 0 ? small : 1) / (1 + small);
-}}""",
-        )
+}}"""
         for name, real in (("f32", "float"), ("f64", "double"))
     },
     "silu_f32": _share("silu", "f32", "float", f"{SILU_SLOPE!r}f"),
-    "silu_f64": (
-        ("sigmoid_f64",),
-        f"static inline double silu_f64(double x) {{ return {_FINITE_BELOW['f64']} * sigmoid_f64(x); }}",
-    ),
+    "silu_f64": f"""\
+static inline double silu_f64(double x) {{ return {_FINITE_BELOW["f64"]} * sigmoid_f64(x); }}""",
     "gelu_f32": _share("gelu", "f32", "float", _f32(GELU, "z")),
-    "gelu_f64": (
-        ("erf_f64",),
-        f"""\
+    "gelu_f64": f"""\
 static inline double gelu_f64(double x) {{
   return {_FINITE_BELOW["f64"]} * (0.5 + 0.5 * erf_f64(x * {0.5**0.5!r}));
 }}""",
-    ),
     "gelu_tanh_f32": _share("gelu_tanh", "f32", "float", _f32(GELU_TANH, "z")),
     "gelu_tanh_f64": _share("gelu_tanh", "f64", "double", horner("z", GELU_TANH)),
 }
@@ -156,20 +142,11 @@ static inline {real} floordiv_{name}({real} a, {real} b) {{
     }
 
 
-_CALLS = {
-    f"{function}_{kind}": (f"{needs}_{kind}",)
-    for kind in ("f32", "f64")
-    for function, needs in (("fmod", "significand"), ("mod", "fmod"), ("floordiv", "fmod"))
-}
-
-_DIVISION: dict[str, Snippet] = {
-    name: (_CALLS.get(name, ()), text)
-    for name, text in {
-        **shifts("shift_left", "shift_right", "static inline"),
-        **{name: text for kind in _WIDE for name, text in _of_integers(kind).items()},
-        **_of_floats("f32", "float", "unsigned", 23, 8),
-        **_of_floats("f64", "double", "unsigned long long", 52, 11),
-    }.items()
+_DIVISION = {
+    **shifts("shift_left", "shift_right", "static inline"),
+    **{name: text for kind in _WIDE for name, text in _of_integers(kind).items()},
+    **_of_floats("f32", "float", "unsigned", 23, 8),
+    **_of_floats("f64", "double", "unsigned long long", 52, 11),
 }
 """Division rounded down, its remainder, and shifts.
 
@@ -177,13 +154,13 @@ An integer divided by 0 gives 0 and remainder 0; the least integer divided by -1
 the steps of NumPy and Python, over an exact ``fmod``.
 """
 
-SNIPPETS: Formulas = {
+SNIPPETS = {
     **FORMULAS,
-    **{name: (needs, f"static inline {text}") for name, (needs, text) in philox.PIECES.items()},
+    **{name: f"static inline {text}" for name, text in philox.PIECES.items()},
     **_ACTIVATIONS,
     **_DIVISION,
 }
-"""C++ functions by name, each with the names of those that it calls."""
+"""C++ functions by name."""
 
 _PLAIN = {
     "add": "{0} + {1}",

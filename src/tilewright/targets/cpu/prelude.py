@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
+from tilewright.functions.pieces import Pieces
 from tilewright.targets.cpu import conversions, functions
 
 MACROS = """\
@@ -23,8 +24,8 @@ GCC would unroll a loop of up to 16 turns before it makes vectors of them, forge
 and move single elements.
 """
 
-INTEGERS: dict[str, tuple[tuple[str, ...], str]] = {
-    name: (("quotient",) if name == "remainder" else (), f"static inline {text}")
+INTEGERS = {
+    name: f"static inline {text}"
     for name, text in {
         "floor_div": ("Index floor_div(Index a, Index b) { return a / b - (a % b != 0 && a < 0); }"),
         "floor_mod": "Index floor_mod(Index a, Index b) { return (a % b + b) % b; }",
@@ -152,19 +153,21 @@ static bool await_counter(const unsigned* counter, unsigned value, long long* bo
   return reached;
 }"""
 
-SNIPPETS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    **conversions.SNIPPETS,
-    **functions.SNIPPETS,
-    **INTEGERS,
-    "take_ticket_of": ((), _TAKE_TICKET_OF),
-    "await_counter": ((), _AWAIT_COUNTER),
-    "keep": ((), _KEEP),
-    "cut": ((), _CUT),
-    "fused": ((), _FUSED),
-    "fused_lanes": (("fused",), _fused_lanes()),
-    "clamp": ((), _CLAMP),
-}
-"""Every helper function by name, with the names of those that it calls; in an order that C++ accepts."""
+SNIPPETS = Pieces(
+    {
+        **conversions.SNIPPETS,
+        **functions.SNIPPETS,
+        **INTEGERS,
+        "take_ticket_of": _TAKE_TICKET_OF,
+        "await_counter": _AWAIT_COUNTER,
+        "keep": _KEEP,
+        "cut": _CUT,
+        "fused": _FUSED,
+        "fused_lanes": _fused_lanes(),
+        "clamp": _CLAMP,
+    }
+)
+"""Every helper function, in an order that C++ accepts."""
 
 OWN_NAMES = (
     "Index",
@@ -191,11 +194,4 @@ OWN_NAMES = (
 
 def prelude(calls: Iterable[str]) -> str:
     """Return the text of these helper functions and of the functions that they call."""
-    wanted: set[str] = set()
-    todo = list(calls)
-    while todo:
-        name = todo.pop()
-        if name not in wanted:
-            wanted.add(name)
-            todo.extend(SNIPPETS[name][0])
-    return "\n\n".join(text for name, (_, text) in SNIPPETS.items() if name in wanted)
+    return "\n\n".join(SNIPPETS.texts[name] for name in SNIPPETS.needed(calls))

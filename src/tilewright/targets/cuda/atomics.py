@@ -186,14 +186,10 @@ DEVICE void reset_counter(unsigned* counter) {{
 PIECES: dict[str, str] = {}
 """Functions of reductions and of counters, by name."""
 
-NEEDS: dict[str, tuple[str, ...]] = {}
-"""The type that each function of a reduction names."""
-
 ATOMICS: dict[tuple[str, str], tuple[AtomicFunction, ...]] = {}
 """The functions for each kind of reduction and element type."""
 
 for _kind, _dtype, _function, _text in _functions():
     PIECES[_function.function] = _text
-    NEEDS[_function.function] = (_REGISTERS[_dtype][0],)
     ATOMICS[_kind, _dtype] = (*ATOMICS.get((_kind, _dtype), ()), _function)
 PIECES |= _COUNTERS

@@ -259,13 +259,6 @@ _WORDS = {
 }
 """Conversions of the eight i4 of a word, by name."""
 
-_WORD_NEEDS = {
-    "i4x8_to_half": ("half_t", "sub_f16x2"),
-    "i4x8_to_bf16": ("bf16_t", "fma_bf16x2"),
-    "i4x8_apart_to_half": ("half_t", "sub_f16x2", "fma_f16x2"),
-    "i4x8_apart_to_bf16": ("bf16_t", "fma_bf16x2"),
-}
-
 PIECES = {
     **INSTRUCTIONS,
     **{
@@ -289,17 +282,3 @@ DEVICE void pair_{function}_{kind}({kind}_t* to, const {kind}_t* from, const {ki
     **_WORDS,
 }
 """The text of each function."""
-
-NEEDS = {
-    **{
-        name: tuple(f"{kind}_t" for kind in (name.partition("_")[0], name.rpartition("_")[2]) if kind != "i8")
-        for name in PIECES
-        if "_pair_to_" in name
-    },
-    **{
-        f"pair_{function}_{kind}": (f"{kind}_t", made.partition("(")[0])
-        for (function, kind), made in _ARITHMETIC.items()
-    },
-    **_WORD_NEEDS,
-}
-"""The pieces that each function names."""

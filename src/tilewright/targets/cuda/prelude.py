@@ -214,7 +214,6 @@ DIALECT = SimtDialect(
         *(pairs.PIECES, prelude.ACTIVATIONS, prelude.MOVES, _MOVES),
         *(_MATRICES, _CLUSTER, wgmma.PIECES, atomics.PIECES),
     ),
-    needs={**prelude.NEEDS, **pairs.NEEDS, **wgmma.NEEDS, **atomics.NEEDS},
     built_in=frozenset(
         (
             *("blockIdx", "threadIdx", "blockDim", "gridDim", "warpSize"),

@@ -230,18 +230,3 @@ DEVICE void launch_dependents() {
 
 PIECES: dict[str, str] = {**_BARRIERS, **_COPIES, **_MMA, **_CONTROL}
 """Every piece by the name that it defines."""
-
-NEEDS: dict[str, tuple[str, ...]] = {
-    **{name: ("mbarrier_t",) for name in _BARRIERS if name != "mbarrier_t"},
-    "acquire_map": ("tensor_map_t",),
-    **{name: ("tensor_map_t",) for name in _COPIES if name.startswith("tma_")},
-    **{name: ("tensor_map_t", "mbarrier_t") for name in _COPIES if name.startswith("tma_load")},
-    **{
-        name: (name.replace("_read_by_", "_once_"), name.replace("_read_by_", "_"))
-        for name in _COPIES
-        if "_read_by_" in name
-    },
-    "descriptor": ("descriptor_t",),
-    "descriptor_of_panels": ("descriptor_t",),
-}
-"""The pieces that a piece names."""

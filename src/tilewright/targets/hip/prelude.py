@@ -181,7 +181,7 @@ DEVICE unsigned bits_of_f32(float x) {
 DEVICE float f32_of_bits(unsigned x) {
   return FLOAT_OF(x);
 }""",
-    **{name: "\n" + text.replace("static inline", "DEVICE") for name, (_, text) in FORMULAS.items()},
+    **{name: "\n" + text.replace("static inline", "DEVICE") for name, text in FORMULAS.items()},
 }
 
 _MATH = {
@@ -265,10 +265,6 @@ DEVICE void {name}_pair_to_half(half_t* to, const {_STORAGE[name]}* from) {{
 _PAIRS = {f"{name}_pair_to_half": _pair(name) for name in _PAIR_STEPS}
 """Conversions of two numbers to f16 by packed arithmetic; exact, and NaN stays NaN."""
 
-_PAIR_NEEDS = {
-    f"{name}_pair_to_half": ("half_t", *((f"{name}_t",) if name != "i8" else ())) for name in _PAIR_STEPS
-}
-
 PAIRS = {
     ("f8e4m3", "f16"): PairFunction("e4m3_pair_to_half"),
     ("f8e5m2", "f16"): PairFunction("e5m2_pair_to_half"),
@@ -327,23 +323,6 @@ REDUCTIONS = {
     for kind, dtype in _REDUCED
 }
 
-_NEEDS = {
-    **prelude.NEEDS,
-    **_PAIR_NEEDS,
-    "double_to_float_odd": ("fabs",),
-    "load_or_zeros": ("zeros",),
-    **{f"{called_in_names(kind)}_to_float_odd": ("double_to_float_odd", "fabs") for kind in INTEGERS},
-    **{
-        f"fast_{name}": ("fast_exp2", "fast_reciprocal", "expf", "fmaf", "fmaxf")
-        for name in ("sigmoid", "silu", "gelu", "gelu_tanh")
-    },
-    **dict.fromkeys(("sigmoid", "gelu", "gelu_tanh"), ("exp", "exp2", "erf", "fabs", "fmax")),
-    "silu": ("sigmoid", "fmax"),
-    **{name: needs for name, (needs, _) in FORMULAS.items()},
-    **{f"{name}f": (f"{name}_f32",) for name in _FORMULAS_OF["float"]},
-    **{name: (f"{name}_f64",) for name in _FORMULAS_OF["double"]},
-}
-
 DIALECT = SimtDialect(
     types=prelude.STORAGE,
     function="__attribute__((device)) inline",
@@ -360,7 +339,6 @@ DIALECT = SimtDialect(
             LOADS_TO_SHARED,
         ),
     ),
-    needs=_NEEDS,
     pairs=PAIRS,
     words={2: "word_2", 4: "word_4", 8: "word_8", 16: "word_16"},
     atomics=REDUCTIONS,

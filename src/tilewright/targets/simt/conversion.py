@@ -104,9 +104,6 @@ PIECES = {
 }
 """Between floats of 8 bits and ``float``."""
 
-NEEDS = {name: (f"{name.removeprefix('float_to_').removesuffix('_to_float')}_t",) for name in PIECES}
-"""The types that they name."""
-
 
 # ---------------------------------------------------------------- expressions
 

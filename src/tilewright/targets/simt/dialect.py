@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from tilewright.functions.pieces import Pieces
 from tilewright.ir.mma import MmaAtom
 from tilewright.targets.dialect import Dialect
 
@@ -57,7 +58,6 @@ class SimtDialect(Dialect):
     Args:
         pieces: groups of pieces of text that a kernel may need before it, each by the name that it defines;
             see `tilewright.targets.simt.prelude` for their placeholders.
-        needs: by piece, the pieces that it names.
         built_in: names that the compiler declares, so that no variable may have them.
         words: the type of an access, by bytes.
         floats: the type that stores several f32 in one access, by count; others use ``words``.
@@ -98,7 +98,6 @@ class SimtDialect(Dialect):
     """
 
     pieces: tuple[Mapping[str, str], ...] = field(repr=False, hash=False)
-    needs: Mapping[str, tuple[str, ...]] = field(repr=False, hash=False)
     built_in: frozenset[str] = frozenset()
     words: Mapping[int, str] = field(default_factory=lambda: WORDS, hash=False)
     floats: Mapping[int, str] = field(default_factory=dict, hash=False)
@@ -154,14 +153,11 @@ class SimtDialect(Dialect):
         """Every piece by the name that it defines."""
         return {name: self.qualified(text) for group in self.pieces for name, text in group.items()}
 
+    @cached_property
+    def _known(self) -> Pieces:
+        return Pieces({name: text for group in self.pieces for name, text in group.items()})
+
     def before(self, names: Collection[str], written: Mapping[str, str]) -> list[str]:
         """Return the pieces that a text with these names needs, in order, then its own functions."""
-        needed: set[str] = set()
-        wanted = list(names)
-        while wanted:
-            name = wanted.pop()
-            if name in self.prelude and name not in needed:
-                needed.add(name)
-                wanted += self.needs.get(name, ())
         functions = (self.qualified(text) for name, text in written.items() if name in names)
-        return [*(piece for name, piece in self.prelude.items() if name in needed), *functions]
+        return [*(self.prelude[name] for name in self._known.needed(names)), *functions]

@@ -133,7 +133,7 @@ DEVICE Word load_or(bool exists, const void* from, Word other) {
 """Loads of what may not exist."""
 
 RANDOM = {
-    **{name: f"\nDEVICE {text}" for name, (_, text) in philox.PIECES.items()},
+    **{name: f"\nDEVICE {text}" for name, text in philox.PIECES.items()},
     "between_lanes": """
 DEVICE unsigned between_lanes(unsigned own, unsigned other, bool is_odd) {
   // Of four bits for each of two rows each lane of a pair has one row, and wants two columns of both.
@@ -278,23 +278,3 @@ These two are within 2 and 1 units in the last place, and 0 for results below th
 
 REALS = (("float", "f"), ("double", ""))
 """Types with arithmetic, and how the names of the language's functions of them end."""
-
-_SIXTEEN_BITS = ("half", "bf16")
-_BY_HALVES = ("e4m3", "e5m2")
-
-NEEDS: dict[str, tuple[str, ...]] = {
-    "half2_t": ("half_t",),
-    "remainder": ("quotient",),
-    **{name: needs for name, (needs, _) in philox.PIECES.items()},
-    **{f"fast_{name}": ("fast_exp2", "fast_reciprocal") for name in ("silu", "gelu", "gelu_tanh")},
-    "fast_sigmoid": ("fast_reciprocal",),
-    "silu": ("sigmoid",),
-    **conversion.NEEDS,
-    **{f"{name}_to_float": (f"{name}_t",) for name in _SIXTEEN_BITS},
-    **{f"{name}_to_float": (f"{name}_t", "half_t", "half_to_float") for name in _BY_HALVES},
-    **{f"float_to_{name}": (f"{name}_t",) for name in _SIXTEEN_BITS},
-    "double_to_half": ("half_t",),
-    **{f"floor_remainder_{real}": (f"fmod{end}", f"copysign{end}") for real, end in REALS},
-    **{f"floor_quotient_{real}": (f"fmod{end}", f"copysign{end}", f"floor{end}") for real, end in REALS},
-}
-"""The pieces that a piece names, here and in every dialect; all others name none."""
