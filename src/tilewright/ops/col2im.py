@@ -163,7 +163,16 @@ def plan_col2im(
     if 0 in extents:
         return call.plan()
     windows = how.windows()
-    image = _image(call.infos["out"], how)
+    # The image as (group, batch, spatial..., channel).
+    out, rank = call.infos["out"], len(extents)
+    dims = [how.batch % rank, *(dim % rank for dim in how.spatial), how.channel % rank]
+    sizes, strides = ([of[dim] for dim in dims] for of in (out.shape, out.strides))
+    if how.group is not None:
+        first = out.shape[how.group % rank], out.strides[how.group % rank]
+    else:
+        sizes[-1] //= how.groups
+        first = how.groups, sizes[-1] * strides[-1]
+    image = replace(out, shape=(first[0], *sizes), strides=(first[1], *strides))
     seen = {"columns": _columns(call.infos["columns"], image, windows), "out": image}
     arrays = tuple(Strided(call.arrays[name], info) for name, info in seen.items())
     on_host = TARGETS[backend.name].machine_code and not TARGETS[backend.name].warps
@@ -212,20 +221,6 @@ def _check_columns(found: tuple[int, ...], extents: tuple[int, ...], how: Geomet
 def dense_strides(extents: Sequence[int]) -> list[int]:
     """Strides of a dense array."""
     return [*accumulate(extents[:0:-1], mul, initial=1)][::-1]
-
-
-def _image(out: ArrayInfo, how: Geometry) -> ArrayInfo:
-    """The image as (group, batch, spatial..., channel)."""
-    rank = len(out.shape)
-    dims = [how.batch % rank, *(dim % rank for dim in how.spatial), how.channel % rank]
-    shape, strides = ([of[dim] for dim in dims] for of in (out.shape, out.strides))
-    if how.group is not None:
-        group = how.group % rank
-        first = (out.shape[group], out.strides[group])
-    else:
-        shape[-1] //= how.groups
-        first = (how.groups, shape[-1] * strides[-1])
-    return replace(out, shape=(first[0], *shape), strides=(first[1], *strides))
 
 
 def _columns(columns: ArrayInfo, image: ArrayInfo, windows: Sequence[Window]) -> ArrayInfo:

@@ -459,14 +459,29 @@ def plan_complex(
         LaunchError: shapes, devices or arguments do not fit.
         DTypeError: an unsupported dtype or mixture.
     """
-    _check_words(asked)
+    for name, words in (("precision", PRECISIONS), ("method", METHODS)):
+        word = getattr(asked, name)
+        if word not in words:
+            near = close_to(word, words) if isinstance(word, str) else ""
+            raise LaunchError(f"{name}={shown(word)}; choose one of {', '.join(words)}{near}")
+    if asked.precision in HALVES_OF and asked.method == METHODS[1]:
+        raise LaunchError(
+            f'{asked.op}: precision="{asked.precision}" with method="3m", which loses the accuracy that '
+            'this precision asks for; nearest legal choice: method="4m"'
+        )
     parts, beta = _parts(given, asked, located)
     kind = _result_dtype(parts, asked)
     axes, shape = _shape(parts, asked)
     backend = backend_for(asked.op, [(name, one.info) for name, one in named(parts).items()], asked.target)
     if "c" in parts and beta == 0:  # it fits, and is not read
         check_broadcast("c", parts.pop("c").shape, shape)
-    fresh = _make_result(parts, asked.op, shape, kind)
+    fresh: tuple[Fresh, ...] = ()
+    if "out" not in parts:  # in planes if a is
+        like, stored = parts["a"], kind if parts["a"].is_planar else interleaved(kind)
+        maker = fresh_array(like.given[0] if like.is_planar else like.given, shape, stored)
+        fresh = (maker, maker) if like.is_planar else (maker,)
+        arrays_of_out = tuple(one.make() for one in fresh)
+        parts["out"] = parts_of(asked.op, "out", arrays_of_out if like.is_planar else arrays_of_out[0])
     number = dtypes.f64 if dtypes.f64 in {one.dtype for one in parts.values()} else dtypes.f32
     check_numbers(asked.op, number, alpha=asked.alpha, beta=beta)
     check_apart(asked.op, parts)
@@ -499,20 +514,6 @@ def plan_complex(
     )
 
 
-def _check_words(asked: ComplexWanted) -> None:
-    """Refuse a precision or a method that does not exist, and both together if they contradict each other."""
-    for name, words in (("precision", PRECISIONS), ("method", METHODS)):
-        word = getattr(asked, name)
-        if word not in words:
-            near = close_to(word, words) if isinstance(word, str) else ""
-            raise LaunchError(f"{name}={shown(word)}; choose one of {', '.join(words)}{near}")
-    if asked.precision in HALVES_OF and asked.method == METHODS[1]:
-        raise LaunchError(
-            f'{asked.op}: precision="{asked.precision}" with method="3m", which loses the accuracy that '
-            'this precision asks for; nearest legal choice: method="4m"'
-        )
-
-
 def _parts(
     given: Mapping[str, Any], asked: ComplexWanted, located: Sequence[Located]
 ) -> tuple[dict[str, Parts], complex]:
@@ -543,20 +544,6 @@ def _shape(parts: Mapping[str, Parts], asked: ComplexWanted) -> tuple[Subscripts
     axes = read_subscripts(asked.subscripts, (len(a), len(b)))
     infos = {name: one.re.info for name, one in parts.items()}
     return axes, contracted_shape(asked.subscripts, axes, infos)
-
-
-def _make_result(parts: dict[str, Parts], op: str, shape: tuple[int, ...], kind: DType) -> tuple[Fresh, ...]:
-    """Allocate the result unless the caller passed it, in planes if ``a`` is; return what allocates it."""
-    if "out" in parts:
-        return ()
-    like = parts["a"]
-    if like.is_planar:
-        maker = fresh_array(like.given[0], shape, kind)
-        parts["out"] = parts_of(op, "out", (maker.make(), maker.make()))
-        return (maker, maker)
-    maker = fresh_array(like.given, shape, interleaved(kind))
-    parts["out"] = parts_of(op, "out", maker.make())
-    return (maker,)
 
 
 def _pose(

@@ -139,7 +139,26 @@ def grouped_matmul(
     dropped = dropout_of(OP, dropout, seed, offset)
     wanted = Wanted(alpha, beta, activation, precision, out_dtype, *how, derivative, saturate, dropped)
     if isinstance(a, list | tuple) or isinstance(b, list | tuple):
-        _check_lists(wanted, ends=ends, c=c, multiply=multiply, residual=residual)
+        if ends is not None:
+            raise LaunchError(
+                f"{OP}: ends divides the rows of one array into groups, and a or b is a list of arrays; "
+                "nearest legal choice: lists without ends"
+            )
+        asked = {
+            "c": c is not None,
+            "multiply": multiply is not None,
+            "residual": residual is not None,
+            "alpha": alpha != 1,
+            "beta": beta is not None,
+            "derivative": derivative is not None,
+            "dropout": dropped.probability > 0,
+            "saturate": saturate,
+        }
+        if found := [name for name, is_asked in asked.items() if is_asked]:
+            raise LaunchError(
+                f"{OP}: {', '.join(found)} with lists; nearest legal choice: bias and activation, or one "
+                "array with ends"
+            )
         return part(LISTS)({"a": a, "b": b, "bias": bias, "out": out}, wanted, stream)
     if ends is None:
         raise LaunchError(f"{OP}: ends is not given; nearest legal choice: ends=, or lists of arrays")
@@ -215,30 +234,6 @@ def plan_grouped(
     places = call.stand_ins(names, {"bias": "b"})
     product = Launch(kernel, tuple(seen[name] for name in names), places, numbers)
     return call.plan(product, warns=wanted.schedule is None)
-
-
-def _check_lists(wanted: Wanted, ends: Any, **added: Any) -> None:
-    """Refuse arguments that products of lists do not have.
-
-    Raises:
-        LaunchError: an argument is given; the message names it.
-    """
-    if ends is not None:
-        raise LaunchError(
-            f"{OP}: ends divides the rows of one array into groups, and a or b is a list of arrays; "
-            "nearest legal choice: lists without ends"
-        )
-    found = [name for name, array in added.items() if array is not None]
-    found += ["alpha"] if wanted.alpha != 1 else []
-    found += ["beta"] if wanted.beta is not None else []
-    found += ["derivative"] if wanted.derivative is not None else []
-    found += ["dropout"] if wanted.dropped.probability else []
-    found += ["saturate"] if wanted.saturate else []
-    if found:
-        raise LaunchError(
-            f"{OP}: {', '.join(found)} with lists; nearest legal choice: bias and activation, or one array "
-            "with ends"
-        )
 
 
 def _seen(call: Call, name: str, shape: tuple[int, ...]) -> Strided:

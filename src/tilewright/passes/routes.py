@@ -289,7 +289,18 @@ def may_hold(conditions: Iterable[Cond]) -> bool:
         return False
     spans, tried = dict[Sym, int](), list[Cond]()
     for piece in pieces:
-        periods = {sym: period for sym in symbols(piece) if (period := _period(piece, sym))}
+        periods = dict[Sym, int]()
+        for sym in symbols(piece):
+            divisions = {
+                part: part.right
+                for part in parts(piece)
+                if isinstance(part, Mod | FloorDiv)
+                and isinstance(part.right, int)
+                and sym in symbols(part.left)
+            }
+            period = math.lcm(max(sym.divisor, 1), math.prod(divisions.values()))
+            if substitute(piece, {sym: add(sym, period)}) == piece:
+                periods[sym] = period
         if len(periods) == len(symbols(piece)):
             tried.append(piece)
             spans |= {sym: math.lcm(period, spans.get(sym, 1)) for sym, period in periods.items()}
@@ -304,19 +315,7 @@ def may_hold(conditions: Iterable[Cond]) -> bool:
     return any(all(evaluate(piece, env) for piece in tried) for env in environments)
 
 
-def _period(condition: Cond, sym: Sym) -> int | None:
-    """Return the period of a condition in a symbol, or None if it is unknown."""
-    divisions = {
-        part
-        for part in parts(condition)
-        if isinstance(part, Mod | FloorDiv) and isinstance(part.right, int) and sym in symbols(part.left)
-    }
-    divisors = (part.right for part in divisions if isinstance(part.right, int))
-    period = math.lcm(max(sym.divisor, 1), math.prod(divisors))
-    return period if substitute(condition, {sym: add(sym, period)}) == condition else None
-
-
-# ---------------------------------------------------------------- what is passed
+# ---------------------------------------------------------------- operations on a route
 
 
 def passed(route: Route) -> Iterator[Event]:

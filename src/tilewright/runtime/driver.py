@@ -243,7 +243,12 @@ class Driver:
         self.symbols = symbols
         self.unwanted = UnwantedCode()
         self.device = lru_cache(maxsize=64)(partial(symbols.describe, self))
-        self.context = lru_cache(maxsize=64)(self._context)
+        # The primary context of a device, which frameworks use too; without contexts, its index.
+        self.context = lru_cache(maxsize=64)(
+            lambda index: (
+                self.call(symbols.retain, self.call(symbols.handle, index)) if symbols.retain else index
+            )
+        )
         self._process = renew_after_fork(Started())
         self._constants: dict[str, Any] = {}
 
@@ -341,12 +346,6 @@ class Driver:
         return int(index) if status == self.success else None
 
     # ------------------------------------------------------------ the current device
-
-    def _context(self, index: int) -> Any:
-        """Return the primary context of a device, which frameworks use too; without contexts, its index."""
-        if not self.symbols.retain:
-            return index
-        return self.call(self.symbols.retain, self.call(self.symbols.handle, index))
 
     def activate(self, index: int) -> Any | None:
         """Make a device current in this thread.

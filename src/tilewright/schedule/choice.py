@@ -223,7 +223,7 @@ def list_proposals(question: Question) -> Iterator[Candidate]:
     for one in proposals(replace(question, form=replace(question.form, lists=False))):
         made = replace(one.schedule, balanced=False, cluster=(1, 1), batches=1)
         if made.split_k != 1 or (made.atom.asynchronous and not made.by_bulk):
-            continue  # `_copied_by_threads` has the form of the asynchronous multiply
+            continue  # the form of the asynchronous multiply follows below
         if made.by_bulk:
             by_bulk = by_bulk or one
             taken = ScheduleOnMachine(made, question.form, question.specs, arch).shared_bytes
@@ -236,28 +236,23 @@ def list_proposals(question: Question) -> Iterator[Candidate]:
             continue
         if by_bulk is not None:
             yield from later
-            yield from _copied_by_threads(question, by_bulk)
+            case = ScheduleOnMachine(by_bulk.schedule, question.form, question.specs, arch)
+            if min(width(side.spec) for side in case.sides) >= min(arch.async_bytes, default=0):
+                groups = 1 if question.shape[0] <= LISTED_ROWS else 2
+                copied = Schedule(
+                    wgmma(question.dtype, LISTED_COLUMNS),
+                    (LISTED_ROWS * groups, LISTED_COLUMNS, by_bulk.schedule.block_k),
+                    (groups, 1),
+                    stages=LISTED_STAGES,
+                    staging="cp_async",
+                    blocks=question.processors,
+                    group_m=BAND,
+                    promote=by_bulk.schedule.promote,
+                )
+                rule = "wgmma, with copies by threads in the background"
+                yield replace(by_bulk, schedule=copied, rule=rule)
             by_bulk = None
         yield replace(one, schedule=replace(made, blocks=LISTED_BLOCKS * question.processors))
-
-
-def _copied_by_threads(question: Question, by_bulk: Candidate) -> Iterator[Candidate]:
-    """The asynchronous multiply of a schedule, with threads that copy the operands in the background."""
-    case = ScheduleOnMachine(by_bulk.schedule, question.form, question.specs, question.arch)
-    if min(width(side.spec) for side in case.sides) < min(question.arch.async_bytes, default=0):
-        return
-    groups = 1 if question.shape[0] <= LISTED_ROWS else 2
-    made = Schedule(
-        wgmma(question.dtype, LISTED_COLUMNS),
-        (LISTED_ROWS * groups, LISTED_COLUMNS, by_bulk.schedule.block_k),
-        (groups, 1),
-        stages=LISTED_STAGES,
-        staging="cp_async",
-        blocks=question.processors,
-        group_m=BAND,
-        promote=by_bulk.schedule.promote,
-    )
-    yield replace(by_bulk, schedule=made, rule="wgmma, with copies by threads in the background")
 
 
 # ---------------------------------------------------------------- a request to split K

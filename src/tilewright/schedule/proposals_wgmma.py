@@ -278,38 +278,35 @@ def decoded_forms(question: Question) -> Iterator[Candidate]:
         spills = is_large and not asked.form.a.dtype.is_float and elements > MOST_WITH_INTEGERS
         if spills or shape.against(asked):
             continue
-        made = _decoding_schedule(asked, shape, swap=form.a.is_plain)
+        a, b, kind = asked.form.a.dtype, asked.form.b.dtype, asked.dtype
+        block_k = max(SETS * part_depth(kind), ROW_BYTES // a.bytes)
+        stored = sum(store.operand.dtype.bytes for store in asked.form.stores)
+        results = [
+            (store, asked.form.spec(store.operand, asked.specs).unit_dim) for store in asked.form.stores
+        ]
+        lie_along_rows = all(
+            unit is not None and store.at[unit] == asked.form.m and store.operand.dtype.bytes == kind.bytes
+            for store, unit in results
+        )
+        rows, columns = shape.tile
+        # A group's buffer holds rows of 128 bytes, or two narrow slices of the same size together.
+        buffers = shape.groups * shape.buffers * min(shape.rows * ROW_BYTES, shape.rows * columns * stored)
+        room = asked.arch.shared_bytes - BARRIERS_BYTES - buffers * max(len(asked.form.stores), 1)
+        stages = min(room // (block_k * (rows * a.bytes + columns * b.bytes)), shape.stages)
+        made = shape.schedule(
+            asked,
+            wgmma(kind, columns),
+            block_k,
+            stages=max(stages, 1),
+            buffers=shape.buffers * (2 if shape.persistent and lie_along_rows else 1),
+            swap_ab=form.a.is_plain,
+            unroll=DECODED_COPIES if shape.persistent else 1,
+        )
         how = f"{shape.rows} x {shape.columns} for each of {shape.groups} groups"
         rule = f"decoded in registers, {how}, {shape.roles}"
         found.append(Candidate(made, _bulk_us(question, made), rule))
     found.sort(key=lambda one: one.estimate)
     yield from (one for one in without_waiting(question, found, 0) if is_carried(question, one.schedule))
-
-
-def _decoding_schedule(asked: Question, shape: WgmmaForm, *, swap: bool) -> Schedule:
-    """The schedule of a form that decodes operand A of the problem as it is multiplied."""
-    a, b = asked.form.a.dtype, asked.form.b.dtype
-    (rows, columns), kind = shape.tile, asked.dtype
-    block_k = max(SETS * part_depth(kind), ROW_BYTES // a.bytes)
-    stored = sum(store.operand.dtype.bytes for store in asked.form.stores)
-    # A group's buffer holds rows of 128 bytes, or two narrow slices of the same size together.
-    buffers = shape.groups * shape.buffers * min(shape.rows * ROW_BYTES, shape.rows * columns * stored)
-    room = asked.arch.shared_bytes - BARRIERS_BYTES - buffers * max(len(asked.form.stores), 1)
-    stages = min(room // (block_k * (rows * a.bytes + columns * b.bytes)), shape.stages)
-    results = [(store, asked.form.spec(store.operand, asked.specs).unit_dim) for store in asked.form.stores]
-    lie_along_rows = all(
-        unit is not None and store.at[unit] == asked.form.m and store.operand.dtype.bytes == kind.bytes
-        for store, unit in results
-    )
-    return shape.schedule(
-        asked,
-        wgmma(kind, columns),
-        block_k,
-        stages=max(stages, 1),
-        buffers=shape.buffers * (2 if shape.persistent and lie_along_rows else 1),
-        swap_ab=swap,
-        unroll=DECODED_COPIES if shape.persistent else 1,
-    )
 
 
 # ---------------------------------------------------------------- few rows, and K in parts
@@ -441,8 +438,15 @@ def without_waiting(question: Question, whole: Sequence[Candidate], promoted: in
     """
     rated = [replace(one, estimate=_bulk_us(question, one.schedule)) for one in whole]
     if is_thin(question):
-        of_few = _few_rows if has_few_rows(question) else _few_columns
-        yield from _parted(question, rated, [*of_few(question, promoted)], inf)
+        if has_few_rows(question):
+            few = [*_few_rows(question, promoted)]
+        else:  # forms of the transposed product, whose rows are few
+            few = []
+            for one in _few_rows(question.transposed(), promoted):
+                turned = replace(one.schedule, swap_ab=not one.schedule.swap_ab)
+                rule = f"of the transposed product, {one.rule}"
+                few.append(replace(one, schedule=turned, estimate=_bulk_us(question, turned), rule=rule))
+        yield from _parted(question, rated, few, inf)
         return
     least = min((one.estimate for one in rated), default=0.0)
     wave = [one for one in _of_one_wave(question) if _doubted_us(one) < WAVE_PAYS * least]
@@ -486,14 +490,6 @@ def _doubted_us(one: Candidate) -> float:
     """The estimate of a candidate by which it is ranked."""
     is_simple = one.schedule.split_k == 1 and one.schedule.cluster == (1, 1)
     return one.estimate * (1 if is_simple else DOUBT)
-
-
-def _few_columns(question: Question, promoted: int) -> Iterator[Candidate]:
-    """Forms for few columns: those of the transposed product, whose rows are few."""
-    for one in _few_rows(question.transposed(), promoted):
-        turned = replace(one.schedule, swap_ab=not one.schedule.swap_ab)
-        rule = f"of the transposed product, {one.rule}"
-        yield replace(one, schedule=turned, estimate=_bulk_us(question, turned), rule=rule)
 
 
 def _few_rows(question: Question, promoted: int) -> Iterator[Candidate]:

@@ -243,19 +243,9 @@ class WorkCounts:
     @cached_property
     def at_once(self) -> int:
         """Units that a multiprocessor works on at once."""
-        blocks = self.load.schedule.blocks
-        most = -(-blocks // self.load.processors) if blocks else MOST_BLOCKS
-        fits = 2 if self.is_alternating else min(self._resident, max(most, 1))
-        return min(fits, self.each)
-
-    @property
-    def rounds(self) -> int:
-        """Rounds of units that follow each other."""
-        return -(-self.each // self.at_once)
-
-    @cached_property
-    def _resident(self) -> int:
-        """Blocks for which a multiprocessor has shared memory, registers and threads."""
+        if self.is_alternating:
+            return min(2, self.each)
+        # Blocks for which a multiprocessor has shared memory, registers and threads.
         schedule, arch, (rows, columns, depth) = (
             self.load.schedule,
             self.question.arch,
@@ -266,7 +256,7 @@ class WorkCounts:
             buffers = schedule.groups * schedule.buffers * 64 * ROW_BYTES
             shared += buffers if schedule.roles != "none" else rows * columns * self.result_bytes
         multiplying = arch.lanes * prod(schedule.warps) * (4 if self.is_asynchronous else 1)
-        lanes = multiplying * (1 if self.is_alternating else schedule.groups)
+        lanes = multiplying * schedule.groups
         copying = (ROLE_THREADS if schedule.registers else BULK_THREADS) if self.is_bulk else 0
         sums = rows * columns * len(self.form.totals) / lanes * (2 if schedule.promote else 1)
         if self.is_asynchronous:
@@ -279,7 +269,14 @@ class WorkCounts:
         by_threads = arch.simds * arch.simd_warps * arch.lanes // threads or 1
         registers = int(min(max(registers, 32), arch.thread_registers))
         most = min(by_threads, MOST_BLOCKS)
-        return resident_blocks(arch, shared, threads=threads, registers=registers, most=most)
+        resident = resident_blocks(arch, shared, threads=threads, registers=registers, most=most)
+        asked = -(-schedule.blocks // self.load.processors) if schedule.blocks else MOST_BLOCKS
+        return min(resident, max(asked, 1), self.each)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of units that follow each other."""
+        return -(-self.each // self.at_once)
 
     # ------------------------------------------------------------ one step of a unit, in us
 

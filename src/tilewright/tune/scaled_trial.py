@@ -229,29 +229,22 @@ class ScaledTrial(FlowTrial):
         )
         if self.activation is not None or in_blocks:
             return {}  # these need more passes
-        if self.target != CUDA.name:
-            return self._numpy_passes()
+        if self.target != CUDA.name:  # convert to f32, multiply, scale and add the bias
+
+            def with_numpy() -> Array:
+                product = made.a.astype(np.float32) @ made.weights
+                if made.scale_a is not None:
+                    product *= made.scale_a[:, None]
+                for array, change in ((made.scale_b, np.multiply), (made.bias, np.add)):
+                    if array is not None and array.ndim == 1:
+                        change(product, array, out=product)
+                return product
+
+            return {f"{THREE_PASSES} (NumPy, in f32)": with_numpy}
+
         if made.group is not None or dtypes.dtype(made.b.dtype).is_packed:
             return {}  # PyTorch converts neither
-        return self._torch_passes()
-
-    def _numpy_passes(self) -> dict[str, Callable[[], object]]:
-        """Return NumPy's passes: convert to f32, multiply, scale and add the bias."""
-        made = self.operands
-
-        def call() -> Array:
-            product = made.a.astype(np.float32) @ made.weights
-            if made.scale_a is not None:
-                product *= made.scale_a[:, None]
-            for array, change in ((made.scale_b, np.multiply), (made.bias, np.add)):
-                if array is not None and array.ndim == 1:
-                    change(product, array, out=product)
-            return product
-
-        return {f"{THREE_PASSES} (NumPy, in f32)": call}
-
-    def _torch_passes(self) -> dict[str, Callable[[], object]]:
-        """Return PyTorch's passes: convert narrow operands, multiply by cuBLAS, scale and add the bias."""
+        # Convert narrow operands, multiply by cuBLAS, scale and add the bias.
         torch = installed_torch()
         if torch is None or self.multiplied.name not in ("f16", "bf16", "f32"):
             return {}
@@ -262,11 +255,11 @@ class ScaledTrial(FlowTrial):
         scale_b = tensors.get("scale_b", one).reshape(1, -1)
         bias, out = tensors.get("bias", torch.zeros_like(one)), torch.empty_like(tensors["out"])
 
-        def call() -> object:
+        def with_torch() -> object:
             product = torch.mm(tensors["a"].to(kind), tensors["b"].to(kind))
             return torch.addcmul(bias, product, scale_a * scale_b, out=out)
 
-        return {f"{THREE_PASSES} (PyTorch)": call}
+        return {f"{THREE_PASSES} (PyTorch)": with_torch}
 
     @property
     def flops(self) -> int:

@@ -204,35 +204,34 @@ def _picture(title: str, about: Sequence[str], requests: Sequence[Request]) -> P
     ]
     y: float = top
     for name, request in zip(names, requests, strict=True):
-        marks += _band(name, request, left, right, y)
-        y += request.degree * CELL[1] + 8
+        height = request.degree * CELL[1]
+        marks.append(BoxMark(left, y, right - left, height, PAPER, RULE))
+        for bank in range(4, BANKS, 4):
+            x = left + bank * CELL[0]
+            marks.append(Line(x, y, x, y + height, RULE, 0.75))
+        passes = f"{request.degree} pass{'es' * (request.degree > 1)}"
+        marks += [
+            Label(left - 6, y + CELL[1] / 2, name, TEXT, "end", FAINT),
+            Label(right + 6, y + CELL[1] / 2, passes, TEXT, "start", bold=request.degree > 1),
+        ]
+        for block in _blocks(request):
+            x, wide = left + block.bank * CELL[0], block.count * CELL[0]
+            at, text = y + block.row * CELL[1], f"T{spelled(block.threads)}"
+            banks = f"bank{'s' * (block.count > 1)} {spelled(range(block.bank, block.bank + block.count))}"
+            note = f"{banks}, pass {block.row}: T{','.join(map(str, block.threads))}"
+            size = TEXT - 2 if len(text) * TEXT * MONO_WIDTH > wide - 2 else TEXT
+            said = shortened(text, int((wide - 2) / (size * MONO_WIDTH)))
+            marks += [
+                BoxMark(x, at, wide, CELL[1], _colour(block.row), LINE, note=note),
+                Label(x + wide / 2, at + CELL[1] / 2, said, size),
+            ]
+        y += height + 8
     legend = [
         Swatch(_colour(0), "first pass"),
         Swatch(_colour(4), "further passes: other words of a bank that is busy"),
         Swatch(None, f"T thread; a bank serves one word of {WORD_BYTES} bytes per pass"),
     ]
     return framed(title, about, right + 64 + MARGIN, marks, legend, y + 4, _table(requests))
-
-
-def _band(name: str, request: Request, left: float, right: float, y: float) -> Iterator[Mark]:
-    """Draw the passes of one request."""
-    height = request.degree * CELL[1]
-    yield BoxMark(left, y, right - left, height, PAPER, RULE)
-    for bank in range(4, BANKS, 4):
-        yield Line(left + bank * CELL[0], y, left + bank * CELL[0], y + height, RULE, 0.75)
-    yield Label(left - 6, y + CELL[1] / 2, name, TEXT, "end", FAINT)
-    passes = f"{request.degree} pass{'es' * (request.degree > 1)}"
-    yield Label(right + 6, y + CELL[1] / 2, passes, TEXT, "start", bold=request.degree > 1)
-    for block in _blocks(request):
-        x, wide = left + block.bank * CELL[0], block.count * CELL[0]
-        at, text = y + block.row * CELL[1], f"T{spelled(block.threads)}"
-        banks = f"bank{'s' * (block.count > 1)} {spelled(range(block.bank, block.bank + block.count))}"
-        note = f"{banks}, pass {block.row}: T{','.join(map(str, block.threads))}"
-        yield BoxMark(x, at, wide, CELL[1], _colour(block.row), LINE, note=note)
-        size = TEXT - 2 if len(text) * TEXT * MONO_WIDTH > wide - 2 else TEXT
-        yield Label(
-            x + wide / 2, at + CELL[1] / 2, shortened(text, int((wide - 2) / (size * MONO_WIDTH))), size
-        )
 
 
 def _table(requests: Sequence[Request]) -> Iterator[tuple[TextSpan, ...]]:

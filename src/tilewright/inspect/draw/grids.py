@@ -134,7 +134,17 @@ def picture_of(title: str, about: Sequence[str], grid: Grid, legend: Sequence[Sw
     marks: list[Mark] = [*_axes(grid, left, top, cell_w, cell_h)]
     for number, row in enumerate(grid.cells):
         marks += _row(row, left, top + number * cell_h, cell_w, cell_h, is_small)
-    marks += _borders(grid, left, top, cell_w, cell_h)
+    # Thick lines between groups; neighbouring pieces of one line are one line.
+    across = len(grid.columns)
+    groups = [[cell.group for cell in row] + [None] * (across - len(row)) for row in grid.cells]
+    for at in range(1, across):
+        x = left + at * cell_w
+        for start, stop in _stretches([row[at - 1] != row[at] for row in groups]):
+            marks.append(Line(x, top + start * cell_h, x, top + stop * cell_h, INK))
+    for at in range(1, rows):
+        y = top + at * cell_h
+        for start, stop in _stretches([groups[at - 1][to] != groups[at][to] for to in range(across)]):
+            marks.append(Line(left + start * cell_w, y, left + stop * cell_w, y, INK))
     words = [swatch.text for swatch in legend if not swatch.fill]  # text needs no colours
     lines = (*table(grid), *(plain(["", *words]) if words else ()))
     bottom = top + rows * cell_h + 12
@@ -258,26 +268,6 @@ def _row(
         middle = y + cell_h / 2 - (len(lines) - 1) * (size + 2) / 2
         for number, line in enumerate(lines):
             yield Label(x + width / 2, middle + number * (size + 2), line, size)
-
-
-def _borders(grid: Grid, left: float, top: float, cell_w: float, cell_h: float) -> Iterator[Line]:
-    """Yield thick lines between groups; neighbouring pieces of one line are one line."""
-    rows, columns = len(grid.cells), len(grid.columns)
-
-    def group(row: int, column: int) -> Hashable:
-        cells = grid.cells[row]
-        return cells[column].group if column < len(cells) else None
-
-    for at in range(1, columns):
-        parted = [group(row, at - 1) != group(row, at) for row in range(rows)]
-        for start, stop in _stretches(parted):
-            x = left + at * cell_w
-            yield Line(x, top + start * cell_h, x, top + stop * cell_h, INK)
-    for at in range(1, rows):
-        parted = [group(at - 1, column) != group(at, column) for column in range(columns)]
-        for start, stop in _stretches(parted):
-            y = top + at * cell_h
-            yield Line(left + start * cell_w, y, left + stop * cell_w, y, INK)
 
 
 def _stretches(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:

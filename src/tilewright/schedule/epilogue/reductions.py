@@ -42,9 +42,26 @@ class Reductions:
         self.form, self.schedule, self.extents = form, schedule, extents
         self._scratch: dict[tuple[tuple[int, ...], DType], Tensor] = {}
         for node, held, dim in reduced_tiles(form, schedule.mma.c()):
-            if not schedule.across:
-                self._cover(node, dim)
             self._scratch_for(held, dim, wide(node.dtype))
+            if schedule.across:
+                continue
+            extent, length = extents[dim], schedule.mma.tile[dim]
+            span: Span = (form.m, form.n)[dim]
+            if dim == 0 and schedule.roles == "cooperative" and schedule.groups > 1:
+                raise TraceError(
+                    f"{node.combine} along {span.name}: cooperative groups share the rows of a tile, so no "
+                    'group holds a whole column; nearest legal choice: roles="ping-pong", or groups=1',
+                    node.location,
+                )
+            message = (
+                f"{node.combine} along {span.name}, whose extent is {{}}, needs a tile of that extent, and "
+                f"the tile of this schedule has {length}; nearest legal choice: a larger tile"
+            )
+            known = extent <= length if isinstance(extent, int) else unwrap_condition(extent <= length)
+            if known is False:
+                raise TraceError(message.format(extent), node.location)
+            if known is not True and known != Constant(True):
+                current().guards.append(Guard(known, message, (unwrap(extent),)))
 
     def reduce(
         self, combine: str, tile: Fragment, dim: int, work: Work, at: Index, location: Location | None
@@ -75,28 +92,6 @@ class Reductions:
             scratch = scratch[work.group]
         barrier = 1 + work.group if roles else None
         return REDUCE[combine](tile, dim, scratch=scratch, barrier=barrier)
-
-    def _cover(self, node: Reduce, dim: int) -> None:
-        """Require that one tile covers the dimension that is reduced."""
-        extent, length = self.extents[dim], self.schedule.mma.tile[dim]
-        span: Span = (self.form.m, self.form.n)[dim]
-        if dim == 0 and self.schedule.roles == "cooperative" and self.schedule.groups > 1:
-            raise TraceError(
-                f"{node.combine} along {span.name}: cooperative groups share the rows of a tile, so no "
-                'group holds a whole column; nearest legal choice: roles="ping-pong", or groups=1',
-                node.location,
-            )
-        message = (
-            f"{node.combine} along {span.name}, whose extent is {{}}, needs a tile of that extent, and the "
-            f"tile of this schedule has {length}; nearest legal choice: a larger tile"
-        )
-        if isinstance(extent, int):
-            if extent > length:
-                raise TraceError(message.format(extent), node.location)
-            return
-        known = unwrap_condition(extent <= length)
-        if known != Constant(True):
-            current().guards.append(Guard(known, message, (unwrap(extent),)))
 
     def _scratch_for(self, held: Distribution, dim: int, kind: DType) -> Tensor | None:
         """Shared memory for the parts of several warps; None if each warp holds all of its own."""

@@ -52,12 +52,15 @@ def edges(view: View) -> Edges:
         if all(view.shape[dim] == 1 for dim in inner):
             uniform.append(substitute(part, {view.coords[dim]: 0 for dim in inner}))
             continue
-        bound = _upper_bound(part, view.coords[inner[0]]) if len(inner) == 1 else None
-        if bound is None:
+        dim, *others = inner
+        coord = view.coords[dim]
+        gap = expand(add(part.right, mul(part.left, -1))) if isinstance(part, Less) else 0
+        factor = slope(gap, coord)
+        if others or not isinstance(factor, int) or factor >= 0:
             rest.append(part)
-        else:
-            dim = inner[0]
-            upper[dim] = minimum(upper[dim], bound) if dim in upper else bound
+            continue
+        bound = ceil_div(expand(add(gap, mul(coord, -factor))), -factor)  # the condition is coord < bound
+        upper[dim] = minimum(upper[dim], bound) if dim in upper else bound
     return Edges(upper, all_of(*uniform), all_of(*rest))
 
 
@@ -83,17 +86,6 @@ def coalesced(views: tuple[View, ...]) -> tuple[View, ...]:
             order = Permute((*rest[:at], outer, inner, *rest[at:]))
             return coalesced(tuple(Merge(at, 2).apply(order.apply(view)) for view in views))
     return views
-
-
-def _upper_bound(part: Cond, coord: Sym) -> Int | None:
-    """The bound ``b`` if a condition means ``coord < b``."""
-    if not isinstance(part, Less):
-        return None
-    gap = expand(add(part.right, mul(part.left, -1)))
-    factor = slope(gap, coord)
-    if not isinstance(factor, int) or factor >= 0:
-        return None
-    return ceil_div(expand(add(gap, mul(coord, -factor))), -factor)
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,21 @@ class Crowd:
         """Record that lane ``lanes[i]`` of ``agent`` accessed element ``at[i]`` of ``marks``."""
         elems = len(marks.event)
         if events.are_together:
-            self._record_in_layers(events, agent, event, at, lanes, elems)
+            for layer in self.layers:
+                before, before_lanes = layer.last.get(at)
+                unknown = events.unknown(agent, before)
+                mine = events.is_by(before, agent)
+                free = mine | ~unknown
+                if layer.other is not None:
+                    layer.other.event[at[free & ~mine]] = 0
+                counts = mine & unknown & (before_lanes != lanes)
+                layer.put_other(at[counts], before[counts], before_lanes[counts])
+                _put_last(layer, event, at[free], lanes[free])
+                at, lanes = at[~free], lanes[~free]
+                if not len(at):
+                    return
+            self.layers.append(AgentReads.blank(elems))
+            _put_last(self.layers[-1], event, at, lanes)
             return
         reads = self.by_agent.get(agent.slot)
         if reads is None:
@@ -113,25 +127,6 @@ class Crowd:
             counts = events.unknown(agent, before) & (before_lanes != lanes) & ~foreign
             reads.put_other(at[counts], before[counts], before_lanes[counts])
         _put_last(reads, event, at, lanes)
-
-    def _record_in_layers(
-        self, events: Events, agent: Actor, event: int, at: Array, lanes: Array, elems: int
-    ) -> None:
-        for layer in self.layers:
-            before, before_lanes = layer.last.get(at)
-            unknown = events.unknown(agent, before)
-            mine = events.is_by(before, agent)
-            free = mine | ~unknown
-            if layer.other is not None:
-                layer.other.event[at[free & ~mine]] = 0
-            counts = mine & unknown & (before_lanes != lanes)
-            layer.put_other(at[counts], before[counts], before_lanes[counts])
-            _put_last(layer, event, at[free], lanes[free])
-            at, lanes = at[~free], lanes[~free]
-            if not len(at):
-                return
-        self.layers.append(AgentReads.blank(elems))
-        _put_last(self.layers[-1], event, at, lanes)
 
     def earlier(self, at: Array, events: Events, clocks: Clocks) -> list[tuple[Array, Array]]:
         """Return accesses to elements that ``clocks`` may not know, as pairs (events, lanes)."""

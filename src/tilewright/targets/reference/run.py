@@ -22,7 +22,7 @@ from tilewright.passes.packed import copy_bytes
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference.barriers import Late
-from tilewright.targets.reference.machine import Members, Simulator
+from tilewright.targets.reference.machine import Simulator
 from tilewright.targets.reference.meaning import REFERENCE
 from tilewright.targets.reference.memory import (
     Storage,
@@ -140,7 +140,17 @@ def run(
             done, ended = run_together(machine, members, resident)
             is_settled = machine.counts.is_settled or not check
         else:
-            done, ended = _run_apart(machine, members, selection)
+            done, ended = 0, True
+            for cluster in members:  # one after the other
+                if selection.leaves_out([index for index, _ in cluster], machine.checker.accessed):
+                    continue
+                machine.turns = selection.turns
+                ended = machine.run_cluster(cluster)
+                if not ended:
+                    break
+                done += len(cluster)
+                if machine.turns is not None and not machine.turns.is_balanced:
+                    break
             is_clean = not machine.checker.findings.all()
             is_settled = selection.turns is None or (selection.turns.is_balanced and is_clean)
         if is_settled:
@@ -167,21 +177,6 @@ def run(
     waits = tuple(orderless(op) for op in machine.counts.orderless)
     every = found.all()
     return Report(kernel.name, every, found.omitted, counters, uncovered, done, coverage=about, waits=waits)
-
-
-def _run_apart(machine: Simulator, clusters: Iterable[Members], selection: Selection) -> tuple[int, bool]:
-    """Execute selected clusters one after another; return how many blocks ended, and whether all did."""
-    done = 0
-    for members in clusters:
-        if selection.leaves_out([index for index, _ in members], machine.checker.accessed):
-            continue
-        machine.turns = selection.turns
-        if not machine.run_cluster(members):
-            return done, False
-        done += len(members)
-        if machine.turns is not None and not machine.turns.is_balanced:
-            break
-    return done, True
 
 
 def bind_sizes(kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, int]) -> dict[Sym, int]:

@@ -137,7 +137,19 @@ def _execute(machine: Simulator, issue: Issue) -> None:
     issue.is_done = True
     op = issue.op
     b, b_marks = _sampled(*issue.b)
-    a, a_marks = _sampled(*issue.a) if issue.a is not None else _from_registers(machine, issue, b.shape[1])
+    if issue.a is not None:
+        a, a_marks = _sampled(*issue.a)
+    else:  # A lies in the registers of the group
+        spread = op.mma.a(b.shape[1]).table
+        rows = op.mma.atom.shape[0] * op.mma.repeats[0]
+        a = np.zeros((rows, b.shape[1]), machine.numbers.storage(op.mma.atom.a_dtype))
+        a_marks = np.zeros(a.shape, bool)
+        for warp in issue.parts:
+            lanes = spread[warp.rank * machine.lanes :][: machine.lanes]
+            place = lanes[..., 0] - issue.origin[0], lanes[..., 1]
+            a[place] = warp.registers[op.a].values
+            if (outside := warp.beyond.get(op.a)) is not None:
+                a_marks[place] = outside
     beyond = None  # rows and columns of the sums that lie beyond an edge
     if machine.check and (a_marks.any() or b_marks.any()):
         marks = (a_marks, b_marks)
@@ -174,20 +186,3 @@ def _sampled(buffer: Storage, box: Array) -> tuple[Array, Array]:
     if outside.any():
         values[outside] = buffer.numbers.poison(buffer.owner.dtype, ())
     return values, np.zeros(box.shape, bool) if buffer.beyond is None else buffer.beyond[at] & ~outside
-
-
-def _from_registers(machine: Simulator, issue: Issue, depth: int) -> tuple[Array, Array]:
-    """Return A from the registers of the group, and its edge marks."""
-    mma = issue.op.mma
-    table = mma.a(depth).table
-    dense = np.zeros((mma.atom.shape[0] * mma.repeats[0], depth), machine.numbers.storage(mma.atom.a_dtype))
-    marks = np.zeros(dense.shape, bool)
-    for warp in issue.parts:
-        first = warp.rank * machine.lanes
-        spread = table[first : first + machine.lanes]
-        place = spread[..., 0] - issue.origin[0], spread[..., 1]
-        dense[place] = warp.registers[issue.op.a].values
-        beyond = warp.beyond.get(issue.op.a)
-        if beyond is not None:
-            marks[place] = beyond
-    return dense, marks

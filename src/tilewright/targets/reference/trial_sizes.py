@@ -95,7 +95,15 @@ def trial_sizes(
     Returns:
         Different sizes, by name.
     """
-    turnings = list(_turnings(kernel))
+    turnings, lets = list[Turning](), named(kernel)
+    for op in kernel.walk():
+        if isinstance(op, For):
+            ring = max(stages_of(op), 1)
+            few = tuple(dict.fromkeys((2 * ring + 1, ring + 1, ring, ring - 1, 1, 0)))
+            turns = substitute(floordiv(add(op.stop, mul(op.start, -1), op.step - 1), op.step), lets)
+            turnings.append(Turning(op.index, turns, "turn", f"of the loop at {place(op)}", few, op))
+    for at, axis in enumerate(kernel.grid):
+        turnings.append(Turning(axis.sym, axis.extent, "block", f"along axis {at}", GRIDS, None))
     integers = deciding_integers(kernel)
     varied: dict[str, dict[int, str]] = {}
     for sym in (*extents(kernel), *integers):
@@ -179,18 +187,6 @@ def _by_turns(
     for n, why in (whole[0], max(ragged), *whole, *ragged, least):
         found.setdefault(n, why)
     return found
-
-
-def _turnings(kernel: Kernel) -> Iterator[Turning]:
-    lets = named(kernel)
-    for op in kernel.walk():
-        if isinstance(op, For):
-            ring = max(stages_of(op), 1)
-            few = tuple(dict.fromkeys((2 * ring + 1, ring + 1, ring, ring - 1, 1, 0)))
-            turns: Int = floordiv(add(op.stop, mul(op.start, -1), op.step - 1), op.step)
-            yield Turning(op.index, substitute(turns, lets), "turn", f"of the loop at {place(op)}", few, op)
-    for at, axis in enumerate(kernel.grid):
-        yield Turning(axis.sym, axis.extent, "block", f"along axis {at}", GRIDS, None)
 
 
 def _counted(kernel: Kernel, turning: Turning, sym: Sym, given: Mapping[str, int]) -> Array | None:
