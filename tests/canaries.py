@@ -40,7 +40,7 @@ plain_scratch = gpu_memory._taken
 
 
 def spaced(array: np.ndarray[Any, Any]) -> Placed:
-    """The order of an array in memory, with a gap behind each row; C order for one that has gaps already."""
+    """Return the strides of an array with a gap after each row; C order for one that has gaps already."""
     given = array.strides if array.flags.forc else np.empty(array.shape, array.dtype).strides
     strides = [stride // array.itemsize for stride in given]
     reach = 1
@@ -193,9 +193,9 @@ class Canaries:
             self._unguarded = ""
 
     def launch(self, prepared: PreparedCuda, arguments: Sequence[Any], pointers: Sequence[int]) -> None:
-        """Look at what a launch is going to write.
+        """Find the arrays that a launch is going to write.
 
-        Launches behind others are told addresses alone: there the first byte has to have canaries.
+        Later launches of one call receive only addresses, so their first byte must have canaries.
         """
         kernel = prepared.executable.kernel
         if id(kernel) not in self._written:

@@ -64,7 +64,7 @@ def run_here(program: Path, *words: object, cwd: Path | None = None) -> Ran:
 
 @contextmanager
 def _as_main(program: Path, words: tuple[object, ...]) -> Iterator[None]:
-    """The arguments, the imports of files beside the program, and the warnings of a process of its own."""
+    """Give a program the arguments, import path and warning filters of a process of its own."""
     argv, path, before = sys.argv, [*sys.path], {*sys.modules}
     sys.argv = [str(program), *map(str, words)]
     sys.path.insert(0, str(program.parent))
@@ -80,7 +80,7 @@ def _as_main(program: Path, words: tuple[object, ...]) -> Iterator[None]:
 
 
 def _status(code: Any) -> int:
-    """The status that Python ends with: what is neither a number nor nothing is printed, and a failure."""
+    """Return Python's exit status for a `SystemExit`; an object is printed, and counts as a failure."""
     if code is None or isinstance(code, int):
         return code or 0
     print(code, file=sys.stderr)

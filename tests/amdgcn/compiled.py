@@ -1,4 +1,4 @@
-"""Listings of the small HIP programs beside this file, as the PyPI compiler writes them."""
+"""Listings of the small HIP programs in this folder, as the PyPI compiler writes them."""
 
 from __future__ import annotations
 

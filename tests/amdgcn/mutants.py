@@ -1,6 +1,6 @@
-"""Listings made wrong in one instruction on purpose, of products in plain HIP and of the library.
+"""Listings with one instruction made wrong on purpose: products in plain HIP, and kernels of the library.
 
-All of them, written to `mutants.json` beside this file: ``python -m tests.amdgcn.mutants``.
+``python -m tests.amdgcn.mutants`` writes all of them to `mutants.json` in this folder.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def test_loads_come_in_order_and_a_weaker_wait_is_found() -> None:
 
 
 def test_stores_count_with_loads_on_gfx942_and_apart_on_gfx1151() -> None:
-    """A store before the load: gfx942 may leave none on its way behind it, gfx1151 counts it elsewhere."""
+    """A store precedes the load: gfx942 must wait for both; gfx1151 counts stores separately."""
     body = (
         "v_mov_b32_e32 v3, 7",
         "s_waitcnt lgkmcnt(0)",

@@ -1,4 +1,4 @@
-"""The benchmarks run, keep what they say they keep, and report what is missing."""
+"""The benchmarks run, write the files that they announce, and report missing programs."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_the_page_is_that_of_the_results(members: Any) -> None:
 def test_deepgemm_has_a_row_where_it_was_installed(
     members: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, installed: bool
 ) -> None:
-    """Beside the row of the rate that it publishes, which is ours alone over a number."""
+    """The page always has a row of its published rate, and a measured row only if it is installed."""
     monkeypatch.setattr(members, "RESULTS", tmp_path)
     problem = "f8e4m3 x f8e4m3 by block (4096, 4096, 4096)"
     us = 2 * 4096**3 / 1e6 / members.PUBLISHED_TFLOPS  # at that rate

@@ -226,7 +226,7 @@ def _inner(rng: Random, old: ast.expr, value: ast.expr) -> ast.expr:
 
 
 def failure_of(call: Call) -> Failure | None:
-    """Make a call; return what is wrong with its outcome, or None."""
+    """Make a call; return an error text if its outcome is wrong, or None."""
     try:
         with limited():
             perform(call)

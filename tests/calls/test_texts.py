@@ -1,6 +1,6 @@
-"""Damaged texts of flows, kernels and AMD listings give an answer, or an error that says what is wrong.
+"""Damaged texts of flows, kernels and AMD listings give a result, or an error that names the fault.
 
-`scripts/fuzz_texts.py` damages as many as one likes; the message of a failure has the seed.
+`scripts/fuzz_texts.py` damages any number of texts; a failure's message contains the seed.
 """
 
 from __future__ import annotations

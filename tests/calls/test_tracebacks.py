@@ -1,4 +1,4 @@
-"""A user's error shows the user's lines and what is wrong; our frames only on request."""
+"""Errors of users show the user's lines and the fault; the library's frames appear only on request."""
 
 from __future__ import annotations
 

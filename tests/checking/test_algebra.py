@@ -116,7 +116,7 @@ def test_dtypes_make_no_difference(kind: str) -> None:
     "name", ["data-parallel", "split by turnstile", "stream-K", "persistent, bulk copies"]
 )
 def test_what_is_done_with_the_sums(name: str) -> None:
-    """Numbers, what is added to, extremes, and functions that are no polynomials: of the complete sums."""
+    """Residues follow factors and added arrays.  ReLU and GELU are compared under two schedules."""
     a, b, c = arrays()
     numbers = (0.75, -1.25)
     found = residues(kernels.scaled.bind(schedule=SCHEDULES[name]), a, b, c, *numbers, given=given(), seed=3)

@@ -31,7 +31,7 @@ def self_test(*more: str) -> Result:
 
 
 class Spoiled(StandIn):
-    """A GPU of which a byte of each array, so many bytes on, comes back as another."""
+    """A GPU that returns each array with one wrong byte, at a given offset."""
 
     def __init__(self, arch: str, at: int) -> None:
         super().__init__(arch)

@@ -560,7 +560,7 @@ def test_integers_become_floats_without_rounding(whole: tw.DType) -> None:
 @pytest.mark.parametrize("narrow", [tw.f8e4m3, tw.f8e5m2, tw.bf16, tw.f16, tw.f32], ids=str)
 @pytest.mark.parametrize("least", [2.0**-28, 2.0**-48, 2.0**-61])
 def test_f64_is_rounded_once(narrow: tw.DType, least: float) -> None:
-    """What lies beside the middle of two numbers, by more or less than f32 or f64 can tell."""
+    """Values next to a midpoint of two numbers, by more or less than f32 or f64 can represent."""
 
     def added(X, Z, Y):
         for m in tw.tiles(Y):

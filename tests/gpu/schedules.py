@@ -63,15 +63,15 @@ def decoded(A, B, C):
 
 @dataclass(frozen=True)
 class Form:
-    """A schedule, and what it is tried on.
+    """A schedule, and the problem that tests it.
 
     Args:
-        name: of the form and the dtype.
+        name: name of the form and dtype.
         schedule: the schedule.
         kind: the dtype of A, and of B unless that is decoded.
-        out: that of C.
-        kernel: what is computed.
-        layouts: of A and B, a letter each: ``"n"`` row by row.
+        out: the dtype of C.
+        kernel: the dataflow kernel.
+        layouts: a letter each for A and B: ``"n"`` row by row.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Form:
         return self.name
 
     def arrays(self, shape: tuple[int, int, int], layout: str, seed: int) -> dict[str, Array]:
-        """Random arrays by name; C holds what is wrong."""
+        """Return random arrays by name; C holds wrong values."""
         rng = np.random.default_rng(seed)
         m, n, k = shape
         shapes = {"A": (m, k), "B": (k, n), "C": (m, n), "bias": (n,), "R": (m, n)}

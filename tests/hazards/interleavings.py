@@ -1,13 +1,14 @@
-"""Small programs of roles, barriers and copies, and the truth about each: every schedule of it is tried.
+"""Small programs of roles, barriers and copies; an exhaustive search over all interleavings finds the truth.
 
-This search shares nothing with the checker.  A state says how far each warp has come, what every barrier has
-counted, and which bulk copies are under way; from each state, every warp that can take its next step does,
-and every copy lands.  A program is wrong if some schedule of it
+This search shares no code with the checker.  A state records how far each warp has come, the counts of all
+barriers, and the unfinished bulk copies.  From each state, every warp that can execute its next operation
+does so, and every copy completes.  A program is wrong if some interleaving
 
-- cannot go on (``"hang"``), or ends with a copy under way (``"unfinished"``),
-- lets an arrival, a wait or the bytes of a copy count for another phase than another schedule does
+- cannot continue (``"hang"``), or ends before a copy is complete (``"unfinished"``),
+- lets an arrival, a wait or the bytes of a copy count for another phase than another interleaving does
   (``"phase"``: a wait that comes too early or misses its phase), or counts more than a phase takes,
-- comes to where two accesses to one tensor can be next to each other, of which one writes (``"race"``).
+- reaches a point where two accesses to one tensor can be next to each other and one of them writes
+  (``"race"``).
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def test_a_slice_that_nothing_accesses_may_lie_anywhere() -> None:
 
 @tw.kernel(X="M N", Y="M N", stage=int, chunk=int)
 def in_the_background(X, Y, stage, chunk):
-    """A box by TMA into a run-time stage of two, and from there on by TMA; another tensor lies behind."""
+    """TMA loads a box into one of two stages, and stores it from there; another tensor follows the stages."""
     held = tw.shared((2, 8, 64), X.dtype, swizzle=128)
     behind = tw.shared((2, 8, 64), X.dtype, swizzle=128)
     full = tw.hopper.mbarrier(1, arrivals=1)

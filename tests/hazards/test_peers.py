@@ -110,7 +110,7 @@ def test_refusals_say_what_to_write(how: str, message: str) -> None:
 
 
 def verified(x: np.ndarray, how: str) -> None:
-    """Trace a kernel, and raise what is wrong with it."""
+    """Trace a kernel, and raise its legality errors."""
     kernel = misused.trace(x, how=how)
     if broken := verify.violations(kernel):
         raise LegalityError(kernel.name, "cuda", broken)

@@ -44,7 +44,7 @@ def test_what_differs_is_in_the_text_of_the_kernel() -> None:
 
 
 def test_every_parameter_of_the_transfers_has_its_row() -> None:
-    """With a reason where the kernel has another value, and the template's value as the instance has it."""
+    """Each row has the template's value for the instance, and a reason if the kernel has another value."""
     table, said = [*WRITER["differences"]()], WRITER["PAGE"].read_text().splitlines()
     for name, template, here, why in table:
         assert (why == "the same") == (str(template) == str(here)), name

@@ -1,4 +1,4 @@
-"""The entry file says what is missing instead of failing somewhere inside."""
+"""The entry file names missing tools at once, instead of failing later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measurements of Nsight Compute beside predictions; a program of the same name stands in for it."""
+"""Predictions are compared with measurements of Nsight Compute; a fake program replaces the real one."""
 
 from __future__ import annotations
 

@@ -90,13 +90,13 @@ def compiler_version(toolchain: AmdToolchain) -> int:
 
 
 def disassembler(least: int) -> str:
-    """An ``llvm-objdump`` on PATH of some version or later.
+    """Return an ``llvm-objdump`` on PATH of at least some version.
 
     Args:
-        least: of its versions, that of the compiler, whose instructions older ones do not all know.
+        least: the compiler's version; older disassemblers do not know all of its instructions.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: PATH has none.
     """
     seen = []
     for name in (*(f"llvm-objdump-{version}" for version in range(30, 13, -1)), "llvm-objdump"):

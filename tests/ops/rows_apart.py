@@ -163,7 +163,7 @@ class Product:
         return parts
 
     def rows(self, first: int, count: int) -> Array:
-        """The bits of so many rows, as an array of bytes of shape (parts, ..., rows, bytes of a row)."""
+        """Return the bits of some rows, as an array of bytes of shape (parts, ..., rows, bytes of a row)."""
         case, taken = self._case, slice(first, first + count)
         a = [part[..., taken, :] for part in self._a]
         if case.orders[0] == "F":

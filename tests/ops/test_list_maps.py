@@ -128,7 +128,7 @@ def test_dtypes(kind: str, to: str, atom: Any, depth: int, staged: list[tuple[st
 
 
 def test_arrays_that_lie_elsewhere_have_other_maps() -> None:
-    """Of lists of the same extents and strides, of which all but the places is known already."""
+    """The lists have the same extents and strides as known ones, and other addresses."""
     a, b = operands(UNEVEN[:3], "f16", seed=1)
     first, second = apart(a, 1, False), apart(b, 2, False)
     room = [np.zeros((*one.base.shape,), one.dtype) for one in (*first, *second)]

@@ -36,7 +36,7 @@ def attention(number: int, target: str) -> str:
     """Compute a problem of attention twice; the second call replays the first one's launch.
 
     Returns:
-        What is wrong; empty if nothing is.
+        The error in words; empty if results are right.
     """
     terms, rng = generators(number, target)
     element, depth, width = KINDS[terms.integers(len(KINDS))], _columns(terms), _columns(terms)
@@ -73,7 +73,7 @@ def chain(number: int, target: str) -> str:
     """Compute a chain of two products, and compare every element.
 
     Returns:
-        What is wrong; empty if nothing is.
+        The error in words; empty if results are right.
     """
     terms, rng = generators(number, target)
     element, k, p = KINDS[terms.integers(4)], _columns(terms), _columns(terms)

@@ -131,7 +131,7 @@ def same_bits(one: Any, other: Any) -> bool:
 
 @contextmanager
 def launched() -> Iterator[list[Any]]:
-    """What is planned to be launched meanwhile."""
+    """Collect the executables of the launches that are planned in the with block."""
     found: list[Any] = []
     planned = Bound.planned
 

@@ -1,4 +1,4 @@
-"""Calls of `tw.matmul` drawn at random: batches, vectors, what is done with the sums, how K is split."""
+"""Random calls of `tw.matmul`: batches, vectors, functions of the sums, and splits of K."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def call(number: int, target: str, partition: str = "") -> Call:
 
 
 def _shared(index: int, target: str, partition: str) -> tuple[Group, dict[str, Any], dict[str, str]]:
-    """What calls share: dtypes, what is done with the sums, and how they are computed."""
+    """Draw the properties that several calls share: dtypes, functions of the sums, and options."""
     draw = random.Random(f"calls {index} {target} {partition}")
     partition = partition or PARTITIONS[index % len(PARTITIONS)]
     kind = draw.choice(KINDS)

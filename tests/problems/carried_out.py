@@ -27,14 +27,14 @@ from tilewright.schedule.schedule import Schedule
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a problem.
+    """The outcome of a problem.
 
     Args:
-        wrong: what is wrong; empty if nothing is.
-        schedule: the one that ran; None if none did.
-        refused: why a schedule that was drawn is refused; empty if it ran.
-        elements: how many were compared.
-        kinds: what it counts for.
+        wrong: the error in words; empty if results are right.
+        schedule: the schedule that ran, or None.
+        refused: why a drawn schedule is refused; empty if it ran.
+        elements: number of compared elements.
+        kinds: the kinds of problem that it counts for.
     """
 
     wrong: str = ""
@@ -159,7 +159,7 @@ class There:
 
 
 def _filled(problem: Problem, name: str, rng: np.random.Generator) -> Array:
-    """An array between canaries; what is only stored holds what is wrong."""
+    """Return an array between canaries; results hold wrong values."""
     group, extents = problem.group, dict(problem.extents)
     kernel = group.about.kernel
     dims = next(p.dims for p in kernel.program.parameters if p.name == name) or ()

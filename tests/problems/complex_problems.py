@@ -27,11 +27,11 @@ def carried_out(number: int, target: str) -> str:
     """Compute a problem, and compare every element.
 
     Args:
-        number: which; numbers of one set need the same few kernels.
+        number: number of the problem; numbers of one set need the same few kernels.
         target: ``"reference"``, ``"cpu"`` or ``"cuda"``.
 
     Returns:
-        What is wrong; empty if nothing is.
+        The error in words; empty if results are right.
     """
     terms, rng = generators(number, target)
     part = tw.dtype(str(terms.choice(SUPPORTED)))
@@ -71,7 +71,7 @@ def _layout(rng: np.random.Generator, part: str, orders: int = len(ORDERS)) -> s
 
 
 def _parts(given: Any) -> tuple[Any, ...]:
-    """The arrays of what is given: both planes, one array, or none."""
+    """Return the arrays of an argument: two planes, one array, or none."""
     return () if given is None else given if isinstance(given, tuple) else (given,)
 
 

@@ -43,19 +43,19 @@ SMALL = 40
 
 @dataclass(frozen=True)
 class Group:
-    """What several problems share.
+    """Properties that several problems share.
 
     Args:
-        number: of the group.
-        partition: one of `PARTITIONS`, by which all of them are computed.
+        number: number of the group.
+        partition: one of `PARTITIONS`, for all of them.
         subject: one of `SUBJECTS`.
         kind: the dtype of A.
-        out: that of what is stored.
-        other: that of what is added to the sums.
-        layout: a letter each for A, B and the rest: ``"n"`` row by row, ``"t"`` column by column.
+        out: the dtype of the result.
+        other: the dtype of arrays that are added to the sums.
+        layout: a letter each for A, B and the others: ``"n"`` row by row, ``"t"`` column by column.
         padded: whether rows begin at multiples of 16 bytes.
         activation: one of `ACTIVATIONS`.
-        schedule: the one that they run under; None: the one that is chosen, or what it is told of K.
+        schedule: the schedule that they run under; None: the chosen one, for the requested split of K.
     """
 
     number: int

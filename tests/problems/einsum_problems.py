@@ -88,10 +88,10 @@ def by_numpy(trial: EinsumTrial) -> np.ndarray[Any, Any]:
 
 
 def carried_out(number: int, target: str) -> str:
-    """Compute a problem twice, of which the second time its launch is known, and compare every element.
+    """Compute a problem twice, the second time with a known launch, and compare every element.
 
     Returns:
-        What is wrong; empty if nothing is.
+        The error in words; empty if results are right.
     """
     trial = einsum_problem(number, target)
     shapes = [one.shape for one in trial.given.arrays.values()]

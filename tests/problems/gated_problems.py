@@ -71,15 +71,15 @@ def drawn(number: int, target: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def carried_out(number: int, target: str, like: str = "") -> str:
-    """Compute a problem twice, of which the second time its launch is known, and compare every element.
+    """Compute a problem twice, the second time with a known launch, and compare every element.
 
     Args:
-        number: which.
-        target: where.
-        like: the target whose sizes it has; default: this one.
+        number: number of the problem.
+        target: the target.
+        like: the target whose problem sizes are used; default: this one.
 
     Returns:
-        What is wrong; empty if nothing is.
+        The error in words; empty if results are right.
     """
     arrays, words = drawn(number, like or target)
     kinds = {name: tw.dtype(one.dtype).name for name, one in arrays.items()}

@@ -21,14 +21,14 @@ GRADES = ("f32", "f32", "f16", "tf32", "exact")
 
 
 def carried_out(number: int, target: str) -> str:
-    """Compute a problem twice, of which the second time its launch is known, and compare every element.
+    """Compute a problem twice, the second time with a known launch, and compare every element.
 
     Args:
-        number: which; numbers of one set need the same few kernels.
+        number: number of the problem; numbers of one set need the same few kernels.
         target: ``"reference"``, ``"cpu"`` or ``"cuda"``.
 
     Returns:
-        What is wrong; empty if nothing is.
+        The error in words; empty if results are right.
     """
     terms, rng = generators(number, target)
     grade, layout = str(terms.choice(GRADES)), str(terms.choice(["nn", "nt", "tn", "tt"]))

@@ -1,6 +1,6 @@
-"""Dataflow kernels that a campaign draws from: products, with what is commonly done with their sums.
+"""Dataflow kernels that campaigns draw from: products, and common functions of their sums.
 
-B is (K, N), as in ``A @ B``; how it lies in memory is a matter of its strides.
+B is (K, N), as in ``A @ B``; its strides say how it lies in memory.
 """
 
 from __future__ import annotations
@@ -152,10 +152,10 @@ SUBJECTS = {
 
 @lru_cache
 def called(number: tw.DType) -> Kernel:
-    """What a call of `tw.matmul` computes, of arrays that all have the result's batch items.
+    """The computation of a call of `tw.matmul` whose arrays all have the result's batch items.
 
     Args:
-        number: the dtype of what is done with the sums.
+        number: the dtype in which functions of the sums are computed.
     """
 
     @tw.kernel(A="L M K", B="L K N", C="L M N", bias="N", R="L M N", D="L M N", alpha=number, beta=number)

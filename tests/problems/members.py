@@ -46,12 +46,12 @@ TOGETHER = 20
 
 @dataclass
 class Tally:
-    """What came of the problems of a member.
+    """Outcomes of the problems of a member.
 
     Args:
-        count: how many were carried out.
-        failures: what is wrong, by the problems' numbers.
-        seconds: that processes spent on them.
+        count: number of problems.
+        failures: errors in words, by the problems' numbers.
+        seconds: processor time.
     """
 
     count: int = 0

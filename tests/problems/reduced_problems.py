@@ -1,4 +1,4 @@
-"""Random reductions of products: extents, axes, dtypes, strides, what is stored beside."""
+"""Random reductions of products: extents, axes, dtypes, strides, and whether the product is stored too."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def masked(rng: np.random.Generator, columns: int) -> slice:
 
 
 def within(found: Any, exact: Any, room: Any) -> Any:
-    """Which numbers are as near as they must be; what is infinite has no room."""
+    """Return which numbers are within the bound; infinities must be equal."""
     with np.errstate(invalid="ignore"):
         return (found == exact) | (np.isfinite(exact) & (np.abs(found - exact) <= room))
 
@@ -72,12 +72,12 @@ def carried_out(number: int, target: str, like: str = "") -> str:
     """Compute a problem twice, and compare every element with f64.
 
     Args:
-        number: which.
-        target: where.
-        like: the target whose sizes it has; default: this one.
+        number: number of the problem.
+        target: the target.
+        like: the target whose problem sizes are used; default: this one.
 
     Returns:
-        What is wrong; empty if nothing is.
+        The error in words; empty if results are right.
     """
     arrays, words = drawn(number, like or target)
     stores, about = words.pop("stores"), f"{ {name: one.shape for name, one in arrays.items()} }, {words}"

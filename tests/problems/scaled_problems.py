@@ -45,10 +45,10 @@ def scaled_problem(number: int, target: str, *, by_blocks: bool = False) -> Scal
 
 
 def carried_out(number: int, target: str) -> str:
-    """Compute a problem twice, of which the second time its launch is known, and compare every element.
+    """Compute a problem twice, the second time with a known launch, and compare every element.
 
     Returns:
-        What is wrong; empty if nothing is.
+        The error in words; empty if results are right.
     """
     return compared(scaled_problem(number, target))
 
@@ -59,7 +59,7 @@ def carried_out_by_blocks(number: int, target: str) -> str:
 
 
 def compared(trial: ScaledTrial) -> str:
-    """What is wrong with a product that is computed twice; empty if nothing is."""
+    """Compute a product twice; return the error in words, empty if results are right."""
     trial.run()
     found, first = trial.verify(), trial.result().copy()
     if not found.ok:

@@ -24,16 +24,16 @@ def schedule_for(
     reduces: bool = False,
     aligned: bool = False,
 ) -> Schedule:
-    """A schedule that most likely is legal, and computes by a partition.
+    """Draw a schedule with a given partition that is most likely legal.
 
     Args:
-        draw: where the numbers come from.
-        kind: the dtype of A, as it is multiplied.
-        target: what runs it.
+        draw: the source of random numbers.
+        kind: the dtype in which A is multiplied.
+        target: the target.
         partition: one of `tests.problems.partitions.PARTITIONS`.
-        decodes: whether an operand is computed from what lies in memory.
-        reduces: whether the result is reduced along its columns, of which a tile then holds all.
-        aligned: whether rows begin at multiples of 16 bytes, so that bulk copies carry them.
+        decodes: whether an operand is decoded on its way.
+        reduces: whether the result is reduced along its columns; a tile then holds all columns.
+        aligned: whether rows begin at multiples of 16 bytes, so that bulk copies can load them.
     """
     if target == "cpu" or (not decodes and target == "reference" and draw.random() < 0.1):
         plain = _of_a_thread(draw, kind, balanced=not reduces)

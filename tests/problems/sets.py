@@ -28,14 +28,14 @@ def generators(number: int, target: str) -> tuple[Generator, Generator]:
 def extents(
     terms: Generator, rng: Generator, largest: int, count: int, unit: int | None = None
 ) -> tuple[int, ...]:
-    """Extents of a problem: odd multiples of a unit of its set, near each other in a set.
+    """Draw extents: odd multiples of a unit of the problem's set, near each other within a set.
 
     Args:
-        terms: what is the same in the set.
-        rng: what is the problem's own.
-        largest: of an extent.
-        count: how many.
-        unit: what they are multiples of; default: one of `UNITS`.
+        terms: properties that the set shares.
+        rng: the problem's own random numbers.
+        largest: the largest extent.
+        count: number of extents.
+        unit: the unit; default: one of `UNITS`.
     """
     unit = unit or int(terms.choice(UNITS))
     found = []

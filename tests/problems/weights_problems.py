@@ -46,9 +46,9 @@ def weights_problem(number: int, target: str) -> ScaledTrial:
 
 
 def carried_out(number: int, target: str) -> str:
-    """Compute a problem twice, of which the second time its launch is known, and compare every element.
+    """Compute a problem twice, the second time with a known launch, and compare every element.
 
     Returns:
-        What is wrong; empty if nothing is.
+        The error in words; empty if results are right.
     """
     return compared(weights_problem(number, target))

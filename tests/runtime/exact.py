@@ -36,7 +36,7 @@ class Product:
         self.out = np.empty((m, n), np.float16)
 
     def wrong(self, turns: int = 1) -> int:
-        """How many elements differ in so many launches."""
+        """Return the number of wrong elements in a number of launches."""
         found = 0
         for _ in range(turns):
             self.out.fill(np.nan)

@@ -1,4 +1,4 @@
-"""Results of dataflow kernels that share memory with what is read: refused, or right."""
+"""Results of dataflow kernels that share memory with operands: the launch refuses them, or is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NumPy arrays and what is none: metadata, messages, keys, streams."""
+"""NumPy arrays and objects that are no arrays: metadata, messages, keys, streams."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def test_an_integer_argument_is_no_boolean_whatever_came_before(target: str) -> 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_zeros_of_both_signs_live_in_one_kernel(target: str) -> None:
-    """In its text, printed and read back, and in what is compiled of it."""
+    """They differ in the kernel's text, in the kernel that is parsed from it, and in the compiled code."""
 
     @tw.kernel(X="N", Y="N", Z="N")
     def zeros(X, Y, Z):

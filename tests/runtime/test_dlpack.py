@@ -26,7 +26,7 @@ DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class Exporter:
-    """An array of a framework of which only DLPack is known."""
+    """An array of an unknown framework that supports only DLPack."""
 
     def __init__(self, array: np.ndarray[Any, Any], versioned: bool = True) -> None:
         self.array = array

@@ -22,7 +22,7 @@ N = 1024
 
 @pytest.fixture
 def forgotten(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    """A GPU of which nothing is remembered."""
+    """A GPU, with empty caches of launches and memory."""
     monkeypatch.setattr(gpu_memory._idle, "held", {})
     in_ops._PLANS.forget()
     splitting_of_both.cache_clear()  # what was prepared launches through the driver of another test

@@ -1,4 +1,4 @@
-"""What is kept is bounded: values in general, and the compiled code that a process has loaded."""
+"""Caches are bounded: of values in general, and of the compiled code that a process has loaded."""
 
 from __future__ import annotations
 

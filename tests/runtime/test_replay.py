@@ -58,12 +58,12 @@ class Case(NamedTuple):
     """An operation on arrays of some shapes.
 
     Args:
-        call: takes the arrays, the last of which is the result, and named arguments.
-        shapes: of the arrays.
-        element: of all of them.
-        integers: the places of arrays of i32 instead.
-        launches: how many there are.
-        most: functions that a call may enter once it is known; one of `matmul` enters 18.
+        call: takes the arrays, the result last, and named arguments.
+        shapes: shapes of the arrays.
+        element: dtype of all arrays.
+        integers: indices of the arrays that are i32 instead.
+        launches: number of launches.
+        most: most functions that a known call may enter; a known call of `matmul` enters 18.
     """
 
     call: Callable[..., Any]
@@ -138,7 +138,7 @@ CASES = {
 
 @pytest.fixture
 def forgotten(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    """A GPU of which nothing is remembered, neither before nor afterwards."""
+    """A GPU, with empty caches before and after the test."""
     monkeypatch.setattr(gpu_memory._idle, "held", {})
     _forget()
     yield gpu
@@ -164,7 +164,7 @@ class Lying:
 
 
 def array(shape: tuple[int, ...], element: tw.DType, offset: int = 0) -> DeviceArray:
-    """An array that begins so many bytes behind a multiple of 128."""
+    """Return an array that begins a given number of bytes after a multiple of 128."""
     dense = np.empty(shape, element.numpy)
     memory: Any = Lying(dense.nbytes, offset)
     return DeviceArray(memory, shape, dense.strides, element)

@@ -35,7 +35,7 @@ def matrices(m: int, n: int, k: int, seed: int = 0) -> tuple[Array, Array]:
 
 
 def known(a: Array, b: Array, out: Array | None = None) -> Any:
-    """What the shortcut answers; None if there is none."""
+    """Return the answer of the shortcut, or None."""
     return matmul._SHORTCUTS.call(a, b) if out is None else matmul._SHORTCUTS.call(a, b, out)
 
 

@@ -96,7 +96,7 @@ def test_of_no_blocks_none_waits(gpu: Driver) -> None:
 
 
 def test_an_array_of_nothing_has_zeros_in_its_place(gpu: Driver) -> None:
-    """What is reduced over no columns is computed by copies of B, of which there is nothing."""
+    """A reduction over no columns copies B, which has no elements."""
     operands = [OnGpu(np.zeros((rows, 128), np.float16)) for rows in (32, 0)]
     sums = OnGpu(np.zeros(32, np.float32))
     row_sums.bind(schedule=ONCE)(*operands, OnGpu(np.zeros((32, 0), np.float32)), sums, stream=7)

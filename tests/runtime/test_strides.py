@@ -35,7 +35,7 @@ DOUBLED = through_shared.bind(tile=(16, 32))
 
 @st.composite
 def slices_of(draw: st.DrawFn, extent: int) -> slice:
-    """Some of a dimension, in either direction, every so many."""
+    """Draw a slice of a dimension: any start, direction and step."""
     low, step = draw(st.integers(0, extent - 1)), draw(st.sampled_from([1, 1, 2, 3, -1, -1, -2, -5]))
     taken = range(extent)[low :: abs(step)]
     return slice(low, None, step) if step > 0 else slice(taken[-1], low - 1 if low else None, step)
@@ -107,7 +107,7 @@ def moved(X, Y):
 
 
 def test_offsets_beyond_two_to_the_31_in_either_direction() -> None:
-    """Of memory that is reserved, of which some pages are used."""
+    """The memory is only reserved; some of its pages are used."""
     pitch = 1_200_000_003
     memory = np.zeros(3 * pitch, np.int8)
     x = np.lib.stride_tricks.as_strided(memory[2 * pitch :], (3, 8), (-pitch, 1))

@@ -46,13 +46,13 @@ def accounts(
     others: tuple[str, ...] = (),
     known: bool = True,
 ) -> None:
-    """Make this user ann, and say what is known of the group of its files.
+    """Make this user ann, and fake the system's record of the group of her files.
 
     Args:
         monkeypatch: pytest's.
         group: the name of the group.
         primary: whether it is ann's primary group.
-        members: who is listed as its members.
+        members: its listed members.
         others: other users whose primary group it is.
         known: whether ann is in the list of users.
     """
@@ -117,8 +117,10 @@ def behind_a_link_of_another(root: Path) -> Path:
 
 
 def beside_a_place_of_another(root: Path) -> Path:
-    """A link to ``inner/../root``, where ``inner`` is a link too: what is beside it is not what is beside
-    the place that it leads to."""
+    """Return a link to ``inner/../root``, where ``inner`` is a link too.
+
+    The neighbours of ``inner`` are not the neighbours of the directory that it leads to.
+    """
     place = root.parent / "place"
     (place / "deep").mkdir(parents=True)
     (place / root.name).mkdir()

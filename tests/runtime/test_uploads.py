@@ -1,4 +1,4 @@
-"""The table of lists of arrays on a GPU: what is in it, and when the memory that it lies in is used again."""
+"""Tables of lists of arrays on a GPU: their contents, and when their memory is used again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POINTERS = ("A", "B", "bias", "D", "table")
 
 @pytest.fixture
 def lists(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[OnGpu]]:
-    """A, B and the results of some products, on a GPU of which nothing else is remembered."""
+    """Return A, B and the results of some products, on a GPU with empty caches."""
     monkeypatch.setattr(gpu_memory._uploads, "held", {})
     monkeypatch.setattr(in_ops, "_PLANS", Plans())
     monkeypatch.setattr(in_ops, "_SAME", Recent(4))

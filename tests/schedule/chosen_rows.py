@@ -139,7 +139,7 @@ EXTENTS = (1, 3, 17, 33, 40, 70)
 
 
 def problem(name: str, seed: int, dtype: str, extents: tuple[int, ...] = EXTENTS) -> tuple[Arrays, Arrays]:
-    """Random arrays of a kernel, and what is stored before: odd sizes, strides and gaps full of 99.
+    """Return random arrays of a kernel, with odd sizes and strides; gaps hold 99, and C old numbers.
 
     Args:
         name: name of the kernel.
@@ -148,7 +148,7 @@ def problem(name: str, seed: int, dtype: str, extents: tuple[int, ...] = EXTENTS
         extents: the extents from which each dimension draws one.
 
     Returns:
-        The arrays by parameter, and the buffers around the stored ones.
+        The arrays by parameter, and the buffers around the results.
     """
     draw = np.random.default_rng(seed)
     sizes = {dim: int(draw.choice(extents)) for dim in "TNKMVB"}

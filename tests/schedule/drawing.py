@@ -94,7 +94,7 @@ SUMS = {"f64": "f64", "i8": "i32", "u8": "i32"}
 
 @dataclass(frozen=True)
 class Problem:
-    """What is asked of a schedule.
+    """A problem that a schedule must solve.
 
     Args:
         program: one of `PROGRAMS`.
@@ -123,7 +123,7 @@ class Problem:
 
     @lru_cache(maxsize=4096)  # noqa: B019 problems are few, and made once
     def form(self) -> Form:
-        """What is computed."""
+        """The form of the problem's flow."""
         return form_of(PROGRAMS[self.program].run(self.arrays))  # type: ignore[arg-type]
 
     def case(self, schedule: tw.Schedule) -> ScheduleOnMachine:

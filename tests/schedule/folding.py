@@ -134,14 +134,14 @@ def normalised(X, W, Y):
 
 @dataclass(frozen=True)
 class FoldCase:
-    """A kernel, its arguments, and what is right.
+    """A kernel, its arguments, and the right results.
 
     Args:
         kernel: the kernel.
-        given: arrays that it reads, and numbers, by name.
+        given: the arrays that it reads, and numbers, by name.
         results: dtype and shape of each array that it stores.
-        expected: right results in f64 or integers, from the arrays.
-        room: the largest error of each.
+        expected: computes right results in f64 or integers from the arrays.
+        room: the largest error of each result.
     """
 
     kernel: Kernel
@@ -158,7 +158,7 @@ class FoldCase:
         }
 
     def wrong(self, found: dict[str, Array]) -> list[str]:
-        """What is wrong with results."""
+        """Return the errors of results, in words."""
         texts = []
         for name, right in self.expected.items():
             error = np.abs(np.asarray(found[name], np.float64) - right)

@@ -58,7 +58,7 @@ def labelled(kernel: Kernel) -> dict[str, str]:
 
 
 def _has_one_slot(op: Op) -> bool:
-    """Whether the first dimension of what is sliced has one index, which is the next one around too."""
+    """Return whether a sliced tensor has one index along its first dimension: its next one is the same."""
     return isinstance(op, Reshape) and op.source.tensor.shape[0] == 1
 
 

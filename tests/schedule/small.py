@@ -62,14 +62,14 @@ class Case:
     """A kernel under a schedule, on arrays of some dtypes and layouts.
 
     Args:
-        schedule: how it is computed.
-        kernel: what is computed.
-        layout: a letter each for A and B, in the words of products (M, K) @ (K, N): ``"n"`` row by row.
+        schedule: the schedule.
+        kernel: the kernel.
+        layout: a letter each for A and B of the product (M, K) @ (K, N): ``"n"`` row by row.
         kinds: dtypes by name of the parameter; f16 for operands, else f32.
-        tiles: along M and along N, all but the last one whole.
-        batches: of those kernels that have any.
-        edge: by how much the last tile along N is cut; bulk copies store rows of whole 16 bytes alone.
-        each: steps along K of each part; 0: so many that a ring comes round twice, and once more.
+        tiles: number of tiles along M and N; all but the last are whole.
+        batches: batch items, for kernels that have them.
+        edge: elements cut off the last tile along N; bulk copies store only whole units of 16 bytes.
+        each: steps along K of each part; 0: two rounds of the ring, and one more step.
     """
 
     schedule: Schedule
@@ -99,7 +99,7 @@ class Case:
         return (*range(self.turns, self.turns + ends), 1, 0)
 
     def shape(self, steps: int) -> tuple[int, int, int]:
-        """Extents of so many tiles and steps, each cut by an edge, if the schedule says nothing of it."""
+        """Extents of a number of tiles and steps, each cut by an edge, unless the schedule gives them."""
         m, n, k = self.schedule.tile
         rows, columns = self.tiles
         if self.schedule.swap_ab:
@@ -108,7 +108,7 @@ class Case:
         return rows * m - cuts["m"], columns * n - cuts["n"], max(steps * k - cuts["k"], 0)
 
     def arrays(self, shape: tuple[int, int, int], seed: int = 0) -> dict[str, Array]:
-        """Random arrays by name; those that are stored alone hold NaN, or what is as wrong."""
+        """Return random arrays by name; results hold NaN, or another wrong value."""
         rng = np.random.default_rng(seed)
         m, n, k = shape
         extents = {"L": self.batches, "M": m, "N": n, "K": k, "R": max(k - 2, 0)}

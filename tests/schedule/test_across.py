@@ -32,7 +32,7 @@ Array = np.ndarray[Any, Any]
 
 @tw.kernel(A="B M K", W="K N", bias="N", D="B M N", top="B M", total="B M", least="B N", mean="B N")
 def statistics(A, W, bias, D, top, total, least, mean, *, stores):
-    """A product, and beside it what a softmax of its rows needs; of its columns the least, and the mean."""
+    """A product, the row statistics that a softmax needs, and the least and the mean of its columns."""
     for b, m, n in tw.tiles(D):
         acc = tw.zeros()
         for k in tw.steps(A.shape[2]):

@@ -1,4 +1,4 @@
-"""Several batch items for each block: right on every target, and what is chosen for small products."""
+"""Several batch items for each block: right on every target, and chosen for small products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products that are launched behind a pass of their own begin beside it, and wait for what it writes."""
+"""A product that follows its own prepass begins while the prepass runs, and waits for its arrays."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def tokens(text: str) -> list[str]:
 
 
 def differences(one: str, other: str) -> list[str]:
-    """Where two texts differ by more than names, each of which stands for one name of the other."""
+    """Return the lines in which two texts differ by more than a consistent renaming."""
     left, right = tokens(one), tokens(other)
     found = [] if len(left) == len(right) else [f"{len(left)} and {len(right)} words"]
     there, back = dict[str, str](), dict[str, str]()

@@ -1,4 +1,4 @@
-"""What the rules propose for a problem: the choice first, each once, what is refused with its reasons."""
+"""Proposals for a problem: the choice comes first, each occurs once, and refused ones have reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is chosen: schedules that are legal for every problem, and tiles that hold what is reduced."""
+"""Chosen schedules are legal for every problem, and their tiles hold whole reduced dimensions."""
 
 from __future__ import annotations
 

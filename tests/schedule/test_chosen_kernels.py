@@ -1,4 +1,4 @@
-"""What is chosen for products is legal for every shape, and so are the kernels that it makes."""
+"""Schedules that are chosen for products are legal for every shape, and so are their kernels."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ HOPPER = TARGETS["cuda"].architecture("sm_90a")
 
 
 def clustered(schedule: Schedule, blocks: int, **changes: object) -> Schedule:
-    """The schedule with K split among so many blocks of a cluster."""
+    """Return the schedule with K split among the blocks of a cluster."""
     return replace(schedule, split_k=blocks, reduction="cluster", **changes)  # type: ignore[arg-type]
 
 

@@ -68,7 +68,7 @@ def numbered(A, B, C, scale):
 
 
 def drawn(m: int, n: int, k: int, kind: Any, other: Any = None) -> tuple[Any, Any, Any]:
-    """A without small numbers, which are divided by; B; and C, which holds what is wrong."""
+    """Draw A, which has no small numbers because they are divisors, B, and C with wrong values."""
     rng = np.random.default_rng(m + n + k)
     a = (rng.uniform(1, 2, (m, k)) * rng.choice((-1, 1), (m, k))).astype(kind)
     b = (3 * rng.standard_normal((k, n))).astype(kind if other is None else other)

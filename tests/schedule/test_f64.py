@@ -1,4 +1,4 @@
-"""Products of f64 on tensor cores: what is chosen, that it is right, without spills and bank conflicts."""
+"""Products of f64 on tensor cores: the chosen schedules are right, without spills and bank conflicts."""
 
 from __future__ import annotations
 

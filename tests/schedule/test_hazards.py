@@ -40,7 +40,7 @@ def test_cases_of_a_stream_have_tiles_whose_steps_are_dealt_out(name: str) -> No
 
 
 def is_long(loop: ShortLoop) -> bool:
-    """Whether it goes over tiles of the result, of which three suffice: the ring comes round within each."""
+    """Return whether a loop over tiles of the result runs at least three times; each time fills the ring."""
     return "by blocks=" in loop.place and loop.trips >= 3
 
 

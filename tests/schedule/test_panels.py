@@ -76,7 +76,7 @@ def test_products(target: str, layout: str, shape: tuple[int, int, int], dtype: 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @pytest.mark.parametrize("shape", [(48, 64, 32), (50, 65, 20), (1, 70, 17), (101, 34, 0), (0, 5, 3)])
 def test_equal_shares(target: str, shape: tuple[int, int, int]) -> None:
-    """Rows and columns are dealt out in whole micro-tiles, and what is added in the end with them."""
+    """Rows and columns are distributed in whole micro-tiles, together with the terms that are added last."""
     rng = np.random.default_rng(5)
     m, n, k = shape
     a, b, bias = (rng.integers(-8, 8, extents).astype(np.float32) for extents in ((m, k), (n, k), (n,)))
@@ -157,7 +157,7 @@ def test_tiles_that_are_computed_as_a_whole_are_no_larger_than_the_problem(
 
 @pytest.mark.parametrize(("threads", "loss"), [(2, 1.01), (8, 1.05)])
 def test_tiles_are_near_the_best_of_many(threads: int, loss: float) -> None:
-    """Beside tiles of every multiple of 48 rows and 64 columns, by the same estimate, in the mean."""
+    """The rivals are tiles of all multiples of 48 rows and 64 columns, rated by the same estimate."""
 
     finer = [(rows, columns) for rows in range(48, 769, 48) for columns in range(64, 2049, 64)]
 

@@ -1,4 +1,4 @@
-"""Whole rows: what is reduced along them becomes a loop that carries a state, on every target."""
+"""Whole rows: a reduction along them becomes a loop that carries a state, on every target."""
 
 from __future__ import annotations
 

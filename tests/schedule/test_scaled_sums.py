@@ -1,4 +1,4 @@
-"""Scales of sums: numbers that neighbours along K share, by which what is added up of them is multiplied."""
+"""Scales of sums: neighbours along K share a factor, which multiplies their partial sum."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DIMS = {"A": "M K", "B": "K N", "SA": "M G", "SB": "G R", "bias": "N", "C": "M N
 
 @tw.kernel(**DIMS)
 def by_blocks(A, B, SA, SB, bias, C, *, run):
-    """A scale for each row of A, and for each 32 columns of B, and so many places along K."""
+    """A scale for each row of A, for each 32 columns of B, and for each block of elements along K."""
     tw.require(SA.shape[1] == tw.ceil_div(A.shape[1], run), "a column of scales for each run along K")
     tw.require(SB.shape[1] == tw.ceil_div(B.shape[1], 32), "a column of scales for each 32 columns")
     for m, n in tw.tiles(C):
@@ -39,7 +39,7 @@ def by_blocks(A, B, SA, SB, bias, C, *, run):
 
 @tw.kernel(A="M K", B="N K", S="N G", C="M N")
 def weights(A, B, S, C, *, run):
-    """A scale for each row of B, which is widened on its way, and each so many places along K."""
+    """A scale for each row of B, which is widened on its way, and for each block of elements along K."""
     tw.require(S.shape[1] == tw.ceil_div(A.shape[1], run), "a column of scales for each run along K")
     for m, n in tw.tiles(C):
         acc = tw.zeros()
@@ -89,9 +89,9 @@ FORMS: dict[str, Schedule] = {
 def drawn(
     kind: Any, shape: tuple[int, int, int], run: int, seed: int = 0, *, in_columns: bool = False
 ) -> dict[str, Any]:
-    """Random operands, scales of which none is like the next, and a result that holds NaN.
+    """Draw operands, different scales, and a result that holds NaN.
 
-    Bulk copies bring scales that lie in columns, in rows of multiples of 16 bytes.
+    Bulk copies load scales of A that are contiguous along M (``in_columns``), in multiples of 16 bytes.
     """
     (m, n, k), rng = shape, np.random.default_rng(seed)
     blocks = -(-k // run)

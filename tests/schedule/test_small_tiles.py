@@ -224,7 +224,7 @@ def test_all_products_and_operands_are_counted() -> None:
 
 
 def of_interleaved(shape: tuple[int, int, int]) -> Question:
-    """The question of four products of interleaved numbers, of which threads copy one at a time."""
+    """Return the question of four products of interleaved numbers, which threads copy one at a time."""
     m, n, k = shape
     a, b, out = (
         tw.like("f32", *size, strides=(2 * size[1], 2), align=4) for size in ((m, k), (k, n), (m, n))

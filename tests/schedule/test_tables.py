@@ -1,4 +1,4 @@
-"""Tables of measured schedules: what is near serves what nobody measured; what does not fit is refused."""
+"""Tables of measured schedules: near entries serve unmeasured problems; illegal entries are refused."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from .small import CASES
 
 @tw.kernel(A="M K", B="K N", C="M N")
 def inner(A, B, C):
-    """The product of what is left of A and B without a border, into the inner part of C."""
+    """The product of the inner parts of A and B into the inner part of C."""
     left, right, out = A[1:-1, 2:], B[1:-1, 1:-1], C[1:-1, 1:-1]
     for m, n in tw.tiles(out):
         acc = tw.zeros()

@@ -41,7 +41,7 @@ def arguments(blocks: int, seed: int) -> tuple[np.ndarray[Any, Any], ...]:
 
 
 def expected(x: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], rows: int) -> np.ndarray[Any, Any]:
-    """What NumPy packs, with what was there behind it."""
+    """Return the kept rows one after the other; the rest keeps its old contents."""
     found = np.full((rows, x.shape[1]), 7, np.float32)
     kept = [x[b * ROWS : b * ROWS + int(n)] for b, n in enumerate(counts)]
     found[: int(counts.sum())] = np.concatenate(kept)

@@ -103,7 +103,7 @@ EXACT: dict[str, Callable[[Any], Any]] = {
 
 @np.errstate(all="ignore")
 def check(dtype: DType, x: np.ndarray, made: np.ndarray) -> None:
-    """Every function is within its row's bound, and where nothing finite is right, it is what is right."""
+    """Check that every function is within its bound, and exact if the right result is infinite or NaN."""
     for name, y in zip(VERBS, made, strict=True):
         exact = EXACT[name](x.astype(np.longdouble))
         assert np.finfo(exact.dtype).nmant > 60, "a reference needs more bits"

@@ -7,7 +7,7 @@ import tilewright as tw
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def fresh_gemm(A, B, C, *, mma, period=None, poison=None):
-    """C = A Bᵀ; with a period, in sums of so many steps that are added to others in f32."""
+    """``C = A Bᵀ``; with a period, sums of that many steps are added to sums in f32."""
     (tile_m, tile_n, _), tile_k = mma.tile, 128 // A.dtype.bytes
     m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
     sA = tw.shared((tile_m, tile_k), A.dtype, swizzle=128)

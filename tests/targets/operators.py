@@ -22,11 +22,11 @@ class Operator:
     """An expression of two fragments.
 
     Args:
-        apply: what is written; takes fragments or arrays.
+        apply: computes the expression from fragments or arrays.
         of_floats: whether floats have it.
         of_integers: whether integers have it.
         exact: whether targets give NumPy's bits; else one unit in the last place of f32 is allowed.
-        shift: whether the second operand is a count, of which NumPy leaves the negative ones open.
+        shift: whether the second operand is a count; NumPy does not define negative counts.
     """
 
     apply: Callable[[Any, Any], Any]

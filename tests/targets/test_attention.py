@@ -163,7 +163,7 @@ def test_huge_scores(huge: dict[str, float], shift: int | None, target: str) -> 
 @pytest.mark.parametrize("scale", [0.0, -0.2])
 @pytest.mark.parametrize("shift", [None, 30])
 def test_any_scale(scale: float, shift: int | None, target: str) -> None:
-    """With scale 0 every key weighs the same; with a negative one, what is least alike weighs most."""
+    """With scale 0 all keys have the same weight; with a negative scale the least similar keys weigh most."""
     case = Case((1, 2, 70, 170, 64), tw.bf16, shift=shift, scale=scale)
     case.check(case.run(target))
 

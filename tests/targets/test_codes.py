@@ -1,4 +1,4 @@
-"""Every code of floats of 8 bits, on every target: what it is, what rounds to it, and what is beyond."""
+"""Every code of 8-bit floats, on every target: its value, the numbers that round to it, and overflow."""
 
 from __future__ import annotations
 

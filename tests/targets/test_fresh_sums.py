@@ -52,7 +52,7 @@ def test_it_prints_and_reads_back() -> None:
 
 
 def test_sums_that_nobody_has_begun_are_found() -> None:
-    """The checker still asks that what is added to has been written."""
+    """The checker still requires that sums are written before anything is added to them."""
 
     @tw.kernel(A="M K", B="N K", C="M N")
     def late(A, B, C):

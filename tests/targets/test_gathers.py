@@ -19,7 +19,7 @@ WAYS = ("shared", "async", "registers")
 
 
 def numbers(rng: np.random.Generator, rows: int, count: int, dtype: str) -> np.ndarray:
-    """Rows, some of which do not exist."""
+    """Return numbers of rows, some of which do not exist."""
     low = 0 if dtype == "u8" else -2
     return rng.integers(low, rows + 2, count).astype(tw.dtype(dtype).numpy)  # of u64 up to 2**64 - 1
 

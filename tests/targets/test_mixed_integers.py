@@ -1,4 +1,4 @@
-"""Integers of the kernel beside fragments and floats, and among themselves, are Python's and NumPy's."""
+"""Integers of the kernel with fragments, floats and each other behave like Python's and NumPy's."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_a_negative_divisor_of_an_index_is_found() -> None:
 
 @tw.kernel(X="N", Y="N", Z="N", W="N")
 def with_narrow_floats(X, Y, Z, W):
-    """An extent as an operand, as what is chosen, and a narrow float as what chooses."""
+    """An extent is an operand and an arm of a choice, and a narrow float is its condition."""
     n, tile = X.shape[0], (64,)
     x = tw.load(X.tile(tile, (0,)).partition((32,)))
     tw.copy((x + n) / n, Y.tile(tile, (0,)))
@@ -305,7 +305,7 @@ def choices(kind: type) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]
 @TARGETS
 @pytest.mark.parametrize("kind", [np.int32, np.uint8, np.float16])
 def test_a_choice_between_integers_is_an_integer(target: str, kind: type) -> None:
-    """As in NumPy: i32 if it holds both, else i64; beside a fragment the fragment's dtype."""
+    """As in NumPy: i32 if it holds both, else i64; with a fragment, the fragment's dtype."""
     x, made, wanted = choices(kind)
     chosen(x, *made, 12345, target=target)
     for got, want in zip(made, wanted, strict=True):

@@ -1,4 +1,4 @@
-"""What cannot be done with elements of 4 bits, and what is said instead of it."""
+"""Illegal uses of 4-bit elements, and their error messages."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def random_bits(kind: DType, count: int = 4000) -> np.ndarray:
 
 
 def awkward() -> tuple[list[float], list[int]]:
-    """Floats and integers where a conversion could go wrong: at ends, at ties, and just beside ties."""
+    """Floats and integers where a conversion could go wrong: limits, ties, and neighbours of ties."""
     floats, integers = [0.0, -0.0, np.nan, np.inf, -np.inf], [0]
     for kind in NUMBERS:
         for end in limits(kind):
@@ -77,7 +77,7 @@ def nearest(values: np.ndarray, kind: DType) -> np.ndarray:
 
 
 def nearest_integer(value: int, mantissa: int) -> int:
-    """An integer rounded to nearest even in so many bits and a leading one."""
+    """Round an integer to a leading bit and some further bits, ties to even."""
     unit = 1 << max(abs(value).bit_length() - 1 - mantissa, 0)
     whole, rest = divmod(abs(value), unit)
     whole += 2 * rest > unit or (2 * rest == unit and whole % 2)

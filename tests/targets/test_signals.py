@@ -1,4 +1,4 @@
-"""Blocks that signal, on the reference and on the CPU: results, launch after launch, and what is refused."""
+"""Blocks that signal, on the reference and on the CPU: results of repeated launches, and legality errors."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_wait_for_less_than_0_is_none(target) -> None:
 
 @tw.kernel(X="N")
 def fewer_counters(X, *, less):
-    """So many counters fewer than X has elements, of which none is used."""
+    """An unused array of counters with fewer elements than X."""
     tw.counter(X.shape[0] - less)
     part = X.tile((32,), (0,)).partition((32,))
     tw.copy(tw.load(part) + 1, part)

@@ -99,7 +99,7 @@ def test_what_follows_from_data_is_not_read_outside(way: str) -> None:
 
 
 def numbers(dtype: str) -> Array:
-    """Rows of `ROWS` of which none meets another, and the worst that the dtype has.
+    """Return numbers of rows of `ROWS`, all different, and the worst ones of the dtype.
 
     The last one times the length of a row is 0 in the dtype.
     """
@@ -259,7 +259,7 @@ def test_an_index_that_is_declared_to_lie_inside_is_not_asked_about() -> None:
 
 @tw.kernel(X="R N", rows="R", Y="T N")
 def declared(X, rows, Y):
-    """One row, at a number of which the author says that it is one of Y's."""
+    """One row of Y, at a number that the author declares to be in range."""
     m = tw.block_index(rows.shape[0])
     r = tw.index(rows[m], 0, Y.shape[0])
     tw.copy(tw.load(X[m, 0:COLUMNS], tw.blocked((COLUMNS,), (32,))), Y[r, 0:COLUMNS])

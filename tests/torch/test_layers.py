@@ -1,4 +1,4 @@
-"""Attention, chains, gates, groups, scaled products and images in PyTorch, beside PyTorch in f64."""
+"""Attention, chains, gates, groups, scaled products and images in PyTorch, compared with PyTorch in f64."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def like_attention(
 def test_attention(
     heads: tuple[int, int], rows: int, keys: int, with_bias: bool, words: dict[str, Any]
 ) -> None:
-    """Results and gradients in f32; a row of scores of which all are hidden has no gradient."""
+    """Results and gradients in f32; a row whose scores are all hidden has no gradient."""
     q, k, v = drawn(2, heads[0], rows, 24), drawn(2, heads[1], keys, 24), drawn(2, heads[1], keys, 16)
     bias = [drawn(heads[0], 1, keys)] if with_bias else []
     dy, d_lse = drawn(2, heads[0], rows, 16, seed=3), drawn(2, heads[0], rows, seed=4)

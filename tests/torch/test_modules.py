@@ -1,4 +1,4 @@
-"""Modules, `convert`, and a small language model that is trained beside PyTorch's own operations."""
+"""Modules, `convert`, and the training of a small language model, compared with PyTorch's own operations."""
 
 from __future__ import annotations
 

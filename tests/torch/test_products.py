@@ -1,4 +1,4 @@
-"""Products in PyTorch: results and gradients beside those of PyTorch's own operations, in f64."""
+"""Products in PyTorch: results and gradients are compared with those of PyTorch's operations in f64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tuner's files: no file of anybody else is read, cut or written, and what is damaged is set aside."""
+"""The tuner's files: files of other users are not read, cut or written; damaged files are set aside."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_a_journal_with_a_damaged_line_is_set_aside_whole(tmp_path: Path) -> Non
 
 
 def test_a_lock_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
-    """``project.lock`` is a name that package managers use; and what is not empty is no lock of ours."""
+    """Package managers use the name ``project.lock``; a file that is not empty is not our lock."""
     (tmp_path / "project.lock").write_bytes(DIARY)
     used(tmp_path / "project.json")
     assert (tmp_path / "project.lock").read_bytes() == DIARY

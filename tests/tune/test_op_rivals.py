@@ -1,4 +1,4 @@
-"""What stands beside attention, chains and reductions computes the same."""
+"""The rivals of attention, chains and reductions compute the same results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuning: what is measured is kept at once, wrong winners are found, damaged files are set aside."""
+"""Tuning: measurements are saved at once, wrong winners are found, damaged files are set aside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs and alignment: what is claimed holds, and what is refused says why."""
+"""Runs and alignment: answers are true, and refusals give a reason."""
 
 from __future__ import annotations
 

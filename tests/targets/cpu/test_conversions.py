@@ -124,7 +124,7 @@ def copy_rows(X, Y):
 def test_every_pattern_widens_by_tables(
     machine: Machine, dtype: DType, kernel: tw.Kernel, shape: tuple[int, ...], toolchain: native.Toolchain
 ) -> None:
-    """Also an odd number of rows, and what is no whole tile."""
+    """The rows include an odd number, and a partial tile."""
     every = np.tile(np.random.default_rng(0).permutation(patterns(dtype)), 16)
     x = every[: shape[0] * 71].reshape(-1, 71)[:, :64] if len(shape) > 1 else every[: shape[0]]
     y = np.full(shape, 99, np.float32)
@@ -154,7 +154,7 @@ def test_random_bits_round_as_numpy_does(machine: Machine, dtype: DType) -> None
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_f64_rounds_once(machine: Machine, dtype: DType) -> None:
-    """What lies a hair beside a tie would round to the tie in f32, and then to even."""
+    """A value just off a tie would first round to the tie in f32, and then to even."""
     ties = hard_f32(dtype).astype(np.float64)
     x = np.concatenate([ties, ties * (1 + 2**-50), ties * (1 - 2**-50), [1e-310, -1e-310, 1e300, -1e300]])
     assert_same(converted(machine, x, dtype), conversions.convert(x, tw.f64, dtype))

@@ -291,7 +291,7 @@ def test_operands_in_fragments_are_packed(machine: Machine, dtype: DType) -> Non
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def converting(A, B, C, *, mma):
-    """f32 in memory, f16 in shared memory: what is multiplied was rounded."""
+    """f32 in memory becomes f16 in shared memory: the multiply reads rounded numbers."""
     m, n = tw.block_index(tw.ceil_div(C.shape, (32, 64)))
     sA, sB = tw.shared((32, 16), tw.f16), tw.shared((64, 16), tw.f16)
     acc = tw.accumulator(mma)

@@ -176,9 +176,9 @@ SPECIAL = [8188.0, 8190.0, -8190.0, 65504.0, np.inf, np.nan, 2.0**-24, -(2.0**-2
 def test_scales_out_of_the_ordinary_give_what_the_reference_gives(
     kind: str, zero: str | None, wide: str
 ) -> None:
-    """Infinities, NaN, what overflows and what is subnormal, one group of a column each; and each alone.
+    """Infinities, NaN, overflowing and subnormal scales: in columns of one product, and each alone.
 
-    One such scale decides how the whole product is rounded, so that it hides what another one does.
+    One of them decides how the whole product is rounded, and would hide the effects of the others.
     """
     dtype, group = tw.dtype(wide).numbers, 16
     special = [*SPECIAL, float(ml_dtypes.finfo(dtype).max), float(ml_dtypes.finfo(dtype).smallest_normal)]

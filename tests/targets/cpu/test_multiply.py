@@ -1,4 +1,4 @@
-"""Multiplies with what is gathered to them: B packed panel by panel, sums that begin without zeros."""
+"""Multiplies and the operations that join them: B is packed panel by panel, and sums begin without zeros."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def _scratch(x: Any, dim: int) -> Any:
 
 @tw.kernel(A="M K", W="N K", C="B N", D="M B")
 def fused(A, W, C, D, *, first, second):
-    """Two products, the first of which stays in registers."""
+    """Two products; the first stays in registers."""
     (m, n, _), p = first.tile, second.tile[1]
     i, j = tw.block_index(tw.ceil_div(D.shape, (m, p)))
     sA, sB, sC = tw.shared((m, 32), A.dtype), tw.shared((n, 32), A.dtype), tw.shared((p, n), A.dtype)

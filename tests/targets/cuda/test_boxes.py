@@ -61,7 +61,7 @@ def test_stores_of_rows_that_end_within_16_bytes_are_refused(name: str) -> None:
 @pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", REFUSED)
 def test_the_reference_finds_what_is_stored_behind_rows(name: str) -> None:
-    """Also without legality: as many elements behind each row as lie in the unit that it ends in."""
+    """The reference reports all elements between each row's end and the end of its unit."""
     case = REFUSED[name]
     tensor, boxes = case.arrays(store_boxes)
     boxes.array[...] = 0

@@ -1,4 +1,4 @@
-"""Reductions by TMA: their meaning on the reference, their text, and what is refused."""
+"""Reductions by TMA: their meaning on the reference, their text, and their legality errors."""
 
 from __future__ import annotations
 

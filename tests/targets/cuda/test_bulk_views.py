@@ -1,4 +1,4 @@
-"""Bulk copies of tiles, slices, permuted, padded and im2col views: meaning, text, and what is refused."""
+"""Bulk copies of tiles, slices, permuted, padded and im2col views: meaning, text, and legality errors."""
 
 from __future__ import annotations
 

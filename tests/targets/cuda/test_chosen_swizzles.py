@@ -65,7 +65,7 @@ def conflicts(kernel: Kernel) -> Iterator[tuple[str, list[int], float]]:
 
 
 def library(name: str, precision: str = "exact", extent: int = 4096) -> Kernel:
-    """What is chosen where there is no `wgmma`, of operands that are contiguous along K."""
+    """Return the schedule that is chosen without `wgmma`, for operands that are contiguous along K."""
     element, square = tw.dtype(name), (extent, extent)
     result = tw.like(output_dtype(element), square)
     arrays = tw.like(element, square), tw.like(element, square, order="F"), result

@@ -67,7 +67,7 @@ def small_integers(count: int, dtype: DType, rng: np.random.Generator) -> np.nda
 
 
 def any_bits(count: int, dtype: DType, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Every number there is, and for f64 many that lie at or beside the middle of two narrower floats."""
+    """Return every number, and for f64 many numbers at or near midpoints of two narrower floats."""
     if dtype.kind == "bool":
         return rng.integers(0, 2, count).astype(bool)
     if dtype.name != "f64":

@@ -1,4 +1,4 @@
-"""The function that rounds to tf32 before the multiply, as it runs on the host, beside the reference's."""
+"""The function that rounds to tf32 before the multiply, run on the host, equals the reference's."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ TILE = (64, 64)
 
 @tw.kernel(X="M K", W="N K", rows="R", Y="M N")
 def staged(X, W, rows, Y, *, where, declared):
-    """A product of tiles in shared memory, of which one lies at a place that memory says."""
+    """A product of tiles in shared memory; an integer from memory says where one of them begins."""
     r = tw.index(rows[0], 0, 2) if declared else tw.index(rows[0])
     held, last = tw.shared((2, *TILE), X.dtype, swizzle=128), tw.var(r)
     b, made = tw.shared(TILE, X.dtype, swizzle=128), tw.shared((2, *TILE), X.dtype, swizzle=128)

@@ -78,7 +78,7 @@ def test_golden(golden, through) -> None:
 
 
 def changed(visit) -> set[tuple[Kind, str]]:
-    """What is found in a changed kernel."""
+    """Return the findings in a changed kernel."""
     arrays = operands(tw.bf16)
     report = run(rewrite_kernel(bound().trace(*arrays.values()), visit), arrays, blocks=[(0, 0)])
     return {(finding.kind, finding.tensor) for finding in report.findings}

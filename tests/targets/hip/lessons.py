@@ -26,7 +26,7 @@ RAGGED = (67, 69, 41)
 
 
 def atom_of(target: str, kind: tw.DType) -> tw.MmaAtom:
-    """The matrix core's instruction for a dtype, of 16 rows; a multiply-add where there is none."""
+    """Return the matrix-core instruction for a dtype, with 16 rows, or else a multiply-add."""
     arch, depth = MACHINES[target].architecture(MACHINES[target].arch), 32 // kind.bytes
     found = nearest(
         kind, kind.computed if kind.is_float else tw.i32, arch.features, most=(16, max(depth, 16))

@@ -1,9 +1,9 @@
-"""AMD GPUs that tests launch on: a target for each architecture and compiler, which executes listings.
+"""Simulated AMD GPUs: a target for each architecture and compiler, which executes listings.
 
-A kernel, or an operation of the library, that is called with such a target goes the whole way of a launch:
-what is chosen for the arrays, the compiler, its listing; only that NumPy executes the listing in the end, on
-the caller's own arrays.  ``"gfx942"`` and ``"gfx1151"`` are compiled by the newer compiler, those that end in
-``" older"`` by the older one; ``"gfx942 reference"`` executes the traced kernel itself, with 64 lanes.
+A kernel or operation that is called with such a target goes through all steps of a launch: the choice for the
+arrays, the compiler, and its listing.  Only the last step differs: NumPy executes the listing, on the
+caller's own arrays.  ``"gfx942"`` and ``"gfx1151"`` use the newer compiler, and names that end in
+``" older"`` the older one; ``"gfx942 reference"`` executes the traced kernel itself, with 64 lanes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def others() -> tuple[str, ...]:
 
 
 def listings(made: Executable) -> Iterator[str]:
-    """What is compiled of a kernel's text: its own listing, and that of each other compiler.
+    """Return the listings of a kernel's text: its own compiler's, and those of the others.
 
     Args:
         made: the kernel.

@@ -1,4 +1,4 @@
-"""Every operation of the library, on ragged sizes with several tiles each way: what is run and compared.
+"""Every operation of the library, on ragged sizes with several tiles each way: calls and comparisons.
 
 A case is called with a target, computes on it, and compares every element under the bound that its check
 derives.
@@ -106,7 +106,7 @@ def grades(precision: str, order: str = "n", **words: Any) -> Case:
 
 
 def groups(kind: str) -> Case:
-    """Rows in groups, of which one is empty, whose ends the kernel reads."""
+    """Rows in groups, one of them empty; the kernel reads their ends."""
 
     def run(target: str) -> None:
         ends = [33, 33, 70]

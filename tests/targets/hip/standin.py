@@ -94,7 +94,7 @@ class StandIn:
             return FAILED
 
     def _region(self, address: int, size: int) -> tuple[np.ndarray[Any, Any], int] | None:
-        """The bytes from an address to the end of its memory, and its device; None if it has not so many."""
+        """Return the bytes from an address on, and their device; None if the memory ends too early."""
         for start, (octets, device) in self.memory.items():
             if start <= address <= start + len(octets) - size:
                 return octets[address - start :], device

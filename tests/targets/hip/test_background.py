@@ -59,9 +59,9 @@ CASES = [
 def test_products_through_a_ring(
     dtype: tw.DType, stages: int, shape: tuple[int, int, int], epilogue: str
 ) -> None:
-    """No tile passes through registers, and the next ones stay under way behind the wait for this one.
+    """No tile passes through registers, and the next loads stay in flight after the wait for this tile.
 
-    A result that is stored through shared memory lies where the ring was.
+    A result that is stored through shared memory uses the memory of the ring.
     """
     arrays = posed(dtype, *shape)
     made, _ = launched(ring(dtype, stages, epilogue), "gfx942", arrays)

@@ -1,4 +1,4 @@
-"""Conversions in HIP text, executed beside the reference."""
+"""Conversions in HIP text, executed and compared with the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elementwise functions on AMD, executed from the compiler's listing, beside the reference."""
+"""Elementwise functions on AMD, executed from the compiler's listing, and compared with the reference."""
 
 from __future__ import annotations
 

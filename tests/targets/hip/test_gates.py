@@ -111,7 +111,7 @@ RAGGED = (("f32", "nt", 16), ("f16", "nt", 1), ("i8", "nt", 16))
 
 @pytest.mark.parametrize(("dtype", "order", "unit"), RAGGED)
 def test_conditions_of_lanes_neither_branch_nor_spill(dtype: str, order: str, unit: int) -> None:
-    """A condition of 64 lanes is two scalar registers, of which a wave has 106."""
+    """A condition of 64 lanes takes two of the 106 scalar registers of a wave."""
     isa = read_isa(whole("gfx942", dtype, order, unit).assembly)
     assert isa.resources["spilled_scalar_registers"] == isa.resources["spilled_registers"] == 0
     assert isa.resources["stack_bytes"] == 0
@@ -140,7 +140,7 @@ def small(arch: str) -> Isa:
 
 @functools.cache
 def unaligned(arch: str) -> Isa:
-    """Matrices of which nothing is known but that elements lie where elements may."""
+    """Matrices with no known alignment beyond that of their elements."""
     return read_isa(whole(arch, unit=1).assembly)
 
 
@@ -197,7 +197,7 @@ def waiting(arch: str) -> Isa:
 
 
 def sinking(arch: str) -> Isa:
-    """The compiler may move the loads of the next tile behind the products of this one."""
+    """The compiler may move the loads of the next tile after the products of this one."""
     return mended(arch, "    in_this_order();\n", "")
 
 
@@ -251,7 +251,7 @@ def test_a_breach_says_value_limit_and_instructions() -> None:
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_operands_meet_in_no_bank(arch: str) -> None:
-    """Swizzles are chosen so that reads take one pass; what is turned around is written in a few."""
+    """Swizzles are chosen so that reads take one pass; writes of transposed operands take a few."""
     made = good(arch)
     assert made.listing is not None
     assert {note.split(":")[0] for note in made.notes if "re-laid out" in note} == {

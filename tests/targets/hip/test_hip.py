@@ -106,7 +106,7 @@ def test_an_example_is_machine_code_without_spills(
 
 
 def test_atoms_of_matrix_instructions_are_rows(made: dict[tuple[str, str], Made]) -> None:
-    """Their record and their builtin are all that is said of them; the text is that of every atom."""
+    """An atom adds only its record and its builtin; all atoms share the rest of the text."""
     assert made["04 matrices", "gfx942"].of("v_mfma_f32_32x32x8_f16") > 0
     assert made["04 matrices", "gfx1151"].of("v_wmma_f32_16x16x16_f16") > 0
     for arch in EXECUTED:
@@ -138,7 +138,7 @@ def test_a_barrier_leaves_the_prefetch_on_its_way(arch: str, made: dict[tuple[st
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def doubled_on_the_way(A, B, C, *, mma):
-    """C = 2A B^T: the next tile of A is loaded before the multiply, and doubled in place behind it."""
+    """``C = 2A B^T``: the next tile of A is loaded before the multiply, and doubled in place after it."""
     sA, sB = tw.shared((32, 16), A.dtype), tw.shared((32, 16), B.dtype)
     spread = tw.blocked((32, 16), (32, 2))
     a, b = tw.fragment(spread, A.dtype), tw.fragment(spread, B.dtype)

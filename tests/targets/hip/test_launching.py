@@ -40,7 +40,7 @@ N = 300
 
 @pytest.fixture
 def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    """One AMD GPU, of which nobody knows anything yet."""
+    """One AMD GPU that no cache knows yet."""
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     with standing_in(tmp_path / "rocm", monkeypatch, StandIn(f"{ARCH}:xnack-")) as made:
         yield made
@@ -125,7 +125,7 @@ def test_parts_of_k_have_a_workspace_for_each_stream(gpu: StandIn) -> None:
 
 
 def timed() -> None:
-    """Two launches, one of them timed, of which nobody remembers anything."""
+    """Two launches, one of them timed, with empty caches."""
     scaled, (x, y) = author(), vectors()
     scaled(x, y, 3.0)
     with clock_for("hip") as clock:

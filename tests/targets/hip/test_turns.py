@@ -238,10 +238,10 @@ def test_the_reference_with_64_lanes_finds_no_hazard() -> None:
 
 
 def test_a_barrier_less_is_found_in_the_listing() -> None:
-    """Of those before the loop, of the two in it, and of that behind it.
+    """Each barrier is left out in turn: those before the loop, the two in it, and the one after it.
 
-    Without that of one group alone both do the same at once, or one has ended when the other one comes, which
-    hardware does not mind.  The reference calls both a deadlock.
+    Without a barrier of one group, both groups do the same at once, or one has ended when the other arrives;
+    hardware permits that.  The reference reports a deadlock in both cases.
     """
     arrays = posed(130, 66, 104)
     made, _ = launched(bound(SMALL), "gfx942", arrays)
@@ -264,7 +264,7 @@ def whole(arch: str, schedule: tw.Schedule = LARGE) -> Executable:
 
 
 def phases(assembly: str) -> list[Counter[IsaKind]]:
-    """What is executed between the barriers of a turn of the main loop, which ends where it begins."""
+    """Count the instructions between barriers of the main loop, by kind; the loop ends where it begins."""
     found: list[Counter[IsaKind]] = [Counter()]
     for line in read_isa(assembly).main.lines:
         if line.kind is IsaKind.BARRIER:

@@ -224,7 +224,7 @@ def test_a_store_writes_what_the_target_has(at) -> None:
 
 
 def two_buffers(X, Y):
-    """Stores of which the last may still be under way when the other buffer is written again."""
+    """Stores through two buffers; the last store may be unfinished when the other buffer is written again."""
     held = tw.shared((2, 8, 64), X.dtype, swizzle=128)
     with tw.role(warps=1):
         for t in tw.range(tw.ceil_div(X.shape[0], 8)):
