@@ -340,8 +340,7 @@ class SwizzledStages:
         size = next(n for n in range(min(rows, MOST_ROWS), 0, -1) if rows % n == 0)
         found = []
         for panel in unroll(self.panels):
-            place = held if self.panels == 1 else held[panel]
-            place = place.merge(0) if self.groups else place
+            place = self._panel(held, panel)
             for box in unroll(rows // size):
                 number = share.part * (rows // size) + box
                 first = row * (share.parts * rows // size) + number
@@ -349,6 +348,11 @@ class SwizzledStages:
                 target = place if whole else place.tile((size, self.width), (number, 0))
                 found.append((source.tile((size, self.width), (first, step * self.panels + panel)), target))
         return found
+
+    def _panel(self, held: Tensor, panel: int) -> Tensor:
+        """All rows of one panel of a stage; emitted texts call them ``rows``."""
+        rows = held if self.panels == 1 else held[panel]
+        return rows.merge(0) if self.groups else rows
 
     def _along_rows(
         self, source: Tensor, row: Index, step: Index, held: Tensor, share: Share
