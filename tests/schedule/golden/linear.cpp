@@ -254,7 +254,7 @@ static void linear_block(const linear_arguments& given, long long block, char* s
         const Index share = (ahead + m_panels - 1) / m_panels;
         for (Index m_panel = 0; m_panel < m_panels; ++m_panel) {
           for (Index row = m_panel * share; row < within((m_panel + 1) * share, ahead); ++row) {
-            for (Index line = 0; line < 256; line += 32) {
+            for (Index line = 0; line < depth; line += 32) {
               __builtin_prefetch(B + 2048*B_stride0*n + 256*k + 16*B_stride0*n_panel + 16*B_stride0
                   + B_stride0*row + line);
             }
