@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.canaries import Canaries
@@ -21,6 +23,7 @@ from tests.ops.test_attention import (
     with_infinities,
 )
 from tests.ops.test_attention import LARGE as LARGE_SCORES
+from tests.ops.test_attention_backward import Backward
 
 import tilewright as tw
 from tilewright.runtime.gpu_memory import DeviceArray
@@ -102,6 +105,33 @@ def test_it_is_the_same_each_time() -> None:
         results.append(out.host())
     problem.check(results[0])
     assert all(np.array_equal(results[0], other) for other in results[1:])
+
+
+GRADIENTS: list[tuple[Any, ...]] = [
+    ((2, 12, 12), (1100, 700), (64, 64), tw.bf16, {}),
+    ((2, 12, 4), (1100, 701), (64, 64), tw.f16, {"causal": True, "diagonal": -100}),
+    ((2, 12, 4), (1101, 700), (128, 128), tw.f16, {"causal": True}),
+    ((1, 24, 3), (1030, 1500), (96, 80), tw.bf16, {"causal": True, "diagonal": 470, "window": 600}),
+    ((2, 12, 12), (700, 900), (128, 128), tw.bf16, {"soft_cap": 4.0}),
+    ((1, 24, 24), (600, 700), (192, 128), tw.f16, {}),
+]
+
+
+@pytest.mark.parametrize("how", GRADIENTS, ids=str)
+def test_gradients_of_many_tiles(how: tuple[Any, ...]) -> None:
+    """Rows that bulk copies can store; the same bits each time, and nothing else is written."""
+    problem = Backward(*how)
+    given = {name: DeviceArray.of(one) for name, one in problem.arrays.items()}
+    found = []
+    for _ in range(3):
+        held = {
+            name: DeviceArray.of(np.full(problem.arrays[name[1:]].shape, np.nan, problem.element.numpy))
+            for name in ("dq", "dk", "dv")
+        }
+        tw.attention_backward(**given, **held, **problem.words, target="cuda")
+        found.append({name: one.host() for name, one in held.items()})
+    assert problem.wrong(found[0]) == []
+    assert all((found[0][name] == other[name]).all() for other in found[1:] for name in found[0])
 
 
 @pytest.mark.parametrize("causal", [False, True])

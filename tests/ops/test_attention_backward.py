@@ -24,6 +24,8 @@ from tests.schedule.test_folds import FMA, GROUPS, MMA
 
 import tilewright as tw
 from tilewright.ops.attending.flow import Scores, gradient_of_queries, gradients_of_keys, prepare
+from tilewright.ops.attending.problem import AttentionWords
+from tilewright.ops.attention_backward import ARRAYS, plan_attention_backward
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.schedule.folds.form import fold_form_of
 from tilewright.schedule.folds.masks import leaves_state, masks_of
@@ -426,6 +428,22 @@ BY_WARPGROUPS = [
 def test_random_data_by_warpgroups(problem: Backward) -> None:
     """Three persistent blocks take all tiles; rows and columns are ragged."""
     assert problem.wrong(by_warpgroups(problem)) == []
+
+
+@pytest.mark.parametrize("columns", [64, 128])
+def test_the_operation_has_warpgroups(columns: int) -> None:
+    """Also if the number of rows is odd: rows of scratch memory begin where bulk copies can load them."""
+    q, rows = np.zeros((4, 16, 999, columns), np.float16), np.zeros((4, 16, 999), np.float32)
+    words = AttentionWords(True, 0, None, target="reference", op="attention_backward")
+    given = dict.fromkeys(("q", "k", "v", "out", "dout"), q) | {"lse": rows}
+    plan = plan_attention_backward([given.get(name) for name in ARRAYS], words)
+    assert [len(launch.arrays) for launch in plan.launches] == [5, 8, 9]
+    for launch in plan.launches[1:]:
+        found = launch.kernel.schedule_for(*launch.arrays, *launch.numbers, target="cuda", arch="sm_90a")
+        assert isinstance(found, tw.Schedule)
+        assert (found.staging, found.tile[2], found.width) == ("tma", columns, columns)
+        steps = {one.info.strides for one in launch.arrays if one.info.dtype == tw.f32}
+        assert (16000, 1000, 1000, 1) in steps
 
 
 @pytest.mark.parametrize("columns", [64, 128])

@@ -47,6 +47,9 @@ ARRAYS = ("q", "k", "v", "out", "lse", "dout", "bias", "dq", "dk", "dv", "q_offs
 GRADIENTS = {"dq": "q", "dk": "k", "dv": "v"}
 """Its results, each with the shape of an array."""
 
+ROW_UNIT = 4
+"""Numbers of f32 of which rows in scratch memory begin at multiples: bulk copies need 16 bytes."""
+
 ALIGNED = 256
 """Bytes of which offsets of arrays in scratch memory are multiples."""
 
@@ -200,8 +203,9 @@ def plan_attention_backward(
         from_last,
     )
     between, exponent = question.softmax
-    size = math.prod(rows) * f32.bytes
-    steps = (rows[1] * rows[2], rows[2], 1)
+    apart = -(-rows[2] // ROW_UNIT) * ROW_UNIT
+    size = rows[0] * rows[1] * apart * f32.bytes
+    steps = (rows[1] * apart, apart, 1)
     own = replace(infos["lse"], shape=rows, strides=steps, readonly=False)
     for at, name in enumerate(("shift", "delta")):
         infos[name] = replace(own, pointer=at * -(-size // ALIGNED) * ALIGNED)

@@ -22,7 +22,14 @@ from tilewright.schedule.folds.group_products import (
     most_tiles,
     registers_of,
 )
-from tilewright.schedule.folds.group_rings import PANEL, ROWS, copied_operands, in_panels
+from tilewright.schedule.folds.group_rings import (
+    PANEL,
+    ROWS,
+    copied_operands,
+    in_panels,
+    row_elements,
+    step_rows,
+)
 from tilewright.schedule.folds.groups import dealt
 from tilewright.schedule.folds.items import longest
 from tilewright.schedule.folds.masks import masks_of
@@ -225,7 +232,7 @@ def _bands(
 
 
 def shared_bytes(schedule: Schedule, form: FoldForm, by_row: Collection[str] = ()) -> int:
-    """Bytes of shared memory, for elements of 2 bytes.
+    """Bytes of shared memory, for operands of 2 bytes, if bulk copies load all rows of a step.
 
     Args:
         schedule: the schedule.
@@ -237,7 +244,8 @@ def shared_bytes(schedule: Schedule, form: FoldForm, by_row: Collection[str] = (
     held = sum(one.elements(schedule, by_row) for one in operands)
     rooms = [one for one in operands if not one.moves and in_panels(one.columns(schedule)) >= wide]
     held += rows * wide if schedule.epilogue == "overlapped" or not rooms else 0
-    return 2 * held + BARRIER_BYTES
+    rows_of = (row_elements(one, schedule.tile[1]) * one.dtype.bytes for one in step_rows(form))
+    return 2 * held + schedule.stages * sum(rows_of) + BARRIER_BYTES
 
 
 def against_form(form: FoldForm) -> Iterator[str]:

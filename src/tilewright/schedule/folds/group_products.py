@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.dataflow.nodes import ArrayPart, Cell, Folded, Map, Node, Reduce, Sum, walk
+from tilewright.dataflow.nodes import ArrayPart, Axis, Cell, Folded, Map, Node, Reduce, Sum, walk
 from tilewright.functions.table import CONVERSION
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import mma_async, mma_commit, mma_fence, mma_wait
@@ -23,7 +23,7 @@ from tilewright.lang.scalars import Index
 from tilewright.lang.transaction_barriers import arrive, wait
 from tilewright.schedule.folds.block import FoldBlock, StepPlace
 from tilewright.schedule.folds.form import FoldForm
-from tilewright.schedule.folds.group_rings import GroupRing
+from tilewright.schedule.folds.group_rings import GroupRing, RowRing
 from tilewright.schedule.folds.items import RowTile
 from tilewright.schedule.folds.values import TileValues
 from tilewright.schedule.pipeline import LoopStep, Verb
@@ -145,12 +145,36 @@ class GroupPlace(StepPlace):
         return self.products.score(node, self.loop_step)
 
 
+class GroupValues(TileValues):
+    """The values of a step, whose rows lie in shared memory if a ring brings them.
+
+    Args:
+        place: the step.
+        known: values that exist already, by the `id` of their nodes.
+        rows: the ring; None: there is none.
+        stage: its stage.
+    """
+
+    def __init__(
+        self, place: GroupPlace, known: Mapping[int, Any], rows: RowRing | None, stage: Index
+    ) -> None:
+        super().__init__(place, known)
+        self.rows, self.stage = rows, stage
+
+    def _loaded(self, part: ArrayPart, axes: tuple[Axis, ...]) -> Fragment:
+        row = None if self.rows is None else self.rows.row(self.stage, part)
+        if row is None:
+            return super()._loaded(part, axes)
+        return tw.load(row, self.place.spread(axes), name=f"r{part.operand.name}")
+
+
 class GroupProducts:
     """The verbs of one warpgroup in one tile of rows.
 
     Args:
         block: the block.
         rings: the ring of each operand, by the `id` of its node.
+        rows: the ring of the rows of a step; None: there is none.
         g: index of the group.
         turn: the tile.
         cells: the carried values.
@@ -160,11 +184,12 @@ class GroupProducts:
         self,
         block: FoldBlock,
         rings: Mapping[int, GroupRing],
+        rows: RowRing | None,
         g: Index,
         turn: RowTile,
         cells: Sequence[Fragment],
     ) -> None:
-        self.block, self.form, self.rings = block, block.form, rings
+        self.block, self.form, self.rings, self.rows = block, block.form, rings, rows
         self.g, self.turn, self.cells = g, turn, cells
         form, run = block.form, block.schedule.tile[1]
         self.mixtures = mixtures_of(form)
@@ -176,10 +201,10 @@ class GroupProducts:
         self.weights = {
             key: tw.fragment(spread, form.element, name="weights") for key in lefts if spread is not None
         }
-        rows = TileValues(block.place, {})
+        first = TileValues(block.place, {})
         for node in _row_values(form):
-            rows.value(node)
-        self.known = rows.known
+            first.value(node)
+        self.known = first.known
         """The values of a step that are the same in all steps: each step would load their rows again."""
 
     def verbs(self) -> list[Verb]:
@@ -293,7 +318,11 @@ class GroupProducts:
         form, cells = self.form, self.cells
         known: dict[int, Any] = {**self.known, **dict(zip(map(id, form.fold.cells), cells, strict=True))}
         known |= {id(one): self.scores[id(one)] for one in step.shared.get("done", ())}
-        values = TileValues(GroupPlace(self, step), known)
+        stage: Index = 0
+        if self.rows is not None:
+            stage, parity = self.rows.place(self.turn.before + step.index)
+            wait(self.rows.full[stage], parity)
+        values = GroupValues(GroupPlace(self, step), known, self.rows, stage)
         mixed = {one.at for one in self.mixtures}
         if not self.late:
             self._mix_at_once(values, step)
@@ -307,6 +336,8 @@ class GroupProducts:
         for at, (cell, held, new) in enumerate(zip(form.fold.cells, cells, made, strict=True)):
             if at not in mixed and new is not held:
                 held.assign(values.carried(new, cell))
+        if self.rows is not None:
+            arrive(self.rows.empty[stage], each="warp")
         step.shared["values"] = values
 
     def _mix_at_once(self, values: TileValues, step: LoopStep) -> None:

@@ -1,4 +1,4 @@
-"""Operands that bulk copies bring to shared memory for warpgroups: which there are, and their rings.
+"""What bulk copies bring to shared memory for warpgroups: operands, and rows of a step; and their rings.
 
 An operand of several products of a step is copied once.  Scores read its tile along the columns, mixtures
 along the rows: ``wgmma`` takes a swizzled tile of 16-bit elements in either order.
@@ -6,7 +6,7 @@ along the rows: ``wgmma`` takes a swizzled tile of 16-bit elements in either ord
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.dataflow.nodes import BATCH, ArrayPart, Node, Span
@@ -16,6 +16,7 @@ from tilewright.lang.control import let, unroll
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.transaction_barriers import arrive, mbarrier
+from tilewright.schedule.bulk_views import against_row, anywhere, aside
 from tilewright.schedule.folds.block import FoldBlock, StepPlace
 from tilewright.schedule.folds.form import FoldForm, transposed
 from tilewright.schedule.form import array
@@ -26,6 +27,10 @@ WARPS, ROWS = 4, 64
 
 PANEL = 64
 """Columns of one bulk copy: rows of 128 bytes."""
+
+
+ROW_ALIGN = 128
+"""Bytes of which the addresses of copied rows in shared memory are multiples."""
 
 
 def in_panels(extent: int) -> int:
@@ -101,7 +106,107 @@ def copied_operands(form: FoldForm) -> tuple[CopiedOperand, ...]:
     )
 
 
-class GroupRing:
+def step_rows(form: FoldForm) -> tuple[ArrayPart, ...]:
+    """The arrays that vary along the loop alone, such as a bias of keys: a step reads a row of each."""
+    if form.n.groups is not None:  # a group begins anywhere, and bulk copies do not
+        return ()
+    return tuple(
+        node
+        for node in form.inside()
+        if isinstance(node, ArrayPart)
+        and [span for span in node.at if span.kind != BATCH] == [form.n]
+        and not node.operand.transforms
+        and not node.dtype.is_packed
+    )
+
+
+def row_elements(part: ArrayPart, run: int) -> int:
+    """Elements of shared memory for one row of a step."""
+    unit = ROW_ALIGN // part.dtype.bytes
+    return -(-run // unit) * unit
+
+
+class CopyRing:
+    """Stages of shared memory, with the barriers that say when they are full and empty.
+
+    Args:
+        stages: number of stages.
+        readers: number of warps that read a stage.
+    """
+
+    def __init__(self, stages: int, readers: int) -> None:
+        self.stages = stages
+        self.full = mbarrier(stages, arrivals=1)
+        self.empty = mbarrier(stages, arrivals=readers)
+
+    def place(self, number: Index) -> tuple[Index, Index]:
+        """The stage of a step, counted from the first step of the block, and the parity of its turn."""
+        return let(number % self.stages), let(number // self.stages % 2)
+
+    def load(self, stage: Index, at: Index, place: StepPlace) -> None:
+        """Copy what a step reads to a stage that is empty.
+
+        Args:
+            stage: the stage.
+            at: index of the tile along its rows.
+            place: the step, which says where batches and turns are.
+        """
+        raise NotImplementedError
+
+
+class RowRing(CopyRing):
+    """Rows of a step in shared memory, one of each array that bulk copies can load.
+
+    Args:
+        block: the block.
+        parts: the arrays.
+        stages: number of stages.
+        readers: number of warps that read a stage.
+    """
+
+    def __init__(self, block: FoldBlock, parts: Sequence[ArrayPart], stages: int, readers: int) -> None:
+        self.block, self.parts = block, parts
+        self.held = [
+            tw.shared(
+                (stages, row_elements(part, block.length(block.form.n))),
+                part.dtype,
+                name=f"s{part.operand.name}",
+            )
+            for part in parts
+        ]
+        super().__init__(stages, readers)
+
+    @staticmethod
+    def of(block: FoldBlock, stages: int, readers: int) -> RowRing | None:
+        """The ring of a block; None if its steps read no rows."""
+        parts = []
+        for part in step_rows(block.form):
+            first = tuple(0 if span.kind == BATCH else slice(None) for span in part.at)
+            whole = array(block.arguments, part.operand)[first]
+            with aside():
+                if not against_row(whole.tile((block.length(block.form.n),), (anywhere(),))):
+                    parts.append(part)
+        return RowRing(block, parts, stages, readers) if parts else None
+
+    def load(self, stage: Index, at: Index, place: StepPlace) -> None:
+        """Copy the rows of a step to a stage that is empty."""
+        run, full = self.block.length(self.block.form.n), self.full[stage]
+        arrive(full, expect_bytes=sum(run * part.dtype.bytes for part in self.parts))
+        for part, held in zip(self.parts, self.held, strict=True):
+            batch = (place.at(span) if span.kind == BATCH else slice(None) for span in part.at)
+            source = array(self.block.arguments, part.operand)[tuple(batch)].tile((run,), (at,))
+            tma_load(source, held[stage].tile((run,), (0,)), full)
+
+    def row(self, stage: Index, part: ArrayPart) -> Tensor | None:
+        """The row of an array, as (1, columns); None if the ring has no such array."""
+        if part not in self.parts:
+            return None
+        held = self.held[self.parts.index(part)][stage]
+        run = self.block.length(self.block.form.n)
+        return held.tile((run,), (0,)).unmerge(0, (1, run))
+
+
+class GroupRing(CopyRing):
     """Tiles of an operand in shared memory, with the barriers that say when they are full and empty.
 
     The rows of a tile are along the first axis of the operand in the graph.  If the array is contiguous along
@@ -115,7 +220,7 @@ class GroupRing:
     """
 
     def __init__(self, block: FoldBlock, operand: CopiedOperand, stages: int, readers: int) -> None:
-        self.block, self.operand, self.stages, part = block, operand, stages, operand.part
+        self.block, self.operand, part = block, operand, operand.part
         self.rows, self.columns = block.length(operand.rows), operand.columns(block.schedule)
         self.turned = next(span for span in part.at if span.kind != BATCH) != operand.rows
         self.by_row = self.whole({}).unit_dim == 0
@@ -123,8 +228,7 @@ class GroupRing:
         panels = -(-along // PANEL)
         name = f"s{part.operand.name}"
         self.held = tw.shared((stages, panels, across, PANEL), part.dtype, swizzle=128, name=name)
-        self.full = mbarrier(stages, arrivals=1)
-        self.empty = mbarrier(stages, arrivals=readers)
+        super().__init__(stages, readers)
 
     def whole(self, at: Mapping[Span, Index] | StepPlace) -> Tensor:
         """The array without batches, as (rows, columns).
@@ -142,13 +246,7 @@ class GroupRing:
         return whole.permute(1, 0) if self.turned else whole
 
     def load(self, stage: Index, at: Index, place: StepPlace) -> None:
-        """Copy the tile of some rows into a stage that is empty.
-
-        Args:
-            stage: the stage.
-            at: index of the tile along its rows.
-            place: the step, which says where batches and turns are.
-        """
+        """Copy the tile of some rows to a stage that is empty."""
         held, full = self.held[stage], self.full[stage]
         panels, across = int(held.shape[0]), int(held.shape[1])
         arrive(full, expect_bytes=panels * across * PANEL * self.operand.part.dtype.bytes)
@@ -167,10 +265,6 @@ class GroupRing:
             return columns_of(held, columns)
         tile = columns_of(held, self.rows).permute(1, 0)
         return tile if columns == self.columns else tile.tile((self.rows, columns), (0, 0))
-
-    def place(self, number: Index) -> tuple[Index, Index]:
-        """The stage of a step, counted from the first step of the block, and the parity of its turn."""
-        return let(number % self.stages), let(number // self.stages % 2)
 
 
 def columns_of(panels: Tensor, columns: int) -> Tensor:

@@ -31,7 +31,9 @@ from tilewright.schedule.folds.group_rings import (
     PANEL,
     ROWS,
     WARPS,
+    CopyRing,
     GroupRing,
+    RowRing,
     columns_of,
     copied_operands,
 )
@@ -124,12 +126,15 @@ class GroupBlock(FoldBlock):
             self.lengths[form.m] = ROWS
             self.rings: dict[int, GroupRing] = {}
             self.fixed: list[GroupRing] = []
-            self.moved: list[GroupRing] = []
+            self.moved: list[CopyRing] = []
             for operand in copied_operands(form):
                 stages, readers = (schedule.stages, groups * WARPS) if operand.moves else (groups, WARPS)
                 ring = GroupRing(self, operand, stages, readers)
                 (self.moved if operand.moves else self.fixed).append(ring)
                 self.rings.update(dict.fromkeys(operand.nodes, ring))
+            self.step_rows = RowRing.of(self, schedule.stages, groups * WARPS)
+            if self.step_rows is not None:
+                self.moved.insert(1, self.step_rows)
             wide = -(-schedule.width // PANEL)
             self.outs = [ring.held for ring in self.fixed if wide <= int(ring.held.shape[1])]
             stores = any(map(self._is_bulk, form.flow.stores)) or form.m.groups is None
@@ -160,7 +165,7 @@ class GroupBlock(FoldBlock):
         """
         groups = self.schedule.groups
 
-        def load(ring: GroupRing) -> Verb:
+        def load(ring: CopyRing) -> Verb:
             def load(step: LoopStep) -> None:
                 stage, parity = ring.place(turn.before + step.index)
                 wait(ring.empty[stage], 1 - parity)
@@ -202,7 +207,7 @@ class GroupBlock(FoldBlock):
                 cells.append(tw.accumulator(tiled, fill=start, name=cell.name))
             else:
                 cells.append(first.repeated(start, cell.axes, cell.dtype))
-        products = GroupProducts(self, self.rings, g, turn, cells)
+        products = GroupProducts(self, self.rings, self.step_rows, g, turn, cells)
 
         def release_rows() -> None:
             """All products with these rows are complete, and results are stored from another place."""
@@ -220,10 +225,10 @@ class GroupBlock(FoldBlock):
         main_loop(products.verbs(), own, issued=release_rows, peeled=True)
         if own is not count:
             for step in traced_range(own, count):  # tiles that only other groups see
-                for ring in self.moved:
-                    stage, parity = ring.place(turn.before + step)
-                    wait(ring.full[stage], parity)
-                    arrive(ring.empty[stage], each="warp")
+                for moved in self.moved:
+                    stage, parity = moved.place(turn.before + step)
+                    wait(moved.full[stage], parity)
+                    arrive(moved.empty[stage], each="warp")
         done = TileValues(self.place, {key: cells[at] for key, at in form.results.items()})
         stores = sorted(form.flow.stores, key=lambda one: not self._is_bulk(one))
         for number, store in enumerate(stores):
