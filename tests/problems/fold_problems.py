@@ -1,0 +1,221 @@
+"""Random problems of loops that carry a state, of whole rows, and of the gradients of attention.
+
+Each is the same for its number.  Loops are computed in random parts, so that their states are merged by the
+rules that follow from their steps, or as their authors state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from tests.ops.test_attention_backward import Backward
+from tests.schedule import folding, whole_rows
+from tests.schedule.folding import FoldCase, U, poison
+from tests.schedule.test_merges import decayed, welford
+from tests.schedule.whole_rows import of_rows, weighed
+
+from tilewright.targets.target import CPU, CUDA, REFERENCE
+
+from .attention_problems import KINDS
+from .placing import Placed
+from .sets import extents, generators
+
+LARGEST = {REFERENCE.name: 90, CPU.name: 600, CUDA.name: 3000}
+"""Elements of the loop's span, and rows of gradients."""
+
+ROWS = {REFERENCE.name: 40, CPU.name: 100, CUDA.name: 500}
+"""Rows of the results of loops."""
+
+PARTS = (1, 2, 3, 5, 8, 13, 14, 40, "auto")
+"""Parts of a loop: more than 12 are merged in two rounds."""
+
+Array = np.ndarray[Any, Any]
+
+
+def backward(number: int, target: str) -> str:
+    """Compute the gradients of attention twice; the second call replays the launches of the first.
+
+    Returns:
+        What is wrong; empty if nothing is.
+    """
+    terms, rng = generators(number, target)
+    element = KINDS[terms.integers(len(KINDS))]
+    depth, width = (int(terms.integers(1, 17)) * (1 if terms.integers(3) == 0 else 8) for _ in range(2))
+    shared, ratio, batches = (int(n) for n in rng.integers(1, 3, 3))
+    rows, keys = extents(terms, rng, LARGEST[target] // 2, 2)
+    words: dict[str, Any] = {}
+    if terms.integers(2):
+        words |= {"causal": True, "diagonal": int(rng.integers(-rows, keys + 1))}
+        words |= {"window": int(rng.integers(1, keys + 1))} if terms.integers(3) == 0 else {}
+    words |= {"soft_cap": 3.0} if terms.integers(4) == 0 else {}
+    words |= {"scale": float(rng.normal() * 0.3)} if terms.integers(3) == 0 else {}
+    heads, biased = (batches, shared * ratio, shared), bool(terms.integers(4) == 0)
+    problem = Backward(heads, (rows, keys), (depth, width), element, words, biased, seed=number)
+    wrong = problem.wrong(problem.run(target))
+    return f"{problem.name}: {wrong}" if wrong else ""
+
+
+def computed(case: FoldCase, target: str, terms: np.random.Generator, *, fold: str = "") -> str:
+    """Compute a case twice, under its chosen schedule with steps of random length.
+
+    Args:
+        case: the problem.
+        target: the target.
+        terms: what is the same in its set.
+        fold: how whole rows are computed; empty: the case is a loop, and has random parts.
+
+    Returns:
+        What is wrong; empty if nothing is.
+    """
+    known = case.kernel.bind().schedule_for(**case.arguments(), target=target)
+    assert known is not None, "a dataflow kernel"
+    run, parts = int(terms.integers(1, 4)), PARTS[terms.integers(len(PARTS))]
+    if not known.by_bulk:  # warpgroups have steps of their own
+        rows, _, depth = known.tile
+        known = replace(known, tile=(rows, max(known.atom.shape[1:]) * run, depth), split_k=1, blocks=0)
+        if fold:
+            known = replace(known, fold=fold)
+        else:
+            known = replace(known, split_k=parts, blocks=20 if parts == "auto" else 0)
+    kernel, bits = case.kernel.bind(schedule=known), []
+    for _ in range(2):  # the second launch finds counters that the first one has reset
+        placed = {
+            name: Placed(value, target)
+            for name, value in case.arguments().items()
+            if isinstance(value, np.ndarray)
+        }
+        held = case.arguments() | {name: one.there for name, one in placed.items()}
+        ran = kernel(**held, target=target).target
+        assert ran == target, ran
+        bits.append({name: placed[name].fetched().copy() for name in case.results})
+    same = all(bits[0][name].tobytes() == bits[1][name].tobytes() for name in case.results)
+    wrong = case.wrong(bits[0]) if same else "other bits in the second launch"
+    return f"{known}: {wrong}" if wrong else ""
+
+
+# ---------------------------------------------------------------- loops
+
+
+def _moments(rng: np.random.Generator, M: int, N: int, kind: str) -> FoldCase:
+    """Welford's formulas, whose merge their author states."""
+    x = (float(rng.uniform(-50, 50)) + rng.standard_normal((M, N))).astype(kind)
+    wide = x.astype(np.float64)
+    off, spread = (N + 16) * U * np.abs(wide).max(axis=1), wide.var(axis=1)
+    # A step's mean is off by `off`, and each merge moves the mean and the squares once more.
+    return FoldCase(
+        welford,
+        {"X": x},
+        {"mean": poison("f4", M), "variance": poison("f4", M)},
+        {"mean": wide.mean(axis=1), "variance": spread},
+        {"mean": 2 * off, "variance": 16 * (N + 16) * U * spread + 16 * off**2 + 8 * off * np.sqrt(spread)},
+    )
+
+
+def _decayed(rng: np.random.Generator, M: int, N: int, kind: str) -> FoldCase:
+    """A sum whose older terms weigh less: the order of parts counts."""
+    rate = float(np.float32(rng.uniform(0.01, 0.3)))
+    x, weights = rng.standard_normal((M, N)).astype(kind), np.exp2(rate * (np.arange(N) - N + 1.0))
+    # The exponents are rounded at sizes up to rate * N.
+    sizes = np.abs(x.astype(np.float64)) @ (weights * (1 + rate * (N - 1.0 - np.arange(N))))
+    return FoldCase(
+        decayed,
+        {"X": x, "rate": rate},
+        {"y": poison("f4", M)},
+        {"y": x.astype(np.float64) @ weights},
+        {"y": (N + 100) * U * sizes + 2.0**-120},
+    )
+
+
+def _argmax(rng: np.random.Generator, M: int, N: int, kind: str) -> FoldCase:
+    """Small integers, many of which are equal: the first one counts."""
+    x, w = (rng.integers(-3, 4, shape).astype(kind) for shape in ((M, 20), (20, N)))
+    s = x.astype(np.float64) @ w.astype(np.float64)
+    return FoldCase(
+        folding.argmax,
+        {"X": x, "W": w},
+        {"best": poison("f4", M), "at": poison("i4", M)},
+        {"best": s.max(axis=1), "at": s.argmax(axis=1)},
+        {"best": 0, "at": 0},
+    )
+
+
+def _cross_entropy(rng: np.random.Generator, M: int, N: int, kind: str) -> FoldCase:
+    x, w, s, room = folding.scores(rng, M, int(rng.integers(1, 100)), N, kind)
+    words, lse = rng.integers(0, N, M).astype(np.int32), np.logaddexp.reduce(s, axis=1)
+    off = 2 * room + (N + 100) * U + 16 * U * (np.abs(s).max(axis=1) + np.abs(lse) + 1)
+    return FoldCase(
+        folding.cross_entropy,
+        {"X": x, "W": w, "word": words},
+        {"loss": poison("f4", M)},
+        {"loss": lse - s[np.arange(M), words]},
+        {"loss": off},
+    )
+
+
+def _attention(rng: np.random.Generator, M: int, N: int, kind: str) -> FoldCase:
+    """Few queries of several heads, as when a model decodes."""
+    D, E, scale = (*(int(n) for n in rng.integers(1, 97, 2)), float(np.float32(rng.uniform(0.05, 0.5))))
+    M, made = min(M, 16), []
+    q, k, v = (rng.standard_normal((1, 2, *shape)).astype(kind) for shape in ((M, D), (N, D), (N, E)))
+    for head in range(2):
+        x, w = q[0, head].astype(np.float64), k[0, head].astype(np.float64)
+        off = scale * 4 * (D + 4) * U * (np.abs(x) @ np.abs(w).T).max(axis=1)
+        made.append(weighed(scale * x @ w.T, v[0, head], off, kind))
+    return FoldCase(
+        folding.attention,
+        {"Q": q, "K": k, "V": v, "scale": scale},
+        {"O": poison(kind, 1, 2, M, E)},
+        {"O": np.stack([one for one, _ in made])[None]},
+        {"O": np.stack([room for _, room in made])[None]},
+    )
+
+
+LOOPS = (_moments, _decayed, _argmax, _cross_entropy, _attention, _attention)
+
+
+def loops(number: int, target: str) -> str:
+    """Compute a loop that carries a state, in random parts.
+
+    Returns:
+        What is wrong; empty if nothing is.
+    """
+    terms, rng = generators(number, target)
+    make, kind = LOOPS[terms.integers(len(LOOPS))], str(terms.choice(["f2", "f4"]))
+    (count,), (long,) = extents(terms, rng, ROWS[target], 1), extents(terms, rng, LARGEST[target], 1)
+    return computed(make(rng, count, long, kind), target, terms)
+
+
+# ---------------------------------------------------------------- whole rows
+
+
+def rows(number: int, target: str) -> str:
+    """Compute softmax(X W), or attention in six lines, over whole rows: online, or in two passes.
+
+    Returns:
+        What is wrong; empty if nothing is.
+    """
+    terms, rng = generators(number, target)
+    which, kind = int(terms.integers(3)), str(terms.choice(["f2", "f4"]))
+    (M,), (N,) = extents(terms, rng, ROWS[target], 1), extents(terms, rng, LARGEST[target], 1)
+    x, w, s, off = folding.scores(rng, M, int(rng.integers(1, 100)), N, kind)
+    if which == 0:
+        return computed(
+            of_rows(whole_rows.softmax, {"X": x, "W": w}, s, off, kind), target, terms, fold="online"
+        )
+    fold, scale = str(terms.choice(["online", "two passes"])), float(np.float32(rng.uniform(0.05, 0.5)))
+    v = rng.standard_normal((N, int(rng.integers(1, 97)))).astype(kind)
+    given: dict[str, Any] = {"Q": x, "K": np.ascontiguousarray(w.T), "V": v, "scale": scale}
+    if which == 1:
+        mask = np.where(rng.random((M, N)) < 0.2, -np.inf, rng.standard_normal((M, N))).astype(np.float32)
+        kernel, given["mask"], hidden = whole_rows.attention, mask, scale * s + mask
+    else:
+        shift = int(rng.integers(-M, N))
+        seen = np.arange(N) <= np.arange(M)[:, None] + shift
+        kernel, given["shift"], hidden = whole_rows.causal, shift, np.where(seen, scale * s, -np.inf)
+        given |= {name: given[name][None, None] for name in "QKV"}
+    made, room = weighed(hidden, v, scale * off, kind)
+    shape = (M, v.shape[1]) if which == 1 else (1, 1, M, v.shape[1])
+    case = FoldCase(kernel, given, {"O": poison(kind, *shape)}, {"O": made}, {"O": room})
+    return computed(case, target, terms, fold=fold)

@@ -1,0 +1,24 @@
+"""Some random problems of loops that carry a state; `scripts/try_members.py` tries as many as one likes."""
+
+from __future__ import annotations
+
+import pytest
+
+from .fold_problems import backward, loops, rows
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_random_loops_in_parts(target: str) -> None:
+    found = {number: loops(number, target) for number in range(6)}
+    assert set(found.values()) == {""}, found
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_random_whole_rows(target: str) -> None:
+    found = {number: rows(number, target) for number in range(4)}
+    assert set(found.values()) == {""}, found
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_random_gradients_of_attention(target: str) -> None:
+    assert backward(1, target) == ""
