@@ -1,10 +1,11 @@
-"""Loops that carry a state: attention, the cross-entropy of a linear layer and its gradient, moments, argmax.
+"""Loops that carry a state: attention and cross-entropy with their gradients, moments, the largest scores.
 
     python examples/18_loops_with_a_state.py [--small] [--target cuda|cpu|reference]
 
 Each kernel says what is computed in one pass over the keys, words or classes, and nothing about hardware.  No
-score is ever stored.  `attention_of_rows` and `gradient` compute with whole rows, and the library makes the
-loop.  The others write the loop and its state.  Examples 09 and 10 write attention by hand.  Every element is
+score is ever stored.  `attention_of_rows` and the gradients that read logarithms of sums compute with whole
+rows, and the library makes the loop.  The others write the loop and its state; `moments` and `top_k` also say
+how the states of two parts of a row merge.  Examples 09 and 10 write attention by hand.  Every element is
 compared with float64.
 """
 
@@ -20,6 +21,9 @@ from tilewright.testing import device_get, device_put, do_bench, parse_args, sof
 # Positions, elements of a head, and words.
 SHAPES = {"cuda": (4096, 128, 32000), "cpu": (512, 64, 1000), "reference": (70, 32, 150)}
 SMALL = {"cuda": (300, 64, 1000), "cpu": (90, 32, 200), "reference": (40, 16, 70)}
+
+LARGEST = 3
+"""Scores of each row that `top_k` finds."""
 
 U = 2.0**-11
 """Relative error of rounding to f16."""
@@ -50,6 +54,25 @@ def attention_of_rows(Q, K, V, O, scale):
         O[m, e] = tw.softmax(s).to(V.dtype) @ V[:, e]
 
 
+@tw.kernel(Q="M D", K="N D", V="N E", dO="M E", L="M", delta="M", dQ="M D", scale=tw.f32)
+def gradient_of_queries(Q, K, V, dO, L, delta, dQ, scale):
+    for m, d in tw.tiles(dQ):
+        s = scale * (Q[m] @ K.T)
+        p = tw.where(tw.positions(s) <= tw.positions(m)[:, None], tw.exp(s - L[m][:, None]), 0.0)
+        ds = p * (dO[m] @ V.T - delta[m][:, None])
+        dQ[m, d] = scale * (ds.to(K.dtype) @ K[:, d])
+
+
+@tw.kernel(Q="M D", K="N D", V="N E", dO="M E", L="M", delta="M", dK="N D", dV="N E", scale=tw.f32)
+def gradients_of_keys(Q, K, V, dO, L, delta, dK, dV, scale):
+    for n, d, e in tw.tiles((*dK.shape, dV.shape[1]), batch=0):
+        s = scale * (K[n] @ Q.T)
+        p = tw.where(tw.positions(n)[:, None] <= tw.positions(s), tw.exp(s - L), 0.0)
+        ds = p * (V[n] @ dO.T - delta)
+        dK[n, d] = scale * (ds.to(Q.dtype) @ Q[:, d])
+        dV[n, e] = p.to(dO.dtype) @ dO[:, e]
+
+
 @tw.kernel(X="M K", W="N K", word="M", loss="M")
 def cross_entropy(X, W, word, loss):
     for m in tw.tiles(loss):
@@ -72,6 +95,20 @@ def gradient(X, W, word, dX):
         s = X[m] @ W.T
         hit = tw.where(tw.positions(s) == word[m][:, None], 1.0, 0.0).to(W.dtype)
         dX[m, k] = tw.softmax(s).to(W.dtype) @ W[:, k] - hit @ W[:, k]
+
+
+@tw.kernel(X="M K", W="N K", word="M", lse="M", dW="N K")
+def gradient_of_words(X, W, word, lse, dW):
+    """The gradient of the cross-entropy with respect to W, with the logarithms of the sums of each row."""
+    for n, k in tw.tiles(dW):
+        dw = tw.zeros((n, k), tw.f32)
+        for m in tw.steps(X.shape[0]):
+            s = tw.zeros(dtype=tw.f32)
+            for d in tw.steps(X.shape[1]):
+                s += W[n, d] @ X[m, d].T
+            hit = tw.where(tw.positions(n)[:, None] == word[m], 1.0, 0.0)
+            dw.assign(dw + (tw.exp(s - lse[m]) - hit).to(X.dtype) @ X[m, k])
+        dW[n, k] = dw
 
 
 def chan(a, b):
@@ -112,6 +149,47 @@ def argmax(X, W, best, at):
         best[m], at[m] = top, place
 
 
+def inserted(best, places, value, place):
+    """The largest of a sorted list and another value, with their places; of equal ones the earlier first."""
+    ahead = [value > one for one in best]
+    made, at = [tw.where(ahead[0], value, best[0])], [tw.where(ahead[0], place, places[0])]
+    for i in range(1, len(best)):
+        made.append(tw.where(ahead[i - 1], best[i - 1], tw.where(ahead[i], value, best[i])))
+        at.append(tw.where(ahead[i - 1], places[i - 1], tw.where(ahead[i], place, places[i])))
+    return made, at
+
+
+def of_both(a, b):
+    """The list of two parts: the values of the second part are inserted into the list of the first."""
+    half = len(a) // 2
+    best, places = a[:half], a[half:]
+    for value, place in zip(b[:half], b[half:], strict=True):
+        best, places = inserted(best, places, value, place)
+    return *best, *places
+
+
+@tw.kernel(X="M K", W="N K", best="M T", at="M T")
+def top_k(X, W, best, at, *, k):
+    """The k largest scores of each row in their order, and their places."""
+    for m in tw.tiles(best.shape[0]):
+        state = [tw.full((m,), -math.inf, tw.f32) for _ in range(k)]
+        state += [tw.full((m,), 0, tw.i32) for _ in range(k)]
+        for n in tw.steps(W.shape[0], state=state, merge=of_both):
+            s = tw.zeros(dtype=tw.f32)
+            for d in tw.steps(X.shape[1]):
+                s += X[m, d] @ W[n, d].T
+            values, places = state[:k], state[k:]
+            for _ in range(k):
+                here = s.max(axis=1)
+                first = tw.where(s == here[:, None], tw.positions(n), 2**30).min(axis=1)
+                s = tw.where(tw.positions(n) == first[:, None], -math.inf, s)
+                values, places = inserted(values, places, here, first)
+            for one, new in zip(state, values + places, strict=True):
+                one.assign(new)
+        for i in range(k):
+            best[m, i], at[m, i] = state[i], state[k + i]
+
+
 def check(name, found, exact, room):
     """Compare each element with its bound."""
     off = np.abs(np.asarray(found, np.float64) - exact)
@@ -130,11 +208,24 @@ def main():
     far = (100 + rng.standard_normal((positions, words))).astype(np.float16)
     results = {
         **{name: np.full_like(v, np.nan) for name in ("out", "of rows")},
-        "dX": np.full(x.shape, np.nan, np.float32),
+        **{name: np.full(x.shape, np.nan, np.float32) for name in ("dX", "dQ", "dK", "dV")},
+        "dW": np.full(w.shape, np.nan, np.float32),
+        "largest": np.full((positions, LARGEST), np.nan, np.float32),
+        "places": np.full((positions, LARGEST), -1, np.int32),
         **{name: np.full(positions, np.nan, np.float32) for name in ("loss", "best", "mean", "variance")},
         "at": np.full(positions, -1, np.int32),
     }
-    given = {"x": x, "k": k, "v": v, "w": w, "word": word, "far": far}
+    wide, keys, values = (one.astype(np.float64) for one in (w, k, v))
+    lse = np.logaddexp.reduce(scores, axis=1)
+    hidden = np.tril(np.ones((positions, positions), bool))
+    seen = np.where(hidden, scale * x.astype(np.float64) @ keys.T, -np.inf)
+    sums = np.logaddexp.reduce(seen, axis=1)
+    weights = np.exp(seen - sums[:, None])
+    dout = rng.standard_normal(v.shape).astype(np.float16)
+    delta = (dout * (weights @ values)).sum(axis=1)
+    given = {"x": x, "k": k, "v": v, "w": w, "word": word, "far": far, "dout": dout}
+    given |= {"lse": lse.astype(np.float32), "sums": sums.astype(np.float32)}
+    given |= {"delta": delta.astype(np.float32)}
     there = {name: device_put(one, target) for name, one in (results | given).items()}
 
     def attend():
@@ -148,25 +239,40 @@ def main():
     attention_of_rows(there["x"], there["k"], there["v"], there["of rows"], scale, target=target)
     gradient(there["x"], there["w"], there["word"], there["dX"], target=target)
     moments(there["far"], there["mean"], there["variance"], target=target)
+    gradient_of_words(*(there[name] for name in ("x", "w", "word", "lse", "dW")), target=target)
+    read = [there[name] for name in ("x", "k", "v", "dout", "sums", "delta")]
+    gradient_of_queries(*read, there["dQ"], scale, target=target)
+    gradients_of_keys(*read, there["dK"], there["dV"], scale, target=target)
     argmax(there["x"], there["w"], there["best"], there["at"], target=target)
+    top_k.bind(k=LARGEST)(there["x"], there["w"], there["largest"], there["places"], target=target)
     found = {name: device_get(there[name]) for name in results}
     for name in ("out", "of rows"):
         check("attention", found[name], softmax_attention(x, k, v, scale, shift=0), 4 * U * np.abs(v).max())
+    ds = weights * (dout.astype(np.float64) @ values.T - delta[:, None])
+    for name, exact, sizes in (
+        ("dQ", scale * ds @ keys, np.abs(ds) @ np.abs(keys)),
+        ("dK", scale * ds.T @ x.astype(np.float64), np.abs(ds).T @ np.abs(x)),
+        ("dV", weights.T @ dout.astype(np.float64), weights.T @ np.abs(dout)),
+    ):
+        check(name, found[name], exact, 4 * U * sizes + 1e-4)
     top = scores.max(axis=1)
-    lse = np.log(np.exp(scores - top[:, None]).sum(axis=1)) + top
     check("cross entropy", found["loss"], lse - scores[np.arange(positions), word], 1e-4)
-    wide = w.astype(np.float64)
     weights = np.exp(scores - lse[:, None])
     check("gradient", found["dX"], weights @ wide - wide[word], 4 * U * np.abs(wide).max())
+    weights[np.arange(positions), word] -= 1
+    room = 4 * U * np.abs(weights).T @ np.abs(x) + 1e-4
+    check("gradient of words", found["dW"], weights.T @ x.astype(np.float64), room)
     about = far.astype(np.float64)
     check("mean", found["mean"], about.mean(axis=1), 1e-3)
     check("variance", found["variance"], about.var(axis=1), 1e-3 * about.var(axis=1))
     check("largest", found["best"], top, 1e-4)
     # The place of a score that f32 cannot tell from the largest may be found.
     check("argmax", scores[np.arange(positions), found["at"]], top, 1e-4)
-    print(
-        f"attention, cross entropy, its gradient, moments and argmax<{target}, f16>: all elements are right"
-    )
+    largest = -np.sort(-scores, axis=1)[:, :LARGEST]
+    check("largest scores", found["largest"], largest, 1e-4)
+    check("their places", np.take_along_axis(scores, found["places"], axis=1), largest, 1e-4)
+    names = "attention, cross entropy, their gradients, moments, argmax and the largest scores"
+    print(f"{names}<{target}, f16>: all elements are right")
     if target != "reference":
         for name, call, flops in (
             ("attention", attend, 2 * depth * positions**2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import tilewright as tw
@@ -63,3 +64,33 @@ def test_a_flow_is_no_explicit_kernel() -> None:
     specs = {p.name: spec(rank=len(p.dims)) for p in program.parameters if p.kind == "tensor"}
     with pytest.raises(tw.TraceError, match="a schedule must first expand it"):
         program.trace(specs)
+
+
+def test_parts_of_one_array_are_stored_apart() -> None:
+    """Integer indices that differ name other elements; those of other signs may name the same."""
+
+    @tw.kernel(A="M K", B="N K", C="M T N")
+    def two(A, B, C, *, second: int):
+        for m, n in tw.tiles((C.shape[0], C.shape[2])):
+            acc = tw.zeros(dtype=tw.f32)
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[n, k].T
+            C[m, 0, n] = acc
+            C[m, second, n] = tw.relu(acc)
+
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, (rows, 30)).astype(np.float32) for rows in (40, 50))
+    right = a @ b.T
+    for target in ("reference", "cpu"):
+        c = np.full((40, 3, 50), np.nan, np.float32)
+        two.bind(second=1)(a, b, c, target=target)
+        assert (c[:, 0] == right).all()
+        assert (c[:, 1] == np.maximum(right, 0)).all()
+        assert np.isnan(c[:, 2]).all()
+    flow = two.bind(second=1).flow(a, b, c)
+    assert tw.ir.parse_flow(tw.ir.print_flow(flow)) == flow
+    found = tw.ir.evaluate(flow, {"A": a, "B": b, "C": np.full_like(c, np.nan)})["C"]
+    assert np.array_equal(found, c, equal_nan=True)
+    for second in (0, -3):
+        with pytest.raises(tw.TraceError, match="C is stored twice"):
+            two.bind(second=second).flow(a, b, c)

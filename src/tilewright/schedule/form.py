@@ -198,8 +198,8 @@ class Form:
     @cached_property
     def mirrored(self) -> tuple[Store, ...]:
         """The stores above the diagonal: the second of an array, with rows and columns exchanged."""
-        names = [store.operand.name for store in self.stores]
-        return tuple(store for at, store in enumerate(self.stores) if store.operand.name in names[:at])
+        arrays = [store.operand for store in self.stores]
+        return tuple(store for at, store in enumerate(self.stores) if store.operand in arrays[:at])
 
 
 def form_of(flow: Flow) -> Form:

@@ -34,7 +34,7 @@ from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current, verb
 from tilewright.symbolic.expr import ceil_div
-from tilewright.views.transforms import Repeat
+from tilewright.views.transforms import Repeat, Slice
 
 EXPLICIT = "an explicit kernel, with tw.block_index, tw.load and tw.copy"
 
@@ -94,8 +94,12 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
             f"{name}[{', '.join([*missing, *(s.name for s in at)])}]",
             here(),
         )
-    others = [earlier.at for earlier in flow.stores if earlier.operand.name == name]
-    if others and others != [mirrored_at(flow, operand, at)]:
+    overlapping = [
+        earlier.at
+        for earlier in flow.stores
+        if earlier.operand.name == name and not _apart(earlier.operand, operand)
+    ]
+    if overlapping and overlapping != [mirrored_at(flow, operand, at)]:
         raise TraceError(f"{name} is stored twice; nearest legal choice: one store of the last value", here())
     if not fits(node.axes, axes):
         raise TraceError(
@@ -121,6 +125,16 @@ def mirrored_at(flow: Recorder, operand: Operand, at: tuple[Span, ...]) -> tuple
         return None
     other = dict(zip(inner, reversed(inner), strict=True))
     return tuple(other.get(span, span) for span in at)
+
+
+def _apart(one: Operand, other: Operand) -> bool:
+    """Return whether two views of an array have no element in common: an integer index of both differs."""
+    match one.transforms, other.transforms:
+        case (Slice(at=first),), (Slice(at=second),):
+            pairs = zip(first, second, strict=True)
+            known = ((a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int))
+            return any(a != b and (a < 0) == (b < 0) for a, b in known)
+    return False
 
 
 def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPlace:

@@ -561,7 +561,9 @@ class FoldBlock:
     def starts(self, fold: Fold) -> list[Fragment]:
         """The cells of a loop before the first step."""
         values = TileValues(self.place, {})
-        return [values.repeated(values.value(cell.start), cell.axes, cell.dtype) for cell in fold.cells]
+        return [
+            values.repeated(values.value(cell.start), cell.axes, cell.dtype, cell.name) for cell in fold.cells
+        ]
 
     def store(self, cells: Sequence[Fragment]) -> None:
         """Compute what follows the loop, and store it."""

@@ -151,11 +151,11 @@ class TileValues:
         """A value as a tile, repeated along the axes that it does not vary along."""
         return self.repeated(self.value(node), node.axes, node.dtype)
 
-    def repeated(self, value: Any, axes: tuple[Axis, ...], dtype: DType) -> Fragment:
-        """A value, repeated along some axes."""
+    def repeated(self, value: Any, axes: tuple[Axis, ...], dtype: DType, name: str = "filled") -> Fragment:
+        """A value, repeated along some axes; a tile of a number has a name."""
         spread = self.place.spread(axes)
         if not isinstance(value, Fragment):
-            made = tw.fragment(spread, dtype, name="filled")
+            made = tw.fragment(spread, dtype, name=name)
             tw.fill(made, value)
             return made
         return repeated(value, spread)
