@@ -284,7 +284,7 @@ def recorded_for() -> Arch:
 
 
 def lanes_recorded_for() -> int:
-    """Return the threads of a warp of the recorded kernel; outside of kernels, those of the reference."""
+    """Return the number of threads in a warp of the recorded kernel; outside of kernels, the reference's."""
     tracer = _current.get(None)
     return REFERENCE.lanes if tracer is None else tracer.lanes
 

@@ -303,7 +303,7 @@ class ListPlan:
 
     @property
     def result(self) -> list[Any]:
-        """What the call returns."""
+        """The arrays that the call returns."""
         return list(self.lists["out"])
 
     @property

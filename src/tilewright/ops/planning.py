@@ -42,7 +42,7 @@ def check_real(op: str, wanted: Wanted) -> None:
 
 
 def widened_on(dtype: DType, features: frozenset[str]) -> tuple[DType, ...]:
-    """``(f16,)`` for fp8 numbers that matrix cores do not multiply as they are, but as f16; else ``()``.
+    """Return ``(f16,)`` if matrix cores can multiply an fp8 dtype only as f16, else ``()``.
 
     Args:
         dtype: dtype of the operands.

@@ -284,7 +284,7 @@ class EndingTerm:
 
 @dataclass(frozen=True)
 class TiledProduct:
-    """What a kernel computes.
+    """The computation of a product kernel.
 
     Args:
         a: the operand with rows along M.

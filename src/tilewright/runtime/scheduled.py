@@ -46,7 +46,7 @@ MOST_FLOWS = 256
 
 @dataclass(frozen=True)
 class TraceRequest:
-    """What a kernel is traced for.
+    """A request to trace a kernel.
 
     Args:
         specs: the class of each array.

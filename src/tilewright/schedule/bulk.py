@@ -177,7 +177,7 @@ class Producer(Agent):
 
     @contextmanager
     def role(self, *, again: bool = False) -> Iterator[Index]:
-        """One warp; or one of four warps that give most of their registers away."""
+        """Open the role of the copying warp: one warp, or one of four that release most registers."""
         budget = self.ring.schedule.registers
         outer = role(warps=COPYING_WARPS, registers=COPYING_REGISTERS) if budget else nullcontext()
         with outer:

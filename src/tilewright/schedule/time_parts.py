@@ -123,7 +123,7 @@ class TimeParts:
 
 @dataclass(frozen=True)
 class WorkCounts:
-    """What a schedule does for a problem on a GPU whose rates are known, without fitted numbers.
+    """Work of a schedule for a problem, counted from the known rates of a GPU, without fitted numbers.
 
     Args:
         load: the schedule for the problem.
