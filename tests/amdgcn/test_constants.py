@@ -1,4 +1,4 @@
-"""Constants of a listing, found by how far away they lie."""
+"""Constants of a listing that instructions find by their distance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each fault that the interpreter looks for, in a listing of a few lines, and the same listing without it."""
+"""Each fault that the interpreter detects, in a listing of a few lines, and the same listing without it."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ def test_a_barrier_that_some_waves_end_without() -> None:
 
 
 def test_waves_that_wait_in_a_loop_starve_no_others() -> None:
-    """The second wave stores what the first one waits for."""
+    """The first wave waits for a store of the second wave."""
     waiting = (
         "v_mov_b32_e32 v9, 0",
         "v_readfirstlane_b32 s4, v0",

@@ -252,7 +252,7 @@ def _outside(call: Call) -> None:
 
 
 def compiled(text: str) -> CodeType:
-    """The code of a call; its lines can be shown."""
+    """Return the code of a call, with lines that tracebacks can show."""
     linecache.cache["<call>"] = (len(text), None, text.splitlines(keepends=True), "<call>")
     return compile(text, "<call>", "exec")
 
@@ -326,7 +326,7 @@ def limited(seconds: float | None = None) -> Iterator[None]:
 
 
 def _taken() -> int:
-    """Bytes of address space that this process has."""
+    """Return the bytes of address space of this process."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[0]) * resource.getpagesize()
 

@@ -279,7 +279,7 @@ def is_python_s(error: Exception) -> bool:
 
 
 def public_classes() -> dict[str, type]:
-    """All classes that authors can name, but for errors."""
+    """Return all classes that authors can name, except errors."""
     spaces = {"tw": tw, **{name: getattr(tw, name) for name in ("ck", "hopper", "ir", "layouts", "testing")}}
     found = {f"{space}.{name}": getattr(of, name) for space, of in spaces.items() for name in of.__all__}
     return {

@@ -195,7 +195,7 @@ def _scaled_by_blocks() -> Member:
 
 
 def _in_halves() -> Member:
-    """The grade f32: three products of four halves, in the units of rows and columns."""
+    """The grade f32: three products of four halves, which are scaled by the units of rows and columns."""
     like = {name: spec("f16", M, K) for name in ("A1", "A2")}
     like |= {name: spec("f16", K, N, turned=True) for name in ("B1", "B2")}
     like |= {"p": spec("f32", M), "q": spec("f32", N), "bias": spec("f32", N)}

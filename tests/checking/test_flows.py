@@ -132,7 +132,7 @@ def test_operands_are_rounded_as_the_atom_rounds_them() -> None:
 
 
 def test_what_a_gpu_flushes_may_be_zero_and_nothing_larger() -> None:
-    """sigmoid(-95) is 5.5e-42: below the smallest normal number of f32."""
+    """sigmoid(-95) is 5.5e-42, below the smallest normal number of f32."""
 
     @tw.kernel(A="M K", B="K N", C="M N")
     def gate(A, B, C):

@@ -265,7 +265,7 @@ def test_an_argument_of_a_narrow_dtype_is_what_kernels_are_given() -> None:
     ids=str,
 )
 def test_a_group_begins_where_the_one_before_it_ends(ends: list[int]) -> None:
-    """Where ends descend a group has no rows, and the rows of the groups before it stay theirs."""
+    """If ends descend, a group has no rows, and earlier groups keep theirs."""
 
     def by_groups(A, B, ends, C):
         for g, m, n in tw.tiles(C, groups=ends):
@@ -526,7 +526,7 @@ C[m] = y
 
 
 def test_a_value_has_no_negative_extent() -> None:
-    """One extent of several may be negative, where the product of all of them is no large number."""
+    """One of several extents may be negative, so that their product is no large number."""
     flow = parse_flow(BEHIND)
     assert evaluate(flow, {"C": np.ones(9)})["C"].tolist() == [1] * 9
     with pytest.raises(tw.LaunchError, match="a value of 5 x -3 elements; a value has 0 to"):

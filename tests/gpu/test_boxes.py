@@ -1,4 +1,4 @@
-"""TMA of tensors of two to five dimensions on a GPU: over every edge, strides of all kinds, every byte."""
+"""TMA of tensors of two to five dimensions on a GPU: all edges, all kinds of strides, and every byte."""
 
 from __future__ import annotations
 

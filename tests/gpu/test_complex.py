@@ -126,7 +126,7 @@ def test_k_in_parts(
 @pytest.mark.parametrize("conjugates", [(0, 0), (1, 0), (0, 1), (1, 1)], ids=str)
 @pytest.mark.parametrize("order", ["", " transposed"])
 def test_one_product_of_pairs_again(order: str, conjugates: tuple[int, int]) -> None:
-    """Each part of B twice: the second call, on other arrays, launches what the first one made."""
+    """Each part of B occurs twice; the second call, on other arrays, replays the first one's launch."""
     rng = np.random.default_rng(6)
     flags = {"conjugate_a": bool(conjugates[0]), "conjugate_b": bool(conjugates[1])}
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""A fence of global memory on a GPU: what threads have written is what TMA brings, in every round."""
+"""A fence of global memory on a GPU: TMA loads what threads have written, in every round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs of examples/work on a GPU: each compares what it computes with an independent answer."""
+"""The programs of examples/work on a GPU: each compares its result with an independent one."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Search:
         self._arrivals = [arrivals for stages, arrivals in program.barriers for _ in range(stages)]
 
     def run(self) -> str | None:
-        """The fault that some schedule has; None if none has any."""
+        """Return the fault of some interleaving, or None."""
         roles = len(self.program.roles)
         start = State(
             (0,) * roles, ((0, 0, 0),) * self._first[-1], frozenset(), (frozenset(),) * roles, (0,) * roles

@@ -104,7 +104,7 @@ def check(x: np.ndarray, y: np.ndarray, across: int, way: str) -> None:
 
 
 def check_index(x: np.ndarray, y: np.ndarray, tiles: np.ndarray) -> None:
-    """Each block of a column of tiles copies the row that the next block's first element names."""
+    """Each block of a column of tiles copies the row whose number is the first element of the next block."""
     for n in range(0, x.shape[1], COLUMNS):
         rows = np.roll(tiles[:, :, 0, n], -1, axis=1).astype(int).ravel()
         np.testing.assert_array_equal(y[:, n : n + COLUMNS], x[rows][:, n : n + COLUMNS])

@@ -183,7 +183,7 @@ def test_a_kernel_without_conditions_is_tried_as_before() -> None:
 
 @tw.kernel(X="M N", Y="M N")
 def in_one_run(X, Y, *, blocks, ends=True):
-    """A fixed number of blocks share out the tiles of both dimensions, counted together."""
+    """A fixed number of blocks divide the tiles of both dimensions, numbered together."""
     block = tw.block_index(blocks)
     held = tw.shared((8, 32), X.dtype)
     rows, columns = tw.ceil_div(X.shape[0], 8), tw.ceil_div(X.shape[1], 32)
@@ -248,7 +248,7 @@ def test_turns_at_which_a_condition_changes_are_tried(condition, first) -> None:
 
 @tw.kernel(X="N", Y="N")
 def named_slots(X, Y, *, slots, room):
-    """The slot of a ring has a name: ``slots`` are used in turns, and the ring has room for ``room``."""
+    """The slot of a ring has a name: ``slots`` are used in turn, and the ring holds ``room`` of them."""
     held = tw.shared((10, 32), X.dtype)
     for turn in tw.range(tw.ceil_div(X.shape[0], 32)):
         slot = tw.let(turn % slots)
@@ -298,7 +298,7 @@ def test_an_integer_that_decides_what_runs_is_varied(way, least) -> None:
 
 @tw.kernel(X="M N", Y="M N", parts=int)
 def in_parts(X, Y, parts):
-    """The grid is as many blocks as a number says; 0 of them divides by zero."""
+    """An integer gives the number of blocks of the grid; 0 causes a division by zero."""
     block = tw.block_index(parts)
     each = tw.ceil_div(tw.ceil_div(X.shape[0], 8), parts)
     for turn in tw.range(each):

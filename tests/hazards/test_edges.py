@@ -72,7 +72,7 @@ PADDING = TILE[1]
 
 
 def variance(x: Any, n: Any, take_off: Any) -> Any:
-    """``take_off`` takes the padding's share off the sum of squares around the mean."""
+    """``take_off`` subtracts the padding's share from the sum of squares around the mean."""
     mean = tw.reduce_sum(x, 1) / n
     squares = tw.reduce_sum((x - mean) * (x - mean), 1)
     return (x - mean) * tw.rsqrt(take_off(squares, mean) / n + 1e-5)

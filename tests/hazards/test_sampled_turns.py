@@ -172,7 +172,7 @@ def test_a_mask_that_differs_in_turns_in_the_middle_is_looked_at(
 def test_two_blocks_that_meet_in_one_turn_alone_are_found(
     without: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the middle of their turns, too, which nothing tells apart from the others."""
+    """They meet in the middle of their iterations, which differ in nothing from the others."""
     monkeypatch.setattr("tilewright.runtime.reference.WORK", 1)
     x, y = np.ones((8 * 48, 32), np.float32), np.zeros((8 * 47, 32), np.float32)
     assert kinds(packed.bind(without=without).check(x, y)) == {"write-write race"}

@@ -24,7 +24,7 @@ from .test_interleavings import TWINS
 
 @pytest.fixture
 def executed(monkeypatch):
-    """Gives the steps of a program that came to its end, whatever was found; None if it did not."""
+    """Return the steps of a program if it ended, whatever was found, or else None."""
     kept: list[Skeleton] = []
     monkeypatch.setattr(machine, "report_schedules", lambda checker, cluster: kept.append(cluster.skeleton))
 

@@ -101,7 +101,7 @@ def test_every_mutant_is_found_or_equivalent_for_a_named_reason(subject, golden)
 
 
 def subject_arrays(arrays: dict[str, Any]) -> dict[str, Any]:
-    """The same arrays, those that are written holding nothing again."""
+    """Return the same arrays; results hold poison again."""
     last = list(arrays.values())[-1]
     last[...] = np.nan
     return arrays

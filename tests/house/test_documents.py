@@ -31,7 +31,7 @@ def execute(block: str, name: str, namespace: dict[str, Any]) -> None:
 
 
 def run_document(text: str, name: str) -> str:
-    """Runs all blocks in one namespace; returns what failed."""
+    """Run all blocks of a page in one namespace; return those that failed."""
     namespace: dict[str, Any] = {"__name__": name}
     report: list[str] = []
     with every_kernel_executed(name):

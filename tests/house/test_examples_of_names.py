@@ -47,7 +47,7 @@ MADE_BY_OTHERS = {
 
 
 def has_example(name: str, what: object) -> bool:
-    """Whether a docstring of its own has an example, which names it; a class may be seen in what it makes."""
+    """Return whether a name's docstring has an example of it; a class may occur as the value of a call."""
     _, found, example = (inspect.unwrap(what).__doc__ or "").partition("Example:")  # type: ignore[arg-type]
     last = name.rpartition(".")[2] + ("" if isinstance(what, property) else "(")
     return bool(found) and ">>>" in example and (isinstance(what, type) or last in example)

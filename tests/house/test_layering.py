@@ -78,7 +78,7 @@ FILES = {module_of(path): path for path in SOURCES}
 
 
 def imported_files(path: Path) -> set[str]:
-    """The files of the package that one of its files imports, also for type checkers alone."""
+    """Return the files of the package that a file imports, including imports for type checkers."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -165,7 +165,7 @@ TEXTS = ("tilewright.h", "tilewright.cpp")
 
 
 def modules_in_strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Strings of a program that name a module of the package, or what lies there."""
+    """Return the strings of a program that name a module of the package, or a name in one."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and PLACE.match(node.value):
             yield node.lineno, node.value

@@ -1,4 +1,4 @@
-"""A target's name stands in one place, each part that a record names is there, and each record is whole."""
+"""A target's name occurs in one place, each part that a record names exists, and each record is complete."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_machine_with_an_instruction_set_has_its_capabilities(arch: Arch) -> N
     ],
 )
 def test_rates_agree_with_datasheets(arch: str, board: str, dtype: str, flops: float) -> None:
-    """To a tenth: datasheets take a clock below the highest."""
+    """They agree within a tenth: datasheets assume a clock below the highest."""
     rates = CUDA.architectures[arch].rates
     assert rates is not None
     [found] = [one for one in rates.boards if one.name == board]

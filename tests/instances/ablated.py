@@ -36,13 +36,13 @@ ONE_BY_ONE = (
 
 @dataclass(frozen=True)
 class Variant:
-    """A variant of the kernel, and what was found of it.
+    """A variant of a kernel, and its properties.
 
     Args:
         made: the kernel.
         isa: its machine code.
-        conflicts: by the line of the listing, how accesses of shared memory met in banks.
-        cost: of a turn of its main loop, by the model.
+        conflicts: bank conflicts of shared accesses, by line of the listing.
+        cost: modelled cost of an iteration of its main loop.
     """
 
     made: Executable

@@ -1,4 +1,4 @@
-"""Tracing kernels for the rules that they break."""
+"""Kernels that break rules, traced to collect the violations."""
 
 from __future__ import annotations
 

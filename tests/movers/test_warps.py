@@ -30,7 +30,7 @@ def place_of(warp, grid, order):
 
 
 def expected_part(warp, tile, grid, order, reuse, along):
-    """First row, rows, first column and columns of what a warp holds."""
+    """Return the first row, rows, first column and columns of a warp's part."""
     at = place_of(warp, grid, order)
     if reuse is None:
         shares = ((0, grid[0], at[0]), (1, grid[1], at[1]))

@@ -669,7 +669,7 @@ CAPPED = [
 def seen_scores(
     q: Any, k: Any, diagonal: int | None, window: int | None, cap: float | None, bias: Any = 0.0
 ) -> Any:
-    """Scores in f64, -inf where a row does not see a key."""
+    """Return scores in f64; -inf where a row does not see a key."""
     wide = np.repeat(k.astype(np.float64), q.shape[1] // k.shape[1], axis=1)
     scores = q.shape[-1] ** -0.5 * q.astype(np.float64) @ wide.swapaxes(-1, -2)
     scores = (scores if cap is None else cap * np.tanh(scores / cap)) + np.asarray(bias, np.float64)

@@ -309,7 +309,7 @@ def test_three_products_of_16_bits_have_large_tiles() -> None:
 
 
 def test_threads_of_a_block_write_planes_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block that writes planes is one thread on a host, and many on a GPU."""
+    """A block that writes planes has one thread on a processor, and many on a GPU."""
     a = np.ones((6, 6), np.complex64)
     monkeypatch.setattr(complex_matmul, "backend_for", lambda op, infos, target: backend_named(target))
     for target, alone in (("cpu", True), ("cuda", False)):

@@ -25,7 +25,7 @@ SEED, OFFSET = 5, 7
 
 
 def whole(rng: np.random.Generator, shape: tuple[int, ...], kind: str = "f32") -> Array:
-    """Small whole numbers with gaps between them."""
+    """Return an array of small whole numbers with gaps between rows."""
     return rng.integers(-1, 2, (*shape, 2)).astype(tw.dtype(kind).numpy)[..., 0]
 
 

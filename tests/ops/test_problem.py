@@ -133,7 +133,7 @@ def test_batches_have_few_dimensions(
 
 
 def test_batches_that_lie_inside_the_rows_are_joined_with_them() -> None:
-    """Heads of 6 rows, whose memory has the 6 rows outside and the 4 heads inside."""
+    """In memory, 6 rows are the outer dimension and 4 heads the inner one."""
     a, out = (np.ones((6, 4, n)).transpose(1, 0, 2) for n in (3, 7))
     given = {"a": a, "b": np.ones((3, 7)), "out": out}
     problem = problem_of(layouts({name: arrays.describe(array) for name, array in given.items()}))

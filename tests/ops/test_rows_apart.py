@@ -1,4 +1,7 @@
-"""A row of a batch-invariant product has its bits among any rows; `scripts/try_rows.py` tries all ways."""
+"""A row of a batch-invariant product has the same bits among any other rows.
+
+`scripts/try_rows.py` tries all forms of products.
+"""
 
 from __future__ import annotations
 

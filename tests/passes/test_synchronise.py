@@ -434,7 +434,7 @@ def test_broken_rules_are_told_first() -> None:
 
 
 def trials(program: Small) -> list[tuple[dict[str, np.ndarray], dict[str, int]]]:
-    """Turns of the loops at which everything shows: none, one, and more than there are slots."""
+    """Return numbers of iterations that show every hazard: none, one, and more than the ring has slots."""
     nested = any(inner.what == "loop" for step in program.steps for inner in step.body)
     arrays = {"X": np.ones(8 * ELEMS, np.float32)}
     inner = (0, 1, 2, 4) if nested else (0,)

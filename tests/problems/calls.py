@@ -87,7 +87,7 @@ class Call:
 
 
 def call(number: int, target: str, partition: str = "") -> Call:
-    """A call, always the same for a number, a target and a partition; none: of one after the other."""
+    """Return a call that depends only on number, target and partition; None: partitions in turn."""
     index, place = divmod(number, EACH)
     group, words, kinds = _shared(index, target, partition)
     draw = random.Random(f"call {number} {target} {partition}")

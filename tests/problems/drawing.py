@@ -193,7 +193,7 @@ def outs_of(kind: str) -> tuple[str, ...]:
 
 
 def extents_of(draw: random.Random, made: Group, target: str) -> dict[str, int]:
-    """Extents: of a few tiles, ragged or whole, and now and then 0 or 1; as the partition is made for."""
+    """Draw extents that suit a partition: a few tiles, ragged or whole, and sometimes 0 or 1."""
     most = MOST[target]
     found = {"L": draw.choice((0, 1, 2, 3, 3))}
     for name, side in zip("MNK", made.tile, strict=True):

@@ -63,11 +63,11 @@ def computed(case: FoldCase, target: str, terms: np.random.Generator, *, fold: s
     Args:
         case: the problem.
         target: the target.
-        terms: what is the same in its set.
+        terms: properties that the problem's set shares.
         fold: how whole rows are computed; empty: the case is a loop, and has random parts.
 
     Returns:
-        What is wrong; empty if nothing is.
+        The error in words; empty if results are right.
     """
     known = case.kernel.bind().schedule_for(**case.arguments(), target=target)
     assert known is not None, "a dataflow kernel"

@@ -1,4 +1,4 @@
-"""What problems of a set have in common, so that few kernels are compiled for many of them."""
+"""Properties that the problems of a set share, so that few kernels are compiled for many problems."""
 
 from __future__ import annotations
 

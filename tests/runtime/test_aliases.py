@@ -76,7 +76,7 @@ def test_an_output_that_is_an_operand_of_the_product_is_refused(target: str) -> 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_known_launch_looks_again_where_arrays_lie(target: str) -> None:
-    """The plan is the same; the addresses are others."""
+    """The second call has the same plan and other addresses."""
     square, bound = arguments(64, 64, 64), layer.bind()
     memory = draw(4 * 64 * 64)
     square["A"] = memory[: 64 * 64].reshape(64, 64)

@@ -251,7 +251,7 @@ def test_a_torch_tensor_that_is_moved_or_resized_in_place() -> None:
 
 
 class CupyArray:
-    """`cupy.ndarray`, which NumPy's own attributes describe."""
+    """A fake `cupy.ndarray` with the attributes of a NumPy array."""
 
     def __init__(self, array: np.ndarray[Any, Any], device: int = 0) -> None:
         self.array = array

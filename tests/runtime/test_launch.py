@@ -180,7 +180,7 @@ def test_compiling_for_an_unknown_target() -> None:
 
 
 class Index:
-    """An integer of a stranger's: its text, or the error that asking for it raises."""
+    """An integer of a foreign class: its text, or the error that conversion to an index raises."""
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -63,7 +63,7 @@ def test_numpy_is_described_by_its_memory() -> None:
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_nothing_is_read_or_written_out_of_bounds(target: str) -> None:
-    """A shape of (400, 400) of 64 elements read far beyond them."""
+    """An array claims the shape (400, 400), and its memory has 64 elements."""
     memory = np.full((3, 32, 32), 7, np.float32)
     a, b, out = memory[1, :8, :8], np.eye(8, dtype=np.float32), np.zeros((8, 8), np.float32)
     assert tw.matmul(lying(a), lying(b), out=out, target=target) is out
@@ -118,7 +118,7 @@ def test_tensors_are_described_by_their_memory() -> None:
 
 
 def test_who_answers_for_a_subclass_is_not_asked(torch: Torch) -> None:
-    """PyTorch calls `__torch_function__` of a subclass in the place of its own methods, unless told not."""
+    """PyTorch would call a subclass's `__torch_function__` instead of its own methods."""
     entered = []
 
     class Disabled:

@@ -27,7 +27,7 @@ from .fake_gpu import Driver, OnGpu
 
 @contextmanager
 def interrupted_by(handler: Callable[[], object], every: float = 0.0005) -> Iterator[list[int]]:
-    """A timer's signal runs ``handler`` in this thread, over and over; the list counts how often."""
+    """Run ``handler`` in this thread at each signal of a timer; return a list that counts the calls."""
     ran, inside = [0], [False]
 
     def handle(*_: object) -> None:

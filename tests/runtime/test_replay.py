@@ -238,7 +238,7 @@ def test_a_call_that_is_known_launches_on_its_own_arrays(
 
 
 def overlapping(case: Case, given: Sequence[DeviceArray]) -> DeviceArray:
-    """A result that begins where the first array does."""
+    """Return a result that begins at the address of the first array."""
     return DeviceArray(given[0].memory, case.shapes[-1], given[-1].strides, case.element)
 
 

@@ -1,4 +1,4 @@
-"""What a kernel requires of its sizes is checked at launch, on every target, before anything runs."""
+"""Every target checks a kernel's requirements on sizes at launch, before anything runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the system runs out of is told with the way out, or made do without; never a raw error."""
+"""If the system runs out of a resource, an error says what to do, or the library does without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where measured schedules lie, and that kernels run under them: the user's, those of the package, none."""
+"""The files of measured schedules, and kernels that run under the user's table, the package's, or none."""
 
 from __future__ import annotations
 

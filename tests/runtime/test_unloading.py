@@ -69,7 +69,7 @@ def test_what_waits_to_be_unloaded_is_bounded(gpu: Driver, monkeypatch: pytest.M
 def test_what_is_let_go_during_the_wait_is_left_to_the_next(
     gpu: Driver, waiting: Callable[[Callable[[], None]], None]
 ) -> None:
-    """By another thread, which may have launched it when the wait had begun."""
+    """Another thread may have launched an executable that is dropped while this thread waits."""
     others = [code(), code()]
     first, second = map(number, others)
     others.pop(0)

@@ -41,7 +41,7 @@ def lists(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[OnGpu]
 
 
 def launched(gpu: Driver, lists: dict[str, list[OnGpu]]) -> dict[str, int]:
-    """The addresses of one more launch."""
+    """Return the addresses that one more launch passes."""
     count = len(gpu.launched)
     tw.grouped_matmul(**lists, schedule=SCHEDULE, stream=STREAM)
     assert [one.stream for one in gpu.launched[count:]] == [STREAM], "one launch for all"

@@ -71,7 +71,7 @@ def _called(op: Op) -> str:
 
 
 def outcome(mutant: Mutant, case: Case) -> str:
-    """What shows that a mutant is wrong; ``"survived"`` if nothing does."""
+    """Return the check that detects a mutant, or ``"survived"``."""
     if mutant.kernel is None:
         return "refused when built"
     if broken := verify.violations(mutant.kernel):
@@ -96,6 +96,6 @@ def traced(case: Case) -> Kernel:
 
 
 def outcomes(case: Case, kernel: Kernel, labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The label of each of the mutants that are labelled, and what shows that it is wrong."""
+    """Return the label of each labelled mutant, and the check that detects it."""
     for mutant in mutants(kernel, labels):
         yield labels[mutant.name], outcome(mutant, case)

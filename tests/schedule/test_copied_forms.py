@@ -19,7 +19,7 @@ from .small_flows import product
 def question(
     dtype: str, layout: str, shape: tuple[int, int, int], arch: str = "sm_90a", **more: Any
 ) -> Question:
-    """The question for a product: ``"n"`` row by row, in the words of products (M, K) @ (K, N)."""
+    """Return the question of a product (M, K) @ (K, N); a letter for each operand, ``"n"`` row by row."""
     asked = product.bind().question(*arrays(dtype, layout, shape, **more), target="cuda", arch=arch)
     assert asked is not None
     return asked

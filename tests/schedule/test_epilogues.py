@@ -1,4 +1,4 @@
-"""Epilogues under every way out: values, layouts, dtypes, ragged shapes, reductions, against float64."""
+"""Every kind of epilogue: values, layouts, dtypes, ragged shapes, and reductions, compared with f64."""
 
 from __future__ import annotations
 

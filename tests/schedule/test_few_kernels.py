@@ -1,4 +1,4 @@
-"""How many kernels random shapes need: the class of arrays tells apart only what brings speed."""
+"""Number of kernels that random shapes need: classes of arrays differ only where that brings speed."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def test_steps_that_a_mask_hides_are_left_out(shift: int, window: int, way: str)
 
 
 def test_which_masks_leave_the_state_as_it_is() -> None:
-    """A sum that counts hidden elements too is changed by a step in which all are hidden."""
+    """A sum that also counts hidden elements changes in a step whose elements are all hidden."""
     arrays = [np.zeros(shape, np.float32) for shape in ((8, 8), (8, 8), (8, 8), (8, 8))]
     form = fold_form_of(windowed.flow(*arrays, 0.25, 0, 3))
     [mask] = masks_of(form)
@@ -360,7 +360,7 @@ def test_masks_leave_out_no_step_that_arrays_enter_elsewhere(target: str) -> Non
 
 @tw.kernel(X="M N", y="M")
 def about_means(X, y):
-    """Sums of squares about the mean of each step, in steps that are merged by Welford's formulas."""
+    """Sums of squares about the mean of each step; Welford's formulas merge the steps."""
     for m in tw.tiles(y):
         count, mu, squares = (tw.zeros((m,), tw.f32) for _ in range(3))
         for n in tw.steps(X.shape[1]):

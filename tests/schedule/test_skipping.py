@@ -150,7 +150,7 @@ def test_blocks_take_needed_steps_alone(name: str, order: str) -> None:
 
 
 def needed(name: str, shape: tuple[int, ...], shift: int, window: int = 0) -> Any:
-    """For each element of the result and each k whether the product enters it."""
+    """Return for each element of the result and each k whether the product enters the element."""
     m, n, k = np.ogrid[: shape[0], : shape[1], : shape[2]]
     return np.broadcast_to(
         {

@@ -71,7 +71,7 @@ def test_small_tiles_are_proposed_if_they_should_take_less_time(shape: tuple[int
 
 
 def test_few_schedules_are_estimated_for_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each estimate takes some 30 us, and each schedule with K in parts as much again."""
+    """An estimate takes about 30 us, and each schedule with K in parts another 30 us."""
     counts, timed = Counter[bool](), type(FMA).waits
 
     def counted(model: FmaEstimate, load: Load) -> tuple[float, ...]:

@@ -297,7 +297,7 @@ def cases(seed: int, *, ragged: bool = True) -> Iterator[tuple[str, FoldCase]]:
 
 
 def of_rows(kernel: Any, given: dict[str, Any], s: Array, off: Array, kind: str) -> FoldCase:
-    """The softmax Y of scores, whose rows are off by this much."""
+    """The softmax Y of scores; ``off`` bounds the error of the scores of each row."""
     p = np.exp(s - s.max(axis=1)[:, None])
     p /= p.sum(axis=1)[:, None]
     u = tw.dtype(np.dtype(kind)).unit_roundoff

@@ -62,7 +62,7 @@ class Strided:
     """An array in a larger one of poison.
 
     Args:
-        array: what it holds.
+        array: the contents.
         gap: elements between its rows.
     """
 

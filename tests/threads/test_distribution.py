@@ -147,7 +147,7 @@ def test_a_slice_holds_what_its_threads_held_in_the_box(whole: Distribution, dat
 
 
 def _sliced(whole: Distribution, start: list[int], shape: list[int]) -> Distribution | None:
-    """The slice; None if it is refused, which an aligned box of an extent that is offered must not be."""
+    """Return the slice, or None if it is refused; an aligned box of an offered extent must not be refused."""
     nearest = tuple(whole._nearest(dim, extent) for dim, extent in enumerate(shape))
     if tuple(shape) == nearest and all(at % extent == 0 for at, extent in zip(start, shape, strict=True)):
         return whole.slice(start, shape)

@@ -44,7 +44,7 @@ def test_the_passes_compute_the_same(case: str, target: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", ["weights of fp8", "contiguous along N", "neither scales nor bias"])
 def test_the_passes_compute_the_same_on_a_gpu(case: str) -> None:
-    """Ours, and PyTorch's."""
+    """Our passes and PyTorch's are compared."""
     pytest.importorskip("torch")
     kinds, words, _ = CASES[case]
     made = trial(kinds, words, "cuda", None)

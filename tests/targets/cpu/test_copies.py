@@ -315,7 +315,7 @@ def test_shared_memory_that_rounds_is_not_widened(machine: Machine) -> None:
 
 @tw.kernel(A="M K", C="M M", D="P P")
 def gram(A, C, D, *, mma):
-    """One tensor as both operands, an accumulator used twice, and rows past an edge that are needed."""
+    """One tensor is both operands, an accumulator is used twice, and rows past an edge are needed."""
     sA = tw.shared((32, 32), A.dtype)
     acc = tw.accumulator(mma, fill=1)
     tw.copy(A.tile((32, 32), (0, 0)), sA, threads=(4, 8))

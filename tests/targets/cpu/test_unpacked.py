@@ -1,4 +1,4 @@
-"""Few rows by an array that is read where it lies: right, and with the bits of rows among many."""
+"""Products of few rows read B in place: results are right, and a row has the same bits as among many rows."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def drawn(shape: tuple[int, int], dtype: tw.DType, seed: int, layout: str) -> Ar
 @pytest.mark.parametrize("layouts", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("dtype", [tw.f32, tw.f64])
 def test_few_rows_have_the_bits_of_rows_among_many(dtype: tw.DType, layouts: str, swap_ab: bool) -> None:
-    """For every height of micro-kernels, and columns and depths that fill vectors and panels or do not."""
+    """All heights of micro-kernels, with columns and depths that do or do not fill vectors and panels."""
     for n, k in ((1, 65), (7, 64), (32, 3), (33, 130), (160, 1), (301, 77), (64, 0)):
         b = drawn((k, n), dtype, k, layouts[1])
         a = drawn((40, k), dtype, n, layouts[0])

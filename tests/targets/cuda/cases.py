@@ -1,4 +1,4 @@
-"""What the kernels of `kernels.py` are traced for: `CASES` maps a name to a function that traces it."""
+"""Arguments for tracing the kernels of `kernels.py`: `CASES` maps a name to a function that traces one."""
 
 from __future__ import annotations
 

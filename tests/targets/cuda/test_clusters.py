@@ -54,7 +54,7 @@ def test_it_compiles_without_spills_or_warnings(cluster, columns, stages, diviso
 
 @pytest.mark.parametrize(("way", "without", "parts"), [("read", -1, 1), ("add", -1, 0), ("store", -1, 0)])
 def test_behind_reads_alone_blocks_only_part(way, without, parts) -> None:
-    """Where others' memory is written, or something follows, a barrier orders what was written."""
+    """If blocks write each other's memory, or another operation follows, a barrier orders the writes."""
     given = tw.like("f32", 256, 64), tw.like("f32", 256, 64)
     traced = EXCHANGE.trace(*given, across=2, way=way, without=without, target="cuda", arch="sm_90a")
     text = cuda.emit(traced, "sm_90a").text
@@ -127,7 +127,7 @@ def product(A, B, C):
 
 @tw.kernel(Y="M N")
 def one_after_the_other(Y, *, relaxed=False):
-    """Block 0 writes, then block 1 writes the same: only the barrier between them says who is last."""
+    """Block 0 writes, then block 1 writes the same elements: only a barrier decides which value stays."""
     tw.block_index((2, 1))
     rank = tw.hopper.cluster_index((2, 1))[0]
     written = tw.hopper.mbarrier(1, arrivals=4)

@@ -43,7 +43,7 @@ def extents(kernel: Kernel, value: Value) -> tuple[int, ...]:
 
 
 def filled(kernel: Kernel, value: Value, rng: np.random.Generator, bits: bool) -> np.ndarray[Any, Any]:
-    """An array with strides of the class that the kernel serves; of small integers, or of any bits."""
+    """Return an array with strides of the kernel's class, filled with small integers or with any bits."""
     shape, dtype = extents(kernel, value), value.dtype
     view = value.tensor.view
     unit = next((d for d in range(len(shape)) if _unit(view, d)), len(shape) - 1)

@@ -45,7 +45,7 @@ BULK = ("wgmma, cp_async", "cooperative, overlapped, residual", "ping-pong, resi
 
 
 def arrays(case: Case, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Those of a case, two steps deep, each with 2**31 elements and more between first and last."""
+    """Return a case's arrays: two steps deep, with at least 2**31 elements between first and last."""
     monkeypatch.setattr(small, "in_rows", far)
     made = case.arrays(case.shape(2))
     for name, array in made.items():

@@ -1,4 +1,4 @@
-"""Asynchronous MMA with A from registers: its text, and what it means; tests/gpu runs the same kernel."""
+"""Asynchronous MMA with A from registers: its text and its meaning; tests/gpu runs the same kernel."""
 
 from __future__ import annotations
 

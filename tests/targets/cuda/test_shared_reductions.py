@@ -1,4 +1,4 @@
-"""Reductions into shared memory, one's own and other blocks': every kind and element type compiles."""
+"""Reductions into shared memory of the own block and of others: every kind and element type compiles."""
 
 from __future__ import annotations
 

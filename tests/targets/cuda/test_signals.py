@@ -13,7 +13,7 @@ def text(case: str, cases) -> str:
 
 
 def after(lines: list[str], first: str) -> list[str]:
-    """The lines from the one that begins so."""
+    """Return the lines from the first one with this beginning."""
     return lines[next(at for at, line in enumerate(lines) if line.startswith(first)) :]
 
 

@@ -94,7 +94,7 @@ def level(arch: Arch, name: str) -> Kernel:
 
 
 def turnstile(arch: Arch) -> Kernel:
-    """A split-K product in turns, which the signals' tests run on every other target."""
+    """A split-K product whose blocks add up in turn; the tests of signals run it on every other target."""
     mma = multiply_adds(tw.f32, arch.lanes, (64, 64), (4, 4), (2, 2))
     constants = {"mma": mma, "tile": (64, 64, 16), "splits": 3, "threads": mma.threads}
     return traced(signals.turnstile.bind(**constants), arch, tw.f32)

@@ -279,7 +279,7 @@ def put(address: int, code: str, value: Any) -> None:
 
 @contextmanager
 def standing_in(folder: Path, monkeypatch: pytest.MonkeyPatch, made: StandIn) -> Iterator[StandIn]:
-    """The stand-in in ROCm's place, as `ROCM_PATH` says; nothing of it is known before or afterwards."""
+    """Replace ROCm by the stand-in, through `ROCM_PATH`; caches are empty before and afterwards."""
     (folder / "lib").mkdir(parents=True)
     # By a link, so that the process does not take it for a loaded runtime when the test has ended.
     (folder / "stand_in.so").write_bytes(library_bytes())

@@ -193,7 +193,7 @@ def test_compilers_are_looked_for_in_order(tmp_path: Path) -> None:
 
 
 def test_a_compiler_that_cannot_compile_the_prelude_is_passed_over(tmp_path: Path) -> None:
-    """ROCm's before LLVM 19 and a distribution's are found first, and the next one is taken."""
+    """The search finds ROCm before LLVM 19 and a distribution's compiler first, and takes the next one."""
     rocm, system = tmp_path / "rocm", tmp_path / "bin"
     pretended(rocm / "llvm/bin", "clang++", "AMD clang version 17.0.0 (roc-6.0)", TOO_OLD)
     pretended(system, "clang++-22", "", "exit 1")

@@ -98,7 +98,7 @@ def test_other_dtypes_pass_the_same_gates(arch: str, dtype: str, order: str) -> 
     ],
 )
 def test_other_architectures_multiply_by_their_own(arch: str, dtype: str, products: dict[str, int]) -> None:
-    """Whatever the depth of an instruction, a tile is one of 128 x 128 by 64 bytes."""
+    """A tile has 128 x 128 elements and 64 bytes along K, whatever the depth of an instruction."""
     made = whole(arch, dtype)
     main = read_isa(made.assembly).main
     assert {line.mnemonic: main.mnemonics[line.mnemonic] for line in main.of(IsaKind.MATRIX)} == products

@@ -196,7 +196,7 @@ def test_limits_are_those_of_the_architecture() -> None:
 
 @tw.kernel(X="M N", Y="M P", Z="M N")
 def everything(X, Y, Z):
-    """Row sums over lanes, special numbers, functions, a barrier between accesses to one global array."""
+    """Row sums over lanes, special numbers, functions, and a barrier between accesses to a global array."""
     x = tw.load(X.tile((8, 64), (0, 0)).partition((1, 8)), other=-float("inf"))
     s = tw.shared((8, 64), tw.f32)
     tw.copy(tw.exp(x - tw.reduce_max(x, dim=1)), s)
