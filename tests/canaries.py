@@ -156,7 +156,7 @@ class Canaries:
         self._covered.append((address, address + array.buffer.nbytes))
 
     def check(self) -> None:
-        """Fail if a canary is not as it was; let go of all arrays."""
+        """Fail if a canary has changed; forget all arrays."""
         watched, self._watched = self._watched, []
         self._covered.clear()
         for number, (array, read) in enumerate(watched):

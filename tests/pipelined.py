@@ -1,4 +1,4 @@
-"""A GEMM as an author writes it, whose copies go on in the background: for what looks at explicit kernels."""
+"""A hand-written GEMM with asynchronous copies, for tests of explicit kernels."""
 
 from __future__ import annotations
 

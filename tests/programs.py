@@ -1,7 +1,7 @@
-"""Runs a program in this process as ``python program words`` would: without the start of another one.
+"""Run a program in this process, with the effect of ``python program words``.
 
-A start of Python with the library takes most of a second, and some hundred programs are run.  What only a
-process of its own shows (a fresh start, exit by a signal, what stands on the screen) is tested with one.
+To start Python with the library takes most of a second, and the tests run some hundred programs.  A separate
+process tests only a fresh start, exit by a signal, and the text on the screen.
 """
 
 from __future__ import annotations

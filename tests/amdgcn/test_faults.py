@@ -282,7 +282,7 @@ def test_waves_that_never_end() -> None:
 
 
 def test_a_barrier_that_some_waves_end_without() -> None:
-    """Hardware does not count them; whoever says that all come is told."""
+    """Hardware does not count ended waves; a kernel that promises that all arrive is reported."""
     first = ("v_readfirstlane_b32 s4, v0", "s_cmp_eq_u32 s4, 0", "s_cbranch_scc1 .LBB0_1")
     body = (*first, "s_barrier", ".LBB0_1:")
     old(*body, threads=256)

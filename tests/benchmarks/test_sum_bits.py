@@ -1,4 +1,4 @@
-"""The probes of sums of tensor cores find what a model of them keeps, and the model adds as fractions do."""
+"""Probes find the bits that a model of tensor cores' sums keeps; the model adds as exact fractions do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of tuning: a table is made, a shape that nobody tuned is served by it, and both are rows."""
+"""The benchmark of tuning: it makes a table that also serves an untuned shape, and reports both."""
 
 from __future__ import annotations
 

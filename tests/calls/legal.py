@@ -1,4 +1,4 @@
-"""Legal calls of everything public, as text, in which the fuzzer puts wrong values."""
+"""Legal calls of all public functions, as text; the fuzzer replaces arguments by wrong values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a member of the GEMM family is as algebra: its kernels, their arrays, and what all of them write."""
+"""The algebra of members of the GEMM family: their kernels, arrays, and results."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Member:
 
 
 def drawn(name: str, shape: tuple[int, ...]) -> Any:
-    """Residues that follow from the name."""
+    """Return residues that depend on the name alone."""
     return np.random.default_rng(zlib.crc32(name.encode())).integers(0, PRIME, shape, np.uint64)
 
 

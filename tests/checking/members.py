@@ -69,7 +69,7 @@ DECODED = {
 
 
 def under(kernel: Kernel, schedules: Mapping[str, tw.Schedule], **words: Any) -> dict[str, Bound]:
-    """A kernel under each of some schedules."""
+    """Return a kernel bound to each of some schedules."""
     return {name: kernel.bind(**words, schedule=one) for name, one in schedules.items()}
 
 

@@ -150,7 +150,7 @@ def test_what_a_gpu_flushes_may_be_zero_and_nothing_larger() -> None:
 
 
 def test_what_f64_computes_is_rounded_to_f16_once() -> None:
-    """Just below the middle of two numbers of f16, and nearer to it than f32 can tell."""
+    """Values just below a midpoint of two numbers of f16, nearer than f32 can represent."""
 
     @tw.kernel(A="M K", B="K N", bias="N", C="M N")
     def layer(A, B, bias, C):

@@ -85,7 +85,7 @@ def ways() -> Iterator[tuple[int | str, str]]:
 
 
 def split_forms() -> Iterator[SplitForm]:
-    """Every engine under every way; layouts and epilogues in turn, so that each engine has all of them."""
+    """Return every engine with every split; layouts and epilogues alternate, so that each engine has all."""
     for engine, (schedule, kind, out) in ENGINES.items():
         layouts, kernels = cycle(LAYOUTS), cycle((residual, plain, residual))
         for split_k, reduction in ways():

@@ -51,7 +51,7 @@ MEASURED = tuple(
 @pytest.mark.parametrize("made", MEASURED, ids=str)
 @pytest.mark.parametrize("shape", [(72, 48, 208), (64, 32, 1040)])
 def test_sums_are_those_of_the_reference_bit_by_bit(made: Product, shape: tuple[int, int, int]) -> None:
-    """On Hopper, where they were measured."""
+    """Only on Hopper, where the kept bits were measured."""
     a, b, c = of_wide_ranges(made, shape, seed=sum(shape))
     given, want = [DeviceArray.of(x) for x in (a, b, c)], c.copy()
     assert made.bound(*given).target == "cuda"

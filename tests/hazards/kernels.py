@@ -119,7 +119,7 @@ def spec(array: np.ndarray) -> TensorSpec:
 
 
 def trace(name: str, arrays: dict[str, np.ndarray], **constants) -> Kernel:
-    """A kernel of this file, for these arrays."""
+    """Trace a kernel of this file for these arrays."""
     return PROGRAMS[name].trace({key: spec(array) for key, array in arrays.items()}, constants)
 
 

@@ -89,7 +89,7 @@ def own_reader(X, Y, *, barrier):
 
 
 def test_program_order_alone_does_not_keep_a_copy_from_overtaking_a_read() -> None:
-    """The read may still be on its way when its thread issues the copy that overwrites what it reads."""
+    """The read may be unfinished when its thread issues the copy that overwrites its source."""
     checked(own_reader, barrier="warp")[0].raise_if_any()
     assert kinds(checked(own_reader, barrier="one lane")[0]) == {Kind.PROXY}
 

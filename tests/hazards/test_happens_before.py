@@ -34,7 +34,7 @@ Step = tuple[str, str] | tuple[str, int] | tuple[str]
 
 
 def build(program: list[Step]) -> Kernel:
-    """A kernel that carries out the steps on one shared tensor."""
+    """Return a kernel that performs the steps on one shared tensor."""
     source = Value("G", TensorType(Memory.GLOBAL, f32, View.strided((ELEMS,), (1,))))
     builder = Builder()
     builder.names.unique("G")

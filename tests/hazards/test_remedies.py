@@ -34,7 +34,7 @@ def turned(X, Y, *, first=True, second=True, count=3):
 
 @tw.kernel(X="M N", Y="M N")
 def after_a_loop(X, Y):
-    """All stages are brought in one loop and taken in another."""
+    """One loop loads all stages, and another one reads them."""
     held = tw.shared((2, 32, 32), X.dtype)
     for k in tw.range(X.shape[1] // 32):
         tw.copy(X.tile((32, 32), (0, k)), held[k % 2], threads=IN)  # in

@@ -11,7 +11,7 @@ import tilewright as tw
 
 
 def place(draw: random.Random):
-    """A tile's place as a function of the block's: mostly its own, sometimes not."""
+    """Return a tile's place for a block's place: usually the same, sometimes another."""
     kind = draw.choice(["own", "own", "own", "shifted", "folded", "turned", "late", "swapped"])
     by, at = draw.randint(1, 4), draw.randint(2, 9)
 

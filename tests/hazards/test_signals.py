@@ -173,7 +173,7 @@ def relayed(X, Y, *, counts):
 
 
 def test_who_learns_of_a_signal_by_way_of_a_block_that_did_not_need_it_races() -> None:
-    """The wait that counts on too little is block 1's, the read that needs more is block 2's."""
+    """Block 1 waits for too few signals, and block 2 reads what needs more."""
     kinds = {
         counts: {(one.kind, one.tensor) for one in checked(relayed.bind(counts=counts), *tiles(4)).findings}
         for counts in (1, 2)

@@ -109,7 +109,7 @@ def test_a_run_that_stops_early_says_so() -> None:
 
 @pytest.mark.parametrize(("lanes", "nearest"), [(-1, 32), (0, 32), (16, 32), (33, 32), (63, 64), (2**40, 64)])
 def test_warps_that_no_machine_has_are_refused(lanes, nearest) -> None:
-    """-1 lanes found nothing in a racy kernel, 0 divided by zero."""
+    """-1 lanes would find nothing in a racy kernel, and 0 lanes would divide by zero."""
     with pytest.raises(tw.LaunchError, match=f"nearest legal choice: lanes={nearest}$"):
         ringed.check(*arrays(32, 64), stages=1, wrong=True, lanes=lanes)
     for legal in (None, 32, 64, np.int64(64)):

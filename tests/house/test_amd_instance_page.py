@@ -62,7 +62,7 @@ def test_every_parameter_of_the_transfers_has_its_row() -> None:
 
 
 def _moved(source: str, what: str) -> tuple[str, str]:
-    """The row and the column at which a thread begins a copy."""
+    """Return the row and the column at which a thread begins a copy."""
     lines = [line.strip() for line in source.splitlines()]
     at = next(at for at, line in enumerate(lines) if what in line)
     return lines[at + 2], lines[at + 3]

@@ -34,7 +34,7 @@ def snippet(A, B, C, *, text, folder):
 
 
 def execute(text: str, name: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Execute what a file says, which recording reads again."""
+    """Execute the text of a file; the recorder reads its source again."""
     Path(name).write_text(text, encoding="utf-8")
     exec(compile(text, name, "exec"), names)
     return names
@@ -168,9 +168,9 @@ DOCUMENTS = sorted(
 
 
 def denials(text: str) -> list[str]:
-    """Sentences that say that the library lacks something which it has.
+    """Return the sentences that deny a feature of the library.
 
-    The thing must stand right after the denial, or be an item of its list, between commas or semicolons.
+    The feature must follow the denial directly, or be an item of its list, between commas or semicolons.
     """
     found = []
     for match in re.finditer(rf"(?:{DENIALS})\s+(.*?)(?:\.(?=\s|\Z)|\n\n|\Z)", text, re.DOTALL):

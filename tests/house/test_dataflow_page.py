@@ -1,4 +1,4 @@
-"""The page of dataflow kernels names every refusal of the recorder, with what to write instead."""
+"""The page of dataflow kernels lists every refusal of the recorder, with an alternative."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def late_imports(tree: ast.AST) -> Iterator[str]:
 
 
 def root_imports(tree: ast.AST) -> Iterator[str]:
-    """Imports of the package's own front door, which knows every room and so hides the direction."""
+    """Return imports from the package itself, which imports every room and so hides the direction."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names) if any(alias.name == "tilewright" for alias in names):

@@ -49,7 +49,7 @@ def test_functions_without_parameters_are_drawn_with_others_of_their_file() -> N
 
 
 def test_values_of_every_parameter_are_mixed() -> None:
-    """Of 4 x 3 cases no draw has only cases of one value, as every third in order would."""
+    """Every third of 4 x 3 cases in order would have only one value of a parameter; no draw has."""
     items = [case(f"tests/t.py::test[{a}-{b}]", 3) for a in "wxyz" for b in "123"]
     for number in range(3):
         assert len({name[-2] for name in drawn(items, SEED + number)}) > 1

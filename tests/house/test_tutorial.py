@@ -1,4 +1,4 @@
-"""Every step of the tutorial runs to its end on any machine, and imports what its reader can."""
+"""Every step of the tutorial runs on any machine, and imports only public names."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_the_page_shows_every_program_and_every_picture() -> None:
 @pytest.mark.in_turns(2)
 @each_program
 def test_on_the_cpu_with_its_picture(program: Path, tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    """As its reader runs it; the picture is the one that is kept, but for how fonts are drawn."""
+    """The program runs as its reader runs it; its picture equals the stored one, except for fonts."""
     kept, made = ROOT / "docs" / "pictures" / f"{program.stem}.png", tmp_path / "made.png"
     command = [sys.executable, program, "--target", "cpu", "--picture", made]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)

@@ -36,7 +36,7 @@ def is_counted(op: Op) -> bool:
 
 
 def executed(kernel: Kernel, subject: Subject) -> Counter[int]:
-    """How often the reference executes each operation, by its identity: once per block, or per role."""
+    """Return how often the reference executes each operation, by identity: once per block, or per role."""
     arrays = {}
     for parameter in subject.bound.program.parameters:
         if parameter.kind == "tensor":

@@ -51,7 +51,7 @@ class Variant:
     cost: Cost
 
     def met(self, *lines: Any) -> Conflicts:
-        """How the accesses of some instructions met."""
+        """Return the bank conflicts of some instructions."""
         return sum((self.conflicts[line.line] for line in lines), Conflicts())
 
 

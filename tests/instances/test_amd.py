@@ -102,7 +102,7 @@ def test_its_machine_code_is_that_of_the_listing(code_object: bytes, tmp_path: P
 @pytest.mark.disassembler
 @pytest.mark.parametrize("arch", [ARCH, "gfx90a"])
 def test_a_disassembler_writes_the_listing(arch: str, tmp_path: Path) -> None:
-    """Of the instance one as new as the compiler; of a product for gfx90a any since LLVM 14."""
+    """The instance needs a disassembler as new as the compiler; a product for gfx90a any since LLVM 14."""
     if arch == ARCH:
         assembly, least = both(), compiler_version(find_toolchain())
     else:

@@ -78,7 +78,7 @@ SAID_NOWHERE = TO_REGISTERS | {"07_three_levels_gemm"}
 
 
 def shared_out(kernel: Kernel) -> list:
-    """Copies between memories, which no fragment shares out."""
+    """Copies between memories; the recorder distributes them among the threads."""
     return [op for op in kernel.walk() if is_by_threads(op) and op.source.is_tensor and op.target.is_tensor]
 
 

@@ -1,4 +1,4 @@
-"""Which warp holds what, in every reuse mode, against loops that know nothing of distributions."""
+"""The part of each warp in every reuse mode, compared with loops that use no distributions."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def test_text_for_results_of_f32_spills_nothing(arch: str) -> None:
 
 
 def strided(array: Any, how: str) -> Any:
-    """The same numbers with other strides."""
+    """Return the same numbers in an array with other strides."""
     b, h, m, d = array.shape
     if how == "rows before heads":
         return array.swapaxes(1, 2).copy().swapaxes(1, 2)
@@ -366,7 +366,7 @@ def test_heads_and_batches_may_be_left_out() -> None:
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_nothing_to_attend_to(target: str) -> None:
-    """Without keys a row is 0 and its logarithm -inf; without rows nothing happens."""
+    """Without keys a row is 0 and its logarithm -inf; without rows the call writes nothing."""
     q, none = np.ones((2, 5, 16), np.float16), np.ones((1, 0, 16), np.float16)
     out, lse = tw.attention(q, none, none, return_lse=True, target=target)
     assert (out == 0).all()

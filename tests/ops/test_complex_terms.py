@@ -28,7 +28,7 @@ SEED, OFFSET = 5, 7
 
 
 def whole(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Small whole numbers, whose sums and products f16 holds."""
+    """Return small whole numbers; f16 represents their sums and products."""
     return rng.integers(-1, 2, shape) + 1j * rng.integers(-1, 2, shape)
 
 

@@ -125,7 +125,7 @@ BULK = {
 
 
 def compiled(subscripts: str, shapes: Any, schedule: Any) -> Any:
-    """The kernel for an H200, of f16 with a bias."""
+    """Return the kernel for an H200, for f16 with a bias."""
     given = Contracted.drawn(subscripts, shapes, tw.f16).arrays
     in_call = {name: given.get(name) for name in ARRAYS}
     product = plan_einsum(subscripts, in_call, Wanted(schedule=schedule)).product

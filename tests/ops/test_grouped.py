@@ -51,7 +51,7 @@ def parts(ends: list[int], rows: int) -> list[slice]:
 def check(
     a: Any, b: Any, ends: list[int], c: Any, before: float, activate: Any = None, bias: Any = None
 ) -> None:
-    """Every row of a group is within its bound, every other one as it was."""
+    """Check that every row of a group is within its bound, and that other rows are unchanged."""
     out, written = tw.dtype(c.dtype), 0
     for group, rows in enumerate(parts(ends, a.shape[0])):
         exact, _, bound = gemm_bound(

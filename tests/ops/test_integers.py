@@ -110,7 +110,7 @@ def test_an_array_to_write_may_have_any_strides(kind: str, target: str) -> None:
 
 @ON_ALL
 def test_many_true_pairs_are_still_true(target: str) -> None:
-    """Sums of 256 and 65536 are 0 in 8 and 16 bits."""
+    """Sums of 256 and of 65536 would be 0 in 8 and 16 bits."""
     for depth in (256,) if target == "reference" else (256, 65536):
         ones = np.ones((3, depth), bool)
         assert multiplied(ones, ones.T, target).all()

@@ -35,7 +35,7 @@ def test_shapes_are_numpys(a: tuple[int, ...], b: tuple[int, ...]) -> None:
 
 @st.composite
 def laid_out(draw: st.DrawFn, shape: tuple[int, ...], values: Any, repeats: bool) -> Array:
-    """An array of a shape: dimensions in any order in memory, some backwards, with gaps, or repeated."""
+    """Return an array with dimensions in any order in memory, some reversed, with gaps, or repeated."""
     order = draw(st.permutations(range(len(shape))))
     steps = [draw(st.sampled_from([1, 1, 1, 2, -1])) for _ in shape]
     larger = [shape[dim] * abs(steps[dim]) for dim in order]

@@ -183,7 +183,7 @@ def test_lanes_take_runs_of_few_rows(
 @pytest.mark.parametrize("roles", ["cooperative", "ping-pong"])
 @pytest.mark.parametrize("group", [32, 128])
 def test_weights_of_8_bits_have_groups_behind_bulk_copies(roles: Any, group: int) -> None:
-    """Groups of warps decode rows of their own, whose scales they find."""
+    """Bulk copies load the weights; each group of warps decodes its own rows with their scales."""
     m, n, k = 20, 272, 384
     a, _, scales, zeros, _ = drawn(m, n, k, group, np.float16)
     b = np.asfortranarray(np.random.default_rng(1).integers(-128, 128, (k, n)).astype(np.int8))

@@ -129,7 +129,7 @@ def in_the_background(waits: int) -> Callable[..., Any]:
 
 
 def in_turns(at_once: bool) -> Callable[..., Any]:
-    """Two groups; the second is two barriers later than the first until both have arrived equally often."""
+    """Two groups; the second arrives two barriers later, until both have arrived equally often."""
     half, others = (ROWS // 2, COLUMNS), tw.Layout((8, 8), (1, 8))
     meet = partial(tw.role_barrier, 1, threads=128)
 

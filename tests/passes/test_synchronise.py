@@ -78,7 +78,7 @@ def unnoticed(
 
 @pytest.fixture(scope="module", params=HAND_WRITTEN)
 def pair(request: pytest.FixtureRequest) -> tuple[str, Kernel, Kernel]:
-    """The name of a hand-written kernel, the kernel, and the same with its barriers placed automatically."""
+    """Return the name of a hand-written kernel, the kernel, and the same kernel with automatic barriers."""
     arrays, constants = CASES[request.param]
     by_hand = traced(request.param, arrays, **constants)
     return request.param, by_hand, synchronise(without(by_hand))[0]
@@ -135,7 +135,7 @@ def test_a_thread_that_reads_what_it_wrote_needs_no_barrier() -> None:
 
 
 def ring(X, Y, *, stages):
-    """A ring that is filled ``stages - 1`` turns ahead; past the end nothing is copied."""
+    """A ring that is filled ``stages - 1`` iterations ahead; nothing is copied past the end."""
     held = tw.shared((stages, 64), tw.f32)
     count = tw.ceil_div(X.shape[0], 64)
     for k in tw.unroll(stages - 1):

@@ -1,4 +1,4 @@
-"""Barriers from effects in kernels whose blocks find their tiles by sizes of the launch."""
+"""Automatic barriers in kernels whose blocks find their tiles from sizes of the launch."""
 
 from __future__ import annotations
 

@@ -28,13 +28,13 @@ class Call:
     """A call of `tw.matmul`.
 
     Args:
-        number: of the call.
-        group: what it shares with others; the subject is ``"matmul"``.
-        shapes: of the arrays, by the names of the arguments.
-        places: strides and start of each, in elements.
-        kinds: their dtypes.
+        number: number of the call.
+        group: the properties that it shares with others; the subject is ``"matmul"``.
+        shapes: shapes of the arrays, by the names of the arguments.
+        places: strides and start of each array, in elements.
+        kinds: dtypes of the arrays.
         words: the other arguments.
-        in_place: arguments that are ``out`` itself; ``"beta"``: it multiplies what ``out`` holds.
+        in_place: arguments that are ``out`` itself; ``"beta"``: it multiplies the old contents of ``out``.
         integers: whether all numbers are small integers.
     """
 
@@ -80,7 +80,7 @@ class Call:
 
     @property
     def scale_of_c(self) -> float:
-        """What `c`, or ``out`` in its place, is multiplied by; 0 if it is not read."""
+        """Return the factor of `c`, or of ``out`` instead; 0 if it is not read."""
         beta = self.words.get("beta")
         has_c = "c" in self.shapes or "c" in self.in_place
         return float(has_c) if beta is None else float(beta)
@@ -175,7 +175,7 @@ def _words(draw: random.Random, out: str) -> dict[str, Any]:
 
 
 def _shapes(draw: random.Random, group: Group, extents: dict[str, int]) -> dict[str, tuple[int, ...]]:
-    """Of a and b: matrices, batches of them that are broadcast, and vectors."""
+    """Draw shapes of a and b: matrices, broadcast batches of them, and vectors."""
     m, n, k = (extents[name] for name in "MNK")
     items = extents["L"]
     if group.partition == "batches":

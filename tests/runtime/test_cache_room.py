@@ -1,4 +1,4 @@
-"""Where the artifact cache lies, and what it gives up when it is full."""
+"""The place of the artifact cache, and the entries that it drops when it is full."""
 
 from __future__ import annotations
 

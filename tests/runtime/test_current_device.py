@@ -155,7 +155,7 @@ def test_where_nothing_was_current_device_0_stays_so(devices: int, gpu: Driver) 
 
 
 def test_with_one_device_a_context_of_the_callers_own_comes_back(gpu: Driver, monkeypatch: Any) -> None:
-    """The first try fails, as the kernel belongs to the primary context."""
+    """The first launch fails, because the kernel belongs to the primary context."""
     call = launch()
     call()
     tried: list[int] = []

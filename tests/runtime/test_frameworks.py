@@ -57,7 +57,7 @@ def seen(array: Any) -> list[object]:
 
 
 class Torch(ModuleType):
-    """The module, as far as it is asked: whether it records gradients, and who may answer for tensors."""
+    """A fake module with the functions that the library calls: gradients, and overrides of tensor methods."""
 
     recording = True
 

@@ -1,4 +1,4 @@
-"""Threads of a warp and of a block are known before a kernel is traced, from the architecture."""
+"""The architecture gives the threads of a warp and of a block before a kernel is traced."""
 
 from __future__ import annotations
 

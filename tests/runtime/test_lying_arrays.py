@@ -239,7 +239,7 @@ def test_a_stream_that_is_none() -> None:
 
 
 class Tracer:
-    """`jax.core.Tracer`, which stands for an array in a function that JAX transforms."""
+    """`jax.core.Tracer`, a placeholder for an array in a function that JAX transforms."""
 
     __module__ = "jax._src.core"
 

@@ -1,4 +1,4 @@
-"""Arrays that share memory are never missed: against the sets of their bytes."""
+"""Arrays that share memory are always found; sets of their bytes are the reference."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def test_on_a_gpu_a_stream_with_the_handle_of_another_has_counters_of_its_own(gp
 
 
 def test_on_a_gpu_the_default_stream_of_each_thread_has_counters_of_its_own(gpu: Driver) -> None:
-    """A thread may have the number of one that has ended, and whose work goes on."""
+    """A thread may have the number of an ended thread whose work is unfinished."""
     gpu.arguments = 2
     again = count.bind().prepare(OnGpu(np.zeros(130, np.float32)), 3)
     for _ in range(4):

@@ -121,7 +121,7 @@ def test_offsets_beyond_two_to_the_31_in_either_direction() -> None:
 
 
 def test_kernels_for_ordinary_arrays_stay_as_they_are() -> None:
-    """The class of arrays with negative strides is one of its own, and differs by nothing but that."""
+    """Arrays with negative strides have a class of their own, which differs in nothing else."""
     x, y = np.zeros((40, 40), np.float32), np.zeros((40, 40), np.float32)
     plain, signed = (DOUBLED.trace(x, out) for out in (y, y[::-1]))
     assert "low=-" not in tw.ir.print_kernel(plain)

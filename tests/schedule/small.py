@@ -94,7 +94,7 @@ class Case:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Steps along K that are tried: many, one, none; all ends of a ring that each tile begins anew."""
+        """Return numbers of steps along K: many, one, none; all ends of a ring that each tile starts anew."""
         ends = self.schedule.stages if self.schedule.blocks and self.schedule.staging != "tma" else 1
         return (*range(self.turns, self.turns + ends), 1, 0)
 

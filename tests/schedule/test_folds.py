@@ -65,7 +65,7 @@ SCHEDULES = {
 
 
 def run(case: FoldCase, target: str, kernel: Any = None, **arrays: Array) -> None:
-    """Launch a case on a target; every result is right, and nothing else is written."""
+    """Launch a case on a target; check that every result is right, and that nothing else is written."""
     given = {**case.arguments(), **arrays}
     done = (kernel or case.kernel)(**given, target=target)
     assert done.target == target
@@ -507,7 +507,7 @@ def test_no_multiply_of_a_chain_is_serialized(columns: int, by_column: bool) -> 
 
 
 def test_what_is_proposed_for_warpgroups() -> None:
-    """A block for each processor; bands with a mask; three groups if registers and rows allow it."""
+    """The proposal has a block per processor, bands with a mask, and three groups if registers allow it."""
 
     def proposed(columns: int, rows: int, *, causal: bool, batches: int = 4, heads: int = 16) -> Schedule:
         queries, keys = (batches, heads, 1, rows, columns), (batches, heads, rows, columns)
@@ -543,7 +543,7 @@ def test_few_tiles_of_warpgroups_are_faster_than_parts_by_warps(rows: int, split
 def test_the_time_of_the_slowest_block_is_that_of_its_tiles(
     heads: int, tiles: int, width: int, blocks: int
 ) -> None:
-    """Tile by tile, in the order of the blocks: forwards and backwards, and each band the other way round."""
+    """The reference adds up tiles in the order of the blocks: forwards, backwards, and each band reversed."""
     lengths = np.arange(1, tiles + 1) ** 2
     load = [0.0] * blocks
     for number, first in enumerate(range(0, heads, width)):

@@ -198,7 +198,7 @@ def test_merges_print_and_parse() -> None:
 
 
 def _with(flow: Any, fold: Any, other: Any) -> Any:
-    """The flow of a loop without what its author states."""
+    """Return the flow of a loop without the author's statements."""
 
     def again(node: Any) -> Any:
         if type(node).__name__ == "Folded":

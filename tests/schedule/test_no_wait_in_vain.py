@@ -1,4 +1,4 @@
-"""Without any wait or barrier of an expanded, lowered kernel something is wrong, or a reason stands here."""
+"""If any wait or barrier of a lowered kernel is removed, a fault is found, or this file gives a reason."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_rules_of_cells() -> None:
 
 
 def reason(step: Any, start: float = 0.0) -> str:
-    """Why the second cell of a loop does not merge, whose first one is a running maximum."""
+    """Return why the second cell of a loop does not merge; its first cell is a running maximum."""
 
     @tw.kernel(X="M N", y="M", scale=tw.f32)
     def folded(X, y, scale, *, begin: float):

@@ -41,7 +41,7 @@ def test_random_problems_under_chosen_schedules(name: str, target: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_row_and_its_loop_have_one_meaning(name: str) -> None:
-    """The values of the row, and those of the loop in steps of any length, lie within the bound."""
+    """The values of the whole row, and of the loop in steps of any length, are within the bound."""
     case = dict(cases(3))[name]
     flow = case.kernel.flow(**case.arguments())
     loop = in_loops(flow)

@@ -48,7 +48,7 @@ def _forced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kernel_of(mutant: str = "") -> Any:
-    """Return a kernel of averages weighted by powers, with their total times a power; or one of its mutants."""
+    """Return a kernel of averages weighted by powers, with their scaled total; or one of its mutants."""
 
     @tw.kernel(Q="M D", K="N D", V="N E", O="M E", L="M", scale=tw.f32)
     def weighted(Q, K, V, O, L, scale):

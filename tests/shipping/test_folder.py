@@ -448,7 +448,7 @@ def test_damaged_folders(of_counted: Case, tmp_path: Path) -> None:
 
 
 def test_cmake_finds_the_library(of_linear: Case, tmp_path: Path) -> None:
-    """The file sets what a target needs; CMake reads it where there is CMake."""
+    """The file sets the properties of a target; CMake reads it if it is installed."""
     text = (of_linear.folder / "CMakeLists.txt").read_text()
     assert "tilewright::linear" in text
     assert "@NAME@" not in text

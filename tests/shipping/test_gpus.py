@@ -72,7 +72,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.fixture(scope="module")
 def fakes(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The driver under the names that the launch code looks for."""
+    """Return a fake driver with the function names that the launch code looks up."""
     folder, found = tmp_path_factory.mktemp("fake"), []
     for name in ("libcuda.so.1", "libamdhip64.so.7"):
         file = folder / name

@@ -190,7 +190,7 @@ def compare(dtype: DType, x: np.ndarray, y: np.ndarray, made: dict[str, np.ndarr
 
 @np.errstate(all="ignore")
 def _expected(o: Operator, dtype: DType, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What NumPy gives, and where its result is defined."""
+    """Return NumPy's result, and where it is defined."""
     kept = np.ones(x.shape, bool)
     result = result_of(o, dtype)
     if o.shift:

@@ -1,4 +1,4 @@
-"""Atoms as records: what they state is all that targets know of them."""
+"""Atoms as records: targets know nothing else of them."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def codes(kind: tw.DType) -> Any:
 
 
 def assert_same(made: Any, wanted: Any) -> None:
-    """The same bits, but for those of NaN."""
+    """Check that bits are equal, except those of NaN."""
     nan = np.isnan(wanted.astype(np.float64))
     assert np.array_equal(np.isnan(made.astype(np.float64)), nan)
     word = f"u{made.itemsize}"

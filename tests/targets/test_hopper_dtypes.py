@@ -30,7 +30,7 @@ CASES = [
 
 
 def matrices(rng, shape, element, out):
-    """A (M, K) and B (N, K), random, in rows of a multiple of 16 bytes; C (M, N) that no one has written."""
+    """Random A (M, K) and B (N, K) in rows of a multiple of 16 bytes; poison in C (M, N)."""
     m, n, k = shape
     a, b = (normal(rng, extents, dtype(element)) for extents in ((m, k), (n, k)))
     kind = dtype(out)

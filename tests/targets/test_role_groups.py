@@ -16,7 +16,7 @@ LINE = tw.blocked((1, 64), (1, 64))
 
 @tw.kernel(X="M N", Y="M N")
 def mirrored(X, Y, *, number):
-    """Each of three groups turns a row around, through shared memory of its own."""
+    """Each of three groups reverses a row through its own shared memory."""
     held = tw.shared((3, 1, 64), X.dtype)
     with tw.role(warps=1):
         pass

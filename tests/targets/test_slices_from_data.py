@@ -21,7 +21,7 @@ WAYS = ("write", "add", "read", "async", "rest", "chain", "loop", "variable")
 
 @tw.kernel(X="S N", rows="R", Y="T N")
 def at_rows(X, rows, Y, *, way):
-    """Two rows for each row of X, at the number that belongs to it: read from Y into X, or written to Y."""
+    """For each row of X, two rows of Y at its number are read into X, or written from X."""
     m = tw.block_index(rows.shape[0])
     spread = tw.blocked((EACH, COLUMNS), (1, 32))
     mine = X.tile((EACH, COLUMNS), (m, 0))

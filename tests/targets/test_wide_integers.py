@@ -1,4 +1,4 @@
-"""Integers of the kernel past 2**31: what variables hold, and products of extents."""
+"""Integers of the kernel beyond 2**31: values of variables, and products of extents."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_integers_of_a_loop_have_64_bits_on_the_cpu() -> None:
 
 @tw.kernel(Y="N", n=int)
 def set_in_loop(Y, n):
-    """``Y[0] = high, Y[1] = low`` of the last product of a loop's index that a variable was set to."""
+    """``Y[0] = high, Y[1] = low`` of a product of a loop's index; a variable holds the last one."""
     total = tw.var(0)
     for i in tw.range(n):
         total.set(i * 70000 + i * n)

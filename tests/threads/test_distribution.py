@@ -216,7 +216,7 @@ def test_a_projection_keeps_an_extent_or_makes_it_one(shape, nearest) -> None:
 
 
 def test_threads_are_numbered_along_the_first_dimension_first_unless_asked_otherwise() -> None:
-    """As a compact layout numbers them, and a tuple of counts everywhere else."""
+    """A compact layout numbers threads in this order, and so does a tuple of counts everywhere else."""
     assert blocked((8, 12, 6), (2, 3, 6)) == blocked((8, 12, 6), (2, 3, 6), order=(0, 1, 2))
     assert blocked((8, 12), (2, 3)).coordinate(1, 0) == (4, 0)
     assert blocked((8, 12), (2, 3), order=(1, 0)).coordinate(1, 0) == (0, 4)

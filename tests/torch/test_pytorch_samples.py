@@ -190,7 +190,7 @@ REFUSED = {
 
 
 def is_refused(name: str, sample: Any) -> bool:
-    """Whether the library does not compute a sample."""
+    """Return whether the library refuses a sample."""
     if name == "einsum":
         return len(sample.input) != 2 or (
             "..." not in sample.args[0].rpartition("->")[2] and "..." in sample.args[0]

@@ -1,4 +1,4 @@
-"""Compiling and running kernels on hostile memory: scratch of NaN, written only inside its bounds."""
+"""Compile and run kernels on hostile memory: scratch is NaN, and writes outside of its bounds are found."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def random(shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 
 def blank(shape: tuple[int, ...], dtype: type) -> np.ndarray:
-    """NaN, in rows as those of `random`."""
+    """Return NaN, with the strides of `random`."""
     *lead, columns = shape
     return np.full((*lead, -(-columns // 8) * 8), np.nan, dtype)[..., :columns]
 

@@ -102,7 +102,7 @@ def run(a: Array, b: Any, scales: Array, zeros: Array | None, group: int, kind: 
 def test_every_weight_is_decoded_to_the_bit(
     form: tuple[Any, ...], machine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one number in each row of A products are the weights themselves; others are within their bound."""
+    """If each row of A has one number, products equal the weights; other products are within their bound."""
     kind, along, wide, zero, group, groups, columns = form
     if machine != "native":
         monkeypatch.setattr(native, "NATIVE", f"-march={machine}")

@@ -67,7 +67,7 @@ def twice(A, B, C):
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def apart(A, B, C):
-    """B is multiplied twice, and A is copied in between: all of B is needed."""
+    """B is multiplied twice, and A is copied in between: both multiplies need all of B."""
     m, n = tw.block_index(tw.ceil_div(C.shape, TILE[:2]))
     sA, sB = tw.shared((48, 32), A.dtype), tw.shared((64, 32), B.dtype)
     acc = tw.accumulator(MMA)
@@ -290,7 +290,7 @@ if platform.machine() == "x86_64":
 
 
 def emitted(name: str, arch: str) -> str:
-    """Text with micro-kernels of all sizes: of one dtype, or of several products at once."""
+    """Return texts with micro-kernels of all sizes, for one dtype, or for several products at once."""
     if name == "crossed":
         return text_of(name, arch)
     mma = tw.TiledMma(tw.atoms.fma(tw.dtype(name)), repeats=(12, 8))

@@ -190,7 +190,7 @@ def in_slices(X, Y, *, mma):
 
 
 def test_slices_of_an_accumulator(machine: Machine) -> None:
-    """The micro-tiles of the accumulator are no parts of it that the author could name."""
+    """An author cannot name the micro-tiles of an accumulator as its parts."""
     mma = tw.TiledMma(tw.atoms.fma(tw.f32, each=(4, 4)), warps=(2, 1), repeats=(1, 2))
     m, n, _ = mma.tile
     rng = np.random.default_rng(5)

@@ -43,7 +43,7 @@ class ViewCase:
     turned: Callable[[Any], Any] = same
 
     def kernel(self, way: str) -> Any:
-        """Z[number] = the view of X, or the view of X = Z[number], for each number."""
+        """``Z[number] = view of X``, or ``view of X = Z[number]``, for each number."""
 
         def load(X, Z):
             number = tw.block_index((self.count,))[0]

@@ -9,7 +9,7 @@ DEPTH = 64
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def register_gemm(A, B, C, *, mma, through):
-    """Every block multiplies one tile; ``through`` says where A's fragment is loaded from."""
+    """Every block multiplies one tile; ``through`` names the memory from which A's fragment is loaded."""
     tile_m, tile_n = mma.tile[:2]
     m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
     sB = tw.shared((tile_n, DEPTH), B.dtype, swizzle=128)

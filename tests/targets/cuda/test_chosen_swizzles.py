@@ -49,7 +49,7 @@ def warps(view: View, spread: Distribution, vector: int, element_bytes: int) -> 
 
 
 def conflicts(kernel: Kernel) -> Iterator[tuple[str, list[int], float]]:
-    """What every copy does with a shared tensor: the degree of each access, and the predicted average."""
+    """Return the degrees of every copy's accesses to a shared tensor, and the predicted average."""
     for op in kernel.walk():
         for value in (op.source, op.target) if isinstance(op, Copy) else ():
             if not in_shared(value):

@@ -81,7 +81,7 @@ def test_every_element_is_found(name: str, emulator: Any, monkeypatch: pytest.Mo
 
 
 def is_far(size: SizeParam, given: dict[str, Any]) -> bool:
-    """Whether it is a stride that is passed."""
+    """Return whether a size is a passed stride."""
     return isinstance(size.source, Stride) and given[size.source.tensor].ndim > 1
 
 

@@ -72,7 +72,7 @@ class StandIn:
         return [given for called, given in self.calls if called == name]
 
     def adopt(self, array: np.ndarray[Any, Any]) -> None:
-        """Count memory of the host as that of device 0."""
+        """Treat host memory as memory of device 0."""
         self.memory[array.ctypes.data] = (array.reshape(-1).view(np.uint8), 0)
 
     def check(self) -> None:

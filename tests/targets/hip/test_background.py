@@ -191,7 +191,7 @@ def uneven(X, Y, *, tail):
 
 @pytest.mark.parametrize("tail", [False, True])
 def test_loads_that_certainly_began_are_counted(tail: bool) -> None:
-    """4 of each thread in the loop, 8 before it; those under a condition are not certain."""
+    """Each thread begins 8 loads before the loop and 4 in it; loads under a condition are not certain."""
     matrix = tw.TensorSpec(tw.f32, 2, 1, (16, 16), (16, 1), 16, False)
     kernel = uneven.program.trace({"X": matrix, "Y": matrix}, {"tail": tail}, GFX942)
     lowered, _ = lower(kernel, GFX942)

@@ -268,7 +268,7 @@ def test_operands_meet_in_no_bank(arch: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f16", "i8", "f32"])
 def test_swizzles_know_all_banks_of_an_architecture(dtype: str) -> None:
-    """With 64 banks sixteen lanes are served at once; a swizzle that is made for 32 lets them meet."""
+    """64 banks serve sixteen lanes at once; with a swizzle for 32 banks these lanes conflict."""
     for arch in (GFX942, GFX950):
         made = whole(arch.name, dtype, "nt")
         assert made.listing is not None

@@ -306,7 +306,7 @@ def test_other_compilers_leave_it_so() -> None:
 
 
 def test_results_leave_in_whole_rows_through_the_memory_of_the_ring() -> None:
-    """The ring of 256 x 256 by 32 has all of a multiprocessor's 64 KB."""
+    """The ring for 256 x 256 by 32 fills all 64 KB of a multiprocessor, so the epilogue reuses its memory."""
     made = whole("gfx942", replace(LARGE, epilogue="staged", interleaved=True, buffers=1))
     assert takes_turns(made.assembly)
     assert made.resources["shared_bytes"] == 65536
