@@ -335,6 +335,7 @@ COMMANDS = {
     "8x8:f32": "8x8:f32: arrays of a kernel have names; nearest legal choice: --shape",
     "{all} --arch sm_91": "unknown architecture 'sm_91'; known: ",
     "{all} --name 3d": "name '3d' is no name of C functions; nearest legal choice: kernel_3d",
+    "{all} --shape A=8x8:i4": "A is i4, whose elements share bytes, and no such array is exported; nearest",
     "{all} --shape A=8x8:f16": "A has more than one dtype (f16, f32)",
 }
 

@@ -18,6 +18,7 @@ from tilewright.cli.fused import attention, chain, reduce
 from tilewright.cli.gemm import gemm
 from tilewright.cli.inspect import inspect
 from tilewright.cli.instance import instance
+from tilewright.cli.replay import replay
 from tilewright.cli.tune import profile, tune
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.environment import CACHE_BYTES, CACHE_DIR
@@ -74,6 +75,7 @@ verbs = (
     tune,
     instance,
     export,
+    replay,
     cache,
 )
 for verb in verbs:

@@ -23,6 +23,7 @@ from tilewright.ops.replay import IN_SCRATCH, SCRATCH, Clear, Done, Located, Rep
 from tilewright.runtime.arrays import ArrayInfo, Fresh, describe, fresh, is_same, overlap, reach, sharing
 from tilewright.runtime.backends import arch_of, backend_for
 from tilewright.runtime.binding import check_output
+from tilewright.runtime.call_log import CALL_LOG
 from tilewright.runtime.executable import Backend, Executable, Prepared
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.kernel import Bound
@@ -367,6 +368,8 @@ class LaunchPlan:
             warn(made[-1][0].executable)
         for prepared, arguments, pointers in made:
             prepared.launch(arguments, pointers, stream)
+        if CALL_LOG is not None:
+            CALL_LOG.note((prepared.executable for prepared, _, _ in made), replayed=False)
         return tuple(prepared for prepared, _, _ in made)
 
     def run(self, stream: Any = None) -> tuple[Executable, ...]:

@@ -15,6 +15,7 @@ from tilewright.errors import LaunchError
 from tilewright.namespaces import part
 from tilewright.ops.problem import IMAGINARY
 from tilewright.runtime.arrays import LOCATORS, Fresh, current_stream, locate_new, stream_handle
+from tilewright.runtime.call_log import CALL_LOG
 from tilewright.runtime.executable import Prepared
 from tilewright.runtime.frameworks import Device
 from tilewright.runtime.plans import Plans, Shortcuts
@@ -156,6 +157,19 @@ class Replay:
                     pointers = (*map(add, pointers, offsets),)
                 prepared.launch((*pointers, *numbers), pointers, stream)
         return arrays
+
+
+if CALL_LOG is not None:
+
+    def _noted(replay: Replay, *args: Any, **kwargs: Any) -> Sequence[Any] | None:
+        """Run a replay, and tell the log of its kernels."""
+        found = _run(replay, *args, **kwargs)
+        if found is not None and CALL_LOG is not None:
+            CALL_LOG.note((one.executable for one in replay.prepared_launches), replayed=True)
+        return found
+
+    _run = Replay.run
+    Replay.run = _noted  # type: ignore[method-assign, assignment]
 
 
 class Done(NamedTuple):
@@ -464,7 +478,7 @@ def is_text(value: object) -> bool:
 
 
 def repeated(
-    plans: Plans[Any], names: Sequence[str], shortcuts: Shortcuts | None = None
+    plans: Plans[Any], names: Sequence[str], of_shortcuts: Shortcuts | None = None
 ) -> Callable[[CallableType], CallableType]:
     """Decorate an operation: a call that repeats an earlier one is replayed at once.
 
@@ -474,11 +488,13 @@ def repeated(
     Args:
         plans: the recorded launches of the operation.
         names: the argument of each array that the operation passes to `called`.
-        shortcuts: compiled launches of calls that pass nothing but the arrays of the positional parameters.
-            Calls that also pass the same texts, e.g. ``target="cpu"``, have shortcuts of their own.
+        of_shortcuts: compiled launches of calls that pass nothing but the arrays of the positional
+            parameters. Calls that also pass the same texts, e.g. ``target="cpu"``, have shortcuts of their
+            own.
     """
 
     def decorate(function: CallableType) -> CallableType:
+        shortcuts = of_shortcuts if CALL_LOG is None else None  # compiled code writes no log
         inner: Any = inspect.unwrap(function)
         positional = inner.__code__.co_varnames[: inner.__code__.co_argcount]
         inputs = len(positional) - 1  # the last one is the result
@@ -586,7 +602,7 @@ def repeated(
                 trim(error)
                 raise
 
-        return cast(CallableType, call)
+        return cast(CallableType, call if CALL_LOG is None else CALL_LOG.logged(call, function))
 
     return decorate
 

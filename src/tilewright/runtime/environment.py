@@ -6,6 +6,7 @@
 | `TILEWRIGHT_CACHE_BYTES` | most bytes that the cache keeps | `1GiB` |
 | `TILEWRIGHT_THREADS` | threads of the CPU target | the processors this process may use |
 | `TILEWRIGHT_TRACEBACK` | `full` shows the frames of the package in tracebacks of its errors | `short` |
+| `TILEWRIGHT_LOG` | a line for each call: JSON in `*.jsonl`, else text; `-`: standard error | none |
 | `ROCM_PATH` | folder of ROCm, whose compiler and runtime come before others | `/opt/rocm` |
 
 An empty variable counts as unset.
@@ -30,6 +31,7 @@ CACHE_DIR = "TILEWRIGHT_CACHE_DIR"
 CACHE_BYTES = "TILEWRIGHT_CACHE_BYTES"
 THREADS = "TILEWRIGHT_THREADS"
 TRACEBACK = "TILEWRIGHT_TRACEBACK"
+LOG = "TILEWRIGHT_LOG"
 ROCM_PATH = "ROCM_PATH"
 
 ROCM = Path("/opt/rocm")
@@ -122,6 +124,19 @@ def wants_full_tracebacks(variables: Mapping[str, str] = os.environ) -> bool:
     if text not in ("", "short", "full"):
         raise SettingError(TRACEBACK, text, "tracebacks are short or full", "full")
     return text == "full"
+
+
+def log_file(variables: Mapping[str, str] = os.environ) -> str:
+    """Return the file for a log of calls; empty if no log is wanted.
+
+    Args:
+        variables: the variables; default: the process's environment.
+
+    Example:
+        >>> log_file({"TILEWRIGHT_LOG": " calls.jsonl"}), log_file({})
+        ('calls.jsonl', '')
+    """
+    return variables.get(LOG, "").strip()
 
 
 def rocm_folder(variables: Mapping[str, str] = os.environ) -> Path:

@@ -563,8 +563,14 @@ def export(
 
 def _check_dtypes(parameters: Sequence[Parameter], problems: Sequence[Problem]) -> None:
     for at, parameter in enumerate(parameters):
-        kinds = {str(one.dtype) for problem in problems if (one := problem[at]) is not None}
+        there = [one.dtype for problem in problems if (one := problem[at]) is not None]
+        kinds = {str(kind) for kind in there}
         ranks = {len(one.shape) for problem in problems if (one := problem[at]) is not None}
+        if packed := [kind for kind in there if kind.is_packed]:
+            raise LaunchError(
+                f"{parameter.name} is {packed[0]}, whose elements share bytes, and no such array is "
+                "exported; nearest legal choice: i8"
+            )
         for what, found in (("dtype", kinds), ("number of dimensions", ranks)):
             if len(found) > 1:
                 raise LaunchError(
