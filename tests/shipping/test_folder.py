@@ -19,6 +19,7 @@ import tilewright as tw
 from tilewright.checking.flows import compare_flow
 from tilewright.cli.verbs import app
 from tilewright.dataflow.parser import parse_flow
+from tilewright.inspect.from_files import kernels_in, load
 from tilewright.runtime.native import find_toolchain, host_arch, ziglang
 from tilewright.shipping.folder import MANIFEST, export
 from tilewright.shipping.loading import CArray, LoadedKernel, _spread
@@ -417,6 +418,26 @@ def test_a_wrong_kernel_is_found_before_its_first_use(
     with pytest.raises(tw.WrongResultError, match=r"1 of .* elements of Y"):
         loaded(x, y, 1)
     assert (y == POISON).all()
+
+
+def test_loops_that_carry_a_state_are_exported_and_checked(tmp_path: Path) -> None:
+    kernels = kernels_in(load(ROOT / "examples" / "18_loops_with_a_state.py"))
+    arrays = [tw.like("f32", 64, 48), tw.like("f32", 200, 48), tw.like("i32", 64), tw.like("f32", 64)]
+    case = exported(tmp_path, kernels["cross_entropy"].bind(), arrays)
+    rng = np.random.default_rng(6)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((37, 21), (90, 21)))
+    word, loss = rng.integers(0, 90, 37).astype(np.int32), np.full(37, np.nan, np.float32)
+    assert case.loaded(x, w, word, loss) == "cpu"
+    scores = x.astype(np.float64) @ w.T.astype(np.float64)
+    exact = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(37), word]
+    assert np.abs(loss - exact).max() < 1e-5
+    text = (tmp_path / MANIFEST).read_text()
+    first = json.loads(text)
+    assert "log(" in first["computes"]
+    first["computes"] = first["computes"].replace("log(", "exp(", 1)
+    (tmp_path / MANIFEST).write_text(json.dumps(first))
+    with pytest.raises(tw.WrongResultError, match=r"cross_entropy, class 0 .* elements of loss"):
+        tw.load_kernel(tmp_path)(x, w, word, loss)
 
 
 def test_a_buffer_for_a_gpu_keeps_the_strides_of_an_array() -> None:
