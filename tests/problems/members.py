@@ -17,6 +17,7 @@ from . import (
     complex_problems,
     einsum_problems,
     fold_problems,
+    flow_problems,
     gated_problems,
     grade_problems,
     masked_problems,
@@ -41,6 +42,8 @@ MEMBERS: dict[str, Callable[[int, str], str]] = {
     "gated_matmul": gated_problems.carried_out,
     "reduced_matmul": reduced_problems.carried_out,
     "masked products": masked_problems.carried_out,
+    "several loops": flow_problems.several_loops,
+    "sums of rows": flow_problems.row_sums,
 }
 """What carries out a problem of each, given its number and a target, and says what is wrong with it."""
 

@@ -22,6 +22,7 @@ from .small_flows import (
     chosen_rows,
     decoded,
     grouped,
+    normalised,
     product,
     residual,
     row_sums,
@@ -365,6 +366,20 @@ CASES = {
     "two loops, cooperative, 2 x 1, split": Case(replace(SCATTERED, cluster=(2, 1)), two_loops),
     "two loops, ping-pong, swapped": Case(
         replace(PING_PONG, swap_ab=True, epilogue="overlapped"), two_loops, tiles=(2, 3)
+    ),
+    "rows added up, registers": Case(replace(SYNC, staging="registers"), normalised, edge=19),
+    "rows added up, in turns": Case(IN_TURNS, normalised),
+    "rows added up, cp_async, persistent": Case(
+        replace(CP_ASYNC, blocks=2, group_m=2), normalised, layout="tn", tiles=(3, 2)
+    ),
+    "rows added up, fragments": Case(FRAGMENTS, normalised),
+    "rows added up, wgmma, cp_async": Case(replace(WGMMA, stages=3, staging="cp_async"), normalised),
+    "rows added up, cooperative": Case(replace(COOPERATIVE, blocks=2), normalised, tiles=(3, 2)),
+    "rows added up, cooperative, 1 x 2": Case(
+        replace(COOPERATIVE, cluster=(1, 2), blocks=2, promote=2), normalised, tiles=(3, 2)
+    ),
+    "rows added up, ping-pong, swapped": Case(
+        replace(PING_PONG, swap_ab=True, epilogue="overlapped"), normalised, tiles=(2, 3)
     ),
     "swapped, direct": Case(replace(SYNC, swap_ab=True), two_results, edge=19),
     "swapped, cp_async, staged": Case(

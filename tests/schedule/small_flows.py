@@ -84,6 +84,18 @@ def two_loops(A, B, P, Q, C):
 
 
 @tw.kernel(A="M K", B="N K", C="M N")
+def normalised(A, B, C):
+    """The squares of the rows of A are added up next to the product."""
+    for m, n in tw.tiles(C):
+        acc, square = tw.zeros(), tw.zeros((m,), tw.f32)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+            a = A[m, k].to(tw.f32)
+            square += (a * a).sum(axis=1)
+        C[m, n] = acc * tw.rsqrt(square + 1)[:, None]
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
 def shifted(A, B, C):
     for m, n in tw.tiles(C):
         acc = tw.zeros()

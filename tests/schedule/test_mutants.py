@@ -52,6 +52,7 @@ MUTATED = {
     "wgmma, cp_async": CASES["wgmma, cp_async, persistent"],
     "two loops, cp_async": CASES["two loops, cp_async, persistent"],
     "two loops, fragments": CASES["two loops, fragments"],
+    "rows added up, cp_async": CASES["rows added up, cp_async, persistent"],
     "decoded in bulk": replace(
         BULK, schedule=replace(BULK.schedule, tile=(64, 16, 128), groups=1, epilogue="direct")
     ),
@@ -65,6 +66,7 @@ MUTATED = {
         for name in (
             *("cooperative", "cooperative, overlapped, residual"),
             *("cooperative, 2 x 1", "ping-pong", "two loops, cooperative"),
+            "rows added up, cooperative",
         )
     },
 }

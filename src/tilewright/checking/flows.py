@@ -20,7 +20,7 @@ from tilewright.checking.compare import Accumulation, ElementComparison, gemm_bo
 from tilewright.checking.composed_products import halves_bound
 from tilewright.dataflow import wide
 from tilewright.dataflow.evaluate import Evaluation, FlowArguments
-from tilewright.dataflow.nodes import Flow, Map, Node, Rearrange, Reduce, Store, Sum
+from tilewright.dataflow.nodes import Flow, Folded, Map, Node, Rearrange, Reduce, Store, Sum, walk
 from tilewright.dtypes import DType, f64
 from tilewright.functions.conversions import Array, keep_fraction
 from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
@@ -181,10 +181,26 @@ class _Bounded(Evaluation):
                     values = fraction.astype(values.dtype)
                 rounded.append(values)
             given = [*rounded, *given[2:]]
+        if isinstance(node, Folded):
+            return self._row_sum(node, given)
         centre = super().computed(node, given)
         radii = [self.radius[id(one)] for one in node.arguments]
         with np.errstate(all="ignore"):
             self.radius[id(node)] = self._radius(node, given, radii, centre)
+        return centre
+
+    def _row_sum(self, node: Folded, given: Sequence[Array]) -> Array:
+        """Return the centre of a sum of rows that a loop carries, which is evaluated in one step.
+
+        The error of a sum in any order covers steps of any depth.
+        """
+        cell, step = node.fold.cells[node.index], node.fold.steps[node.index]
+        if not isinstance(step, Map) or step.function != "add" or cell not in step.given:
+            raise NotImplementedError(f"a bound for {cell.name}, which a loop carries, that is not a sum")
+        for one in node.fold.cells:
+            self.radius[id(one)] = np.zeros((1,) * (len(self.batches) + len(one.axes)))
+        centre = super().computed(node, given)
+        self.radius[id(node)] = self.radius.get(id(step), np.zeros(centre.shape))  # no steps: the start
         return centre
 
     def _radius(self, node: Node, given: Sequence[Array], radii: Sequence[Array], centre: Array) -> Array:
@@ -202,9 +218,17 @@ class _Bounded(Evaluation):
                 chosen = np.where(unsure > 0, either, np.where(condition, far, farther))
                 return chosen.astype(np.float64)
             case Map(function="add" | "sub") if len(terms := added_up(node)) > 1:
-                found = self.aligned(terms, [self.radius[id(one)] for one in terms])
+                # All products may be added to each other: the error of each term grows with their number.
+                counts = [max(self.given.integer(term.sum.span.extent), 1) for term in terms]
+                found = self.aligned(
+                    [term.value for term in terms],
+                    [
+                        sum(counts) / count * self.radius[id(term.value)]
+                        for term, count in zip(terms, counts, strict=True)
+                    ],
+                )
                 apart = self._function(node, given, radii, centre)
-                together: Array = len(terms) * np.add.reduce(np.broadcast_arrays(*found))
+                together: Array = np.add.reduce(np.broadcast_arrays(*found))
                 return np.maximum(apart, together)
             case Map():
                 return self._function(node, given, radii, centre)
@@ -281,14 +305,32 @@ def _scaled(value: Array, radius: Array, scale: Array, far: Array, kind: DType) 
     return [np.asarray(value * scale), np.asarray(off)]
 
 
-def added_up(node: Node) -> list[Sum]:
-    """Return the sums that a value adds up; none if it contains anything else.
+@dataclass(frozen=True)
+class AddedSum:
+    """A sum of products that is added to others.
+
+    Args:
+        sum: the sum.
+        value: the value that is added: the sum, or the sum times a number.
+    """
+
+    sum: Sum
+    value: Node
+
+
+def added_up(node: Node) -> list[AddedSum]:
+    """Return the sums that a value adds up, some of them times a number; none if it contains anything else.
 
     A kernel may add up the products of all of them in one go, which rounds as often as there are products.
     """
     if isinstance(node, Sum):
-        return [node]
-    if not isinstance(node, Map) or node.function not in ("add", "sub"):
+        return [AddedSum(node, node)]
+    if not isinstance(node, Map) or node.function not in ("add", "sub", "mul"):
+        return []
+    if node.function == "mul":
+        for one, scale in (node.given, node.given[::-1]):
+            if not scale.axes and not any(isinstance(part, Sum) for part in walk(scale)):
+                return [AddedSum(one, node)] if isinstance(one, Sum) else []
         return []
     left, right = (added_up(one) for one in node.given)
     return [*left, *right] if left and right else []

@@ -141,6 +141,7 @@ class BulkStaging(Staging):
             return
         (across, beside), (row, column) = self.schedule.cluster, self.rank
         relaxed = self.schedule.atom.asynchronous and not self.is_read_by_threads and not self.scales
+        relaxed = relaxed and not self.form.row_sums
         for i in unroll(across):
             arrive(self.empty[stage], each="warp", block=((row + i) % across, column), relaxed=relaxed)
         for j in unroll(beside - 1):

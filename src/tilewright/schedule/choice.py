@@ -114,6 +114,8 @@ def proposals(question: Question) -> Iterator[Candidate]:
         changes.append(partial(_mirrored, question))
     elif is_masked(question.form):
         changes.append(partial(_masked, question))
+    if question.form.row_sums:
+        changes.append(partial(_with_row_sums, question))
     return _changed(found, changes) if changes else found
 
 
@@ -168,6 +170,14 @@ def _mirrored(question: Question, made: Schedule) -> Schedule | None:
     unit, most = lcm(*units), -(-question.shape[0] // MASKED_TILES)
     side = -(-min(most, min(made.tile[:2])) // unit) * unit
     return replace(whole, tile=(side, side, made.tile[2])) if side <= max(made.tile[:2]) else None
+
+
+def _with_row_sums(question: Question, schedule: Schedule) -> Schedule | None:
+    """A schedule that adds up rows of operands, or None. A block has all of K."""
+    made = replace(schedule, split_k=1, reduction="workspace") if schedule.is_split else schedule
+    made = replace(made, groups=1) if made.along_k > 1 else made
+    asked = question.form, question.classes, question.arch
+    return made if not reasons(with_fallback(made, *asked)[0], *asked) else None
 
 
 def _scaled(question: Question, made: Schedule) -> Schedule | None:

@@ -214,7 +214,9 @@ def _run(
 
                 def issued(work: Any = work, values: Any = values) -> None:
                     agent.issued(work)
-                    if values and reduction.prefetches and epilogue.schedule.prefetch:
+                    # Before lanes meet for sums of rows, loads would let ptxas serialize wgmma.
+                    prefetches = reduction.prefetches and epilogue.schedule.prefetch and not form.row_sums
+                    if values and prefetches:
                         with made_by("epilogue", store):
                             epilogue.prepare(values[1])
 

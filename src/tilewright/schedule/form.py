@@ -31,6 +31,7 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.factors import EXPLICIT, Factor, FactorProduct, Places, Rescale, plain, plan_of
 from tilewright.schedule.needs import ROW_BYTES
+from tilewright.schedule.row_sums import RowSum, with_row_sums
 from tilewright.schedule.work import MOST, Work
 from tilewright.symbolic.nodes import Int, Sym, divisor
 from tilewright.symbolic.rebuilding import substitute
@@ -52,6 +53,7 @@ class Form:
         totals: the sums, each of one or several products.
         depths: the summed spans, in the order of their loops.
         rescales: scales of totals after a loop.
+        row_sums: sums of rows of operands.
         batch: the leading spans.
         m: the span of the rows of the result.
         n: the span of its columns.
@@ -66,6 +68,7 @@ class Form:
     totals: tuple[Node, ...]
     depths: tuple[Span, ...]
     rescales: tuple[Rescale, ...]
+    row_sums: tuple[RowSum, ...]
     batch: tuple[Span, ...]
     m: Span
     n: Span
@@ -115,8 +118,9 @@ class Form:
         return replace(self, rows_m=rows_m, rows_n=rows_n, products=products, depths=(span,), rescales=())
 
     def number_of(self, node: Node) -> int | None:
-        """The index of a value among the totals; None for other values."""
-        return next((number for number, total in enumerate(self.totals) if total is node), None)
+        """The index of a value among the totals, and the sums of rows that follow them; None for others."""
+        known = enumerate((*self.totals, *self.row_sums))
+        return next((number for number, total in known if total is node), None)
 
     def arranged(self, swap_ab: bool) -> Form:
         """The form as a schedule multiplies it: as the author wrote it, or ``C^T = B^T @ A^T``.
@@ -208,7 +212,7 @@ def form_of(flow: Flow) -> Form:
     Raises:
         TraceError: no schedule can compute the flow; the message names the explicit form.
     """
-    flow = of_matrices(flow)
+    flow = of_matrices(with_row_sums(flow))
     sums = flow.sums
     batch = tuple(span for span in flow.tiles if span.kind == BATCH)
     inner = tuple(span for span in flow.tiles if span.kind != BATCH)
@@ -247,9 +251,10 @@ def form_of(flow: Flow) -> Form:
                 f"only on the device; nearest legal choice: {EXPLICIT}",
                 node.location,
             )
+    row_sums = tuple(node for node in flow.walk() if isinstance(node, RowSum))
     return Form(
         *(flow, plan.rows_m, plan.rows_n, plan.products, plan.totals, plan.depths, plan.rescales),
-        *(batch, m, n),
+        *(row_sums, batch, m, n),
     )
 
 

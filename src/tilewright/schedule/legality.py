@@ -39,9 +39,10 @@ from tilewright.schedule.placement_rules import (
     turned,
     whole,
 )
-from tilewright.schedule.plans import slices
+from tilewright.schedule.plans import multiplied_from_registers, slices
 from tilewright.schedule.question import Question
 from tilewright.schedule.resources import PARTITIONS, ScheduleOnMachine
+from tilewright.schedule.row_sums import rows_of_a_are_of_c
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.skipping import square
 
@@ -65,6 +66,23 @@ def reduced(case: ScheduleOnMachine) -> Reasons:
                 "a tile that covers it",
                 node,
             )
+
+
+def rows_added_up(case: ScheduleOnMachine) -> Reasons:
+    """The warps that multiply an operand add up its rows, along all of K, from memory or from registers."""
+    schedule, form = case.schedule, case.form
+    for node in form.row_sums:
+        what = f"{node.variable or 'a value'} is the sum of rows of {node.part.operand.name}"
+        if schedule.is_split or schedule.along_k > 1:
+            text = f"{what}; split_k={schedule.split_k!r} and groups={schedule.groups} divide K among warps"
+            yield "split_k", text, 'split_k=1, and groups=1 with roles="none"', node
+        side = 0 if node.row == form.m else 1
+        if multiplied_from_registers(schedule, side) and not (side == 0 and rows_of_a_are_of_c(case.mma)):
+            text = f"{what}, operand {'AB'[side]}, and its threads hold other rows than the accumulators"
+            yield "staging", text, 'staging="cp_async" or "registers", without bypass', node
+    if form.row_sums and case.run:
+        text = "rows are added up, and another operand is packed, so that lanes hold runs along K"
+        yield "staging", text, 'staging="cp_async"', form.row_sums[0]
 
 
 def reduced_across(case: ScheduleOnMachine) -> Reasons:
@@ -452,6 +470,7 @@ OF_MEANING: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (
     turned,
     interleaved,
     whole,
+    rows_added_up,
     reduced_across,
     strategies,
     whole_parts,

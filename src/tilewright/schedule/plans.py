@@ -14,10 +14,11 @@ from tilewright.lang.control import when
 from tilewright.lang.scalars import Index
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Tensor
-from tilewright.schedule.factors import FactorProduct
+from tilewright.schedule.factors import FactorProduct, same
 from tilewright.schedule.form import Form
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.provenance import made_by
+from tilewright.schedule.row_sums import RowSum, RowSumPlan, add_rows
 from tilewright.schedule.scaled_sums import HeldScales, Scales, ScaleSource
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.work import Work
@@ -40,11 +41,13 @@ class Sums:
         acc: accumulators of the instruction.
         total: sums of full precision, to which ``acc`` is promoted; ``acc`` itself without promotion.
         scales: factors of ``acc`` when it is promoted.
+        rows: sums of rows of operands, before lanes meet.
     """
 
     acc: tuple[Fragment, ...]
     total: tuple[Fragment, ...]
     scales: HeldScales = ()
+    rows: tuple[Fragment, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class TileAccumulation:
         overlap: parts that may begin before an asynchronous product must be complete.
         promote: tiles along K after which sums are promoted; 0: never.
         scales: factors of the sums when they are promoted.
+        row_sums: sums of rows of operands, of all loops.
         parts: number of parts along K in which a tile is multiplied.
     """
 
@@ -67,6 +71,7 @@ class TileAccumulation:
     overlap: int
     promote: int
     scales: Scales
+    row_sums: tuple[RowSumPlan, ...] = ()
     parts: int = 1
 
     @property
@@ -104,7 +109,7 @@ class TileAccumulation:
         else:
             acc = tuple(tw.accumulator(mma, fill=fill) for _ in count)
         total = tuple(tw.accumulator(mma) for _ in count) if self.promote else acc
-        return Sums(acc, total, self.scales.begin())
+        return Sums(acc, total, self.scales.begin(), tuple(one.begin() for one in self.row_sums))
 
     def verbs(
         self,
@@ -127,19 +132,32 @@ class TileAccumulation:
             if not self.mma.atom.asynchronous:
                 for one in self.products:
                     tw.mma(of_m[one.a], of_n[one.b], sums.acc[one.total], negative=one.negative)
+                self._add_rows(sums, of_m, of_n)
                 return
             if self.takes_turns:
                 self._in_turns(step, sums, of_m, of_n, work, column)
+                self._add_rows(sums, of_m, of_n)
                 return
             mma_fence()
             self._begin(self.products, step, sums, of_m, of_n)
             mma_commit()
             self._read_scales(step, sums, column)
+            self._add_rows(sums, of_m, of_n)
 
         found = [Verb("multiply", 0, multiply)]
         if self.mma.atom.asynchronous and not self.takes_turns:
             found.append(Verb("retire", -self.behind, lambda step: mma_wait(step.behind), outside=True))
         return found
+
+    def _add_rows(self, sums: Sums, of_m: Held, of_n: Held) -> None:
+        """Add up rows of a step, while the matrix unit multiplies."""
+        known: dict[tuple[int, int], list[tuple[RowSumPlan, Fragment]]] = {}
+        for one, total in zip(self.row_sums, sums.rows, strict=True):
+            if one.operand is not None:
+                known.setdefault((one.side, one.operand), []).append((one, total))
+        for (side, operand), plans in known.items():
+            with made_by(node=plans[0][0].node):
+                add_rows(plans, (of_m, of_n)[side][operand])
 
     def _read_scales(self, step: LoopStep, sums: Sums, column: Column | None) -> None:
         """Read the scales of rows of a step while its products are added up."""
@@ -256,12 +274,13 @@ class TileAccumulation:
             total.assign(total * scale)
 
     def end(self, sums: Sums, steps: Index) -> tuple[Fragment, ...]:
-        """The sums after all steps."""
+        """The totals after all steps, and the sums of rows."""
         self.end_loop(sums, steps, again=False)
+        rows = (one.end(total) for one, total in zip(self.row_sums, sums.rows, strict=True))
         if self.slices == 1:
-            return sums.total
+            return *sums.total, *rows
         each = range(0, len(sums.total), self.slices)
-        return tuple(Slices(sums.total[at : at + self.slices]) for at in each)
+        return *(Slices(sums.total[at : at + self.slices]) for at in each), *rows
 
 
 class Slices(Fragment):
@@ -354,5 +373,20 @@ def accumulation(
         form: the form of the loop.
         overlap: parts that may begin before an asynchronous product must be complete.
     """
-    totals, factors = len(form.totals), Scales(scales, schedule)
-    return TileAccumulation(schedule.mma, form.products, totals, overlap, schedule.promote, factors)
+    totals, factors, mma = len(form.totals), Scales(scales, schedule), schedule.mma
+    rows = tuple(row_sum_plan(form, one, schedule) for one in form.row_sums)
+    return TileAccumulation(mma, form.products, totals, overlap, schedule.promote, factors, rows)
+
+
+def row_sum_plan(form: Form, node: RowSum, schedule: Schedule) -> RowSumPlan:
+    """The plan for a sum of rows, in a loop that may have its operand or not."""
+    side = 0 if node.row == form.m else 1
+    factors = (form.rows_m, form.rows_n)[side]
+    operand = next((at for at, one in enumerate(factors) if one.is_plain and same(one.part, node.part)), None)
+    operand = operand if node.span in form.depths else None
+    return RowSumPlan(node, operand, side, schedule.mma, multiplied_from_registers(schedule, side))
+
+
+def multiplied_from_registers(schedule: Schedule, side: int) -> bool:
+    """Whether threads hold the tile of operand A (side 0) or B (1) in registers before they multiply it."""
+    return schedule.staging_class.by_parts or schedule.alternates or "ab"[side] in schedule.bypass

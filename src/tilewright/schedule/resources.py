@@ -39,7 +39,7 @@ from tilewright.schedule.needs import (
 )
 from tilewright.schedule.panels_ring import PanelStaging
 from tilewright.schedule.partition import Batches, DataParallel, Partition, Persistent, Shares, Stream
-from tilewright.schedule.plans import values_of_sums
+from tilewright.schedule.plans import row_sum_plan, values_of_sums
 from tilewright.schedule.registers_ring import Registers
 from tilewright.schedule.rings import CpAsync, DirectStaging, DoubleBuffer, Staging
 from tilewright.schedule.scaled_sums import scale_maps
@@ -184,7 +184,8 @@ class ScheduleOnMachine(ScheduleFacts):
         scaled = [(side.at, side.factor.scale) for side in self.sides if side.factor.scale is not None]
         maps = (scale_maps(self.mma, at, scale, aligned=not schedule.balanced) for at, scale in scaled)
         scales = sum(spread.size_values for held in maps for spread in held)
-        return -(-values * schedule.atom.c_dtype.bytes // 4) + scales
+        rows = sum(row_sum_plan(self.form, one, self.rounded).values for one in self.form.row_sums)
+        return -(-values * schedule.atom.c_dtype.bytes // 4) + scales + rows
 
     @cached_property
     def shared(self) -> Sequence[Buffer]:

@@ -39,6 +39,7 @@ from tilewright.dtypes import DType, f32
 from tilewright.errors import Location, TraceError
 from tilewright.schedule.factors import EXPLICIT
 from tilewright.schedule.folds.rows import ONLINE, in_loops, rows_of
+from tilewright.schedule.row_sums import with_row_sums
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
 
@@ -161,6 +162,7 @@ def folds_of(flow: Flow) -> list[Fold]:
 
 def is_folded(flow: Flow) -> bool:
     """Whether a flow has a loop with a state, a product of another product, or reduces a whole row."""
+    flow = with_row_sums(flow)
     return bool(folds_of(flow)) or bool(_outer(flow)) or bool(rows_of(flow))
 
 

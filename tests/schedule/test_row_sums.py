@@ -1,0 +1,239 @@
+"""Sums of rows of operands, taken from the tiles that are multiplied."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.checking.compare import Accumulation
+from tilewright.checking.flows import compare_flow
+from tilewright.runtime.cuda import CUDA_DRIVER
+from tilewright.runtime.gpu_memory import DeviceArray
+from tilewright.schedule.folds.form import is_folded
+from tilewright.schedule.form import form_of
+from tilewright.schedule.row_sums import RowSum
+
+from .forms import FORMS
+
+pytestmark = pytest.mark.in_turns(3)
+
+
+@tw.kernel(X="M K", W="N K", C="M N", eps=tw.f32)
+def rms_norm(X, W, C, eps):
+    """The rows of X, divided by the roots of their mean squares, times W."""
+    for m, n in tw.tiles(C):
+        acc, square = tw.zeros(), tw.zeros((m,), tw.f32)
+        for k in tw.steps(X.shape[1]):
+            acc += X[m, k] @ W[n, k].T
+            x = X[m, k].to(tw.f32)
+            square += (x * x).sum(axis=1)
+        C[m, n] = acc * tw.rsqrt(square / X.shape[1] + eps)[:, None]
+
+
+@tw.kernel(X="M K", W="N K", sums="N", bias="N", C="M N", eps=tw.f32)
+def layer_norm(X, W, sums, bias, C, eps):
+    """The rows of X, without their means and of variance 1, times W, whose sums along K are known."""
+    for m, n in tw.tiles(C):
+        acc, total, square = tw.zeros(), tw.zeros((m,), tw.f32), tw.zeros((m,), tw.f32)
+        for k in tw.steps(X.shape[1]):
+            acc += X[m, k] @ W[n, k].T
+            x = X[m, k].to(tw.f32)
+            total += x.sum(axis=1)
+            square += (x * x).sum(axis=1)
+        mean = total / X.shape[1]
+        spread = tw.rsqrt(square / X.shape[1] - mean * mean + eps)
+        C[m, n] = (acc - mean[:, None] * sums[n]) * spread[:, None] + bias[n]
+
+
+@tw.kernel(X="K M", W="K N", C="M N", eps=tw.f32)
+def both_sides(X, W, C, eps):
+    """Sums of both operands, which are contiguous along their rows."""
+    for m, n in tw.tiles(C):
+        acc, rows, columns = tw.zeros(), tw.zeros((m,), tw.f32), tw.zeros((n,), tw.f32)
+        for k in tw.steps(X.shape[0]):
+            acc += X[k, m].T @ W[k, n]
+            rows += X[k, m].to(tw.f32).sum(axis=0)
+            columns += abs(W[k, n].to(tw.f32)).sum(axis=0)
+        C[m, n] = acc + eps * rows[:, None] * columns
+
+
+@tw.kernel(X="M K", W="N K", T="M R", B="N R", C="M N", eps=tw.f32)
+def adapted(X, W, T, B, C, eps):
+    """A loop with a sum of rows, and one without."""
+    for m, n in tw.tiles(C):
+        acc, low, square = tw.zeros(), tw.zeros(), tw.zeros((m,), tw.f32)
+        for k in tw.steps(X.shape[1]):
+            acc += X[m, k] @ W[n, k].T
+            square += (X[m, k].to(tw.f32) * X[m, k].to(tw.f32)).sum(axis=1)
+        for r in tw.steps(T.shape[1]):
+            low += T[m, r] @ B[n, r].T
+        C[m, n] = (acc + 0.25 * low) * tw.rsqrt(square + eps)[:, None]
+
+
+KERNELS = {"rms_norm": rms_norm, "layer_norm": layer_norm, "both_sides": both_sides, "adapted": adapted}
+COUNTS = {"rms_norm": 1, "layer_norm": 2, "both_sides": 2, "adapted": 1}
+SCHEDULES = {name: replace(one, promote=0) for name, one in FORMS.items()} | {
+    "promoted": FORMS["cooperative, promoted"],
+    "swapped": replace(FORMS["cooperative"], swap_ab=True),
+    "swapped, cp_async": replace(FORMS["cp_async"], swap_ab=True),
+    "1 x 2": replace(FORMS["cooperative"], cluster=(1, 2), blocks=2),
+}
+SHAPE = (130, 72, 200, 56)
+
+
+def arrays(name, shape, dtype, seed=0):
+    """Random operands whose rows begin at odd strides of 16 bytes; the result holds NaN."""
+    extents, rng = dict(zip("MNKR", shape, strict=True)), np.random.default_rng(seed)
+    made = {}
+    for parameter in KERNELS[name].program.parameters:
+        if not parameter.dims:
+            continue
+        *rows, columns = [extents[dim] for dim in parameter.dims]
+        whole = np.full((*rows, -(-columns // 8) * 8 + 8), np.nan, dtype)
+        made[parameter.name] = part = whole[..., :columns]
+        if parameter.name != "C":
+            part[...] = rng.standard_normal(part.shape)
+    return made
+
+
+def computed(name, schedule, shape, target, dtype=np.float16):
+    made, bound = arrays(name, shape, dtype), KERNELS[name].bind(schedule=schedule)
+    there = [DeviceArray.of(array) for array in made.values()] if target == "cuda" else made.values()
+    ran = bound(*there, eps=0.5, target=target)  # on the reference it raises what the checker finds
+    assert ran.target == target
+    if target == "cuda":
+        CUDA_DRIVER.synchronize()
+        made = {one: array.host() for one, array in zip(made, there, strict=True)}
+    given = {one: array for one, array in made.items() if one != "C"}
+    how = Accumulation.of(ran.schedule.atom, ran.schedule.promote * ran.schedule.block_k or None)
+    flow = bound.flow(*made.values(), eps=0.5)
+    compare_flow(flow, {"C": made["C"]}, given, {"eps": 0.5}, how).raise_if_wrong()
+    return flow, made["C"], given, how
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_they_are_leaves_of_a_form_of_products(name):
+    flow = KERNELS[name].flow(*arrays(name, SHAPE, np.float16).values(), eps=0.5)
+    assert not is_folded(flow)
+    form = form_of(flow)
+    assert len(form.row_sums) == COUNTS[name]
+    assert len(form.totals) == 1
+    assert [form.number_of(one) for one in form.row_sums] == [*range(1, 1 + COUNTS[name])]
+    assert sum(isinstance(node, RowSum) for node in form.flow.walk()) == COUNTS[name]
+
+
+FEW = ("registers", "fragments", "wgmma, cp_async", "cooperative", "promoted", "swapped")
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [("layer_norm", one) for one in SCHEDULES]
+    + [(name, one) for name in ("rms_norm", "both_sides", "adapted") for one in FEW],
+)
+def test_the_reference_computes_them_under_every_form(name, schedule):
+    if name == "both_sides" and schedule == "fragments":
+        with pytest.raises(tw.ScheduleError, match="hold other rows than the accumulators"):
+            computed(name, SCHEDULES[schedule], SHAPE, "reference")
+        return
+    computed(name, SCHEDULES[schedule], SHAPE, "reference")
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (33, 40, 0, 9), (20, 7, 130, 0), (70, 9, 257, 33)])
+def test_rows_of_any_length(shape):
+    for schedule in ("cp_async", "cooperative", "ping-pong"):
+        computed("adapted", SCHEDULES[schedule], shape, "reference")
+    computed("both_sides", None, shape, "cpu")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_cpu_computes_them(name, dtype):
+    computed(name, None, (70, 61, 150, 33), "cpu", dtype)
+
+
+def test_a_sum_that_is_lost_is_found():
+    flow, result, given, how = computed("rms_norm", SCHEDULES["cooperative"], SHAPE, "reference")
+    wrong = result * np.float16(1.01)
+    assert not compare_flow(flow, {"C": wrong}, given, {"eps": 0.5}, how).ok
+
+
+def test_a_normalised_row_is_the_product_of_the_normalised_row():
+    """By algebra: the product of rows that are normalised first, with sums in f64."""
+    made = arrays("layer_norm", SHAPE, np.float32)
+    made["sums"][...] = made["W"].sum(axis=1)
+    layer_norm(*made.values(), eps=0.5, target="cpu")
+    x = made["X"].astype(np.float64)
+    x = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 0.5)
+    exact = x @ made["W"].T.astype(np.float64) + made["bias"]
+    assert np.allclose(made["C"], exact, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("split", "field"), [({"split_k": 3}, "split_k"), ({"split_k": "stream", "blocks": 3}, "split_k")]
+)
+def test_parts_of_k_are_refused(split, field):
+    with pytest.raises(tw.ScheduleError, match=f"{field}: square is the sum of rows of X") as error:
+        computed("rms_norm", replace(FORMS["cp_async"], **split), SHAPE, "reference")
+    assert "split_k=1" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "arch", "dtype", "shape"),
+    [
+        ("cuda", "sm_90a", "bf16", (4096, 4096, 4096, 64)),
+        ("cuda", "sm_90a", "f16", (16, 4096, 4096, 64)),
+        ("cuda", "sm_80", "f16", (4096, 4096, 4096, 64)),
+        ("hip", "gfx942", "bf16", (4096, 4096, 4096, 64)),
+        ("hip", "gfx1100", "f16", (512, 512, 512, 64)),
+    ],
+)
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
+def test_what_is_chosen_multiplies_as_fast_as_without(name, target, arch, dtype, shape):
+    made = [tw.like(dtype, array.shape) for array in _shapes(name, shape)]
+    kernel = KERNELS[name].compile(*made, eps=0.5, target=target, arch=arch)
+    assert kernel.schedule.split_k == 1
+    spilled = ("spill_store_bytes", "serialized_wgmma")
+    assert not any(kernel.resources.get(one) for one in spilled)
+    if arch == "sm_90a":
+        assert (kernel.schedule.staging, kernel.schedule.atom.instruction) == ("tma", "wgmma")
+
+
+def _shapes(name, shape):
+    extents = dict(zip("MNKR", shape, strict=True))
+    return [
+        np.broadcast_to(np.float16(0), [extents[dim] for dim in parameter.dims])
+        for parameter in KERNELS[name].program.parameters
+        if parameter.dims
+    ]
+
+
+def test_other_sums_are_loops_with_a_state():
+    """A function that does not keep 0, or of another array than an operand, is not taken from the tiles."""
+
+    @tw.kernel(X="M K", W="N K", C="M N")
+    def counted(X, W, C):
+        for m, n in tw.tiles(C):
+            acc, count = tw.zeros(), tw.zeros((m,), tw.f32)
+            for k in tw.steps(X.shape[1]):
+                acc += X[m, k] @ W[n, k].T
+                count += (X[m, k].to(tw.f32) + 1).sum(axis=1)
+            C[m, n] = acc / count[:, None]
+
+    made = arrays("rms_norm", SHAPE, np.float32)
+    assert is_folded(counted.flow(*made.values()))
+    counted(*made.values(), target="cpu")
+    x = made["X"].astype(np.float64)
+    exact = x @ made["W"].T.astype(np.float64) / (x + 1).sum(1, keepdims=True)
+    assert np.allclose(made["C"], exact, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("schedule", [None, *SCHEDULES])
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_gpu_computes_them(name, schedule):
+    if name == "both_sides" and schedule == "fragments":
+        return
+    computed(name, SCHEDULES.get(schedule), SHAPE, "cuda")
