@@ -1,12 +1,16 @@
-"""Epilogues in one kernel (dropout, reductions, gates) compared with steps of PyTorch, in turns.
+"""Layers in one kernel (dropout, reductions, gates, adapters, norms) compared with PyTorch, in turns.
 
-    python benchmarks/epilogues.py [--target cuda|cpu] [--quick] [--json results/NAME.json]
+    python benchmarks/epilogues.py [--target cuda|cpu] [--quick] [--only CASE ...] [--json results/NAME.json]
 
-There are three cases.  A layer with bias, dropout and residual is compared with the same without dropout, and
+There are five cases.  A layer with bias, dropout and residual is compared with the same without dropout, and
 with PyTorch's steps.  Maxima and log-sum-exp of a product's rows are compared with PyTorch's product and
 `logsumexp`, and with the product alone.  A gated layer, ``silu(x @ gate) * (x @ up)``, is compared with
-PyTorch's two products and the steps after them, and with the two products alone.  With ``--target cpu``,
-NumPy replaces PyTorch.  Every result is compared with steps in float64 before it is timed.
+PyTorch's two products and the steps after them, and with the two products alone.  A layer with an adapter of
+low rank, ``x w + s (x a) b``, is compared with PyTorch's three products, with two if ``x a`` is known, and
+with our product ``x w`` alone.  RMSNorm before a layer is compared with PyTorch's steps, compiled and not,
+and with our product alone.  With ``--target cpu``, NumPy replaces PyTorch.  Every result is compared with
+steps in float64 before it is timed.  For the last two cases the counted limit is the time of the operations
+at the peak rate of the machine.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import numpy as np
 from reporting import arguments, effort, keep, table
 
 import tilewright as tw
+from tilewright.targets.target import CUDA
 from tilewright.tune.measure import measure
 from tilewright.tune.trial import OURS
 
@@ -28,6 +33,10 @@ SHARE, SEED = 0.1, 11
 
 DROPOUT, LOGITS, GATED, GATED_BF16 = "dropout", "logsumexp", "gated", "gated bf16"
 PRODUCTS = "the two products alone"
+ADAPTER, NORM = "adapter", "RMS norm"
+KNOWN, STEPS_KNOWN, COMPILED = "ours, x a is known", "steps, x a is known", "compiled steps"
+OURS_ALONE, LIMIT = "ours of x w alone", "counted limit"
+RANKS = (16, 64)
 ON_GPU = [
     (DROPOUT, (4096, 4096, 4096)),
     (DROPOUT, (8192, 8192, 1024)),
@@ -37,14 +46,20 @@ ON_GPU = [
     (LOGITS, (16, 32768, 4096)),
     *((what, shape) for what in (GATED, GATED_BF16) for shape in ((4096,) * 3, (16, 14336, 4096))),
     (GATED_BF16, (2048, 14336, 4096)),
+    *((ADAPTER, (4096, 4096, 4096, rank)) for rank in RANKS),
+    (ADAPTER, (16384, 4096, 4096, 16)),
+    (ADAPTER, (16, 4096, 4096, 16)),
+    *((NORM, shape) for shape in ((4096, 4096, 4096), (16384, 4096, 4096), (16, 4096, 4096))),
 ]
 ON_CPU = [(DROPOUT, (512, 512, 512)), (LOGITS, (256, 4096, 256)), (GATED, (512, 512, 512))]
+ON_CPU += [(ADAPTER, (512, 512, 512, 16)), (NORM, (512, 512, 512))]
 QUICK = [(DROPOUT, (64, 96, 64)), (LOGITS, (40, 600, 64)), (GATED, (64, 96, 64))]
+QUICK += [(ADAPTER, (64, 96, 64, 8)), (NORM, (64, 96, 64))]
 
 Calls = dict[str, Callable[[], Any]]
 
 
-def drawn(shape: tuple[int, int, int]) -> dict[str, np.ndarray[Any, Any]]:
+def drawn(shape: tuple[int, ...]) -> dict[str, np.ndarray[Any, Any]]:
     """Draw x (M, K), w (N, K), bias (N,) and residual (M, N), in f32."""
     m, n, k = shape
     rng = np.random.default_rng(0)
@@ -54,11 +69,126 @@ def drawn(shape: tuple[int, int, int]) -> dict[str, np.ndarray[Any, Any]]:
     return made
 
 
-def on_gpu(what: str, shape: tuple[int, int, int]) -> Calls:
+@tw.kernel(X="M K", W="N K", T="M R", B="N R", Y="M N", s=tw.f32)
+def adapted(X, W, T, B, Y, s):
+    for m, n in tw.tiles(Y):
+        acc, low = tw.zeros(), tw.zeros()
+        for k in tw.steps(X.shape[1]):
+            acc += X[m, k] @ W[n, k].T
+        for r in tw.steps(T.shape[1]):
+            low += T[m, r] @ B[n, r].T
+        Y[m, n] = acc + s * low
+
+
+@tw.kernel(X="M K", W="N K", Y="M N", eps=tw.f32)
+def normalised(X, W, Y, eps):
+    for m, n in tw.tiles(Y):
+        acc, square = tw.zeros(), tw.zeros((m,), tw.f32)
+        for k in tw.steps(X.shape[1]):
+            acc += X[m, k] @ W[n, k].T
+            x = X[m, k].to(tw.f32)
+            square += (x * x).sum(axis=1)
+        Y[m, n] = acc * tw.rsqrt(square / X.shape[1] + eps)[:, None]
+
+
+SCALE, EPS = 0.5, 1e-5
+
+
+def layers_on_gpu(what: str, shape: tuple[int, ...]) -> Calls:
+    """Return the verified calls of a layer with an adapter, or behind a norm, in bf16."""
+    import torch
+
+    functional, (m, n, k, *rank) = torch.nn.functional, shape
+    draw = torch.Generator("cuda").manual_seed(0)
+
+    def normal(*extents: int) -> Any:
+        made = torch.randn(extents, generator=draw, device="cuda") / extents[-1] ** 0.5
+        return made.to(torch.bfloat16)
+
+    x, w, out = normal(m, k) * k**0.5, normal(n, k), normal(m, n)
+    alone = functools.partial(tw.matmul, x, w.T, out=out)
+    rows = slice(None, None, max(m // 64, 1))
+    wide = x[rows].double()
+    if what == NORM:
+        weight = torch.ones(k, device="cuda", dtype=x.dtype)
+
+        def steps() -> Any:
+            return functional.linear(functional.rms_norm(x, (k,), weight, EPS), w)
+
+        ours = functools.partial(normalised, x, w, out, EPS)
+        want = (wide / (wide.square().mean(1, keepdim=True) + EPS).sqrt()) @ w.double().T
+        calls: Calls = {OURS: ours, STEPS: steps, COMPILED: torch.compile(steps), OURS_ALONE: alone}
+    else:
+        a, b = normal(*rank, k), normal(n, *rank)
+        t = functional.linear(x, a)
+
+        def both() -> None:
+            tw.matmul(x, a.T, out=t)
+            adapted(x, w, t, b, out, SCALE)
+
+        both()
+        want = wide @ w.double().T + SCALE * (t[rows].double() @ b.double().T)
+        ours = functools.partial(adapted, x, w, t, b, out, SCALE)
+        calls = {
+            OURS: both,
+            STEPS: lambda: torch.addmm(functional.linear(x, w), functional.linear(x, a), b.T, alpha=SCALE),
+            KNOWN: ours,
+            STEPS_KNOWN: lambda: torch.addmm(functional.linear(x, w), t, b.T, alpha=SCALE),
+            OURS_ALONE: alone,
+        }
+    ours()
+    assert bool(((out[rows].double() - want).abs() < 2.0**-7 * (1 + want.abs())).all()), "an element is wrong"
+    return calls
+
+
+def layers_on_cpu(what: str, shape: tuple[int, ...]) -> Calls:
+    """Do the same with NumPy in f32."""
+    m, n, k, *rank = shape
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((m, k), np.float32), rng.standard_normal((n, k), np.float32)
+    out = np.full((m, n), np.nan, np.float32)
+    alone = functools.partial(tw.matmul, x, w.T, out=out, target="cpu")
+    if what == NORM:
+        ours = functools.partial(normalised, x, w, out, EPS, target="cpu")
+
+        def steps() -> Any:
+            return (x / np.sqrt((x * x).mean(1, keepdims=True) + np.float32(EPS))) @ w.T
+
+        calls: Calls = {OURS: ours, STEPS: steps, OURS_ALONE: alone}
+    else:
+        t, b = rng.standard_normal((m, *rank), np.float32), rng.standard_normal((n, *rank), np.float32)
+        ours = functools.partial(adapted, x, w, t, b, out, SCALE, target="cpu")
+
+        def steps() -> Any:
+            return x @ w.T + np.float32(SCALE) * (t @ b.T)
+
+        calls = {OURS: ours, STEPS_KNOWN: steps, OURS_ALONE: alone}
+    ours()
+    assert np.abs(out - steps()).max() < 1e-4 * k**0.5, "an element is wrong"
+    return calls
+
+
+def limit_us(what: str, shape: tuple[int, ...], call: str) -> float:
+    """Return the time of the operations of a call at the peak rate of an H200 in bf16, and of its bytes."""
+    rates = CUDA.architecture("sm_90a").rates
+    assert rates is not None
+    board, (m, n, k, *rank) = rates.boards[0], shape
+    operations, moved = m * n * k, m * k + n * k + m * n
+    if what == ADAPTER:
+        (r,) = rank
+        operations += m * n * r + (m * k * r if call == OURS else 0)
+        moved += m * r + n * r + (m * k + k * r + m * r if call == OURS else 0)
+    peak = rates.tensor_flops["bf16"] * board.multiprocessors * board.clock_mhz * 1e6
+    return 1e6 * max(2 * operations / peak, 2 * moved / (board.memory_gbytes_per_s * 1e9))
+
+
+def on_gpu(what: str, shape: tuple[int, ...]) -> Calls:
     """Return the verified calls of a case in f16."""
     import torch
 
     functional = torch.nn.functional
+    if what in (ADAPTER, NORM):
+        return layers_on_gpu(what, shape)
     if what in (GATED, GATED_BF16):
         return gated_on_gpu(shape, torch.bfloat16 if what == GATED_BF16 else torch.float16)
     x, w, bias, residual = (torch.from_numpy(one).cuda().half() for one in drawn(shape).values())
@@ -88,7 +218,7 @@ def on_gpu(what: str, shape: tuple[int, int, int]) -> Calls:
     return calls
 
 
-def gated_on_gpu(shape: tuple[int, int, int], dtype: Any) -> Calls:
+def gated_on_gpu(shape: tuple[int, ...], dtype: Any) -> Calls:
     """Return the calls of a gated layer; weights are stored as in `torch.nn.Linear`, (N, K)."""
     import torch
 
@@ -111,7 +241,7 @@ def gated_on_gpu(shape: tuple[int, int, int], dtype: Any) -> Calls:
     return {OURS: ours, STEPS: steps, PRODUCTS: alone}
 
 
-def gated_drawn(shape: tuple[int, int, int]) -> list[np.ndarray[Any, Any]]:
+def gated_drawn(shape: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
     """Draw x (M, K), and two weights (N, K), in f32."""
     m, n, k = shape
     rng = np.random.default_rng(0)
@@ -119,8 +249,10 @@ def gated_drawn(shape: tuple[int, int, int]) -> list[np.ndarray[Any, Any]]:
     return [rng.standard_normal((m, k), np.float32), *weights]
 
 
-def on_cpu(what: str, shape: tuple[int, int, int]) -> Calls:
+def on_cpu(what: str, shape: tuple[int, ...]) -> Calls:
     """Do the same with NumPy in f32."""
+    if what in (ADAPTER, NORM):
+        return layers_on_cpu(what, shape)
     if what == GATED:
         x, gate, up = gated_drawn(shape)
         ours = functools.partial(tw.gated_matmul, x, gate.T, up.T, target="cpu")
@@ -170,10 +302,14 @@ def compared(made: Any, sums: Any, residual: Any) -> None:
 def main() -> None:
     parser: argparse.ArgumentParser = arguments(__doc__)
     parser.add_argument("--target", choices=("cuda", "cpu"), default="cuda")
+    known = dict.fromkeys(what for what, _ in ON_GPU)
+    parser.add_argument("--only", nargs="+", choices=known, default=list(known), help="cases; default: all")
     asked = parser.parse_args()
     cases, made = (ON_GPU, on_gpu) if asked.target == "cuda" else (ON_CPU, on_cpu)
     lines, rows = [], []
     for what, shape in QUICK if asked.quick else cases:
+        if what not in asked.only:
+            continue
         calls = made(what, shape)
         taken = measure(calls, asked.target, effort=effort(asked))
         problem = f"{what} {'x'.join(map(str, shape))}"
@@ -182,6 +318,12 @@ def main() -> None:
             speed = "" if call == OURS else f"{taken.speed(OURS, call)}"
             lines.append((problem, call, f"{us:.1f}", speed))
             rows.append({"problem": problem, "call": call, "us": us, "speed": speed})
+        if asked.target == "cuda" and what in (ADAPTER, NORM):
+            for call in (one for one in (OURS, KNOWN) if one in calls):
+                limit = limit_us(what, shape, call)
+                share = f"{limit / taken[call].us.median:.3f} of it is reached by {call}"
+                lines.append((problem, LIMIT, f"{limit:.1f}", share))
+                rows.append({"problem": problem, "call": f"{LIMIT} of {call}", "us": limit, "speed": share})
         keep(asked, "epilogues", asked.target, rows)
     print(table(("(M, N, K)", "call", "us", f"{OURS} is faster by [95 %]"), lines))
 

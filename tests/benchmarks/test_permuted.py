@@ -52,3 +52,5 @@ def test_dropout_and_reductions_run_beside_numpy() -> None:
     printed = run("epilogues.py", "--quick", "--target", "cpu")
     assert "dropout 64x96x64" in printed
     assert "logsumexp 40x600x64" in printed
+    assert "adapter 64x96x64x8" in printed
+    assert "RMS norm 64x96x64" in printed

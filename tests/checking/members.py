@@ -325,6 +325,52 @@ def _contraction(subscripts: str, *shapes: tuple[int, ...]) -> Member:
     return Member(ways, like, want, given)
 
 
+@tw.kernel(A="M K", B="N K", P="M R", Q="N R", D="M N")
+def several_loops(A, B, P, Q, D):
+    """The loop along R is the first, because its sum is scaled."""
+    for m, n in tw.tiles(D):
+        acc, low = tw.zeros(), tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        for r in tw.steps(P.shape[1]):
+            low += P[m, r] @ Q[n, r].T
+        D[m, n] = acc - 0.75 * low
+
+
+@tw.kernel(A="M K", B="N K", D="M N")
+def row_sums(A, B, D):
+    for m, n in tw.tiles(D):
+        acc, square, total = tw.zeros(), tw.zeros((m,), tw.f32), tw.zeros((m,), tw.f32)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+            a = A[m, k].to(tw.f32)
+            square += (a * a).sum(axis=1)
+            total += a.sum(axis=1)
+        D[m, n] = acc * square[:, None] + total[:, None]
+
+
+def _several_loops() -> Member:
+    like = {"A": spec("f16", M, K), "B": spec("f16", N, K), "P": spec("f16", M, M), "Q": spec("f16", N, M)}
+    schedules = PARTITIONS | {"fragments": FRAGMENTS, "promoted": PROMOTED["bulk copies"]}
+
+    def want(x: dict[str, Exact]) -> dict[str, Exact]:
+        return {"D": x["A"] @ x["B"].T - residue(0.75) * (x["P"] @ x["Q"].T)}
+
+    return Member(under(several_loops, schedules), like | {"D": spec("f32", M, N)}, want)
+
+
+def _row_sums() -> Member:
+    like = {"A": spec("f16", M, K), "B": spec("f16", N, K), "D": spec("f32", M, N)}
+    whole = {name: one for name, one in PARTITIONS.items() if name not in SPLIT}
+    schedules = whole | {"fragments": FRAGMENTS, "registers": replace(SYNC, staging="registers", stages=1)}
+
+    def want(x: dict[str, Exact]) -> dict[str, Exact]:
+        a = x["A"]
+        return {"D": (a @ x["B"].T) * (a * a).sum(axis=1)[:, None] + a.sum(axis=1)[:, None]}
+
+    return Member(under(row_sums, schedules), like, want)
+
+
 MEMBERS: dict[str, Callable[[], Member]] = {
     "batched": _batched,
     "combined": _combined,
@@ -339,6 +385,8 @@ MEMBERS: dict[str, Callable[[], Member]] = {
     "complex at grade f32": _complex_halves,
     "einsum to heads": lambda: _contraction("bsk,khd->bhsd", (2, 24, 80), (80, 2, 64)),
     "einsum of 5-D": lambda: _contraction("aibk,kj->abij", (2, 3, 24, 24), (24, 40)),
+    "several loops": _several_loops,
+    "row sums": _row_sums,
     "chain": chain,
     "attention": lambda: attention(causal=False),
     "causal attention": lambda: attention(causal=True),

@@ -125,8 +125,9 @@ def _carried_out(number: int, target: str, kernels: dict[str, Any]) -> str:
     sizes = dict(zip(names, extents(terms, rng, LARGEST[target], 5, 16 if aligned else None), strict=True))
     sizes["R"], sizes["L"] = (int(rng.choice((0, 1, sizes[dim] // 2, sizes[dim]))) for dim in "RL")
     schedule = _schedule(draw, kind, target, aligned=aligned)
-    if schedule is not None and kernels is ROWS and (schedule.is_split or schedule.along_k > 1):
-        schedule = None
+    if schedule is not None and kernels is ROWS:  # a block has all of K, and shares store no single rows
+        without = schedule.is_split or schedule.along_k > 1 or (schedule.balanced and name == "centred")
+        schedule = None if without else schedule
     arrays, layouts = {}, {}
     for parameter in kernel.program.parameters:
         if parameter.dims:

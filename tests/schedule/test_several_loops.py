@@ -160,8 +160,10 @@ def test_groups_that_share_k_have_one_sum_of_each_element():
         computed("gated", SCHEDULES["along k"], SHAPE, "reference")
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*(("adapted", dtype) for dtype in (np.float16, np.float64)), *((name, np.float32) for name in KERNELS)],
+)
 def test_the_cpu_computes_them(name, dtype):
     computed(name, None, (70, 61, 150, 33, 9), "cpu", dtype)
 
@@ -188,6 +190,49 @@ def test_integers_are_added_up_exactly():
         result[...] = 7
         assert both(*made.values(), result, target=target).target == target
         assert np.array_equal(result, wide["X"] @ wide["W"].T + wide["T"] @ wide["B"].T)
+
+
+@tw.kernel(X="M K", W="N K", scale="N", T="M R", B="N R", C="M N")
+def quantised(X, W, scale, T, B, C):
+    """Weights of i8 in the first loop, an adapter of f16 in the second."""
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(X.shape[1]):
+            acc += X[m, k] @ (W[n, k].to(tw.f16) * scale[n][:, None]).T
+        for r in tw.steps(T.shape[1]):
+            acc += T[m, r] @ B[n, r].T
+        C[m, n] = acc
+
+
+IN_BULK = tw.Schedule(
+    tw.atoms.wgmma("f16", 16),
+    (64, 16, 128),
+    stages=3,
+    staging="tma",
+    roles="cooperative",
+    registers=0,
+    swap_ab=True,
+    buffers=1,
+)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [None, FORMS["fragments"], IN_BULK, replace(IN_BULK, split_k=2), replace(IN_BULK, blocks=2, promote=1)],
+)
+def test_an_operand_is_computed_in_one_loop_and_not_in_the_other(schedule):
+    rng, (m, n, k, r) = np.random.default_rng(0), (33, 100, 200, 24)
+    made = {
+        "X": rng.standard_normal((m, k)).astype(np.float16),
+        "W": rng.integers(-8, 9, (n, 208)).astype(np.int8)[:, :k],
+        "scale": np.exp2(rng.integers(-3, 2, n)).astype(np.float16),
+        "T": rng.standard_normal((m, r)).astype(np.float16),
+        "B": rng.standard_normal((n, r)).astype(np.float16),
+    }
+    result = np.full((m, 104), np.nan, np.float32)[:, :n]
+    ran = quantised.bind(schedule=schedule)(*made.values(), result, target="reference")
+    how = Accumulation.of(ran.schedule.atom, ran.schedule.promote * ran.schedule.block_k or None)
+    compare_flow(quantised.flow(*made.values(), result), {"C": result}, made, how=how).raise_if_wrong()
 
 
 @pytest.mark.parametrize("lost", ["X", "B", "s"])

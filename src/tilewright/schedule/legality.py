@@ -16,6 +16,7 @@ from tilewright.dataflow.nodes import SUMMED, TF32, Reduce
 from tilewright.errors import Location, Origin, ScheduleError, Violation
 from tilewright.ir.op import REGISTERS
 from tilewright.lang.specs import TensorSpec
+from tilewright.schedule.factors import Factor
 from tilewright.schedule.facts import Reasons
 from tilewright.schedule.form import Form, reduced_in_parts
 from tilewright.schedule.machine_rules import (
@@ -147,6 +148,11 @@ def sliced(case: ScheduleOnMachine) -> Reasons:
 # ---------------------------------------------------------------- operands decoded inside the main loop
 
 
+def _plain_beside(form: Form, factor: Factor) -> Factor | None:
+    """An operand A that is multiplied as it is, in the loop of one that is computed."""
+    return next((one for one in form.rows_m if one.is_plain and one.depth == factor.depth), None)
+
+
 def decoded(case: ScheduleOnMachine) -> Reasons:
     """The staging can decode operands in registers, between memory and the instruction."""
     atom, form, by_threads = case.schedule.atom, case.form, 'staging="fragments" and an atom of mma.sync'
@@ -158,7 +164,7 @@ def decoded(case: ScheduleOnMachine) -> Reasons:
             text = f"{computed}, and this staging cannot decode operands"
             yield "staging", text, 'staging="fragments"', form.sum
         # An asynchronous instruction takes operand A from registers, and B only from shared memory.
-        elif side.label == "A" and (plain := next((one for one in form.rows_m if one.is_plain), None)):
+        elif side.label == "A" and (plain := _plain_beside(form, side.factor)):
             text = f"{computed} in one product and is {plain.name} itself in another"
             yield "staging", text, by_threads, form.sum
         elif side.label == "B":

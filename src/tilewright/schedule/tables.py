@@ -404,8 +404,10 @@ def chosen(question: Question, table: ScheduleTable | None) -> Schedule:
     """
     if len(question.form.loops) > 1:
         alone = chosen(question.of_longest_loop, table)
-        if is_carried(question, alone):
-            return alone
+        # Other loops may have rings of their own, if their operands lie in another order.
+        for stages in range(alone.stages, min(alone.stages, 2) - 1, -1):
+            if is_carried(question, replace(alone, stages=stages)):
+                return replace(alone, stages=stages)
     if question.splitting is not None:
         return next(split_candidates(question)).schedule
     found = table.find(question) if table is not None and table.entries and class_of(question) else None
