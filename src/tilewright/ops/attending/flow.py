@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tilewright.dtypes import f32
 from tilewright.lang.dataflow.indexing import positions
 from tilewright.lang.dataflow.loops import full, steps, tiles, zeros
-from tilewright.lang.exact_functions import absolute, fma, maximum, where
+from tilewright.lang.exact_functions import absolute, fma, maximum, minimum, where
 from tilewright.lang.functions import exp, exp2, log, log2, tanh
 from tilewright.ops.attending.softmax import LOWEST, NEVER_0, STEEP, BySoftmax
 from tilewright.ops.ending import ACTIVATIONS
@@ -352,7 +352,7 @@ def _queries(
             dp += dout[(*rows.at, m, e)] @ keys.v[(*keys.at, n, e)].T
         added = None if rows.bias is None else rows.bias[(*rows.at, m, n)].to(f32)
         s, bent = _scores(s, added, rows.numbers[:, None] + diagonal, keys.numbers(n), scores, factor)
-        p = exp2(fma(s, exponent, -shift[(*rows.at, m)][:, None]))
+        p = minimum(exp2(fma(s, exponent, -shift[(*rows.at, m)][:, None])), 1.0)  # shifts are rounded
         ds = p * (dp - delta[(*rows.at, m)][:, None])
         ds = ds if bent is None else ds * fma(-bent, bent, 1.0)
         dq.assign(dq + ds.to(keys.k.dtype) @ keys.k[(*keys.at, n, d)])
@@ -426,7 +426,7 @@ def _keys(
         added = None if rows.bias is None else rows.bias[(*at, n)].T.to(f32)
         last = positions(m) if rows.first is None else positions(m) - rows.first
         s, bent = _scores(s, added, last + diagonal, keys.numbers(n)[:, None], scores, factor)
-        p = exp2(fma(s, exponent, -shift[at]))
+        p = minimum(exp2(fma(s, exponent, -shift[at])), 1.0)
         ds = p * (dp - delta[at])
         ds = ds if bent is None else ds * fma(-bent, bent, 1.0)
         dv.assign(dv + p.to(dout.dtype) @ dout[(*at, e)])
