@@ -107,7 +107,7 @@ class Guarded(DeviceArray):
         return self._seen(self._buffer.host()).copy(order="K")
 
     def _seen(self, whole: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The array's elements in a copy of its buffer."""
+        """Return the array's elements in a copy of its buffer."""
         return np.ndarray(self.shape, self.dtype, whole, self._offset, self.strides)
 
     def write(self, array: np.ndarray[Any, Any]) -> None:

@@ -55,7 +55,7 @@ IDLE = "nothing on its way"
 
 
 class Mutant(NamedTuple):
-    """A listing in which one line is another."""
+    """A listing in which one line is replaced."""
 
     line: int
     kind: str

@@ -40,7 +40,7 @@ def absent(X):
 
 
 class OnlyDLPack:
-    """An array that other frameworks may take, and that has nothing else."""
+    """An array that supports only DLPack."""
 
     def __dlpack__(self, **options):
         return A.__dlpack__(**options)

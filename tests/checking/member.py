@@ -52,7 +52,7 @@ class Member:
         return {name: drawn(name, one.shape) for name, one in floats.items()} | dict(self.given)
 
     def arguments(self, bound: Bound) -> list[Any]:
-        """Specimens and numbers, in the order of a kernel's parameters."""
+        """Return specimens and numbers, in the order of a kernel's parameters."""
         return [self.like[one.name] for one in bound.program.parameters if one.name in self.like]
 
     def polynomial(self) -> dict[str, Exact]:

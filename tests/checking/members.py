@@ -286,7 +286,7 @@ def _complex_halves() -> Member:
 
 
 def _contraction(subscripts: str, *shapes: tuple[int, ...]) -> Member:
-    """A contraction with a permuted result, and an array that is added in its order; all seen as matrices."""
+    """A contraction with a permuted result and an added array of the same order, all viewed as matrices."""
     named = read_subscripts(subscripts, [len(shape) for shape in shapes])
     extents = dict(zip(named.a + named.b, shapes[0] + shapes[1], strict=True))
     of = dict(zip(("a", "b"), shapes, strict=True))

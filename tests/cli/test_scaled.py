@@ -1,4 +1,4 @@
-"""`tilewright scaled`: what it says, and what it refuses."""
+"""`tilewright scaled`: its output and its errors."""
 
 from __future__ import annotations
 

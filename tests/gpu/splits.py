@@ -67,7 +67,7 @@ ENGINES: dict[str, tuple[Schedule, str, str]] = {
 
 
 def split_of(schedule: Schedule, split_k: int | str, reduction: str) -> Schedule:
-    """A schedule that splits K so, and is otherwise like another one."""
+    """Return a schedule with this split of K, and otherwise the fields of another one."""
     blocks = BLOCKS if isinstance(split_k, str) else 0
     epilogue = "direct" if reduction == "reduce-scatter" else schedule.epilogue
     return replace(schedule, split_k=split_k, reduction=reduction, blocks=blocks, epilogue=epilogue)

@@ -159,7 +159,7 @@ def both(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("problem", LARGE_SCORES, ids=size)
 def test_scores_of_any_size(problem: Problem) -> None:
-    """The largest score of a row weighs 1, and equal ones the same, however large they are."""
+    """The largest score of a row has weight 1, and equal scores equal weights, however large they are."""
     out, lse = both(problem)
     problem.check(out)
     problem.check_lse(lse)

@@ -33,7 +33,7 @@ MEET = 2
 
 @dataclass(frozen=True)
 class Small:
-    """A program: stages and arrivals of its barriers, how many tensors it has, and the steps of each role."""
+    """A program: stages and arrivals of its barriers, number of tensors, and operations of each role."""
 
     barriers: tuple[tuple[int, int], ...]
     tensors: int
@@ -105,7 +105,7 @@ class Search:
         return steps[state.at[role]] if state.at[role] < len(steps) else None
 
     def _look(self, state: State) -> None:
-        """Accesses that can be next to each other, and schedules that end here or cannot go on."""
+        """Find accesses that can be next to each other, and interleavings that end or hang here."""
         steps = [self._next(state, role) for role in range(len(state.at))]
         touches = [
             (s[0] != "read", s[1]) for s in steps if s is not None and s[0] in ("read", "write", "load")

@@ -36,7 +36,7 @@ class Mutant:
 
 
 class FoundError(Exception):
-    """A hazard was found, and the run ended there."""
+    """The checker found a hazard and ended the run."""
 
 
 @contextmanager

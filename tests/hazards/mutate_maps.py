@@ -20,7 +20,7 @@ from .mutate_async import Change, changed, remade
 
 
 def map_changes(op: Op) -> Iterator[tuple[str, Change]]:
-    """Every small change of where an operation finds what."""
+    """Yield every small change of an operation's map from coordinates to elements."""
     match op:
         case ops.Reshape():
             for what, transform in _transforms(op.transform):

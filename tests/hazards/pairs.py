@@ -1,4 +1,4 @@
-"""Pairs of blocks: each loads one half of every tile for both.  A switch for every way to get it wrong."""
+"""Pairs of blocks: each loads one half of every tile for both.  A switch selects each possible fault."""
 
 from __future__ import annotations
 

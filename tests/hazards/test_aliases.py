@@ -57,7 +57,7 @@ def matrix(rows, columns, dtype=np.float32):
 
 
 def raced(report, *names):
-    """The findings between two blocks, which name both arrays."""
+    """Return the findings between two blocks; each names both arrays."""
     found = [f for f in report.findings if f.earlier is not None]
     assert found, str(report)
     for finding in found:

@@ -210,7 +210,7 @@ GRADIENTS: dict[str, tuple[Schedule, int, dict[str, str]]] = {
 def test_gradients_by_warpgroups_need_their_synchronisation(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One block has three tiles of keys; the loop over queries has two turns, and copies rows."""
+    """One block has three tiles of keys; the loop over queries has two iterations, and copies rows."""
     schedule, most, harmless = GRADIENTS[name]
     monkeypatch.setattr(group_products, "SUMS", most)
     problem = Backward((1, 2, 1), (40, 150), (16, 16), tw.f16, causal(70))

@@ -316,7 +316,7 @@ def test_an_integer_that_a_kernel_is_not_written_for_is_no_finding() -> None:
 
 @tw.kernel(X="M N", Y="M N")
 def all_wait(X, Y, *, limit=None):
-    """Every block waits for all, or for those before it."""
+    """Every block waits for all blocks, or for the blocks before it."""
     blocks = tw.ceil_div(X.shape[0], 8)
     block, came, left = tw.block_index(blocks), tw.counter(1), tw.counter(1)
     tw.copy(X.tile((8, 32), (block, 0)), Y.tile((8, 32), (block, 0)), threads=64)

@@ -21,7 +21,7 @@ def doubled(X, Y, *, missing=0):
 
 @tw.kernel(A="M N", C="M N", beta=tw.f32)
 def scaled_sum(A, C, beta):
-    """``C = A + beta C``, which reads C also where beta is 0."""
+    """``C = A + beta C``; it reads C even if beta is 0."""
     m = tw.block_index(tw.ceil_div(A.shape[0], 32))
     a, c = (tw.load(T.tile((32, 8), (m, 0)).partition((32, 1))) for T in (A, C))
     tw.copy(a + c * beta, C.tile((32, 8), (m, 0)))

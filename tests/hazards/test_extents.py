@@ -15,7 +15,7 @@ from .test_aliases import matrix
 
 @tw.kernel(X="M N", Y="M N", start=int)
 def by_slice(X, Y, start):
-    """Eight columns through the first of two stages, eight places from a run-time start on."""
+    """Eight columns pass through eight places of the first of two stages, from a run-time start on."""
     held = tw.shared((2, 32, 8), X.dtype)
     tw.copy(X[:, start : start + 8].tile((32, 8), (0, 0)), held[0], threads=(32, 1))
     tw.warp_barrier()

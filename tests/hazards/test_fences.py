@@ -70,7 +70,7 @@ def test_what_has_been_written_is_refilled_after_a_fence_on_either_side(fence) -
 
 
 def own_reader(X, Y, *, barrier):
-    """The warp that issues the copies reads what they bring itself."""
+    """The warp that issues the copies also reads their elements."""
     held = tw.shared((8, 64), X.dtype, swizzle=128)
     full = tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()
@@ -135,7 +135,7 @@ def through_global(X, Y, *, fence, after):
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("fence", ["", "shared", "global"])
 def test_global_memory_has_a_fence_of_its_own(fence, after) -> None:
-    """The text's fence of shared memory says nothing of global memory."""
+    """The fence of shared memory in the text does not order global memory."""
     report, _ = checked(through_global, rows=8, fence=fence, after=after)
     assert kinds(report) == (set() if fence == "global" else {Kind.PROXY})
     if fence != "global":

@@ -1,4 +1,4 @@
-"""The checker's clocks of two proxies against a plain graph, on random programs with bulk copies."""
+"""The checker's clocks of two proxies agree with a plain graph, on random programs with bulk copies."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ SIMPLE = {
 class Thread:
     """A thread's order: the accesses before its own accesses, and those before its bulk copies.
 
-    ``heard`` are those that a barrier told it of, be it of its own.
+    ``heard`` are the accesses that it learned of by a barrier, including its own.
     """
 
     generic: set[int] = field(default_factory=set)

@@ -78,7 +78,7 @@ def test_what_is_not_checked_is_computed_all_the_same() -> None:
 
 
 def four_loading_warps(folder: Path) -> dict[str, Any]:
-    """The example with all warps of the loading warpgroup at the waits, where only the first one loads."""
+    """The example in which all warps of the loading warpgroup wait, instead of only the first one."""
     text = PATH.read_text()
     assert text.count(", tw.role(warps=1):") == 1
     changed = folder / PATH.name

@@ -1,4 +1,4 @@
-"""Every mutant of the Hopper GEMM is found, or is equivalent for a reason that is named here."""
+"""Every mutant of the Hopper GEMM is found, or is equivalent for a reason that this file names."""
 
 from __future__ import annotations
 

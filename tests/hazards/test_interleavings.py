@@ -80,7 +80,7 @@ def test_what_another_schedule_would_show_is_found_in_this_one(name) -> None:
 
 
 def test_who_announces_bytes_may_wait_before_the_copy() -> None:
-    """The bytes arrive after the copy was issued, and so after the wait: the phase of it cannot be missed."""
+    """The bytes arrive after the copy was issued, and so after the wait: its phase cannot be missed."""
     producer = ("arrive", A, 0, 1), ("wait", B, 0, 1), ("load", 0, A, 0)
     consumer = ("wait", A, 0, 0), ("read", 0), ("arrive", B, 0, 0)
     program = Small(((1, 1), (1, 1)), 1, (producer, consumer))

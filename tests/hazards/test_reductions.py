@@ -1,4 +1,4 @@
-"""Reductions into memory need no order among those of one kind, but with all other accesses."""
+"""Reductions into memory need no order among those of one kind, but an order with all other accesses."""
 
 from __future__ import annotations
 

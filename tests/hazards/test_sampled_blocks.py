@@ -1,4 +1,4 @@
-"""Sampled blocks have the findings of all blocks: random kernels, run both ways."""
+"""Sampled blocks give the findings of all blocks: random kernels run both ways."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def write_beyond_a_row(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_test_whose_kernel_writes_beyond_a_row_fails(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the stores by TMA did."""
+    """The kernel writes past each row, as stores by TMA do."""
     with pytest.raises(pytest.fail.Exception, match="4 bytes outside of it were written, the first 32 bytes"):
         write_beyond_a_row(gpu, monkeypatch)
 

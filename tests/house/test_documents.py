@@ -139,7 +139,7 @@ QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
 def unquoted_arrows(text: str) -> list[str]:
-    """Commands of shell blocks and of code spans whose `->` a shell would take for a redirection."""
+    """Return shell commands whose unquoted `->` a shell would read as a redirection."""
     blocks = [fence["body"] for fence in FENCE.finditer(text) if fence["language"] in ("sh", "bash", "shell")]
     lines = [line for block in blocks for line in block.splitlines()]
     commands = [*lines, *COMMAND.findall(text)]

@@ -27,7 +27,7 @@ PROGRAMS = "\n".join(programs())
 
 
 def shown(name: str) -> bool:
-    """Whether there is an example of a name, or it says where one is or who makes it."""
+    """Return whether a name has an example, or refers to one or to the function that makes it."""
     doc = inspect.getdoc(attrgetter(name)(tw)) or ""
     other = re.search(r"[Ss]ee `(\w+)`|[Mm]ade by `(?:[A-Z]\w+\.)?(\w+)`", doc)
     return ">>>" in doc or other is not None or re.search(rf"\btw\.{re.escape(name)}\b", PROGRAMS) is not None

@@ -110,7 +110,7 @@ def test_rooms_import_one_way() -> None:
 
 
 def test_no_files_import_each_other() -> None:
-    """Not within a room either, and not for annotations alone: who is below another does not name it."""
+    """Not even within a room, or only for annotations: imports go one way."""
     graph = {name: imported_files(path) for name, path in FILES.items()}
     assert len(graph) > 250
     assert graph["tilewright.ir.ops"] >= {"tilewright.ir.op", "tilewright.ir.copies"}

@@ -23,7 +23,7 @@ CHECKERS = {
 
 
 def code_of_readme() -> str:
-    """Every block of Python in order, without prompts and outputs."""
+    """Return every Python block of the README in order, without prompts and outputs."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     parser = doctest.DocTestParser()

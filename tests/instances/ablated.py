@@ -113,7 +113,7 @@ def _narrow_writes() -> Executable:
 
 
 def _without_extra_row() -> Executable:
-    """A lies in shared memory without the row more, and without the swizzle that would stand in for it."""
+    """Return the kernel with A in shared memory without the extra row, and without a swizzle for it."""
     made = bound(extra_rows=(0, 0)).compile(**SPECS, target="hip", arch=ARCH)
     serving = Serving(GFX1151.lanes, matrices=False, pairs=False)
 

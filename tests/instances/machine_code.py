@@ -42,9 +42,9 @@ def functions(data: bytes) -> dict[str, bytes]:
 def encoded(
     listing: str, arch: str, toolchain: AmdToolchain, folder: Path
 ) -> tuple[dict[str, bytes], dict[str, list[int]]]:
-    """The encodings of a listing's instructions, in order, by the label that they follow.
+    """Return the encodings of a listing's instructions, in order, by the label before them.
 
-    Linking decides distances to constants, so only their places are known; they are returned separately.
+    Linking decides distances to constants; so their values are unknown, and only their places are returned.
     """
     (folder / "kernel.s").write_text(listing)
     options = ("-cc1as", "-triple", TRIPLE, "-target-cpu", arch, "-filetype", "asm", "-show-encoding")
@@ -82,7 +82,7 @@ def without(data: bytes, distances: list[int]) -> bytes:
 
 
 def compiler_version(toolchain: AmdToolchain) -> int:
-    """The version of the LLVM that a compiler is of."""
+    """Return the version of a compiler's LLVM."""
     said = subprocess.run([*toolchain.compiler, "--version"], capture_output=True, text=True, check=True)
     found = re.search(r"clang version (\d+)", said.stdout)
     assert found

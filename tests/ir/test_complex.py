@@ -1,4 +1,4 @@
-"""Complex numbers are moved and filled; no target converts them, and all say so alike."""
+"""Complex numbers can be copied and filled; all targets refuse conversions with the same message."""
 
 from __future__ import annotations
 

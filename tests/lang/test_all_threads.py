@@ -1,4 +1,4 @@
-"""Tiles that are copied without a number of threads are dealt to all threads that execute the copy."""
+"""If a copy names no number of threads, all threads that execute it share its tile."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_a_filter_that_does_not_fit_is_refused_before_anything_is_compiled(
 
 
 def test_a_filter_that_fits_one_class_of_images_is_still_refused_for_another() -> None:
-    """One compiled kernel serves both: the launcher asks each time that it sees new extents."""
+    """One compiled kernel serves both; the launcher checks each new extent."""
     w, geometry = np.ones((7, 45), np.float32), {"stride": 1, "dilation": 1, "padding": 0}
     bound = convolution.bind(taps=(3, 3), **geometry)
     bound(np.ones((2, 5, 3, 5), np.float32), w, np.ones((6, 7), np.float32), target="cpu")

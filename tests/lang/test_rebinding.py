@@ -1,4 +1,4 @@
-"""Variables that change inside a traced loop or branch: refused where the change would be lost."""
+"""Variables that change inside a traced loop or branch are refused if the change would be lost."""
 
 # ruff: noqa: F841
 

@@ -95,7 +95,7 @@ def test_a_slice_is_the_layout_with_some_coordinates_fixed(layout: Layout, data:
         return tuple(choose(part) for part in shape)
 
     def chosen(shape: Any, choice: Any) -> list[Any]:
-        """The coordinates that a choice leaves."""
+        """Return the coordinates that remain after a choice."""
         if isinstance(choice, tuple):
             columns = [chosen(n, c) for n, c in zip(shape, choice, strict=True)]
             return list(itertools.product(*columns))

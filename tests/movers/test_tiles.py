@@ -22,7 +22,7 @@ def ran(kernel, x, y, target, **constants):
 
 @tw.kernel(X="M N", Y="M N")
 def by_form(X, Y, *, tile, form):
-    """Every tile of X to its place in Y, each found in one of the forms."""
+    """Every tile of X is copied to its place in Y; one of the forms gives the place."""
     tw.block_index(1)
     source, target = X.tiles(tile), Y.tiles(tile)
     for i in tw.range(source.shape[0]):

@@ -141,7 +141,7 @@ def summed(problem: Problem, columns: Any, old: Any = None) -> tuple[Any, Any]:
 
 
 def check(problem: Problem, image: Any, columns: Any, old: Any = None) -> None:
-    """Each element is off by at most the stated bound; integers are right."""
+    """Check that each element is within the stated bound, and that integers are exact."""
     exact, sizes = summed(problem, columns, old)
     if not problem.dtype.is_float:
         np.testing.assert_array_equal(image, exact.astype(np.int32))

@@ -23,7 +23,7 @@ from tilewright.targets.target import CUDA
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> list[LaunchPlan]:
-    """Vectors of any length are read as matrices, on every target; the plans are listed."""
+    """Read vectors of any length as matrices, on every target; list the plans."""
     plans: list[LaunchPlan] = []
 
     def listed(*given: Any) -> LaunchPlan:

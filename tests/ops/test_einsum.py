@@ -56,7 +56,7 @@ CONTRACTIONS = {
 
 
 def whole(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Array:
-    """Integers so small that all sums and products of them are exact."""
+    """Return small integers whose sums and products are exact."""
     return np.asarray(rng.integers(-3, 4, shape)).astype(tw.dtype(kind).numpy)
 
 

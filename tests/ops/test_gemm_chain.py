@@ -45,7 +45,7 @@ class Chain:
         self.out = np.full((*lead, m, p), np.nan, element.numpy)
 
     def check(self, found: Any) -> None:
-        """Every element is within its bound."""
+        """Check that every element is within its bound."""
         wanted, room = chained_exactly(self.a, self.b, self.c, self.activation)
         h = ACTIVATIONS[self.activation].meaning(self.a.astype(np.float64) @ self.b.astype(np.float64))
         n, c = self.c.shape[-2], self.c.astype(np.float64)

@@ -151,7 +151,7 @@ NO_FENCE = "tw.hopper.acquire_map of the tensor is missing before"
     ],
 )
 def test_faults_are_found(fault: str, words: str, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In kernels that are expanded with them, of schedules that nobody else uses."""
+    """The faults are in kernels that are expanded here, for schedules that no other test uses."""
     if fault.startswith("no fence"):
         room = bulk if fault.endswith("loads") else epilogue
         monkeypatch.setattr(room, "acquire_map", lambda matrix: None)

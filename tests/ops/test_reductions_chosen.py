@@ -1,4 +1,4 @@
-"""How the parts of K come together where nobody says it, and why a way that is asked for is refused."""
+"""The reduction that is chosen for parts of K, and the reasons why a requested one is refused."""
 
 from __future__ import annotations
 

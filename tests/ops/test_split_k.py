@@ -44,7 +44,7 @@ IN_ORDER = pytest.mark.parametrize("way", [way for way in WAYS if way != "atomic
 
 
 def deep(way: str, target: str) -> int:
-    """A K of several periods, or parts; the last is cut."""
+    """Return a K of several periods or parts; the last one is cut."""
     return 1203 if "batch" in way or target == "cpu" else 603
 
 

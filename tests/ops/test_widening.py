@@ -140,7 +140,7 @@ def test_two_launches_on_the_host_refuse_a_stream_as_one_does(target: str) -> No
 
 
 def test_a_plan_does_not_count_arrays_that_stand_for_absent_ones() -> None:
-    """Scales and bias are absent; a copy of B is written and read."""
+    """Scales and bias are absent; the launch writes and reads a copy of B."""
     a, b = np.ones((64, 32), np.float16), np.ones((32, 48), np.int8)
     given = dict.fromkeys(ARRAYS) | {"a": a, "b": b}
     plan = plan_scaled(given, Wanted(target="reference"), ScaledExtras(prepass=True))

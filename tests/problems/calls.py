@@ -65,7 +65,7 @@ class Call:
 
     @property
     def aliases(self) -> list[str]:
-        """Arguments that are given ``out``."""
+        """Return the arguments that are ``out`` itself."""
         return [name for name in self.in_place if name != "beta"]
 
     @property
@@ -164,7 +164,7 @@ def _out(draw: random.Random, kind: str) -> str:
 
 
 def _words(draw: random.Random, out: str) -> dict[str, Any]:
-    """Numbers and functions; of integers such as make no fractions."""
+    """Draw numbers and functions; those of integers give no fractions."""
     words: dict[str, Any] = {}
     whole = out == "i32"
     if draw.random() < 0.4:

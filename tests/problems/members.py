@@ -1,4 +1,4 @@
-"""Random problems of each member of the GEMM family, carried out by several processes."""
+"""Random problems of each member of the GEMM family, computed by several processes."""
 
 from __future__ import annotations
 

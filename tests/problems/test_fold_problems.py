@@ -1,4 +1,4 @@
-"""Some random problems of loops that carry a state; `scripts/try_members.py` tries as many as one likes."""
+"""Some random problems of loops that carry a state; `scripts/try_members.py` tries any number of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of the artifact cache share."""
+"""Shared parts of the tests of the artifact cache."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_arrays_that_are_named_are_those_of_their_names() -> None:
 
 
 def through_table(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The results that shortcuts give from now on."""
+    """Collect the results of shortcuts from now on."""
     found: list[Any] = []
     table = shortcut_table.ShortcutTable
     make = table.__init__

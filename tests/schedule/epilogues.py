@@ -117,7 +117,7 @@ Tree = str | float | tuple[Any, ...]
 
 
 def random_tree(rng: np.random.Generator, leaves: Sequence[str], depth: int) -> Tree:
-    """A function of leaves and numbers."""
+    """Return a random function of leaves and numbers."""
     if depth == 0 or rng.random() < 0.15:
         return str(rng.choice(leaves)) if rng.random() < 0.85 else float(rng.integers(-8, 9)) / 4
     name = str(rng.choice(list(ORACLE)))

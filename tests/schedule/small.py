@@ -89,7 +89,7 @@ class Case:
 
     @property
     def turns(self) -> int:
-        """Steps along K after which a ring has come round twice, and once more, in each part of K."""
+        """Return steps along K, in each part of K, that fill a ring twice and take one more step."""
         splits = self.schedule.split_k
         return (self.each or 2 * self.schedule.stages + 1) * (splits if isinstance(splits, int) else 3)
 

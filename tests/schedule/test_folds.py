@@ -275,7 +275,7 @@ def test_a_choice_between_two_numbers_by_positions() -> None:
 
 
 def test_a_choice_that_random_numbers_do_not_make_is_no_proof() -> None:
-    """Elements beyond the end weigh 1 in rows whose size exceeds all that a trial has; they do not count."""
+    """Elements past the end have weight 1 in rows longer than every trial; they must not count."""
 
     @tw.kernel(X="M N", size="M", y="M")
     def chosen(X, size, y):

@@ -1,4 +1,4 @@
-"""Eight lines, and what becomes of them: the graph, the explicit kernel, the text that is compiled."""
+"""Eight lines and their results: the graph, the explicit kernel, and the text that is compiled."""
 
 from __future__ import annotations
 

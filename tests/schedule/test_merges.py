@@ -230,7 +230,7 @@ def test_parts_are_equal_as_algebra() -> None:
 
 @pytest.mark.parametrize("kind", ["f8", "f2"])
 def test_states_of_other_dtypes(kind: str) -> None:
-    """f64 is embedded exactly; the trial of a state of f16, which is rounded in steps, allows more."""
+    """f64 is embedded exactly; the trial of an f16 state, rounded at each step, has a larger bound."""
 
     @tw.kernel(X="M N", y="M")
     def mean(X, y):

@@ -137,7 +137,7 @@ def test_gpus_compile_two_passes(target: str, arch: str) -> None:
 
 @tw.kernel(Q="M D", K="N D", V="N E", O="M E", L="M", scale=tw.f32)
 def weighted(Q, K, V, O, L, scale):
-    """Averages by powers, and the total times the power of the shift."""
+    """Averages weighted by powers, and their scaled total."""
     for m, e in tw.tiles(O):
         s = Q[m] @ K.T
         top = tw.maximum(s.max(axis=1), -3e38)
@@ -181,7 +181,7 @@ def test_mutants_of_the_rescale_differ(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_factor_follows_the_loop_only_if_the_narrow_operand_has_the_range(
     kind: str, size: float, target: str
 ) -> None:
-    """Values of f32 that are divided before they become f16 may not fit f16 without the division."""
+    """Values of f32 that are divided before they become f16 might overflow f16 without the division."""
 
     @tw.kernel(X="M K", W="K N", Y="M N")
     def linear_of_norm(X, W, Y):

@@ -170,7 +170,7 @@ NUMBERS = {"exponent": 0.25, "diagonal": 80}
 
 
 def attending(way: str, *, causal: bool) -> Any:
-    """The kernel of `tw.attention`, which subtracts first: a choice of exponents is no polynomial."""
+    """The kernel of `tw.attention`, which subtracts first, because a choice of exponents is no polynomial."""
     words = {"scores": flow.Scores(causal), "between": BySoftmax(power=0.0), "with_lse": False}
     return flow.attention.bind(**words, schedule=WAYS[way])
 

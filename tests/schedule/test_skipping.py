@@ -83,7 +83,7 @@ def test_needed_tiles_have_the_first_numbers(seed: int) -> None:
 
 
 def work_of(name: str, schedule: tw.Schedule, made: dict[str, Any], numbers: dict[str, int]) -> Any:
-    """For each tile its row, column, first step, steps, and the steps that its block did before."""
+    """Return each tile's row, column, first step and steps, and the steps that its block did before."""
     flow = KERNELS[name][0](*made.values(), **numbers, target="reference").flow
     form = form_of(flow).arranged(schedule.swap_ab)
 

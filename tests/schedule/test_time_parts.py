@@ -63,7 +63,7 @@ def question(
 
 
 def measured(card: str, board: Board | None = None) -> tuple[list[str], list[float]]:
-    """Kinds of the measured products of a card, and log(estimate / time) of each."""
+    """Return the kinds of the measured products of a card, and log(estimate / time) of each."""
     found = json.loads((ROOT / "benchmarks" / "products" / f"{card}.json").read_text())
     kinds, off = [], []
     for dtype, layout, items, m, n, k, us, at in found["rows"][::EVERY]:

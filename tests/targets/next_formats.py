@@ -1,7 +1,7 @@
-"""What three more number formats are on every target, given one line each; run by `test_next_formats.py`.
+"""Three more number formats on every target, defined in one line each; `test_next_formats.py` runs this.
 
-A float of 8 bits with infinities, another one with one zero, and integers of 4 bits without a sign.  Prints
-their names where all of them were right.
+They are an 8-bit float with infinities, another one with one zero, and unsigned integers of 4 bits.  Prints
+their names if all of them are right.
 """
 
 from __future__ import annotations

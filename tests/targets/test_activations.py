@@ -1,4 +1,4 @@
-"""Activations: how they differ from each other, how they round, and how few instructions they take."""
+"""Activations: their differences, their rounding, and their few instructions."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_gathering_is_numpys(
 
 
 def extent(size: int, unit: int) -> int:
-    """A multiple of the unit; of one, an odd number, so that all arrays of a test are of one class."""
+    """Draw a multiple of the unit; for unit 1 an odd number, so that all arrays of a test have one class."""
     return 2 * size + 1 if unit == 1 else unit * (size % 8 + 1)
 
 

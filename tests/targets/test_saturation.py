@@ -119,7 +119,7 @@ def outputs(x: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def compare(x: np.ndarray, source: DType, found: list[np.ndarray]) -> None:
-    """Every element, exactly; a NaN is a NaN."""
+    """Check that every element is exact; a NaN equals a NaN."""
     for kind, array in zip(NUMBERS, found, strict=True):
         wanted = expected(x, source, kind)
         wrong = np.flatnonzero((array != wanted) & ~((array != array) & (wanted != wanted)))

@@ -1,4 +1,4 @@
-"""Distributions: every coordinate held once, by whom, and in which order."""
+"""Distributions: each coordinate has one owner, by the right thread, in the right order."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def test_a_quantised_layer_keeps_hooks_and_mode() -> None:
 def test_layers_of_a_transformer_are_called_in_inference(
     weights: str | None, made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyTorch's encoder has a way around its layers, which reads their weights."""
+    """PyTorch's encoder can bypass its layers and read their weights directly."""
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval()
     x, calls, forward = torch.randn(2, 5, 16), list[Any](), made.forward
     monkeypatch.setattr(made, "forward", lambda own, x: calls.append(own) or forward(own, x))

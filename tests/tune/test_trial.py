@@ -99,7 +99,7 @@ def test_a_schedule_of_ones_own() -> None:
 
 
 def test_a_dataflow_kernel_is_tried_by_its_schedule() -> None:
-    """Which says with what it multiplies and how often its sums are promoted; B is (K, N), as it names it."""
+    """The schedule gives the atom and the period of promotion; B is (K, N), as the kernel names it."""
 
     @tw.kernel(A="M K", B="K N", C="M N")
     def product(A, B, C):

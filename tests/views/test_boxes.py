@@ -1,4 +1,4 @@
-"""Views that are boxes, compared element by element; other views give the reason why they are none."""
+"""Views that are boxes are compared element by element; for other views the reason is checked."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _rounded(value: np.ndarray, bound: np.ndarray) -> np.ndarray:
-    """The bound after rounding once to f16."""
+    """Return the bound after one rounding to f16."""
     return bound + 2.0**-11 * (np.abs(value) + bound) + 2.0**-25
 
 

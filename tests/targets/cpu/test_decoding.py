@@ -70,7 +70,7 @@ def held(numbers: Array, kind: str, along: str) -> Any:
 
 
 def rounded(values: Array, kind: str) -> Array:
-    """What a format keeps of numbers that are exact in f32, or whose rounding twice is as once."""
+    """Round numbers to a format; they are exact in f32, or rounding twice gives the same result."""
     return values.astype(np.float32).astype(tw.dtype(kind).numbers).astype(np.float32)
 
 

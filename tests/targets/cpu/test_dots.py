@@ -37,7 +37,7 @@ PROBLEMS = (*((shape, "C") for shape in ((37, 41, 53), (131, 71, 517), (13, 33, 
 
 
 def fresh() -> Any:
-    """A kernel that nothing has been compiled of."""
+    """Return a kernel without compiled code."""
 
     @tw.kernel(A="M K", B="K N", C="M N")
     def product(A, B, C):

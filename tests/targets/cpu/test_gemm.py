@@ -43,7 +43,7 @@ def tiled(atom: tw.MmaAtom, tile: tuple[int, int, int]) -> dict[str, Any]:
 
 
 def random(shape: tuple[int, int], dtype: DType, seed: int, layout: str = "row") -> np.ndarray:
-    """Random values, in an array with the layout asked for; between its elements lies NaN or garbage."""
+    """Return random values in an array with the requested layout; gaps hold NaN or garbage."""
     drawn = np.random.default_rng(seed)
     if dtype.is_float:
         values = drawn.uniform(-1, 1, shape).astype(np.float32).astype(dtype.numpy)

@@ -1,4 +1,4 @@
-"""Elementwise functions: accuracy over whole ranges, special values, dtypes, and what shares a loop."""
+"""Elementwise functions: accuracy over whole ranges, special values, dtypes, and loops that they share."""
 
 from __future__ import annotations
 

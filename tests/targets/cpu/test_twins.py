@@ -38,7 +38,7 @@ def apart(whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def swapped(whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Planes that lie side by side, the imaginary parts first."""
+    """Planes that are neighbours in memory, the imaginary parts first."""
     other = np.empty_like(whole)
     other.real, other.imag = whole.imag, whole.real
     return other.imag, other.real

@@ -9,7 +9,7 @@ ROWS, THREADS = 32, (4, 32)
 
 @tw.kernel(X="M N", Y="M N")
 def mailbox(X, Y):
-    """Y = X + number of the wave, by way of the other block: each adds 1 to what the other one wrote."""
+    """``Y = X + number of the wave``, through the other block: each block adds 1 to the other's value."""
     block = tw.block_index((2 * tw.ceil_div(X.shape[0], 2 * ROWS), 1))[0]
     rank = tw.hopper.cluster_index((2, 1))[0]
     box = tw.workspace((2 * tw.ceil_div(X.shape[0], 2 * ROWS), ROWS, 128), X.dtype)

@@ -1,4 +1,4 @@
-"""What an architecture does not have is refused before compiling, with the nearest legal choice."""
+"""Features that an architecture lacks are refused before compiling, with the nearest legal choice."""
 
 from __future__ import annotations
 

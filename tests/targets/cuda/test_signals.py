@@ -1,4 +1,4 @@
-"""Counters in CUDA text: which instructions, by which threads, with which barriers around them."""
+"""Counters in CUDA text: the instructions, the threads that execute them, and the barriers around them."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ MACHINES = {
 
 @contextmanager
 def machines() -> Iterator[None]:
-    """Meanwhile the targets are known."""
+    """Register the targets while the with block runs."""
     TARGETS.update(MACHINES)
     try:
         with patch.object(backends, "BACKENDS", ChainMap(BACKENDS, backends.BACKENDS)):

@@ -1,7 +1,7 @@
-"""A stand-in of ROCm's runtime, with AMD GPUs whose launches are executed from the listing in NumPy.
+"""A stand-in for ROCm's runtime, with AMD GPUs whose launches NumPy executes from the listing.
 
-The C library is `standin.cpp`, compiled here; each of its functions asks a method of `StandIn` of its name.
-Memory is the host's, and everything that is asked is written down.
+The C library is `standin.cpp`, which is compiled here; each of its functions calls the method of `StandIn`
+with its name.  Memory is the host's, and all calls are recorded.
 """
 
 # ruff: noqa: N802 - methods have the names of C functions

@@ -47,7 +47,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
 
 
 def author() -> Any:
-    """A kernel that nobody has compiled: its launches belong to the test that asks for it."""
+    """Return a kernel that is compiled nowhere else: its launches belong to this test."""
 
     @tw.kernel(X="N", Y="N", s=tw.f32)
     def scaled(X, Y, s):

@@ -29,7 +29,7 @@ def checked(function, **constants):
 
 
 def summed(A, B, C, *, idle, filled):
-    """An accumulator of one warp, made by all warps before the role that adds up in it."""
+    """All warps make the accumulator of one warp, before the role that adds up in it."""
     sA, sB = tw.shared(A.tile((ROWS, 8), (0, 0)).shape, A.dtype), tw.shared((COLUMNS, 8), B.dtype)
     tw.copy(A.tile((ROWS, 8), (0, 0)), sA, threads=(8, 4))
     tw.copy(B.tile((COLUMNS, 8), (0, 0)), sB, threads=(8, 4))
