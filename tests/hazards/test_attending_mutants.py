@@ -11,6 +11,8 @@ import pytest
 from tests.ops.attending import Problem
 from tests.ops.test_attention import poisoned
 from tests.ops.test_attention_backward import Backward, causal, flows, numbers_of
+from tests.schedule.folding import scores
+from tests.schedule.whole_rows import of_rows, softmax
 
 import tilewright as tw
 from tilewright.ir.kernel import Kernel
@@ -206,6 +208,10 @@ GRADIENTS: dict[str, tuple[Schedule, int, dict[str, str]]] = {
 """Schedule, registers for sums, which decide whether mixtures are late, and harmless mutants, with why."""
 
 
+TWO_PASSES = dict.fromkeys((f"mma_wait {n}: one fewer pending" for n in (0, 2)), WAITS_FOR_ALL)
+"""Harmless mutants of two passes, with why."""
+
+
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients_by_warpgroups_need_their_synchronisation(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -241,3 +247,35 @@ def test_gradients_by_warpgroups_need_their_synchronisation(
     assert set(report.uncovered.values()) == {0}
     assert is_right()
     assert survivors(kernel, 45, execute, is_right) == set(harmless)
+
+
+IN_PARTS = replace(
+    ONE_GROUP,
+    atom=tw.atoms.wgmma("f16", 64),
+    tile=(64, 64, 64),
+    width=0,
+    resident=False,
+    epilogue="direct",
+    group_n=0,
+)
+
+
+def test_two_passes_by_warpgroups_need_their_synchronisation() -> None:
+    """Three tiles of rows; both passes have two steps, each of two tiles of operands."""
+    x, w, s, off = scores(np.random.default_rng(2), 150, 72, 120, "f2")
+    case = of_rows(softmax, {"X": x, "W": w}, s, off, "f2")
+    given = case.arguments()
+    kernel = softmax.bind(schedule=IN_PARTS).trace(*given.values())
+
+    def execute(kernel: Kernel) -> Report:
+        given["Y"][...] = np.nan
+        return run(kernel, given, {}, {})
+
+    def is_right() -> bool:
+        return case.wrong({"Y": given["Y"]}) == []
+
+    report = execute(kernel)
+    report.raise_if_any()
+    assert set(report.uncovered.values()) == {0}
+    assert is_right()
+    assert survivors(kernel, 30, execute, is_right) == set(TWO_PASSES)

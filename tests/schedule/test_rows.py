@@ -22,7 +22,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA
 from tilewright.testing import compare_algebra
 
-from . import whole_rows
+from . import folding, whole_rows
 from .folding import scores, strided
 from .test_folds import COMPILED, GROUPS, MMA, SCHEDULES, run
 from .test_parts import ALGEBRA, LIKE
@@ -336,6 +336,66 @@ def test_a_second_pass_under_every_form_of_schedule(way: str) -> None:
     case = dict(cases(12))[name]
     for target in ("reference", "cpu"):
         run(case, target, case.kernel.bind(schedule=schedule))
+
+
+IN_PARTS = replace(
+    GROUPS,
+    atom=tw.atoms.wgmma("f16", 128),
+    tile=(128, 128, 64),
+    width=0,
+    resident=False,
+    epilogue="direct",
+    stages=3,
+    blocks=2,
+)
+"""Warpgroups whose scores are sums of several tiles."""
+
+
+@pytest.mark.parametrize("by_column", [False, True])
+@pytest.mark.parametrize(("M", "K", "N"), [(200, 136, 320), (70, 64, 72), (300, 200, 136), (5, 8, 600)])
+def test_rows_without_mixtures_by_warpgroups(M: int, K: int, N: int, by_column: bool) -> None:
+    """A loop for the maximum and the total, and a second pass; sums of no, one and several whole tiles."""
+    x, w, s, off = scores(np.random.default_rng(N), M, K, N, "f2")
+    w = np.asfortranarray(w) if by_column else w
+    case = of_rows(whole_rows.softmax, {"X": x, "W": w}, s, off, "f2")
+    one_group = replace(
+        IN_PARTS, atom=tw.atoms.wgmma("f16", 64), tile=(64, 64, 64), groups=1, stages=2, blocks=0
+    )
+    for schedule in (IN_PARTS, one_group):
+        kernel = case.kernel.bind(schedule=schedule)
+        run(case, "reference", kernel)
+    assert not kernel.check(**case.arguments(), outputs=("Y",)).findings
+
+
+def test_losses_and_biases_by_warpgroups() -> None:
+    """Results of rows alone, arrays along the loop, and several results of both passes."""
+    for name in ("logarithms", "gradient of scores"):
+        case = dict(cases(14, ragged=False))[name]
+        run(case, "reference", case.kernel.bind(schedule=IN_PARTS))
+    rng = np.random.default_rng(15)
+    x, w, s, off = scores(rng, 150, 72, 264, "f2")
+    words, loss = rng.integers(0, 264, 150).astype(np.int32), np.full(150, np.nan, np.float32)
+    kernel = folding.cross_entropy.bind(schedule=IN_PARTS)
+    assert kernel(x, w, words, loss, target="reference").schedule == IN_PARTS
+    right = np.logaddexp.reduce(s, axis=1) - s[np.arange(150), words]
+    assert (np.abs(loss - right) <= 2 * off + 1e-5 * (np.abs(s).max(axis=1) + 1)).all()
+
+
+@pytest.mark.parametrize("shape", [(2048, 1024, 2048), (20000, 1024, 16384)])
+def test_rows_without_mixtures_have_warpgroups(shape: tuple[int, int, int]) -> None:
+    """No product is serialized, and nothing spills."""
+    M, K, N = shape
+    x, w = tw.like("bf16", (M, K)), tw.like("bf16", (K, N))
+    calls: list[Any] = [(whole_rows.softmax, (x, w, tw.like("bf16", (M, N))))]
+    if M > 10000:  # fewer rows are split into parts, by warps
+        calls.append((folding.cross_entropy, (x, w, tw.like("i32", (M,)), tw.like("f32", (M,)))))
+    for kernel, arrays in calls:
+        made = kernel.compile(*arrays, target="cuda", arch="sm_90a")
+        assert made.schedule is not None
+        assert (made.schedule.staging, made.schedule.resident) == ("tma", False)
+        assert made.schedule.groups == (2 if M > 10000 else 1), "few rows have more blocks"
+        assert not made.resources.get("serialized_wgmma", 0)
+        assert not made.resources["spill_store_bytes"]
 
 
 @pytest.mark.parametrize("N", [1024, 1500])

@@ -65,6 +65,9 @@ FIELDS = (
 )
 """Fields that these loops have; the others keep their default."""
 
+MOST_COLUMNS = 256
+"""Columns of one `wgmma`, at most."""
+
 MOST_RUN = 128
 """Elements of the loop in one step, at most."""
 
@@ -126,6 +129,9 @@ def proposals(
     if "wgmma" not in arch.features or next(against_form(form), None) is not None:
         return
     rows = extents[form.m]
+    if not form.mixtures:
+        yield from _in_parts(form, extents, arch, processors)
+        return
     depth, width = (
         max(-(-max(extents[span] for span in spans) // 16) * 16, 16) for spans in (form.depths, form.columns)
     )
@@ -168,6 +174,35 @@ def proposals(
         endings = ENDINGS[: 1 + bool(processors)][::-1]
         ways = [replace(one, stages=stages, epilogue=epilogue) for stages in rings for epilogue in endings]
         yield from [way for way in ways if shared_bytes(way, form, names) <= arch.shared_bytes][:1]
+
+
+def _in_parts(form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: int) -> Iterator[Schedule]:
+    """The schedule of a loop without mixtures, whose scores are sums of several tiles.
+
+    Args:
+        form: the form.
+        extents: the extent of every span.
+        arch: the machine.
+        processors: its processors; 0: unknown.
+    """
+    run = min(int(AT_ONCE / (most_tiles(form, late=False) / 2)) // PANEL * PANEL, MOST_COLUMNS)
+    rows = extents[form.m]
+    tiles = prod(extents[span] for span in form.batch) * -(-rows // (2 * ROWS))
+    groups = 1 if rows <= ROWS or tiles < processors else 2  # few rows have more blocks
+    for stages in (4, 3, 2):
+        made = Schedule(
+            wgmma(form.element, run),
+            (ROWS * groups, run, PANEL),
+            stages=stages,
+            staging="tma",
+            roles="cooperative",
+            groups=groups,
+            blocks=processors,
+            registers=REGISTERS[groups],
+        )
+        if shared_bytes(made, form) <= arch.shared_bytes:
+            yield made
+            return
 
 
 def _step(form: FoldForm, width: int) -> tuple[int, bool]:
@@ -241,6 +276,9 @@ def shared_bytes(schedule: Schedule, form: FoldForm, by_row: Collection[str] = (
     """
     rows, wide = schedule.tile[0], in_panels(schedule.width)
     operands = copied_operands(form)
+    if not form.mixtures:
+        tiles = sum(schedule.tile[one.moves] for one in operands) * schedule.tile[2]
+        return schedule.stages * 2 * tiles + BARRIER_BYTES
     held = sum(one.elements(schedule, by_row) for one in operands)
     rooms = [one for one in operands if not one.moves and in_panels(one.columns(schedule)) >= wide]
     held += rows * wide if schedule.epilogue == "overlapped" or not rooms else 0
@@ -253,11 +291,15 @@ def against_form(form: FoldForm) -> Iterator[str]:
     if form.earlier:
         yield f"{len(form.folds)} loops follow each other; warpgroups compute one"
         return
-    if not form.scores or not form.mixtures:
+    if not form.scores or (len(form.scores) > 1 and not form.mixtures):
         counts = f"{len(form.scores)} and {len(form.mixtures)}"
-        yield f"a step has {counts} products; warpgroups take one or more of each"
+        yield f"a step has {counts} products; warpgroups take one or more of each, or one inside of it alone"
         return
-    if form.passing:
+    if form.columns and not form.mixtures:
+        yield f"results have the columns {form.columns[0].name}, and a step has no product with these columns"
+    if not form.mixtures and (form.fold.turns or form.m.groups is not None or form.n.groups is not None):
+        yield "the loop has turns or groups, and a step has no product along it"
+    if form.passing and form.mixtures:
         yield f"{form.passing[0].operand.name} is stored along {form.n.name}, which takes a second pass"
     if form.element.name not in ("f16", "bf16") or form.total.name != "f32":
         yield f"the products are of {form.element}; warpgroups multiply f16 and bf16"
@@ -310,7 +352,8 @@ def reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec],
     if schedule.is_split:
         text = f"split_k={schedule.spelled('split_k')} with warpgroups; schedules without bulk copies split"
         yield "split_k", text, "split_k=1", step
-    for field, wanted in (("roles", ("cooperative",)), ("epilogue", ENDINGS), ("resident", (True,))):
+    endings, kept = (ENDINGS, True) if form.mixtures or unfit else (("direct",), False)
+    for field, wanted in (("roles", ("cooperative",)), ("epilogue", endings), ("resident", (kept,))):
         if getattr(schedule, field) not in wanted:
             legal = " or ".join(f'"{one}"' if isinstance(one, str) else repr(one) for one in wanted)
             yield field, f"{field}={schedule.spelled(field)} with warpgroups", f"{field}={legal}", step
@@ -327,7 +370,14 @@ def reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec],
     if schedule.atom != wgmma(form.element, schedule.atom.shape[1]) or schedule.atom.shape[1] != run:
         yield "atom", f"{schedule.atom} in steps of {run}", f'tw.atoms.wgmma("{form.element}", {run})', step
     width = schedule.width
-    if rows != ROWS * schedule.groups or run % 16 or depth % 16 or not 0 < width <= 256 or width % 16:
+    if not form.mixtures:
+        if rows != ROWS * schedule.groups or run % PANEL or not 0 < run <= MOST_COLUMNS or depth != PANEL:
+            near = (ROWS * schedule.groups, min(-(-run // PANEL) * PANEL, MOST_COLUMNS), PANEL)
+            text = f"tile={schedule.tile} for {schedule.groups} groups of {ROWS} rows, and panels of {PANEL}"
+            yield "tile", text, f"tile={near}", step
+        if width:
+            yield "width", f"width={width}; no product has the columns of a result", "width=0", step
+    elif rows != ROWS * schedule.groups or run % 16 or depth % 16 or not 0 < width <= 256 or width % 16:
         near = (ROWS * schedule.groups, max(-(-run // 16) * 16, 16), max(-(-depth // 16) * 16, 16))
         text = f"tile={schedule.tile} and width={width} for {schedule.groups} groups of {ROWS} rows"
         yield "tile", text, f"tile={near}, and a width of 16 to 256, a multiple of 16", step

@@ -11,6 +11,7 @@ scores of this one.  `is_late` decides.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,15 +19,16 @@ from tilewright.dataflow.nodes import ArrayPart, Axis, Cell, Folded, Map, Node, 
 from tilewright.functions.table import CONVERSION
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import mma_async, mma_commit, mma_fence, mma_wait
+from tilewright.lang.control import let, when
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.scalars import Index
 from tilewright.lang.transaction_barriers import arrive, wait
 from tilewright.schedule.folds.block import FoldBlock, StepPlace
 from tilewright.schedule.folds.form import FoldForm
-from tilewright.schedule.folds.group_rings import GroupRing, RowRing
+from tilewright.schedule.folds.group_rings import ROWS, GroupRing, RowRing
 from tilewright.schedule.folds.items import RowTile
 from tilewright.schedule.folds.values import TileValues
-from tilewright.schedule.pipeline import LoopStep, Verb
+from tilewright.schedule.pipeline import LoopStep, Verb, main_loop
 from tilewright.schedule.schedule import Schedule
 
 SUMS = 188
@@ -98,8 +100,21 @@ def most_tiles(form: FoldForm, *, late: bool) -> float:
         late: whether the left operands of the last step are held, too.
     """
     lefts = {id(node): node for node in (unconverted(one.product.a) for one in mixtures_of(form))}
+    passes = [(*lefts.values(), *form.fold.steps), tuple(store.value for store in form.passing)]
+    return max(_most_tiles(form, values, lefts, late=late) for values in passes if values)
+
+
+def _most_tiles(form: FoldForm, values: Sequence[Node], lefts: Mapping[int, Node], *, late: bool) -> float:
+    """Likewise for the values of one pass.
+
+    Args:
+        form: the form.
+        values: the values of a step, in order.
+        lefts: those that are left operands of mixtures, by their `id`.
+        late: whether the left operands of the last step are held, too.
+    """
     seen: set[int] = set()
-    found = [node for one in (*lefts.values(), *form.fold.steps) for node in walk(one, seen)]
+    found = [node for one in values for node in walk(one, seen)]
     order = [node for node in found if id(node) in lefts or id(unconverted(node)) not in lefts]
     ends = {id(argument): at for at, node in enumerate(order) for argument in node.arguments}
     if late:  # they are converted after all values
@@ -178,6 +193,7 @@ class GroupProducts:
         g: index of the group.
         turn: the tile.
         cells: the carried values.
+        parts: tiles of operands whose products are added up in a score.
     """
 
     def __init__(
@@ -188,9 +204,10 @@ class GroupProducts:
         g: Index,
         turn: RowTile,
         cells: Sequence[Fragment],
+        parts: Index = 1,
     ) -> None:
         self.block, self.form, self.rings, self.rows = block, block.form, rings, rows
-        self.g, self.turn, self.cells = g, turn, cells
+        self.g, self.turn, self.cells, self.parts = g, turn, cells, parts
         form, run = block.form, block.schedule.tile[1]
         self.mixtures = mixtures_of(form)
         self.late = is_late(form, block.schedule)
@@ -209,6 +226,8 @@ class GroupProducts:
 
     def verbs(self) -> list[Verb]:
         """The verbs of one step."""
+        if not self.block.schedule.resident:
+            return [Verb("multiply", 0, self.multiply_in_parts), Verb("scale", 0, self.weigh)]
         if self.late:
             return [
                 Verb("multiply", 0, self.multiply_scores),
@@ -239,6 +258,60 @@ class GroupProducts:
             mma_async(rows, columns, self.scores[id(node)], block.tiled[self.form.n], fresh=True)
             mma_commit()
             _queue(step).append(id(node))
+
+    def multiply_in_parts(self, step: LoopStep, before: Index | None = None) -> None:
+        """Compute the products inside of a step, each the sum of products of several tiles.
+
+        Args:
+            step: the step.
+            before: number of tiles before the pass; default: those before the loop.
+        """
+        block, form, parts = self.block, self.form, self.parts
+        begin = let((self.turn.before if before is None else before) + step.index * parts)
+        rings = list({id(ring): ring for ring in self.rings.values()}.values())
+        for total in self.scores.values():
+            tw.fill(total, 0)
+
+        def multiply(part: LoopStep) -> None:
+            stages = {}
+            for ring in rings:
+                stages[id(ring)], parity = ring.place(begin + part.index)
+                wait(ring.full[stages[id(ring)]], parity)
+            mma_fence()
+            depth = block.schedule.tile[2]
+            for node in form.scores:
+                rows, columns = (self.rings[id(one)] for one in (node.a, node.b))
+                own = rows.tile(stages[id(rows)], depth).tile((ROWS, depth), (self.g, 0))
+                tile = columns.tile(stages[id(columns)], depth)
+                mma_async(own, tile, self.scores[id(node)], block.tiled[form.n])
+            mma_commit()
+
+        def retire(part: LoopStep) -> None:
+            mma_wait(part.behind)  # in no branch, or ptxas would serialize the products
+            with nullcontext() if part.inside is True else when(part.inside):
+                for ring in rings:
+                    arrive(ring.empty[ring.place(begin + part.index)[0]], each="warp")
+
+        main_loop([Verb("multiply", 0, multiply), Verb("retire", -1, retire, outside=True)], parts)
+        step.shared["done"] = list(form.scores)
+
+    def second_pass(self, done: TileValues) -> list[Verb]:
+        """The verbs of a step that computes its values again, and stores them.
+
+        Args:
+            done: the values after the loop.
+        """
+        block, form = self.block, self.form
+        before = let(self.turn.before + self.turn.count * self.parts)
+
+        def write(step: LoopStep) -> None:
+            self.multiply_in_parts(step, before)
+            known = {**done.known, **{id(one): self.scores[id(one)] for one in form.scores}}
+            values = TileValues(StepPlace(block, step.index), known)
+            for store in form.passing:
+                block.store_one(store, values)
+
+        return [Verb("multiply", 0, write)]
 
     def multiply_late(self, step: LoopStep) -> None:
         """Begin all mixtures of a step."""

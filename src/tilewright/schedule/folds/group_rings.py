@@ -149,7 +149,7 @@ class CopyRing:
         Args:
             stage: the stage.
             at: index of the tile along its rows.
-            place: the step, which says where batches and turns are.
+            place: the step, which says where batches and turns are, and which columns.
         """
         raise NotImplementedError
 
@@ -253,9 +253,9 @@ class GroupRing(CopyRing):
         whole = self.whole(place)
         for p in unroll(panels):
             if self.by_row:
-                source = whole.permute(1, 0).tile((across, PANEL), (0, at * panels + p))
+                source = whole.permute(1, 0).tile((across, PANEL), (place.inner, at * panels + p))
             else:
-                source = whole.tile((across, PANEL), (at, p))
+                source = whole.tile((across, PANEL), (at, place.inner * panels + p))
             tma_load(source, held[p], full)
 
     def tile(self, stage: Index, columns: int) -> Tensor:

@@ -12,6 +12,7 @@ epilogue results have memory of their own, so that the next rows are loaded whil
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from math import prod
 
 from tilewright.dataflow.nodes import BATCH, Span, Store
@@ -96,6 +97,7 @@ class GroupBlock(FoldBlock):
             yield RowTile(0, 0, self.at[self.form.m], *self.steps())
             return
         done, twice = var(0), 2 * self.schedule.stages
+        again, inner = self.passes()
         groups = self.row_groups()
         for item in self.items.all():
             self.at.update(zip(self.heads, item.batch, strict=True))
@@ -106,7 +108,19 @@ class GroupBlock(FoldBlock):
             before = let(maximum(minimum(done.get(), twice - 1), 0))
             begin, count = self.steps()
             yield RowTile(item.parity, before, self.at[self.form.m], begin, count)
-            done.set((before + count) % twice)  # after two turns of a ring, stages and parities repeat
+            done.set(
+                (before + (count + again) * inner) % twice
+            )  # after two turns of a ring, stages and parities repeat
+
+    def passes(self) -> tuple[Index, Index]:
+        """Steps of the second pass of a tile of rows, and tiles of operands in a step."""
+        form = self.form
+        again: Index = 0
+        if form.passing:
+            again = let(ceil_div(self.place.integer(form.n.extent), self.length(form.n)))
+        if self.schedule.resident or form.depth is None:
+            return again, 1
+        return again, let(ceil_div(self.place.integer(form.depth.extent), self.length(form.depth)))
 
     def multiply(self, columns: int) -> TiledMma:
         """The multiplication of the tiles of one group with these columns."""
@@ -123,21 +137,23 @@ class GroupBlock(FoldBlock):
                 f"{span.name} must be at most {schedule.width}: one tile of the schedule covers it (width)",
             )
         with made_by("stages"):
-            self.lengths[form.m] = ROWS
+            self.done = TileValues(self.place, {})
+            self.lengths[form.m] = ROWS if schedule.resident else schedule.tile[0]
             self.rings: dict[int, GroupRing] = {}
             self.fixed: list[GroupRing] = []
             self.moved: list[CopyRing] = []
             for operand in copied_operands(form):
-                stages, readers = (schedule.stages, groups * WARPS) if operand.moves else (groups, WARPS)
+                moves = operand.moves or not schedule.resident
+                stages, readers = (schedule.stages, groups * WARPS) if moves else (groups, WARPS)
                 ring = GroupRing(self, operand, stages, readers)
-                (self.moved if operand.moves else self.fixed).append(ring)
+                (self.moved if moves else self.fixed).append(ring)
                 self.rings.update(dict.fromkeys(operand.nodes, ring))
-            self.step_rows = RowRing.of(self, schedule.stages, groups * WARPS)
+            self.step_rows = RowRing.of(self, schedule.stages, groups * WARPS) if schedule.resident else None
             if self.step_rows is not None:
                 self.moved.insert(1, self.step_rows)
             wide = -(-schedule.width // PANEL)
             self.outs = [ring.held for ring in self.fixed if wide <= int(ring.held.shape[1])]
-            stores = any(map(self._is_bulk, form.flow.stores)) or form.m.groups is None
+            stores = any(map(self._is_bulk, form.flow.stores)) or (form.m.groups is None and form.columns)
             self.apart = not stores or schedule.epilogue == "overlapped" or not self.outs
             if self.apart and stores:
                 shape = (groups, wide, ROWS, PANEL)
@@ -147,14 +163,14 @@ class GroupBlock(FoldBlock):
         few = min(FEW, dealt(groups) - groups * schedule.registers) if schedule.registers else None
         with made_by("roles"), role(warps=WARPS, registers=few), role(warps=1):
             for loaded in self.turns():
-                self._load(loaded)
+                (self._load if schedule.resident else self._load_in_parts)(loaded)
         with (
             made_by("roles"),
             role(warps=WARPS, groups=groups, registers=schedule.registers or None) as own,
         ):
             for turn in self.turns():
                 self._compute(own, turn)
-            if self.apart:
+            if self.apart and any(map(self._is_bulk, form.flow.stores)):
                 bulk_wait(0)
 
     def _load(self, turn: RowTile) -> None:
@@ -192,6 +208,30 @@ class GroupBlock(FoldBlock):
             with when(turn.count == 0):
                 load_rows()
 
+    def _load_in_parts(self, turn: RowTile) -> None:
+        """Copy the operands of a tile of rows whose scores are sums of several tiles, for both passes."""
+        again, inner = self.passes()
+        moved, n, m = self.moved, self.form.n, self.form.m
+
+        def load(step: LoopStep, begin: Index, before: Index) -> None:
+            def load_one(part: LoopStep) -> None:
+                at = StepPlace(self, step.index + begin, part.index)
+                number = before + step.index * inner + part.index
+                for ring in moved:
+                    stage, parity = ring.place(number)
+                    wait(ring.empty[stage], 1 - parity)
+                    is_fixed = isinstance(ring, GroupRing) and ring.operand.rows == m
+                    ring.load(stage, turn.tile if is_fixed else at.at(n), at)
+
+            main_loop([Verb("load", 0, load_one)], inner)
+
+        passes = [(turn.count, turn.begin, turn.before)]
+        if self.form.passing:
+            passes.append((again, 0, let(turn.before + turn.count * inner)))
+        for count, begin, before in passes:
+            verb = Verb("load", 0, partial(load, begin=begin, before=before))
+            main_loop([verb], count)
+
     def _compute(self, g: Index, turn: RowTile) -> None:
         """Compute the rows of one group in a tile."""
         form, count = self.form, turn.count
@@ -207,7 +247,8 @@ class GroupBlock(FoldBlock):
                 cells.append(tw.accumulator(tiled, fill=start, name=cell.name))
             else:
                 cells.append(first.repeated(start, cell.axes, cell.dtype))
-        products = GroupProducts(self, self.rings, self.step_rows, g, turn, cells)
+        again, parts = self.passes()
+        products = GroupProducts(self, self.rings, self.step_rows, g, turn, cells, parts)
 
         def release_rows() -> None:
             """All products with these rows are complete, and results are stored from another place."""
@@ -229,8 +270,11 @@ class GroupBlock(FoldBlock):
                     stage, parity = moved.place(turn.before + step)
                     wait(moved.full[stage], parity)
                     arrive(moved.empty[stage], each="warp")
-        done = TileValues(self.place, {key: cells[at] for key, at in form.results.items()})
-        stores = sorted(form.flow.stores, key=lambda one: not self._is_bulk(one))
+        done = self.after(form.fold, cells, [store.value for store in form.passing])
+        if form.passing:
+            main_loop(products.second_pass(done), again)
+        stores = [store for store in form.flow.stores if store not in form.passing]
+        stores = sorted(stores, key=lambda one: not self._is_bulk(one))
         for number, store in enumerate(stores):
             if self._is_bulk(store):
                 if number >= len(self.outs) or (self.items is not None and self.apart):
