@@ -113,7 +113,7 @@ OPERATIONS = {
     ),
     "attention": Operation(
         "attention({k}(M, K), {k}(N, K), {k}(N, K), {more})",
-        {"alpha": "scale=2.0", "out_dtype": 'out_dtype="f32"'},
+        {"alpha": "scale=2.0", "dropout": LATE["dropout"], "out_dtype": 'out_dtype="f32"'},
     ),
 }
 

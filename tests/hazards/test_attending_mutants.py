@@ -233,8 +233,8 @@ def test_gradients_by_warpgroups_need_their_synchronisation(
         for one in results:
             one[...] = np.nan
         arrays = dict(zip(names_of, (*read, *results), strict=True))
-        exponent, step, diagonal = numbers
-        return run(kernel, arrays, {"diagonal": diagonal}, {"exponent": exponent, "step": step})
+        passed = dict(zip(("exponent", "step", "diagonal", *flow.DRAWN), numbers, strict=True))
+        return run(kernel, arrays, {"diagonal": passed.pop("diagonal")}, passed)
 
     right = {key: one for key, one in problem.gradients().items() if key != "dq"}
 

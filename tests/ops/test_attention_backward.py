@@ -26,6 +26,7 @@ import tilewright as tw
 from tilewright.ops.attending.flow import Scores, gradient_of_queries, gradients_of_keys, prepare
 from tilewright.ops.attending.problem import AttentionWords
 from tilewright.ops.attention_backward import ARRAYS, plan_attention_backward
+from tilewright.ops.wanted import UNDROPPED
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.schedule.folds.form import fold_form_of
 from tilewright.schedule.folds.masks import leaves_state, masks_of
@@ -76,7 +77,7 @@ class Backward:
             bias = np.where(rng.random((h, m, n)) < 0.2, -np.inf, rng.standard_normal((h, m, n)))
             self.arrays["bias"] = bias.astype(np.float32)
         p, _, lse, _ = self.weights()
-        out = p @ self.wide("v")
+        out = p * self.kept @ self.wide("v")
         self.arrays |= {"out": out.astype(self.element.numpy), "lse": lse.astype(np.float32)}
 
     @property
@@ -84,6 +85,15 @@ class Backward:
         """The scale."""
         given = self.words.get("scale")
         return self.columns[0] ** -0.5 if given is None else float(given)
+
+    @property
+    def kept(self) -> Array:
+        """The factor by which dropout multiplies each weight."""
+        (b, h, _), (m, n), p = self.heads, self.rows, self.words.get("dropout", 0.0)
+        number = np.arange(b * h * m).reshape(b, h, m, 1) * (-(-n // 4) * 4) + np.arange(n)
+        bits = tw.testing.philox(number, self.words.get("seed", 0), self.words.get("offset", 0))
+        made: Array = (bits >= round(p * 2**32)) / (1 - p)
+        return made
 
     def wide(self, name: str) -> Array:
         """An array in f64, with a head for each head of queries."""
@@ -120,10 +130,11 @@ class Backward:
         x += U * (4 * np.abs(finite) + 3 * np.where(np.isinf(lse), 0, np.abs(lse))[..., None] + 8 * cap)
         if self.biased:
             x += 2 * U * np.where(np.isinf(self.arrays["bias"]), 0, np.abs(self.arrays["bias"]))
-        y = 2 * (e + 2) * U * (np.abs(dout) @ np.abs(v).swapaxes(-1, -2))
+        kept = self.kept
+        y = 2 * (e + 3) * U * kept * (np.abs(dout) @ np.abs(v).swapaxes(-1, -2))
         y += 2 * (e + 2) * U * (np.abs(dout) * np.abs(out)).sum(axis=-1)[..., None]
         moved, z = np.expm1(x) + 4 * U, 2 * x / cap + 8 * U if cap else 0
-        inner = dout @ v.swapaxes(-1, -2) - delta[..., None]
+        inner = kept * (dout @ v.swapaxes(-1, -2)) - delta[..., None]
         ds = p * inner * slope
         least = float(np.finfo(self.element.numpy).smallest_subnormal) if self.element == tw.f16 else 1e-38
         off = p * (np.abs(inner) * (moved + z + 4 * U) + y) + w * np.abs(ds) + least
@@ -140,7 +151,10 @@ class Backward:
                 summed(self.scale * turned(ds) @ q),
                 summed(by * turned(off + 2 * (terms + 1) * U * np.abs(ds)) @ np.abs(q)),
             ),
-            "dv": (summed(turned(p) @ dout), summed(turned(of_p + 2 * (terms + 1) * U * p) @ np.abs(dout))),
+            "dv": (
+                summed(turned(p * kept) @ dout),
+                summed(turned((of_p + 2 * (terms + 2) * U * p) * kept) @ np.abs(dout)),
+            ),
         }
         return {name: (right, room + 2 * w * np.abs(right) + least) for name, (right, room) in made.items()}
 
@@ -201,6 +215,8 @@ PROBLEMS = [
     Backward((1, 2, 2), (5, 300), (32, 32), tw.f16, how="rows before heads"),
     Backward((1, 4, 1), (40, 30), (16, 32), tw.f16, causal(), how="backwards"),
     Backward((1, 2, 1), (30, 45), (24, 24), tw.f32, how="columns first"),
+    Backward((2, 4, 2), (40, 50), (32, 24), tw.f16, causal(8, dropout=0.3, seed=5, offset=2)),
+    Backward((1, 2, 1), (33, 70), (16, 16), tw.f32, {"dropout": 0.5, "seed": 2**40}, biased=True),
 ]
 TARGETS = ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -312,8 +328,8 @@ def flows(problem: Backward, scores: Scores, **bound: Any) -> list[Any]:
     k, v = problem.arrays["k"], problem.arrays["v"]
     rows = np.zeros((b, g, h // g, m), np.float32)
     read = (whole["q"], k, v, whole["dout"], rows, rows, np.zeros((b, g, h // g, m, n), np.float32))
-    bound |= {"scores": scores, "factor": 1.0, "has_bias": False}
-    numbers = (0.1, 0.2, 0)
+    bound |= {"scores": scores, "factor": 1.0, "has_bias": False, "drops": False}
+    numbers = (0.1, 0.2, 0, *UNDROPPED)
     return [
         (gradient_of_queries.bind(**bound), (*read, np.zeros_like(whole["q"]), *numbers)),
         (gradients_of_keys.bind(**bound), (*read, np.zeros_like(k), np.zeros_like(v), *numbers)),
@@ -358,8 +374,8 @@ def test_the_checker_has_no_findings(way: str) -> None:
     found = {}
     for kernel, arrays in flows(problem, Scores(True), schedule=SCHEDULES[way]):
         by_head = (1, 2, 2, 40)
-        read = (*arrays[:4], shift.reshape(by_head), delta.reshape(by_head), *arrays[6:-3])
-        numbers = (problem.scale * math.log2(math.e), problem.scale, -9)
+        read = (*arrays[:4], shift.reshape(by_head), delta.reshape(by_head), *arrays[6:-7])
+        numbers = (problem.scale * math.log2(math.e), problem.scale, -9, *UNDROPPED)
         assert kernel(*read, *numbers, target="reference").schedule == SCHEDULES[way]
         results = [one.reshape(1, -1, *one.shape[-2:]) for one in read[7:]]
         found |= dict(zip(NAMES[1:] if len(results) == 2 else NAMES[:1], results, strict=True))
@@ -368,13 +384,14 @@ def test_the_checker_has_no_findings(way: str) -> None:
     assert problem.wrong(found) == []
 
 
-def numbers_of(problem: Backward) -> tuple[Scores, tuple[float, float, int]]:
+def numbers_of(problem: Backward) -> tuple[Scores, tuple[float, ...]]:
     """How the scores of a problem are computed, and the numbers of the loops."""
     words, scale = problem.words, problem.scale
     cap = words.get("soft_cap")
     bound = None if cap is None else (scale / cap, cap)
     scores = Scores(words.get("causal", False), words.get("window"), bound)
-    return scores, (math.log2(math.e) * (scale if cap is None else 1), scale, words.get("diagonal", 0))
+    exponent = math.log2(math.e) * (scale if cap is None else 1)
+    return scores, (exponent, scale, words.get("diagonal", 0), *UNDROPPED)
 
 
 def large(heads: tuple[int, int, int], columns: tuple[int, int], element: tw.DType) -> list[list[Any]]:
@@ -408,7 +425,7 @@ def by_warpgroups(problem: Backward, blocks: int = 3) -> dict[str, Array]:
         known = replace(known, blocks=blocks)
         bound, own = flows(problem, scores, schedule=known)[at]
         seen = [one.reshape(b, g, h // g, m) for one in (shift, delta)]
-        results = [np.full_like(one, np.nan) for one in own[7:-3]]
+        results = [np.full_like(one, np.nan) for one in own[7:-7]]
         assert bound(*own[:4], *seen, own[6], *results, *numbers, target="reference").schedule == known
         found |= zip(NAMES[1:] if at else NAMES[:1], results, strict=True)
     found["dq"] = found["dq"].reshape(b, h, m, d)
@@ -452,7 +469,7 @@ def test_no_multiply_of_the_gradients_is_serialized(columns: int, scores: Scores
     """Two products inside of a step, and one or two along the loop; an operand of both is copied once."""
     for at, arrays in enumerate(large((4, 16, 1), (columns, columns), tw.bf16)):
         kernel = flows(PROBLEMS[0], scores)[at][0]
-        made = kernel.compile(*arrays, 0.1, 0.1, 0, target="cuda", arch="sm_90a")
+        made = kernel.compile(*arrays, 0.1, 0.1, 0, *UNDROPPED, target="cuda", arch="sm_90a")
         assert made.schedule is not None
         assert (made.schedule.staging, made.schedule.blocks) == ("tma", 132)
         assert not made.resources.get("serialized_wgmma", 0)

@@ -10,12 +10,14 @@ import pytest
 
 import tilewright as tw
 from tilewright.ops.attending.flow import (
+    DRAWN,
     Scores,
     packed_attention,
     packed_gradient_of_queries,
     packed_gradients_of_keys,
 )
 from tilewright.ops.attending.softmax import BySoftmax
+from tilewright.ops.wanted import UNDROPPED
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA, HIP
 
@@ -34,6 +36,9 @@ PACKED = [
     Packed((2, 1), LENGTHS[:4], (16, 8), tw.f32, diagonal="last"),
 ]
 """Sequences with and without queries and keys, masks from both ends, rows at odd addresses."""
+
+
+NUMBERS = ("exponent", "diagonal", *DRAWN)
 
 
 def named(given: Any) -> str:
@@ -62,6 +67,7 @@ def arguments(packed: Packed, out: Any, lse: Any) -> tuple[list[Any], Any]:
         between=between,
         with_lse=True,
         from_last=packed.diagonal == "last",
+        terms=frozenset(),
     )
     arrays = [
         packed.q.reshape(-1, g, h // g, d).transpose(1, 2, 0, 3),
@@ -72,7 +78,9 @@ def arguments(packed: Packed, out: Any, lse: Any) -> tuple[list[Any], Any]:
     ]
     for offsets in (packed.q_offsets, packed.k_offsets):
         arrays += [offsets[:-1].copy(), offsets[1:].copy()]
-    return [*arrays, exponent, packed.diagonal if isinstance(packed.diagonal, int) else 0], kernel
+    arrays.insert(5, np.zeros((g, h // g), np.float32))
+    diagonal = packed.diagonal if isinstance(packed.diagonal, int) else 0
+    return [*arrays, exponent, diagonal, *UNDROPPED], kernel
 
 
 WAYS = {
@@ -122,9 +130,9 @@ def test_the_flow_is_what_it_says(packed: Packed) -> None:
     given, kernel = arguments(packed, out, lse)
     flow = kernel.flow(*given)
     assert tw.ir.parse_flow(tw.ir.print_flow(flow)) == flow
-    names = ("Q", "K", "V", "O", "L", "q_starts", "q_ends", "k_starts", "k_ends")
+    names = ("Q", "K", "V", "O", "L", "sinks", "q_starts", "q_ends", "k_starts", "k_ends")
     arrays = dict(zip(names, given, strict=False))
-    numbers = {"exponent": given[-2], "diagonal": given[-1]}
+    numbers = dict(zip(NUMBERS, given[10:], strict=True))
     found = tw.ir.evaluate(flow, arrays, numbers, rounded=False, run=7)
     heads, columns = packed.heads[0], packed.columns[1]
     packed.check(
@@ -143,7 +151,7 @@ def test_the_checker_has_no_findings(way: str) -> None:
 def test_sequences_that_overlap_are_found_by_the_checker() -> None:
     packed = Packed((1, 1), [(40, 20), (40, 30)], (16, 16))
     given, kernel, _, _ = scheduled(packed, "by warps, in the background")
-    given[6][0] += 5  # the first sequence ends inside of the second one
+    given[7][0] += 5  # the first sequence ends inside of the second one
     assert kernel.check(*given, outputs=("O", "L")).findings
 
 
@@ -154,9 +162,9 @@ def test_another_bound_is_another_result(change: str) -> None:
     out, lse = packed.poisoned()
     given, kernel = arguments(packed, out, lse)
     if change == "a diagonal further":
-        given[-1] = -1
+        given[11] = -1
     else:
-        given[8][0] += 1 if change == "keys of the next" else -1
+        given[9][0] += 1 if change == "keys of the next" else -1
     kernel(*given, target="cpu")
     with pytest.raises(AssertionError, match="elements are wrong"):
         packed.check(out, lse)
@@ -181,10 +189,11 @@ COMPILED = [
 def test_text_compiles_without_spills(target: str, arch: str, columns: int) -> None:
     shapes = [(8, 2, 20000, columns), (8, 20000, columns), (8, 20000, columns), (8, 2, 20000, columns)]
     like = [tw.like("f16", shape) for shape in shapes] + [tw.like("f32", (8, 2, 20000))]
-    like += [tw.like("i32", (17,), align=4) for _ in range(4)]
+    like += [tw.like("f32", (8, 2)), *(tw.like("i32", (17,), align=4) for _ in range(4))]
     between, exponent = BySoftmax.of(columns**-0.5)
-    kernel = packed_attention.bind(scores=Scores(True), between=between, with_lse=True, from_last=True)
-    made = kernel.compile(*like, exponent, 0, target=target, arch=arch)
+    words = {"scores": Scores(True), "between": between, "with_lse": True, "from_last": True}
+    kernel = packed_attention.bind(**words, terms=frozenset())
+    made = kernel.compile(*like, exponent, 0, *UNDROPPED, target=target, arch=arch)
     used = made.resources
     assert used.get("spill_store_bytes", 0) + used.get("spilled_registers", 0) == 0
     assert not used.get("serialized_wgmma", 0)
@@ -250,9 +259,11 @@ def test_gradients_compile_without_spills(target: str, arch: str) -> None:
     q, k = (tw.like("f16", shape) for shape in ((8, 2, 20000, 64), (8, 20000, 64)))
     rows = tw.like("f32", (8, 2, 20000))
     read = (q, k, k, q, rows, rows, *(tw.like("i32", (17,), align=4) for _ in range(4)))
-    words = {"scores": Scores(True), "factor": 1.0, "from_last": True}
+    words = {"scores": Scores(True), "factor": 1.0, "from_last": True, "drops": False}
     for kernel, results in ((packed_gradient_of_queries, (q,)), (packed_gradients_of_keys, (k, k))):
-        made = kernel.bind(**words).compile(*read, *results, 0.1, 0.2, 0, target=target, arch=arch)
+        made = kernel.bind(**words).compile(
+            *read, *results, 0.1, 0.2, 0, *UNDROPPED, target=target, arch=arch
+        )
         used = made.resources
         most = 16 if arch == "gfx1100" else 8  # bounds take registers that its loops lack
         assert used.get("spill_store_bytes", 0) + used.get("spilled_registers", 0) <= most, used

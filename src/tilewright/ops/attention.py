@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -25,14 +26,16 @@ from tilewright.ops.attending.problem import (
     result_dtype,
     result_shape,
     shares_rows,
+    stand_in,
     within_keys,
 )
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.replay import Done, Located, Replay, called, repeated
+from tilewright.ops.wanted import dropout_of
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
 
-ARRAYS = ("q", "k", "v", "out", "lse", "bias", "q_offsets", "k_offsets")
+ARRAYS = ("q", "k", "v", "out", "lse", "bias", "q_offsets", "k_offsets", "sinks")
 OUT, LSE = ARRAYS.index("out"), ARRAYS.index("lse")
 
 _RESULTS = itemgetter(OUT, LSE)
@@ -54,6 +57,10 @@ def attention(
     bias: Any = None,
     q_offsets: Any = None,
     k_offsets: Any = None,
+    sinks: Any = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
     scale: float | None = None,
     out: Any = None,
     lse: Any = None,
@@ -92,6 +99,13 @@ def attention(
             may be empty.  The mask counts rows and keys from the first of the sequence, or with
             ``diagonal="last"`` from its last.  Rows of no sequence are not written.
         k_offsets: likewise for ``k`` and ``v``; default: ``q_offsets``.
+        sinks: array (H,) of f16, bf16 or f32: a score of each head that joins the sum of its weights, and has
+            no value: ``lse[i] = log(exp(sinks) + sum_j exp(s[i, j]))``.
+        dropout: probability that a weight is 0 before it multiplies a value; the others are multiplied by
+            ``1 / (1 - dropout)``.  ``lse`` is that without dropout.  The page on attention has the random
+            numbers: they depend on seed, offset and the numbers of batch, head, row and key alone.
+        seed: the key of the random numbers, an integer of at least 0.
+        offset: another number of them, e.g. the step of a training.
         scale: a number; default: ``1 / sqrt(D)``.
         out: array (B, H, M, E) to write, of any strides, of f16, bf16 or f32; default: a new array of the
             framework of ``q``.
@@ -133,15 +147,17 @@ def attention(
         >>> tw.attention(q, q, v, q_offsets=np.int32([0, 2, 5]), target="reference")[:, 0, 0].tolist()
         [0.5, 0.5, 3.0, 3.0, 3.0]
     """
-    arrays = (q, k, v, out, lse, bias, q_offsets, k_offsets)
+    arrays = (q, k, v, out, lse, bias, q_offsets, k_offsets, sinks)
+    dropped = dropout_of("attention", dropout, seed, offset)
+    given = (causal, diagonal, scale, return_lse, target, out_dtype, window, soft_cap)
 
     def first(located: Sequence[Located]) -> Done:
-        words = AttentionWords(causal, diagonal, scale, return_lse, target, out_dtype, window, soft_cap)
+        words = AttentionWords(*given, dropped=dropped)
         return plan_attention(arrays, words, located).launch(stream)
 
-    words = (causal, diagonal, scale, return_lse, target, out_dtype, window, soft_cap)
-    kept = None if are_checked(q_offsets, k_offsets) else words
-    made = called(_PLANS, arrays, kept, (), stream, first, _RESULTS)
+    kept = None if are_checked(q_offsets, k_offsets) else (*given, dropped.words)
+    numbers = dropped.numbers if dropped.probability else ()
+    made = called(_PLANS, arrays, kept, numbers, stream, first, _RESULTS)
     return made if return_lse else made[0]
 
 
@@ -185,12 +201,12 @@ def plan_attention(
     if from_last:
         words = words._replace(diagonal=0)
     diagonal, window = within_keys(words, *(seen[name].shape[2] for name in "qk"))
-    has_bias = "bias" in infos
-    if sequences is None and window is None and not has_bias and shares_rows(seen, diagonal):
+    terms = {"bias", "sinks"} & infos.keys() | ({"dropout"} if words.dropped.probability else set())
+    if sequences is None and window is None and not terms and shares_rows(seen, diagonal):
         seen, diagonal = heads_as_rows(seen, diagonal), None
-    if has_bias:
-        keys = seen["k"].shape[2]
-        seen["bias"] = broadcast(infos["bias"], (*seen["q"].shape[:3], keys))
+    if terms and sequences is None:
+        rows = *seen["q"].shape[:3], seen["k"].shape[2]
+        seen["bias"] = broadcast(infos["bias"], rows) if "bias" in infos else stand_in(infos["out"], rows)
     question = AttentionQuestion(
         {name: seen[name] for name in ARRAYS[:LSE]},
         *call.machine,
@@ -199,12 +215,18 @@ def plan_attention(
         has_lse,
         window,
         words.soft_cap,
-        has_bias,
+        frozenset(terms),
         sequences,
         from_last,
     )
     answer = chosen(question)
-    views = answer.views(seen)
+    views, numbers = answer.views(seen), answer.numbers
+    if terms or sequences is not None:
+        groups, ratio = seen["k"].shape[1], seen["q"].shape[1] // max(seen["k"].shape[1], 1)
+        sinks = infos.get("sinks", stand_in(infos["out"], (groups * ratio,)))
+        [step] = sinks.strides
+        views["sinks"] = replace(sinks, shape=(groups, ratio), strides=(step * ratio, step))
+        numbers = (*numbers, *words.dropped.numbers)
     tensors = [Strided(call.arrays.get(name, results[0]), info) for name, info in views.items()]
     places = call.stand_ins(views)
     if sequences is not None:
@@ -212,5 +234,7 @@ def plan_attention(
         call.inside = {name: (one.of, one.inside) for name, one in bounds.items()}
         tensors += [Strided(call.arrays[one.of], one.info) for one in bounds.values()]
         places += (*bounds,)
-    launch = Launch(answer.kernel, tuple(tensors), places, answer.numbers)
-    return call.plan(launch, result=results, numbers=answer.numbers)
+    launch = Launch(answer.kernel, tuple(tensors), places, numbers)
+    if words.dropped.probability:
+        return call.plan(launch, result=results, numbers=answer.numbers, takes_more=True)
+    return call.plan(launch, result=results, numbers=numbers)

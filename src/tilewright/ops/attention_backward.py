@@ -37,6 +37,7 @@ from tilewright.ops.attending.problem import (
 )
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
 from tilewright.ops.replay import Done, Located, Replay, called, repeated
+from tilewright.ops.wanted import dropout_of
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
@@ -75,6 +76,9 @@ def attention_backward(
     bias: Any = None,
     q_offsets: Any = None,
     k_offsets: Any = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
     scale: float | None = None,
     dq: Any = None,
     dk: Any = None,
@@ -102,13 +106,16 @@ def attention_backward(
         out: array (B, H, M, E) that `attention` returned for the same arguments, of f16, bf16 or f32.
         lse: f32 array (B, H, M) that it returned.
         dout: array (B, H, M, E) of the dtype of ``q``: the derivative of a loss by ``out``.
-        causal: as `attention` takes it, like the next seven.
+        causal: as `attention` takes it, like the next ten.
         diagonal: offset of the mask.
         window: number of keys that a row sees at most.
         soft_cap: a bound of the scores.
         bias: array that is added to the scores; its own gradient is not computed.
         q_offsets: offsets of packed sequences.  Gradients of rows of no sequence are not written.
         k_offsets: offsets of their keys.
+        dropout: probability that a weight is 0.
+        seed: the key of the random numbers.
+        offset: another number of them.
         scale: factor of the scores; default: ``1 / sqrt(D)``.
         dq: array with the shape of ``q`` to write, of any strides, of f16, bf16 or f32; default: a new array
             of the framework and the dtype of ``q``.
@@ -141,12 +148,14 @@ def attention_backward(
     words = AttentionWords(
         causal, diagonal, scale, target=target, window=window, soft_cap=soft_cap, op="attention_backward"
     )
+    dropped = dropout_of(words.op, dropout, seed, offset)
 
     def first(located: Sequence[Located]) -> Done:
-        return plan_attention_backward(arrays, words, located).launch(stream)
+        return plan_attention_backward(arrays, words._replace(dropped=dropped), located).launch(stream)
 
-    kept = None if are_checked(q_offsets, k_offsets) else words
-    return called(_PLANS, arrays, kept, (), stream, first, _RESULTS)
+    kept = None if are_checked(q_offsets, k_offsets) else (*words, dropped.words)
+    numbers = dropped.numbers if dropped.probability else ()
+    return called(_PLANS, arrays, kept, numbers, stream, first, _RESULTS)
 
 
 def plan_attention_backward(
@@ -198,7 +207,7 @@ def plan_attention_backward(
         True,
         window,
         words.soft_cap,
-        has_bias,
+        frozenset({"bias"} if has_bias else ()),
         sequences,
         from_last,
     )
@@ -222,7 +231,8 @@ def plan_attention_backward(
         for name, info in infos.items()
         if k.shape[1]
     }
-    bound: dict[str, Any] = {"scores": question.scores, "factor": between.factor}
+    drops = bool(words.dropped.probability)
+    bound: dict[str, Any] = {"scores": question.scores, "factor": between.factor, "drops": drops}
     kernels: tuple[Any, Any] = gradient_of_queries, gradients_of_keys
     weighed = ["q", "k", "v", "dout", "shift", "delta"]
     if sequences is None:
@@ -241,16 +251,18 @@ def plan_attention_backward(
         weighed += bounds
     keys = max(min(question.diagonal or 0, k.shape[2]), -q.shape[2])
     numbers = (exponent, question.scale, keys)
+    drawn = words.dropped.numbers
     launches_: list[Launch] = []
     if 0 not in rows:
         launches_.append(launch(prepare.bind(), ("dout", "out", "lse", "shift", "delta"), infos))
     for kernel, stored in zip(kernels, (("dq",), ("dk", "dv")), strict=True):
         if 0 not in infos[stored[0]].shape:
-            launches_.append(launch(kernel.bind(**bound), (*weighed, *stored), by_head, *numbers))
+            launches_.append(launch(kernel.bind(**bound), (*weighed, *stored), by_head, *numbers, *drawn))
     return call.plan(
         *launches_,
         result=results,
-        numbers=numbers,
+        numbers=numbers if drops else (*numbers, *drawn),
+        takes_more=drops,
         scratch_bytes=2 * -(-size // ALIGNED) * ALIGNED,
         reason="rows of delta, then a loop over keys for dq, and one over queries for dk and dv",
     )

@@ -307,6 +307,7 @@ class LaunchPlan:
         reason: why the call needs these launches.
         warns: whether to warn if the product is far slower than the hardware.
         numbers: scalar arguments of a replay, if they differ from those of the call.
+        takes_more: whether the numbers of each call follow them.
         details: the strategy of a complex product, or the contraction of `einsum`.
     """
 
@@ -318,6 +319,7 @@ class LaunchPlan:
     warns: bool = False
     numbers: tuple[float | int, ...] = ()
     details: Any = None
+    takes_more: bool = False
 
     @property
     def product(self) -> Launch:
@@ -401,6 +403,7 @@ class LaunchPlan:
             launches.append(ReplayedLaunch.of(made, tuple(places), tuple(offsets)))
         fresh, device = self.call.fresh, self.launches[0].arrays[0].info.device
         record = Replay(tuple(launches), self.call.clear, fresh, device, self.scratch_bytes, self.numbers)
+        record.takes_more = self.takes_more
         return Done(self.result, record)
 
 

@@ -94,6 +94,7 @@ class Replay:
         numbers: scalar arguments of the kernels; empty if each call passes them.
         room: a None for each new result that is appended to the arrays of the call.
         last_numbers: the numbers that the last call passed.
+        takes_more: whether the numbers of each call follow those of the record.
     """
 
     launches: tuple[ReplayedLaunch, ...]
@@ -104,6 +105,11 @@ class Replay:
     numbers: tuple[float | int, ...] = ()
     room: tuple[None, ...] = ()
     last_numbers: tuple[Any, ...] = ()
+    takes_more: bool = False
+
+    def passed(self, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the scalar arguments of the kernels in a call with these numbers."""
+        return (*self.numbers, *numbers) if self.takes_more else self.numbers or numbers
 
     @property
     def prepared_launches(self) -> tuple[Prepared, ...]:
@@ -136,7 +142,7 @@ class Replay:
             apart = at[stored] - at[other]
             if before < apart < after and (apart or not in_place):
                 return None
-        numbers = self.numbers or numbers
+        numbers = self.passed(numbers)
         pointers: Sequence[int]
         if len(self.launches) == 1:
             prepared, _, offsets, pick = self.launches[0]
@@ -464,7 +470,8 @@ class WholeCall(NamedTuple):
             launches=launches,
             clear=tuple(clear),
             fresh=tuple((order[at], maker) for at, maker in record.fresh),
-            numbers=record.numbers or done.numbers,
+            numbers=record.passed(done.numbers),
+            takes_more=False,
             room=(None,) * len(record.fresh),
         )
         # A tuple of one result stays a tuple.

@@ -31,7 +31,7 @@ class AttentionQuestion(NamedTuple):
         with_lse: whether the kernel stores logarithms of sums too.
         window: number of keys that a row sees at most; None: all up to the diagonal.
         soft_cap: bound of the scores; None: they have none.
-        has_bias: whether an array is added to the scores.
+        terms: ``"bias"``, ``"sinks"`` and ``"dropout"``, if the call has them.
         sequences: number of packed sequences; None: none are packed.
         from_last: whether the mask of a packed sequence counts from its last row and key.
     """
@@ -44,9 +44,14 @@ class AttentionQuestion(NamedTuple):
     with_lse: bool = False
     window: int | None = None
     soft_cap: float | None = None
-    has_bias: bool = False
+    terms: frozenset[str] = frozenset()
     sequences: int | None = None
     from_last: bool = False
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether an array is added to the scores."""
+        return "bias" in self.terms
 
     @property
     def softmax(self) -> tuple[BySoftmax, float]:
@@ -133,10 +138,12 @@ def chosen(question: AttentionQuestion) -> Answer:
         between = replace(between, power=0.0)
     words = {"between": between, "with_lse": question.with_lse, "scores": question.scores}
     if question.sequences is not None:
-        bound = flow.packed_attention.bind(**words, from_last=question.from_last)
-        return Answer(bound, _numbers(question), packed=True)
-    kernel = flow.biased_attention if question.has_bias else flow.attention
-    return Answer(kernel.bind(**words), _numbers(question))
+        packed = flow.packed_attention.bind(**words, from_last=question.from_last, terms=question.terms)
+        return Answer(packed, _numbers(question), packed=True)
+    if question.terms:
+        bound = flow.attention_with_terms.bind(**words, terms=question.terms)
+        return Answer(bound, _numbers(question))
+    return Answer(flow.attention.bind(**words), _numbers(question))
 
 
 def keys_in_parts(question: AttentionQuestion) -> bool:

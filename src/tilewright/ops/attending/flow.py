@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from tilewright.dtypes import f32
+from tilewright.dtypes import f32, u32, u64
 from tilewright.lang.dataflow.indexing import positions
 from tilewright.lang.dataflow.loops import full, steps, tiles, zeros
 from tilewright.lang.exact_functions import absolute, fma, maximum, minimum, where
-from tilewright.lang.functions import exp, exp2, log, log2, tanh
+from tilewright.lang.functions import dropout, exp, exp2, log, log2, tanh
+from tilewright.lang.scalars import ceil_div
 from tilewright.ops.attending.softmax import LOWEST, NEVER_0, STEEP, BySoftmax
 from tilewright.ops.ending import ACTIVATIONS
 from tilewright.runtime.kernel import kernel
@@ -91,24 +92,65 @@ def attention(
         _attend(rows, keys, e, exponent, diagonal, scores, between)
 
 
-@kernel(**ARRAYS, bias="B G R M N", **NUMBERS)
-def biased_attention(
+DRAWN: dict[str, Any] = {"seed": u64, "offset": u64, "threshold": u32, "kept": f32}
+"""Numbers of dropout, as `tilewright.ops.wanted.Dropout` has them."""
+
+
+@kernel(**ARRAYS, bias="B G R M N", sinks="G R", **NUMBERS, **DRAWN)
+def attention_with_terms(
     Q: Any,
     K: Any,
     V: Any,
     O: Any,
     L: Any,
     bias: Any,
+    sinks: Any,
     exponent: Any,
     diagonal: Any,
+    seed: Any,
+    offset: Any,
+    threshold: Any,
+    kept: Any,
     *,
     scores: Scores,
     between: BySoftmax,
     with_lse: bool,
+    terms: frozenset[str],
 ) -> None:
-    """``O = softmax(scale Q Kᵀ + bias) V``, likewise."""
+    """``O = dropout(softmax(scale Q Kᵀ + bias)) V``, likewise, with a sink for each head of queries.
+
+    Args:
+        Q: queries, and so on: see `attention`.
+        K: keys.
+        V: values.
+        O: results.
+        L: logarithms of sums.
+        bias: is added to the scores, if ``"bias"`` is one of the terms; otherwise it is not read.
+        sinks: a score of each head that joins the sum of its weights, if ``"sinks"`` is one.
+        exponent: `BySoftmax.of`'s exponent.
+        diagonal: the mask's first diagonal.
+        seed: the numbers of dropout, if ``"dropout"`` is one.
+        offset: likewise.
+        threshold: likewise.
+        kept: likewise.
+        scores: how scores are computed.
+        between: the softmax.
+        with_lse: whether L is stored.
+        terms: the terms that the call has.
+    """
     for b, g, r, m, e in tiles(O):
-        rows = QueryRows(Q, O, L if with_lse else None, (b, g, r), m, bias)
+        head = (positions(b).to(u64) * Q.shape[1] + positions(g).to(u64)) * Q.shape[2] + positions(r).to(u64)
+        dropped = Dropped((seed, offset, threshold, kept), head * Q.shape[3], K.shape[2])
+        rows = QueryRows(
+            Q,
+            O,
+            L if with_lse else None,
+            (b, g, r),
+            m,
+            bias if "bias" in terms else None,
+            sink=sinks[g, r].to(f32) if "sinks" in terms else None,
+            dropped=dropped if "dropout" in terms else None,
+        )
         keys = KeyLoop(K, V, (b, g), steps(K.shape[2]))
         _attend(rows, keys, e, exponent, diagonal, scores, between)
 
@@ -119,36 +161,77 @@ PACKED: dict[str, Any] = {
     "V": "G U E",
     "O": "G R T E",
     "L": "G R T",
+    "sinks": "G R",
     **dict.fromkeys(("q_starts", "q_ends", "k_starts", "k_ends"), "B"),
 }
 """Arrays of sequences that follow each other, and the bounds of their queries and keys."""
 
 
-@kernel(**PACKED, **NUMBERS)
+@kernel(**PACKED, **NUMBERS, **DRAWN)
 def packed_attention(
     Q: Any,
     K: Any,
     V: Any,
     O: Any,
     L: Any,
+    sinks: Any,
     q_starts: Any,
     q_ends: Any,
     k_starts: Any,
     k_ends: Any,
     exponent: Any,
     diagonal: Any,
+    seed: Any,
+    offset: Any,
+    threshold: Any,
+    kept: Any,
     *,
     scores: Scores,
     between: BySoftmax,
     with_lse: bool,
     from_last: bool,
+    terms: frozenset[str],
 ) -> None:
     """Attention of each sequence b to its own keys; queries and keys are counted from its first or last."""
     for b, g, r, m, e in tiles(O, groups=(q_starts, q_ends)):
         first = (q_ends[b], k_ends[b]) if from_last else (q_starts[b], k_starts[b])
-        rows = QueryRows(Q, O, L if with_lse else None, (g, r), m, None, first[0])
+        head = positions(g).to(u64) * Q.shape[1] + positions(r).to(u64)
+        dropped = Dropped((seed, offset, threshold, kept), head * Q.shape[2], K.shape[1])
+        rows = QueryRows(
+            Q,
+            O,
+            L if with_lse else None,
+            (g, r),
+            m,
+            first=first[0],
+            sink=sinks[g, r].to(f32) if "sinks" in terms else None,
+            dropped=dropped if "dropout" in terms else None,
+        )
         loop = steps(K.shape[1], begin=k_starts[b], end=k_ends[b])
         _attend(rows, KeyLoop(K, V, (g,), loop, first[1]), e, exponent, diagonal, scores, between)
+
+
+class Dropped(NamedTuple):
+    """Weights that are set to 0 by random numbers of their place; the others are multiplied by a number.
+
+    The weight of a query i and a key j has the number ``(head M + i) P + j``, where P is N rounded up to a
+    multiple of 4: four neighbours share a generation of random numbers.
+
+    Args:
+        numbers: seed, offset, threshold, and the factor of the others.
+        first: ``head M`` for all M queries of a head.
+        keys: N.
+    """
+
+    numbers: tuple[Any, Any, Any, Any]
+    first: Any
+    keys: Any
+
+    def drop(self, weights: Any, i: Any, j: Any) -> Any:
+        """Return weights of queries i and keys j, some of which are 0."""
+        index = (self.first + i.to(u64)) * (ceil_div(self.keys, 4) * 4) + j.to(u64)
+        seed, offset, threshold, kept = self.numbers
+        return dropout(weights, index, threshold, kept, seed, offset)
 
 
 class QueryRows(NamedTuple):
@@ -162,6 +245,8 @@ class QueryRows(NamedTuple):
         m: the rows.
         bias: is added to the scores of all queries; None: nothing.
         first: the row from which the mask counts; None: the first one.
+        sink: a score that joins the sum of the weights of each row; None: none does.
+        dropped: which weights are 0; None: none is.
     """
 
     q: Any
@@ -171,6 +256,8 @@ class QueryRows(NamedTuple):
     m: Any
     bias: Any = None
     first: Any = None
+    sink: Any = None
+    dropped: Dropped | None = None
 
     @property
     def numbers(self) -> Any:
@@ -223,13 +310,23 @@ def _attend(
         else:
             p, keep = exp2((s - new[:, None]) * exponent), exp2((top - new) * exponent)
         total.assign(fma(total, keep, p.sum(axis=1)))
-        out.assign(out * keep[:, None] + p.to(keys.v.dtype) @ keys.v[(*keys.at, n, e)])
+        weights = p if rows.dropped is None else rows.dropped.drop(p, positions(m)[:, None], positions(n))
+        out.assign(out * keep[:, None] + weights.to(keys.v.dtype) @ keys.v[(*keys.at, n, e)])
         top.assign(new)
-    rows.out[(*rows.at, m, e)] = where(total[:, None] == 0, 0.0, out * (1.0 / total)[:, None])
-    if rows.lse is not None and power:
-        rows.lse[(*rows.at, m)] = (log2(total) + top * exponent) * math.log(2)
-    elif rows.lse is not None:  # the product of the largest score and the exponent may overflow
-        rows.lse[(*rows.at, m)] = fma(top, exponent * math.log(2), log2(total) * math.log(2))
+    mean = where(total[:, None] == 0, 0.0, out * (1.0 / total)[:, None])
+    if power:
+        lse = (log2(total) + top * exponent) * math.log(2)
+    else:  # the product of the largest score and the exponent may overflow
+        lse = fma(top, exponent * math.log(2), log2(total) * math.log(2))
+    if rows.sink is not None:
+        above = absolute(lse - rows.sink)
+        share = 1.0 / (1.0 + exp(rows.sink - lse))  # of the keys
+        joined = maximum(lse, rows.sink) + log(1.0 + exp(-above))
+        mean = where(total[:, None] == 0, 0.0, mean * share[:, None])
+        lse = where(total == 0, rows.sink, joined)
+    rows.out[(*rows.at, m, e)] = mean
+    if rows.lse is not None:
+        rows.lse[(*rows.at, m)] = lse
 
 
 def _scores(s: Any, bias: Any, last: Any, at: Any, scores: Scores, factor: float) -> tuple[Any, Any]:
@@ -273,8 +370,9 @@ WEIGHED: dict[str, Any] = {
 }
 """Arrays that both gradients read: `prepare` writes ``shift`` and ``delta``."""
 
-STEPPED: dict[str, Any] = {"exponent": f32, "step": f32, "diagonal": int}
-"""Their numbers: `BySoftmax.of`'s exponent, the derivative of a score by a product, the mask's diagonal."""
+STEPPED: dict[str, Any] = {"exponent": f32, "step": f32, "diagonal": int, **DRAWN}
+"""Their numbers: `BySoftmax.of`'s exponent, the derivative of a score by a product, the mask's diagonal, and
+those of dropout."""
 
 
 @kernel(dO="B H M E", O="B H M E", L="B H M", shift="B H M", delta="B H M")
@@ -301,14 +399,23 @@ def gradient_of_queries(
     exponent: Any,
     step: Any,
     diagonal: Any,
+    seed: Any,
+    offset: Any,
+    threshold: Any,
+    kept: Any,
     *,
     scores: Scores,
     factor: float,
+    drops: bool,
     has_bias: bool,
 ) -> None:
     """``dQ = step dS K`` with ``dS = P (dO Vᵀ - delta)``, the gradient of products of queries and keys."""
     for b, g, r, m, d in tiles(dQ):
         rows = QueryRows(Q, None, None, (b, g, r), m, bias if has_bias else None)
+        if drops:
+            head = (positions(b).to(u64) * Q.shape[1] + positions(g).to(u64)) * Q.shape[2]
+            first = (head + positions(r).to(u64)) * Q.shape[3]
+            rows = rows._replace(dropped=Dropped((seed, offset, threshold, kept), first, K.shape[2]))
         keys = KeyLoop(K, V, (b, g), steps(K.shape[2]))
         _queries(Moved(dO, shift, delta, step), rows, keys, dQ, d, exponent, diagonal, scores, factor)
 
@@ -353,6 +460,8 @@ def _queries(
         added = None if rows.bias is None else rows.bias[(*rows.at, m, n)].to(f32)
         s, bent = _scores(s, added, rows.numbers[:, None] + diagonal, keys.numbers(n), scores, factor)
         p = minimum(exp2(fma(s, exponent, -shift[(*rows.at, m)][:, None])), 1.0)  # shifts are rounded
+        if rows.dropped is not None:
+            dp = rows.dropped.drop(dp, positions(m)[:, None], positions(n))
         ds = p * (dp - delta[(*rows.at, m)][:, None])
         ds = ds if bent is None else ds * fma(-bent, bent, 1.0)
         dq.assign(dq + ds.to(keys.k.dtype) @ keys.k[(*keys.at, n, d)])
@@ -373,14 +482,23 @@ def gradients_of_keys(
     exponent: Any,
     step: Any,
     diagonal: Any,
+    seed: Any,
+    offset: Any,
+    threshold: Any,
+    kept: Any,
     *,
     scores: Scores,
     factor: float,
+    drops: bool,
     has_bias: bool,
 ) -> None:
     """``dK = step dSᵀ Q`` and ``dV = Pᵀ dO``, sums over all heads of queries that share a head of keys."""
     for b, g, n, d, e in tiles((*dK.shape, dV.shape[3]), batch=2):
         rows = QueryRows(Q, None, None, (b, g), None, bias if has_bias else None)
+        if drops:
+            first = (positions(b).to(u64) * Q.shape[1] + positions(g).to(u64)) * Q.shape[2]
+            dropped = Dropped((seed, offset, threshold, kept), first * Q.shape[3], K.shape[2])
+            rows = rows._replace(dropped=dropped)
         keys = KeyLoop(K, V, (b, g), steps(Q.shape[2:4]))
         moved = Moved(dO, shift, delta, step)
         _keys(moved, rows, keys, n, (dK, d), (dV, e), exponent, diagonal, scores, factor)
@@ -426,10 +544,14 @@ def _keys(
         added = None if rows.bias is None else rows.bias[(*at, n)].T.to(f32)
         last = positions(m) if rows.first is None else positions(m) - rows.first
         s, bent = _scores(s, added, last + diagonal, keys.numbers(n)[:, None], scores, factor)
-        p = minimum(exp2(fma(s, exponent, -shift[at])), 1.0)
+        p = weights = minimum(exp2(fma(s, exponent, -shift[at])), 1.0)
+        if rows.dropped is not None:
+            head = rows.dropped._replace(first=rows.dropped.first + positions(r).to(u64) * Q.shape[-2])
+            weights = head.drop(p, positions(m), positions(n)[:, None])
+            dp = head.drop(dp, positions(m), positions(n)[:, None])
         ds = p * (dp - delta[at])
         ds = ds if bent is None else ds * fma(-bent, bent, 1.0)
-        dv.assign(dv + p.to(dout.dtype) @ dout[(*at, e)])
+        dv.assign(dv + weights.to(dout.dtype) @ dout[(*at, e)])
         dk.assign(dk + ds.to(Q.dtype) @ Q[(*at, d)])
     dK[(*keys.at, n, d)], dV[(*keys.at, n, e)] = dk * step, dv
 
@@ -462,15 +584,24 @@ def packed_gradient_of_queries(
     exponent: Any,
     step: Any,
     diagonal: Any,
+    seed: Any,
+    offset: Any,
+    threshold: Any,
+    kept: Any,
     *,
     scores: Scores,
     factor: float,
+    drops: bool,
     from_last: bool,
 ) -> None:
     """`gradient_of_queries` of each sequence b, as `packed_attention` has them."""
     for b, g, r, m, d in tiles(dQ, groups=(q_starts, q_ends)):
         first = (q_ends[b], k_ends[b]) if from_last else (q_starts[b], k_starts[b])
         rows = QueryRows(Q, None, None, (g, r), m, None, first[0])
+        if drops:
+            head = positions(g).to(u64) * Q.shape[1] + positions(r).to(u64)
+            dropped = Dropped((seed, offset, threshold, kept), head * Q.shape[2], K.shape[1])
+            rows = rows._replace(dropped=dropped)
         loop = steps(K.shape[1], begin=k_starts[b], end=k_ends[b])
         keys = KeyLoop(K, V, (g,), loop, first[1])
         _queries(Moved(dO, shift, delta, step), rows, keys, dQ, d, exponent, diagonal, scores, factor)
@@ -493,15 +624,24 @@ def packed_gradients_of_keys(
     exponent: Any,
     step: Any,
     diagonal: Any,
+    seed: Any,
+    offset: Any,
+    threshold: Any,
+    kept: Any,
     *,
     scores: Scores,
     factor: float,
+    drops: bool,
     from_last: bool,
 ) -> None:
     """`gradients_of_keys` of each sequence b, likewise."""
     for b, g, n, d, e in tiles((*dK.shape, dV.shape[2]), batch=1, groups=(k_starts, k_ends)):
         first = (q_ends[b], k_ends[b]) if from_last else (q_starts[b], k_starts[b])
         rows = QueryRows(Q, None, None, (g,), None, None, first[0])
+        if drops:
+            head = positions(g).to(u64) * Q.shape[1]
+            dropped = Dropped((seed, offset, threshold, kept), head * Q.shape[2], K.shape[1])
+            rows = rows._replace(dropped=dropped)
         loop = steps(Q.shape[1:3], begin=q_starts[b], end=q_ends[b])
         keys, moved = KeyLoop(K, V, (g,), loop, first[1]), Moved(dO, shift, delta, step)
         _keys(moved, rows, keys, n, (dK, d), (dV, e), exponent, diagonal, scores, factor)

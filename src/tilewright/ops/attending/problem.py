@@ -13,6 +13,7 @@ from tilewright.dtypes import DType, bf16, f16, f32, i32, i64
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.results import agreed
+from tilewright.ops.wanted import NO_DROPOUT, Dropout
 from tilewright.runtime.arrays import ArrayInfo, describe, elements
 from tilewright.runtime.frameworks import memory_of
 from tilewright.targets.target import HOST
@@ -54,6 +55,7 @@ class AttentionWords(NamedTuple):
     window: int | None = None
     soft_cap: float | None = None
     op: str = "attention"
+    dropped: Dropout = NO_DROPOUT
 
     def check(self) -> None:
         """Refuse invalid arguments, before any array is read.
@@ -131,6 +133,14 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
         _refuse(infos, f"lse with shape {shape[:-1]}")
     if "out" in infos and infos["out"].shape != shape:
         _refuse(infos, f"out with shape {shape}")
+    if "sinks" in infos:
+        heads = q[-3] if len(q) > 2 else 1
+        if infos["sinks"].shape != (heads,):
+            _refuse(infos, f"sinks with shape {(heads,)}, one for each head of q")
+        if infos["sinks"].dtype not in SUPPORTED:
+            known = ", ".join(map(str, SUPPORTED))
+            kind = infos["sinks"].dtype
+            raise DTypeError(f"attention: sinks is {kind}; nearest legal choice: one of {known}")
     if "bias" in infos:
         whole, given = (*q[:-1], k[-2]), infos["bias"].shape
         fits = len(given) <= len(whole) and all(
@@ -301,6 +311,11 @@ def bounds_of(infos: Mapping[str, ArrayInfo]) -> dict[str, Bounds]:
         made[name] = Bounds(of, info, 0)
         made[f"{name}, ends"] = Bounds(of, replace(info, pointer=info.pointer + step), step)
     return made
+
+
+def stand_in(info: ArrayInfo, shape: tuple[int, ...]) -> ArrayInfo:
+    """View one element of an array as an array of a shape, which a kernel takes but does not read."""
+    return replace(info, shape=shape, strides=(0,) * len(shape))
 
 
 def in_columns(info: ArrayInfo) -> ArrayInfo:

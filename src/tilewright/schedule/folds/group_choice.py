@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from tilewright.arch import Arch
-from tilewright.dataflow.nodes import BATCH, ArrayPart, Node, Span, walk
+from tilewright.dataflow.nodes import BATCH, ArrayPart, Map, Node, Span, walk
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.bulk_views import against_array, against_store
 from tilewright.schedule.facts import Reasons
@@ -221,11 +221,20 @@ def _step(form: FoldForm, width: int) -> tuple[int, bool]:
     return runs[late], late
 
 
+MASKED = "random_at_least"
+"""The function of random numbers, whose truth values take registers."""
+
+
 def _has_tiles(form: FoldForm) -> bool:
     """Whether a step has tiles in registers besides its products and what is computed from them."""
     sides = [side for one in form.scores for side in (one.a, one.b)] + [one.b for one in form.mixtures]
     copied = {id(node) for side in sides for node in walk(side)}
-    found = (node for node in form.inside() if isinstance(node, ArrayPart) and form.n in node.axes)
+    found = (
+        node
+        for node in form.inside()
+        if (isinstance(node, ArrayPart) and form.n in node.axes)
+        or (isinstance(node, Map) and node.function == MASKED)
+    )
     return any(id(node) not in copied for node in found)
 
 

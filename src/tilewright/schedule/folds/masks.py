@@ -106,7 +106,8 @@ def leaves_state(form: FoldForm, mask: Mask) -> bool:
     must have gone either way.  No array, position or size may enter the new values elsewhere: what depends on
     nothing but the carried values and the numbers of a launch is believed after these trials.
     """
-    settled = _settled(form, mask.node, mask.other, _constants(form, mask.node, mask.other))
+    constants = _constants(form, mask.node, mask.other)
+    settled = _settled(form, mask.node, mask.other, constants)
     if any(id(new) not in settled for new in form.fold.steps):
         return False
     forced = {id(mask.node): (mask.node, mask.other)}
@@ -117,7 +118,7 @@ def leaves_state(form: FoldForm, mask: Mask) -> bool:
         if not _is_same(trial.state, made):
             return False
         choices.see(known)
-    return is_tried and choices.are_seen
+    return is_tried and choices.are_seen(constants)
 
 
 def numbers_behind(form: FoldForm, node: Node, number: float) -> dict[int, float]:
@@ -155,9 +156,8 @@ def _constants(form: FoldForm, node: Node, number: float) -> dict[int, float]:
             is_one = value.dtype.kind in "fiu" and bool((value == first).all())
             if not is_one or found.setdefault(id(one), first) != first:
                 found[id(one)] = math.nan
-    if not choices.are_seen:
-        return {}
-    return {key: value for key, value in found.items() if not math.isnan(value)}
+    found = {key: value for key, value in found.items() if not math.isnan(value)}
+    return found if choices.are_seen(found) else {}
 
 
 def _settled(form: FoldForm, node: Node, number: float, constants: Mapping[int, float]) -> set[int]:
@@ -202,21 +202,29 @@ class _Choices:
 
     def __init__(self, form: FoldForm, forced: Mapping[int, Any]) -> None:
         nodes = [one for one in form.inside() if isinstance(one, Map) and one.function == "select"]
-        self.conditions = [one.given[0] for one in nodes if id(one) not in forced]
+        self.nodes = [one for one in nodes if id(one) not in forced]
         self.seen: set[tuple[int, bool]] = set()
 
     def see(self, known: Mapping[int, Any]) -> None:
         """Note the outcomes of a trial."""
-        for node in self.conditions:
+        for node in (one.given[0] for one in self.nodes):
             if id(node) in known:
                 self.seen.update((id(node), bool(one)) for one in np.unique(known[id(node)]))
 
-    @property
-    def are_seen(self) -> bool:
-        """Whether every choice had both outcomes, or was not made at all."""
-        return all(
-            ((id(node), True) in self.seen) == ((id(node), False) in self.seen) for node in self.conditions
-        )
+    def are_seen(self, constants: Mapping[int, float]) -> bool:
+        """Whether every choice had both outcomes, or was not made at all, or chooses between equal numbers.
+
+        Args:
+            constants: values that are one number in every trial.
+        """
+        left = (one.given[0] for one in self.nodes if not _is_equal(one.given[1:], constants))
+        return all(((id(node), True) in self.seen) == ((id(node), False) in self.seen) for node in left)
+
+
+def _is_equal(values: Sequence[Node], constants: Mapping[int, float]) -> bool:
+    """Whether two values are the same number in every trial."""
+    pair = [float(x.value) if isinstance(x, Literal) else constants.get(id(x)) for x in values]
+    return pair[0] is not None and pair[0] == pair[1]
 
 
 class _TriedStep:

@@ -32,7 +32,7 @@ from tilewright.dataflow.nodes import (
     Sum,
     walk,
 )
-from tilewright.dtypes import DType, f32
+from tilewright.dtypes import DType, f32, limits
 from tilewright.errors import TilewrightError
 from tilewright.functions.table import CONVERSION
 from tilewright.schedule.folds.powers import POWERS
@@ -75,7 +75,7 @@ def drawn(
     """
     rng = np.random.default_rng(0)
     extents: dict[Sym, int] = {}
-    names = [one.name for one in flow.parameters if isinstance(one, NumberParam)]
+    names = [one for one in flow.parameters if isinstance(one, NumberParam)]
     integers = [one.value for one in flow.parameters if isinstance(one, Integer)]
     for one in flow.parameters:
         for extent in one.shape if isinstance(one, Operand) else ():
@@ -86,8 +86,8 @@ def drawn(
             passed = {one: int(rng.integers(-3, 4)) for one in integers if isinstance(one, Sym)}
             given, numbers = extents | passed, dict[str, float]()
             numbers.update((one.name, value) for one, value in passed.items())
-            for at, name in enumerate(names):  # of two numbers, each is the smaller one once; zeros come last
-                numbers[name] = 0.0 if draw == DRAWS else _number(rng, at + draw)
+            for at, number in enumerate(names):  # of two, each is the smaller one once; zeros come last
+                numbers[number.name] = 0 if draw == DRAWS else _number(rng, at + draw, number.dtype)
             arrays: dict[str, Any] = {}
             for one in flow.parameters:
                 if isinstance(one, Operand):
@@ -105,8 +105,10 @@ def drawn(
                 return
 
 
-def _number(rng: np.random.Generator, at: int) -> float:
-    """A number of either sign in turn."""
+def _number(rng: np.random.Generator, at: int, kind: DType) -> float:
+    """A number of either sign in turn; any number of a dtype of natural numbers."""
+    if kind.kind == "uint":
+        return int(rng.integers(0, int(limits(kind)[1]), dtype=np.uint64))
     return float((-1) ** at * rng.uniform(0.1, 2))
 
 

@@ -106,6 +106,8 @@ class Loops:
     def open(self) -> Iterator[None]:
         """Write the heads of the loops, the slowest first; the innermost one is independent."""
         with ExitStack() as stack:
+            if self._repeated and len(self.counts) == 1:  # another loop may hold the same element
+                stack.enter_context(self.emitter.indented())
             for depth in reversed(range(len(self.counts))):
                 for value in dict.fromkeys(self._repeated) if depth == 0 else ():
                     held = self.emitter.local(f"{self.emitter.name(value)}_all")
