@@ -1,6 +1,7 @@
 """Layers in one kernel (dropout, reductions, gates, adapters, norms) compared with PyTorch, in turns.
 
     python benchmarks/epilogues.py [--target cuda|cpu] [--quick] [--only CASE ...] [--json results/NAME.json]
+    python benchmarks/epilogues.py --masked [--target cuda|cpu] [--quick] [--json results/NAME.json]
 
 There are five cases.  A layer with bias, dropout and residual is compared with the same without dropout, and
 with PyTorch's steps.  Maxima and log-sum-exp of a product's rows are compared with PyTorch's product and
@@ -11,6 +12,9 @@ with our product ``x w`` alone.  RMSNorm before a layer is compared with PyTorch
 and with our product alone.  With ``--target cpu``, NumPy replaces PyTorch.  Every result is compared with
 steps in float64 before it is timed.  For the last two cases the counted limit is the time of the operations
 at the peak rate of the machine.
+
+With ``--masked``, masks that leave out tiles are compared with whole products: the lower triangle of a
+product, a triangular operand, and `tw.gram`.
 """
 
 from __future__ import annotations
@@ -291,6 +295,64 @@ def on_cpu(what: str, shape: tuple[int, ...]) -> Calls:
     return calls
 
 
+LOWER, TRIANGULAR, GRAM = "lower triangle", "triangular operand", "gram"
+SIDES = {"cuda": (2048, 4096, 8192), "cpu": (1536,)}
+MASKED = {
+    target: [(what, (side,) * 3) for side in sides for what in (LOWER, TRIANGULAR, GRAM)]
+    for target, sides in SIDES.items()
+}
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def lower_triangle(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = tw.where(tw.positions(m)[:, None] >= tw.positions(n), acc, 0)
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def triangular_operand(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += tw.where(tw.positions(k) <= tw.positions(m)[:, None], A[m, k], 0) @ B[n, k].T
+        C[m, n] = acc
+
+
+def masked(what: str, shape: tuple[int, int, int], target: str) -> Calls:
+    """A product of which a mask leaves out tiles, and the whole product: bf16 on GPUs, f32 on CPUs."""
+    m, n, k = shape
+    draw = np.random.default_rng(SEED)
+    host = [draw.standard_normal(size).astype(np.float32) for size in ((m, k), (n, k))]
+    if target == "cuda":
+        import torch
+
+        x, y = (torch.asarray(one).to("cuda", torch.bfloat16) for one in host)
+        out = torch.full((m, n), float("nan"), dtype=torch.bfloat16, device="cuda")
+        wide, tril, product = [one.double() for one in (x, y)], torch.tril, torch.mm
+        near = 2.0**-7
+    else:
+        x, y = host
+        out = np.full((m, n), np.nan, np.float32)
+        wide, tril, product = [one.astype(np.float64) for one in (x, y)], np.tril, np.matmul
+        near = 2.0**-20
+    if what == GRAM:
+        ours, whole = functools.partial(tw.gram, x, out, target=target), lambda: product(x, x.T)
+        factors = wide[0], wide[0]
+    else:
+        kernel = lower_triangle if what == LOWER else triangular_operand
+        ours, whole = functools.partial(kernel, x, y, out, target=target), lambda: product(x, y.T)
+        factors = (tril(wide[0]) if what == TRIANGULAR else wide[0]), wide[1]
+    exact, bound = factors[0] @ factors[1].T, near * (abs(factors[0]) @ abs(factors[1]).T)
+    exact = tril(exact) if what == LOWER else exact
+    ours()
+    made = out.double() if target == "cuda" else out
+    assert bool((abs(made - exact) <= bound).all()), "an element is wrong"
+    return {OURS: ours, PRODUCT: whole}
+
+
 def compared(made: Any, sums: Any, residual: Any) -> None:
     """Check that Philox's elements are dropped, and that all others are within the bound."""
     kept = tw.testing.philox(np.arange(sums.size).reshape(sums.shape), SEED) >= round(SHARE * 2**32)
@@ -304,11 +366,16 @@ def main() -> None:
     parser.add_argument("--target", choices=("cuda", "cpu"), default="cuda")
     known = dict.fromkeys(what for what, _ in ON_GPU)
     parser.add_argument("--only", nargs="+", choices=known, default=list(known), help="cases; default: all")
+    parser.add_argument("--masked", action="store_true", help="masks that leave out tiles instead")
     asked = parser.parse_args()
     cases, made = (ON_GPU, on_gpu) if asked.target == "cuda" else (ON_CPU, on_cpu)
+    small = QUICK
+    if asked.masked:
+        cases, made = MASKED[asked.target], functools.partial(masked, target=asked.target)
+        small = [(what, (256, 256, 64)) for what in (LOWER, TRIANGULAR, GRAM)]
     lines, rows = [], []
-    for what, shape in QUICK if asked.quick else cases:
-        if what not in asked.only:
+    for what, shape in small if asked.quick else cases:
+        if not asked.masked and what not in asked.only:
             continue
         calls = made(what, shape)
         taken = measure(calls, asked.target, effort=effort(asked))

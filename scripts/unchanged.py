@@ -182,6 +182,7 @@ complex_matmul(c64(M, K), c64(K, N), batch_invariant=True)
 complex_matmul(c64(5, K), c64(K, N), alpha=0)
 complex_matmul(c64(M, K), c64(K, N), c64(M, N), beta=1j, multiply=c64(M, N), dropout=0.5, seed=3, offset=4)
 complex_matmul((f16(M, K), f16(M, K)), (f16(K, N), f16(K, N)), method="3m", multiply=f32(N))
+gram(f16(M, K), alpha=0.5, precision="exact", out_dtype="f32")
 einsum("mk,kn->mn", f16(M, K), f16(K, N))
 einsum("mk,kn->nm", bf16(M, K), bf16(K, N), bias=bf16(M), activation="gelu")
 einsum("mk,nk->nm", f32(M, K), f32(N, K), precision="f32")
@@ -367,9 +368,8 @@ def drawn_numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: tw.DTy
 
 
 KINDS = {kind.name: kind for kind in vars(dtypes).values() if isinstance(kind, tw.DType)}
-MEMBERS = [
-    name for name in dir(tw) if name.endswith(("matmul", "_mm", "einsum", "_chain", "attention", "col2im"))
-]
+ENDS = ("matmul", "_mm", "einsum", "gram", "_chain", "attention", "col2im")
+MEMBERS = [name for name in dir(tw) if name.endswith(ENDS)]
 MEMBERS += ["rearrange_weights"]
 
 

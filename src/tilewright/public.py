@@ -113,6 +113,7 @@ if TYPE_CHECKING:
     from tilewright.ops.einsum import einsum
     from tilewright.ops.gated_matmul import gated_matmul
     from tilewright.ops.gemm_chain import gemm_chain
+    from tilewright.ops.gram import gram
     from tilewright.ops.reduced_matmul import reduced_matmul
     from tilewright.ops.scaled import scaled_mm
     from tilewright.runtime.cuda import device_count
@@ -205,6 +206,7 @@ __all__ = [
     "full",
     "gated_matmul",
     "gemm_chain",
+    "gram",
     "grouped_matmul",
     "i4",
     "i8",
@@ -272,6 +274,7 @@ _LATE = {
     "einsum": "tilewright.ops.einsum",
     "gated_matmul": "tilewright.ops.gated_matmul",
     "gemm_chain": "tilewright.ops.gemm_chain",
+    "gram": "tilewright.ops.gram",
     "load_kernel": "tilewright.shipping.loading",
     "reduced_matmul": "tilewright.ops.reduced_matmul",
     "scaled_mm": "tilewright.ops.scaled",

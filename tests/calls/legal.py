@@ -107,6 +107,7 @@ tw.reduced_matmul(a, a, ("max", "logsumexp"), -2, alpha=2.0, activation="relu", 
 tw.complex_matmul((a, a), (b, b), c=None, alpha=1j, conjugate_a=True, method="3m", target="reference")
 tw.complex_matmul((a, a), (b, b), multiply=None, dropout=0.5, seed=1, offset=2, target="reference")
 tw.complex_matmul((a, a), (b, b), split_k=2, reduction="workspace", target="reference")
+tw.gram(a, None, alpha=0.5, precision="tf32", out_dtype="f32", target="reference")
 tw.einsum("ij,jk->ik", a, b, out, bias=None, activation="relu", target="reference")
 tw.einsum("ij,jk->ik", a, b, scale_a=2.0, scale_b=None, target="reference")
 tw.scaled_mm(a, b, out, scale_a=2.0, scale_b=None, bias=None, activation="relu", target="reference")

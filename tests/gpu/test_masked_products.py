@@ -9,6 +9,7 @@ from tests.problems.placing import Placed
 
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
+from tilewright.ops.gram import gram
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceArray
 
@@ -41,6 +42,18 @@ def test_every_schedule(name: str) -> None:
         how = Accumulation.of(schedule.atom)
         compared = compare_flow(launch.flow, {"C": found}, arrays, {"shift": shift}, how=how)
         assert compared.ok, f"{shape}: {compared}"
+
+
+def test_gram_of_many_tiles() -> None:
+    draw = np.random.default_rng(8)
+    for rows, depth in ((2048, 256), (2050, 72)):
+        a = draw.standard_normal((rows, depth)).astype(np.float16)
+        made = Placed(np.full((rows, rows + 8), np.nan, np.float16)[:, :rows], "cuda")
+        gram(DeviceArray.of(a), made.there)
+        CUDA_DRIVER.synchronize()
+        found, wide = made.fetched(), a.astype(np.float64)  # refuses writes between the rows
+        bound = 2.0**-10 * (np.abs(wide) @ np.abs(wide).T)
+        assert (np.abs(found - wide @ wide.T) <= bound).all(), (rows, depth)
 
 
 def test_a_chosen_schedule_computes_a_large_triangle() -> None:

@@ -294,6 +294,7 @@ class TiledProduct:
         out: the array whose last two dimensions are cut in tiles.
         ends: the array of the ends of groups of rows; "": rows are in no groups.
         waits: whether a launch before this one, which may still run, writes operands.
+        is_symmetric: whether the result is symmetric: half of its tiles are computed, and stored twice.
     """
 
     a: Operand
@@ -303,6 +304,7 @@ class TiledProduct:
     out: str = "D"
     ends: str = ""
     waits: bool = False
+    is_symmetric: bool = False
 
 
 def kernel_of(**declared: Any) -> Callable[[Callable[..., TiledProduct]], Kernel]:
@@ -324,6 +326,10 @@ def kernel_of(**declared: Any) -> Callable[[Callable[..., TiledProduct]], Kernel
             whole.require_extents(first)
             for operand in (a, b):
                 operand.require_extents(whole, first)
+            if made.is_symmetric:
+                require(
+                    whole.extent(made.out, "m") == whole.extent(made.out, "n"), "the result must be square"
+                )
             lead = ["g"] if made.ends else [axis.span for axis in whole.axes(made.out)[:-2]]
             groups = whole.given[made.ends] if made.ends else None
             for *batch, m, n in tiles(whole.matrix(made.out), groups=groups):
@@ -344,6 +350,8 @@ def kernel_of(**declared: Any) -> Callable[[Callable[..., TiledProduct]], Kernel
                 values: Tiles = [_combined(acc, row) for row in algebra.results]
                 for term in made.ending:
                     values = term.emit(values, tile)
+                if made.is_symmetric:
+                    tile.store(" ".join([made.out, *lead, "n", "m"]), values[0].T)
 
         names = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in declared]
         gemm.__signature__ = Signature([*names, *signature(what).parameters.values()])  # type: ignore[attr-defined]
