@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -252,6 +253,37 @@ def test_gradients_of_every_sequence(case: Any, target: str) -> None:
     found = tw.attention_backward(**packed.arrays, **words, **packed.results, target=target)
     assert all(one is made for one, made in zip(found, packed.results.values(), strict=True))
     packed.check(packed.results)
+
+
+def test_gradients_by_warpgroups() -> None:
+    """The schedules that sm_90a has for many rows, on the reference; sequences begin at any row."""
+    columns = 64
+    case = ((2, 2), (columns, columns), tw.bf16, {"causal": True, "diagonal": "last"})
+    packed = PackedBackward(case, [(5, 7), (0, 3), (140, 170), (7, 0)])
+    arrays, results = packed.arrays, packed.results
+    rows = arrays["lse"][:, :, None].transpose(1, 2, 0)
+    shift = np.where(np.isinf(rows), np.inf, rows * math.log2(math.e)).astype(np.float32)
+    delta = (arrays["dout"].astype(np.float64) * arrays["out"].astype(np.float64)).sum(-1)
+    q, dout, dq = (x[:, :, None].transpose(1, 2, 0, 3) for x in (arrays["q"], arrays["dout"], results["dq"]))
+    k, v, dk, dv = (x.swapaxes(0, 1) for x in (arrays["k"], arrays["v"], results["dk"], results["dv"]))
+    read = [q, k, v, dout, shift, delta[:, :, None].transpose(1, 2, 0).astype(np.float32)]
+    for offsets in packed.offsets:
+        read += [offsets[:-1].copy(), offsets[1:].copy()]
+    scale = columns**-0.5
+    numbers = (scale * math.log2(math.e), scale, 0, *UNDROPPED)
+    words = {"scores": Scores(True), "factor": 1.0, "from_last": True, "drops": False}
+    many, keys = (tw.like("bf16", shape) for shape in ((8, 1, 20000, columns), (8, 20000, columns)))
+    like = [many, keys, keys, many, *[tw.like("f32", (8, 1, 20000))] * 2, *[tw.like("i32", (5,))] * 4]
+    for kernel, stored, alike in (
+        (packed_gradient_of_queries, (dq,), (many,)),
+        (packed_gradients_of_keys, (dk, dv), (keys, keys)),
+    ):
+        found = kernel.bind(**words).schedule_for(*like, *alike, *numbers, target="cuda", arch="sm_90a")
+        assert isinstance(found, Schedule)
+        assert found.staging == "tma"
+        made = kernel.bind(**words, schedule=replace(found, blocks=3))
+        assert made(*read, *stored, *numbers, target="reference").target == "reference"
+    packed.check(results)
 
 
 @pytest.mark.parametrize(("target", "arch"), COMPILED)
