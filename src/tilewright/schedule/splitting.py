@@ -191,7 +191,10 @@ def _reduced_by(question: Question, plain: Schedule, wanted: Splitting, reductio
         # The instruction must not depend on how rows of A are aligned.
         plain, _ = with_fallback(plain, question.form, question.classes, question.arch)
         if not plain.promote:  # sums of few bits are promoted more often, and always as often
-            plain = replace(plain, promote=period_of(depth) // plain.block_k)
+            promote = period_of(depth) // plain.block_k
+            if not promote:  # a step is longer than a period
+                return
+            plain = replace(plain, promote=promote)
         if split_k is None:
             yield plain
         if question.form.scaled_every and not is_fixed:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
-from tilewright.symbolic.expr import add, all_of, less, maximum, minimum, mul
+from tilewright.symbolic.expr import add, all_of, expand, less, maximum, minimum, mul
 from tilewright.symbolic.nodes import TRUE, And, Cond, Element, Int, Sym
-from tilewright.symbolic.rebuilding import elements, split_elements, symbols, with_elements
+from tilewright.symbolic.rebuilding import elements, split_elements, substitute, symbols, with_elements
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import CopySide, CpuEmitter
 from tilewright.targets.cpu.loops import (
@@ -26,7 +26,7 @@ from tilewright.targets.cpu.loops import (
     nest,
     runs,
 )
-from tilewright.targets.cpu.vector_moves import ask_ahead, blocks, emit_widened, transposition
+from tilewright.targets.cpu.vector_moves import ask_ahead, blocks, emit_widened, run_copy, transposition
 from tilewright.targets.rules import CopySpelling
 from tilewright.targets.statements import (
     Arm,
@@ -266,6 +266,8 @@ class Copying:
 
     def _elements(self, loops: Nest, axis: Axis, count: Code | int) -> None:
         """The innermost loop; a second version copies every other element, as of complex numbers."""
+        if self._in_vectors(loops, axis, count):
+            return
         independent = self._is_independent()
         found = in_pairs(loops) if isinstance(count, int) and independent else None
         with ExitStack() as stack:
@@ -274,6 +276,29 @@ class Copying:
                     self._inner(self._element(found[1]), independent, axis, count)
                 stack.enter_context(self.emitter.otherwise())
             self._inner(self._element(loops), independent, axis, count)
+
+    def _in_vectors(self, loops: Nest, axis: Axis, count: Code | int) -> bool:
+        """Call the function that copies neighbours in vectors; return False if there is none."""
+        if (
+            axis is ONE
+            or not self._is_independent()
+            or self.twin is not None
+            or loops.conditions != (TRUE, TRUE)
+        ):
+            return False
+        if {loops.stride(side, axis) for side in (0, 1)} != {1}:
+            return False
+        if self.source.dtype == self.target.dtype and isinstance(count, int):
+            return False  # the compiler unrolls it
+        function = run_copy(self.emitter, self.source.dtype, self.target.dtype)
+        if function is None:
+            return False
+        source, target = (
+            code("{} + {}", side.name, self.emitter.spell(expand(substitute(offset, {axis.sym: 0}))))
+            for side, offset in zip((self.source, self.target), loops.offsets, strict=True)
+        )
+        self.emitter.do(call(function, target, source, count))
+        return True
 
     def _in_runs(self, found: Runs, axis: Axis, count: Code | int) -> None:
         """The innermost loop, run by run; the condition of a run is tested once."""

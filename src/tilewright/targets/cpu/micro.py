@@ -153,9 +153,12 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
         array = Unpacked.of(emitter, op)
         if array is not None and _in_dots(emitter, op, m, n, deep, array):
             return
-        if array is not None and (array.is_converted or array.bound != extents.columns or m.needed is None):
+        if array is not None and (array.bound != extents.columns or m.needed is None):
             array = None
-        panel = Panel.of(emitter) if array is not None and array.is_along_rows else None
+        if array is not None and array.is_converted and not array.is_along_rows:
+            array = None
+        is_read = array is not None and array.is_along_rows and not array.is_converted
+        panel = Panel.of(emitter) if is_read else None
         result = None if op.store is None else ResultArray.of(emitter, op.store)
         place = None if result is None else StoredPlace.of(emitter, result, columns)
         # One call for all products if registers hold their sums, else one call for each product.
@@ -210,8 +213,10 @@ def _unless_few_plain(
     between = _step(view, 1, columns)
     if between is None:
         return nullcontext()
-    along = array.is_along_rows
-    kernel = few_rows_kernel(emitter.arch, array.dtype, a, columns, between, along_rows=along)
+    along, dtype = array.is_along_rows, product.mma.atom.c_dtype
+    if array.is_converted:
+        emitter.convert("x", array.dtype, dtype)
+    kernel = few_rows_kernel(emitter.arch, dtype, array.dtype, a, columns, between, along_rows=along)
     needed = m.needed, Code(str(product.c.fragment.shape[1])) if n.needed is None else n.needed
     operands = _start(emitter, product.a, a, 0), _sums(emitter, product.c, (rows, columns), 0, 0)
     adds = emitter.spell_cond(negate(op.begins[0]))
@@ -397,7 +402,7 @@ def _calling(
         if len(terms) == len(c) or not (width and alike) or is_narrow:
             return None
     deepest, steps = depth_of(products[0].a), panel is not None
-    stores = place is not None
+    stores = None if place is None else place.result.dtype
     form = KernelForm(atom, lanes, deepest, of_a[0], of_b[0], terms, width % vectors, steps, stores)
     kernels = [[micro_kernel(emitter, form, (high, wide)) for wide in widths] for high in heights]
     at_a = [_start(emitter, value, one, m.at) for value, one in zip(a, of_a, strict=True)]
@@ -412,7 +417,7 @@ def _calling(
     begins = [next(op.begins[at] for at in which if op.products[at].c is value) for value in c]
     adds = [emitter.spell_cond(negate(one)) for one in begins]
     if place is not None:
-        (sums,), into = into, [place.address, place.pitch, place.rows, place.columns]
+        (sums,), into = into, [*place.arguments]
         return _Calling((heights, widths), kernels, (*at_a, *at_b, *into, depth, *adds), sums=sums)
     if not adds_groups(atom):
         return _Calling((heights, widths), kernels, (*at_a, *at_b, *into, depth, *adds))

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tilewright.arch import Arch
+from tilewright.dtypes import DType
 from tilewright.ir.mma import MmaAtom
 from tilewright.targets.cpu.arch import adds_groups, holds
 from tilewright.targets.cpu.byte_dots import dot_kernel
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
 from tilewright.targets.cpu.linear import PanelLayout
+from tilewright.targets.cpu.vector_moves import narrowing, store_part
 from tilewright.targets.statements import Code, code
 
 ROWS_AHEAD = 8
@@ -44,7 +46,8 @@ class KernelForm:
         terms: the products, in the order of the text.
         width: vectors of each sum that are in registers at the same time; 0 for all.
         steps: whether an argument says how far rows of B are apart.
-        stores: whether arguments say how far rows of sums are apart, and how many are stored.
+        stores: the dtype of the result, if arguments say how far its rows are apart, and how many rows and
+            columns are stored; another dtype than that of the sums has an address of its own.
     """
 
     atom: MmaAtom
@@ -55,7 +58,7 @@ class KernelForm:
     terms: tuple[Term, ...] = (Term(0, 0, 0),)
     width: int = 0
     steps: bool = False
-    stores: bool = False
+    stores: DType | None = None
 
     @property
     def is_fused(self) -> bool:
@@ -151,13 +154,17 @@ def _source(emitter: CpuEmitter, form: KernelForm) -> str:
     )
     parameters = [f"const {real}* {one}" for one in (*a, *b)] + (["Index step"] if form.steps else [])
     parameters += [f"{real}* {one}" for one in c]
-    parameters += ["Index pitch", "Index rows", "Index columns"] if form.stores else []
+    is_rounded = form.stores is not None and form.stores != compute
+    if form.stores is not None:
+        parameters += [f"{STORAGE[form.stores.name]}* halves"] if is_rounded else []
+        parameters += ["Index pitch", "Index rows", "Index columns"]
     parameters += ["Index depth", *(f"bool {one}" for one in adds)]
     wide = form.width or "VECTORS"
     at = "j" if not form.width else "(first + j)"
     each_row = "UNROLL for (Index i = 0; i < ROWS; ++i)"
     each_vector = f"UNROLL for (Index j = 0; j < {wide}; ++j)"
-    at_c = f"{'i * pitch' if form.stores else _index('i', atom.shape[1])} + {_index(at, lanes)}"
+    is_pitched = form.stores is not None and not is_rounded
+    at_c = f"{'i * pitch' if is_pitched else _index('i', atom.shape[1])} + {_index(at, lanes)}"
     arrays = [f"{one}[ROWS][{wide}]" for one in sums] + [f"{one}[{wide}]" for one in rights]
     lines = [f"vector {', '.join(arrays)};"]
     lines += [each_row, f"  {each_vector} {{"]
@@ -198,16 +205,19 @@ def _source(emitter: CpuEmitter, form: KernelForm) -> str:
         there = f"*({{}}vector*)({place} + {at_c})"
         lines += [f"if ({adding}) {{", f"  {each_row}"]
         lines += [f"    {each_vector} {one}[i][j] += {there.format('const ')};", "}"]
+    if is_rounded and form.stores is not None:
+        place = f"halves + i * pitch + {_index(at, lanes)}"
+        lines += [
+            "if (halves) {",
+            *_deeper(_part_stores(emitter, form, form.stores, place)),
+            "  return;",
+            "}",
+        ]
     for one, place in zip(sums, c, strict=True):
-        store = f"{each_vector} *(vector*)({place} + {at_c}) = {one}[i][j];"
-        if not form.stores:
-            lines += [each_row, f"  {store}"]
-            continue
-        part = emitter.function(f"store_{compute}_part", part_store(real, lanes, size))
-        left = f"columns - {_index(at, lanes)}"
-        lines += [f"if (columns >= {_index('VECTORS', lanes)}) {{", f"  {each_row}", "    if (i < rows)"]
-        lines += [f"      {store}", "} else {", f"  {each_row}", "    if (i < rows)"]
-        lines += [f"      {each_vector} {part}({place} + {at_c}, {one}[i][j], {left});", "}"]
+        if is_pitched:
+            lines += _part_stores(emitter, form, compute, f"{place} + {at_c}")
+        else:
+            lines += [each_row, f"  {each_vector} *(vector*)({place} + {at_c}) = {one}[i][j];"]
     if form.width:
         lines = [f"for (Index first = 0; first < VECTORS; first += {form.width}) {{", *_deeper(lines), "}"]
     body = "\n".join(_deeper(lines))
@@ -232,40 +242,32 @@ __attribute__((noinline)) static void {SELF}({", ".join(parameters)}) {{
 }}"""
 
 
-def part_store(real: str, lanes: int, size: int) -> str:
-    """Return the function that stores the first elements of a vector.
+def _part_stores(emitter: CpuEmitter, form: KernelForm, dtype: DType, place: str) -> list[str]:
+    """The statements that store the first ``rows`` rows and ``columns`` columns of the only sum.
 
     Args:
-        real: the type of an element.
-        lanes: elements of the vector.
-        size: bytes of an element.
+        emitter: where functions go.
+        form: the micro-kernel.
+        dtype: the dtype that is stored.
+        place: the address of the first element of a vector.
     """
-    kind, integer = f"__attribute__((vector_size({lanes * size})))", "int" if size == 4 else "long long"
-    plain = f"  for (Index l = 0; l < count && l < {lanes}; ++l) to[l] = value{'[l]' if lanes > 1 else ''};"
-    letter, masked = "s" if size == 4 else "d", ""
-    if lanes * size == 64:
-        mask = "unsigned short" if lanes == 16 else "unsigned char"
-        masked = f"""\
-#if defined(__AVX512F__)
-  typedef {real} whole {kind};
-  const unsigned kept = count < {lanes} ? (1u << (count > 0 ? count : 0)) - 1 : {(1 << lanes) - 1}u;
-  __builtin_ia32_storeup{letter}512_mask(to, (whole)value, ({mask})kept);"""
-    elif lanes * size == 32:
-        masked = f"""\
-#if defined(__AVX__)
-  typedef {real} whole {kind};
-  typedef {integer} bits {kind};
-  bits lane;
-  UNROLL for (Index l = 0; l < {lanes}; ++l) lane[l] = ({integer})l;
-  const bits kept = lane < bits{{}} + ({integer})count;
-  __builtin_ia32_maskstorep{letter}256((whole*)to, kept, (whole)value);"""
-    text = f"{masked}\n#else\n{plain}\n#endif" if masked else plain
-    return f"""\
-// to[l] = value[l] for l < count
-template <typename Vector>
-static inline void {SELF}({real}* to, Vector value, Index count) {{
-{text}
-}}"""
+    is_rounded = dtype != form.atom.c_dtype.computed
+    whole = f"*(vector*)({place}) = sum[i][j];"
+    if is_rounded:
+        whole = f"{narrowing(emitter, dtype, form.lanes)}({place}, sum[i][j]);"
+    part = store_part(emitter, dtype, form.lanes, is_rounded=is_rounded)
+    left = f"columns - {_index('j', form.lanes)}"
+    rows = ["  UNROLL for (Index i = 0; i < ROWS; ++i)", "    if (i < rows)"]
+    each = "      UNROLL for (Index j = 0; j < VECTORS; ++j)"
+    return [
+        f"if (columns >= {_index('VECTORS', form.lanes)}) {{",
+        *rows,
+        f"{each} {whole}",
+        "} else {",
+        *rows,
+        f"{each} {part}({place}, sum[i][j], {left});",
+        "}",
+    ]
 
 
 def _narrowed(emitter: CpuEmitter, atom: MmaAtom, value: str, kinds: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from tilewright.dtypes import DType, bf16, f16
+from tilewright.dtypes import DType, f32
 from tilewright.ir.ops import Copy
 from tilewright.ir.types import Memory
 from tilewright.symbolic.expr import add, all_of, expand, less, less_equal, mul
@@ -25,6 +25,7 @@ from tilewright.targets.cpu.few_rows import CHUNK_BYTES
 from tilewright.targets.cpu.linear import panels
 from tilewright.targets.cpu.loops import edges
 from tilewright.targets.cpu.multiply import Multiply, StoreSums
+from tilewright.targets.cpu.vector_moves import HALVES
 from tilewright.targets.statements import Code, code, joined, named
 
 # ---------------------------------------------------------------- operand B
@@ -76,7 +77,7 @@ class Unpacked:
         kind, bounds = copy.source.tensor, edges(copy.source.tensor.view)
         if kind.memory is not Memory.GLOBAL or copy.target.tensor.dtype != dtype:
             return None
-        if kind.dtype not in (dtype, f16, bf16):
+        if kind.dtype not in (dtype, *HALVES):
             return None
         limits = [bounds.upper.get(dim) for dim in (0, 1)]
         if (bounds.uniform, bounds.rest) != (TRUE, TRUE) or limits[1] != needed.depth:
@@ -227,12 +228,15 @@ class ResultArray:
 
     @staticmethod
     def of(emitter: CpuEmitter, store: StoreSums) -> ResultArray | None:
-        """The array; None if sums are converted, or rows are not contiguous."""
+        """The array; None if it holds neither sums nor halves, or rows are not contiguous."""
         copy, product, kind = store.copy, store.product, store.copy.target.tensor
         atom, needed, bounds = product.mma.atom, emitter.extents[product], edges(kind.view)
         if atom.precision is not None or adds_groups(atom) or adds_along_k(atom) or product.negative:
             return None
-        if not atom.c_dtype.is_float or {atom.c_dtype, atom.c_dtype.computed} != {kind.dtype}:
+        sums = atom.c_dtype
+        if not sums.is_float or sums.computed != sums:
+            return None
+        if kind.dtype != sums and not (sums == f32 and kind.dtype in HALVES):
             return None
         if (bounds.uniform, bounds.rest) != (TRUE, TRUE):
             return None
@@ -261,7 +265,8 @@ class StoredPlace:
         result: the array of the result.
         unit: columns of a micro-tile in the fragment.
         in_result: the variable that says where sums are stored.
-        address: the variable of the address.
+        address: the variable of the address; of sums that are rounded to halves: that in the fragment.
+        halves: the variable of the address of halves, or of null; None if sums are not rounded.
         pitch: the variable of the elements between rows.
         rows: the variable of the rows to store.
         columns: the variable of the columns to store.
@@ -274,15 +279,25 @@ class StoredPlace:
     pitch: Code
     rows: Code
     columns: Code
+    halves: Code | None
 
     @staticmethod
     def of(emitter: CpuEmitter, result: ResultArray, unit: int) -> StoredPlace:
         """A place with new names; declares what is the same for all calls."""
-        names = [emitter.local(name) for name in ("in_result", "sums", "pitch", "high", "wide")]
-        emitter.constant("bool", names[0], emitter.spell_cond(result.when))
-        pitch = code("{} ? {} : {}", names[0], emitter.spell(result.row_step), unit)
-        emitter.constant("Index", names[2], pitch)
-        return StoredPlace(result, unit, *names)
+        in_result, address, pitch, high, wide = (
+            emitter.local(name) for name in ("in_result", "sums", "pitch", "high", "wide")
+        )
+        halves = emitter.local("halves") if result.dtype in HALVES else None
+        emitter.constant("bool", in_result, emitter.spell_cond(result.when))
+        step = code("{} ? {} : {}", in_result, emitter.spell(result.row_step), unit)
+        emitter.constant("Index", pitch, step)
+        return StoredPlace(result, unit, in_result, address, pitch, high, wide, halves)
+
+    @property
+    def arguments(self) -> tuple[Code, ...]:
+        """The arguments of a micro-kernel."""
+        halves = () if self.halves is None else (self.halves,)
+        return (self.address, *halves, self.pitch, self.rows, self.columns)
 
     def turn(self, emitter: CpuEmitter, sums: Code, extents: tuple[PanelExtent, PanelExtent]) -> None:
         """Declare the place of one call.
@@ -295,7 +310,11 @@ class StoredPlace:
         m, n = extents
         there = self.result.address(emitter, mul(m.at, m.unit), mul(n.at, n.unit))
         kind = named(f"{STORAGE[self.result.dtype.name]}* const")
-        emitter.declare(kind, self.address, code("{} ? {} : {}", self.in_result, there, sums))
+        if self.halves is None:
+            emitter.declare(kind, self.address, code("{} ? {} : {}", self.in_result, there, sums))
+        else:
+            emitter.declare(kind, self.halves, code("{} ? {} : nullptr", self.in_result, there))
+            emitter.declare(named(f"{STORAGE[f32.name]}* const"), self.address, sums)
         for name, one in ((self.rows, m), (self.columns, n)):
             left = Code(str(one.unit))
             if one.needed is not None:

@@ -1,4 +1,4 @@
-"""Copies through vector registers: transposition of square blocks, and fp8 widened by table lookup."""
+"""Copies through vector registers: square blocks, parts of vectors, halves, and fp8 by table lookup."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from tilewright.dtypes import DType, boolean, f8e4m3, f8e5m2, f32
+from tilewright.dtypes import DType, bf16, boolean, f8e4m3, f8e5m2, f16, f32, f64
 from tilewright.symbolic.expr import add, expand, floordiv
 from tilewright.symbolic.nodes import TRUE, Int
 from tilewright.symbolic.rebuilding import substitute
@@ -20,6 +20,9 @@ LEAST_LANES, MOST_LANES = 4, 16
 
 XMM_BYTES = 16
 """Bytes of the vectors whose halves one instruction interleaves."""
+
+FEW = 4
+"""A part of a block with at most this fraction of its elements is moved element by element."""
 
 MOST_AHEAD_BYTES = 256
 """Longest rows, in bytes, that are prefetched: hardware does not prefetch short rows that are far apart."""
@@ -86,14 +89,43 @@ def transposition(emitter: CpuEmitter, source: DType, target: DType, lanes: int)
     lane, aliases = (real, "") if target != boolean else ("unsigned char", ", may_alias")
     element = emitter.convert("source[i * source_step + j]", source, target)
     each = f"for (Index i = 0; i < {lanes}; ++i)"
-    if source == target:
-        rows = [f"  UNROLL {each}", "    row[i] = *(const vector*)(source + i * source_step);"]
-    else:
+    is_half = source in HALVES and target == f32 and 4 * lanes >= VECTOR_BYTES // 2
+    load = "*(const vector*)(source + i * source_step)"
+    if is_half:
+        load = f"(vector){widening(emitter, source, lanes)}(source + i * source_step)"
+    few = ""
+    stores = [
+        f"  UNROLL for (Index j = 0; j < {lanes}; ++j)",
+        "    *(vector*)(target + j * target_step) = row[j];",
+    ]
+    rows = [f"  UNROLL {each} row[i] = {load};"]
+    if source != target and not is_half:
         rows = [
             f"  {real} block[{lanes}][{lanes}];",
             f"  {each}",
             f"    for (Index j = 0; j < {lanes}; ++j) block[i][j] = {element};",
             f"  UNROLL {each} row[i] = *(const vector*)block[i];",
+        ]
+    elif target in (f32, f64) and lanes * target.bytes >= 2 * XMM_BYTES:
+        # A larger part of a block is loaded and stored as parts of vectors.
+        few = f" && rows * columns <= {lanes * lanes // FEW}"
+        part = f"{load_part(emitter, target, lanes)}<vector>(source + i * source_step, columns)"
+        if is_half:
+            few, part = f" && (columns < {lanes} || rows <= {lanes // FEW})", load
+        rows = [
+            f"  if (rows >= {lanes} && columns >= {lanes}) {{",
+            f"    UNROLL {each} row[i] = {load};",
+            f"  }} else UNROLL {each} {{",
+            "    row[i] = vector{};",
+            f"    if (i < rows) row[i] = {part};",
+            "  }",
+        ]
+        part = f"{store_part(emitter, target, lanes)}(target + j * target_step, row[j], rows);"
+        stores = [
+            f"  if (rows >= {lanes} && columns >= {lanes}) {{",
+            *(f"  {line}" for line in stores),
+            f"  }} else UNROLL for (Index j = 0; j < {lanes}; ++j)",
+            f"    if (j < columns) {part}",
         ]
     text = f"""\
 // target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
@@ -101,7 +133,7 @@ static void {SELF}({real}* target, Index target_step, const {stored}* source, In
     Index rows, Index columns) {{
   typedef {lane} vector
     __attribute__((vector_size({lanes * target.bytes}), aligned({target.bytes}){aliases}));
-  if (rows < {lanes} || columns < {lanes}) {{
+  if ((rows < {lanes} || columns < {lanes}){few}) {{
     for (Index i = 0; i < rows; ++i)
       for (Index j = 0; j < columns; ++j) target[j * target_step + i] = {element};
     return;
@@ -109,7 +141,7 @@ static void {SELF}({real}* target, Index target_step, const {stored}* source, In
   vector row[{lanes}];
 {chr(10).join(rows)}
 {chr(10).join(_interleaved(lanes) if lanes * target.bytes == XMM_BYTES else exchanged(lanes))}
-  UNROLL for (Index j = 0; j < {lanes}; ++j) *(vector*)(target + j * target_step) = row[j];
+{chr(10).join(stores)}
 }}"""
     name = f"transpose_{target}" + ("" if source == target else f"_from_{source}")
     return emitter.function(name, text)
@@ -152,6 +184,243 @@ def exchanged(lanes: int) -> list[str]:
         ]
         distance *= 2
     return lines
+
+
+# ---------------------------------------------------------------- parts of vectors
+#
+# AVX-512 and AVX load and store part of a vector by one instruction.
+
+
+def _masked(dtype: DType, lanes: int) -> tuple[str, str, str, str]:
+    """The condition of masks, declarations of ``kept``, and the builtins that load and store."""
+    real, size, letter = STORAGE[dtype.name], dtype.bytes, "s" if dtype.bytes == 4 else "d"
+    kind = f"__attribute__((vector_size({lanes * size})))"
+    if lanes * size == VECTOR_BYTES:
+        mask = "unsigned short" if lanes == 16 else "unsigned char"
+        all_kept = (1 << lanes) - 1
+        lines = f"""\
+  typedef {real} whole {kind};
+  const {mask} kept = ({mask})(count < {lanes} ? (1u << (count > 0 ? count : 0)) - 1 : {all_kept}u);"""
+        name = f"__builtin_ia32_{{}}up{letter}512_mask"
+        load, store = (
+            f"{name.format('load')}(from, whole{{}}, kept)",
+            f"{name.format('store')}(to, (whole)value, kept)",
+        )
+        return "defined(__AVX512F__)", lines, load, store
+    integer = "int" if size == 4 else "long long"
+    lines = f"""\
+  typedef {real} whole {kind};
+  typedef {integer} bits {kind};
+  bits lane;
+  UNROLL for (Index l = 0; l < {lanes}; ++l) lane[l] = ({integer})l;
+  const bits kept = lane < bits{{}} + ({integer})count;"""
+    name = f"__builtin_ia32_mask{{}}p{letter}256"
+    load = f"{name.format('load')}((const whole*)from, kept)"
+    return "defined(__AVX__)", lines, load, f"{name.format('store')}((whole*)to, kept, (whole)value)"
+
+
+def has_parts(dtype: DType, lanes: int) -> bool:
+    """Whether a processor may load and store part of a vector by one instruction."""
+    return dtype in (f32, f64) and lanes * dtype.bytes in (VECTOR_BYTES // 2, VECTOR_BYTES)
+
+
+def store_part(emitter: CpuEmitter, dtype: DType, lanes: int, *, is_rounded: bool = False) -> Code:
+    """Return the function that stores the first ``count`` elements of a vector.
+
+    Args:
+        emitter: where the text goes.
+        dtype: the dtype in memory.
+        lanes: elements of the vector.
+        is_rounded: whether a vector of f32 is rounded to halves.
+    """
+    real, lane = STORAGE[dtype.name], "value[l]" if lanes > 1 else "value"
+    text = f"  for (Index l = 0; l < count && l < {lanes}; ++l) to[l] = {lane};"
+    if is_rounded:
+        text = f"""\
+  {real} part[{lanes}];
+  {narrowing(emitter, dtype, lanes)}(part, value);
+  const Index kept = count < 0 ? 0 : count < {lanes} ? count : {lanes};
+  Index l = 0;"""
+        size = lanes
+        while size:
+            move = f"__builtin_memcpy(to + l, part + l, {size} * sizeof({real}));"
+            text += f"\n  if (kept & {size}) {{\n    {move}\n    l += {size};\n  }}"
+            size //= 2
+    if has_parts(dtype, lanes):
+        when, lines, _, store = _masked(dtype, lanes)
+        text = f"#if {when}\n{lines}\n  {store};\n#else\n{text}\n#endif"
+    text = f"""\
+// to[l] = value[l] for l < count
+template <typename Vector>
+static inline void {SELF}({real}* to, Vector value, Index count) {{
+{text}
+}}"""
+    return emitter.function(f"store_{dtype}_part", text)
+
+
+def load_part(emitter: CpuEmitter, dtype: DType, lanes: int) -> Code:
+    """Return the function that loads the first ``count`` elements of a vector; the others are 0."""
+    real = STORAGE[dtype.name]
+    text = f"""\
+  Vector value{{}};
+  for (Index l = 0; l < count && l < {lanes}; ++l) value[l] = from[l];
+  return value;"""
+    if has_parts(dtype, lanes):
+        when, lines, load, _ = _masked(dtype, lanes)
+        text = f"#if {when}\n{lines}\n  return (Vector){load};\n#else\n{text}\n#endif"
+    text = f"""\
+// from[l] for l < count, else 0
+template <typename Vector>
+static inline Vector {SELF}(const {real}* from, Index count) {{
+{text}
+}}"""
+    return emitter.function(f"load_{dtype}_part", text)
+
+
+def run_copy(emitter: CpuEmitter, source: DType, target: DType) -> Code | None:
+    """Return the function that copies ``count`` neighbours, or None if the compiler's loop is as good.
+
+    The end of a run is part of a vector, or a whole vector that ends where the run ends.
+    """
+    size = emitter.arch.vector_bytes
+    real, stored = STORAGE[target.name], STORAGE[source.name]
+    if size < VECTOR_BYTES // 2:
+        return None
+    if source == target:
+        lanes = size // target.bytes
+        if not has_parts(target, lanes):
+            return None
+        load, store = load_part(emitter, target, lanes), store_part(emitter, target, lanes)
+        body = f"""\
+  typedef {real} vector __attribute__((vector_size({size}), aligned({target.bytes})));
+  Index i = 0;
+  for (; i + {lanes} <= count; i += {lanes}) *(vector*)(target + i) = *(const vector*)(source + i);
+  if (i < count) {store}(target + i, {load}<vector>(source + i, count - i), count - i);"""
+    elif {source, target} < {f32, *HALVES} and f32 in (source, target):
+        each = narrowing if source == f32 else widening
+        element = emitter.convert("source[i]", source, target)
+        lines = []
+        for lanes in (16, 8):
+            if 4 * lanes > size:
+                continue
+            name = each(emitter, target if source == f32 else source, lanes)
+            kind = f"typedef float vector{lanes} __attribute__((vector_size({4 * lanes}), aligned(4)));"
+            lines.append(f"  {kind}")
+            move = f"{name}(target + {{0}}, *(const vector{lanes}*)(source + {{0}}));"
+            if source != f32:
+                move = f"*(vector{lanes}*)(target + {{0}}) = (vector{lanes}){name}(source + {{0}});"
+            lines += [
+                f"  if (count >= {lanes}) {{",
+                f"    for (; i + {lanes} <= count; i += {lanes}) {move.format('i')}",
+                f"    if (i < count) {move.format(f'count - {lanes}')}",
+                "    return;",
+                "  }",
+            ]
+        body = "  Index i = 0;\n" + "\n".join(lines)
+        body += f"\n  for (; i < count; ++i) target[i] = {element};"
+    else:
+        return None
+    text = f"""\
+// target[i] = source[i] for i < count
+static inline void {SELF}({real}* target, const {stored}* source, Index count) {{
+{body}
+}}"""
+    return emitter.function(f"copy_{source}" + ("" if source == target else f"_to_{target}"), text)
+
+
+# ---------------------------------------------------------------- halves
+#
+# GCC makes no vector code of conversions from and to `_Float16`.
+
+
+HALVES = (f16, bf16)
+
+
+def widened(stored: DType, lanes: int) -> str:
+    """Return the body of a function that loads a ``vector`` of f32 from halves."""
+    halves = f"typedef {{}} halves __attribute__((vector_size({2 * lanes}), aligned(2), may_alias));"
+    if stored == bf16:
+        return f"""\
+  {halves.format("unsigned short")}
+  typedef unsigned words __attribute__((vector_size({4 * lanes})));
+  return (vector)(__builtin_convertvector(*(const halves*)from, words) << 16);"""
+    by_gcc = {
+        16: "__builtin_ia32_vcvtph2ps512_mask((eights)*(const halves*)from, vector{}, -1, 4)",
+        8: "__builtin_ia32_vcvtph2ps256((eights)*(const halves*)from)",
+    }
+    plain = f"""\
+  vector wide;
+  for (Index l = 0; l < {lanes}; ++l) wide[l] = f32_of_{stored}(from[l]);
+  return wide;"""
+    if stored != f16 or lanes not in by_gcc:
+        return plain
+    eights = f"typedef short eights __attribute__((vector_size({2 * lanes})));"
+    return f"""\
+#if defined(__F16C__) && !defined(__clang__)
+  {halves.format("short")}
+  {eights}
+  return (vector){by_gcc[lanes]};
+#elif defined(__F16C__)
+  {halves.format("_Float16")}
+  return __builtin_convertvector(*(const halves*)from, vector);
+#else
+{plain}
+#endif"""
+
+
+def widening(emitter: CpuEmitter, stored: DType, lanes: int) -> Code:
+    """Return the function that loads a vector of f32 from halves."""
+    emitter.convert("x", stored, f32)
+    text = f"""\
+static inline auto {SELF}(const {STORAGE[stored.name]}* from) {{
+  typedef float vector __attribute__((vector_size({4 * lanes})));
+{widened(stored, lanes)}
+}}"""
+    return emitter.function(f"load_{lanes}_{stored}", text)
+
+
+def narrowing(emitter: CpuEmitter, stored: DType, lanes: int) -> Code:
+    """Return the function that rounds a vector of f32 to halves, and stores them."""
+    emitter.convert("x", f32, stored)
+    lane = "value[l]" if lanes > 1 else "value"
+    plain = f"  for (Index l = 0; l < {lanes}; ++l) to[l] = {stored}_of_f32({lane});"
+    halves = f"typedef {{}} halves __attribute__((vector_size({2 * lanes}), aligned(2), may_alias));"
+    whole = f"typedef float whole __attribute__((vector_size({4 * lanes})));"
+    body = plain
+    if stored == bf16 and lanes > 1:
+        body = f"""\
+  {halves.format("unsigned short")}
+  typedef unsigned words __attribute__((vector_size({4 * lanes})));
+  const words bits = (words)value, high = bits >> 16, is_nan = (words)(value != value);
+  const words rounded = (bits + 0x7fff + (high & 1)) >> 16, nan = (high & 0x8000) | 0x7fc0;
+  *(halves*)to = __builtin_convertvector((rounded & ~is_nan) | (nan & is_nan), halves);"""
+    elif lanes in _NARROWED:
+        body = f"""\
+#if defined(__F16C__) && !defined(__clang__)
+  {halves.format("short")}
+  typedef short eights __attribute__((vector_size({2 * lanes})));
+  {whole}
+  *(halves*)to = (halves){_NARROWED[lanes]};
+#elif defined(__F16C__)
+  {halves.format("_Float16")}
+  {whole}
+  *(halves*)to = __builtin_convertvector((whole)value, halves);
+#else
+{plain}
+#endif"""
+    text = f"""\
+template <typename Vector>
+static inline void {SELF}({STORAGE[stored.name]}* to, Vector value) {{
+{body}
+}}"""
+    return emitter.function(f"store_{lanes}_as_{stored}", text)
+
+
+_NARROWED = {
+    16: "__builtin_ia32_vcvtps2ph512_mask((whole)value, 0, eights{}, -1)",
+    8: "__builtin_ia32_vcvtps2ph256((whole)value, 0)",
+}
+"""GCC's builtins that round vectors of f32 to f16, to nearest even, by the number of lanes."""
 
 
 # ---------------------------------------------------------------- fp8 widened to f32 by tables in registers

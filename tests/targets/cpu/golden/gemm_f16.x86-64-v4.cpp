@@ -81,13 +81,63 @@ struct gemm_arguments {
   int C_stride0;
 };
 
+static inline auto load_16_f16(const f16* from) {
+  typedef float vector __attribute__((vector_size(64)));
+#if defined(__F16C__) && !defined(__clang__)
+  typedef short halves __attribute__((vector_size(32), aligned(2), may_alias));
+  typedef short eights __attribute__((vector_size(32)));
+  return (vector)__builtin_ia32_vcvtph2ps512_mask((eights)*(const halves*)from, vector{}, -1, 4);
+#elif defined(__F16C__)
+  typedef _Float16 halves __attribute__((vector_size(32), aligned(2), may_alias));
+  return __builtin_convertvector(*(const halves*)from, vector);
+#else
+  vector wide;
+  for (Index l = 0; l < 16; ++l) wide[l] = f32_of_f16(from[l]);
+  return wide;
+#endif
+}
+
+static inline auto load_8_f16(const f16* from) {
+  typedef float vector __attribute__((vector_size(32)));
+#if defined(__F16C__) && !defined(__clang__)
+  typedef short halves __attribute__((vector_size(16), aligned(2), may_alias));
+  typedef short eights __attribute__((vector_size(16)));
+  return (vector)__builtin_ia32_vcvtph2ps256((eights)*(const halves*)from);
+#elif defined(__F16C__)
+  typedef _Float16 halves __attribute__((vector_size(16), aligned(2), may_alias));
+  return __builtin_convertvector(*(const halves*)from, vector);
+#else
+  vector wide;
+  for (Index l = 0; l < 8; ++l) wide[l] = f32_of_f16(from[l]);
+  return wide;
+#endif
+}
+
+// target[i] = source[i] for i < count
+static inline void copy_f16_to_f32(float* target, const f16* source, Index count) {
+  Index i = 0;
+  typedef float vector16 __attribute__((vector_size(64), aligned(4)));
+  if (count >= 16) {
+    for (; i + 16 <= count; i += 16) *(vector16*)(target + i) = (vector16)load_16_f16(source + i);
+    if (i < count) *(vector16*)(target + count - 16) = (vector16)load_16_f16(source + count - 16);
+    return;
+  }
+  typedef float vector8 __attribute__((vector_size(32), aligned(4)));
+  if (count >= 8) {
+    for (; i + 8 <= count; i += 8) *(vector8*)(target + i) = (vector8)load_8_f16(source + i);
+    if (i < count) *(vector8*)(target + count - 8) = (vector8)load_8_f16(source + count - 8);
+    return;
+  }
+  for (; i < count; ++i) target[i] = f32_of_f16(source[i]);
+}
+
 // to[l] = value[l] for l < count
 template <typename Vector>
 static inline void store_f32_part(float* to, Vector value, Index count) {
 #if defined(__AVX512F__)
   typedef float whole __attribute__((vector_size(64)));
-  const unsigned kept = count < 16 ? (1u << (count > 0 ? count : 0)) - 1 : 65535u;
-  __builtin_ia32_storeups512_mask(to, (whole)value, (unsigned short)kept);
+  const unsigned short kept = (unsigned short)(count < 16 ? (1u << (count > 0 ? count : 0)) - 1 : 65535u);
+  __builtin_ia32_storeups512_mask(to, (whole)value, kept);
 #else
   for (Index l = 0; l < count && l < 16; ++l) to[l] = value[l];
 #endif
@@ -125,21 +175,37 @@ __attribute__((noinline)) static void multiply_f32(const float* a, const float* 
   }
 }
 
+// from[l] for l < count, else 0
+template <typename Vector>
+static inline Vector load_f32_part(const float* from, Index count) {
+#if defined(__AVX512F__)
+  typedef float whole __attribute__((vector_size(64)));
+  const unsigned short kept = (unsigned short)(count < 16 ? (1u << (count > 0 ? count : 0)) - 1 : 65535u);
+  return (Vector)__builtin_ia32_loadups512_mask(from, whole{}, kept);
+#else
+  Vector value{};
+  for (Index l = 0; l < count && l < 16; ++l) value[l] = from[l];
+  return value;
+#endif
+}
+
 // target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
 static void transpose_f32_from_f16(float* target, Index target_step, const f16* source, Index source_step,
     Index rows, Index columns) {
   typedef float vector
     __attribute__((vector_size(64), aligned(4)));
-  if (rows < 16 || columns < 16) {
+  if ((rows < 16 || columns < 16) && (columns < 16 || rows <= 4)) {
     for (Index i = 0; i < rows; ++i)
       for (Index j = 0; j < columns; ++j) target[j * target_step + i] = f32_of_f16(source[i * source_step + j]);
     return;
   }
   vector row[16];
-  float block[16][16];
-  for (Index i = 0; i < 16; ++i)
-    for (Index j = 0; j < 16; ++j) block[i][j] = f32_of_f16(source[i * source_step + j]);
-  UNROLL for (Index i = 0; i < 16; ++i) row[i] = *(const vector*)block[i];
+  if (rows >= 16 && columns >= 16) {
+    UNROLL for (Index i = 0; i < 16; ++i) row[i] = (vector)load_16_f16(source + i * source_step);
+  } else UNROLL for (Index i = 0; i < 16; ++i) {
+    row[i] = vector{};
+    if (i < rows) row[i] = (vector)load_16_f16(source + i * source_step);
+  }
   UNROLL for (Index i = 0; i < 16; ++i)
     if (!(i & 1)) {
       const vector low = row[i], high = row[i + 1];
@@ -164,7 +230,19 @@ static void transpose_f32_from_f16(float* target, Index target_step, const f16* 
       row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
       row[i + 8] = __builtin_shufflevector(low, high, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
     }
-  UNROLL for (Index j = 0; j < 16; ++j) *(vector*)(target + j * target_step) = row[j];
+  if (rows >= 16 && columns >= 16) {
+    UNROLL for (Index j = 0; j < 16; ++j)
+      *(vector*)(target + j * target_step) = row[j];
+  } else UNROLL for (Index j = 0; j < 16; ++j)
+    if (j < columns) store_f32_part(target + j * target_step, row[j], rows);
+}
+
+// target[i] = source[i] for i < count
+static inline void copy_f32(float* target, const float* source, Index count) {
+  typedef float vector __attribute__((vector_size(64), aligned(4)));
+  Index i = 0;
+  for (; i + 16 <= count; i += 16) *(vector*)(target + i) = *(const vector*)(source + i);
+  if (i < count) store_f32_part(target + i, load_f32_part<vector>(source + i, count - i), count - i);
 }
 
 // One block.
@@ -214,16 +292,10 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       }
       for (Index i0 = 0; i0 < inside0; ++i0) {
         if (limit1 == 32) {
-          INDEPENDENT
-          for (Index i1 = 0; i1 < 32; ++i1) {
-            sA[32*i0 + i1] = f32_of_f16(A[48*A_stride0*m + 32*k + A_stride0*i0 + i1]);
-          }
+          copy_f16_to_f32(sA + 32*i0, A + 48*A_stride0*m + 32*k + A_stride0*i0, 32);
         }
         else {
-          INDEPENDENT
-          for (Index i1 = 0; i1 < limit1; ++i1) {
-            sA[32*i0 + i1] = f32_of_f16(A[48*A_stride0*m + 32*k + A_stride0*i0 + i1]);
-          }
+          copy_f16_to_f32(sA + 32*i0, A + 48*A_stride0*m + 32*k + A_stride0*i0, limit1);
         }
       }
     }
@@ -343,10 +415,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
             }
           }
           else {
-            INDEPENDENT
-            for (Index i1_1 = 0; i1_1 < run; ++i1_1) {
-              C[64*n + 48*C_stride0*m + 32*i1 + C_stride0*i0 + i1_1] = acc[1536*i1 + 32*i0 + i1_1];
-            }
+            copy_f32(C + 64*n + 48*C_stride0*m + 32*i1 + C_stride0*i0, acc + 1536*i1 + 32*i0, run);
           }
         }
       }

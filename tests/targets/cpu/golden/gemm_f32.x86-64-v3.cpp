@@ -66,6 +66,23 @@ struct gemm_arguments {
   int C_stride0;
 };
 
+// from[l] for l < count, else 0
+template <typename Vector>
+static inline Vector load_f32_part(const float* from, Index count) {
+#if defined(__AVX__)
+  typedef float whole __attribute__((vector_size(32)));
+  typedef int bits __attribute__((vector_size(32)));
+  bits lane;
+  UNROLL for (Index l = 0; l < 8; ++l) lane[l] = (int)l;
+  const bits kept = lane < bits{} + (int)count;
+  return (Vector)__builtin_ia32_maskloadps256((const whole*)from, kept);
+#else
+  Vector value{};
+  for (Index l = 0; l < count && l < 8; ++l) value[l] = from[l];
+  return value;
+#endif
+}
+
 // to[l] = value[l] for l < count
 template <typename Vector>
 static inline void store_f32_part(float* to, Vector value, Index count) {
@@ -79,6 +96,14 @@ static inline void store_f32_part(float* to, Vector value, Index count) {
 #else
   for (Index l = 0; l < count && l < 8; ++l) to[l] = value[l];
 #endif
+}
+
+// target[i] = source[i] for i < count
+static inline void copy_f32(float* target, const float* source, Index count) {
+  typedef float vector __attribute__((vector_size(32), aligned(4)));
+  Index i = 0;
+  for (; i + 8 <= count; i += 8) *(vector*)(target + i) = *(const vector*)(source + i);
+  if (i < count) store_f32_part(target + i, load_f32_part<vector>(source + i, count - i), count - i);
 }
 
 // c[i][j] = (adds ? c[i][j] : 0) + sum of a[i][k] * b[k][j] over k, for i < ROWS and j < 8 * VECTORS
@@ -168,14 +193,18 @@ static void transpose_f32(float* target, Index target_step, const float* source,
     Index rows, Index columns) {
   typedef float vector
     __attribute__((vector_size(32), aligned(4)));
-  if (rows < 8 || columns < 8) {
+  if ((rows < 8 || columns < 8) && rows * columns <= 16) {
     for (Index i = 0; i < rows; ++i)
       for (Index j = 0; j < columns; ++j) target[j * target_step + i] = source[i * source_step + j];
     return;
   }
   vector row[8];
-  UNROLL for (Index i = 0; i < 8; ++i)
-    row[i] = *(const vector*)(source + i * source_step);
+  if (rows >= 8 && columns >= 8) {
+    UNROLL for (Index i = 0; i < 8; ++i) row[i] = *(const vector*)(source + i * source_step);
+  } else UNROLL for (Index i = 0; i < 8; ++i) {
+    row[i] = vector{};
+    if (i < rows) row[i] = load_f32_part<vector>(source + i * source_step, columns);
+  }
   UNROLL for (Index i = 0; i < 8; ++i)
     if (!(i & 1)) {
       const vector low = row[i], high = row[i + 1];
@@ -194,7 +223,11 @@ static void transpose_f32(float* target, Index target_step, const float* source,
       row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11);
       row[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
     }
-  UNROLL for (Index j = 0; j < 8; ++j) *(vector*)(target + j * target_step) = row[j];
+  if (rows >= 8 && columns >= 8) {
+    UNROLL for (Index j = 0; j < 8; ++j)
+      *(vector*)(target + j * target_step) = row[j];
+  } else UNROLL for (Index j = 0; j < 8; ++j)
+    if (j < columns) store_f32_part(target + j * target_step, row[j], rows);
 }
 
 // One block.
@@ -250,10 +283,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
           }
         }
         else {
-          INDEPENDENT
-          for (Index i1 = 0; i1 < limit1; ++i1) {
-            sA[32*i0 + i1] = A[48*A_stride0*m + 32*k + A_stride0*i0 + i1];
-          }
+          copy_f32(sA + 32*i0, A + 48*A_stride0*m + 32*k + A_stride0*i0, limit1);
         }
       }
     }
@@ -387,10 +417,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
             }
           }
           else {
-            INDEPENDENT
-            for (Index i1_1 = 0; i1_1 < run; ++i1_1) {
-              C[64*n + 48*C_stride0*m + 16*i1 + C_stride0*i0 + i1_1] = acc[768*i1 + 16*i0 + i1_1];
-            }
+            copy_f32(C + 64*n + 48*C_stride0*m + 16*i1 + C_stride0*i0, acc + 768*i1 + 16*i0, run);
           }
         }
       }

@@ -66,16 +66,38 @@ struct gemm_arguments {
   int C_stride0;
 };
 
+// from[l] for l < count, else 0
+template <typename Vector>
+static inline Vector load_f32_part(const float* from, Index count) {
+#if defined(__AVX512F__)
+  typedef float whole __attribute__((vector_size(64)));
+  const unsigned short kept = (unsigned short)(count < 16 ? (1u << (count > 0 ? count : 0)) - 1 : 65535u);
+  return (Vector)__builtin_ia32_loadups512_mask(from, whole{}, kept);
+#else
+  Vector value{};
+  for (Index l = 0; l < count && l < 16; ++l) value[l] = from[l];
+  return value;
+#endif
+}
+
 // to[l] = value[l] for l < count
 template <typename Vector>
 static inline void store_f32_part(float* to, Vector value, Index count) {
 #if defined(__AVX512F__)
   typedef float whole __attribute__((vector_size(64)));
-  const unsigned kept = count < 16 ? (1u << (count > 0 ? count : 0)) - 1 : 65535u;
-  __builtin_ia32_storeups512_mask(to, (whole)value, (unsigned short)kept);
+  const unsigned short kept = (unsigned short)(count < 16 ? (1u << (count > 0 ? count : 0)) - 1 : 65535u);
+  __builtin_ia32_storeups512_mask(to, (whole)value, kept);
 #else
   for (Index l = 0; l < count && l < 16; ++l) to[l] = value[l];
 #endif
+}
+
+// target[i] = source[i] for i < count
+static inline void copy_f32(float* target, const float* source, Index count) {
+  typedef float vector __attribute__((vector_size(64), aligned(4)));
+  Index i = 0;
+  for (; i + 16 <= count; i += 16) *(vector*)(target + i) = *(const vector*)(source + i);
+  if (i < count) store_f32_part(target + i, load_f32_part<vector>(source + i, count - i), count - i);
 }
 
 // c[i][j] = (adds ? c[i][j] : 0) + sum of a[i][k] * b[k][j] over k, for i < ROWS and j < 16 * VECTORS
@@ -171,14 +193,18 @@ static void transpose_f32(float* target, Index target_step, const float* source,
     Index rows, Index columns) {
   typedef float vector
     __attribute__((vector_size(64), aligned(4)));
-  if (rows < 16 || columns < 16) {
+  if ((rows < 16 || columns < 16) && rows * columns <= 64) {
     for (Index i = 0; i < rows; ++i)
       for (Index j = 0; j < columns; ++j) target[j * target_step + i] = source[i * source_step + j];
     return;
   }
   vector row[16];
-  UNROLL for (Index i = 0; i < 16; ++i)
-    row[i] = *(const vector*)(source + i * source_step);
+  if (rows >= 16 && columns >= 16) {
+    UNROLL for (Index i = 0; i < 16; ++i) row[i] = *(const vector*)(source + i * source_step);
+  } else UNROLL for (Index i = 0; i < 16; ++i) {
+    row[i] = vector{};
+    if (i < rows) row[i] = load_f32_part<vector>(source + i * source_step, columns);
+  }
   UNROLL for (Index i = 0; i < 16; ++i)
     if (!(i & 1)) {
       const vector low = row[i], high = row[i + 1];
@@ -203,7 +229,11 @@ static void transpose_f32(float* target, Index target_step, const float* source,
       row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
       row[i + 8] = __builtin_shufflevector(low, high, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
     }
-  UNROLL for (Index j = 0; j < 16; ++j) *(vector*)(target + j * target_step) = row[j];
+  if (rows >= 16 && columns >= 16) {
+    UNROLL for (Index j = 0; j < 16; ++j)
+      *(vector*)(target + j * target_step) = row[j];
+  } else UNROLL for (Index j = 0; j < 16; ++j)
+    if (j < columns) store_f32_part(target + j * target_step, row[j], rows);
 }
 
 // One block.
@@ -259,10 +289,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
           }
         }
         else {
-          INDEPENDENT
-          for (Index i1 = 0; i1 < limit1; ++i1) {
-            sA[32*i0 + i1] = A[48*A_stride0*m + 32*k + A_stride0*i0 + i1];
-          }
+          copy_f32(sA + 32*i0, A + 48*A_stride0*m + 32*k + A_stride0*i0, limit1);
         }
       }
     }
@@ -396,10 +423,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
             }
           }
           else {
-            INDEPENDENT
-            for (Index i1_1 = 0; i1_1 < run; ++i1_1) {
-              C[64*n + 48*C_stride0*m + 32*i1 + C_stride0*i0 + i1_1] = acc[1536*i1 + 32*i0 + i1_1];
-            }
+            copy_f32(C + 64*n + 48*C_stride0*m + 32*i1 + C_stride0*i0, acc + 1536*i1 + 32*i0, run);
           }
         }
       }

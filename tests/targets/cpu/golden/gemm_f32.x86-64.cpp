@@ -153,14 +153,13 @@ static void transpose_f32(float* target, Index target_step, const float* source,
     Index rows, Index columns) {
   typedef float vector
     __attribute__((vector_size(16), aligned(4)));
-  if (rows < 4 || columns < 4) {
+  if ((rows < 4 || columns < 4)) {
     for (Index i = 0; i < rows; ++i)
       for (Index j = 0; j < columns; ++j) target[j * target_step + i] = source[i * source_step + j];
     return;
   }
   vector row[4];
-  UNROLL for (Index i = 0; i < 4; ++i)
-    row[i] = *(const vector*)(source + i * source_step);
+  UNROLL for (Index i = 0; i < 4; ++i) row[i] = *(const vector*)(source + i * source_step);
   vector next[4];
   UNROLL for (Index i = 0; i < 2; ++i) {
     const vector upper = row[i], lower = row[i + 2];
@@ -172,7 +171,8 @@ static void transpose_f32(float* target, Index target_step, const float* source,
     row[2 * i] = __builtin_shufflevector(upper, lower, 0, 4, 1, 5);
     row[2 * i + 1] = __builtin_shufflevector(upper, lower, 2, 6, 3, 7);
   }
-  UNROLL for (Index j = 0; j < 4; ++j) *(vector*)(target + j * target_step) = row[j];
+  UNROLL for (Index j = 0; j < 4; ++j)
+    *(vector*)(target + j * target_step) = row[j];
 }
 
 // One block.

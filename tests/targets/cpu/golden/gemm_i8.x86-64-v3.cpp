@@ -127,14 +127,13 @@ static void transpose_i32(int* target, Index target_step, const int* source, Ind
     Index rows, Index columns) {
   typedef int vector
     __attribute__((vector_size(32), aligned(4)));
-  if (rows < 8 || columns < 8) {
+  if ((rows < 8 || columns < 8)) {
     for (Index i = 0; i < rows; ++i)
       for (Index j = 0; j < columns; ++j) target[j * target_step + i] = source[i * source_step + j];
     return;
   }
   vector row[8];
-  UNROLL for (Index i = 0; i < 8; ++i)
-    row[i] = *(const vector*)(source + i * source_step);
+  UNROLL for (Index i = 0; i < 8; ++i) row[i] = *(const vector*)(source + i * source_step);
   UNROLL for (Index i = 0; i < 8; ++i)
     if (!(i & 1)) {
       const vector low = row[i], high = row[i + 1];
@@ -153,7 +152,8 @@ static void transpose_i32(int* target, Index target_step, const int* source, Ind
       row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11);
       row[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
     }
-  UNROLL for (Index j = 0; j < 8; ++j) *(vector*)(target + j * target_step) = row[j];
+  UNROLL for (Index j = 0; j < 8; ++j)
+    *(vector*)(target + j * target_step) = row[j];
 }
 
 // One block.
