@@ -357,6 +357,9 @@ def test_wrong_commands(words: str, tmp_path: Path) -> None:
         ("8x8:f32", "matmul takes a, b and perhaps the result, and was given 1 arrays"),
         ("8x8:f32 9x8:f32", "K is the same"),
         ("8x8:f32 8x9:f32 9x8:f32", "nearest legal choice: (8, 9)"),
+        ("8x8:f32 8x9:f32 --set bias=1", "matmul is exported with precision= and schedule= only"),
+        ("8x8:f32 8x9:f32 --set precision=fast", "unknown precision 'fast'"),
+        ("8x8:f32 8x9:f32 --set schedule=7", "--schedule '7' is no schedule"),
     ],
 )
 def test_wrong_commands_of_matmul(words: str, said: str, tmp_path: Path) -> None:
@@ -366,9 +369,11 @@ def test_wrong_commands_of_matmul(words: str, said: str, tmp_path: Path) -> None
 
 
 def test_matmul_is_exported(tmp_path: Path) -> None:
+    schedule = 'tw.Schedule(tw.atoms.fma("bf16", lanes=(1, 1), each=(4, 8)), (32, 64, 64), staging="panels")'
     words = ["export", "matmul", "64x48:bf16", "48x80:bf16:F", "-o", str(tmp_path)]
-    done = CliRunner().invoke(app, words)
+    done = CliRunner().invoke(app, [*words, "--set", f"schedule={schedule}"])
     assert done.exit_code == 0, done.output
+    assert 'class 0: tw.Schedule(tw.atoms.fma("bf16", lanes=(1, 1), each=(4, 8)), (32, 64, 64)' in done.output
     a, b = (
         np.random.default_rng(2).integers(-4, 5, shape).astype(tw.bf16.numpy)
         for shape in ((33, 20), (50, 20))

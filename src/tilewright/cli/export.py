@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.console import Constants, UsageError, reports, say, size, working
-from tilewright.dataflow.nodes import EXACT
+from tilewright.cli.console import Constants, UsageError, choose, reports, say, size, working
+from tilewright.cli.notation import read_schedule
+from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import dtype
 from tilewright.errors import LaunchError
 from tilewright.inspect.from_files import bound_in_file
@@ -57,7 +58,7 @@ def export(
     """Export a kernel: static library, C header, manifest and CMake target, for programs without Python."""
     given = [word for text in shape or () for word in text.split(",")]
     if kernel == "matmul":
-        bound, problems = _matmul(arrays or [], given)
+        bound, problems = _matmul(arrays or [], given, constant or [])
         name = name or "matmul"
     else:
         if arrays:
@@ -123,9 +124,22 @@ def read_problems(texts: Sequence[str], parameters: Sequence[Parameter]) -> list
     return [[problem.get(one.name) for one in parameters] for problem in problems]
 
 
-def _matmul(arrays: Sequence[str], texts: Sequence[str]) -> tuple[Bound, list[list[Specimen | None]]]:
+def _matmul(
+    arrays: Sequence[str], texts: Sequence[str], constants: Sequence[str]
+) -> tuple[Bound, list[list[Specimen | None]]]:
     """Return the kernel of `matmul`, and its arrays A (M, K), B (K, N), D (M, N)."""
-    bound = plain(0).bind(precision=EXACT, schedule=None)
+    given = {"precision": EXACT, "schedule": ""}
+    for text in constants:
+        called, equals, value = text.partition("=")
+        if not equals or called not in given:
+            raise UsageError(
+                f"--set {text}: matmul is exported with precision= and schedule= only; nearest legal "
+                "choice: a dataflow kernel with these terms, in a file"
+            )
+        given[called] = value
+    precision = given["precision"].strip("'\"")
+    choose("precision", precision, (EXACT, TF32))
+    bound = plain(0).bind(precision=precision, schedule=read_schedule(given["schedule"] or None))
     if texts and not arrays:
         return bound, read_problems(texts, bound.program.parameters)
     if len(arrays) not in (2, 3):
