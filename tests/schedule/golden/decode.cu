@@ -1,0 +1,883 @@
+struct half_t { unsigned short bits; };
+
+template <class A, class B>
+__device__ __forceinline__ decltype(A() + B()) min_int(A a, B b) {
+  return a < b ? a : b;
+}
+
+template <class A, class B>
+__device__ __forceinline__ decltype(A() + B()) max_int(A a, B b) {
+  return a > b ? a : b;
+}
+
+__device__ __forceinline__ half_t float_to_half(float x) {
+  half_t y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+}
+
+template <class T>
+__device__ __forceinline__ T max_or_nan(T a, T b) {
+  return a > b || a != a ? a : b;
+}
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
+template <int bytes>
+__device__ __forceinline__ void copy_async(void* to, const void* from, bool exists = true) {
+  // Reads no byte and writes zeros where the source does not exist.
+  const unsigned shared = __cvta_generic_to_shared(to);
+  const unsigned long long global = __cvta_generic_to_global(from);
+  const int read = exists ? bytes : 0;
+  if (bytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(shared), "l"(global), "r"(read) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 ::"r"(shared), "l"(global), "n"(bytes), "r"(read) : "memory");
+  }
+}
+
+__device__ __forceinline__ void async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int pending>
+__device__ __forceinline__ void async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+__device__ __forceinline__ void ldmatrix_x4(void* to, const void* from) {
+  unsigned* r = (unsigned*)to;
+  const unsigned shared = __cvta_generic_to_shared(from);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared) : "memory");
+}
+
+__device__ __forceinline__ void ldmatrix_x4_trans(void* to, const void* from) {
+  unsigned* r = (unsigned*)to;
+  const unsigned shared = __cvta_generic_to_shared(from);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared) : "memory");
+}
+
+__device__ __forceinline__ int take_ticket_of(unsigned* counter, unsigned of) {
+  int old;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+               : "=r"(old) : "l"((unsigned long long)__cvta_generic_to_global(counter)), "r"(of - 1) : "memory");
+  return old;
+}
+
+__device__ __forceinline__ void mma_m16n8k16_f16(float* c, const void* a, const void* b) {
+  const unsigned* x = (const unsigned*)a;
+  const unsigned* y = (const unsigned*)b;
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]),
+                 "r"(y[0]), "r"(y[1]));
+}
+
+// - sQ re-laid out: swizzle<3, 3, 4>
+// - sK re-laid out: swizzle<3, 3, 4>
+// - sV re-laid out: swizzle<3, 3, 4>
+// - sK, number, number_3 share the same bytes of shared memory: a barrier separates their uses
+// - 102400 bytes of shared memory instead of 102420
+extern "C" __global__ void __launch_bounds__(32) attention(
+    const half_t* Q, const half_t* K, const half_t* V, half_t* O, float scale, float* partial_state,
+    float* partial_state_1, float* partial_state_2, unsigned* arrived, unsigned* arrived_near,
+    int M, int Q_stride0, int D, int N, int K_stride0, int V_stride0, int E, int O_stride0,
+    int parts) {
+  const int tid = threadIdx.x;
+  const int rest = blockIdx.x;  // of ((E + 120) / 128)*((M + 15) / 16)*parts
+  extern __shared__ __align__(128) unsigned char shared_memory[];
+  const int part = rest % parts;
+  const int tile = rest / parts;
+  const int index = tile % ((M + 15) / 16);
+  const int rest_1 = tile / ((M + 15) / 16);
+  const int index_1 = rest_1 % ((E + 120) / 128);
+  const int index_2 = ((M + 15) / 16) - index - 1;
+  // 18_loops_with_a_state.py:41 stages: sQ: f16 1x16x128
+  half_t* const sQ = (half_t*)(shared_memory + 98304);
+  // 18_loops_with_a_state.py:41 stages: sK: f16 3x64x128
+  half_t* const sK = (half_t*)shared_memory;
+  // 18_loops_with_a_state.py:41 stages: sV: f16 3x64x128
+  half_t* const sV = (half_t*)(shared_memory + 49152);
+  // 18_loops_with_a_state.py:41 staging: tile_1 -> target, 16 bytes at a time, in the background
+  {
+    const int row = tid / 16;
+    const int col = 8*(tid % 16);
+    const half_t* from = Q + (16*index_2 + row)*Q_stride0 + col;
+    const bool inside = 0 < index_2 + 1 && col < D;
+    const int start = 128*row + ((8*row) ^ col);
+    #pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      copy_async<16>(sQ + 256*i + ((16*(i % 4)) ^ start), from + 2*Q_stride0*i, inside
+          && 16*index_2 + 2*i + row < M);
+    }
+  }
+  // 18_loops_with_a_state.py:41 tile: top: f32 16x1, 2 per thread
+  float top[2];
+  // 18_loops_with_a_state.py:41 tile: top = -1e+38
+  #pragma unroll
+  for (int i = 0; i < 2; ++i) top[i] = (-1e+38f);
+  // 18_loops_with_a_state.py:41 tile: total: f32 16x1, 2 per thread
+  float total[2];
+  // 18_loops_with_a_state.py:41 tile: total = 0
+  #pragma unroll
+  for (int i = 0; i < 2; ++i) total[i] = 0.0f;
+  // 18_loops_with_a_state.py:41 tile: out: f32 16x128, 64 per thread
+  __align__(8) float out[64];
+  // 18_loops_with_a_state.py:41 tile: out = 0
+  #pragma unroll
+  for (int i = 0; i < 64; ++i) out[i] = 0.0f;
+  const int count = (min_int(N, max_int(min_int(16*index_2 + 16, M), 0)) + 63) / 64;
+  const int each = count / parts;
+  const int more = count % parts;
+  const int own = min_int(max_int(more - part, 0), 1) + each;
+  const int index_3 = min_int(part, more) + each*part;
+  if (0 < own) {
+    // 18_loops_with_a_state.py:41 staging: tile_2 -> target_1, 16 bytes at a time, in the background
+    {
+      const int row = tid / 16;
+      const int col = 8*(tid % 16);
+      const half_t* from = K + (64*index_3 + row)*K_stride0 + col;
+      const bool inside = col < D;
+      const int start = 8192*(index_3 % 3) + 128*row + ((8*row) ^ col);
+      #pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        copy_async<16>(sK + 256*i + ((16*(i % 4)) ^ start), from + 2*K_stride0*i, inside
+            && 64*index_3 + 2*i + row < N);
+      }
+    }
+    // 18_loops_with_a_state.py:41 staging: tile_3 -> target_2, 16 bytes at a time, in the background
+    {
+      const int row = tid / 16;
+      const int col = 8*(tid % 16);
+      const half_t* from = V + 128*index_1 + (64*index_3 + row)*V_stride0 + col;
+      const bool inside = 128*index_1 + col < E;
+      const int start = 8192*(index_3 % 3) + 128*row + ((8*row) ^ col);
+      #pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        copy_async<16>(sV + 256*i + ((16*(i % 4)) ^ start), from + 2*V_stride0*i, inside
+            && 64*index_3 + 2*i + row < N);
+      }
+    }
+  }
+  // 18_loops_with_a_state.py:41 staging: close the group of copies
+  async_commit();
+  if (1 < own) {
+    // 18_loops_with_a_state.py:41 staging: tile_4 -> target_3, 16 bytes at a time, in the background
+    {
+      const int row = tid / 16;
+      const int col = 8*(tid % 16);
+      const half_t* from = K + (64*index_3 + row + 64)*K_stride0 + col;
+      const bool inside = col < D;
+      const int start = 8192*((index_3 + 1) % 3) + 128*row + ((8*row) ^ col);
+      #pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        copy_async<16>(sK + 256*i + ((16*(i % 4)) ^ start), from + 2*K_stride0*i, inside
+            && 64*index_3 + 2*i + row + 64 < N);
+      }
+    }
+    // 18_loops_with_a_state.py:41 staging: tile_5 -> target_4, 16 bytes at a time, in the background
+    {
+      const int row = tid / 16;
+      const int col = 8*(tid % 16);
+      const half_t* from = V + 128*index_1 + (64*index_3 + row + 64)*V_stride0 + col;
+      const bool inside = 128*index_1 + col < E;
+      const int start = 8192*((index_3 + 1) % 3) + 128*row + ((8*row) ^ col);
+      #pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        copy_async<16>(sV + 256*i + ((16*(i % 4)) ^ start), from + 2*V_stride0*i, inside
+            && 64*index_3 + 2*i + row + 64 < N);
+      }
+    }
+  }
+  // 18_loops_with_a_state.py:41 staging: close the group of copies
+  async_commit();
+  for (int k = 0; k < own; ++k) {
+    // 18_loops_with_a_state.py:41 stages: wait until at most 1 groups are unfinished
+    async_wait<1>();
+    // 18_loops_with_a_state.py:41 stages: barrier
+    __syncthreads();
+    if (k + 2 < own) {
+      // 18_loops_with_a_state.py:41 staging: tile_6 -> target_5, 16 bytes at a time, in the background
+      {
+        const int row = tid / 16;
+        const int col = 8*(tid % 16);
+        const half_t* from = K + (64*index_3 + 64*k + row + 128)*K_stride0 + col;
+        const bool inside = col < D;
+        const int start = 8192*((index_3 + k + 2) % 3) + 128*row + ((8*row) ^ col);
+        #pragma unroll
+        for (int i = 0; i < 32; ++i) {
+          copy_async<16>(sK + 256*i + ((16*(i % 4)) ^ start), from + 2*K_stride0*i, inside
+              && 64*index_3 + 64*k + 2*i + row + 128 < N);
+        }
+      }
+      // 18_loops_with_a_state.py:41 staging: tile_7 -> target_6, 16 bytes at a time, in the background
+      {
+        const int row = tid / 16;
+        const int col = 8*(tid % 16);
+        const half_t* from = V + 128*index_1 + (64*index_3 + 64*k + row + 128)*V_stride0 + col;
+        const bool inside = 128*index_1 + col < E;
+        const int start = 8192*((index_3 + k + 2) % 3) + 128*row + ((8*row) ^ col);
+        #pragma unroll
+        for (int i = 0; i < 32; ++i) {
+          copy_async<16>(sV + 256*i + ((16*(i % 4)) ^ start), from + 2*V_stride0*i, inside
+              && 64*index_3 + 64*k + 2*i + row + 128 < N);
+        }
+      }
+    }
+    // 18_loops_with_a_state.py:41 staging: close the group of copies
+    async_commit();
+    // 18_loops_with_a_state.py:41 atom: scores: f32 16x64, 32 per thread
+    float scores[32] = {};
+    #pragma unroll
+    for (int k_step = 0; k_step < 8; ++k_step) {
+      // 18_loops_with_a_state.py:39 atom: sQ_frag: f16 16x16, 8 per thread
+      __align__(4) half_t sQ_frag[8];
+      // 18_loops_with_a_state.py:39 atom: sQ_step -> sQ_frag, 4 matrices at a time
+      {
+        const int row = tid % 16;
+        const int col = 8*(tid / 16);
+        const int start = 128*row + ((8*(row % 8)) ^ col);
+        const half_t* from = sQ + ((16*k_step) ^ start);
+        ldmatrix_x4(&sQ_frag[0], from);
+      }
+      // 18_loops_with_a_state.py:39 atom: sK_frag: f16 64x16, 32 per thread
+      __align__(4) half_t sK_frag[32];
+      // 18_loops_with_a_state.py:39 atom: sK_step -> sK_frag, 4 matrices at a time
+      {
+        const int row = 8*(tid / 16) + (tid % 8);
+        const int col = 8*((tid / 8) % 2);
+        const int start = 8192*((index_3 + k) % 3) + 128*row + ((8*(row % 8)) ^ col);
+        const half_t* from = sK + ((16*k_step) ^ start);
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) ldmatrix_x4(&sK_frag[8*i], from + 2048*i);
+      }
+      // 18_loops_with_a_state.py:39 atom: scores += sQ_frag * sK_frag, by mma.m16n8k16.f32.f16
+      #pragma unroll
+      for (int j = 0; j < 8; ++j) mma_m16n8k16_f16(&scores[4*j], &sQ_frag[0], &sK_frag[4*j]);
+    }
+    // 18_loops_with_a_state.py:40 atom: mul = mul(scores, scale)
+    float mul[32];
+    #pragma unroll
+    for (int i = 0; i < 32; ++i) mul[i] = scores[i] * scale;
+    if (16*index_2 < 64*index_3 + 64*k + 63) {
+      // 18_loops_with_a_state.py:40 atom: at = coordinates along 1
+      int at[16];
+      #pragma unroll
+      for (int i = 0; i < 16; ++i) at[i] = 8*(i / 2) + 2*(tid % 4) + (i % 2);
+      // 18_loops_with_a_state.py:40 atom: add = add(at, 64*index_3 + 64*k)
+      int add[16];
+      #pragma unroll
+      for (int i = 0; i < 16; ++i) add[i] = (int)((unsigned)at[i] + (64*index_3 + 64*k));
+      // 18_loops_with_a_state.py:40 atom: at_1 = coordinates along 0
+      int at_1[2];
+      #pragma unroll
+      for (int i = 0; i < 2; ++i) at_1[i] = 8*i + (tid / 4);
+      // 18_loops_with_a_state.py:40 atom: add_1 = add(at_1, 16*index_2)
+      int add_1[2];
+      #pragma unroll
+      for (int i = 0; i < 2; ++i) add_1[i] = (int)((unsigned)at_1[i] + (16*index_2));
+      // 18_loops_with_a_state.py:40 atom: at_2 = coordinates along 0
+      int at_2[32];
+      #pragma unroll
+      for (int i = 0; i < 32; ++i) at_2[i] = 8*((i / 2) % 2) + (tid / 4);
+      // 18_loops_with_a_state.py:40 atom: everywhere = less_equal(0, at_2)
+      bool everywhere[32];
+      #pragma unroll
+      for (int i = 0; i < 32; ++i) everywhere[i] = 0 <= at_2[i];
+      // 18_loops_with_a_state.py:40 atom: wide = select(everywhere, add, add)
+      int wide[32];
+      #pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        wide[i] = everywhere[i] ? add[2*(i / 4) + (i % 2)] : add[2*(i / 4) + (i % 2)];
+      }
+      // 18_loops_with_a_state.py:40 atom: less_equal = less_equal(wide, add_1)
+      bool less_equal[32];
+      #pragma unroll
+      for (int i = 0; i < 32; ++i) less_equal[i] = wide[i] <= add_1[(i / 2) % 2];
+      // 18_loops_with_a_state.py:40 atom: select = select(less_equal, mul, -inf)
+      float select[32];
+      #pragma unroll
+      for (int i = 0; i < 32; ++i) select[i] = less_equal[i] ? mul[i] : -__int_as_float(0x7f800000);
+      // 18_loops_with_a_state.py:40 atom: select -> mul
+      #pragma unroll
+      for (int i = 0; i < 32; ++i) mul[i] = select[i];
+    }
+    if (-64*index_3 - 64*k + N < 64) {
+      // 18_loops_with_a_state.py:41 atom: at_3 = coordinates along 1
+      int at_3[32];
+      #pragma unroll
+      for (int i = 0; i < 32; ++i) at_3[i] = 8*(i / 4) + 2*(tid % 4) + (i % 2);
+      // 18_loops_with_a_state.py:41 atom: less = less(at_3, -64*index_3 - 64*k + N)
+      bool less[32];
+      #pragma unroll
+      for (int i = 0; i < 32; ++i) less[i] = at_3[i] < (-64*index_3 - 64*k + N);
+      // 18_loops_with_a_state.py:41 atom: select_1 = select(less, mul, -inf)
+      float select_1[32];
+      #pragma unroll
+      for (int i = 0; i < 32; ++i) select_1[i] = less[i] ? mul[i] : -__int_as_float(0x7f800000);
+      // 18_loops_with_a_state.py:41 atom: select_1 -> mul
+      #pragma unroll
+      for (int i = 0; i < 32; ++i) mul[i] = select_1[i];
+    }
+    // 18_loops_with_a_state.py:41 atom: mul_max = max of mul along 1
+    float mul_max[2];
+    #pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float total_5 = mul[2*i];
+      #pragma unroll
+      for (int j = 1; j < 16; ++j) total_5 = max_or_nan(total_5, mul[4*(j / 2) + 2*i + (j % 2)]);
+      total_5 = max_or_nan(total_5, __shfl_xor_sync(0xffffffff, total_5, 1));
+      total_5 = max_or_nan(total_5, __shfl_xor_sync(0xffffffff, total_5, 2));
+      mul_max[i] = total_5;
+    }
+    // 18_loops_with_a_state.py:41 atom: max = max(top, mul_max)
+    float max_1[2];
+    #pragma unroll
+    for (int i = 0; i < 2; ++i) max_1[i] = max_or_nan(top[i], mul_max[i]);
+    // 18_loops_with_a_state.py:42 atom: sub = sub(top, max)
+    float sub[2];
+    #pragma unroll
+    for (int i = 0; i < 2; ++i) sub[i] = top[i] - max_1[i];
+    // 18_loops_with_a_state.py:42 atom: exp = exp(sub)
+    float exp_1[2];
+    #pragma unroll
+    for (int i = 0; i < 2; ++i) exp_1[i] = expf(sub[i]);
+    // 18_loops_with_a_state.py:43 atom: mul_1 = mul(total, exp)
+    float mul_1[2];
+    #pragma unroll
+    for (int i = 0; i < 2; ++i) mul_1[i] = total[i] * exp_1[i];
+    // 18_loops_with_a_state.py:42 atom: sub_1 = sub(mul, max)
+    float sub_1[32];
+    #pragma unroll
+    for (int i = 0; i < 32; ++i) sub_1[i] = mul[i] - max_1[(i / 2) % 2];
+    // 18_loops_with_a_state.py:42 atom: exp_1 = exp(sub_1)
+    float exp_1_1[32];
+    #pragma unroll
+    for (int i = 0; i < 32; ++i) exp_1_1[i] = expf(sub_1[i]);
+    // 18_loops_with_a_state.py:43 atom: exp_1_sum = sum of exp_1 along 1
+    float exp_1_sum[2];
+    #pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float total_5 = exp_1_1[2*i];
+      #pragma unroll
+      for (int j = 1; j < 16; ++j) total_5 = total_5 + exp_1_1[4*(j / 2) + 2*i + (j % 2)];
+      total_5 = total_5 + __shfl_xor_sync(0xffffffff, total_5, 1);
+      total_5 = total_5 + __shfl_xor_sync(0xffffffff, total_5, 2);
+      exp_1_sum[i] = total_5;
+    }
+    // 18_loops_with_a_state.py:43 atom: add_2 = add(mul_1, exp_1_sum)
+    float add_2[2];
+    #pragma unroll
+    for (int i = 0; i < 2; ++i) add_2[i] = mul_1[i] + exp_1_sum[i];
+    // 18_loops_with_a_state.py:44 atom: mul_2 = mul(out, exp)
+    float mul_2[64];
+    #pragma unroll
+    for (int i = 0; i < 64; ++i) mul_2[i] = out[i] * exp_1[(i / 2) % 2];
+    // 18_loops_with_a_state.py:44 atom: convert = convert(exp_1)
+    half_t convert[32];
+    #pragma unroll
+    for (int i = 0; i < 32; ++i) convert[i] = float_to_half(exp_1_1[i]);
+    // 18_loops_with_a_state.py:44 atom: moved = convert[0:16, 0:64]
+    half_t moved[32];
+    #pragma unroll
+    for (int i = 0; i < 32; ++i) moved[i] = convert[i];
+    // 18_loops_with_a_state.py:41 atom: max -> top
+    #pragma unroll
+    for (int i = 0; i < 2; ++i) top[i] = max_1[i];
+    // 18_loops_with_a_state.py:41 atom: add_2 -> total
+    #pragma unroll
+    for (int i = 0; i < 2; ++i) total[i] = add_2[i];
+    // 18_loops_with_a_state.py:41 atom: mul_2 -> out
+    #pragma unroll
+    for (int i = 0; i < 64; ++i) out[i] = mul_2[i];
+    #pragma unroll
+    for (int k_step_1 = 0; k_step_1 < 4; ++k_step_1) {
+      // 18_loops_with_a_state.py:44 atom: moved_frag = moved[0:16, 16*k_step_1:16*k_step_1 + 16]
+      __align__(4) half_t moved_frag[8];
+      #pragma unroll
+      for (int i = 0; i < 8; ++i) moved_frag[i] = moved[8*k_step_1 + i];
+      // 18_loops_with_a_state.py:44 atom: sV_frag: f16 128x16, 64 per thread
+      __align__(4) half_t sV_frag[64];
+      // 18_loops_with_a_state.py:44 atom: sV_step -> sV_frag, 4 matrices at a time
+      {
+        const int row = 8*(tid / 16);
+        const int col = tid % 16;
+        const int start = 8192*((index_3 + k) % 3) + 2048*k_step_1 + 128*col
+            + ((8*(col % 8)) ^ row);
+        #pragma unroll
+        for (int i = 0; i < 8; ++i) ldmatrix_x4_trans(&sV_frag[8*i], sV + ((16*i) ^ start));
+      }
+      // 18_loops_with_a_state.py:44 atom: out += moved_frag * sV_frag, by mma.m16n8k16.f32.f16
+      #pragma unroll
+      for (int j = 0; j < 16; ++j) mma_m16n8k16_f16(&out[4*j], &moved_frag[0], &sV_frag[4*j]);
+    }
+  }
+  long long last = 1;
+  // 18_loops_with_a_state.py:41 reduction: wait until at most 0 groups are unfinished
+  async_wait<0>();
+  // 18_loops_with_a_state.py:41 reduction: barrier
+  __syncthreads();
+  if (1 < parts) {
+    // 18_loops_with_a_state.py:41 reduction: top -> partial_state[parts*tile + part], 4 bytes at a time
+    if (tid % 4 == 0) {
+      const int row = tid / 4;
+      float* to = partial_state + 16*parts*tile + 16*part + row;
+      #pragma unroll
+      for (int i = 0; i < 2; ++i) to[8*i] = top[i];
+    }
+    // 18_loops_with_a_state.py:41 reduction: total -> partial_state_1[parts*tile + part], 4 bytes at a time
+    if (tid % 4 == 0) {
+      const int row = tid / 4;
+      float* to = partial_state_1 + 16*parts*tile + 16*part + row;
+      #pragma unroll
+      for (int i = 0; i < 2; ++i) to[8*i] = total[i];
+    }
+    // 18_loops_with_a_state.py:41 reduction: out -> ordered_1.merge(1, 3), 8 bytes at a time
+    {
+      const int row = tid / 4;
+      const int col = 2*(tid % 4);
+      float* to = partial_state_2 + 2048*parts*tile + 2048*part + 8*row + col;
+      #pragma unroll
+      for (int j = 0; j < 16; ++j) {
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) *(float2*)(to + 128*j + 64*i) = *(const float2*)&out[4*j + 2*i];
+      }
+    }
+    long long has_all = 0;
+    const int first = 12*(part / 12);
+    const int near = min_int(-first + parts, 12);
+    // 18_loops_with_a_state.py:41 reduction: number: i32 1
+    int* const number = (int*)shared_memory;
+    // 18_loops_with_a_state.py:41 reduction: barrier
+    __syncthreads();
+    // 18_loops_with_a_state.py:41 reduction: take a ticket of counter, the last of near resets it
+    if (tid == 0) number[0] = take_ticket_of(arrived_near + parts*tile + first, near);
+    // 18_loops_with_a_state.py:41 reduction: barrier
+    __syncthreads();
+    const int number_2 = number[0];
+    if (0 < max_int(-near + number_2 + 2, 0)) {
+      // 18_loops_with_a_state.py:41 reduction: top_1: f32 16x1, 2 per thread
+      float top_1[2];
+      // 18_loops_with_a_state.py:41 reduction: top_1 = -1e+38
+      #pragma unroll
+      for (int i = 0; i < 2; ++i) top_1[i] = (-1e+38f);
+      // 18_loops_with_a_state.py:41 reduction: total_1: f32 16x1, 2 per thread
+      float total_1[2];
+      // 18_loops_with_a_state.py:41 reduction: total_1 = 0
+      #pragma unroll
+      for (int i = 0; i < 2; ++i) total_1[i] = 0.0f;
+      // 18_loops_with_a_state.py:41 reduction: out_1: f32 16x128, 64 per thread
+      float out_1[64];
+      // 18_loops_with_a_state.py:41 reduction: out_1 = 0
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) out_1[i] = 0.0f;
+      // 18_loops_with_a_state.py:41 reduction: top_1 -> top
+      #pragma unroll
+      for (int i = 0; i < 2; ++i) top[i] = top_1[i];
+      // 18_loops_with_a_state.py:41 reduction: total_1 -> total
+      #pragma unroll
+      for (int i = 0; i < 2; ++i) total[i] = total_1[i];
+      // 18_loops_with_a_state.py:41 reduction: out_1 -> out
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) out[i] = out_1[i];
+      for (int turn = 0; turn < near; ++turn) {
+        // 18_loops_with_a_state.py:41 reduction: top_2: f32 16x1, 2 per thread
+        float top_2[2];
+        // 18_loops_with_a_state.py:41 reduction: top_2 = -1e+38
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) top_2[i] = (-1e+38f);
+        // 18_loops_with_a_state.py:41 reduction: total_2: f32 16x1, 2 per thread
+        float total_2[2];
+        // 18_loops_with_a_state.py:41 reduction: total_2 = 0
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) total_2[i] = 0.0f;
+        // 18_loops_with_a_state.py:41 reduction: out_2: f32 16x128, 64 per thread
+        __align__(8) float out_2[64];
+        // 18_loops_with_a_state.py:41 reduction: out_2 = 0
+        #pragma unroll
+        for (int i = 0; i < 64; ++i) out_2[i] = 0.0f;
+        {
+          // 18_loops_with_a_state.py:41 reduction: partial_state[parts*tile + first + turn] -> top_2, 4 bytes at a time
+          {
+            const int row = tid / 4;
+            const float* from = partial_state + 16*parts*tile + 16*first + 16*turn + row;
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) top_2[i] = from[8*i];
+          }
+          // 18_loops_with_a_state.py:41 reduction: partial_state_1[parts*tile + first + turn] -> total_2, 4 bytes at a time
+          {
+            const int row = tid / 4;
+            const float* from = partial_state_1 + 16*parts*tile + 16*first + 16*turn + row;
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) total_2[i] = from[8*i];
+          }
+          // 18_loops_with_a_state.py:41 reduction: ordered_3.merge(1, 3) -> out_2, 8 bytes at a time
+          {
+            const int row = tid / 4;
+            const int col = 2*(tid % 4);
+            const float* from = partial_state_2 + 2048*parts*tile + 2048*first + 2048*turn + 8*row
+                + col;
+            #pragma unroll
+            for (int j = 0; j < 16; ++j) {
+              #pragma unroll
+              for (int i = 0; i < 2; ++i) {
+                *(uint2*)&out_2[4*j + 2*i] = *(const uint2*)(from + 128*j + 64*i);
+              }
+            }
+          }
+        }
+        // 18_loops_with_a_state.py:41 reduction: max_1 = max(top, top_2)
+        float max_1_1[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) max_1_1[i] = max_or_nan(top[i], top_2[i]);
+        // 18_loops_with_a_state.py:42 reduction: sub_2 = sub(top, max_1)
+        float sub_2[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) sub_2[i] = top[i] - max_1_1[i];
+        // 18_loops_with_a_state.py:42 reduction: exp_2 = exp(sub_2)
+        float exp_2[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) exp_2[i] = expf(sub_2[i]);
+        // 18_loops_with_a_state.py:41 reduction: equal = equal(top, max_1)
+        bool equal[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) equal[i] = top[i] == max_1_1[i];
+        // 18_loops_with_a_state.py:41 reduction: select_2 = select(equal, 1.0, exp_2)
+        float select_2[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) select_2[i] = equal[i] ? 1.0f : exp_2[i];
+        // 18_loops_with_a_state.py:41 reduction: mul_3 = mul(total, select_2)
+        float mul_3[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) mul_3[i] = total[i] * select_2[i];
+        // 18_loops_with_a_state.py:42 reduction: sub_3 = sub(top_2, max_1)
+        float sub_3[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) sub_3[i] = top_2[i] - max_1_1[i];
+        // 18_loops_with_a_state.py:42 reduction: exp_3 = exp(sub_3)
+        float exp_3[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) exp_3[i] = expf(sub_3[i]);
+        // 18_loops_with_a_state.py:41 reduction: equal_1 = equal(top_2, max_1)
+        bool equal_1[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) equal_1[i] = top_2[i] == max_1_1[i];
+        // 18_loops_with_a_state.py:41 reduction: select_3 = select(equal_1, 1.0, exp_3)
+        float select_3[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) select_3[i] = equal_1[i] ? 1.0f : exp_3[i];
+        // 18_loops_with_a_state.py:41 reduction: mul_4 = mul(total_2, select_3)
+        float mul_4[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) mul_4[i] = total_2[i] * select_3[i];
+        // 18_loops_with_a_state.py:41 reduction: add_3 = add(mul_3, mul_4)
+        float add_3[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) add_3[i] = mul_3[i] + mul_4[i];
+        // 18_loops_with_a_state.py:42 reduction: sub_4 = sub(top, max_1)
+        float sub_4[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) sub_4[i] = top[i] - max_1_1[i];
+        // 18_loops_with_a_state.py:42 reduction: exp_4 = exp(sub_4)
+        float exp_4[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) exp_4[i] = expf(sub_4[i]);
+        // 18_loops_with_a_state.py:41 reduction: equal_2 = equal(top, max_1)
+        bool equal_2[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) equal_2[i] = top[i] == max_1_1[i];
+        // 18_loops_with_a_state.py:41 reduction: select_4 = select(equal_2, 1.0, exp_4)
+        float select_4[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) select_4[i] = equal_2[i] ? 1.0f : exp_4[i];
+        // 18_loops_with_a_state.py:41 reduction: mul_5 = mul(out, select_4)
+        float mul_5[64];
+        #pragma unroll
+        for (int i = 0; i < 64; ++i) mul_5[i] = out[i] * select_4[(i / 2) % 2];
+        // 18_loops_with_a_state.py:42 reduction: sub_5 = sub(top_2, max_1)
+        float sub_5[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) sub_5[i] = top_2[i] - max_1_1[i];
+        // 18_loops_with_a_state.py:42 reduction: exp_5 = exp(sub_5)
+        float exp_5[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) exp_5[i] = expf(sub_5[i]);
+        // 18_loops_with_a_state.py:41 reduction: equal_3 = equal(top_2, max_1)
+        bool equal_3[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) equal_3[i] = top_2[i] == max_1_1[i];
+        // 18_loops_with_a_state.py:41 reduction: select_5 = select(equal_3, 1.0, exp_5)
+        float select_5[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) select_5[i] = equal_3[i] ? 1.0f : exp_5[i];
+        // 18_loops_with_a_state.py:41 reduction: mul_6 = mul(out_2, select_5)
+        float mul_6[64];
+        #pragma unroll
+        for (int i = 0; i < 64; ++i) mul_6[i] = out_2[i] * select_5[(i / 2) % 2];
+        // 18_loops_with_a_state.py:41 reduction: add_4 = add(mul_5, mul_6)
+        float add_4[64];
+        #pragma unroll
+        for (int i = 0; i < 64; ++i) add_4[i] = mul_5[i] + mul_6[i];
+        // 18_loops_with_a_state.py:41 reduction: max_1 -> top
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) top[i] = max_1_1[i];
+        // 18_loops_with_a_state.py:41 reduction: add_3 -> total
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) total[i] = add_3[i];
+        // 18_loops_with_a_state.py:41 reduction: add_4 -> out
+        #pragma unroll
+        for (int i = 0; i < 64; ++i) out[i] = add_4[i];
+      }
+      has_all = 1;
+      if (12 < parts) {
+        // 18_loops_with_a_state.py:41 reduction: top -> partial_state[parts*tile + first], 4 bytes at a time
+        if (tid % 4 == 0) {
+          const int row = tid / 4;
+          float* to = partial_state + 16*parts*tile + 16*first + row;
+          #pragma unroll
+          for (int i = 0; i < 2; ++i) to[8*i] = top[i];
+        }
+        // 18_loops_with_a_state.py:41 reduction: total -> partial_state_1[parts*tile + first], 4 bytes at a time
+        if (tid % 4 == 0) {
+          const int row = tid / 4;
+          float* to = partial_state_1 + 16*parts*tile + 16*first + row;
+          #pragma unroll
+          for (int i = 0; i < 2; ++i) to[8*i] = total[i];
+        }
+        // 18_loops_with_a_state.py:41 reduction: out -> ordered_5.merge(1, 3), 8 bytes at a time
+        {
+          const int row = tid / 4;
+          const int col = 2*(tid % 4);
+          float* to = partial_state_2 + 2048*parts*tile + 2048*first + 8*row + col;
+          #pragma unroll
+          for (int j = 0; j < 16; ++j) {
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) {
+              *(float2*)(to + 128*j + 64*i) = *(const float2*)&out[4*j + 2*i];
+            }
+          }
+        }
+        const int count_1 = (parts + 11) / 12;
+        // 18_loops_with_a_state.py:41 reduction: number_3: i32 1
+        int* const number_3 = (int*)(shared_memory + 16);
+        // 18_loops_with_a_state.py:41 reduction: barrier
+        __syncthreads();
+        // 18_loops_with_a_state.py:41 reduction: take a ticket of arrived[tile, 0], the last of count_1 resets it
+        if (tid == 0) number_3[0] = take_ticket_of(arrived + tile, count_1);
+        // 18_loops_with_a_state.py:41 reduction: barrier
+        __syncthreads();
+        const int number_5 = number_3[0];
+        has_all = max_int(-count_1 + number_5 + 2, 0);
+        if (0 < max_int(-count_1 + number_5 + 2, 0)) {
+          // 18_loops_with_a_state.py:41 reduction: top_3: f32 16x1, 2 per thread
+          float top_3[2];
+          // 18_loops_with_a_state.py:41 reduction: top_3 = -1e+38
+          #pragma unroll
+          for (int i = 0; i < 2; ++i) top_3[i] = (-1e+38f);
+          // 18_loops_with_a_state.py:41 reduction: total_3: f32 16x1, 2 per thread
+          float total_3[2];
+          // 18_loops_with_a_state.py:41 reduction: total_3 = 0
+          #pragma unroll
+          for (int i = 0; i < 2; ++i) total_3[i] = 0.0f;
+          // 18_loops_with_a_state.py:41 reduction: out_3: f32 16x128, 64 per thread
+          float out_3[64];
+          // 18_loops_with_a_state.py:41 reduction: out_3 = 0
+          #pragma unroll
+          for (int i = 0; i < 64; ++i) out_3[i] = 0.0f;
+          // 18_loops_with_a_state.py:41 reduction: top_3 -> top
+          #pragma unroll
+          for (int i = 0; i < 2; ++i) top[i] = top_3[i];
+          // 18_loops_with_a_state.py:41 reduction: total_3 -> total
+          #pragma unroll
+          for (int i = 0; i < 2; ++i) total[i] = total_3[i];
+          // 18_loops_with_a_state.py:41 reduction: out_3 -> out
+          #pragma unroll
+          for (int i = 0; i < 64; ++i) out[i] = out_3[i];
+          for (int turn_1 = 0; turn_1 < count_1; ++turn_1) {
+            // 18_loops_with_a_state.py:41 reduction: top_4: f32 16x1, 2 per thread
+            float top_4[2];
+            // 18_loops_with_a_state.py:41 reduction: top_4 = -1e+38
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) top_4[i] = (-1e+38f);
+            // 18_loops_with_a_state.py:41 reduction: total_4: f32 16x1, 2 per thread
+            float total_4[2];
+            // 18_loops_with_a_state.py:41 reduction: total_4 = 0
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) total_4[i] = 0.0f;
+            // 18_loops_with_a_state.py:41 reduction: out_4: f32 16x128, 64 per thread
+            __align__(8) float out_4[64];
+            // 18_loops_with_a_state.py:41 reduction: out_4 = 0
+            #pragma unroll
+            for (int i = 0; i < 64; ++i) out_4[i] = 0.0f;
+            {
+              // 18_loops_with_a_state.py:41 reduction: partial_state[12*turn_1 + parts*tile] -> top_4, 4 bytes at a time
+              {
+                const int row = tid / 4;
+                const float* from = partial_state + 192*turn_1 + 16*parts*tile + row;
+                #pragma unroll
+                for (int i = 0; i < 2; ++i) top_4[i] = from[8*i];
+              }
+              // 18_loops_with_a_state.py:41 reduction: partial_state_1[12*turn_1 + parts*tile] -> total_4, 4 bytes at a time
+              {
+                const int row = tid / 4;
+                const float* from = partial_state_1 + 192*turn_1 + 16*parts*tile + row;
+                #pragma unroll
+                for (int i = 0; i < 2; ++i) total_4[i] = from[8*i];
+              }
+              // 18_loops_with_a_state.py:41 reduction: ordered_7.merge(1, 3) -> out_4, 8 bytes at a time
+              {
+                const int row = tid / 4;
+                const int col = 2*(tid % 4);
+                const float* from = partial_state_2 + 24576*turn_1 + 2048*parts*tile + 8*row + col;
+                #pragma unroll
+                for (int j = 0; j < 16; ++j) {
+                  #pragma unroll
+                  for (int i = 0; i < 2; ++i) {
+                    *(uint2*)&out_4[4*j + 2*i] = *(const uint2*)(from + 128*j + 64*i);
+                  }
+                }
+              }
+            }
+            // 18_loops_with_a_state.py:41 reduction: max_2 = max(top, top_4)
+            float max_2[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) max_2[i] = max_or_nan(top[i], top_4[i]);
+            // 18_loops_with_a_state.py:42 reduction: sub_6 = sub(top, max_2)
+            float sub_6[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) sub_6[i] = top[i] - max_2[i];
+            // 18_loops_with_a_state.py:42 reduction: exp_6 = exp(sub_6)
+            float exp_6[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) exp_6[i] = expf(sub_6[i]);
+            // 18_loops_with_a_state.py:41 reduction: equal_4 = equal(top, max_2)
+            bool equal_4[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) equal_4[i] = top[i] == max_2[i];
+            // 18_loops_with_a_state.py:41 reduction: select_6 = select(equal_4, 1.0, exp_6)
+            float select_6[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) select_6[i] = equal_4[i] ? 1.0f : exp_6[i];
+            // 18_loops_with_a_state.py:41 reduction: mul_7 = mul(total, select_6)
+            float mul_7[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) mul_7[i] = total[i] * select_6[i];
+            // 18_loops_with_a_state.py:42 reduction: sub_7 = sub(top_4, max_2)
+            float sub_7[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) sub_7[i] = top_4[i] - max_2[i];
+            // 18_loops_with_a_state.py:42 reduction: exp_7 = exp(sub_7)
+            float exp_7[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) exp_7[i] = expf(sub_7[i]);
+            // 18_loops_with_a_state.py:41 reduction: equal_5 = equal(top_4, max_2)
+            bool equal_5[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) equal_5[i] = top_4[i] == max_2[i];
+            // 18_loops_with_a_state.py:41 reduction: select_7 = select(equal_5, 1.0, exp_7)
+            float select_7[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) select_7[i] = equal_5[i] ? 1.0f : exp_7[i];
+            // 18_loops_with_a_state.py:41 reduction: mul_8 = mul(total_4, select_7)
+            float mul_8[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) mul_8[i] = total_4[i] * select_7[i];
+            // 18_loops_with_a_state.py:41 reduction: add_5 = add(mul_7, mul_8)
+            float add_5[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) add_5[i] = mul_7[i] + mul_8[i];
+            // 18_loops_with_a_state.py:42 reduction: sub_8 = sub(top, max_2)
+            float sub_8[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) sub_8[i] = top[i] - max_2[i];
+            // 18_loops_with_a_state.py:42 reduction: exp_8 = exp(sub_8)
+            float exp_8[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) exp_8[i] = expf(sub_8[i]);
+            // 18_loops_with_a_state.py:41 reduction: equal_6 = equal(top, max_2)
+            bool equal_6[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) equal_6[i] = top[i] == max_2[i];
+            // 18_loops_with_a_state.py:41 reduction: select_8 = select(equal_6, 1.0, exp_8)
+            float select_8[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) select_8[i] = equal_6[i] ? 1.0f : exp_8[i];
+            // 18_loops_with_a_state.py:41 reduction: mul_9 = mul(out, select_8)
+            float mul_9[64];
+            #pragma unroll
+            for (int i = 0; i < 64; ++i) mul_9[i] = out[i] * select_8[(i / 2) % 2];
+            // 18_loops_with_a_state.py:42 reduction: sub_9 = sub(top_4, max_2)
+            float sub_9[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) sub_9[i] = top_4[i] - max_2[i];
+            // 18_loops_with_a_state.py:42 reduction: exp_9 = exp(sub_9)
+            float exp_9[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) exp_9[i] = expf(sub_9[i]);
+            // 18_loops_with_a_state.py:41 reduction: equal_7 = equal(top_4, max_2)
+            bool equal_7[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) equal_7[i] = top_4[i] == max_2[i];
+            // 18_loops_with_a_state.py:41 reduction: select_9 = select(equal_7, 1.0, exp_9)
+            float select_9[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) select_9[i] = equal_7[i] ? 1.0f : exp_9[i];
+            // 18_loops_with_a_state.py:41 reduction: mul_10 = mul(out_4, select_9)
+            float mul_10[64];
+            #pragma unroll
+            for (int i = 0; i < 64; ++i) mul_10[i] = out_4[i] * select_9[(i / 2) % 2];
+            // 18_loops_with_a_state.py:41 reduction: add_6 = add(mul_9, mul_10)
+            float add_6[64];
+            #pragma unroll
+            for (int i = 0; i < 64; ++i) add_6[i] = mul_9[i] + mul_10[i];
+            // 18_loops_with_a_state.py:41 reduction: max_2 -> top
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) top[i] = max_2[i];
+            // 18_loops_with_a_state.py:41 reduction: add_5 -> total
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) total[i] = add_5[i];
+            // 18_loops_with_a_state.py:41 reduction: add_6 -> out
+            #pragma unroll
+            for (int i = 0; i < 64; ++i) out[i] = add_6[i];
+          }
+        }
+      }
+    }
+    const long long has_all_now = has_all;
+    last = has_all_now;
+  }
+  const long long last_now = last;
+  if (0 < last_now) {
+    // 18_loops_with_a_state.py:46 epilogue: div = div(out, total)
+    float div[64];
+    #pragma unroll
+    for (int i = 0; i < 64; ++i) div[i] = out[i] / total[(i / 2) % 2];
+    // 18_loops_with_a_state.py:46 epilogue: div -> tile_11, 4 bytes at a time
+    {
+      const int row = tid / 4;
+      const int col = 2*(tid % 4);
+      half_t* to = O + 128*index_1 + (16*index_2 + row)*O_stride0 + col;
+      const bool inside = 0 < index_2 + 1;
+      #pragma unroll
+      for (int j = 0; j < 16; ++j) {
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          __align__(4) half_t packed[2];
+          #pragma unroll
+          for (int e = 0; e < 2; ++e) packed[e] = float_to_half(div[4*j + 2*i + e]);
+          if (inside && 16*index_2 + 8*i + row < M && 128*index_1 + 8*j + col < E) {
+            *(unsigned*)(to + 8*O_stride0*i + 8*j) = *(const unsigned*)packed;
+          }
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,151 @@
+"""Loops that carry a state: their lines, their graph, the explicit kernels, and the text that is compiled."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import tilewright as tw
+from tilewright.ops.attending import flow
+from tilewright.schedule.schedule import Schedule
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    found = importlib.util.spec_from_file_location("loops", ROOT / "examples" / "18_loops_with_a_state.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def lines(kernel: Any) -> int:
+    """Lines of code of a kernel from its ``def`` on; a signature counts once, a docstring not."""
+    source = textwrap.dedent(inspect.getsource(kernel.program.function))
+    made = ast.parse(source).body[0]
+    assert isinstance(made, ast.FunctionDef)
+    body = made.body[1:] if ast.get_docstring(made) else made.body
+    code = source.splitlines()[body[0].lineno - 1 :]
+    return 1 + sum(bool(one.strip()) and not one.strip().startswith("#") for one in code)
+
+
+def test_lines(example: ModuleType) -> None:
+    assert lines(example.attention) <= 15
+    assert lines(example.attention_of_rows) <= 6
+    assert lines(example.gradient_of_queries) + lines(example.gradients_of_keys) <= 40
+    assert lines(example.cross_entropy) <= 15
+    assert lines(example.gradient) + lines(example.gradient_of_words) <= 16
+    assert lines(example.moments) <= 15
+    ours = (flow.prepare, flow.gradient_of_queries, flow.gradients_of_keys)
+    assert sum(map(lines, ours)) <= 60, "with a bias, a bound, windows and shared heads"
+
+
+def given(name: str, rows: int = 4096, keys: int = 4096, columns: int = 128) -> list[Any]:
+    """Specimens of the arguments of a kernel of the example."""
+    q, k = (tw.like("f16", count, columns) for count in (rows, keys))
+    row = tw.like("f32", rows)
+    if name in ("attention", "attention_of_rows"):
+        return [q, k, k, q, 0.125]
+    if name == "gradients_of_keys":
+        return [q, k, k, q, row, row, k, k, 0.125]
+    return [q, k, k, q, row, row, q, 0.125]
+
+
+HOPPER = Schedule(
+    tw.atoms.wgmma("f16", 128),
+    (128, 128, 128),
+    stages=2,
+    staging="tma",
+    roles="cooperative",
+    groups=2,
+    blocks=132,
+    group_n=8,
+    epilogue="overlapped",
+    width=128,
+    resident=True,
+)
+AMPERE = Schedule(
+    tw.atoms.MMA_F16, (128, 32, 128), (4, 1), stages=3, staging="cp_async", width=128, resident=True
+)
+DECODE = Schedule(
+    tw.atoms.MMA_F16,
+    (16, 64, 128),
+    stages=3,
+    staging="cp_async",
+    blocks=264,
+    split_k="auto",
+    width=128,
+    resident=True,
+)
+BACKWARD = Schedule(
+    tw.atoms.MMA_F16, (64, 32, 64), (4, 1), stages=2, staging="cp_async", width=64, resident=True
+)
+OF_QUERIES = replace(HOPPER, atom=tw.atoms.wgmma("f16", 96), tile=(128, 96, 128), stages=3, epilogue="staged")
+OF_KEYS = replace(HOPPER, atom=tw.atoms.wgmma("f16", 64), tile=(128, 64, 128), stages=3, registers=240)
+FORMS: dict[str, tuple[str, list[Any], Schedule, str]] = {
+    "attention_hopper": ("attention", given("attention"), HOPPER, "sm_90a"),
+    "attention_ampere": ("attention", given("attention"), AMPERE, "sm_80"),
+    "decode": ("attention", given("attention", rows=1, keys=65536), DECODE, "sm_90a"),
+    "gradient_of_queries": (
+        "gradient_of_queries",
+        given("gradient_of_queries", columns=64),
+        BACKWARD,
+        "sm_80",
+    ),
+    "gradient_of_queries_hopper": (
+        "gradient_of_queries",
+        given("gradient_of_queries"),
+        OF_QUERIES,
+        "sm_90a",
+    ),
+    "gradients_of_keys_hopper": ("gradients_of_keys", given("gradients_of_keys"), OF_KEYS, "sm_90a"),
+    "gradients_of_keys": ("gradients_of_keys", given("gradients_of_keys", columns=64), BACKWARD, "sm_80"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_explicit_kernels(form: str, example: ModuleType, golden: Any) -> None:
+    name, arguments, schedule, arch = FORMS[form]
+    bound = getattr(example, name).bind(schedule=schedule)
+    text = tw.ir.print_kernel(bound.trace(*arguments, target="cuda", arch=arch))
+    golden(text, f"{form}.ir")
+    assert tw.ir.print_kernel(tw.ir.parse_kernel(text)) == text
+
+
+@pytest.mark.parametrize("form", ["attention_hopper", "decode"])
+def test_texts_that_are_compiled(form: str, example: ModuleType, golden: Any) -> None:
+    name, arguments, schedule, arch = FORMS[form]
+    made = getattr(example, name).bind(schedule=schedule).compile(*arguments, target="cuda", arch=arch)
+    golden(made.source, f"{form}.cu")
+    assert not made.resources["spill_store_bytes"]
+
+
+@pytest.mark.parametrize("name", ["attention", "attention_of_rows", "gradients_of_keys"])
+def test_graphs(name: str, example: ModuleType, golden: Any) -> None:
+    made = getattr(example, name).flow(*given(name))
+    text = tw.ir.print_flow(made)
+    golden(text, f"{name}.flow")
+    assert tw.ir.parse_flow(text) == made
+
+
+def test_softmax_of_a_product(golden: Any) -> None:
+    @tw.kernel(X="M K", W="K N", Y="M N")
+    def softmax(X, W, Y):
+        for m, n in tw.tiles(Y):
+            Y[m, n] = tw.softmax(X[m] @ W)
+
+    arguments = [tw.like("f16", 4096, 1024), tw.like("f16", 1024, 2048), tw.like("f16", 4096, 2048)]
+    schedule = Schedule(tw.atoms.MMA_F16, (64, 128, 32), (4, 1), stages=4, staging="cp_async")
+    text = tw.ir.print_kernel(softmax.bind(schedule=schedule).trace(*arguments, target="cuda", arch="sm_80"))
+    golden(text, "softmax.ir")
