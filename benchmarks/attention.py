@@ -1,7 +1,7 @@
 """`tw.attention` compared with PyTorch's kernels on the GPU, or with NumPy on the CPU, in turns.
 
-    python benchmarks/attention.py [--target cpu] [--quick] [--decode] [--backward] [--varlen] [--examples]
-        [--json FILE]
+    python benchmarks/attention.py [--target cpu] [--quick] [--decode] [--backward] [--varlen] [--rows]
+        [--examples] [--json FILE]
 
 Each element of each head, ours and PyTorch's, is compared with a softmax in float64.  Our kernel is timed
 twice, under two names: the difference between the two is noise.  With ``--examples`` the kernels of examples
@@ -9,7 +9,8 @@ twice, under two names: the difference between the two is noise.  With ``--examp
 a case is causal, half of the products are counted.  ``--backward`` times `tw.attention_backward` and the
 backward passes of PyTorch's kernels on a GPU; it counts 2.5 times the products of the forward pass.
 ``--varlen`` times packed sequences of random lengths and FlashAttention's kernel for them.  Shapes are then
-sequences x heads x heads of keys x rows of all sequences x the same x head dimension.
+sequences x heads x heads of keys x rows of all sequences x the same x head dimension.  ``--rows`` times the
+softmax of the rows of a product; shapes are then 1 x 1 x 1 x rows x columns x depth.
 """
 
 from __future__ import annotations
@@ -74,6 +75,23 @@ def pairs(asked: Any, shape: tuple[int, ...]) -> int:
     return shape[0] * shape[3] * shape[4]
 
 
+ROWS = [
+    (2048, 2048, 1024),
+    (16384, 1024, 1024),
+    (16384, 2048, 1024),
+    (16384, 8192, 1024),
+    (16384, 8192, 4096),
+]
+"""Rows, columns and depth of the softmax of a product."""
+
+
+@tw.kernel(X="M K", W="K N", Y="M N")
+def softmax_of_rows(X: Any, W: Any, Y: Any) -> None:
+    """``Y = softmax(X W)`` over whole rows."""
+    for m, n in tw.tiles(Y):
+        Y[m, n] = tw.softmax(X[m] @ W)
+
+
 def cases(asked: Any) -> Iterator[Case]:
     """Return the cases: every head dimension at every length, and shared heads of keys at one length."""
     if asked.backward:
@@ -82,6 +100,10 @@ def cases(asked: Any) -> Iterator[Case]:
             for shape in [(1, 4, 2, 300, 500)] if asked.quick else shapes:
                 for causal in (False, True):
                     yield name, (*shape, depth), causal
+        return
+    if asked.rows:
+        for rows, columns, depth in [(300, 520, 200)] if asked.quick else ROWS:
+            yield "bf16", (1, 1, 1, rows, columns, depth), False
         return
     if asked.varlen:
         for name, depth in (("f16", 64), ("bf16", 128)):
@@ -114,9 +136,10 @@ def main() -> None:
     parser.add_argument("--decode", action="store_true", help="few queries and many keys instead")
     parser.add_argument("--backward", action="store_true", help="gradients, on a GPU")
     parser.add_argument("--varlen", action="store_true", help="packed sequences, on a GPU")
+    parser.add_argument("--rows", action="store_true", help="the softmax of a product, on a GPU")
     parser.add_argument("--examples", action="store_true", help="also time examples 09 and 10")
     asked = parser.parse_args()
-    for name in ("backward", "varlen"):
+    for name in ("backward", "varlen", "rows"):
         if getattr(asked, name) and asked.target != "cuda":
             parser.error(f"--{name} needs --target cuda")
     rows: list[dict[str, Any]] = []
@@ -130,7 +153,7 @@ def main() -> None:
             failed.append({"dtype": name, "shape": list(shape), "layout": kind, "failed": str(error)})
             print(f"FAILED {failed[-1]}", flush=True)
         # Keep finished rows, even if a time limit ends this process.
-        kind = "_backward" if asked.backward else "_varlen" if asked.varlen else ""
+        kind = next((f"_{one}" for one in ("backward", "varlen", "rows") if getattr(asked, one)), "")
         keep(asked, f"attention{kind}_{asked.target}", asked.target, [*rows, *failed])
     print()
     print(table((*HEAD, "of the best"), [[*columns(found), f"{found['of_best']:.3f}"] for found in rows]))
@@ -146,6 +169,8 @@ def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> d
         call, check, rivals = gradients_on_gpu(element, shape, causal=causal)
     elif asked.varlen:
         call, check, rivals = packed_on_gpu(element, shape, causal=causal)
+    elif asked.rows:
+        call, check, rivals = rows_on_gpu(element, shape)
     else:
         make = on_gpu if asked.target == "cuda" else on_cpu
         arrays, check, rivals = make(element, shape, causal=causal)
@@ -163,7 +188,7 @@ def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> d
     peers = [label for label in calls if label not in (OURS, AGAIN)]
     if (
         asked.examples
-        and not (asked.backward or asked.varlen)
+        and not (asked.backward or asked.varlen or asked.rows)
         and heads == shared
         and depth in (64, 128)
         and asked.target == "cuda"
@@ -175,10 +200,11 @@ def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> d
             calls[label]()
             of_bound = max(of_bound, check())
     taken = measure(calls, asked.target, effort=effort(asked))
-    products = (10 if asked.backward else 4) * (0.5 if causal else 1)
+    products = (10 if asked.backward else 2 if asked.rows else 4) * (0.5 if causal else 1)
     flops = products * heads * pairs(asked, shape) * depth
     speeds = {label: speed(taken, OURS, label) for label in calls if label != OURS}
     what = "attention backward" if asked.backward else "packed attention" if asked.varlen else "attention"
+    what = "softmax of rows" if asked.rows else what
     return {
         "name": f"{what}<{asked.target}, {name}, {'x'.join(map(str, shape))}>",
         "dtype": name,
@@ -358,6 +384,39 @@ def gradients_on_gpu(element: DType, shape: tuple[int, ...], *, causal: bool) ->
 
     rivals = {label: functools.partial(rival, getattr(SDPBackend, name)) for label, name in PEERS.items()}
     return call, check, rivals
+
+
+def rows_on_gpu(element: DType, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """Return the softmax of a product of random tensors, a function that compares all rows, and PyTorch's.
+
+    A score is off by ``x = 2 (K + 1) u sum |x w| + 8 u |s|``; an element by that of its score and the largest
+    of its row, by a sum of N terms, and by rounding.  PyTorch rounds scores, which adds ``2 w |s|`` to x.
+    """
+    import torch
+
+    _, _, _, rows, columns, depth = shape
+    kind = {"f16": torch.float16, "bf16": torch.bfloat16}[element.name]
+    x = torch.randn((rows, depth), dtype=kind, device="cuda")
+    w = torch.randn((depth, columns), dtype=kind, device="cuda") / math.sqrt(depth)
+    y = torch.full((rows, columns), float("nan"), dtype=kind, device="cuda")
+
+    def check(found: Any = None) -> float:
+        given, worst, u = y if found is None else found, 0.0, f32.unit_roundoff
+        for start in range(0, rows, 2048):
+            part = x[start : start + 2048].double()
+            s = part @ w.double()
+            off = 2 * (depth + 1) * u * (part.abs() @ w.double().abs()) + 8 * u * s.abs()
+            off = off if found is None else off + 2 * element.unit_roundoff * s.abs()
+            off = off + off.max(dim=1, keepdim=True).values + 2 * (columns + 16) * u
+            wanted = torch.softmax(s, dim=1)
+            room = wanted * (torch.expm1(off) + 2 * element.unit_roundoff) + 2.0**-24
+            wrong = (given[start : start + 2048].double() - wanted).abs() / room
+            worst = max(worst, float(wrong.nan_to_num(1e9).max()))
+        assert worst <= 1, f"off by {worst:.3g} of the bound"
+        return worst
+
+    call = functools.partial(softmax_of_rows, x, w, y)
+    return call, check, {"torch": lambda: torch.softmax(x @ w, dim=-1)}
 
 
 def on_cpu(element: DType, shape: tuple[int, ...], *, causal: bool) -> tuple[Any, ...]:
