@@ -256,6 +256,8 @@ attention(bf16(1, 1, M, 64), bf16(1, 1, N, 64), bf16(1, 1, N, 64), lse=f32(1, 1,
 attention(f16(1, 2, M, 64), f16(1, 2, N, 64), f16(1, 2, N, 40), out_dtype="f32")
 attention(f16(1, 2, M, 64), f16(1, 2, N, 64), f16(1, 2, N, 64), causal=True, window=40, soft_cap=30.0)
 attention(f16(1, 2, M, 64), f16(1, 2, N, 64), f16(1, 2, N, 64), bias=f32(M, N))
+attention(f16(1, 2, M, 64), f16(1, 2, N, 64), f16(1, 2, N, 64), sinks=f32(2), dropout=0.5, seed=3, offset=4)
+attention(f16(M, 2, 64), f16(N, 2, 64), f16(N, 2, 64), q_offsets=ends(0, M // 2, M), k_offsets=ends(0, 5, N))
 col2im(f32(M, 36), (1, 1 + M, 2, 9), spatial=(1, 2), filter=(2, 2))
 col2im(f16(4 * M, 6 * 8), (2, M + 2, 3, 8), spatial=(1, 2), filter=(3, 2), padding=0, stride=1)
 col2im(f32(M, 3 * 4), out=f32(1, M + 2, 4), spatial=(1,), filter=(3,), accumulate=True)

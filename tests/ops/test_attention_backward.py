@@ -284,7 +284,7 @@ def test_wrong_gradients_are_found() -> None:
     for name in NAMES:
         assert problem.wrong(right | {name: right[name][..., ::-1, :]})
         assert problem.wrong(right | {name: right[name] * (1 + 2**-6)})
-    short = replace(problem)
+    short = replace(problem, rows=(problem.rows[0], problem.rows[1] - 1))
     short.arrays = {
         name: np.delete(one, 7, axis=2) if name in "kv" else one for name, one in problem.arrays.items()
     }

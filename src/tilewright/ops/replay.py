@@ -107,10 +107,6 @@ class Replay:
     last_numbers: tuple[Any, ...] = ()
     takes_more: bool = False
 
-    def passed(self, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the scalar arguments of the kernels in a call with these numbers."""
-        return (*self.numbers, *numbers) if self.takes_more else self.numbers or numbers
-
     @property
     def prepared_launches(self) -> tuple[Prepared, ...]:
         """The prepared launches, in order."""
@@ -142,7 +138,7 @@ class Replay:
             apart = at[stored] - at[other]
             if before < apart < after and (apart or not in_place):
                 return None
-        numbers = self.passed(numbers)
+        numbers = (*self.numbers, *numbers) if self.takes_more else self.numbers or numbers
         pointers: Sequence[int]
         if len(self.launches) == 1:
             prepared, _, offsets, pick = self.launches[0]
@@ -470,7 +466,7 @@ class WholeCall(NamedTuple):
             launches=launches,
             clear=tuple(clear),
             fresh=tuple((order[at], maker) for at, maker in record.fresh),
-            numbers=record.passed(done.numbers),
+            numbers=(*record.numbers, *done.numbers) if record.takes_more else record.numbers or done.numbers,
             takes_more=False,
             room=(None,) * len(record.fresh),
         )

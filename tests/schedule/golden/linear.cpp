@@ -97,6 +97,25 @@ struct linear_arguments {
   int C_stride0;
 };
 
+static inline auto load_8_bf16(const bf16* from) {
+  typedef float vector __attribute__((vector_size(32)));
+  typedef unsigned short halves __attribute__((vector_size(16), aligned(2), may_alias));
+  typedef unsigned words __attribute__((vector_size(32)));
+  return (vector)(__builtin_convertvector(*(const halves*)from, words) << 16);
+}
+
+// target[i] = source[i] for i < count
+static inline void copy_bf16_to_f32(float* target, const bf16* source, Index count) {
+  Index i = 0;
+  typedef float vector8 __attribute__((vector_size(32), aligned(4)));
+  if (count >= 8) {
+    for (; i + 8 <= count; i += 8) *(vector8*)(target + i) = (vector8)load_8_bf16(source + i);
+    if (i < count) *(vector8*)(target + count - 8) = (vector8)load_8_bf16(source + count - 8);
+    return;
+  }
+  for (; i < count; ++i) target[i] = f32_of_bf16(source[i]);
+}
+
 // c[i][j] = (adds ? c[i][j] : 0) + sum of a[i][k] * b[k][j] over k, for i < ROWS and j < 8 * VECTORS
 template <int ROWS, int VECTORS>
 __attribute__((noinline)) static void multiply_f32(const float* a, const float* b, float* c, Index depth, bool adds) {
@@ -122,21 +141,55 @@ __attribute__((noinline)) static void multiply_f32(const float* a, const float* 
     UNROLL for (Index j = 0; j < VECTORS; ++j) *(vector*)(c + i * 16 + j * 8) = sum[i][j];
 }
 
+// from[l] for l < count, else 0
+template <typename Vector>
+static inline Vector load_f32_part(const float* from, Index count) {
+#if defined(__AVX__)
+  typedef float whole __attribute__((vector_size(32)));
+  typedef int bits __attribute__((vector_size(32)));
+  bits lane;
+  UNROLL for (Index l = 0; l < 8; ++l) lane[l] = (int)l;
+  const bits kept = lane < bits{} + (int)count;
+  return (Vector)__builtin_ia32_maskloadps256((const whole*)from, kept);
+#else
+  Vector value{};
+  for (Index l = 0; l < count && l < 8; ++l) value[l] = from[l];
+  return value;
+#endif
+}
+
+// to[l] = value[l] for l < count
+template <typename Vector>
+static inline void store_f32_part(float* to, Vector value, Index count) {
+#if defined(__AVX__)
+  typedef float whole __attribute__((vector_size(32)));
+  typedef int bits __attribute__((vector_size(32)));
+  bits lane;
+  UNROLL for (Index l = 0; l < 8; ++l) lane[l] = (int)l;
+  const bits kept = lane < bits{} + (int)count;
+  __builtin_ia32_maskstoreps256((whole*)to, kept, (whole)value);
+#else
+  for (Index l = 0; l < count && l < 8; ++l) to[l] = value[l];
+#endif
+}
+
 // target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
 static void transpose_f32_from_bf16(float* target, Index target_step, const bf16* source, Index source_step,
     Index rows, Index columns) {
   typedef float vector
     __attribute__((vector_size(32), aligned(4)));
-  if (rows < 8 || columns < 8) {
+  if ((rows < 8 || columns < 8) && (columns < 8 || rows <= 2)) {
     for (Index i = 0; i < rows; ++i)
       for (Index j = 0; j < columns; ++j) target[j * target_step + i] = f32_of_bf16(source[i * source_step + j]);
     return;
   }
   vector row[8];
-  float block[8][8];
-  for (Index i = 0; i < 8; ++i)
-    for (Index j = 0; j < 8; ++j) block[i][j] = f32_of_bf16(source[i * source_step + j]);
-  UNROLL for (Index i = 0; i < 8; ++i) row[i] = *(const vector*)block[i];
+  if (rows >= 8 && columns >= 8) {
+    UNROLL for (Index i = 0; i < 8; ++i) row[i] = (vector)load_8_bf16(source + i * source_step);
+  } else UNROLL for (Index i = 0; i < 8; ++i) {
+    row[i] = vector{};
+    if (i < rows) row[i] = (vector)load_8_bf16(source + i * source_step);
+  }
   UNROLL for (Index i = 0; i < 8; ++i)
     if (!(i & 1)) {
       const vector low = row[i], high = row[i + 1];
@@ -155,7 +208,32 @@ static void transpose_f32_from_bf16(float* target, Index target_step, const bf16
       row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11);
       row[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
     }
-  UNROLL for (Index j = 0; j < 8; ++j) *(vector*)(target + j * target_step) = row[j];
+  if (rows >= 8 && columns >= 8) {
+    UNROLL for (Index j = 0; j < 8; ++j)
+      *(vector*)(target + j * target_step) = row[j];
+  } else UNROLL for (Index j = 0; j < 8; ++j)
+    if (j < columns) store_f32_part(target + j * target_step, row[j], rows);
+}
+
+template <typename Vector>
+static inline void store_8_as_bf16(bf16* to, Vector value) {
+  typedef unsigned short halves __attribute__((vector_size(16), aligned(2), may_alias));
+  typedef unsigned words __attribute__((vector_size(32)));
+  const words bits = (words)value, high = bits >> 16, is_nan = (words)(value != value);
+  const words rounded = (bits + 0x7fff + (high & 1)) >> 16, nan = (high & 0x8000) | 0x7fc0;
+  *(halves*)to = __builtin_convertvector((rounded & ~is_nan) | (nan & is_nan), halves);
+}
+
+// target[i] = source[i] for i < count
+static inline void copy_f32_to_bf16(bf16* target, const float* source, Index count) {
+  Index i = 0;
+  typedef float vector8 __attribute__((vector_size(32), aligned(4)));
+  if (count >= 8) {
+    for (; i + 8 <= count; i += 8) store_8_as_bf16(target + i, *(const vector8*)(source + i));
+    if (i < count) store_8_as_bf16(target + count - 8, *(const vector8*)(source + count - 8));
+    return;
+  }
+  for (; i < count; ++i) target[i] = bf16_of_f32(source[i]);
 }
 
 // One block.
@@ -209,16 +287,10 @@ static void linear_block(const linear_arguments& given, long long block, char* s
       }
       for (Index i0 = 0; i0 < inside0; ++i0) {
         if (limit1 == 256) {
-          INDEPENDENT
-          for (Index i1 = 0; i1 < 256; ++i1) {
-            sA[272*i0 + i1] = f32_of_bf16(A[768*A_stride0*m + 256*k + A_stride0*i0 + i1]);
-          }
+          copy_bf16_to_f32(sA + 272*i0, A + 768*A_stride0*m + 256*k + A_stride0*i0, 256);
         }
         else {
-          INDEPENDENT
-          for (Index i1 = 0; i1 < limit1; ++i1) {
-            sA[272*i0 + i1] = f32_of_bf16(A[768*A_stride0*m + 256*k + A_stride0*i0 + i1]);
-          }
+          copy_bf16_to_f32(sA + 272*i0, A + 768*A_stride0*m + 256*k + A_stride0*i0, limit1);
         }
       }
     }
@@ -350,18 +422,12 @@ static void linear_block(const linear_arguments& given, long long block, char* s
       for (Index i1 = 0; 16*i1 < limit1; ++i1) {
         const Index run = within(limit1 - (16*i1), 16);
         if (run == 16) {
-          INDEPENDENT
-          for (Index i1_1 = 0; i1_1 < 16; ++i1_1) {
-            C[2048*n + 768*C_stride0*m + 16*i1 + C_stride0*i0 + i1_1] =
-                bf16_of_f32(silu[12288*i1 + 16*i0 + i1_1]);
-          }
+          copy_f32_to_bf16(C + 2048*n + 768*C_stride0*m + 16*i1 + C_stride0*i0, silu + 12288*i1
+              + 16*i0, 16);
         }
         else {
-          INDEPENDENT
-          for (Index i1_1 = 0; i1_1 < run; ++i1_1) {
-            C[2048*n + 768*C_stride0*m + 16*i1 + C_stride0*i0 + i1_1] =
-                bf16_of_f32(silu[12288*i1 + 16*i0 + i1_1]);
-          }
+          copy_f32_to_bf16(C + 2048*n + 768*C_stride0*m + 16*i1 + C_stride0*i0, silu + 12288*i1
+              + 16*i0, run);
         }
       }
     }
