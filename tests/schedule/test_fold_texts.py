@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tilewright as tw
@@ -129,6 +130,32 @@ def test_texts_that_are_compiled(form: str, example: ModuleType, golden: Any) ->
     made = getattr(example, name).bind(schedule=schedule).compile(*arguments, target="cuda", arch=arch)
     golden(made.source, f"{form}.cu")
     assert not made.resources["spill_store_bytes"]
+
+
+@pytest.mark.parametrize(("rows", "keys"), [(64, 300), (1, 129)])
+def test_keys_that_no_query_sees_end_the_loop(rows: int, keys: int, example: ModuleType) -> None:
+    """A warpgroup whose keys come after every query takes no step that the copying warp does not load."""
+    rng = np.random.default_rng(rows)
+    q, d_out = rng.standard_normal((2, rows, 64)).astype(np.float16)
+    k, v = rng.standard_normal((2, keys, 64)).astype(np.float16)
+    wide = [one.astype(np.float64) for one in (q, k, v, d_out)]
+    seen = np.arange(keys) <= np.arange(rows)[:, None]
+    scores = np.where(seen, 0.125 * wide[0] @ wide[1].T, -np.inf)
+    log = np.log(np.exp(scores).sum(1))
+    p = np.exp(scores - log[:, None])
+    delta = (p @ wide[2] * wide[3]).sum(1)
+    d_scores = 0.125 * p * (wide[3] @ wide[2].T - delta[:, None])
+    found = np.full((2, keys, 64), np.nan, np.float16)
+    schedule = replace(OF_KEYS, tile=(128, 64, 64), width=64, blocks=2)
+    given = (q, k, v, d_out, log.astype(np.float32), delta.astype(np.float32), *found, 0.125)
+    made = example.gradients_of_keys.bind(schedule=schedule)(*given, target="reference")
+    assert made.target == "reference"
+    # Weights, their gradients and the results are rounded to f16; f32 values are closer by far.
+    most = 0.125 * p * (np.abs(wide[3]) @ np.abs(wide[2]).T + np.abs(delta)[:, None])
+    terms = (d_scores, most, wide[0]), (p, p, wide[3])
+    for one, (left, size, right) in zip(found, terms, strict=True):
+        bound = 4 * 2.0**-11 * (size.T @ np.abs(right)) + 2.0**-14
+        assert (np.abs(one - left.T @ right) <= bound).all()
 
 
 @pytest.mark.parametrize("name", ["attention", "attention_of_rows", "gradients_of_keys"])

@@ -260,7 +260,8 @@ class GroupBlock(FoldBlock):
         is_uneven = self.hiding and not form.fold.turns
         if is_uneven and self.schedule.tile[1] < self.schedule.tile[0] != ROWS:
             begin, own = self.steps()  # of the rows of this group
-            own = let(begin + own - turn.begin) if isinstance(begin, Scalar) else own
+            if isinstance(begin, Scalar):  # rows that see nothing begin after the last step
+                own = let(minimum(begin + own - turn.begin, count))
         for ring in self.fixed:
             wait(ring.full[g], turn.parity)
         main_loop(products.verbs(), own, issued=release_rows, peeled=True)
