@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ from tests.programs import CliRunner
 
 import tilewright as tw
 from tilewright.cli import replay as verb
-from tilewright.cli.replay import _buffer
+from tilewright.cli.replay import LARGEST, LoggedCall, _buffer, _work
 from tilewright.cli.verbs import app
 from tilewright.ops.replay import Replay
 from tilewright.runtime.arrays import describe
-from tilewright.runtime.call_log import CALL_LOG
+from tilewright.runtime.call_log import CALL_LOG, LoggedArray
 
 PROGRAM = """
 import numpy as np, tilewright as tw
@@ -186,6 +187,18 @@ def test_a_wrong_result_is_found(log: Path, monkeypatch: pytest.MonkeyPatch) -> 
             "line 1: no call in JSON of format 1; nearest legal choice: a log that",
         ),
         ('{"format": 2}\n', "line 1: no call in JSON of format 1"),
+        ('{"format": 1}\n', "line 1: no call in JSON of format 1"),
+        ('{"format": 1, "op": "nothing", "arguments": {}, "host_us": 1}\n', "line 1: no call in JSON"),
+        ('{"format": 1, "op": "matmul", "arguments": [1], "host_us": 1}\n', "line 1: no call in JSON"),
+        ('{"format": 1, "op": "matmul", "arguments": {"a": {}}, "host_us": 1}\n', "line 1: no call in JSON"),
+        (
+            '{"format": 1, "op": "matmul", "arguments": {"a": {"odd": 1}}, "host_us": 1}\n',
+            "line 1: no call in JSON",
+        ),
+        (
+            '{"format": 1, "op": "matmul", "arguments": {"a": {"array": {"shape": [1]}}}, "host_us": 1}\n',
+            "line 1: no call in JSON",
+        ),
         ("\n", "has no calls that succeeded"),
     ],
 )
@@ -195,6 +208,21 @@ def test_files_that_are_no_log(text: str, said: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["replay", str(place)])
     assert done.exit_code == 2
     assert said in done.output
+
+
+def test_squares_count_each_of_their_extents() -> None:
+    """The reference would multiply large squares for hours."""
+    square = asdict(LoggedArray("f32", (512, 512), (512, 1), 256, "cpu"))
+    call = LoggedCall("gemm_chain", {"a": {"array": square}, "b": {"tuple": [{"array": square}]}}, [1.0])
+    assert _work(call) == 512**3 > LARGEST
+
+
+def test_bytes_that_are_no_text_are_no_log(tmp_path: Path) -> None:
+    place = tmp_path / "calls.jsonl"
+    place.write_bytes(b"\x8c\xff\n")
+    done = CliRunner().invoke(app, ["replay", str(place)])
+    assert done.exit_code == 2
+    assert "line 1: no call in JSON" in done.output
 
 
 @pytest.mark.parametrize("align", [2, 4, 8, 16, 64, 256])

@@ -17,6 +17,7 @@ from tests.programs import CliRunner
 
 import tilewright as tw
 from tilewright.checking.flows import compare_flow
+from tilewright.cli.export import read_problems
 from tilewright.cli.verbs import app
 from tilewright.dataflow.parser import parse_flow
 from tilewright.inspect.from_files import kernels_in, load
@@ -276,7 +277,8 @@ def test_wrong_calls_are_refused_and_write_nothing(of_linear: Case) -> None:
         assert (c == POISON).all(), message
     held = np.full(12 * 10 + 3, POISON, np.float32)
     shifted, own = held[3:].reshape(12, 10), held[:120].reshape(12, 10)
-    with pytest.raises(tw.LaunchError, match="shares memory with another array, or with itself: C has"):
+    shares = "shares memory with another array, or with itself: C has .*a result in memory of its own"
+    with pytest.raises(tw.LaunchError, match=shares):
         of_linear.loaded(a, b, bias, shifted, own, 1.0)
     twice = np.lib.stride_tricks.as_strided(held, (12, 10), (0, 4))
     with pytest.raises(tw.LaunchError, match="shares memory with another array, or with itself: C has"):
@@ -472,6 +474,70 @@ def test_damaged_folders(of_counted: Case, tmp_path: Path) -> None:
     (folder / MANIFEST).write_text('{"format": 99}')
     with pytest.raises(tw.LaunchError, match="format 99; nearest legal choice: 1"):
         tw.load_kernel(folder)
+    for key in of_counted.manifest.keys() - {"format", "kernel", "about", "language"}:
+        rest = {name: value for name, value in of_counted.manifest.items() if name != key}
+        (folder / MANIFEST).write_text(json.dumps(rest))
+        with pytest.raises(tw.LaunchError, match=f"manifest.json has no '{key}'; nearest: export it again"):
+            tw.load_kernel(folder)
+
+
+def test_an_option_with_an_array_that_is_given_again_begins_a_class() -> None:
+    """The commands of the page: the arrays of one option belong to one class."""
+    first = "A=512x256:f32,B=256x128:f32,bias=128:f32,R=512x128:f32,C=512x128:f32"
+    texts = [first, "B=256x128:f32:F", "A=4x256:f32,B=256x128:f32,R=4x128:f32,C=4x128:f32"]
+    problems = read_problems(texts, linear.bind().program.parameters)
+    assert [[one and (one.shape, one.strides) for one in problem[:2]] for problem in problems] == [
+        [((512, 256), (256, 1)), ((256, 128), (128, 1))],
+        [((512, 256), (256, 1)), ((256, 128), (1, 256))],
+        [((4, 256), (256, 1)), ((256, 128), (128, 1))],
+    ]
+    apart = read_problems([*first.split(","), "A=8x256:f32,A=9x256:f32"], linear.bind().program.parameters)
+    assert [problem[0].shape[0] for problem in apart if problem[0]] == [512, 8, 9]
+
+
+@tw.kernel(X="N", Y="N")
+def racing(X, Y):
+    """Blocks write the same elements. */ nothing /* \\"""
+    tw.require(X.shape[0] < 1 << 20, "few elements \\")
+    n = tw.block_index(tw.ceil_div(X.shape[0], 16))
+    tw.copy(tw.load(X.tile((16,), (n,)).partition((16,))) * 2.0, Y.tile((16,), (0,)))
+
+
+def test_a_kernel_that_the_reference_refuses_is_exported_without_a_check(tmp_path: Path) -> None:
+    case = exported(tmp_path, racing.bind(), [tw.like("f32", 64)] * 2)
+    assert [one["check"] for one in case.manifest["kernels"]] == [None]
+    x, y = np.full(64, 3, np.float32), np.full(64, POISON, np.float32)
+    assert case.loaded(x, y) == "cpu"
+    assert (y[:16] == 6).all()
+    assert (y[16:] == POISON).all()
+    far = np.zeros(1 << 20, np.float32)
+    with pytest.raises(tw.LaunchError, match="does not serve these sizes"):
+        case.loaded(far, far.copy())
+
+
+def test_each_class_tells_the_workspace_of_its_own_extents(tmp_path: Path) -> None:
+    case = exported(
+        tmp_path,
+        counted.bind(),
+        *([tw.like("f32", extent), tw.like("f32", extent), None] for extent in (640, 1920)),
+    )
+    (first, second), (of_first, of_second) = case.manifest["kernels"], (640 // 64, 1920 // 64)
+    assert first["file"] == second["file"]
+    assert first["workspace_bytes"] == of_first * 64 * 4
+    assert second["workspace_bytes"] == of_second * 64 * 4
+
+
+def test_strides_beyond_all_memory_are_refused(of_linear: Case) -> None:
+    """Offsets in bits stay within 64 bits, so that no sum of the checks overflows."""
+    library = ctypes.CDLL(str(of_linear.folder / "liblinear.so"))
+    a = np.zeros((8, 8), np.float32)
+    for stride in (1 << 56, -(1 << 63), (1 << 63) - 1):
+        arrays = [CArray(a.ctypes.data, (8, 8), (8, 1)) for _ in range(5)]
+        arrays[0] = CArray(a.ctypes.data, (8, 8), (stride, 1))
+        needed = ctypes.c_ulonglong()
+        given = [ctypes.addressof(one) for one in arrays]
+        error = library.linear_cpu_workspace(*map(ctypes.c_void_p, given), None, ctypes.byref(needed))
+        assert error == 3 | 1 << 8, stride
 
 
 def test_cmake_finds_the_library(of_linear: Case, tmp_path: Path) -> None:

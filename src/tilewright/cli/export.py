@@ -38,8 +38,8 @@ def export(
         list[str] | None,
         typer.Option(
             metavar="NAME=EXTENTS:DTYPE[:STRIDES]",
-            help="An array, e.g. A=4096x4096:bf16; STRIDES: C, F or numbers such as 8192x1. An array that is "
-            "given again begins the next class; other arrays stay. May be repeated, or separated by commas.",
+            help="An array, e.g. A=4096x4096:bf16; STRIDES: C, F or numbers such as 8192x1. Commas separate "
+            "several. An option with an array that is given again begins the next class; other arrays stay.",
             show_default=False,
         ),
     ] = None,
@@ -56,7 +56,7 @@ def export(
     constant: Constants = None,
 ) -> None:
     """Export a kernel: static library, C header, manifest and CMake target, for programs without Python."""
-    given = [word for text in shape or () for word in text.split(",")]
+    given = shape or []
     if kernel == "matmul":
         bound, problems = _matmul(arrays or [], given, constant or [])
         name = name or "matmul"
@@ -98,7 +98,12 @@ def read_array(text: str) -> tuple[str, Specimen]:
 
 
 def read_problems(texts: Sequence[str], parameters: Sequence[Parameter]) -> list[list[Specimen | None]]:
-    """Read the arrays of one or more problems of a kernel; an array that comes again begins the next problem.
+    """Read the arrays of one or more problems of a kernel.
+
+    Args:
+        texts: options, each with one or more arrays. An option with an array that was given before, or an
+            array that is given twice in one option, begins the next problem.
+        parameters: the kernel's parameters.
 
     Raises:
         UsageError: an array has no name, is unknown, or is missing.
@@ -107,16 +112,19 @@ def read_problems(texts: Sequence[str], parameters: Sequence[Parameter]) -> list
     problems = list[dict[str, Specimen]]()
     fresh = set[str]()
     for text in texts:
-        called, one = read_array(text)
-        if called not in tensors:
-            raise UsageError(
-                f"--shape {text!r}: the kernel has no array {called!r}; it has {', '.join(tensors)}"
-            )
-        if not problems or called in fresh:
-            problems.append(dict(problems[-1]) if problems else {})
-            fresh.clear()
-        fresh.add(called)
-        problems[-1][called] = one
+        given = [read_array(word) for word in text.split(",")]
+        begins = not problems or any(called in fresh for called, _ in given)
+        for called, one in given:
+            if called not in tensors:
+                raise UsageError(
+                    f"--shape {text!r}: the kernel has no array {called!r}; it has {', '.join(tensors)}"
+                )
+            if begins or called in fresh:
+                problems.append(dict(problems[-1]) if problems else {})
+                fresh.clear()
+                begins = False
+            fresh.add(called)
+            problems[-1][called] = one
     for problem in problems or [{}]:
         if missing := [one for one in tensors if one not in problem]:
             options = " ".join(f"--shape {one}=EXTENTS:DTYPE" for one in missing)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, NamedTuple
@@ -24,13 +26,22 @@ from tilewright.targets.target import HOST, REFERENCE, serving
 from tilewright.tune.measure import do_bench
 
 LARGEST = 1 << 21
-"""Product of the different extents of a call up to which the reference, which is slow, executes it."""
+"""Multiplications of a call, as `_work` estimates them, up to which the slow reference executes it."""
 
 SLACK = 16
 """Roundings of the result by which a call may differ from the reference.
 
 Sums of the whole numbers are exact in both; functions such as `exp` are not.
 """
+
+
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "value": lambda one: one,
+    "dtype": dtype,
+    "schedule": read_schedule,
+    "complex": lambda one: complex(*one),
+}
+"""Functions that read an argument which is no array, by its kind."""
 
 
 class LoggedCall(NamedTuple):
@@ -76,14 +87,14 @@ def read(log: Path) -> list[LoggedCall]:
         UsageError: the file is no log of JSON lines.
     """
     found = dict[str, LoggedCall]()
-    for number, text in enumerate(log.read_text(encoding="utf-8").splitlines(), 1):
+    for number, text in enumerate(log.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         if not text.strip():
             continue
         try:
             line = json.loads(text)
         except ValueError:
             line = None
-        if not isinstance(line, dict) or line.get("format") != FORMAT:
+        if not _is_call(line):
             raise UsageError(
                 f"{log}, line {number}: no call in JSON of format {FORMAT}; nearest legal choice: a log that "
                 "TILEWRIGHT_LOG=calls.jsonl wrote"
@@ -95,6 +106,35 @@ def read(log: Path) -> list[LoggedCall]:
     if not found:
         raise UsageError(f"{log} has no calls that succeeded; nearest: a log of calls of operations")
     return [*found.values()]
+
+
+def _is_call(line: Any) -> bool:
+    """Return whether a line of a log describes a call of this format."""
+    if not isinstance(line, dict) or line.get("format") != FORMAT:
+        return False
+    op, arguments, took = (line.get(key) for key in ("op", "arguments", "host_us"))
+    return (
+        isinstance(op, str)
+        and callable(getattr(sys.modules["tilewright"], op, None))
+        and isinstance(arguments, dict)
+        and all(map(_is_argument, arguments.values()))
+        and isinstance(took, int | float)
+    )
+
+
+def _is_argument(value: Any) -> bool:
+    """Return whether a value has a form that `tilewright.runtime.call_log.described` writes."""
+    if not isinstance(value, dict) or len(value) != 1:
+        return False
+    ((kind, inner),) = value.items()
+    if kind in ("tuple", "list"):
+        return isinstance(inner, list) and all(map(_is_argument, inner))
+    if kind == "array":
+        if not isinstance(inner, dict) or inner.keys() != {one.name for one in fields(LoggedArray)}:
+            return False
+        shape, strides = inner["shape"], inner["strides"]
+        return isinstance(shape, list) and isinstance(strides, list) and len(shape) == len(strides)
+    return kind in (*READERS, "other")
 
 
 def _replayed(call: LoggedCall, rng: np.random.Generator, timed: bool) -> tuple[str, bool]:
@@ -152,13 +192,7 @@ class _Arguments:
             return parts if kind == "list" else tuple(parts)
         if kind == "other":
             raise UsageError(f"argument {name} is {inner}, which a log does not hold")
-        readers: dict[str, Callable[[Any], Any]] = {
-            "value": lambda one: one,
-            "dtype": dtype,
-            "schedule": read_schedule,
-            "complex": lambda one: complex(*one),
-        }
-        return readers[kind](inner)
+        return READERS[kind](inner)
 
     def _array(self, name: str, one: LoggedArray, on_host: bool) -> Any:
         if one.same_as:
@@ -248,9 +282,10 @@ def _arrays(result: Any) -> Iterator[Any]:
 
 
 def _work(call: LoggedCall) -> int:
-    """Return the product of the different extents of a call: at least its multiplications, mostly."""
-    extents = {int(extent) for one in _logged_arrays(call.arguments.values()) for extent in one.shape}
-    return int(np.prod([float(max(extent, 1)) for extent in extents], initial=1.0))
+    """Estimate the multiplications of a call: elements of its largest array, times its largest extent."""
+    shapes = [one.shape for one in _logged_arrays(call.arguments.values())]
+    elements = max((prod(max(extent, 1) for extent in shape) for shape in shapes), default=1)
+    return elements * max((extent for shape in shapes for extent in shape), default=1)
 
 
 def _logged_arrays(values: Any) -> Iterator[LoggedArray]:

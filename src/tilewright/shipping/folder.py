@@ -182,6 +182,7 @@ class Export:
         """Return the C header."""
         guard = f"TILEWRIGHT_{self.name.upper()}_H"
         doc = (self.bound.program.__doc__ or "").strip().partition("\n")[0]
+        doc = doc.replace("*/", "* /").replace("/*", "/ *")  # neither ends the comment nor begins another
         lines = [f"/* {self.name}: {doc or 'a kernel of tilewright'}"]
         lines += [f" *   {line}" for line in map(self._described, self.parameters)]
         lines += [" * Classes of arrays:"]
@@ -315,7 +316,7 @@ class Export:
                 for one in self.parameters
             ],
             "classes": [self._class_facts(problem) for problem in self.problems],
-            "kernels": [self._kernel_facts(row) for rows in self.rows.values() for row in rows],
+            "kernels": [self._kernel_facts(row, files) for rows in self.rows.values() for row in rows],
             "versions": self._versions(),
             "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())},
         }
@@ -327,10 +328,11 @@ class Export:
             for name, one in pairs
         }
 
-    def _kernel_facts(self, row: Row) -> dict[str, Any]:
+    def _kernel_facts(self, row: Row, files: Mapping[str, bytes]) -> dict[str, Any]:
         exported, made = row.exported, row.exported.executable
         assert made.listing is not None
-        spaces = exported.example.workspaces
+        spaces = exported.binding(row.shapes).workspaces
+        is_checked = made.flow is not None or f"check_{row.number}.npz" in files
         workspaces = sum(spaces[one.value.name] * one.value.dtype.bytes for one in exported.spaces)
         return {
             "target": made.target,
@@ -355,7 +357,7 @@ class Export:
                 for name, spec in exported.specs.items()
             },
             "writes": sorted(exported.kernel.written_params),
-            "check": small_problem(exported),
+            "check": small_problem(exported) if is_checked else None,
         }
 
     def _versions(self) -> dict[str, str]:

@@ -37,8 +37,8 @@ MOST_RANK = 8
 MOST_SIZES, MOST_SPACES, MOST_BUFFER_BYTES = 96, 8, 4096
 """Sizes, workspaces and bytes of arguments of one launch, as in `text/host.cpp`."""
 
-MOST_DEVICES = 64
-"""Devices of one machine, as in `text/driver.cpp`."""
+MOST_DEVICES, MOST_ARGUMENTS = 64, 128
+"""Devices of one machine and arguments of one launch, as in `text/driver.cpp`."""
 
 C_TYPES = {
     "f64": "double",
@@ -171,22 +171,22 @@ class Exported:
         given = [one for one in self.parameters if one.kind == "index"]
         return {one.name: 1 if one.default is None else int(one.default) for one in given}
 
-    @cached_property
-    def example(self) -> Binding:
-        """The integers of a launch on the extents that it was exported for."""
-        return bind(self.kernel, infos_of(self.specs, self.shapes), self.integers)
+    def binding(self, shapes: Mapping[str, tuple[int, ...]]) -> Binding:
+        """Return the integers of a launch on arrays with these extents, by parameter."""
+        return bind(self.kernel, infos_of(self.specs, shapes), self.integers)
 
     def text(self) -> str:
         """Return the functions that check a call and write its argument buffer.
 
         Raises:
-            LaunchError: the kernel has more dimensions, sizes or workspaces than the launch code.
+            LaunchError: the kernel has more dimensions, sizes, workspaces or arguments than the launch code.
         """
-        kernel = self.kernel
+        kernel, layout = self.kernel, argument_layout(self.kernel, self.parameters)
         for what, count, most in (
             ("dimensions", max((spec.rank for spec in self.specs.values()), default=0), MOST_RANK),
             ("sizes", len(kernel.sizes), MOST_SIZES),
             ("workspaces", len(self.spaces), MOST_SPACES),
+            ("arguments", len(layout.offsets) + len(layout.maps), MOST_ARGUMENTS),
             ("bytes of arguments", self.buffer_bytes, MOST_BUFFER_BYTES),
         ):
             if count > most:
@@ -312,7 +312,8 @@ class Exported:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Return a text for a comment of one line: a backslash at its end would continue it."""
+    return " ".join(text.replace("\\", "/").split())
 
 
 def strides_of(spec: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -375,7 +376,8 @@ def image_text(exported: Exported) -> str:
     cluster = [1, 1, 1]
     for member in kernel.cluster:
         cluster[member.axis] = member.extent
-    sizes = {size.sym: exported.example.sizes[size.sym.name] for size in kernel.sizes}
+    example = exported.binding(exported.shapes)
+    sizes = {size.sym: example.sizes[size.sym.name] for size in kernel.sizes}
     together = first_wait(kernel, sizes) is not None
     is_hip = exported.executable.target == HIP.name
     flags = ", ".join("true" if flag else "false" for flag in (together, kernel.waits_for_prior_grid))

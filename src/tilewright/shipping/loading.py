@@ -49,6 +49,13 @@ CTYPES: Mapping[str, Any] = {
 """Types of C in Python."""
 
 
+KEYS = ("name", "computes", "parameters", "classes", "kernels", "versions", "sha256")
+"""Keys of a manifest that a loaded kernel reads."""
+
+OVERLAP = 5
+"""The error `TILEWRIGHT_OVERLAP` of `text/tilewright.h`."""
+
+
 class CArray(ctypes.Structure):
     """The struct ``tilewright_array``."""
 
@@ -183,13 +190,13 @@ class LoadedKernel:
     def check(self, target: str) -> None:
         """Compare every class of a target with the kernel's meaning, on small problems of whole numbers.
 
-        A class is left out if no small problem of it was found at the export, or if it was not exported for
-        the architecture of this machine.
+        A class is left out if no small problem of it was found at the export.
 
         Args:
             target: the target.
 
         Raises:
+            LaunchError: the kernel was not exported for the architecture of this machine.
             WrongResultError: an element is wrong.
         """
         classes = len(self.manifest["classes"])
@@ -335,6 +342,7 @@ class LoadedKernel:
                 dict.fromkeys(_class_text(name, one["arrays"][name]) for one in self.manifest["kernels"])
             )
             where = f": {name} has shape {info.shape}, strides {info.strides}, address {shown(info.pointer)}"
+            legal = "a result in memory of its own" if error & 255 == OVERLAP else legal
             where += f"; nearest legal choice: {legal}"
         raise LaunchError(f"{self.name}: {text}{where}")
 
@@ -404,6 +412,8 @@ def load_kernel(folder: str | Path, *, check: bool = True) -> LoadedKernel:
         raise LaunchError(
             f"{place}: {MANIFEST} has format {found}; nearest legal choice: {FORMAT}; export it again"
         )
+    if lost := [key for key in KEYS if key not in manifest]:
+        raise LaunchError(f"{place}: {MANIFEST} has no {lost[0]!r}; nearest: export it again")
     name = manifest["name"]
     data = _read(place, f"lib{name}.so", manifest)
     files = [file for file in manifest["sha256"] if file.endswith(".npz")]

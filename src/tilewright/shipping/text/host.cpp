@@ -6,6 +6,7 @@ typedef long long Wide;
 typedef unsigned long long Bytes;
 
 constexpr Wide MOST_EXTENT = 0x7fffffff;
+constexpr Wide MOST_REACH = 1ll << 55;  // elements between the lowest and the highest; their bits fit 64
 constexpr Bytes SPACE_ALIGN = 256;
 constexpr int MOST_SIZES = 96, MOST_SPACES = 8;
 
@@ -105,10 +106,11 @@ int check(const ArrayClass& its, const tilewright_array* array) {
   for (int dim = 0; dim < its.rank; ++dim) {
     const Wide extent = array->shape[dim], stride = array->strides[dim];
     if (extent == 1) continue;
+    if (stride > MOST_REACH || stride < -MOST_REACH) return error(TILEWRIGHT_STRIDES, at);
     if (dim == its.unit ? stride != 1 : stride % its.strides[dim] != 0) return error(TILEWRIGHT_STRIDES, at);
     if (stride < 0 && !its.is_signed) return error(TILEWRIGHT_STRIDES, at);
     Wide step;
-    if (__builtin_mul_overflow(extent - 1, __builtin_llabs(stride), &step) || step > (1ll << 56)) return error(TILEWRIGHT_STRIDES, at);
+    if (__builtin_mul_overflow(extent - 1, __builtin_llabs(stride), &step) || step > MOST_REACH - far) return error(TILEWRIGHT_STRIDES, at);
     far += step;
     if (!its.wide && (far > MOST_EXTENT || __builtin_llabs(stride) > MOST_EXTENT)) return error(TILEWRIGHT_STRIDES, at);
   }
