@@ -196,15 +196,14 @@ def is_split(
     return bool(has_units) and not is_wide and fits and is_large
 
 
-def pays(problem: Problem, from_size: float = FASTER_FROM, *, batch_invariant: bool) -> bool:
+def pays(problem: Problem, *, batch_invariant: bool) -> bool:
     """Whether a product on tensor cores with a prepass is faster than multiply-adds of f32.
 
     Args:
         problem: the product.
-        from_size: least number of multiplications for which it is.
         batch_invariant: whether the answer must not depend on the number of rows.
     """
-    return is_flat(problem) and (batch_invariant or multiplications(problem) >= from_size)
+    return is_flat(problem) and (batch_invariant or multiplications(problem) >= FASTER_FROM)
 
 
 def is_flat(problem: Problem) -> bool:

@@ -392,12 +392,11 @@ def is_cut(question: Question, factor: Factor) -> bool:
 # ---------------------------------------------------------------- microseconds
 
 
-def time_parts(load: Load, constants: TimeConstants | None = None) -> TimeParts | None:
+def time_parts(load: Load) -> TimeParts | None:
     """The estimated time of a schedule in parts; None for machines without known rates, such as processors.
 
     Args:
         load: the schedule for a problem.
-        constants: default: those of the architecture.
 
     Example:
         >>> import tilewright as tw
@@ -417,7 +416,7 @@ def time_parts(load: Load, constants: TimeConstants | None = None) -> TimeParts 
     """
     if load.question.arch.rates is None:
         return None
-    return parts_of(WorkCounts(load), constants or load.question.arch.times)
+    return parts_of(WorkCounts(load), load.question.arch.times)
 
 
 def parts_of(work: WorkCounts, constants: TimeConstants) -> TimeParts:
