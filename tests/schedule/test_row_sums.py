@@ -238,3 +238,44 @@ def test_a_gpu_computes_them(name, schedule):
     if name == "both_sides" and schedule == "fragments":
         return
     computed(name, SCHEDULES.get(schedule), SHAPE, "cuda")
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def beside_masked_result(A, B, C):
+    """A sum of rows enters tiles that the mask of the product leaves out."""
+    for m, n in tw.tiles(C):
+        acc, square = tw.zeros(), tw.zeros((m,), tw.f32)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+            x = A[m, k].to(tw.f32)
+            square += (x * x).sum(axis=1)
+        C[m, n] = tw.where(tw.positions(m)[:, None] >= tw.positions(n), acc, 0) + square[:, None]
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def beside_masked_operand(A, B, C):
+    """A sum of rows takes steps that the mask of the other operand leaves out."""
+    for m, n in tw.tiles(C):
+        acc, square = tw.zeros(), tw.zeros((n,), tw.f32)
+        for k in tw.steps(A.shape[1]):
+            acc += tw.where(tw.positions(k) <= tw.positions(m)[:, None], A[m, k], 0) @ B[n, k].T
+            x = B[n, k].to(tw.f32)
+            square += (x * x).sum(axis=1)
+        C[m, n] = acc + square
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("kernel", [beside_masked_result, beside_masked_operand])
+def test_masks_leave_out_nothing_that_is_added_up(kernel, target):
+    rng = np.random.default_rng(4)
+    a, b = (rng.standard_normal((rows, 150)).astype(np.float16) for rows in (70, 90))
+    c = np.full((70, 90), np.nan, np.float32)
+    ran = kernel(a, b, c, target=target)
+    assert ran.target == target
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    if kernel is beside_masked_result:
+        wanted = np.tril(wide_a @ wide_b.T) + (wide_a**2).sum(axis=1)[:, None]
+    else:
+        wanted = np.tril(wide_a) @ wide_b.T + (wide_b**2).sum(axis=1)
+    bound = 2e-5 * (abs(wide_a) @ abs(wide_b.T) + (wide_a**2).sum(axis=1)[:, None] + (wide_b**2).sum(axis=1))
+    assert (abs(c - wanted) <= bound).all()

@@ -319,6 +319,22 @@ def test_schedules_that_no_symmetric_result_has(name: str) -> None:
         masks.gram.bind(schedule=SCHEDULES[name])(a, c, target="reference")
 
 
+def test_another_result_beside_a_symmetric_one_is_refused() -> None:
+    @tw.kernel(A="M K", C="M M", D="M M")
+    def both(A, C, D):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ A[n, k].T
+            C[m, n] = acc
+            C[n, m] = acc.T
+            D[m, n] = acc * 2
+
+    a, c = np.zeros((70, 32), np.float16), np.zeros((70, 70), np.float32)
+    with pytest.raises(tw.TraceError, match=r"C is stored twice.* D is stored once"):
+        both(a, c, c.copy(), target="reference")
+
+
 def test_half_of_the_tiles_are_computed() -> None:
     flow = masks.gram(np.zeros((64, 32), np.float16), np.zeros((64, 64), np.float32), target="reference").flow
     form = form_of(flow)

@@ -122,15 +122,22 @@ def proposals(question: Question) -> Iterator[Candidate]:
 def _changed(
     found: Iterator[Candidate], changes: Sequence[Callable[[Schedule], Schedule | None]]
 ) -> Iterator[Candidate]:
-    """The candidates with changed schedules, each schedule once; a change may leave a candidate out."""
+    """The candidates with changed schedules, each schedule once; a change may leave a candidate out.
+
+    If all are left out, the first candidate is kept as it is: the rules of legality say what refuses it.
+    """
     seen: set[Schedule] = set()
+    first: Candidate | None = None
     for one in found:
+        first = first or one
         made: Schedule | None = one.schedule
         for change in changes:
             made = change(made) if made is not None else None
         if made is not None and made not in seen:
             seen.add(made)
             yield replace(one, schedule=made)
+    if first is not None and not seen:
+        yield first
 
 
 def _grouped(question: Question, schedule: Schedule) -> Schedule | None:
@@ -177,7 +184,14 @@ def _with_row_sums(question: Question, schedule: Schedule) -> Schedule | None:
     made = replace(schedule, split_k=1, reduction="workspace") if schedule.is_split else schedule
     made = replace(made, groups=1) if made.along_k > 1 else made
     asked = question.form, question.classes, question.arch
-    return made if not reasons(with_fallback(made, *asked)[0], *asked) else None
+    # Operands that are multiplied from registers may be held by threads with other rows.
+    through_memory = replace(made, staging="registers", stages=1)
+    legal = (
+        one
+        for one in (made, *([through_memory] if made.staging == "fragments" else []))
+        if not reasons(with_fallback(one, *asked)[0], *asked)
+    )
+    return next(legal, None)
 
 
 def _scaled(question: Question, made: Schedule) -> Schedule | None:

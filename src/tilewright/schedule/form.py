@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -231,6 +232,15 @@ def form_of(flow: Flow) -> Form:
             where,
         )
     m, n = inner
+    stored = Counter(store.operand for store in flow.stores)
+    for store in (one for one in flow.stores if max(stored.values()) > 1 and stored[one.operand] == 1):
+        twice = next(operand.name for operand, count in stored.items() if count > 1)
+        raise TraceError(
+            f"{twice} is stored twice, so tiles above the diagonal are not computed, and "
+            f"{store.operand.name} is stored once; nearest legal choice: a kernel of its own for "
+            f"{store.operand.name}, or one store of {twice}",
+            store.location,
+        )
     for span in (one.span for one in sums if one.span.groups is not None):
         raise TraceError(
             f"kernel {flow.name} has a product over {span.name}, whose bounds lie in memory; nearest legal "

@@ -33,6 +33,7 @@ from tilewright.lang.control import let, var, when
 from tilewright.lang.launch import derived
 from tilewright.lang.scalars import Condition, Index, ceil_div, maximum, minimum
 from tilewright.schedule.form import Form, integer_in
+from tilewright.schedule.row_sums import RowSum
 from tilewright.schedule.work import last_not_after, natural
 from tilewright.symbolic.nodes import Int
 
@@ -218,7 +219,7 @@ def kept_results(form: Form, n: Span) -> tuple[Comparison, ...]:
 def kept_steps(form: Form) -> tuple[Comparison, ...]:
     """The comparisons that hold wherever a product is not 0, as bounds of the position along K."""
     found = []
-    if len(form.depths) > 1:
+    if len(form.depths) > 1 or form.row_sums:  # sums of rows take every step
         return ()
     for product in form.products:
         sides = (form.rows_m[product.a], form.rows_n[product.b])
@@ -246,7 +247,7 @@ def _above(node: Node, n: Span, known: dict[int, Any]) -> tuple[Comparison, ...]
         found: tuple[Comparison, ...] | None = known[id(node)]
         return found
     match node:
-        case Sum():
+        case Sum() | RowSum():
             found = ()
         case Map(function="select", given=(mask, value, other)):
             if _above(mask, n, known) is not None:
