@@ -335,6 +335,52 @@ def test_another_result_beside_a_symmetric_one_is_refused() -> None:
         both(a, c, c.copy(), target="reference")
 
 
+UNEQUAL = {
+    "scaled": lambda acc, m, n: (acc, 2 * acc),
+    "another sign": lambda acc, m, n: (acc, tw.relu(acc)),
+    "other numbers": lambda acc, m, n: (tw.maximum(acc, 1), tw.maximum(acc, 2)),
+    "one side of the diagonal": lambda acc, m, n: (tw.where(m > n, acc, 0),) * 2,
+    "a shifted band": lambda acc, m, n: (tw.where((m >= n) & (m < n + 20), acc, 0),) * 2,
+}
+"""Values below and above the diagonal that do not agree, of a sum and of the numbers of rows and columns."""
+
+
+def stored_twice(values: Any) -> Any:
+    """A kernel that stores two values of a sum, below and above the diagonal."""
+
+    @tw.kernel(A="M K", C="M M")
+    def made(A, C):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ A[n, k].T
+            below, above = values(acc, tw.positions(m)[:, None], tw.positions(n))
+            C[m, n] = below
+            C[n, m] = above.T
+
+    return made
+
+
+@pytest.mark.parametrize("name", UNEQUAL)
+def test_unequal_values_of_a_symmetric_result_are_refused(name: str) -> None:
+    a, c = np.zeros((70, 32), np.float16), np.zeros((70, 70), np.float32)
+    with pytest.raises(tw.TilewrightError, match=r"computed differently|its mask is not symmetric"):
+        stored_twice(UNEQUAL[name])(a, c, target="reference")
+
+
+def test_symmetric_bands_and_equal_formulas_are_stored_twice() -> None:
+    draw = np.random.default_rng(8)
+    a, c = draw.standard_normal((150, 32)).astype(np.float16), np.full((150, 150), np.nan, np.float32)
+    for values in (
+        lambda acc, m, n: (tw.where((m < n + 20) & (n < m + 20), acc, 0),) * 2,
+        lambda acc, m, n: (tw.maximum(2 * acc, 1), tw.maximum(2 * acc, 1)),
+    ):
+        c[...] = np.nan
+        launch = stored_twice(values)(a, c, target="reference")
+        found = compare_flow(launch.flow, {"C": c}, {"A": a})
+        assert found.ok, found
+
+
 def test_half_of_the_tiles_are_computed() -> None:
     flow = masks.gram(np.zeros((64, 32), np.float16), np.zeros((64, 64), np.float32), target="reference").flow
     form = form_of(flow)

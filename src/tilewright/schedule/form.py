@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import gcd
 from typing import Any
@@ -30,7 +30,7 @@ from tilewright.errors import TraceError, Violation
 from tilewright.lang.scalars import Index, unwrap, wrap
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
-from tilewright.schedule.factors import EXPLICIT, Factor, FactorProduct, Places, Rescale, plain, plan_of
+from tilewright.schedule.factors import EXPLICIT, Factor, FactorProduct, Places, Rescale, plain, plan_of, same
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.row_sums import RowSum, with_row_sums
 from tilewright.schedule.work import MOST, Work
@@ -241,6 +241,15 @@ def form_of(flow: Flow) -> Form:
             f"{store.operand.name}, or one store of {twice}",
             store.location,
         )
+    for at, store in enumerate(flow.stores):
+        first = next((one for one in flow.stores[:at] if one.operand == store.operand), None)
+        if first is not None and not _agree(first.value, store.value):
+            name, (rows, columns) = store.operand.name, (m.name, n.name)
+            raise TraceError(
+                f"{name} is stored twice, with values that are computed differently; nearest legal choice: "
+                f"the same value, {name}[{rows}, {columns}] = value and {name}[{columns}, {rows}] = value.T",
+                store.location,
+            )
     for span in (one.span for one in sums if one.span.groups is not None):
         raise TraceError(
             f"kernel {flow.name} has a product over {span.name}, whose bounds lie in memory; nearest legal "
@@ -266,6 +275,22 @@ def form_of(flow: Flow) -> Form:
         *(flow, plan.rows_m, plan.rows_n, plan.products, plan.totals, plan.depths, plan.rescales),
         *(row_sums, batch, m, n),
     )
+
+
+def _agree(one: Node, other: Node) -> bool:
+    """Whether two values are the same function of the same elements, in any order of their axes."""
+    one, other = plain(one), plain(other)
+    if one is other:
+        return True
+    if type(one) is not type(other) or one.dtype != other.dtype:
+        return False
+    names = {field.name for field in fields(one)} - {"axes", "variable", "location"}
+    given = [(getattr(one, name), getattr(other, name)) for name in names]
+    numbers = (pair for pair in given if not isinstance(pair[0], Node | tuple))
+    arguments = one.arguments, other.arguments
+    if isinstance(one, ArrayPart) or len(arguments[0]) != len(arguments[1]):
+        return same(one, other)
+    return all(a == b for a, b in numbers) and all(map(_agree, *arguments))
 
 
 def _kept(spec: TensorSpec, transforms: tuple[Transform, ...]) -> TensorSpec | None:

@@ -45,7 +45,7 @@ from tilewright.schedule.question import Question
 from tilewright.schedule.resources import PARTITIONS, ScheduleOnMachine
 from tilewright.schedule.row_sums import rows_of_a_are_of_c
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.skipping import square
+from tilewright.schedule.skipping import kept_results, square
 
 # ---------------------------------------------------------------- reductions along rows and columns
 
@@ -426,7 +426,15 @@ def mirrored(case: ScheduleOnMachine) -> Reasons:
     schedule, second = case.schedule, case.form.mirrored
     if not second:
         return
-    name = second[0].operand.name
+    name, form = second[0].operand.name, case.form
+    kept = kept_results(form, form.n)
+    lines = [{(frozenset(line.factors), line.integers) for line in (one.line for one in kept)}]
+    exchanged = {form.m: form.n, form.n: form.m}
+    lines += [{(frozenset((exchanged[span], by) for span, by in line), rest) for line, rest in lines[0]}]
+    if lines[0] != lines[1]:
+        text = f"{name} is stored below and above the diagonal, and its mask is not symmetric"
+        near = "a value without a mask, which is masked where the result is read, or one store with a mask"
+        yield "tile", text, near, second[0]
     if schedule.is_split or schedule.along_k > 1:
         text = f"split_k={schedule.split_k!r}, along_k={schedule.along_k}; tiles of {name} are stored twice"
         yield (
