@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import math
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -156,6 +157,50 @@ def test_keys_that_no_query_sees_end_the_loop(rows: int, keys: int, example: Mod
     for one, (left, size, right) in zip(found, terms, strict=True):
         bound = 4 * 2.0**-11 * (size.T @ np.abs(right)) + 2.0**-14
         assert (np.abs(one - left.T @ right) <= bound).all()
+
+
+@tw.kernel(Q="M D", K="N D", L="M", scale=tw.f32)
+def logarithms(Q, K, L, scale):
+    """The logarithm of the sum of the exponentials of each row, behind a causal mask."""
+    for m in tw.tiles(L):
+        top, total = tw.full((m,), -1e38, tw.f32), tw.zeros((m,), tw.f32)
+        for n in tw.steps(K.shape[0]):
+            s = tw.zeros(dtype=tw.f32)
+            for d in tw.steps(Q.shape[1]):
+                s += Q[m, d] @ K[n, d].T
+            s = tw.where(tw.positions(n) <= tw.positions(m)[:, None], s * scale, -math.inf)
+            new = tw.maximum(top, s.max(axis=1))
+            total.assign(total * tw.exp(top - new) + tw.exp(s - new[:, None]).sum(axis=1))
+            top.assign(new)
+        L[m] = tw.log(total) + top
+
+
+@pytest.mark.parametrize(("rows", "keys", "depth", "groups"), [(200, 200, 136, 2), (300, 260, 136, 3)])
+def test_steps_that_one_group_does_not_see_release_all_parts(
+    rows: int, keys: int, depth: int, groups: int
+) -> None:
+    """A score of several tiles has as many tiles in each step of another group."""
+    rng = np.random.default_rng(depth)
+    q, k = (rng.standard_normal((count, depth)).astype(np.float16) for count in (rows, keys))
+    wide = 0.125 * q.astype(np.float64) @ k.astype(np.float64).T
+    wide = np.where(np.arange(keys) <= np.arange(rows)[:, None], wide, -np.inf)
+    expected = np.log(np.exp(wide).sum(1))
+    run = 64 * (groups - 1)
+    schedule = Schedule(
+        tw.atoms.wgmma("f16", run),
+        (64 * groups, run, 64),
+        stages=2,
+        staging="tma",
+        roles="cooperative",
+        groups=groups,
+        blocks=2,
+        registers=160,
+    )
+    found = np.full(rows, np.nan, np.float32)
+    made = logarithms.bind(schedule=schedule)(q, k, found, 0.125, target="reference")
+    assert made.target == "reference"
+    bound = 2.0**-18 * np.abs(q.astype(np.float64)) @ np.abs(k.astype(np.float64)).T + 2.0**-18
+    assert (np.abs(found - expected) <= bound.max(1)).all()
 
 
 @pytest.mark.parametrize("name", ["attention", "attention_of_rows", "gradients_of_keys"])

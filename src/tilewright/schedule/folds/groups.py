@@ -266,9 +266,9 @@ class GroupBlock(FoldBlock):
             wait(ring.full[g], turn.parity)
         main_loop(products.verbs(), own, issued=release_rows, peeled=True)
         if own is not count:
-            for step in traced_range(own, count):  # tiles that only other groups see
+            for number in traced_range(own * parts, count * parts):  # tiles that only other groups see
                 for moved in self.moved:
-                    stage, parity = moved.place(turn.before + step)
+                    stage, parity = moved.place(turn.before + number)
                     wait(moved.full[stage], parity)
                     arrive(moved.empty[stage], each="warp")
         done = self.after(form.fold, cells, [store.value for store in form.passing])
