@@ -481,6 +481,19 @@ def test_damaged_folders(of_counted: Case, tmp_path: Path) -> None:
             tw.load_kernel(folder)
 
 
+def test_the_check_takes_the_problem_of_this_machine(of_linear: Case) -> None:
+    """Kernels of other architectures may have other divisors, so that their problems are refused here."""
+    manifest = json.loads(json.dumps(of_linear.manifest))
+    (first, *_), data = manifest["kernels"], (of_linear.folder / "liblinear.so").read_bytes()
+    foreign = json.loads(json.dumps(first))
+    foreign["check"]["arrays"]["A"]["shape"][1] += 1
+    manifest["kernels"].insert(0, foreign)
+    LoadedKernel(manifest, data, {}, checked=True).check("cpu")
+    manifest["kernels"] = [foreign]
+    with pytest.raises(tw.LaunchError, match="an extent"):
+        LoadedKernel(manifest, data, {}, checked=True).check("cpu")
+
+
 def test_an_option_with_an_array_that_is_given_again_begins_a_class() -> None:
     """The commands of the page: the arrays of one option belong to one class."""
     first = "A=512x256:f32,B=256x128:f32,bias=128:f32,R=512x128:f32,C=512x128:f32"

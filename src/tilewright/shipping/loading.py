@@ -201,16 +201,19 @@ class LoadedKernel:
         """
         classes = len(self.manifest["classes"])
         for at in range(classes):
-            row = next(
-                (
-                    one
-                    for one in self.manifest["kernels"]
-                    if (one["target"], one["class"]) == (target, at) and one["check"] is not None
-                ),
-                None,
-            )
-            if row is not None:
-                self._check_class(target, at, f"_{at}" if classes > 1 else "", row)
+            rows = [
+                one
+                for one in self.manifest["kernels"]
+                if (one["target"], one["class"]) == (target, at) and one["check"] is not None
+            ]
+            suffix = f"_{at}" if classes > 1 else ""
+            for tried, row in enumerate(rows, 1):  # each architecture has a problem for its own divisors
+                try:
+                    self._check_class(target, at, suffix, row)
+                    break
+                except LaunchError:
+                    if tried == len(rows):
+                        raise
         self._checked.add(target)
 
     def _check_class(self, target: str, number: int, suffix: str, row: Mapping[str, Any]) -> None:
