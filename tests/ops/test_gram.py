@@ -104,3 +104,9 @@ def test_half_of_the_tiles_without_spills(arch: str) -> None:
     compiled = bound.compile(*given, tw.like(tw.bf16, 4096, 4096), 1.0, target=target, arch=arch)
     spilled = "spilled_registers" if target == "hip" else "spill_store_bytes"
     assert compiled.resources[spilled] == 0
+
+
+def test_a_batch_of_sums_without_terms_is_zero() -> None:
+    out = np.full((2, 3, 3), np.nan, np.float32)
+    tw.gram(np.empty((2, 3, 0), np.float32), out, target="reference")
+    assert not out.any()

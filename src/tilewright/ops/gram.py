@@ -140,7 +140,7 @@ def plan_gram(call: Call, wanted: Wanted, subscripts: str, located: Sequence[Loc
     fills = (
         TARGETS[backend.name].memory == HOST or tiles > backend.processors() or wanted.schedule is not None
     )
-    if not fills or wanted.alpha == 0 or HALVES_OF.get(wanted.precision, 0) or not tiles:
+    if not fills or wanted.alpha == 0 or HALVES_OF.get(wanted.precision, 0) or not tiles * depth:
         return plan_einsum(subscripts, {name: call.arrays.get(name) for name in PLAIN}, wanted, located)
     check_sums("gram", call.dtypes, depth, made, wanted)
     call.make("out", (*batch, rows, rows), made)
