@@ -106,7 +106,7 @@ def row_sums(number: int, target: str) -> str:
 
 
 def _carried_out(number: int, target: str, kernels: dict[str, Any]) -> str:
-    """Compute a problem, and compare every element, and what lies between elements.
+    """Compute a problem, and compare every element and the memory between elements.
 
     Args:
         number: which; numbers of one set need the same few kernels.

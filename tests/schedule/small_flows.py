@@ -73,7 +73,7 @@ def decoded(A, B, C):
 
 @tw.kernel(A="M K", B="N K", P="M R", Q="N R", C="M N")
 def two_loops(A, B, P, Q, C):
-    """Sums along two spans, of which one is scaled: its loop is the first."""
+    """Sums along two spans.  One sum is scaled, and its loop comes first."""
     for m, n in tw.tiles(C):
         acc, low = tw.zeros(), tw.zeros()
         for k in tw.steps(A.shape[1]):

@@ -39,7 +39,7 @@ class LoggedArray:
         strides: strides in elements.
         align: bytes that divide its address, at most 256.
         device: where it lies.
-        same_as: an earlier argument that is the same array; empty if there is none.
+        same_as: the name of an earlier argument that is the same array, or an empty text.
     """
 
     dtype: str

@@ -164,7 +164,7 @@ def _masked(question: Question, made: Schedule) -> Schedule:
 
 
 def _mirrored(question: Question, made: Schedule) -> Schedule | None:
-    """A schedule of whole tiles, of which one extent divides the other; None if its instruction has none."""
+    """A schedule whose tile extents divide each other; None if its instruction has no such tile."""
     whole = replace(made, split_k=1, balanced=False, batches=1)
     if owner(question.arch.name) is not CPU and square(made.tile[:2]):
         asked = question.form, question.specs, question.arch

@@ -166,7 +166,7 @@ class GroupValues(TileValues):
     Args:
         place: the step.
         known: values that exist already, by the `id` of their nodes.
-        rows: the ring; None: there is none.
+        rows: the ring of the rows of a step, or None.
         stage: its stage.
     """
 
@@ -189,7 +189,7 @@ class GroupProducts:
     Args:
         block: the block.
         rings: the ring of each operand, by the `id` of its node.
-        rows: the ring of the rows of a step; None: there is none.
+        rows: the ring of the rows of a step, or None.
         g: index of the group.
         turn: the tile.
         cells: the carried values.

@@ -30,7 +30,7 @@ PANEL = 64
 
 
 ROW_ALIGN = 128
-"""Bytes of which the addresses of copied rows in shared memory are multiples."""
+"""Alignment in bytes of copied rows in shared memory."""
 
 
 def in_panels(extent: int) -> int:

@@ -278,7 +278,7 @@ class Copying:
             self._inner(self._element(loops), independent, axis, count)
 
     def _in_vectors(self, loops: Nest, axis: Axis, count: Code | int) -> bool:
-        """Call the function that copies neighbours in vectors; return False if there is none."""
+        """Call the function that copies neighbours in vectors; return False if no function fits."""
         if (
             axis is ONE
             or not self._is_independent()
