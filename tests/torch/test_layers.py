@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.torch.test_products import compare, drawn
@@ -13,7 +14,7 @@ from tests.torch.test_products import compare, drawn
 import tilewright as tw
 import tilewright.torch as tt
 from tilewright.errors import LaunchError
-from tilewright.torch import layers
+from tilewright.torch import attending
 
 f64 = torch.float64
 
@@ -28,8 +29,10 @@ def like_attention(
     diagonal: int = 0,
     window: int | None = None,
     soft_cap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    kept: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention as its formula says; a row that sees nothing is 0."""
+    """Attention as its formula says; a row that sees nothing is 0, and `kept` are the factors of weights."""
     groups = q.shape[-3] // k.shape[-3]
     k, v = (one.repeat_interleave(groups, -3) for one in (k, v))
     scores = q @ k.mT / math.sqrt(q.shape[-1])
@@ -42,10 +45,45 @@ def like_attention(
         columns = torch.arange(k.shape[-2])
         hidden = (columns > last) | (columns <= last - (window or 10**6))
         scores = scores.masked_fill(hidden, -math.inf)
-    lse = torch.logsumexp(scores, -1)
-    nothing = (lse == -math.inf)[..., None]
-    weights = torch.softmax(scores.masked_fill(nothing, 0), -1).masked_fill(nothing, 0)
-    return weights @ v, lse
+    if sinks is not None:
+        column = sinks[:, None, None].expand(*scores.shape[:-1], 1)
+        lse = torch.logsumexp(torch.cat([scores, column], -1), -1)
+        weights = torch.exp(scores - lse[..., None])
+    else:
+        lse = torch.logsumexp(scores, -1)
+        nothing = (lse == -math.inf)[..., None]
+        weights = torch.softmax(scores.masked_fill(nothing, 0), -1).masked_fill(nothing, 0)
+    return (weights if kept is None else weights * kept) @ v, lse
+
+
+def factors(heads: int, rows: int, keys: int, probability: float, seed: int, offset: int) -> torch.Tensor:
+    """The factors of all weights (heads, rows, keys) under dropout, from the published generator."""
+    across = -(-keys // 4) * 4
+    index = np.arange(heads * rows)[:, None] * across + np.arange(keys)
+    kept = tw.testing.philox(index, seed, offset) >= round(probability * 2**32)
+    made = torch.from_numpy(kept / (1 - probability)).reshape(heads, rows, keys)
+    return made.to(torch.get_default_device())
+
+
+def gradients_of(
+    call: Callable[..., Any],
+    arrays: Sequence[torch.Tensor],
+    dy: torch.Tensor,
+    dtype: torch.dtype,
+    d_lse: torch.Tensor | None = None,
+    *,
+    twice: bool = False,
+) -> list[torch.Tensor]:
+    """Results and gradients; of the squares of these, if `twice`."""
+    leaves = [one.to(dtype).requires_grad_() for one in arrays]
+    out, lse = call(*leaves)
+    total = (out.double() * dy).sum()
+    if d_lse is not None:
+        total = total + (lse.double() * d_lse).sum()
+    first = torch.autograd.grad(total, leaves, create_graph=twice)
+    if twice:
+        first = torch.autograd.grad(sum(one.double().square().sum() for one in first), leaves)
+    return [out.detach(), lse.detach(), *first]
 
 
 @pytest.mark.parametrize(
@@ -93,8 +131,10 @@ def test_gradients_of_attention_by_kernels(
     q, k, v = drawn(2, heads[0], 21, 16), *(drawn(2, heads[1], 25, 16, seed=at) for at in (1, 2))
     dy = drawn(2, heads[0], 21, 16, seed=3)
     calls = list[str]()
-    run = layers.ATTENTION_BACKWARD.run
-    monkeypatch.setattr(layers.ATTENTION_BACKWARD, "run", lambda *args: calls.append("kernels") or run(*args))
+    run = attending.ATTENTION_BACKWARD.run
+    monkeypatch.setattr(
+        attending.ATTENTION_BACKWARD, "run", lambda *args: calls.append("kernels") or run(*args)
+    )
 
     def gradients(call: Callable[..., Any], dtype: torch.dtype, *, twice: bool) -> Sequence[torch.Tensor]:
         arrays = [one.to(dtype).requires_grad_() for one in (q, k, v)]
@@ -110,6 +150,96 @@ def test_gradients_of_attention_by_kernels(
             close = 1e-5 * (1 + 20 * twice)
             torch.testing.assert_close(one.double(), other, rtol=close, atol=close)
         assert calls == ["kernels"]
+
+
+@pytest.mark.parametrize("how", ["kernels", "lse", "twice"])
+@pytest.mark.parametrize("words", [{"causal": True, "diagonal": 4, "window": 9}, {"soft_cap": 3.0}])
+def test_sinks_and_dropout(how: str, words: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients of sinks and under dropout, by kernels; and by products, through `lse` or twice."""
+    q, *others = (
+        drawn(2, 4, 21, 16),
+        drawn(2, 2, 25, 16, seed=1),
+        drawn(2, 2, 25, 8, seed=2),
+        drawn(4, seed=5),
+    )
+    dy, d_lse = drawn(2, 4, 21, 8, seed=3), drawn(2, 4, 21, seed=4) if how == "lse" else None
+    kept = factors(8, 21, 25, 0.3, 2**40 + 5, 7).reshape(2, 4, 21, 25)
+    calls = list[str]()
+    run = attending.ATTENTION_BACKWARD.run
+    monkeypatch.setattr(
+        attending.ATTENTION_BACKWARD, "run", lambda *args: calls.append("kernels") or run(*args)
+    )
+
+    def call(q: Any, k: Any, v: Any, sinks: Any) -> Any:
+        dropped: dict[str, Any] = {"dropout": 0.3, "seed": 2**40 + 5, "offset": 7}
+        return tt.attention(q, k, v, sinks=sinks, **dropped, **words, return_lse=True)
+
+    def like(q: Any, k: Any, v: Any, sinks: Any) -> Any:
+        return like_attention(q, k, v, sinks=sinks, kept=kept, **words)
+
+    found = gradients_of(call, (q, *others), dy, torch.float32, d_lse, twice=how == "twice")
+    expected = gradients_of(like, (q, *others), dy, f64, d_lse, twice=how == "twice")
+    close = 1e-5 * (1 + 30 * (how == "twice"))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=close, atol=close)
+    assert calls == ["kernels"] * (how == "kernels")
+
+
+@pytest.mark.parametrize("how", ["kernels", "lse"])
+@pytest.mark.parametrize("words", [{"causal": True, "diagonal": "last", "window": 9}, {}])
+def test_packed_sequences(how: str, words: dict[str, Any]) -> None:
+    """Each sequence is attention of its own; rows before, between and after sequences have no gradient."""
+    of_rows, of_keys = [2, 9, 9, 20], [1, 13, 15, 21]
+    arrays = drawn(24, 4, 16), drawn(23, 2, 16, seed=1), drawn(23, 2, 8, seed=2), drawn(4, seed=5)
+    dy, d_lse = drawn(24, 4, 8, seed=3), None
+    if how == "lse":
+        d_lse = drawn(24, 4, seed=4)
+        d_lse[[0, 1, 20, 21, 22, 23]] = 0  # the logarithms of rows of no sequence are -inf
+    kept = factors(4, 24, 23, 0.25, 3, 0)
+
+    def call(q: Any, k: Any, v: Any, sinks: Any) -> Any:
+        offsets = [torch.tensor(one) for one in (of_rows, of_keys)]
+        dropped: dict[str, Any] = {"dropout": 0.25, "seed": 3, "sinks": sinks}
+        out, lse = tt.attention(
+            q, k, v, q_offsets=offsets[0], k_offsets=offsets[1], **dropped, **words, return_lse=True
+        )
+        assert lse[of_rows[-1] :].eq(-math.inf).all()
+        return out, lse.masked_fill(lse == -math.inf, 0)
+
+    def like(q: Any, k: Any, v: Any, sinks: Any) -> Any:
+        out, lse = torch.zeros(24, 4, 8, dtype=f64), torch.zeros(24, 4, dtype=f64)
+        for at in range(len(of_rows) - 1):
+            rows, keys = (slice(one[at], one[at + 1]) for one in (of_rows, of_keys))
+            own = [one.transpose(0, 1) for one in (q[rows], k[keys], v[keys])]
+            how = dict(words)
+            if "diagonal" in how:
+                how["diagonal"] = own[1].shape[1] - own[0].shape[1]
+            made, total = like_attention(*own, sinks=sinks, kept=kept[:, rows, keys], **how)
+            out[rows], lse[rows] = made.transpose(0, 1), total.mT
+        return out, lse
+
+    found = gradients_of(call, arrays, dy, torch.float32, d_lse)
+    expected = gradients_of(like, arrays, dy, f64, d_lse)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=2e-5, atol=2e-5)
+
+
+def test_seeds_of_dropout() -> None:
+    """PyTorch's generator draws a seed that is not given; a seed beyond 63 bits is refused."""
+    q = drawn(2, 3, 20, 32).float()
+    torch.manual_seed(5)
+    first, second = (tt.attention(q, q, q, dropout=0.5) for _ in range(2))
+    torch.manual_seed(5)
+    assert torch.equal(tt.attention(q, q, q, dropout=0.5), first)
+    assert not torch.equal(first, second)
+    with pytest.raises(LaunchError, match="nearest legal choice: 9223372036854775807"):
+        tt.attention(q, q, q, dropout=0.5, seed=2**63)
+    with pytest.raises(LaunchError, match="diagonal='first'"):
+        tt.attention(q, q, q, causal=True, diagonal="first")
+    compiled = torch.compile(tt.attention, fullgraph=True, dynamic=True, backend="aot_eager")
+    for seed in (3, 4):
+        again = compiled(q, q, q, dropout=0.5, seed=seed)
+        torch.testing.assert_close(again, tt.attention(q, q, q, dropout=0.5, seed=seed))
 
 
 def test_attention_is_that_of_pytorch() -> None:

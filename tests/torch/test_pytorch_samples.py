@@ -15,7 +15,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 import tilewright.torch as tt
 from tilewright.errors import LaunchError, TilewrightError
-from tilewright.torch import contractions, layers, products
+from tilewright.torch import attending, contractions, layers, products
 from tilewright.torch.registry import Operation
 
 f64, c64 = torch.float64, torch.complex64
@@ -34,12 +34,15 @@ CALLS: dict[str, tuple[Operation, tuple[Any, ...]]] = {
     ),
     "einsum": (contractions.EINSUM, ("ij,jk->ki", *MATRICES, 2.0, False, False, "exact", None)),
     "attention": (
-        layers.ATTENTION,
-        (*QKV, None, True, 0, None, None, None),
+        attending.ATTENTION,
+        (*QKV, None, drawn(2).float(), None, None, True, 0, True, None, None, 0.5, 3, 1, None),
     ),
     "attention_backward": (
-        layers.ATTENTION_BACKWARD,
-        (*QKV, QKV[0], drawn(2, 5).float(), QKV[1], None, True, 0, None, None, None),
+        attending.ATTENTION_BACKWARD,
+        (
+            *(*QKV, QKV[0], drawn(2, 5).float(), QKV[1], None, None, None),
+            *(True, 0, False, None, None, 0.0, 0, 0, None),
+        ),
     ),
     "gemm_chain": (layers.GEMM_CHAIN, (*MATRICES, drawn(5, 2), None, None, "relu", "exact")),
     "gated_matmul": (layers.GATED_MATMUL, (*MATRICES, drawn(4, 5, seed=1), None, None, "silu")),
@@ -93,7 +96,7 @@ def test_a_graph_knows_the_dtype_of_the_result(call: Any, dtypes: tuple[torch.dt
 def test_every_operation_is_checked() -> None:
     made = {
         one.name
-        for room in (contractions, products, layers)
+        for room in (attending, contractions, products, layers)
         for one in vars(room).values()
         if isinstance(one, Operation)
     }
@@ -184,7 +187,7 @@ OURS: dict[str, Callable[..., Any]] = {
 
 REFUSED = {
     "einsum": "ours multiplies two operands, and sums no axes at `...`",
-    "nn.functional.scaled_dot_product_attention": "ours has no dropout of weights",
+    "nn.functional.scaled_dot_product_attention": "PyTorch draws other numbers for dropout",
 }
 """Why the library refuses some samples of a function."""
 

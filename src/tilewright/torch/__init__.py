@@ -1,8 +1,9 @@
 """Kernels as operations of PyTorch, with gradients and `torch.compile`: ``import tilewright.torch``."""
 
+from tilewright.torch.attending import attention
 from tilewright.torch.contractions import complex_matmul, einsum
 from tilewright.torch.kernels import KernelOperation, op
-from tilewright.torch.layers import attention, col2im, gated_matmul, gemm_chain, grouped_matmul, scaled_mm
+from tilewright.torch.layers import col2im, gated_matmul, gemm_chain, grouped_matmul, scaled_mm
 from tilewright.torch.modules import Attention, GatedLinear, Linear, QuantizedLinear, convert
 from tilewright.torch.products import linear, matmul
 

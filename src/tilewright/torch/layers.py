@@ -1,16 +1,13 @@
-"""Operations of layers for PyTorch: attention, chains, gates, groups, scaled products and `col2im`."""
+"""Operations of layers for PyTorch: chains, gates, groups, scaled products and `col2im`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
-from tilewright.ops import attention as of_attention
-from tilewright.ops import attention_backward as of_gradients
 from tilewright.ops import col2im as of_col2im
 from tilewright.ops import gated_matmul as of_gates
 from tilewright.ops import gemm_chain as of_chain
@@ -19,194 +16,7 @@ from tilewright.ops import scaled as of_scaled
 from tilewright.runtime.packed_arrays import packed as packed_array
 from tilewright.torch.products import column_sums, gradient_of_a, gradient_of_b, matmul
 from tilewright.torch.registry import Operation, recorded
-from tilewright.torch.terms import activated, own_dtype, product_shape, reduced_to, result_like, scaled_like
-
-# ---------------------------------------------------------------- attention
-
-
-def _shape_of_attention(q: Any, v: Any) -> tuple[Any, ...]:
-    return *q.shape[:-1], v.shape[-1]
-
-
-class AttentionGradient(torch.autograd.Function):
-    """Attention and the logarithms of its sums, with gradients by kernels, or by products."""
-
-    @staticmethod
-    def forward(q: Any, k: Any, v: Any, bias: Any, *words: Any) -> Any:
-        """Compute both in one kernel."""
-        return ATTENTION.inside(q, k, v, bias, *words)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        """Keep the operands, the result and the logarithms, as PyTorch does."""
-        q, k, v, bias, *ctx.words = inputs
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(q, k, v, bias, *output)
-
-    @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor | None, d_lse: torch.Tensor | None) -> Any:
-        """Return the gradients.
-
-        The kernels serve the result alone, and have no gradients themselves.  For gradients of ``bias`` or of
-        gradients, or by ``lse``, the scores are computed again and stored, and products serve.
-        """
-        (q, k, v, bias, out, lse), (causal, diagonal, window, soft_cap, scale) = ctx.saved_tensors, ctx.words
-        needs = ctx.needs_input_grad
-        dy = torch.zeros_like(out) if dy is None else dy
-        if d_lse is None and not needs[3] and not torch.is_grad_enabled():
-            made = ATTENTION_BACKWARD(q, k, v, out, lse, dy.to(q.dtype), bias, *ctx.words)
-            return *made, *(None,) * 6
-        factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-        groups = q.shape[-3] // k.shape[-3] if q.dim() > 2 else 1
-        keys, values = (one.repeat_interleave(groups, -3) if groups > 1 else one for one in (k, v))
-        wide = torch.float32
-        scores = matmul(q, keys.mT, alpha=factor, out_dtype=wide)
-        slope = None
-        if soft_cap is not None:
-            bent = torch.tanh(scores / soft_cap)
-            scores, slope = soft_cap * bent, 1 - bent * bent
-        if bias is not None:
-            scores = scores + bias
-        if causal:
-            rows, columns = (
-                torch.arange(q.shape[-2], device=q.device),
-                torch.arange(k.shape[-2], device=q.device),
-            )
-            last = rows[:, None] + diagonal
-            seen = columns <= last
-            if window is not None:
-                seen = seen & (columns > last - window)
-            scores = scores.masked_fill(~seen, -math.inf)
-        # A row that sees nothing has the logarithm -inf, and weights of 0.
-        weights = torch.exp(scores - lse.masked_fill(lse == -math.inf, 0)[..., None])
-        mean = (dy.to(wide) * out.to(wide)).sum(-1)
-        mean = mean if d_lse is None else mean - d_lse
-        d_weights = matmul(dy.to(v.dtype), values.mT, out_dtype=wide) - mean[..., None]
-        d_scores = (weights * d_weights).masked_fill(weights == 0, 0)
-        d_bias = reduced_to(d_scores, bias) if needs[3] else None
-        if slope is not None:
-            d_scores = d_scores * slope
-        rounded, whole = d_scores.to(q.dtype), weights.to(v.dtype)
-        d_q = matmul(rounded, keys, alpha=factor) if needs[0] else None
-        d_k = _shared(matmul(rounded.mT, q, alpha=factor), k, groups) if needs[1] else None
-        d_v = _shared(matmul(whole.mT, dy.to(v.dtype)), v, groups) if needs[2] else None
-        return d_q, d_k, d_v, d_bias, None, None, None, None, None
-
-
-def _shared(gradient: torch.Tensor, one: torch.Tensor, groups: int) -> torch.Tensor:
-    """The gradient of heads that neighbouring heads of queries share."""
-    if groups == 1:
-        return gradient
-    wide = gradient.unflatten(-3, (one.shape[-3], groups)).to(torch.float32)
-    return wide.sum(-3).to(one.dtype)
-
-
-def _run_attention_backward(
-    q: Any,
-    k: Any,
-    v: Any,
-    out: Any,
-    lse: Any,
-    dy: Any,
-    bias: Any,
-    causal: bool,
-    diagonal: int,
-    window: int | None,
-    soft_cap: float | None,
-    scale: float | None,
-) -> Any:
-    words: dict[str, Any] = {"causal": causal, "diagonal": diagonal, "window": window, "soft_cap": soft_cap}
-    given = {} if bias is None else {"bias": bias}
-    return of_gradients.attention_backward(q, k, v, out, lse, dy, scale=scale, **given, **words)
-
-
-ATTENTION_BACKWARD = Operation(
-    "attention_backward(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor dy, Tensor? bias, bool "
-    "causal, int diagonal, int? window, float? soft_cap, float? scale) -> (Tensor, Tensor, Tensor)",
-    _run_attention_backward,
-    lambda q, k, v, *rest: tuple(one.new_empty(one.shape) for one in (q, k, v)),
-    refusal="the kernels of attention's gradients have no gradients; nearest legal choice: attention, and "
-    "torch.autograd.grad(create_graph=True)",
-)
-
-
-def _run_attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    bias: Any,
-    causal: bool,
-    diagonal: int,
-    window: int | None,
-    soft_cap: float | None,
-    scale: float | None,
-) -> Any:
-    words: dict[str, Any] = {"causal": causal, "diagonal": diagonal, "window": window, "soft_cap": soft_cap}
-    return of_attention.attention(q, k, v, bias=bias, scale=scale, return_lse=True, **words)
-
-
-def _fake_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
-    shape = _shape_of_attention(q, v)
-    return q.new_empty(shape), q.new_empty(shape[:-1], dtype=torch.float32)
-
-
-ATTENTION = Operation(
-    "attention(Tensor q, Tensor k, Tensor v, Tensor? bias, bool causal, int diagonal, int? window, float? "
-    "soft_cap, float? scale) -> (Tensor, Tensor)",
-    _run_attention,
-    _fake_attention,
-    partial(recorded, AttentionGradient),
-    cast=range(4),
-)
-
-
-def attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    bias: torch.Tensor | None = None,
-    causal: bool = False,
-    diagonal: int = 0,
-    window: int | None = None,
-    soft_cap: float | None = None,
-    scale: float | None = None,
-    return_lse: bool = False,
-) -> Any:
-    """``softmax(scale * q @ kᵀ + bias) @ v`` for every batch and head, with gradients.
-
-    Neither the kernel nor those of its gradients store the scores.  Gradients of ``bias``, through ``lse``,
-    and of gradients are products with the scores, which are computed again: they take memory for M x N
-    scores of each head.
-
-    Args:
-        q: tensor (B, H, M, D) of float16, bfloat16 or float32; (H, M, D) or (M, D) likewise.
-        k: tensor (B, G, N, D); G divides H.
-        v: tensor (B, G, N, E).
-        bias: tensor that is broadcast to (B, H, M, N).
-        causal: whether row i sees only the keys up to ``i + diagonal``.
-        diagonal: offset of the mask.
-        window: number of keys that a row sees at most; needs ``causal``.
-        soft_cap: a bound of the scores.
-        scale: a number; default: ``1 / sqrt(D)``.
-        return_lse: whether to return the logarithms of the sums too.
-
-    Returns:
-        A new tensor (B, H, M, E), or this and a float32 tensor (B, H, M).
-
-    Raises:
-        LaunchError: shapes or devices do not fit.
-        DTypeError: an unsupported dtype or mixture.
-
-    Example:
-        >>> q = torch.zeros(2, 8, requires_grad=True)
-        >>> y = attention(q, torch.zeros(2, 8), torch.eye(2), causal=True)
-        >>> y.tolist()
-        [[1.0, 0.0], [0.5, 0.5]]
-    """
-    out, lse = ATTENTION(q, k, v, bias, causal, diagonal, window, soft_cap, scale)
-    return (out, lse) if return_lse else out
-
+from tilewright.torch.terms import activated, own_dtype, product_shape, result_like, scaled_like
 
 # ---------------------------------------------------------------- two products in a row
 

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from tilewright.errors import LaunchError
-from tilewright.torch.layers import attention, gated_matmul, scaled_mm
+from tilewright.torch.attending import attention
+from tilewright.torch.layers import gated_matmul, scaled_mm
 from tilewright.torch.products import linear
 
 # ---------------------------------------------------------------- layers with gradients

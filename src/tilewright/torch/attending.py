@@ -1,0 +1,362 @@
+"""`attention` for PyTorch; its gradients are kernels that store no scores, or products with stored scores."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from tilewright.errors import LaunchError
+from tilewright.functions.philox import MULTIPLIERS, ROUNDS, WEYL
+from tilewright.ops import attention as of_attention
+from tilewright.ops import attention_backward as of_gradients
+from tilewright.ops.attending.problem import LAST
+from tilewright.ops.wanted import Dropout
+from tilewright.torch.products import matmul
+from tilewright.torch.registry import Operation, recorded
+from tilewright.torch.terms import reduced_to
+
+LARGEST_SEED = 2**63 - 1
+"""Largest seed and offset: integers of PyTorch's operations have 64 bits with a sign."""
+
+
+class Words(NamedTuple):
+    """The arguments of attention that are no tensors, in the order of the operations."""
+
+    causal: bool
+    diagonal: int
+    from_last: bool
+    window: int | None
+    soft_cap: float | None
+    dropout: float
+    seed: int
+    offset: int
+    scale: float | None
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The arguments by their names in `tilewright.attention`."""
+        found = self._asdict()
+        return found | {"diagonal": LAST if found.pop("from_last") else self.diagonal}
+
+
+WORDS = (
+    "bool causal, int diagonal, bool from_last, int? window, float? soft_cap, float dropout, SymInt seed, "
+    "SymInt offset, float? scale"
+)
+
+
+# ---------------------------------------------------------------- gradients by stored scores
+
+
+class Places(NamedTuple):
+    """For each query or key: its sequence, and its number in there; -1 as the sequence: it has none."""
+
+    sequence: torch.Tensor
+    number: torch.Tensor
+
+
+def _places(rows: int, offsets: torch.Tensor) -> Places:
+    every = torch.arange(rows, device=offsets.device)
+    found = torch.bucketize(every, offsets, right=True) - 1
+    inside = (found >= 0) & (found < offsets.shape[0] - 1)
+    sequence = torch.where(inside, found, -1)
+    return Places(sequence, every - offsets[sequence.clamp(min=0)])
+
+
+def _seen(
+    rows: int, keys: int, words: Words, offsets: tuple[torch.Tensor, torch.Tensor] | None, device: Any
+) -> torch.Tensor | None:
+    """Whether each query sees each key; None: every query sees every key."""
+    if offsets is None:
+        i, j = torch.arange(rows, device=device)[:, None], torch.arange(keys, device=device)
+        last: Any = i + (keys - rows if words.from_last else words.diagonal)
+        seen = None
+    else:
+        queries, others = _places(rows, offsets[0]), _places(keys, offsets[1])
+        seen = (queries.sequence[:, None] == others.sequence) & (queries.sequence >= 0)[:, None]
+        j = others.number
+        lengths, of_keys = offsets[0].diff(), offsets[1].diff()
+        apart = (of_keys - lengths)[queries.sequence.clamp(min=0)] if words.from_last else words.diagonal
+        last = (queries.number + apart)[:, None]
+    if not words.causal:
+        return seen
+    under = j <= last
+    if words.window is not None:
+        under = under & (j > last - words.window)
+    return under if seen is None else seen & under
+
+
+def random_bits(index: torch.Tensor, seed: int, offset: int) -> torch.Tensor:
+    """Return 32 random bits for each index, as `tilewright.testing.philox` does, as int64.
+
+    Args:
+        index: int64 tensor of numbers that are not negative.
+        seed: the key.
+        offset: the upper half of the counter.
+
+    Example:
+        >>> random_bits(torch.arange(2), 0, 0).tolist() == [0x6627E8D5, 0xE169C58D]
+        True
+    """
+    low = 2**32 - 1
+    block = index >> 2
+    zero = torch.zeros_like(block)
+    words = [block & low, block >> 32, zero + offset % 2**32, zero + offset // 2**32]
+    for turn in range(ROUNDS):
+        keys = [
+            (own + turn * step) % 2**32 for own, step in zip((seed % 2**32, seed // 2**32), WEYL, strict=True)
+        ]
+        # A product of two 32-bit words wraps around in int64, and keeps all of its bits.
+        first, second = (words[2 * at] * MULTIPLIERS[at] for at in range(2))
+        words = [
+            ((second >> 32) & low) ^ words[1] ^ keys[0],
+            second & low,
+            ((first >> 32) & low) ^ words[3] ^ keys[1],
+            first & low,
+        ]
+    return torch.stack(words, -1).gather(-1, (index & 3)[..., None])[..., 0]
+
+
+def _kept(shape: torch.Size, words: Words, device: Any) -> torch.Tensor:
+    """The factor of each weight (..., M, N): 0, or that of the weights that stay."""
+    *heads, rows, keys = shape
+    lines = torch.arange(math.prod(heads) * rows, device=device)[:, None] * (-(-keys // 4) * 4)
+    index = (lines + torch.arange(keys, device=device)).reshape(shape)
+    seed, offset, threshold, kept = Dropout(words.dropout, words.seed, words.offset).numbers
+    return (random_bits(index, seed, offset) >= threshold) * torch.full(
+        (), kept, dtype=torch.float32, device=device
+    )
+
+
+class AttentionGradient(torch.autograd.Function):
+    """Attention and the logarithms of its sums, with gradients by kernels, or by products."""
+
+    @staticmethod
+    def forward(*args: Any) -> Any:
+        """Compute both in one kernel."""
+        return ATTENTION.inside(*args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        """Keep the arrays, the result and the logarithms, as PyTorch does."""
+        ctx.words = Words(*inputs[7:])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs[:7], *output)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor | None, d_lse: torch.Tensor | None) -> Any:
+        """Return the gradients.
+
+        The kernels serve the result alone, and have no gradients themselves.  For gradients of ``bias`` or of
+        gradients, or by ``lse``, the scores are computed again and stored, and products serve.  Sinks enter
+        by the logarithms alone.
+        """
+        q, k, v, bias, sinks, q_offsets, k_offsets, out, lse = ctx.saved_tensors
+        words, needs, wide = ctx.words, ctx.needs_input_grad, torch.float32
+        is_packed = q_offsets is not None
+        dy = torch.zeros_like(out) if dy is None else dy
+        # A row that sees nothing has the logarithm -inf, and weights of 0.
+        total = lse.masked_fill(lse == -math.inf, 0)
+        mean = d_sinks = None
+        by_kernels = d_lse is None and not needs[3] and not torch.is_grad_enabled()
+        if needs[4] or not by_kernels:
+            mean = (dy.to(wide) * out.to(wide)).sum(-1)
+            mean = mean if d_lse is None else mean - d_lse
+        if needs[4]:
+            by_head = sinks if is_packed or q.dim() == 2 else sinks[:, None]
+            d_sinks = reduced_to(-torch.exp(by_head.to(wide) - total) * mean, by_head).reshape(sinks.shape)
+        after = (d_sinks, *(None,) * (2 + len(words)))
+        if by_kernels:
+            made = (None, None, None)
+            if any(needs[:3]):
+                given = (q, k, v, out, lse, dy.to(q.dtype), bias, q_offsets, k_offsets)
+                made = ATTENTION_BACKWARD(*given, *words)
+            return *made, None, *after
+        assert mean is not None
+        if is_packed:  # heads before rows
+            q, k, v, dy = (one.transpose(0, 1) for one in (q, k, v, dy))
+            total, mean = total.mT, mean.mT
+        factor = 1 / math.sqrt(q.shape[-1]) if words.scale is None else words.scale
+        groups = q.shape[-3] // k.shape[-3] if q.dim() > 2 and k.shape[-3] else 1
+        keys, values = (one.repeat_interleave(groups, -3) if groups > 1 else one for one in (k, v))
+        scores = matmul(q, keys.mT, alpha=factor, out_dtype=wide)
+        slope = None
+        if words.soft_cap is not None:
+            bent = torch.tanh(scores / words.soft_cap)
+            scores, slope = words.soft_cap * bent, 1 - bent * bent
+        if bias is not None:
+            scores = scores + bias
+        offsets = (q_offsets, q_offsets if k_offsets is None else k_offsets) if is_packed else None
+        seen = _seen(q.shape[-2], k.shape[-2], words, offsets, q.device)
+        if seen is not None:
+            scores = scores.masked_fill(~seen, -math.inf)
+        weights = torch.exp(scores - total[..., None])
+        d_weights = matmul(dy.to(v.dtype), values.mT, out_dtype=wide)
+        whole = weights
+        if words.dropout:
+            kept = _kept(weights.shape, words, q.device)
+            d_weights, whole = d_weights * kept, weights * kept
+        d_scores = (weights * (d_weights - mean[..., None])).masked_fill(weights == 0, 0)
+        d_bias = reduced_to(d_scores, bias) if needs[3] else None
+        if slope is not None:
+            d_scores = d_scores * slope
+        rounded, whole = d_scores.to(q.dtype), whole.to(v.dtype)
+        d_q = matmul(rounded, keys, alpha=factor) if needs[0] else None
+        d_k = _shared(matmul(rounded.mT, q, alpha=factor), k, groups) if needs[1] else None
+        d_v = _shared(matmul(whole.mT, dy.to(v.dtype)), v, groups) if needs[2] else None
+        if is_packed:
+            d_q, d_k, d_v = (one if one is None else one.transpose(0, 1) for one in (d_q, d_k, d_v))
+        return d_q, d_k, d_v, d_bias, *after
+
+
+def _shared(gradient: torch.Tensor, one: torch.Tensor, groups: int) -> torch.Tensor:
+    """The gradient of heads that neighbouring heads of queries share."""
+    if groups == 1:
+        return gradient
+    wide = gradient.unflatten(-3, (one.shape[-3], groups)).to(torch.float32)
+    return wide.sum(-3).to(one.dtype)
+
+
+# ---------------------------------------------------------------- operations
+
+
+def _given(**arrays: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    return {name: one for name, one in arrays.items() if one is not None}
+
+
+def _run_attention_backward(
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    dy: Any,
+    bias: Any,
+    q_offsets: Any,
+    k_offsets: Any,
+    *words: Any,
+) -> Any:
+    given = _given(bias=bias, q_offsets=q_offsets, k_offsets=k_offsets)
+    if q_offsets is not None:  # the kernels leave out rows of no sequence
+        given |= {f"d{name}": torch.zeros_like(one) for name, one in (("q", q), ("k", k), ("v", v))}
+    return of_gradients.attention_backward(q, k, v, out, lse, dy, **given, **Words(*words).named)
+
+
+ATTENTION_BACKWARD = Operation(
+    "attention_backward(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor dy, Tensor? bias, "
+    f"Tensor? q_offsets, Tensor? k_offsets, {WORDS}) -> (Tensor, Tensor, Tensor)",
+    _run_attention_backward,
+    lambda q, k, v, *rest: tuple(one.new_empty(one.shape) for one in (q, k, v)),
+    refusal="the kernels of attention's gradients have no gradients; nearest legal choice: attention, and "
+    "torch.autograd.grad(create_graph=True)",
+)
+
+
+def _run_attention(
+    q: Any, k: Any, v: Any, bias: Any, sinks: Any, q_offsets: Any, k_offsets: Any, *words: Any
+) -> Any:
+    given = _given(bias=bias, sinks=sinks, q_offsets=q_offsets, k_offsets=k_offsets)
+    if q_offsets is not None and q.dim() == v.dim() == 3:  # the kernel leaves out rows of no sequence
+        given["out"] = q.new_zeros((*q.shape[:2], v.shape[2]))
+        given["lse"] = q.new_full(q.shape[:2], -math.inf, dtype=torch.float32)
+    return of_attention.attention(q, k, v, return_lse=True, **given, **Words(*words).named)
+
+
+def _fake_attention(q: Any, k: Any, v: Any, *rest: Any) -> Any:
+    return q.new_empty((*q.shape[:-1], v.shape[-1])), q.new_empty(q.shape[:-1], dtype=torch.float32)
+
+
+ATTENTION = Operation(
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? sinks, Tensor? q_offsets, Tensor? "
+    f"k_offsets, {WORDS}) -> (Tensor, Tensor)",
+    _run_attention,
+    _fake_attention,
+    partial(recorded, AttentionGradient),
+    cast=range(5),
+)
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    q_offsets: torch.Tensor | None = None,
+    k_offsets: torch.Tensor | None = None,
+    causal: bool = False,
+    diagonal: int | str = 0,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
+    scale: float | None = None,
+    return_lse: bool = False,
+) -> Any:
+    """``dropout(softmax(scale * q @ kᵀ + bias)) @ v`` for every batch and head, with gradients.
+
+    Neither the kernel nor those of its gradients store the scores.  Gradients of ``bias``, through ``lse``,
+    and of gradients are products with the scores, which are computed again: they take memory for M x N
+    scores of each head, or for T x U of packed sequences.
+
+    Args:
+        q: tensor (B, H, M, D) of float16, bfloat16 or float32; (H, M, D) or (M, D) likewise.
+        k: tensor (B, G, N, D); G divides H.
+        v: tensor (B, G, N, E).
+        bias: tensor that is broadcast to (B, H, M, N).
+        sinks: tensor (H,): a score of each head that joins the sum of its weights, and has no value.
+        q_offsets: int32 or int64 tensor (B + 1,) for sequences that follow each other without padding, as in
+            `tilewright.attention`: ``q`` is then (T, H, D), ``k`` (U, G, D), ``v`` (U, G, E). A row of no
+            sequence is a row that sees no key, and has gradients of 0.
+        k_offsets: likewise for ``k`` and ``v``; default: ``q_offsets``.
+        causal: whether row i sees only the keys up to ``i + diagonal``.
+        diagonal: offset of the mask; with ``"last"`` the last row sees every key.
+        window: number of keys that a row sees at most; needs ``causal``.
+        soft_cap: a bound of the scores.
+        dropout: probability that a weight is 0, as in `tilewright.attention`.
+        seed: the key of the random numbers of dropout; default: a number that PyTorch's generator of the CPU
+            draws.  Inside of `torch.compile` give a seed.
+        offset: another number of them, e.g. the step of a training.
+        scale: a number; default: ``1 / sqrt(D)``.
+        return_lse: whether to return the logarithms of the sums too.
+
+    Returns:
+        A new tensor (B, H, M, E), or this and a float32 tensor (B, H, M); (T, H, E) and (T, H) for packed
+        sequences.
+
+    Raises:
+        LaunchError: shapes or devices do not fit.
+        DTypeError: an unsupported dtype or mixture.
+
+    Example:
+        >>> q = torch.zeros(2, 8, requires_grad=True)
+        >>> y = attention(q, torch.zeros(2, 8), torch.eye(2), causal=True)
+        >>> y.tolist()
+        [[1.0, 0.0], [0.5, 0.5]]
+
+        Sequences of 2 and 3 rows, with one head:
+
+        >>> q, v = torch.zeros(5, 1, 8), torch.arange(5.0).reshape(5, 1, 1)
+        >>> attention(q, q, v, q_offsets=torch.tensor([0, 2, 5])).flatten().tolist()
+        [0.5, 0.5, 3.0, 3.0, 3.0]
+    """
+    if seed is None:
+        seed = int(torch.randint(LARGEST_SEED, (), device="cpu")) if dropout else 0
+    for name, number in (("seed", seed), ("offset", offset)):
+        if number > LARGEST_SEED:
+            raise LaunchError(
+                f"tilewright.torch.attention: {name}={number}; nearest legal choice: {LARGEST_SEED}"
+            )
+    if isinstance(diagonal, str) and diagonal != LAST:
+        raise LaunchError(
+            f"tilewright.torch.attention: diagonal={diagonal!r}; nearest legal choice: {LAST!r}, or a number"
+        )
+    of_words = 0 if isinstance(diagonal, str) else diagonal, isinstance(diagonal, str), window, soft_cap
+    words = Words(causal, *of_words, dropout, seed, offset, scale)
+    out, lse = ATTENTION(q, k, v, bias, sinks, q_offsets, k_offsets, *words)
+    return (out, lse) if return_lse else out
