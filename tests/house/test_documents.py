@@ -32,7 +32,7 @@ def execute(block: str, name: str, namespace: dict[str, Any]) -> None:
 
 def run_document(text: str, name: str) -> str:
     """Run all blocks of a page in one namespace; return those that failed."""
-    namespace: dict[str, Any] = {"__name__": name}
+    namespace: dict[str, Any] = {"__name__": "__main__"}
     report: list[str] = []
     with every_kernel_executed(name):
         for number, block in enumerate(python_blocks(text), 1):

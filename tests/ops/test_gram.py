@@ -106,6 +106,22 @@ def test_half_of_the_tiles_without_spills(arch: str) -> None:
     assert compiled.resources[spilled] == 0
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "gfx942", "gfx1100"])
+@pytest.mark.parametrize("kind", [tw.bf16, tw.f16, tw.f32], ids=str)
+def test_every_chosen_schedule_is_legal(arch: str, kind: Any) -> None:
+    """`schedule_for` refuses an illegal choice; extents are random, those of 2048 and more included."""
+    bound = symmetric(0, tw.f32).bind(precision="exact", terms=frozenset())
+    draw = np.random.default_rng(3)
+    for rows in (2048, 8192, *(int(x) for x in np.exp(draw.uniform(5, 9.5, 6)))):
+        depth = int(draw.integers(1, 500)) * int(draw.choice([1, 8]))
+        given = tw.like(kind, rows, depth), tw.like(kind, depth, rows, order="F"), tw.like(kind, rows, rows)
+        target = "hip" if arch.startswith("gfx") else "cuda"
+        made = bound.schedule_for(*given, 1.0, target=target, arch=arch)
+        assert made is not None
+        high, wide = made.tile[:2]
+        assert max(high, wide) % min(high, wide) == 0, made
+
+
 def test_a_batch_of_sums_without_terms_is_zero() -> None:
     out = np.full((2, 3, 3), np.nan, np.float32)
     tw.gram(np.empty((2, 3, 0), np.float32), out, target="reference")

@@ -175,6 +175,25 @@ def test_any_extents_and_strides_of_a_class(
     assert (c.base[:, n:] == around[:, n:]).all(), "nothing is written between the rows"
 
 
+def test_a_wrong_extent_is_reported_before_shared_memory(of_linear: Case) -> None:
+    """B has a row too many, which reaches the result behind it in memory."""
+    m, n, k = 4, 5, 6
+    flat, (a, r) = np.zeros((k + m) * n, np.float32), (np.zeros(one, np.float32) for one in ((m, k), (m, n)))
+    c = flat[k * n :].reshape(m, n)
+    with pytest.raises(tw.LaunchError, match=r"differs from another array.s.*: B has shape"):
+        of_linear.loaded(a, flat[: (k + 1) * n].reshape(k + 1, n), np.zeros(n, np.float32), r, c, 1.0)
+    with pytest.raises(tw.LaunchError, match=r"shares memory with another array.*: C has shape"):
+        of_linear.loaded(
+            np.zeros((m, k + 1), np.float32),
+            flat[: (k + 1) * n].reshape(k + 1, n),
+            np.zeros(n, np.float32),
+            r,
+            c,
+            1.0,
+        )
+    assert not flat.any(), "nothing is written"
+
+
 def test_threads_of_a_pool_compute_the_same(of_linear: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     a, b, r, c = (strided(rng, 256, 256, 0) for _ in range(4))

@@ -164,19 +164,22 @@ def _masked(question: Question, made: Schedule) -> Schedule:
 
 
 def _mirrored(question: Question, made: Schedule) -> Schedule | None:
-    """A schedule whose tile extents divide each other; None if its instruction has no such tile."""
+    """A legal schedule whose tile extents divide each other; None if its instruction has no such tile."""
     whole = replace(made, split_k=1, balanced=False, batches=1)
-    if owner(question.arch.name) is not CPU and square(made.tile[:2]):
-        asked = question.form, question.specs, question.arch
-        # The buffers of a result that is stored twice may leave room for fewer stages.
-        fewer = (
-            replace(whole, stages=stages) for stages in range(whole.stages, max(whole.stages - 3, 0), -1)
-        )
-        return next((one for one in fewer if not reasons(with_fallback(one, *asked)[0], *asked)), None)
-    units = [shape * warps for shape, warps in zip(made.atom.shape, made.warps, strict=False)]
-    unit, most = lcm(*units), -(-question.shape[0] // MASKED_TILES)
-    side = -(-min(most, min(made.tile[:2])) // unit) * unit
-    return replace(whole, tile=(side, side, made.tile[2])) if side <= max(made.tile[:2]) else None
+    is_cpu = owner(question.arch.name) is CPU
+    if is_cpu or not square(made.tile[:2]):
+        units = [shape * warps for shape, warps in zip(made.atom.shape, made.warps, strict=False)]
+        unit, most = lcm(*units), -(-question.shape[0] // MASKED_TILES)
+        side = -(-min(most, min(made.tile[:2])) // unit) * unit
+        if side > max(made.tile[:2]):
+            return None
+        whole = replace(whole, tile=(side, side, made.tile[2]))
+    if is_cpu:
+        return whole
+    asked = question.form, question.specs, question.arch
+    # The buffers of a result that is stored twice may leave room for fewer stages.
+    fewer = (replace(whole, stages=stages) for stages in range(whole.stages, max(whole.stages - 3, 0), -1))
+    return next((one for one in fewer if not reasons(with_fallback(one, *asked)[0], *asked)), None)
 
 
 def _with_row_sums(question: Question, schedule: Schedule) -> Schedule | None:

@@ -212,11 +212,6 @@ class Exported:
             f"if (int wrong = check(its[{at}], call.arrays[{at}])) return wrong;"
             for at in range(len(self.arrays))
         ]
-        for pair in self._pairs():
-            lines.append(
-                f"if (int wrong = check_apart(its[{pair[0]}], call.arrays[{pair[0]}], its[{pair[1]}], "
-                f"call.arrays[{pair[1]}], {'true' if pair[2] else 'false'})) return wrong;"
-            )
         known = set[Sym]()
         for tensor in kernel.tensors:
             at = place[tensor.name]
@@ -228,6 +223,11 @@ class Exported:
                     known.add(extent)
                 elif isinstance(extent, Sym | int):
                     lines.append(f"if ({given} != {spell(extent)}) {refused}")
+        for pair in self._pairs():
+            lines.append(
+                f"if (int wrong = check_apart(its[{pair[0]}], call.arrays[{pair[0]}], its[{pair[1]}], "
+                f"call.arrays[{pair[1]}], {'true' if pair[2] else 'false'})) return wrong;"
+            )
         for param in kernel.sizes:
             source = param.source
             if param.sym in known or isinstance(source, Derived):
