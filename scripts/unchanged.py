@@ -234,6 +234,8 @@ grouped_matmul(i8(M, K), i8(3, K, N), ends(0, M // 2, M), out_dtype="i32")
 grouped_matmul(bf16(M, K), bf16.T(3, K, N), ends(5, 9, M), alpha=2, c=bf16(N),\
     beta=0.5, dropout=0.5, seed=5, offset=7, residual=bf16(M, N))
 grouped_matmul(f32(M, K), f32(3, K, N), ends(5, 9, M), multiply=f32(M, N), derivative="silu", saturate=True)
+grouped_matmul(bf16.T(M, K), bf16(K, N), ends(5, 9, K))
+grouped_matmul(f32(M, K), f32(K, N), ends(5, 9, K), bias=f32(3, N), activation="silu")
 grouped_matmul([f16(33, 24), f16(M, K), f16(1, 8)], [f16(24, 72), f16(K, 24), f16(8, 136)], out=[f16(33,\
     72), f16(M, 24), f16(1, 136)])
 grouped_matmul([bf16(40, 24), bf16(M, K)], [bf16.T(24, 72), bf16.T(K, 24)], out=[bf16(40, 72), bf16(M,\

@@ -23,6 +23,7 @@ from tilewright.ops.products import (
     BLOCK,
     combined,
     grouped,
+    grouped_along_k,
     in_halves,
     plain,
     scaled,
@@ -107,6 +108,20 @@ def _grouped() -> Member:
         return {"D": np.stack([x["A"][m] @ x["B"][at[m]] + x["bias"][at[m]] for m in range(M)])}
 
     return Member(under(grouped(tw.f32), schedules, **words), like, want)
+
+
+def _along_k() -> Member:
+    ends = np.array([3, 3, 37, K], np.int32)
+    like = {"A": spec("f16", M, K, turned=True), "B": spec("f16", K, N), "ends": ends}
+    like |= {"bias": spec("f32", 4, N), "D": spec("f32", 4, M, N)}
+    words = {"precision": "exact", "terms": frozenset(["bias"]), "activation": None}
+    schedules = {"direct": DIRECT, "persistent": replace(SYNC, blocks=2), "bulk copies": BULK}
+
+    def want(x: dict[str, Exact]) -> dict[str, Exact]:
+        parts = [slice(*one) for one in zip([0, *ends], ends, strict=False)]
+        return {"D": np.stack([x["A"][:, k] @ x["B"][k] + x["bias"][g] for g, k in enumerate(parts)])}
+
+    return Member(under(grouped_along_k(tw.f32, ("bias",)), schedules, **words), like, want)
 
 
 def _scaled() -> Member:
@@ -375,6 +390,7 @@ MEMBERS: dict[str, Callable[[], Member]] = {
     "batched": _batched,
     "combined": _combined,
     "grouped": _grouped,
+    "groups along K": _along_k,
     "scaled": _scaled,
     "gated": _gated,
     "scaled in groups": _scaled_in_groups,

@@ -95,6 +95,62 @@ def test_dtypes_and_orders(kind: str, out: str, target: str) -> None:
     check(a, b, ends, made, 99)
 
 
+@pytest.mark.parametrize(("kind", "out"), [("f32", "f32"), ("bf16", "f32"), ("i8", "i32"), ("f64", "f64")])
+@pytest.mark.parametrize("name", ["uneven", "none", "beyond"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_groups_along_k(name: str, kind: str, out: str, target: str) -> None:
+    ends, rng = ENDS[name], np.random.default_rng(3)
+    a, b = (rng.standard_normal((130, n)) * (20 if kind == "i8" else 1) for n in (35, 50))
+    a, b = a.astype(tw.dtype(kind).numpy), b.astype(tw.dtype(kind).numpy)
+    found = parts(ends, 130)
+    if kind != "i8":  # no group has the rows after the last end
+        a[found[-1].stop :] = b[found[-1].stop :] = np.nan
+    bias = None if kind == "i8" else rng.standard_normal((len(ends), 50)).astype(np.float32)
+    whole = np.full((len(ends), 35, 64), 99, tw.dtype(out).numpy)
+    made = whole[..., 3:53]
+    tw.grouped_matmul(a.T, b, np.asarray(ends, np.int64), made, bias=bias, target=target)
+    for group, rows in enumerate(found):
+        exact, _, bound = gemm_bound(
+            a[rows].T, b[rows], Accumulation(), tw.dtype("i32" if kind == "i8" else "f64")
+        )
+        exact = exact if bias is None else exact + bias[group].astype(np.float64)
+        rounded = 0.0 if kind == "i8" else 2.0**-22 * (np.abs(exact) + bound)
+        assert (np.abs(made[group].astype(np.float64) - exact) <= bound + rounded).all(), group
+    assert (whole[..., :3] == 99).all()
+    assert (whole[..., 53:] == 99).all()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_terms_of_groups_along_k(target: str) -> None:
+    """Whole numbers, so that each element is exact."""
+    rng, ends = np.random.default_rng(4), np.int32([5, 5, 40])
+    a, b, c, factor, bias = (
+        rng.integers(-3, 4, shape).astype(np.float32)
+        for shape in ((40, 9), (40, 11), (9, 11), (3, 9, 1), (3, 11))
+    )
+    made = tw.grouped_matmul(
+        *(a.T, b, ends),
+        alpha=0.5,
+        beta=-2.0,
+        c=c,
+        bias=bias,
+        activation="relu",
+        multiply=factor,
+        dropout=0.5,
+        seed=3,
+        residual=c,
+        target=target,
+    )
+    kept = tw.testing.philox(np.arange(made.size).reshape(made.shape), 3, 0) >= 2**31
+    for group, rows in enumerate(parts([5, 5, 40], 40)):
+        value = np.maximum(0.5 * (a[rows].T @ b[rows]) - 2 * c + bias[group], 0) * factor[group]
+        assert np.array_equal(made[group], np.where(kept[group], 2 * value, 0) + c)
+    unread = tw.grouped_matmul(
+        np.full((9, 40), np.nan, np.float32), b, ends, alpha=0, bias=bias, target=target
+    )
+    assert np.array_equal(unread, np.broadcast_to(bias[:, None], (3, 9, 11)))
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_bias_and_activation(target: str) -> None:
     ends = ENDS["uneven"]
@@ -146,6 +202,7 @@ def test_the_comparison_rejects(fault: str) -> None:
     [
         ({"a": np.zeros(4, np.float32)}, tw.LaunchError, "a has shape (4,); nearest legal choice: (T, K)"),
         ({"ends": np.zeros(3, np.int32)}, tw.LaunchError, "ends has G = 3, and b has G = 2"),
+        ({"b": np.zeros((5, 2), np.float32)}, tw.LaunchError, "b has T = 5, and a has T = 4"),
         ({"ends": np.zeros(2, np.float32)}, tw.DTypeError, "ends is f32; nearest legal choice: i32 or i64"),
         ({"b": np.zeros((2, 3, 5), np.float32)}, tw.LaunchError, "b has K = 3, and a has K = 4"),
         ({"b": np.zeros((2, 4, 5), np.float16)}, tw.DTypeError, "grouped_matmul of f32 and f16"),

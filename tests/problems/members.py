@@ -20,6 +20,7 @@ from . import (
     fold_problems,
     gated_problems,
     grade_problems,
+    group_problems,
     masked_problems,
     reduced_problems,
     scaled_problems,
@@ -42,6 +43,7 @@ MEMBERS: dict[str, Callable[[int, str], str]] = {
     "gated_matmul": gated_problems.carried_out,
     "reduced_matmul": reduced_problems.carried_out,
     "masked products": masked_problems.carried_out,
+    "groups along K": group_problems.carried_out,
     "several loops": flow_problems.several_loops,
     "sums of rows": flow_problems.row_sums,
 }

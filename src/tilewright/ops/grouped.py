@@ -1,4 +1,4 @@
-"""`grouped_matmul`: products of groups of rows, each with a matrix of its own, in one launch."""
+"""`grouped_matmul`: products of groups of rows, each with a matrix of its own, or of groups along K."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.namespaces import part
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import UPDATED, check_real, drop_unread_c, of_sums, scale_of_c
 from tilewright.ops.problem import Matrices, check_broadcast, expanded
-from tilewright.ops.products import RARE, grouped
+from tilewright.ops.products import RARE, grouped, grouped_along_k
 from tilewright.ops.replay import Located, Replay, called, repeated
 from tilewright.ops.results import check_sums, result_dtype
 from tilewright.ops.wanted import Wanted, check_derivative, check_numbers, check_words, dropout_of, said
@@ -32,6 +32,9 @@ OP = "grouped_matmul"
 
 AXES = {"a": "TK", "b": "GKN", "ends": "G", "bias": "GN", "out": "TN"}
 """Arrays of every kernel, in its order, with their axes."""
+
+ALONG_K = {"a": "MT", "b": "TN", "ends": "G", "bias": "GN", "out": "GMN"}
+"""The same for groups along K."""
 
 ADDED = ("c", "multiply", "residual")
 """Arrays that are broadcast to the result; only kernels with their terms have them."""
@@ -77,6 +80,10 @@ def grouped_matmul(
     groups may be empty.  The kernel reads ``ends`` on the device: a kernel may have just computed them, and
     the host does not wait for them.
 
+    If ``b`` has two dimensions, the groups lie along K: ``out[g] = activation(a[:, k] @ b[k] + bias[g])`` for
+    the places ``k`` from ``ends[g - 1]`` up to ``ends[g]``.  The gradients of the matrices of groups of rows
+    are such products: ``grouped_matmul(x.T, dy, ends)`` is ``x[rows].T @ dy[rows]`` for each group.
+
     For lists, or tuples, of arrays it is ``out[g] = activation(a[g] @ b[g] + bias[g])`` for every ``g``.  M,
     N, K and the strides may differ from product to product, and any extent may be 0.  One launch computes all
     products; its kernel reads the arrays' addresses from a table.  The host makes the table at every call,
@@ -84,24 +91,25 @@ def grouped_matmul(
     extents and addresses that it was captured with.
 
     Args:
-        a: array (T, K): the rows of all groups, one group after the other; or a list of arrays (M, K).
-        b: array (G, K, N): a matrix for each group; or a list of arrays (K, N).
+        a: array (T, K): the rows of all groups, one group after the other; or (M, T); or a list of arrays
+            (M, K).
+        b: array (G, K, N): a matrix for each group; or (T, N); or a list of arrays (K, N).
         ends: array (G,) of i32 or i64, which must not descend.  Ends below 0 or beyond T are clamped; rows
             after the last end are not written.  None for lists.
-        out: array (T, N) to write; or a list of arrays (M, N), none of which shares memory with another
-            array; default: new arrays of the framework of ``a``.
+        out: array (T, N) to write; (G, M, N) with groups along K; or a list of arrays (M, N), none of which
+            shares memory with another array; default: new arrays of the framework of ``a``.
         alpha: a number. Lists take no ``alpha``, ``beta``, ``c``, ``multiply``, ``derivative``, ``dropout``,
             ``residual`` or ``saturate``.
         beta: a number, as in `matmul`: the factor of ``c``, or of ``out`` if there is no ``c``.
-        c: array that is broadcast to (T, N); it may be ``out``.
+        c: array that is broadcast to the shape of ``out``; it may be ``out``.
         bias: array (G, N), a row for each group; or a list of arrays (N,).
         activation: as in `matmul`.
-        multiply: array that is broadcast to (T, N) and multiplied with the result.
+        multiply: array that is broadcast to the shape of ``out`` and multiplied with the result.
         derivative: as in `matmul`: multiplies by ``derivative'(multiply)``.
-        dropout: as in `matmul`; an element's number is its place in (T, N).
+        dropout: as in `matmul`; an element's number is its place in ``out``.
         seed: the seed of dropout, as in `matmul`.
         offset: the offset of dropout, as in `matmul`.
-        residual: array that is broadcast to (T, N) and added last; it may be ``out``.
+        residual: array that is broadcast to the shape of ``out`` and added last; it may be ``out``.
         saturate: as in `matmul`.
         precision: as in `matmul`.
         out_dtype: as in `matmul`.
@@ -128,6 +136,15 @@ def grouped_matmul(
                [20., 30.],
                [40., 50.],
                [60., 70.]], dtype=float32)
+
+        Groups along K:
+
+        >>> tw.grouped_matmul(a.T, a, np.int32([1, 4]))
+        array([[[ 0.,  0.],
+                [ 0.,  1.]],
+        <BLANKLINE>
+               [[56., 68.],
+                [68., 83.]]], dtype=float32)
 
         Products of any extents:
 
@@ -198,39 +215,43 @@ def plan_grouped(
     call = Call.of(OP, dict(zip(ARRAYS, given, strict=True)), ("a", "b", "ends"), located)
     arrays, infos = call.arrays, call.infos
     check_derivative(OP, wanted.derivative, multiplies="multiply" in infos)
-    _check_shapes(infos)
-    shape = infos["a"].shape[0], infos["b"].shape[2]
+    axes = ALONG_K if len(infos["b"].shape) == 2 else AXES
+    known = _check_shapes(infos, axes)
+    shape = tuple(known[dim] for dim in axes["out"])
+    summed = "T" if axes is ALONG_K else "K"
     beta = scale_of_c(call, wanted.beta)
     kind = result_dtype(call.dtypes, wanted, OP)
     call.serve(wanted.target)
     drop_unread_c(call, beta, shape)
-    check_sums(OP, call.dtypes, infos["a"].shape[1] if wanted.alpha != 0 else 0, kind, wanted)
+    check_sums(OP, call.dtypes, known[summed] if wanted.alpha != 0 else 0, kind, wanted)
     call.make("out", shape, kind)
     check_numbers(OP, call.number, alpha=wanted.alpha, beta=beta)
     call.check_apart(updated=UPDATED)
     seen = {name: _seen(call, name, shape) for name in (*AXES, *ADDED) if name in infos}
     if wanted.alpha == 0:  # the operands are not read
         for name in ("a", "b"):
-            first, _, *rest = seen[name].info.shape
-            info = replace(seen[name].info, shape=(first, 0, *rest))
+            info, dims = seen[name].info, zip(axes[name], seen[name].info.shape, strict=True)
+            info = replace(info, shape=tuple(0 if dim == summed else extent for dim, extent in dims))
             seen[name] = Strided(seen[name].array, info)
-    if "bias" not in seen:  # the first row of each matrix stands for it, and is not read
+    if "bias" not in seen and axes is AXES:  # the first row of each matrix stands for it, and is not read
         info = infos["b"]
         (groups, _, columns), (step, _, unit) = info.shape, info.strides
         seen["bias"] = Strided(arrays["b"], replace(info, shape=(groups, columns), strides=(step, unit)))
     drops = wanted.dropped.probability > 0
     has = {"alpha": wanted.alpha not in (0, 1), "dropout": drops}
-    rare = tuple(name for name in ("alpha", *RARE) if name in infos or has.get(name))
+    often = ("alpha",) if axes is AXES else ("alpha", "bias")
+    rare = tuple(name for name in (*often, *RARE) if name in infos or has.get(name))
     terms = {*rare} | ({"bias"} & infos.keys()) | ({"activation"} if wanted.activation is not None else set())
     terms |= {"saturate"} if wanted.saturate else set()
-    kernel = grouped(call.number, rare).bind(
+    kernel = (grouped if axes is AXES else grouped_along_k)(call.number, rare).bind(
         precision=of_sums(wanted.precision, infos["a"].dtype),
         terms=frozenset(terms),
         activation=wanted.activation,
-        late=replace(wanted.late, order=(0, 1) if drops else ()),
+        late=replace(wanted.late, order=tuple(range(len(shape))) if drops else ()),
         schedule=wanted.schedule,
     )
-    names = (*(name for name in AXES if name != "out"), *(name for name in RARE if name in infos), "out")
+    arrays_of_all = (name for name in axes if name != "out" and name in seen)
+    names = (*arrays_of_all, *(name for name in RARE if name in infos), "out")
     places = call.stand_ins(names, {"bias": "b"})
     product = Launch(kernel, tuple(seen[name] for name in names), places, numbers)
     return call.plan(product, warns=wanted.schedule is None)
@@ -246,15 +267,22 @@ def _seen(call: Call, name: str, shape: tuple[int, ...]) -> Strided:
     return Strided(call.arrays[name], info)
 
 
-def _check_shapes(infos: Mapping[str, ArrayInfo]) -> None:
+def _check_shapes(infos: Mapping[str, ArrayInfo], wanted: Mapping[str, str]) -> dict[str, int]:
     """Check that every array has its rank, and that extents of one name agree.
+
+    Args:
+        infos: the arrays.
+        wanted: their axes.
+
+    Returns:
+        The extent of each axis.
 
     Raises:
         LaunchError: they do not.
         DTypeError: ends that are no integers of 32 or 64 bits.
     """
     known: dict[str, tuple[int, str]] = {}
-    for name, axes in AXES.items():
+    for name, axes in wanted.items():
         if name not in infos:
             continue
         info = infos[name]
@@ -272,3 +300,4 @@ def _check_shapes(infos: Mapping[str, ArrayInfo]) -> None:
                 )
     if infos["ends"].dtype not in (dtypes.i32, dtypes.i64):
         raise DTypeError(f"grouped_matmul: ends is {infos['ends'].dtype}; nearest legal choice: i32 or i64")
+    return {dim: extent for dim, (extent, _) in known.items()}

@@ -268,6 +268,31 @@ def grouped(number: DType, rare: tuple[str, ...] = ()) -> Kernel:
 
 
 @lru_cache(maxsize=64)
+def grouped_along_k(number: DType, rare: tuple[str, ...] = ()) -> Kernel:
+    """``D[g] = dropout(activation(alpha * A[:, k] @ B[k] + beta * C + bias[g]) * Y) + R``, k of group g.
+
+    Args:
+        number: the dtype in which all but the sums is computed.
+        rare: the terms of the call, among ``alpha``, ``bias`` and those of `RARE`.
+    """
+    terms = tuple(one for one in rare if one in RARE)
+    arrays = {"A": "m k", "B": "k n", "ends": "g", **({"bias": "g n"} if "bias" in rare else {})}
+    arrays |= {**rare_arrays("g ", terms), "D": "g m n"}
+    alpha = {"alpha": number} if "alpha" in rare else {}
+
+    @kernel_of(**arrays, **alpha, **rare_numbers(terms, number))
+    def gemm_grouped_along_k(
+        *, precision: str, terms: frozenset[str], activation: str | None, late: LateTerms = NO_LATE_TERMS
+    ) -> TiledProduct:
+        changed: list[EndingTerm] = [Conversion(number)] if terms else []
+        ending = [*changed, *finishing(terms, activation, late), STORED]
+        algebra = Algebra(precision=precision)
+        return TiledProduct(Operand(("A",)), Operand(("B",)), ending, algebra, ends_along_k="ends")
+
+    return gemm_grouped_along_k
+
+
+@lru_cache(maxsize=64)
 def each(number: DType) -> Kernel:
     """``D[g, m, n] = activation(sum_k A[g, m, k] * B[g, k, n] + bias[g, n])``, as of one array for each list.
 

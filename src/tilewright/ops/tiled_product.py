@@ -293,6 +293,8 @@ class TiledProduct:
         algebra: the products and sums of the parts.
         out: the array whose last two dimensions are cut in tiles.
         ends: the array of the ends of groups of rows; "": rows are in no groups.
+        ends_along_k: the array of the ends of groups along K, which the first axis of the result numbers; "":
+            each product has all of K.
         waits: whether a launch before this one, which may still run, writes operands.
         is_symmetric: whether the result is symmetric: half of its tiles are computed, and stored twice.
     """
@@ -303,6 +305,7 @@ class TiledProduct:
     algebra: Algebra = Algebra()
     out: str = "D"
     ends: str = ""
+    ends_along_k: str = ""
     waits: bool = False
     is_symmetric: bool = False
 
@@ -337,7 +340,9 @@ def kernel_of(**declared: Any) -> Callable[[Callable[..., TiledProduct]], Kernel
                 if made.waits:
                     prior_grid_wait()
                 acc = [zeros(precision=algebra.sums) for _ in range(algebra.totals)]
-                for k in steps(whole.extent(a.parts[0], "k")):
+                depth = whole.extent(a.parts[0], "k")
+                cut = {"begin": None, "end": tile.tile(made.ends_along_k)} if made.ends_along_k else {}
+                for k in steps(depth, **cut):
                     step = tile.within(k=k)
                     left, right = a.tiles(step), b.tiles(step)
                     scales = tuple(step.tile(one.scales) if one.scales else None for one in (a, b))

@@ -110,6 +110,8 @@ def proposals(question: Question) -> Iterator[Candidate]:
         changes.append(partial(_scaled, question))
     if question.form.flow.grouped is not None:
         changes.append(partial(_grouped, question))
+    if question.form.bounded is not None:
+        changes.append(partial(_bounded, question))
     if question.form.mirrored:
         changes.append(partial(_mirrored, question))
     elif is_masked(question.form):
@@ -146,6 +148,16 @@ def _grouped(question: Question, schedule: Schedule) -> Schedule | None:
     if question.majors[0] == "mn" and made.copies_in_background:  # rows of a group begin anywhere
         made = replace(made, staging="registers", stages=1)
     return None if made.roles == "ping-pong" else made
+
+
+def _bounded(question: Question, schedule: Schedule) -> Schedule | None:
+    """A schedule for groups along K, or None. Each block takes whole groups."""
+    if schedule.along_k > 1:
+        return None
+    made = replace(schedule, split_k=1, batches=1, whole=schedule.whole.replace("k", ""))
+    if "k" in question.majors and made.copies_in_background:  # a group begins anywhere
+        made = replace(made, staging="registers", stages=1)
+    return made
 
 
 def _masked(question: Question, made: Schedule) -> Schedule:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import gcd
@@ -30,7 +30,17 @@ from tilewright.errors import TraceError, Violation
 from tilewright.lang.scalars import Index, unwrap, wrap
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
-from tilewright.schedule.factors import EXPLICIT, Factor, FactorProduct, Places, Rescale, plain, plan_of, same
+from tilewright.schedule.factors import (
+    EXPLICIT,
+    Factor,
+    FactorProduct,
+    Places,
+    Rescale,
+    plain,
+    plan_of,
+    run_along,
+    same,
+)
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.row_sums import RowSum, with_row_sums
 from tilewright.schedule.work import MOST, Work
@@ -145,18 +155,23 @@ class Form:
         """Known reasons to refuse schedules of this form; see `tilewright.schedule.legality`."""
         return {}
 
-    def places(self, work: Work, *, whole: bool = False) -> Places:
+    def places(self, work: Work, whole: Collection[Span] = ()) -> Places:
         """The place of a result tile in the arrays, along all dimensions that are not cut into tiles.
 
         Args:
             work: the tile.
-            whole: whether to include all rows after the tile's group; products of these are discarded.
+            whole: the spans along which all elements after the tile's group are included.
         """
         found: dict[Span, Index | slice] = dict(zip(self.batch, work.batch, strict=True))
-        for span, cut in zip((self.m, self.n), work.cuts, strict=True):
+        for span, cut in zip((self.m, self.n, self.depths[0]), work.cuts, strict=True):
             if cut is not None:
-                found[span] = slice(cut.start, None) if whole else cut
+                found[span] = slice(cut.start, None) if span in whole else cut
         return found
+
+    @property
+    def bounded(self) -> Span | None:
+        """The summed span, if it has groups; a flow with one has no other summed spans."""
+        return self.depths[0] if self.depths[0].groups is not None else None
 
     def spec(self, operand: Operand, specs: Mapping[str, TensorSpec]) -> TensorSpec:
         """The class of an array or a view; of a view, only the contiguous dimension is known.
@@ -250,12 +265,6 @@ def form_of(flow: Flow) -> Form:
                 f"the same value, {name}[{rows}, {columns}] = value and {name}[{columns}, {rows}] = value.T",
                 store.location,
             )
-    for span in (one.span for one in sums if one.span.groups is not None):
-        raise TraceError(
-            f"kernel {flow.name} has a product over {span.name}, whose bounds lie in memory; nearest legal "
-            f"choice: a loop over {span.name} that carries a state, by acc.assign(...); or {EXPLICIT}",
-            where,
-        )
     if flow.grouped is not None and (len(batch) > 1 or flow.grouped != m):
         raise TraceError(
             f"kernel {flow.name} has products of groups of {flow.grouped.name} with other batches; nearest "
@@ -263,6 +272,22 @@ def form_of(flow: Flow) -> Form:
             where,
         )
     plan = plan_of(flow, m, n)
+    bounded = next((span for span in plan.depths if span.groups is not None), None)
+    if bounded is not None and (len(plan.depths) > 1 or flow.grouped is not None):
+        other = next((span.name for span in plan.depths if span != bounded), f"groups of {m.name}")
+        raise TraceError(
+            f"kernel {flow.name} has products over {bounded.name}, whose bounds lie in memory, and "
+            f"{other}; nearest legal choice: two kernels, or {EXPLICIT}",
+            where,
+        )
+    for factor in (*plan.rows_m, *plan.rows_n) if bounded is not None else ():
+        runs = [part for part in factor.beside if (run_along(part, factor.depth) or 1) > 1]
+        if factor.scale is not None or runs:
+            raise TraceError(
+                f"kernel {flow.name} has neighbours along {factor.depth.name} that share a scale, and its "
+                f"bounds lie in memory; nearest legal choice: an element for each {factor.depth.name}",
+                where,
+            )
     for node in flow.walk():  # a reduced dimension lies in one tile, and groups have any length
         if isinstance(node, Reduce) and node.argument.axes[node.axis] == flow.grouped is not None:
             raise TraceError(

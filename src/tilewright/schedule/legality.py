@@ -33,6 +33,7 @@ from tilewright.schedule.machine_rules import (
 )
 from tilewright.schedule.placement_rules import (
     against_groups,
+    bounded,
     dealt,
     grouped,
     interleaved,
@@ -491,6 +492,7 @@ OF_MEANING: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (
     roles_of_warps,
     split_k,
     grouped,
+    bounded,
     shared_by_clusters,
     sums_beside,
     mirrored,

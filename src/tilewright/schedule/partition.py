@@ -40,6 +40,7 @@ class TiledProblem:
         depths: elements along K, for each loop.
         tile: extents (m, n, k) of a tile.
         groups: groups of its rows or columns, instead of batches.
+        along_k: groups of its steps, and which of the leading dimensions numbers them.
         least: smallest number of steps along K; missing steps add zeros.
         skips: the tiles and steps that masks leave out; None: all tiles take all steps.
         mirrored: whether tiles below the diagonal are stored above it too.
@@ -51,6 +52,7 @@ class TiledProblem:
     depths: tuple[Index, ...]
     tile: tuple[Index, Index, int]
     groups: RowGroups | None = None
+    along_k: tuple[RowGroups, int] | None = None
     least: int = 0
     skips: Skips | None = None
     mirrored: bool = False
@@ -83,7 +85,11 @@ class TiledProblem:
         depths = tuple(extents[span] for span in form.depths)
         skips = Skips.of(form, arguments)
         mirrored = bool(form.mirrored)
-        return TiledProblem(batch, m, n, depths, schedule.tile, groups, least, skips, mirrored)
+        along_k = None
+        if form.bounded is not None and (cut := form.bounded.groups) is not None:
+            bounds = RowGroups.of(cut, arguments, 2, depths[0], schedule.tile[2])
+            along_k = bounds, form.batch.index(cut.index)
+        return TiledProblem(batch, m, n, depths, schedule.tile, groups, along_k, least, skips, mirrored)
 
     @property
     def tiles(self) -> tuple[Index, Index]:
@@ -344,13 +350,18 @@ class TilePartition(Partition):
         return begin, let(self.problem.at_least(natural(ceil_div(end, depth) - begin)))
 
     def _of_group(self, work: Work) -> Work:
-        """A tile by its number among those of all groups."""
+        """A tile by its number among those of all groups, or with the steps of its group."""
         groups = self.problem.groups
+        if self.problem.along_k is not None:
+            bounds, number = self.problem.along_k
+            cut = bounds.bounds(work.batch[number])
+            steps = natural(ceil_div(cut.stop - cut.start, bounds.tile))
+            return replace(work, steps=let(self.problem.at_least(steps)), cuts=(None, None, cut))
         if groups is None:
             return work
         found = groups.find(work.n if groups.dim else work.m)
         m, n = (work.m, found.at) if groups.dim else (found.at, work.n)
-        cuts = (None, found.rows) if groups.dim else (found.rows, None)
+        cuts = (None, found.rows, None) if groups.dim else (found.rows, None, None)
         steps = let(work.steps * minimum(found.count, 1))
         return replace(work, batch=(found.group,), m=m, n=n, steps=steps, cuts=cuts)
 
@@ -574,7 +585,7 @@ class Shares(DataParallel):
 
     def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
         """The block's share."""
-        yield Work(self.batch, 0, 0, 0, self.steps, 0, group, self.segment)
+        yield self._of_group(Work(self.batch, 0, 0, 0, self.steps, 0, group, self.segment))
 
     def part_of(self, matrix: Tensor, rows: int | None = None, columns: int | None = None) -> Tensor:
         """The block's rows and columns of an array."""
@@ -623,7 +634,8 @@ class Persistent(TilePartition):
     def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
         """The block's tiles; if groups take turns, every ``each``-th tile from the group's first on."""
         turns = self.turns if each == 1 else (self.turns + each - 1 - group) // each
-        is_uneven = self.problem.groups is not None or self.skips is not None
+        bounds = self.problem.groups, self.problem.along_k, self.skips
+        is_uneven = any(one is not None for one in bounds)
         done = var(0) if is_uneven else None
         for turn in traced_range(turns):
             number = turn if each == 1 else let(turn * each + group)
@@ -648,7 +660,7 @@ class Persistent(TilePartition):
         """
         for ahead in unroll(most):
             with when(begin + ahead < end):
-                work = self._work(let(natural(begin + ahead)), 0, 0)
+                work = self._of_group(self._work(let(natural(begin + ahead)), 0, 0))
                 done.set(done.get() + work.steps)
 
     def _work(self, turn: Index, item: Index, group: Index) -> Work:

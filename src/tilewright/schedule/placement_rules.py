@@ -132,9 +132,34 @@ def grouped(case: ScheduleOnMachine) -> Reasons:
             yield "staging", text, f'staging="registers", or {side.factor.name} transposed', side.factor.part
 
 
+def bounded(case: ScheduleOnMachine) -> Reasons:
+    """A block takes all steps of a group along K, whose bounds lie in memory."""
+    schedule, span, product = case.schedule, case.form.bounded, case.form.sum
+    if span is None:
+        return
+    what = f"the bounds of {span.name} lie in memory, and a block takes all steps between them"
+    if schedule.is_split:
+        yield "split_k", f"split_k={schedule.split_k!r}; {what}", "split_k=1", product
+    if schedule.along_k > 1:
+        yield "groups", f"groups={schedule.groups} that share steps; {what}", "groups=1", product
+    if schedule.batches != 1:
+        yield "batches", f"batches={schedule.batches}; {what}", "batches=1", product
+    if "k" in schedule.whole:
+        yield "whole", f"whole={schedule.whole!r}; {what}", "whole without k", product
+    for side in case.sides:
+        if case.staging.is_aligned and (text := against_groups(case, side)):
+            yield "staging", text, f'staging="registers", or {side.factor.name} transposed', side.factor.part
+
+
 def against_groups(case: ScheduleOnMachine, side: OperandSide) -> str:
-    """Return the reason why aligned copies cannot load an operand of grouped rows, or ""."""
-    span = case.form.flow.grouped
-    if span is None or side.factor.row != span or not side.along_rows:
+    """Return the reason why aligned copies cannot load an operand of groups, or ""."""
+    rows, depth, name = case.form.flow.grouped, case.form.bounded, side.factor.name
+    if rows is not None and side.factor.row == rows and side.along_rows:
+        return f"{name} is contiguous along {rows.name}, and groups may begin at any row"
+    if depth is None:
         return ""
-    return f"{side.factor.name} is contiguous along {span.name}, and groups may begin at any row"
+    if side.along_k:
+        return f"{name} is contiguous along {depth.name}, and groups may begin anywhere"
+    if case.is_bulk:
+        return f"boxes of bulk copies reach into the next group along {depth.name}"
+    return ""

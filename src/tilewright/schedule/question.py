@@ -251,6 +251,9 @@ def extents_of(form: Form, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, 
         groups = shapes.get(cut.groups.ends.name, (1,))
         known[cut.groups.index] = groups[0]
         known[cut] = -(-known.get(cut, UNKNOWN) // max(groups[0], 1))  # rows of a group, on average
+    if (cut := form.bounded) is not None and cut.groups is not None:
+        groups = known.get(cut.groups.index, 1)
+        known[cut] = -(-known.get(cut, UNKNOWN) // max(groups, 1))  # elements of a group, on average
     return tuple(int(known.get(span, UNKNOWN)) for span in spans)
 
 

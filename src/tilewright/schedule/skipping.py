@@ -235,7 +235,7 @@ def is_masked(form: Form) -> bool:
 
 def _of_tiles(form: Form, found: tuple[Comparison, ...], spans: tuple[Span, ...]) -> tuple[Comparison, ...]:
     """The comparisons of these spans alone; none with groups or lists, whose places no grid knows."""
-    if form.lists or form.flow.grouped is not None:
+    if form.lists or form.flow.cut:
         return ()
     lines = [(one, {span for span, _ in one.line.factors}) for one in found if not one.line.parts]
     return tuple(one for one, varies in lines if varies <= {*spans})

@@ -90,8 +90,8 @@ def sources_of(
     first = Work((0,) * len(form.batch), 0, 0, 0, 0, 0, 0)
     made, known = [], {guard.condition for guard in form.flow.requirements}
     for side, factor in [*((0, one) for one in form.rows_m), *((1, one) for one in form.rows_n)]:
-        view = partial(_view, form, factor, arguments=arguments, partition=partition)
-        beside = _beside(form, factor, arguments, partition, first)
+        view = partial(_view, form, schedule, factor, arguments=arguments, partition=partition)
+        beside = _beside(form, schedule, factor, arguments, partition, first)
         scales = None
         if factor.scale is not None:
             held: Columns | None = None
@@ -146,7 +146,7 @@ def _pairs(
     wanted = [span for span in along if span in (factor.row, factor.depth)]
 
     def view(work: Work) -> Tensor:
-        places = form.places(work, whole=True)
+        places = form.places(work, whole=(form.m, form.n))
         return matrix(array(arguments, whole), (*along, number), [*wanted, number], places)
 
     return Pairs(view, wanted[-1] == factor.row, which)
@@ -163,26 +163,38 @@ def _pair_of(part: ArrayPart) -> tuple[Operand, int] | None:
 
 
 def _view(
-    form: Form, factor: Factor, part: ArrayPart, arguments: dict[str, Any], partition: Partition
+    form: Form,
+    schedule: Schedule,
+    factor: Factor,
+    part: ArrayPart,
+    arguments: dict[str, Any],
+    partition: Partition,
 ) -> Callable[[Work], Tensor]:
     """A function from a tile of the result to an operand's array, with its rows and k, or one of them."""
     wanted = [span for span in (factor.row, factor.depth) if span in part.at]
     along = "rows" if factor.row == form.m else "columns"
+    # Threads load 0 for k after the tile's group; boxes of bulk copies may reach into the next group.
+    beyond = (form.m, form.n, *(form.depths if schedule.by_bulk else ()))
 
     def view(work: Work) -> Tensor:
-        whole = matrix(array(arguments, part.operand), part.at, wanted, form.places(work, whole=True))
+        whole = matrix(array(arguments, part.operand), part.at, wanted, form.places(work, beyond))
         return partition.part_of(whole, **{along: 0}) if factor.row in part.at else whole
 
     return view
 
 
 def _beside(
-    form: Form, factor: Factor, arguments: dict[str, Any], partition: Partition, first: Work
+    form: Form,
+    schedule: Schedule,
+    factor: Factor,
+    arguments: dict[str, Any],
+    partition: Partition,
+    first: Work,
 ) -> OperandMetadata:
     """The side arrays of an operand."""
 
     def of(part: ArrayPart) -> Callable[[Work], Tensor]:
-        return _view(form, factor, part, arguments, partition)
+        return _view(form, schedule, factor, part, arguments, partition)
 
     in_groups = [part for part in factor.beside if (run_along(part, factor.depth) or 1) > 1]
     return OperandMetadata(
@@ -206,7 +218,8 @@ def _decode(
         """The index of each row, or of each k, in the whole dimension; of a batch the index of its item."""
         rows, depth = held.shape
         if span == factor.depth:
-            return coordinates(held, 1) + spot.step * depth
+            cut = spot.work.cuts[2]
+            return coordinates(held, 1) + (spot.step * depth + (0 if cut is None else cut.start))
         if span != factor.row:
             at = spot.work.batch[form.batch.index(span)]
             return of_integer(at.expr, i32) if isinstance(at, Scalar) else at

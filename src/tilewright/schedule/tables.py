@@ -361,7 +361,7 @@ def class_of(question: Question) -> str:
         f"{factor.dtype}[{major or 'strided'}]"
         for factor, major in zip((form.a, form.b), question.majors, strict=True)
     )
-    grouped = "" if form.flow.grouped is None else ", rows in groups"
+    grouped = ", rows in groups" if form.flow.grouped else ", K in groups" if form.bounded else ""
     return f"{a} x {b} -> {spec.dtype}[{along or 'strided'}], {form.precision}{grouped}"
 
 

@@ -61,7 +61,7 @@ class Work:
         item: tiles that the same warps took before.
         group: the group of warps that takes it.
         segment: the part of K; all of K if it is not split.
-        cuts: the rows, and the columns, that belong to its group of rows; None: all of them.
+        cuts: the rows, the columns and the k that belong to its group; None: all of them.
         begins: whether the block's previous tile belongs to another batch item; True if that is not known.
     """
 
@@ -73,7 +73,7 @@ class Work:
     item: Index
     group: Index
     segment: Segment = Segment()
-    cuts: tuple[slice | None, slice | None] = (None, None)
+    cuts: tuple[slice | None, slice | None, slice | None] = (None, None, None)
     begins: Condition | bool = True
 
 
@@ -96,28 +96,28 @@ class Found:
 
 @dataclass(frozen=True)
 class RowGroups:
-    """The groups of the rows, or of the columns, of a result.
+    """The groups of the rows, of the columns, or of the steps, of a result.
 
     Args:
         ends: end of the rows of each group.
-        dim: 0 for rows, 1 for columns.
+        dim: 0 for rows, 1 for columns, 2 for k.
         extent: rows of all groups.
         tile: rows of a tile.
-        starts: first row of each group; None: a group begins with the end of the one before.
+        starts: first row of each group; 0: all groups begin with row 0; None: a group begins with the end of
+            the one before.
     """
 
     ends: Tensor
     dim: int
     extent: Index
     tile: Index
-    starts: Tensor | None = None
+    starts: Tensor | int | None = None
 
     @staticmethod
     def of(groups: Groups, arguments: Mapping[str, Any], dim: int, extent: Index, tile: Index) -> RowGroups:
-        """The groups of a span of tiles in the kernel that is written."""
+        """The groups of a span in the kernel that is written."""
         starts = groups.starts
-        assert starts is None or isinstance(starts, Operand), "tiles have groups apart from each other"
-        first = None if starts is None else arguments[starts.name]
+        first = arguments[starts.name] if isinstance(starts, Operand) else starts
         return RowGroups(arguments[groups.ends.name], dim, extent, tile, first)
 
     @property
@@ -138,13 +138,19 @@ class RowGroups:
         groups overlap, and their tiles store the same rows.
         """
         group = last_not_after(number, self.count, lambda g: self._begin(g) // self.tile + g)
+        rows = self.bounds(group)
+        at = let(natural(number - rows.start // self.tile - group))
+        return Found(group, at, rows, let(natural(rows.stop - rows.start - at * self.tile)))
+
+    def bounds(self, group: Index) -> slice:
+        """The rows of a group."""
         begin = let(self._begin(group))
-        end = let(maximum(self._end(group), begin))
-        at = let(natural(number - begin // self.tile - group))
-        return Found(group, at, slice(begin, end), let(natural(end - begin - at * self.tile)))
+        return slice(begin, let(maximum(self._end(group), begin)))
 
     def _begin(self, group: Index) -> Index:
         """The first row of a group."""
+        if isinstance(self.starts, int):
+            return self.starts
         if self.starts is not None:
             return minimum(natural(index(self.starts[group])), self.extent)
         return self._end(maximum(group - 1, 0)) * minimum(group, 1)

@@ -251,15 +251,7 @@ GROUPED_MATMUL = Operation(
 
 
 def _run_grouped_gradient(a: Any, dy: Any, ends: Any) -> Any:
-    # The sizes of the products are the host's: reading `ends` waits for the device.
-    rows = a.shape[0]
-    bounds = [0, *(min(max(int(end), 0), rows) for end in ends.tolist())]
-    made = a.new_zeros(len(bounds) - 1, a.shape[1], dy.shape[1])
-    spans = [(g, slice(*bounds[g : g + 2])) for g in range(len(bounds) - 1) if bounds[g] < bounds[g + 1]]
-    if spans:
-        factors = [a[span].mT for _, span in spans], [dy[span] for _, span in spans]
-        of_groups.grouped_matmul(*factors, out=[made[g] for g, _ in spans])
-    return made
+    return of_groups.grouped_matmul(a.mT, dy, ends)
 
 
 GROUPED_GRADIENT = Operation(
@@ -280,8 +272,7 @@ def grouped_matmul(
 ) -> torch.Tensor:
     """``activation(a[rows] @ b[g] + bias[g])`` for the rows of each group ``g``, with gradients.
 
-    The gradients of ``b`` and ``bias`` are one launch of products whose sizes are the groups'; for them the
-    host reads ``ends``, and waits for the device.
+    The gradients of ``b`` and ``bias`` are products with groups along K.  The host does not read ``ends``.
 
     Args:
         a: tensor (T, K): the rows of all groups.

@@ -118,6 +118,17 @@ def groups(kind: str) -> Case:
     return run
 
 
+def along_k(target: str) -> None:
+    """Groups along K, after which operands hold NaN."""
+    ends = [33, 33, 70]
+    a, b = matrix((80, 40), tw.f16), matrix((80, 72), tw.f16, seed=1)
+    a[70:] = b[70:] = np.nan
+    made = np.full((3, 40, 72), np.nan, np.float32)
+    tw.grouped_matmul(a.T, b, np.asarray(ends, np.int32), made, target=target)
+    for one, begin, end in zip(made, [0, *ends], ends, strict=False):
+        compare_gemm(a[begin:end].T, b[begin:end], one, Accumulation.default(tw.f16)).raise_if_wrong()
+
+
 def listed(target: str) -> None:
     """Products of several sizes in one launch."""
     sizes, rng = ((33, 24, 72), (70, 40, 24), (1, 8, 130)), np.random.default_rng(0)
@@ -282,7 +293,7 @@ MATMUL = {
 
 MEMBERS: dict[str, dict[str, Case]] = {
     "matmul": MATMUL,
-    "grouped_matmul": {"rows": groups("f16"), "list": listed},
+    "grouped_matmul": {"rows": groups("f16"), "along K": along_k, "list": listed},
     "complex_matmul": {
         **{name: complex_product(name) for name in ("c64, everything", "c128", "c32", "bf16 planes")},
         "f32 planes by three": complex_product("f32 planes", "3m"),

@@ -134,7 +134,7 @@ def _check_groups(groups: Any) -> None:
 def steps(
     extent: Index | Sequence[Index],
     *,
-    begin: Tile | int = 0,
+    begin: Tile | int | None = 0,
     end: Tile | None = None,
     state: Tile | Sequence[Tile] = (),
     merge: Callable[..., Any] | None = None,
@@ -150,7 +150,8 @@ def steps(
             but the last are single indices.  The loop over ``k`` runs once for each of them, in order, and
             goes on with the same accumulators, which need their axes (`zeros`).
         begin: first index of the (last) loop: 0, or an integer in memory for each index of a batch, as in
-            ``tw.steps(K, begin=starts[b], end=ends[b])``.  Integers are clamped to the dimension.
+            ``tw.steps(K, begin=starts[b], end=ends[b])``.  Integers are clamped to the dimension.  None: the
+            loop of ``b`` begins where that of ``b - 1`` ends, and the first one with 0.
         end: one more than its last index, an integer in memory for each index of the same batch; default: the
             whole dimension.
         state: the accumulators that ``merge`` merges; how the others merge is derived.
@@ -209,7 +210,7 @@ def steps(
     loop = _StepsLoop(f"tw.steps({text})" if len(extents) == 1 else f"tw.steps(({text}))", here(), extents)
     if end is not None:
         loop.groups = _bounded(begin, end)
-    elif isinstance(begin, Tile) or begin != 0:
+    elif begin is None or isinstance(begin, Tile) or begin != 0:
         raise TraceError(
             f"tw.steps with begin={shown(begin)} and without end; nearest legal choice: begin=starts[b] and "
             "end=ends[b]",
@@ -245,7 +246,7 @@ def _bounded(begin: Any, end: Any) -> Groups:
                 found.append(node)
                 continue
             given = f"{what} {'a view' if node.operand.transforms else node.operand.dtype}"
-        elif name == "begin" and is_number(one) and one == 0:
+        elif name == "begin" and (one is None or (is_number(one) and one == 0)):
             continue
         else:
             given = f"tw.steps with {name}={shown(one)}"
@@ -264,7 +265,7 @@ def _bounded(begin: Any, end: Any) -> Groups:
             "tw.tiles, which numbers its groups, if there are any",
             here(),
         )
-    starts = found[0].operand if len(found) == 2 else 0
+    starts = found[0].operand if len(found) == 2 else begin
     return Groups(index, found[-1].operand, starts)
 
 

@@ -49,7 +49,7 @@ class StagedArray:
                 slice(anywhere("begin"), anywhere("end")) if span.groups else None
                 for span in (views.form.m, views.form.n)
             )
-            self._anywhere = Work(batch, anywhere("m"), anywhere("n"), 0, 0, 0, 0, cuts=(m, n))
+            self._anywhere = Work(batch, anywhere("m"), anywhere("n"), 0, 0, 0, 0, cuts=(m, n, None))
             sample = self.block(self.sample((2, 2)))
             self.along_rows = sample.unit_dim == 0
             self.has_map = sample.value.tensor.map is not None

@@ -50,7 +50,7 @@ from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
 from tilewright.schedule.pipeline import LoopStep, Verb, main_loop
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.work import MOST, RowGroups, Segment, Work, natural
+from tilewright.schedule.work import MOST, RowGroups, Segment, Work
 from tilewright.threads.distribution import Distribution, blocked
 
 
@@ -384,12 +384,7 @@ class FoldBlock:
         n, arguments = self.form.n, self.arguments
         if n.groups is not None:
             extent, at = self.place.integer(n.extent), self.at[n.groups.index]
-            begin, end = (
-                0 if isinstance(one, int) else minimum(natural(index(arguments[one.name][at])), extent)
-                for one in (n.groups.starts or 0, n.groups.ends)
-            )
-            begin = let(begin) if isinstance(begin, Scalar) else begin
-            self.cuts[n] = slice(begin, let(maximum(end, begin)))
+            self.cuts[n] = RowGroups.of(n.groups, arguments, 1, extent, self.lengths[n]).bounds(at)
         for part in self.compared:
             held = index(arguments[part.operand.name][self.at[part.at[0]]])
             self.bounds[part.operand.name, part.at] = let(minimum(maximum(held, -MOST), MOST))
