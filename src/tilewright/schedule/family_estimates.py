@@ -45,7 +45,7 @@ class FormEstimate(Estimate):
         across, beside = load.schedule.cluster
         m, n, k = question.shape
         tiles = -(-m // (rows * across)) * across * -(-n // (columns * beside)) * beside
-        tiles *= question.items
+        tiles = load.tiles if question.form.mirrored else tiles * question.items
         processors = question.processors // (across * beside) * across * beside
         rounds = max(-(-tiles // processors), 1)
         steps = -(-k * question.dtype.bytes // (ROW_BYTES * self.depth)) * self.depth
@@ -245,7 +245,7 @@ class AmdEstimate(Estimate):
         board, size = rates.boards[0], load.question.dtype.bytes
         processors = load.question.processors or board.multiprocessors
         rows, columns, _ = schedule.tile
-        tiles = prod(load.tiles_along)
+        tiles = load.tiles if load.question.form.mirrored else prod(load.tiles_along)
         rounds = tiles / processors if tiles >= 2 * processors else -(-tiles // processors)
         multiplied = 2 * rows * columns * k / load.flops_per_us
         # Each row of warps reads all columns of the tile, and each column of them all rows.

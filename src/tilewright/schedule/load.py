@@ -18,6 +18,7 @@ from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
 from tilewright.schedule.question import Question
 from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.skipping import square
 from tilewright.schedule.sources import MOST_STREAMED
 
 BARRIERS_BYTES = 1024
@@ -88,8 +89,19 @@ class Load:
 
     @cached_property
     def tiles(self) -> int:
-        """Tiles of the result, in all batch items."""
-        return prod(self.tiles_along) * self.question.items
+        """Tiles of the result that are computed, in all batch items.
+
+        Of a symmetric result, these are the tiles of the square blocks on and below the diagonal.
+        """
+        (across, beside), (rows, columns, _) = self.tiles_along, self.schedule.tile
+        side = square((rows, columns)) if self.question.form.mirrored else 0
+        if not side:
+            return across * beside * self.question.items
+        high, wide = side // rows, side // columns
+        return self.question.items * sum(
+            min(high, across - block * high) * min(wide * (block + 1), beside)
+            for block in range(-(-across // high))
+        )
 
     @property
     def steps(self) -> int:

@@ -26,6 +26,7 @@ from tilewright.schedule.load import BARRIERS_BYTES, Load
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.question import BAND, Candidate, Question
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.skipping import square
 from tilewright.schedule.splitting import CLUSTERS, rule_of, sharing, split_schedule
 from tilewright.schedule.wgmma_forms import (
     DECODED_SHAPES,
@@ -467,11 +468,16 @@ def _of_one_wave(question: Question) -> Iterator[Candidate]:
         return
     block_k = ROW_BYTES // question.dtype.bytes
     unit = WAVE_UNIT if question.majors[1] == "k" else block_k  # bulk copies load rows of 128 bytes
-    for rows, groups in ((128, 2), (64, 1)):
+    heights = ((128, 2), (64, 1), *(((192, 3),) if form.mirrored else ()))
+    for rows, groups in heights:
         across = -(-m // rows)
         beside = question.processors // (across * question.items)
         columns = -(-n // max(beside, 1) // unit) * unit
-        if not beside or not WAVE_COLUMNS[0] <= columns <= WAVE_COLUMNS[1]:
+        if form.mirrored:  # few tiles of a symmetric result are computed
+            columns = _columns_of_symmetric_wave(question, rows, unit)
+        elif not beside:
+            continue
+        if not WAVE_COLUMNS[0] <= columns <= WAVE_COLUMNS[1]:
             continue
         room = question.arch.shared_bytes - BARRIERS_BYTES - groups * 64 * ROW_BYTES
         stages = min(room // ((rows + columns) * ROW_BYTES), WAVE_STAGES)
@@ -484,6 +490,16 @@ def _of_one_wave(question: Question) -> Iterator[Candidate]:
                 shared = "" if cluster == (1, 1) else f", in clusters of {cluster[0]} x {cluster[1]}"
                 rule = f"one wave: tiles of {rows} x {columns}{shared}"
                 yield Candidate(made, _bulk_us(question, made), rule)
+
+
+def _columns_of_symmetric_wave(question: Question, rows: int, unit: int) -> int:
+    """The fewest columns with which all computed tiles of a symmetric result run at once; 0 if there are none."""
+    for columns in range(unit, WAVE_COLUMNS[1] + 1, unit):
+        if square((rows, columns)):
+            tried = Schedule(wgmma(question.dtype, columns), (rows, columns, unit))
+            if Load(question, tried).tiles <= question.processors:
+                return columns
+    return 0
 
 
 def _doubted_us(one: Candidate) -> float:
@@ -526,12 +542,13 @@ def _parted(
 ) -> Iterator[Candidate]:
     """The schedules, and those with K in parts that should take less than `most`, ranked by estimate.
 
-    Schedules with K in parts, and forms for few rows, are checked for legality when it is their turn.
+    Schedules with K in parts, and forms for few rows, are checked for legality when it is their turn; those
+    of symmetric results later, when their stages are known.
     """
     parted = (made for one in (*whole, *few) for made in _parts(question, one) if made.estimate < most)
     found = [*whole, *few, *parted]
     for one in sorted(found, key=_doubted_us):
-        if one in whole or is_carried(question, one.schedule):
+        if one in whole or question.form.mirrored or is_carried(question, one.schedule):
             yield one
 
 
