@@ -493,7 +493,7 @@ def _of_one_wave(question: Question) -> Iterator[Candidate]:
 
 
 def _columns_of_symmetric_wave(question: Question, rows: int, unit: int) -> int:
-    """The fewest columns with which all computed tiles of a symmetric result run at once; 0 if there are none."""
+    """The fewest columns with which all computed tiles of a symmetric result run at once; 0 if none fit."""
     for columns in range(unit, WAVE_COLUMNS[1] + 1, unit):
         if square((rows, columns)):
             tried = Schedule(wgmma(question.dtype, columns), (rows, columns, unit))
