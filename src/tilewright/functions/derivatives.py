@@ -26,11 +26,6 @@ def _sigmoid(x: Any, call: Call) -> Any:
     return call("sigmoid", x) * call("sigmoid", -x)
 
 
-def _tanh(x: Any, call: Call) -> Any:
-    """1 - tanh(x)**2 = 4 s(2x) s(-2x)."""
-    return 4.0 * _sigmoid(2.0 * x, call)
-
-
 def _silu(x: Any, call: Call) -> Any:
     """s(x) + x s(x) s(-x)."""
     x = _within(x, 1000.0, call)
@@ -64,7 +59,7 @@ DERIVATIVES: dict[str, Callable[[Any, Call], Any]] = {
     "gelu_tanh": _gelu_tanh,
     "silu": _silu,
     "sigmoid": _sigmoid,
-    "tanh": _tanh,
+    "tanh": lambda x, call: 4.0 * _sigmoid(2.0 * x, call),  # 1 - tanh(x)**2 = 4 s(2x) s(-2x)
 }
 """Derivatives by the name of the activation."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import factorial
 
 from tilewright.functions.table import FUNCTIONS
 
@@ -85,18 +86,11 @@ def _polynomial(form: _Format, variable: str, coefficients: Sequence[Fraction]) 
     return text
 
 
-def _factorials(count: int) -> list[Fraction]:
-    found = [Fraction(1)]
-    for n in range(1, count):
-        found.append(found[-1] / n)
-    return found
-
-
 def _texts(form: _Format) -> dict[str, str]:
     """The functions of one format, by name."""
     real, integer, name = form.real, form.integer, form.name
     shift, one, two = form.literal(1.5 * 2**form.fraction), form.literal(1.0), form.literal(2.0)
-    of_reduced = _polynomial(form, "r", _factorials(form.exp_terms + 1)[2:])
+    of_reduced = _polynomial(form, "r", [Fraction(1, factorial(n)) for n in range(2, form.exp_terms + 1)])
     series = _polynomial(
         form, "z", [Fraction(0), *(Fraction(2, 2 * k + 1) for k in range(1, form.log_terms + 1))]
     )

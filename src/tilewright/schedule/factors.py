@@ -308,7 +308,9 @@ def _signs(flow: Flow) -> dict[int, SumInTotal]:
             if isinstance(node, Map) and node.function == "mul":
                 for one, scale in (node.given, node.given[::-1]):
                     known = terms.get(id(one), []) if used[id(one)] == 1 and one.dtype == dtype else []
-                    if _is_number(scale) and known and all(term.scale is None for term in known):
+                    constants = (isinstance(leaf, Literal | NumberParam | Integer) for leaf in leaves(scale))
+                    is_number = not scale.axes and all(constants)
+                    if is_number and known and all(term.scale is None for term in known):
                         return known, scale
         return [], None
 
@@ -335,11 +337,6 @@ def _signs(flow: Flow) -> dict[int, SumInTotal]:
             continue
         found |= {id(one.sum): one for one in terms.get(id(node), ())}
     return found
-
-
-def _is_number(node: Node) -> bool:
-    """Whether a value is a number, computed from constants and numbers of the launch."""
-    return not node.axes and all(isinstance(leaf, Literal | NumberParam | Integer) for leaf in leaves(node))
 
 
 def _depths(

@@ -114,19 +114,19 @@ class Form:
     @cached_property
     def loops(self) -> tuple[Form, ...]:
         """The form of each loop, with its own operands and products, and the totals of all."""
-        return (self,) if len(self.depths) == 1 else tuple(map(self._of_loop, self.depths))
-
-    def _of_loop(self, span: Span) -> Form:
-        """The form with the operands and the products of the loop over one span."""
-        sides = self.rows_m, self.rows_n
-        kept = [[at for at, one in enumerate(side) if one.depth == span] for side in sides]
-        products = tuple(
-            replace(one, a=kept[0].index(one.a), b=kept[1].index(one.b))
-            for one in self.products
-            if one.sum.span == span
-        )
-        rows_m, rows_n = (tuple(side[at] for at in of) for side, of in zip(sides, kept, strict=True))
-        return replace(self, rows_m=rows_m, rows_n=rows_n, products=products, depths=(span,), rescales=())
+        if len(self.depths) == 1:
+            return (self,)
+        found, sides = [], (self.rows_m, self.rows_n)
+        for span in self.depths:
+            kept = [[at for at, one in enumerate(side) if one.depth == span] for side in sides]
+            products = tuple(
+                replace(one, a=kept[0].index(one.a), b=kept[1].index(one.b))
+                for one in self.products
+                if one.sum.span == span
+            )
+            m, n = (tuple(side[at] for at in of) for side, of in zip(sides, kept, strict=True))
+            found.append(replace(self, rows_m=m, rows_n=n, products=products, depths=(span,), rescales=()))
+        return tuple(found)
 
     def number_of(self, node: Node) -> int | None:
         """The index of a value among the totals, and the sums of rows that follow them; None for others."""

@@ -16,7 +16,6 @@ from tilewright.dataflow.nodes import SUMMED, TF32, Reduce
 from tilewright.errors import Location, Origin, ScheduleError, Violation
 from tilewright.ir.op import REGISTERS
 from tilewright.lang.specs import TensorSpec
-from tilewright.schedule.factors import Factor
 from tilewright.schedule.facts import Reasons
 from tilewright.schedule.form import Form, reduced_in_parts
 from tilewright.schedule.machine_rules import (
@@ -149,11 +148,6 @@ def sliced(case: ScheduleOnMachine) -> Reasons:
 # ---------------------------------------------------------------- operands decoded inside the main loop
 
 
-def _plain_beside(form: Form, factor: Factor) -> Factor | None:
-    """An operand A that is multiplied as it is, in the loop of one that is computed."""
-    return next((one for one in form.rows_m if one.is_plain and one.depth == factor.depth), None)
-
-
 def decoded(case: ScheduleOnMachine) -> Reasons:
     """The staging can decode operands in registers, between memory and the instruction."""
     atom, form, by_threads = case.schedule.atom, case.form, 'staging="fragments" and an atom of mma.sync'
@@ -161,12 +155,13 @@ def decoded(case: ScheduleOnMachine) -> Reasons:
         if side.factor.is_plain or case.staging.decodes_operand(case, side):
             continue
         computed = f"{side.label} is computed from {side.factor.name}"
+        plain_a = [one.name for one in form.rows_m if one.is_plain and one.depth == side.factor.depth]
         if not (case.is_bulk and atom.asynchronous):
             text = f"{computed}, and this staging cannot decode operands"
             yield "staging", text, 'staging="fragments"', form.sum
         # An asynchronous instruction takes operand A from registers, and B only from shared memory.
-        elif side.label == "A" and (plain := _plain_beside(form, side.factor)):
-            text = f"{computed} in one product and is {plain.name} itself in another"
+        elif side.label == "A" and plain_a:
+            text = f"{computed} in one product and is {plain_a[0]} itself in another"
             yield "staging", text, by_threads, form.sum
         elif side.label == "B":
             text = (

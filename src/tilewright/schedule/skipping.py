@@ -257,7 +257,11 @@ def _above(node: Node, n: Span, known: dict[int, Any]) -> tuple[Comparison, ...]
                 found = None if below is None else (*compared, *below)
             elif _above(value, n, known) is None:
                 below, compared = _above(other, n, known), all_comparisons(mask, n)
-                opposite = (_opposite(one) for one in compared if len(compared) == 1)
+                opposite = (  # `line < 0` is `-1 - line >= 0`
+                    Comparison(PositionSum(integers=((-1, 1),)).plus(one.line, -1), not one.rises)
+                    for one in compared
+                    if len(compared) == 1
+                )
                 found = None if below is None else (*opposite, *below)
             else:
                 found = _common([_above(one, n, known) for one in (value, other)])
@@ -265,11 +269,6 @@ def _above(node: Node, n: Span, known: dict[int, Any]) -> tuple[Comparison, ...]
             found = _common([_above(one, n, known) for one in node.arguments])
     known[id(node)] = found
     return found
-
-
-def _opposite(one: Comparison) -> Comparison:
-    """``line < 0`` as ``-1 - line >= 0``."""
-    return Comparison(PositionSum(integers=((-1, 1),)).plus(one.line, -1), not one.rises)
 
 
 def _common(found: Sequence[tuple[Comparison, ...] | None]) -> tuple[Comparison, ...] | None:

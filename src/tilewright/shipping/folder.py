@@ -304,6 +304,12 @@ class Export:
         first = next(iter(self.rows.values()))[0].exported.executable
         flow = first.flow
         computes = print_kernel(first.kernel) if flow is None else print_flow(flow)
+        versions = {"tilewright": sys.modules["tilewright"].__version__, "host": str(find_toolchain())}
+        if CUDA.name in self.targets:
+            versions[CUDA.name] = " ".join(part(NVRTC)().split()[:2])
+        if HIP.name in self.targets:
+            identity: str = part(CLANG)(self.targets[HIP.name][0]).identity
+            versions[HIP.name] = " ".join(identity.split()[:2])
         return {
             "format": FORMAT,
             "name": self.name,
@@ -315,17 +321,21 @@ class Export:
                 {"name": one.name, "kind": one.kind, "dims": list(one.dims), "dtype": str(one.dtype)}
                 for one in self.parameters
             ],
-            "classes": [self._class_facts(problem) for problem in self.problems],
+            "classes": [
+                {
+                    param.name: {
+                        "dtype": str(one.dtype),
+                        "shape": list(one.shape),
+                        "strides": list(one.strides),
+                    }
+                    for param, one in zip(self.parameters, problem, strict=True)
+                    if one is not None
+                }
+                for problem in self.problems
+            ],
             "kernels": [self._kernel_facts(row, files) for rows in self.rows.values() for row in rows],
-            "versions": self._versions(),
+            "versions": versions,
             "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())},
-        }
-
-    def _class_facts(self, problem: Problem) -> dict[str, Any]:
-        pairs = [(p.name, one) for p, one in zip(self.parameters, problem, strict=True) if one is not None]
-        return {
-            name: {"dtype": str(one.dtype), "shape": list(one.shape), "strides": list(one.strides)}
-            for name, one in pairs
         }
 
     def _kernel_facts(self, row: Row, files: Mapping[str, bytes]) -> dict[str, Any]:
@@ -359,15 +369,6 @@ class Export:
             "writes": sorted(exported.kernel.written_params),
             "check": small_problem(exported) if is_checked else None,
         }
-
-    def _versions(self) -> dict[str, str]:
-        found = {"tilewright": sys.modules["tilewright"].__version__, "host": str(find_toolchain())}
-        if CUDA.name in self.targets:
-            found[CUDA.name] = " ".join(part(NVRTC)().split()[:2])
-        if HIP.name in self.targets:
-            identity: str = part(CLANG)(self.targets[HIP.name][0]).identity
-            found[HIP.name] = " ".join(identity.split()[:2])
-        return found
 
 
 def machine(arch: str) -> Triple:

@@ -17,7 +17,6 @@ from tilewright.ir.kernel import (
     ScalarParam,
     SizeParam,
     Stride,
-    TensorMap,
     Workspace,
 )
 from tilewright.lang.program import Parameter
@@ -244,11 +243,11 @@ class Exported:
                 lines.append(f"const Wide s_{param.sym.name} = {spell(param.source.value)};")
                 known.add(param.sym)
         limit = "return error(TILEWRIGHT_LIMIT, 0);"
-        lines += [
-            f"if (!({_SPELLER.cond(guard.condition)})) {limit}  // {_one_line(guard.message)}"
-            for guard in kernel.guards
-            if symbols(guard.condition) <= known
-        ]
+        for guard in kernel.guards:
+            if symbols(guard.condition) <= known:
+                # A backslash at the end of a comment would continue it on the next line.
+                message = " ".join(guard.message.replace("\\", "/").split())
+                lines.append(f"if (!({_SPELLER.cond(guard.condition)})) {limit}  // {message}")
         grid: list[Int] = [axis.extent for axis in kernel.grid]
         lines += [
             f"bound.grid[{axis}] = {spell(extent)};" for axis, extent in enumerate([*grid, 1, 1, 1][:3])
@@ -311,11 +310,6 @@ class Exported:
         return "".join(f"  {line}\n" for line in lines)
 
 
-def _one_line(text: str) -> str:
-    """Return a text for a comment of one line: a backslash at its end would continue it."""
-    return " ".join(text.replace("\\", "/").split())
-
-
 def strides_of(spec: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return strides of an array of a class, with as few gaps as its divisors allow.
 
@@ -369,10 +363,15 @@ def image_text(exported: Exported) -> str:
     lines = [data[at : at + LINE_BYTES] for at in range(0, len(data), LINE_BYTES)]
     text = "\n".join('    "' + "".join(f"\\{byte:03o}" for byte in line) + '"' for line in lines)
     offsets = (*layout.offsets, *(offset for _, offset in layout.maps))
-    maps = ",\n".join(
-        f"    {_map_row(one, at, exported.specs[one.tensor])}"
-        for (at, _), one in zip(layout.maps, kernel.tensor_maps, strict=True)
-    )
+    rows = []
+    for (at, _), one in zip(layout.maps, kernel.tensor_maps, strict=True):
+        kind = 0 if one.dtype.bytes == 1 else MAP_TYPES.get(one.dtype.name)
+        if kind is None:
+            raise LaunchError(f"TMA does not support {one.dtype}")
+        rank, swizzled = exported.specs[one.tensor].rank, "true" if one.is_swizzled else "false"
+        order, box, steps = (", ".join(map(str, numbers)) for numbers in (one.order, one.box, one.steps))
+        rows.append(f"    {{{at}, {kind}, {rank}, {{{order}}}, {{{box}}}, {{{steps}}}, {swizzled}}}")
+    maps = ",\n".join(rows)
     cluster = [1, 1, 1]
     for member in kernel.cluster:
         cluster[member.axis] = member.extent
@@ -396,12 +395,3 @@ const Image image_{name} = {{
     {len(layout.maps)}, maps_{name}, {first}, cells_{name}, &allowed_{name}}};
 
 """
-
-
-def _map_row(one: TensorMap, at: int, spec: TensorSpec) -> str:
-    kind = 0 if one.dtype.bytes == 1 else MAP_TYPES.get(one.dtype.name)
-    if kind is None:
-        raise LaunchError(f"TMA does not support {one.dtype}")
-    order, box, steps = (", ".join(map(str, numbers)) for numbers in (one.order, one.box, one.steps))
-    swizzled = "true" if one.is_swizzled else "false"
-    return f"{{{at}, {kind}, {spec.rank}, {{{order}}}, {{{box}}}, {{{steps}}}, {swizzled}}}"

@@ -241,14 +241,11 @@ class LoadedKernel:
                 arrays[name] = seen
         stored = {name: arrays[name] for name in row["writes"]}
         if wrong := fault(self.manifest["computes"], stored, before, numbers, known):
-            raise self._wrong(target, number, wrong)
-
-    def _wrong(self, target: str, number: int, what: str) -> WrongResultError:
-        versions = ", ".join(f"{name} {value}" for name, value in self.manifest["versions"].items())
-        return WrongResultError(
-            f"{self.name}, class {number} on {target}, computes a small problem wrong: {what}; exported with "
-            f"{versions}; nearest: export again with another compiler, and report both versions"
-        )
+            versions = ", ".join(f"{name} {value}" for name, value in self.manifest["versions"].items())
+            raise WrongResultError(
+                f"{self.name}, class {number} on {target}, computes a small problem wrong: {wrong}; exported "
+                f"with {versions}; nearest: export again with another compiler, and report both versions"
+            )
 
     def _in_order(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
         names = [one["name"] for one in self._parameters]

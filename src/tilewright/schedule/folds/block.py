@@ -120,11 +120,6 @@ class HeldOperand:
         tw.copy(made, target)
 
 
-def _is_carried(node: Node, known: Mapping[int, Any]) -> bool:
-    """Whether a carried value enters a value that is not known."""
-    return any(isinstance(one, Cell) for one in walk(node, set(known)))
-
-
 def is_converted(node: Node) -> bool:
     """Whether an operand is a part of an array in another dtype, and so 0 beyond its end."""
     while isinstance(node, Map) and node.function in CONVERSION:
@@ -549,7 +544,8 @@ class FoldBlock:
         done = TileValues(self.place, {**before, **own})
         reached = {*done.known, *(id(one) for one in form.products)}
         for node in (one for value in values for one in walk(value, reached)):
-            if isinstance(node, Map | Rearrange) and form.n not in node.axes and not _is_carried(node, own):
+            carries = any(isinstance(one, Cell) for one in walk(node, set(own)))
+            if isinstance(node, Map | Rearrange) and form.n not in node.axes and not carries:
                 done.value(node)
         return done
 

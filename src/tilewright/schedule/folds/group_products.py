@@ -348,14 +348,6 @@ class GroupProducts:
         assert axis is not None, "the columns of a result"
         mma_async(self.weights[id(node.a)], tile, self.cells[mixture.at], self.block.tiled[axis])
 
-    def _retire(self, group: int, step: LoopStep) -> None:
-        """Wait for a commit group, and those before it."""
-        queue = _queue(step)
-        if group in queue:
-            at = queue.index(group)
-            mma_wait(len(queue) - 1 - at)
-            del queue[: at + 1]
-
     def retire_scores(self, step: LoopStep) -> None:
         """Wait for the first product of a step."""
         if self.form.scores:
@@ -363,7 +355,11 @@ class GroupProducts:
 
     def score(self, node: Sum, step: LoopStep) -> Fragment:
         """A product inside of the step, which is awaited; a tile that nothing reads later is released."""
-        self._retire(id(node), step)
+        queue = _queue(step)
+        if id(node) in queue:  # the commit groups before it end, too
+            at = queue.index(id(node))
+            mma_wait(len(queue) - 1 - at)
+            del queue[: at + 1]
         ring = self.rings[id(node.b)]
         done = step.shared.setdefault("done", [])
         if node not in done:
@@ -449,18 +445,15 @@ def _queue(step: LoopStep) -> list[int]:
 
 def _row_values(form: FoldForm) -> Iterator[Node]:
     """The largest values of a step that vary along rows alone, and that arrays enter."""
-    inside = [*form.inside()]
-    known = {id(one) for one in inside if {*one.axes} - {None} == {form.m} and _is_read(one)}
+    inside, known = [*form.inside()], set[int]()
+    for node in inside:
+        below = [*walk(node)]
+        varies = any(isinstance(one, Cell | Folded | Sum | Reduce) for one in below)
+        if {*node.axes} - {None} == {form.m} and not varies:
+            known |= {id(node)} if any(isinstance(one, ArrayPart) for one in below) else set()
     for node in inside:
         if id(node) not in known:
             yield from (one for one in node.arguments if id(one) in known)
-
-
-def _is_read(node: Node) -> bool:
-    """Whether arrays enter a value, and no carried value, no product and no position along the loop does."""
-    inside = [*walk(node)]
-    fixed = not any(isinstance(one, Cell | Folded | Sum | Reduce) for one in inside)
-    return fixed and any(isinstance(one, ArrayPart) for one in inside)
 
 
 def _without(node: Node, late: Node) -> Iterator[Node]:

@@ -217,14 +217,13 @@ class _Choices:
         Args:
             constants: values that are one number in every trial.
         """
-        left = (one.given[0] for one in self.nodes if not _is_equal(one.given[1:], constants))
-        return all(((id(node), True) in self.seen) == ((id(node), False) in self.seen) for node in left)
-
-
-def _is_equal(values: Sequence[Node], constants: Mapping[int, float]) -> bool:
-    """Whether two values are the same number in every trial."""
-    pair = [float(x.value) if isinstance(x, Literal) else constants.get(id(x)) for x in values]
-    return pair[0] is not None and pair[0] == pair[1]
+        for one in self.nodes:
+            mask, *values = one.given
+            pair = [float(x.value) if isinstance(x, Literal) else constants.get(id(x)) for x in values]
+            is_equal = pair[0] is not None and pair[0] == pair[1]
+            if not is_equal and ((id(mask), True) in self.seen) != ((id(mask), False) in self.seen):
+                return False
+        return True
 
 
 class _TriedStep:

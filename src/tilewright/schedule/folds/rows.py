@@ -164,7 +164,16 @@ class RowLoops:
 
     def __init__(self, before: Flow, span: Span, how: str) -> None:
         self.before, self.span, self.how = before, span, how
-        self.reductions = self._reductions()
+        nodes = [*before.walk()]
+        # The maximum of a row's maximum and a number is one reduction, which begins with the number.
+        guards = [node for node in nodes if self._binds(_guarded(node))]
+        used = {id(one) for node in nodes if node not in guards for one in node.arguments}
+        used |= {id(store.value) for store in before.stores}
+        self.reductions = [
+            node for node in nodes if node in guards or (self._binds(node) and id(node) in used)
+        ]
+        """Everything that is reduced along the row, arguments first."""
+
         self.done: set[int] = set()
         """The reductions that earlier loops compute, by their `id`."""
 
@@ -236,17 +245,6 @@ class RowLoops:
         return later
 
     # ------------------------------------------------------------ what is reduced
-
-    def _reductions(self) -> list[Node]:
-        """Everything that is reduced along the row, arguments first.
-
-        The maximum of a row's maximum and a number is one reduction, which begins with the number.
-        """
-        nodes = [*self.before.walk()]
-        guards = [node for node in nodes if self._binds(_guarded(node))]
-        used = {id(one) for node in nodes if node not in guards for one in node.arguments}
-        used |= {id(store.value) for store in self.before.stores}
-        return [node for node in nodes if node in guards or (self._binds(node) and id(node) in used)]
 
     def _until(self, node: Node, seen: set[int]) -> Iterator[Node]:
         """The values that a value is computed from, up to reductions along the row."""
@@ -422,12 +420,14 @@ class RowLoops:
         found: dict[int, tuple[float, tuple[Any, ...]]] = {}
         self._terms(exponent, (1.0, ()), found)
         for extreme in self.reductions:
-            argument = in_order(_reduced(extreme).arguments[0])
+            reduced = _reduced(extreme)
+            argument = in_order(reduced.arguments[0])
             if extreme.dtype.bits < f32.bits:
                 continue  # powers of narrow numbers are rounded too much to rescale a sum in every step
             if id(extreme) in self.extremes and found.keys() == {id(extreme), id(argument)}:
                 number, names = found[id(extreme)]
-                falls = not names and (number < 0) == _is_maximum(extreme)
+                is_maximum = isinstance(reduced, Reduce) and reduced.combine == "max"
+                falls = not names and (number < 0) == is_maximum
                 return (
                     (extreme, (number, names)) if falls and found[id(argument)] == (-number, names) else None
                 )
@@ -519,12 +519,6 @@ def _is_widened(node: Node) -> TypeGuard[Map]:
     return (
         isinstance(node, Map) and node.function == "convert" and holds_all(node.dtype, [node.given[0].dtype])
     )
-
-
-def _is_maximum(node: Node) -> bool:
-    """Whether a reduction of a row is a maximum."""
-    reduced = _reduced(node)
-    return isinstance(reduced, Reduce) and reduced.combine == "max"
 
 
 def _is_extreme(node: Reduce | Sum) -> bool:

@@ -268,8 +268,9 @@ def _tried(flow: Flow, fold: Fold) -> str:
                 at = PartedFold(fold, exact).differs(None)
                 if at is not None and exact.is_exact:
                     return f"{fold.cells[at].name} of merged parts and of the whole loop differ modulo primes"
-    narrow = [node.dtype.unit_roundoff for node in nodes if _is_narrow(node.dtype)]
-    relative = 64 * max(narrow) if narrow else RELATIVE
+    kinds = {node.dtype for node in nodes}
+    rounded = [kind.unit_roundoff for kind in kinds if kind.is_float and kind.bits < f32.bits]
+    relative = 64 * max(rounded) if rounded else RELATIVE
     for whole in (False, True):
         for given in drawn(flow, SIZES[:1] if whole else SIZES, whole=whole, zeros=False):
             at = PartedFold(fold, Evaluation(given, None)).differs(relative)
@@ -277,11 +278,6 @@ def _tried(flow: Flow, fold: Fold) -> str:
                 on = "small integers" if whole else "random numbers"
                 return f"{fold.cells[at].name} of merged parts and of the whole loop differ on {on}"
     return ""
-
-
-def _is_narrow(kind: DType) -> bool:
-    """Whether a value of a dtype is rounded in a trial."""
-    return kind.is_float and kind.bits < f32.bits
 
 
 def _is_algebraic(node: Node) -> bool:
