@@ -1,4 +1,4 @@
-"""Small kernels with something in the background, and a switch for every way to get each of them wrong."""
+"""Small kernels with background operations. A switch selects each possible fault."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BOX_BYTES = 8 * 64 * 2
 
 
 def relay(X, Y, *, wrong=""):
-    """TMA fills a stage, two warps copy it out by ordinary loads, and TMA fills it again."""
+    """TMA fills a stage, two warps copy it to Y by ordinary loads, and TMA fills the stage again."""
     held = tw.shared((2, 8, 64), X.dtype, swizzle=128)
     full = tw.hopper.mbarrier(2, arrivals=1)
     empty = tw.hopper.mbarrier(2, arrivals=1 if wrong in ("one arrival too few", "first thread alone") else 2)
@@ -53,7 +53,7 @@ def relay(X, Y, *, wrong=""):
 
 
 def two_readers(X, Y, *, wrong=""):
-    """TMA fills a tile once; each of two warps copies half of it out, the first of them perhaps too early."""
+    """TMA fills a tile once. Each of two warps copies half of it to Y; the first warp may copy too early."""
     held = tw.shared((8, 64), X.dtype, swizzle=128)
     full = tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()
@@ -68,7 +68,7 @@ def two_readers(X, Y, *, wrong=""):
 
 
 def staged_store(X, Y, *, wrong=""):
-    """Two warps write a tile to shared memory, TMA stores it."""
+    """Two warps write a tile to shared memory, and TMA stores it."""
     held = tw.shared((8, 64), X.dtype, swizzle=128)
     with tw.role(warps=2):
         for t in tw.range(tw.ceil_div(X.shape[0], 8)):
@@ -92,7 +92,7 @@ def staged_store(X, Y, *, wrong=""):
 
 
 def multiply(A, B, C, *, mma, wrong=""):
-    """One warpgroup multiplies what it has written to shared memory, A also from registers."""
+    """One warpgroup multiplies tiles that it has written to shared memory; A may also come from registers."""
     sA = tw.shared((64, 64), A.dtype, swizzle=128)
     sB = tw.shared((64, 64), B.dtype, swizzle=128)
     tw.copy(A.tile((64, 64), (0, 0)), sA, threads=(16, 8))
@@ -126,7 +126,7 @@ def multiply(A, B, C, *, mma, wrong=""):
 
 
 def crooked_box(X, Y, *, row, column):
-    """A box that begins inside of a row of 128 bytes, or reaches past the allocation."""
+    """TMA loads a box that begins inside of a row of 128 bytes, or ends beyond the allocation."""
     held = tw.shared((16, 64), X.dtype, swizzle=128)
     full = tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()

@@ -1,4 +1,4 @@
-"""The Hopper GEMM in clusters: blocks that share a tile of A or B each load a part of it for all of them.
+"""The Hopper GEMM in clusters: each block that shares a tile of A or B loads one part of it for all of them.
 
 With one block per cluster it is the kernel of examples/03_hopper_gemm.py.
 """
@@ -13,7 +13,7 @@ COLUMNS = 64  # 16-bit elements in a row of 128 bytes, which is what the swizzle
 
 
 def tile_order(index, tiles_m, tiles_n, group):
-    """Tile number -> (m, n): bands of ``group`` rows, column by column: neighbours share operands."""
+    """Tile number -> (m, n): bands of ``group`` rows, column by column, so that neighbours share operands."""
     band = tw.let(index // (group * tiles_n) * group)
     rows = tw.let(tw.minimum(tiles_m - band, group))
     m = tw.let(band + index % (group * tiles_n) % rows)
@@ -49,7 +49,7 @@ def cluster_gemm(A, B, C, *, mma, stages, buffers, blocks, group, cluster):
         return (m * across + row) * tile_m, (n * along + column) * tile_n
 
     def release(step):
-        """Let every block that writes to this stage write to it again: those across, and those along."""
+        """Let every block that writes to this stage write again: the blocks in its row and in its column."""
         for i in tw.unroll(across):
             tw.hopper.arrive(empty[step % stages], each="warp", block=((row + i) % across, column))
         for j in tw.unroll(along - 1):

@@ -19,13 +19,13 @@ EXAMPLE = runpy.run_path(str(PATH))
 
 
 def trace(arrays: dict[str, np.ndarray], example: dict[str, Any] = EXAMPLE, **constants) -> Kernel:
-    """The example's kernel, or that of a changed example, for these arrays."""
+    """Trace the example's kernel, or a changed example's, for these arrays."""
     bound = example["hopper_gemm"].bind(**constants)
     return bound.trace(*(spec(array) for array in arrays.values()))
 
 
 def padded(values: np.ndarray, unit: int = 8) -> np.ndarray:
-    """The values, in rows of a multiple of ``unit`` elements, as TMA needs them."""
+    """Return the values with rows of a multiple of ``unit`` elements, as TMA needs them."""
     rows, columns = values.shape
     whole = np.zeros((rows, max(-(-columns // unit), 1) * unit), values.dtype)
     view = whole[:, :columns]
@@ -34,7 +34,7 @@ def padded(values: np.ndarray, unit: int = 8) -> np.ndarray:
 
 
 def operands(m: int, n: int, k: int, element="bf16", seed: int = 0) -> dict[str, np.ndarray]:
-    """Random A and B, and a C that no one has written, with rows that TMA can address."""
+    """Return random A and B and a poisoned C, with rows that TMA can address."""
     rng = np.random.default_rng(seed)
     kind = dtype(element).numpy
     a, b = (padded(rng.standard_normal((rows, k)).astype(kind)) for rows in (m, n))

@@ -53,7 +53,7 @@ Stage = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class State:
-    """How far a schedule has come."""
+    """The progress of a schedule: positions of warps, counts of barriers, and unfinished copies."""
 
     at: tuple[int, ...]
     stages: tuple[Stage, ...]
@@ -211,7 +211,7 @@ def _with(values, place, value):
 
 
 def random_program(seed: int) -> Small:
-    """A program of 2 or 3 roles: half of them without any plan, half of them rings with a few mistakes."""
+    """Return a program of 2 or 3 roles: half are random, half are rings with a few mistakes."""
     rng = random.Random(seed)
     return _unplanned(rng) if rng.random() < 0.5 else _ring(rng)
 
@@ -247,7 +247,7 @@ def _unplanned(rng: random.Random) -> Small:
 
 
 def _ring(rng: random.Random) -> Small:
-    """A producer and one or two consumers at a ring of stages, with up to two mistakes."""
+    """A producer and one or two consumers use a ring of stages, with up to two mistakes."""
     stages, readers = rng.randint(1, 3), rng.randint(1, 2)
     tiles = rng.randint(1, 2 * stages + 1 if readers == 1 else stages + 1)
     by_load, ahead = rng.random() < 0.5, rng.choice((0, 0, 0, 1))

@@ -1,4 +1,4 @@
-"""Kernels that the hazard checker is tried on.  Golden files name their lines."""
+"""Kernels for tests of the hazard checker. Golden files name their lines."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def seed_gemm(A, B, C, *, tile, threads, mma, vector):
 
 
 def pipelined_gemm(A, B, C, *, tile, threads, mma, vector, pending=1, early=False):
-    """Two stages filled by asynchronous copies: while one is multiplied, the other is on its way."""
+    """Asynchronous copies fill two stages: one is multiplied while the next is loaded."""
     tile_m, tile_n, tile_k = tile
     m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
     sA = tw.shared((2, tile_m, tile_k), A.dtype)
@@ -76,7 +76,7 @@ def padded_layout(A, B, *, elems):
 
 
 def exchange(X, Y, *, ordered):
-    """One warp turns a tile around in shared memory: a row each in, a column each out."""
+    """One warp transposes a tile in shared memory: each lane writes a row and reads a column."""
     turned = tw.shared((32, 32), X.dtype)
     tw.copy(X.tile((32, 32), (0, 0)), turned, threads=(32, 1))
     if ordered:
@@ -85,7 +85,7 @@ def exchange(X, Y, *, ordered):
 
 
 def half_written(X, Y, *, rows):
-    """Only the first rows of a shared tile are written before all are read."""
+    """Only the first rows of a shared tile are written before all of them are read."""
     held = tw.shared((32, 8), X.dtype)
     tw.copy(X.tile((rows, 8), (0, 0)), held[0:rows], threads=(rows, 1))
     tw.barrier()
@@ -124,7 +124,7 @@ def trace(name: str, arrays: dict[str, np.ndarray], **constants) -> Kernel:
 
 
 def gemm_arrays(m: int, n: int, k: int, inputs="f32", out="f32", seed: int = 0) -> dict[str, np.ndarray]:
-    """Random A and B, and a C that no one has written."""
+    """Return random A and B, and a poisoned C."""
     rng = np.random.default_rng(seed)
     element, result = dtype(inputs), dtype(out)
     if element.is_float:

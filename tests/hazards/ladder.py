@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def example(file: str) -> dict[str, Any]:
-    """The names that an example defines."""
+    """Return the names that an example defines."""
     return runpy.run_path(str(EXAMPLES / file))
 
 
@@ -32,6 +32,6 @@ LADDER = {name: example(file)[name].program for name, file in PLACES.items()}
 
 
 def traced(name: str, arrays: dict[str, np.ndarray], **constants: Any) -> Kernel:
-    """A kernel of the ladder or of `kernels.py`, for these arrays."""
+    """Trace a kernel of the ladder or of `kernels.py` for these arrays."""
     program = {**PROGRAMS, **LADDER}[name]
     return program.trace({key: spec(array) for key, array in arrays.items()}, constants)

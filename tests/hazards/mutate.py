@@ -1,4 +1,4 @@
-"""Mutants: every kernel that differs from a correct one in one small place, made by rewriting its IR."""
+"""Mutants: kernels that differ from a correct one in one small place, made by rewriting its IR."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from .mutate_signals import signal_changes
 
 @dataclass(frozen=True)
 class Mutant:
-    """A changed kernel; None if the change is refused while the kernel is rebuilt."""
+    """A changed kernel, or None if building it raises an error."""
 
     name: str
     kernel: Kernel | None
 
 
 class FoundError(Exception):
-    """The checker found a hazard and ended the run."""
+    """Ends a run at the checker's first hazard."""
 
 
 @contextmanager
 def ended_by_the_first_finding() -> Iterator[None]:
-    """Runs inside end with `FoundError` where they find their first hazard, which says all of a mutant."""
+    """Context in which the first hazard ends a run: one hazard is enough to find a mutant."""
 
     def end(_: Findings, key: tuple[object, ...], finding: Finding, reach: int = 0) -> None:
         raise FoundError(finding.kind.value)
@@ -67,19 +67,19 @@ def outcome(mutant: Mutant, execute: Callable[[Kernel], Report], is_right: Calla
 
 
 def mutants(kernel: Kernel, wanted: Container[str] | None = None) -> Iterator[Mutant]:
-    """Every mutant of a kernel, or those whose names are wanted."""
+    """Return every mutant of a kernel, or the mutants with the given names."""
     for name, made in _named(kernel):
         if wanted is None or name in wanted:
             yield Mutant(name, made())
 
 
 def names(kernel: Kernel) -> list[str]:
-    """The names of all mutants, without building any."""
+    """Return the names of all mutants, without building any."""
     return [name for name, _ in _named(kernel)]
 
 
 def _named(kernel: Kernel) -> Iterator[tuple[str, Callable[[], Kernel | None]]]:
-    """Mutants named by the operation and its number among those of its kind, and how to build each."""
+    """Yield each mutant's name (its operation, numbered within its kind) and a function that builds it."""
     counts: dict[str, int] = {}
     for op in kernel.walk():
         number = counts[op.verb] = counts.get(op.verb, -1) + 1
@@ -89,7 +89,7 @@ def _named(kernel: Kernel) -> Iterator[tuple[str, Callable[[], Kernel | None]]]:
 
 
 def _changed(kernel: Kernel, name: str, number: int, change: Change) -> Kernel | None:
-    """The kernel with one operation changed; operations are counted in program order, outer before inner."""
+    """Return the kernel with one operation changed; numbers follow the program order, outer ones first."""
     wanted = [op for op in kernel.walk() if op.verb == name][number]
     seen: list[Op] = []
 
@@ -108,7 +108,7 @@ def _changed(kernel: Kernel, name: str, number: int, change: Change) -> Kernel |
 
 
 def _same_place(op: Op, wanted: Op) -> bool:
-    """Whether a rebuilt operation stands for ``wanted``: what it names has the same names."""
+    """Return whether a rebuilt operation stands for ``wanted``: both use the same names."""
     names = [[value.name for value in (*o.results, *o.operands)] for o in (op, wanted)]
     return names[0] == names[1]
 
@@ -217,7 +217,7 @@ def _shifted_slice(dim: int, by: int) -> Change:
 
 
 def _turned_slice(dim: int) -> Change:
-    """The next index, and the first after the last."""
+    """Return the next index; after the last, the first."""
 
     def change(op: Op) -> tuple[Op, ...]:
         extent = op.source.tensor.shape[dim]

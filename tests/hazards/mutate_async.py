@@ -1,4 +1,4 @@
-"""Mutants of what runs in the background: waits, arrivals, phases, bytes, fences, groups, coordinates."""
+"""Mutants of background operations: waits, arrivals, phases, bytes, fences, groups, coordinates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Change = Callable[[Op], tuple[Op, ...]]
 
 
 def remade(op: Op, **changes: object) -> Op:
-    """The operation with other attributes and the result that follows from them."""
+    """Return the operation with other attributes, and with a result that follows from them."""
     [result] = op.results
     assert isinstance(result, Value)
     kept = {f.name: getattr(op, f.name) for f in fields(op) if f.name not in ("location", "result")}
@@ -30,12 +30,12 @@ def remade(op: Op, **changes: object) -> Op:
 
 
 def changed(**changes: object) -> Change:
-    """Replaces attributes by others."""
+    """Return a change that replaces attributes."""
     return lambda op: (replace(op, **changes),)
 
 
 def asynchronous_changes(op: Op) -> Iterator[tuple[str, Change]]:
-    """Every small change of an asynchronous operation."""
+    """Yield every small change of an asynchronous operation."""
     match op:
         case ops.MBarrier():
             for by in (1, -1):
@@ -98,7 +98,7 @@ def asynchronous_changes(op: Op) -> Iterator[tuple[str, Change]]:
 
 
 def swaps(kernel: Kernel) -> Iterator[tuple[str, Callable[[], Kernel]]]:
-    """The kernel with two neighbouring operations in the other order, one of them asynchronous."""
+    """Yield the kernel with two neighbouring operations swapped, if one of them is asynchronous."""
     counts: dict[str, int] = {}
     numbers: dict[int, str] = {}
     blocks = [kernel.body]
@@ -157,7 +157,7 @@ class Moved:
 
 
 def _moved(dim: int, by: int) -> Change:
-    """The box begins elsewhere along a dimension of its tensor, at whose edges it is cut."""
+    """The box begins at another place along one dimension of its tensor; the tensor's edges cut it."""
 
     def change(op: Copy) -> tuple[Op, ...]:
         side, _ = op.ends

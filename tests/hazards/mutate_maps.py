@@ -78,7 +78,7 @@ def _neighbours_exchanged(items: tuple) -> Iterator[tuple]:
 
 
 def _spreads(spread: Distribution) -> Iterator[tuple[str, Distribution]]:
-    """Distributions whose threads or values step otherwise."""
+    """Yield distributions whose threads or values have another step."""
     for part, modes in (("threads", spread.threads), ("values", spread.values)):
         moving = tuple(mode for mode in modes if mode.extent > 1)
         for number, order in enumerate(_neighbours_exchanged(moving)):
@@ -102,7 +102,7 @@ def _modes(mode: Mode, rank: int) -> Iterator[tuple[str, Mode]]:
 
 
 def _strides(view: View) -> Iterator[tuple[str, View]]:
-    """Layouts with one stride longer, which takes more room, or shorter."""
+    """Yield layouts with one longer stride, which needs more memory, or one shorter stride."""
     for dim, (extent, index) in enumerate(zip(view.shape, view.coords, strict=True)):
         if extent != 1:
             for by in (1, -1):

@@ -1,4 +1,4 @@
-"""Mutants of counters: signals, tickets, waits and resets that are missing, doubled, or count wrongly."""
+"""Mutants of counters: signals, tickets, waits and resets that are missing, doubled, or miscounted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .mutate_async import Change
 
 
 def signal_changes(op: Op) -> Iterator[tuple[str, Change]]:
-    """Every small change of an operation on a counter."""
+    """Yield every small change of an operation on a counter."""
     match op:
         case Signal() | Ticket() | Await() | Reset():
             yield "removed", lambda op: ()

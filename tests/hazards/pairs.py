@@ -60,6 +60,6 @@ def pairs(X, Y, *, wrong=""):
 
 
 def trace(arrays: dict[str, np.ndarray], wrong: str = "") -> Kernel:
-    """The kernel for these arrays."""
+    """Trace the kernel for these arrays."""
     program = Program(pairs, {"X": "M N", "Y": "P Q"})
     return program.trace({key: spec(array) for key, array in arrays.items()}, {"wrong": wrong})

@@ -16,7 +16,7 @@ BARRIERS = {"read": 2, "add": 2, "store": 2, "index": 2}
 
 @tw.kernel(X="M N", Y="R N")
 def exchange(X, Y, *, across, way, without=-1, halves=False):
-    """The sum of the tiles of a cluster's blocks, or the tile of the block before.
+    """Store the sum of the tiles of a cluster's blocks, or the tile of the block before.
 
     Args:
         X: (M, N), f32 or i32.
@@ -75,12 +75,12 @@ def exchange(X, Y, *, across, way, without=-1, halves=False):
 
 
 def clusters(rows: Any, across: int) -> Any:
-    """Number of clusters for a matrix with a number of rows."""
+    """Return the number of clusters for a matrix with a number of rows."""
     return tw.ceil_div(rows, ROWS * across)
 
 
 def arguments(shape: tuple[int, int], across: int, way: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """X and a poisoned Y."""
+    """Return X and a poisoned Y."""
     rng, count = np.random.default_rng(seed), clusters(shape[0], across)
     rows = {"read": ROWS, "add": ROWS, "store": ROWS * across, "index": across}[way] * count
     if way == "index":
@@ -112,7 +112,7 @@ def check_index(x: np.ndarray, y: np.ndarray, tiles: np.ndarray) -> None:
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def split_k(A, B, C, *, mma, tile_k, across, without=-1):
-    """``C = A @ B.T``; the blocks of a cluster share out K, and add up in the shared memory of the first."""
+    """``C = A @ B.T``; the blocks of a cluster split K, and add up in shared memory of the first block."""
     tile_m, tile_n, _ = mma.tile
     m, n, _ = tw.block_index((*tw.ceil_div(C.shape, (tile_m, tile_n)), across))
     rank = tw.hopper.cluster_index((1, 1, across))[2]
@@ -140,7 +140,7 @@ MMA = tw.TiledMma(tw.atoms.MMA_F16, warps=(2, 2), repeats=(2, 4))
 
 
 def operands(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A, B, and a poisoned C."""
+    """Return A, B, and a poisoned C."""
     rng = np.random.default_rng(m + n + k)
     a, b = (rng.standard_normal((rows, k)).astype(np.float16) for rows in (m, n))
     return a, b, np.full((m, n), np.nan, np.float32)

@@ -1,4 +1,4 @@
-"""Two multiplying warpgroups that take turns at one ring of stages: a kernel with a bug that is hard to see.
+"""Two multiplying warpgroups take turns at one ring of stages: a kernel with a bug that is hard to see.
 
 Without ``ordered``, each warpgroup waits for its next tile as soon as it has stored its last one, while the
 other is still multiplying.  It then waits more than a phase ahead, where a barrier's parity says nothing: on

@@ -1,4 +1,4 @@
-"""Kernels that carry out the small programs of `interleavings`."""
+"""Kernels that execute the small programs of `interleavings`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPREAD = Distribution((ELEMS,), (Mode(LANES, 0, ELEMS // LANES),), (Mode(ELEMS /
 
 
 def build(program: Small) -> Kernel:
-    """The program's kernel: one warp for each role, all tensors written before they begin."""
+    """Build the program's kernel: one warp for each role; all tensors are written before the roles begin."""
     view = View.strided((ELEMS,), (1,))
     source = Value("G", TensorType(Memory.GLOBAL, f32, view))
     builder = Builder()
@@ -41,7 +41,7 @@ def build(program: Small) -> Kernel:
     builder.append(ops.Barrier())
 
     def made(step: Step) -> list[ops.Op]:
-        """The operations of a step; what the lanes of a warp do is in order, and fenced."""
+        """Yield the operations of a step; operations of a warp's lanes are in order, and fenced."""
         match step:
             case ("write", tensor):
                 mine = make(ops.FragmentOp, "mine", dtype=f32, distribution=SPREAD, fill=1)
@@ -77,7 +77,7 @@ def check(program: Small) -> Report:
 
 
 def disagreement(seed: int) -> str:
-    """What the search of all schedules and the checker say of a random program, if they disagree."""
+    """Compare the search of all schedules and the checker on a random program; return any disagreement."""
     program = random_program(seed)
     fault, report = Search(program).run(), check(program)
     if (fault is None) == report.is_clean:

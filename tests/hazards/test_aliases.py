@@ -1,4 +1,4 @@
-"""Arguments that share memory: one history for each byte, and copies that share as the originals do."""
+"""Arguments that share memory have one history for each byte; their copies share memory alike."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def product(A, B, C):
 
 @tw.kernel(X="N", Y="N")
 def widened(X, Y):
-    """A byte becomes a number of four bytes."""
+    """Convert each byte to a number of four bytes in the same memory."""
     n = tw.block_index(tw.ceil_div(X.shape[0], 64))
     tw.copy(tw.load(X.tile((64,), (n,)).partition((32,))).to(Y.dtype), Y.tile((64,), (n,)))
 
@@ -57,7 +57,7 @@ def matrix(rows, columns, dtype=np.float32):
 
 
 def raced(report, *names):
-    """Return the findings between two blocks; each names both arrays."""
+    """Return the findings between two blocks, and check that each names both arrays."""
     found = [f for f in report.findings if f.earlier is not None]
     assert found, str(report)
     for finding in found:

@@ -1,4 +1,4 @@
-"""Mistakes in the synchronisation of the loops of `tw.attention` are found, by warps and by warpgroups."""
+"""The checker finds synchronisation mistakes in the loops of `tw.attention`, by warps and by warpgroups."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_loop_by_warpgroups_needs_its_synchronisation(name: str) -> None:
 
 
 def survivors(kernel: Kernel, least: int, execute: Any, is_right: Any) -> set[str]:
-    """The mutants of synchronisation that compute the same without a hazard.
+    """Return the mutants of synchronisation that compute the same results without a hazard.
 
     Args:
         kernel: the kernel.
@@ -216,7 +216,7 @@ TWO_PASSES = dict.fromkeys((f"mma_wait {n}: one fewer pending" for n in (0, 2)),
 def test_gradients_by_warpgroups_need_their_synchronisation(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One block has three tiles of keys; the loop over queries has two iterations, and copies rows."""
+    """One block has three tiles of keys. The loop over queries has two iterations, and copies rows."""
     schedule, most, harmless = GRADIENTS[name]
     monkeypatch.setattr(group_products, "SUMS", most)
     problem = Backward((1, 2, 1), (40, 150), (16, 16), tw.f16, causal(70))
@@ -261,7 +261,7 @@ IN_PARTS = replace(
 
 
 def test_two_passes_by_warpgroups_need_their_synchronisation() -> None:
-    """Three tiles of rows; both passes have two steps, each of two tiles of operands."""
+    """There are three tiles of rows. Both passes have two steps, each with two tiles of operands."""
     x, w, s, off = scores(np.random.default_rng(2), 150, 72, 120, "f2")
     case = of_rows(softmax, {"X": x, "W": w}, s, off, "f2")
     given = case.arguments()

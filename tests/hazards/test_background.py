@@ -18,7 +18,7 @@ MMA = tw.TiledMma(tw.atoms.wgmma(tw.f16, 64), (1, 1))
 
 
 def moved(name, wrong="", rows=ROWS) -> tuple[Report, bool]:
-    """The report, and whether the rows arrived."""
+    """Return the report, and whether all rows arrived."""
     x = np.random.default_rng(0).integers(-9, 9, (rows, 64)).astype(np.float16)
     arrays = {"X": x, "Y": np.full_like(x, np.nan)}
     report = run(trace(name, arrays, wrong=wrong), arrays)
@@ -46,7 +46,7 @@ def test_the_kernels_themselves_are_clean(name, rows) -> None:
 
 
 def test_who_did_not_wait_does_not_learn_from_who_did() -> None:
-    """A wait that passes at once teaches nothing, though another warp ends the phase at the same time."""
+    """A wait that passes at once gets no ordering from another warp that ends the phase at the same time."""
     report, right = moved("two_readers", rows=8)
     report.raise_if_any()
     assert right

@@ -1,4 +1,4 @@
-"""Sizes that `check_sizes` tries by itself, against kernels that go wrong at some of them only."""
+"""`check_sizes` tries sizes by itself: kernels that are wrong only at some sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def like(*shape: int, dtype: str = "f32", order: str = "C") -> object:
 
 @tw.kernel(X="M N", Y="M N")
 def ring(X, Y, *, stages, ahead, drain=True, edge=True):
-    """Tiles along N through a ring of stages, ``ahead`` of them copied in the background."""
+    """Tiles along N pass through a ring of stages; ``ahead`` of them are copied in the background."""
     m = tw.block_index(tw.ceil_div(X.shape[0], 16))
     held = tw.shared((stages, 16, 32), X.dtype)
     count = tw.ceil_div(X.shape[1], 32) if edge else X.shape[1] // 32
@@ -71,7 +71,7 @@ def test_elements_behind_the_last_whole_tile_are_found_at_ragged_sizes() -> None
 
 @tw.kernel(X="N", Y="N")
 def counted(X, Y, *, stages):
-    """The number of turns has a name of its own."""
+    """The number of iterations has a name."""
     held = tw.shared((stages, 64), X.dtype)
     count = tw.let(tw.ceil_div(X.shape[0], 64))
     for n in tw.range(count):
@@ -94,7 +94,7 @@ def test_a_finding_is_told_once_with_all_sizes_that_show_it() -> None:
 
 
 def test_sizes_that_a_kernel_does_not_take_are_rounded_and_told() -> None:
-    """Vectors of 8 need rows of 8."""
+    """Vectors of 8 elements need rows of a multiple of 8."""
     gemm = GEMM.bind(
         tile=(32, 32, 16),
         threads=64,
@@ -136,14 +136,14 @@ def test_no_further_size_is_begun_when_time_is_up() -> None:
 
 
 def shown(kernel, *arguments, **how):
-    """The report of right and wrong, and at which sizes something was found."""
+    """Report right and wrong runs, and the sizes with findings."""
     report = kernel.check_sizes(*arguments, **how)
     return report, [dict(sizes) for sizes, one in report.reports if not one.is_clean]
 
 
 @tw.kernel(X="M N", Y="M N")
 def by_tiles(X, Y, *, condition=None):
-    """A tile through shared memory; the barrier stands under a condition on the extents, if there is one."""
+    """Copy a tile through shared memory; the barrier may be under a condition on the extents."""
     m = tw.block_index(tw.ceil_div(X.shape[0], 8))
     held = tw.shared((8, 32), X.dtype)
     tw.copy(X.tile((8, 32), (m, 0)), held, threads=64)
@@ -183,7 +183,7 @@ def test_a_kernel_without_conditions_is_tried_as_before() -> None:
 
 @tw.kernel(X="M N", Y="M N")
 def in_one_run(X, Y, *, blocks, ends=True):
-    """A fixed number of blocks divide the tiles of both dimensions, numbered together."""
+    """A fixed number of blocks divide the tiles of both dimensions, which are numbered together."""
     block = tw.block_index(blocks)
     held = tw.shared((8, 32), X.dtype)
     rows, columns = tw.ceil_div(X.shape[0], 8), tw.ceil_div(X.shape[1], 32)
@@ -215,7 +215,7 @@ def test_a_condition_that_no_size_reaches_is_named() -> None:
 
 @tw.kernel(X="M N", Y="M N")
 def by_turns(X, Y, *, condition=None):
-    """Tiles one after another through shared memory; the first barrier of some turns is missing."""
+    """Copy one tile after another through shared memory; some iterations lack the first barrier."""
     held = tw.shared((8, 32), X.dtype)
     turns = tw.ceil_div(X.shape[0], 8)
     for turn in tw.range(turns):
@@ -266,7 +266,7 @@ def test_a_ring_whose_slot_has_a_name_comes_round() -> None:
 
 @tw.kernel(X="M N", Y="M N", rows=int)
 def by_number(X, Y, rows, *, ends, way="turns"):
-    """As many tiles as a number says; without ``ends`` the next one overwrites the last."""
+    """Copy as many tiles as a number says; without ``ends`` the next tile overwrites the last one."""
     held = tw.shared((8, 32), X.dtype)
     if way == "turns":
         for turn in tw.range(rows):

@@ -1,4 +1,4 @@
-"""The checker finds every mutant of the cluster GEMM, or it is equivalent for a reason named here."""
+"""The checker finds every mutant of the cluster GEMM, or the mutant is equivalent for a reason given here."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ EQUIVALENT = {
 
 
 def outcome(mutant: Mutant) -> str:
-    """The finding that shows that a mutant is wrong, or ``"survived"``."""
+    """Return the finding that shows that a mutant is wrong, or ``"survived"``."""
     if mutant.kernel is None:
         return "refused when built"
     if broken := verify.violations(mutant.kernel):

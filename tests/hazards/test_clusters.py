@@ -1,4 +1,4 @@
-"""The Hopper GEMM in clusters on the reference: right, and clean, at every awkward size."""
+"""The Hopper GEMM in clusters is right and without findings on the reference, at every awkward size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIZES = {
 
 
 def bind(cluster, dtype=tw.bf16, columns=64, stages=2, blocks=8, group=2):
-    """The kernel with tiles of 128 x ``columns``."""
+    """Bind the kernel with tiles of 128 x ``columns``."""
     mma = tw.TiledMma(tw.atoms.wgmma(dtype, columns))
     buffers = {64: 1, 128: 2, 192: 3}[columns]
     return cluster_gemm.bind(
@@ -74,7 +74,7 @@ def test_other_clusters_tiles_and_blocks(cluster, changes) -> None:
 
 
 def test_with_one_block_per_cluster_it_is_the_example() -> None:
-    """The same operations, but for the last barrier, which is then one of the block.
+    """The operations are the same, except that the last barrier is one of the block.
 
     The example states the work of both groups once, and this kernel once for each.
     """

@@ -1,4 +1,4 @@
-"""Elements that nothing writes, and outputs that are read before they are written."""
+"""The checker finds elements that are never written, and outputs that are read before they are written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .test_aliases import matrix
 
 @tw.kernel(X="M N", Y="M N")
 def doubled(X, Y, *, missing=0):
-    """Tiles of 32 rows; the grid lacks the last ones."""
+    """Double tiles of 32 rows; the grid lacks the last tiles."""
     m = tw.block_index(tw.ceil_div(X.shape[0], 32) - missing)
     tw.copy(tw.load(X.tile((32, 8), (m, 0)).partition((32, 1))) * 2, Y.tile((32, 8), (m, 0)))
 
@@ -29,7 +29,7 @@ def scaled_sum(A, C, beta):
 
 @tw.kernel(X="M N", W="M N", Y="M N")
 def through_workspace(X, W, Y, *, first):
-    """Through an array of the caller's, in which only the ``first`` rows were written."""
+    """Copy through a workspace of the caller in which only the ``first`` rows were written."""
     tw.copy(X.tile((first, 8), (0, 0)), W.tile((first, 8), (0, 0)), threads=(first, 1))
     tw.barrier()
     tw.copy(W.tile((32, 8), (0, 0)), Y.tile((32, 8), (0, 0)), threads=(32, 1))

@@ -1,4 +1,4 @@
-"""Elements beyond the edge of an array that change a result inside are found; with right twins."""
+"""Elements beyond an array's edge that change a result are found; correct variants have no findings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TILE = (8, 64)
 
 @tw.kernel(X="M N", Y="M N")
 def rows(X, Y, *, compute, other=0):
-    """A function of the rows of X, which a tile holds whole, and ``inside``, the mask of its columns."""
+    """Compute a function of the rows of X; ``inside`` is the mask of the columns inside of X."""
     m = tw.block_index(tw.ceil_div(X.shape[0], 8))
     x = tw.load(X.tile(TILE, (m, 0)).partition((8, 4)), other=other)
     y = compute(x, tw.coordinates(x, 1) < X.shape[1], X.shape[1])
@@ -113,7 +113,7 @@ def test_what_is_left_of_the_paddings_share_is_found(compute: Any) -> None:
 
 
 def test_a_small_share_that_is_left_in_is_found() -> None:
-    """One element of padding, whose square is 1e-4 in a sum of 63: less than the sum's own roundings."""
+    """One element of padding adds 1e-4 to a sum of 63, which is less than the sum's rounding errors."""
     x, y = arrays((13, 63))
     x += 0.01 - x.mean(1, keepdims=True)
     assert {
@@ -137,7 +137,7 @@ def test_a_share_is_compared_in_the_precision_of_the_sum(dtype: type, off: float
 
 
 def test_a_share_of_narrow_floats_is_found_as_it_cannot_be_compared() -> None:
-    """A sum of 64 numbers of 11 bits is not exact enough to tell one element of padding."""
+    """A sum of 64 numbers of 11 bits is too inexact to detect one element of padding."""
     x, y = arrays(dtype=np.float16)
     assert {f.kind for f in findings(rows, x, y, compute=TAKEN_OFF["of exponentials"])} == {Kind.EDGE}
 
@@ -301,7 +301,7 @@ def test_products_past_the_end_of_k_are_found() -> None:
 
 
 def test_columns_of_sums_beyond_the_edge_are_marked() -> None:
-    """As in attention: scores of keys that do not exist."""
+    """As in attention, the scores of keys that do not exist are marked."""
     given = operands(40, 20, 48)
     assert {f.kind for f in findings(product, *given, reduced=lambda x, i: tw.reduce_max(x, 1))} == {
         Kind.EDGE
@@ -312,7 +312,7 @@ def test_columns_of_sums_beyond_the_edge_are_marked() -> None:
 
 @tw.kernel(X="M N", Y="M")
 def added_up(X, Y, *, how):
-    """Tiles along N are added up element by element, and the rows of the sum at the end."""
+    """Add up tiles along N element by element, and at the end the rows of the sum."""
     m = tw.block_index(tw.ceil_div(X.shape[0], 8))
     spread = tw.blocked((8, 32), (8, 4))
     total = tw.fragment(spread, X.dtype, fill=-math.inf if how == "least" else 0)

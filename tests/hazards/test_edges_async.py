@@ -1,4 +1,4 @@
-"""Elements beyond the edge of an array in asynchronous multiplies are found where they count; right twins."""
+"""Elements beyond an array's edge are found in asynchronous multiplies that use them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MASK = "scores.assign(tw.where(there, scores, -math.inf))"
 
 
 def findings(bound: Any, keys: int) -> list[Finding]:
-    """The findings in attention of 100 queries; the last tile lacks 28."""
+    """Return the findings in attention of 100 queries; the last tile lacks 28."""
     one = case((1, 1, 100, keys, 64))
     kernel = bound(one.element, 64, causal=False, keys=64, groups=2)
     return list(kernel.check(one.q, one.k, one.v, one.o, one.scale, 0).findings)
@@ -26,7 +26,7 @@ def findings(bound: Any, keys: int) -> list[Finding]:
 
 @pytest.fixture(scope="module")
 def unmasked(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Attention that counts the keys beyond the edge, whose scores are 0."""
+    """Attention without a mask counts the keys beyond the edge, with scores of 0."""
     text = EXAMPLE.read_text().replace(
         'Path(__file__).with_name("09', f'Path({str(EXAMPLE)!r}).with_name("09'
     )
@@ -54,7 +54,7 @@ def test_a_softmax_over_masked_keys_is_clean() -> None:
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def products(A, B, C, *, other, in_registers):
-    """``C = A @ B.T`` of 64x64 each by one warpgroup, whose operands are ``other`` beyond the edge."""
+    """One warpgroup computes ``C = A @ B.T`` of 64x64 each; operands are ``other`` beyond the edge."""
     mma = tw.TiledMma(tw.atoms.wgmma(A.dtype, 64))
     held = [tw.shared((64, 64), A.dtype, swizzle=128) for _ in range(2)]
     for given, place in zip((A, B), held, strict=True):

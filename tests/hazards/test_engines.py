@@ -1,4 +1,4 @@
-"""``ldmatrix`` and ``stmatrix`` are of the whole warp: what one lane names, another reads."""
+"""``ldmatrix`` and ``stmatrix`` belong to a whole warp: a lane reads where another lane's address points."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAIN = tw.blocked((32, 32), (32, 2))
 
 @tw.kernel(X="M N", Y="M N")
 def there_and_back(X, Y, *, spread, ordered, engine=None):
-    """Each thread brings to shared memory what it takes from there."""
+    """Each thread writes elements to shared memory and reads the same elements."""
     held = tw.shared((32, 32), X.dtype)
     tw.copy(tw.load(X.tile((32, 32), (0, 0)), like=spread), held, engine=engine)
     if ordered:
@@ -34,7 +34,7 @@ def there_and_back(X, Y, *, spread, ordered, engine=None):
 
 @tw.kernel(X="M N", Y="M N")
 def in_place(X, Y, *, ordered):
-    """A shared tile is doubled where it lies."""
+    """Double a shared tile in place."""
     held = tw.shared((32, 32), X.dtype)
     tw.copy(X.tile((32, 32), (0, 0)), held, threads=(32, 2))
     tw.barrier()
@@ -47,7 +47,7 @@ def in_place(X, Y, *, ordered):
 
 
 def copies(kernel, x, **constants):
-    """The copies of a kernel by whether a matrix instruction loads or stores them."""
+    """Return, for each copy of a kernel, whether a matrix instruction executes it."""
     lowered, _ = cuda.lower(kernel.trace(x, x.copy(), **constants), cuda.architecture("sm_90a"))
     return [op.engine == "matrix" for op in lowered.walk() if isinstance(op, Copy)]
 
@@ -92,7 +92,7 @@ def test_warps_of_another_size_have_no_such_instructions() -> None:
 
 
 def test_the_author_may_say_who_moves_a_tile() -> None:
-    """Directly, each thread takes back what it brought itself; by matrices it is as if nothing was said."""
+    """With the direct engine, each thread reads its own elements; "matrix" is like no choice."""
     x = matrix(32, 32, np.float16)
     assert copies(there_and_back, x, spread=MAP, ordered=False, engine="direct") == [False] * 4
     assert there_and_back.check(x, np.zeros_like(x), spread=MAP, ordered=False, engine="direct").is_clean

@@ -1,4 +1,4 @@
-"""Slices, indices and tiles that leave their tensor, but not its allocation: another row, another stage."""
+"""Slices, indices and tiles leave their tensor, but not its allocation: they reach another row or stage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .test_aliases import matrix
 
 @tw.kernel(X="M N", Y="M N", start=int)
 def by_slice(X, Y, start):
-    """Eight columns pass through eight places of the first of two stages, from a run-time start on."""
+    """Copy eight columns through eight places of the first of two stages, from a run-time start on."""
     held = tw.shared((2, 32, 8), X.dtype)
     tw.copy(X[:, start : start + 8].tile((32, 8), (0, 0)), held[0], threads=(32, 1))
     tw.warp_barrier()
@@ -24,7 +24,7 @@ def by_slice(X, Y, start):
 
 @tw.kernel(X="M N", Y="M N", stage=int)
 def by_stage(X, Y, stage):
-    """Two stages and the memory after them; the stage is an integer of the caller's."""
+    """Two stages share an allocation with the memory after them; the caller gives the stage."""
     held = tw.shared((2, 32, 8), X.dtype)
     beyond = tw.shared((2, 32, 8), X.dtype)
     tw.copy(X.tile((32, 8), (0, 0)), held[stage], threads=(32, 1))
@@ -34,7 +34,7 @@ def by_stage(X, Y, stage):
 
 @tw.kernel(X="M N", Y="M N", row=int)
 def in_stage(X, Y, row):
-    """Eight rows of the first stage of 16, from a run-time row on."""
+    """Copy eight rows of the first stage of 16, from a run-time row on."""
     held = tw.shared((2, 16, 8), X.dtype)
     for stage in tw.unroll(2):
         tw.copy(X.tile((16, 8), (stage, 0)), held[stage], threads=(16, 1))
@@ -50,7 +50,7 @@ def one_row(X, Y):
 
 @tw.kernel(X="M N", Y="M N", place=int)
 def by_tile(X, Y, place):
-    """A tile of shared memory at a run-time place, of three."""
+    """Copy a tile of shared memory at one of three run-time places."""
     held = tw.shared((96, 8), X.dtype)
     for part in tw.unroll(3):
         tw.copy(X.tile((32, 8), (part, 0)), held.tile((32, 8), (part, 0)), threads=(32, 1))
@@ -60,14 +60,14 @@ def by_tile(X, Y, place):
 
 @tw.kernel(X="M N", Y="M N", start=int)
 def guarded(X, Y, start):
-    """The slice is taken, but used only where it lies inside."""
+    """Take the slice, but use it only if it is inside."""
     part = X[:, start : start + 8]
     with tw.when(start + 8 <= X.shape[1]):
         tw.copy(part.tile((32, 8), (0, 0)), Y.tile((32, 8), (0, 0)), threads=(32, 1))
 
 
 def beyond(report, *texts):
-    """The findings, all of them of this kind, and the words of the first."""
+    """Return the findings, after checking that all are of this kind, and the text of the first."""
     assert {finding.kind for finding in report.findings} == {Kind.OUT_OF_BOUNDS}, str(report)
     for text in texts:
         assert text in str(report.findings[0])

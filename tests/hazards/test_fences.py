@@ -33,7 +33,7 @@ def kinds(report):
 
 
 def ring(X, Y, *, changed, fence):
-    """Two warps copy out what TMA brings to one stage, and perhaps change it, before TMA fills it again."""
+    """Two warps read and may change what TMA loaded into one stage, before TMA fills it again."""
     held = tw.shared((8, 64), X.dtype, swizzle=128)
     full, empty = tw.hopper.mbarrier(1, arrivals=1), tw.hopper.mbarrier(1, arrivals=2)
     tw.barrier()
@@ -95,7 +95,7 @@ def test_program_order_alone_does_not_keep_a_copy_from_overtaking_a_read() -> No
 
 
 def stored(X, Y, *, fence):
-    """Two warps write a tile that TMA stores."""
+    """Two warps write a tile, and TMA stores it."""
     held = tw.shared((8, 64), X.dtype, swizzle=128)
     with tw.role(warps=2):
         tw.copy(X.tile((8, 64), (0, 0)), held, threads=(8, 8))
@@ -117,7 +117,7 @@ def test_a_fence_before_the_barrier_or_by_the_issuer_after_it(fence) -> None:
 
 
 def through_global(X, Y, *, fence, after):
-    """Two warps write Y, which TMA then brings to shared memory."""
+    """Two warps write Y, and TMA then loads it into shared memory."""
     held = tw.shared((8, 64), X.dtype, swizzle=128)
     full = tw.hopper.mbarrier(1, arrivals=1)
     tw.copy(X.tile((8, 64), (0, 0)), Y.tile((8, 64), (0, 0)), threads=(8, 8))
@@ -135,7 +135,7 @@ def through_global(X, Y, *, fence, after):
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("fence", ["", "shared", "global"])
 def test_global_memory_has_a_fence_of_its_own(fence, after) -> None:
-    """The fence of shared memory in the text does not order global memory."""
+    """A fence of shared memory does not order global memory."""
     report, _ = checked(through_global, rows=8, fence=fence, after=after)
     assert kinds(report) == (set() if fence == "global" else {Kind.PROXY})
     if fence != "global":
@@ -183,7 +183,7 @@ TILES_BYTES = 2 * 64 * 64 * 2
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def refilled(A, B, C, *, released, warps=1):
-    """A warpgroup multiplies tiles that one warp brings to one stage; ``released`` says who gives it back."""
+    """A warpgroup multiplies tiles that one warp loads into one stage; ``released`` says who releases it."""
     held_a = tw.shared((64, 64), A.dtype, swizzle=128)
     held_b = tw.shared((64, 64), B.dtype, swizzle=128)
     full = tw.hopper.mbarrier(1, arrivals=1)
@@ -243,7 +243,7 @@ def test_a_stage_that_was_multiplied_is_refilled_after_all_warps_have_waited_wit
 
 
 def test_the_wait_of_one_warp_covers_what_its_warpgroup_read_but_not_the_waits_of_the_others() -> None:
-    """The tile may be replaced, but three warps may still wait for it, and miss the phase."""
+    """The stage may be refilled while three warps still wait, so that they miss the phase."""
     assert multiplied("after the wait") == {Kind.OVERTAKEN}
 
 

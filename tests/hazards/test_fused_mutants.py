@@ -1,4 +1,4 @@
-"""Every mutant of the fused GEMMs and of attention is found, or is equivalent for a reason named here."""
+"""The checker finds every mutant of fused GEMMs and of attention, or it is equivalent for a given reason."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def small_attention(element: tw.DType, depth: int, *, causal: bool) -> Any:
 
 
 class Attention:
-    """2 * stages + 1 tiles of keys, the last one ragged; two blocks of queries, batches and heads.
+    """2 * stages + 1 tiles of keys, with a ragged last one; two blocks of queries, batches and heads.
 
-    Causal has all that the full case has: its last queries see every key, and past the last one if nothing
-    masks it; its first block sees a tile fewer.  All scores are about -50: the running maximum is needed.
+    The causal case covers everything that the full case does: its last queries see every key, and more if
+    nothing masks them; its first block sees one tile fewer.  All scores are about -50, so the running maximum
+    is necessary.
     """
 
     def __init__(self) -> None:
@@ -113,7 +114,7 @@ SYNCHRONISATION = ("barrier", "async_wait")
 
 
 def is_right(made: Attention | FusedGemms) -> bool:
-    """Whether the result is within the derived bound."""
+    """Return whether the result is within the derived bound."""
     try:
         made.case.check(made.result)
     except AssertionError:

@@ -1,4 +1,4 @@
-"""The checker's vector clocks against a plain graph of who comes before whom, on random small programs."""
+"""The checker's vector clocks agree with a plain graph of happens-before, on random small programs."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Graph:
             self.accesses.append((node, number, what != "read", elements))
 
     def races(self) -> set[tuple[int, int]]:
-        """Pairs of unordered steps in which two threads access one element, and one of them writes it."""
+        """Return pairs of unordered steps in which two threads access one element, and one writes it."""
         found = set()
         for (a, first, a_writes, mine), (b, second, b_writes, other) in combinations(self.accesses, 2):
             ordered = self.before[b] >> a & 1 or self.before[a] >> b & 1

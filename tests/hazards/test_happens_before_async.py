@@ -28,7 +28,7 @@ WARPS = THREADS // LANES
 
 
 def build(program: list[Step]) -> tuple[Kernel, dict[int, int]]:
-    """A kernel that carries out the steps on one shared tensor, and the step of every operation."""
+    """Build a kernel that executes the steps on one shared tensor; return it with each operation's step."""
     kind = TensorType(Memory.GLOBAL, f32, View.strided((ELEMS,), (1,)))
     source, out = Value("G", kind), Value("H", kind)
     builder = Builder()
@@ -85,7 +85,7 @@ SIMPLE = {
 
 @dataclass
 class Thread:
-    """A thread's order: the accesses before its own accesses, and those before its bulk copies.
+    """A thread's order: the accesses before its own accesses, and the accesses before its bulk copies.
 
     ``heard`` are the accesses that it learned of by a barrier, including its own.
     """
@@ -117,7 +117,7 @@ class Done:
 
 
 class Graph:
-    """Carries out a program step by step with plain sets."""
+    """Execute a program step by step with plain sets."""
 
     def __init__(self) -> None:
         self.threads = [Thread() for _ in range(THREADS)]

@@ -1,4 +1,4 @@
-"""The checker's findings, what it does not find, and its messages."""
+"""The checker's findings and their messages, and what it does not find."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_stage_filled_before_its_release_is_found() -> None:
 
 
 def test_a_short_allocation_is_refused_and_found(golden) -> None:
-    """The tutorial's optimised GEMM allocates 8196 elements for a layout that reaches 8216."""
+    """The tutorial's optimised GEMM allocates 8196 elements, and its layout reaches 8216."""
     arrays = {"A": np.ones((256, 32), np.float16), "B": np.zeros((256, 32), np.float16)}
     assert findings("padded_layout", arrays, elems=8216) == ()
     assert (arrays["B"] == 1).all()

@@ -1,4 +1,4 @@
-"""The persistent, warp-specialised GEMM on the reference: right, and clean, at every awkward size."""
+"""The persistent GEMM with roles is right and without findings on the reference, at every awkward size."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_is_not_checked_is_computed_all_the_same() -> None:
 
 
 def four_loading_warps(folder: Path) -> dict[str, Any]:
-    """The example in which all warps of the loading warpgroup wait, instead of only the first one."""
+    """In this example all warps of the loading warpgroup wait, not only the first one."""
     text = PATH.read_text()
     assert text.count(", tw.role(warps=1):") == 1
     changed = folder / PATH.name

@@ -1,4 +1,4 @@
-"""Every mutant of attention with Hopper's operations is found, or is equivalent for a reason named here."""
+"""The checker finds every mutant of attention on Hopper, or it is equivalent for a reason given here."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ EQUIVALENT = {**LOADING, **ATTENDING}
 
 
 def made(tiles: str) -> Case:
-    """Two warpgroups of 64 queries; the problem lacks the last 28."""
+    """Two warpgroups have 64 queries each; the problem lacks the last 28."""
     return case((1, 1, 100, TILES[tiles], 64))
 
 
@@ -106,7 +106,7 @@ def traced() -> Kernel:
 
 
 def found(mutant: Mutant, cases: list[Case]) -> str:
-    """The finding in any case that shows that a mutant is wrong, or ``"survived"``."""
+    """Return the finding in any case that shows that a mutant is wrong, or ``"survived"``."""
     for one in cases:
         arrays: dict[str, Any] = {"Q": one.q, "K": one.k, "V": one.v, "O": one.o}
         one.o[...] = np.nan

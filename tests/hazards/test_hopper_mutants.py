@@ -1,4 +1,4 @@
-"""Every mutant of the Hopper GEMM is found, or is equivalent for a reason that this file names."""
+"""The checker finds every mutant of the Hopper GEMM, or it is equivalent for a reason given in this file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ EQUIVALENT = {
 
 
 def outcome(mutant: Mutant) -> str:
-    """The finding that shows that a mutant is wrong, and its sizes, or ``"survived"``."""
+    """Return the finding that shows that a mutant is wrong and its sizes, or ``"survived"``."""
     if mutant.kernel is None:
         return "refused when built"
     if broken := verify.violations(mutant.kernel):
@@ -66,7 +66,7 @@ def outcome(mutant: Mutant) -> str:
 
 
 def executed(mutant: Mutant, case: str) -> str:
-    """The findings of a mutant's run; the first block runs alone first, which is enough for most."""
+    """Return the findings of a mutant's run; the first block runs alone first, which often is enough."""
     assert mutant.kernel is not None
     for blocks in ([(0,)], None):
         arrays = {**CASES[case], "C": CASES[case]["C"].copy()}
@@ -84,7 +84,7 @@ def executed(mutant: Mutant, case: str) -> str:
 
 
 def summary(report: Report) -> str:
-    """The kinds of the findings, each with the operations that it was found on."""
+    """Return the kinds of the findings, each with its operations."""
     kinds: dict[str, list[str]] = {}
     for finding in report.findings:
         tensors = kinds.setdefault(finding.kind.value, [])
@@ -105,7 +105,7 @@ def test_every_mutant_is_found_or_equivalent_for_a_named_reason(golden, turns: T
 
 
 def told(every: list[str], outcomes: dict[str, str], reasons: Mapping[str, str], file: str) -> str:
-    """The lines of a golden file for every mutant; those that do not run now keep their lines."""
+    """Return the lines of a golden file for every mutant; mutants that do not run now keep their lines."""
     width, before = max(map(len, every)), recorded(Path(__file__).parent / "golden" / file)
     lines = []
     for name in every:

@@ -1,4 +1,4 @@
-"""Faults that only some schedules show: the checker finds them whatever schedule it happens to run."""
+"""The checker finds faults that only some schedules show, whatever schedule it executes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_another_schedule_would_show_is_found_in_this_one(name) -> None:
 
 
 def test_who_announces_bytes_may_wait_before_the_copy() -> None:
-    """The bytes arrive after the copy was issued, and so after the wait: its phase cannot be missed."""
+    """The copy was issued before the wait, so its bytes arrive after the wait and cannot miss the phase."""
     producer = ("arrive", A, 0, 1), ("wait", B, 0, 1), ("load", 0, A, 0)
     consumer = ("wait", A, 0, 0), ("read", 0), ("arrive", B, 0, 0)
     program = Small(((1, 1), (1, 1)), 1, (producer, consumer))
@@ -89,7 +89,7 @@ def test_who_announces_bytes_may_wait_before_the_copy() -> None:
 
 
 def test_who_comes_after_every_arrival_of_a_phase_comes_after_the_phase() -> None:
-    """A producer that waits one stage ahead: the second stage is released after the first."""
+    """A producer waits one stage ahead: the second stage is released after the first."""
     producer = (
         ("wait", B, 1, 1),
         ("wait", B, 0, 1),
@@ -114,7 +114,7 @@ def test_who_comes_after_every_arrival_of_a_phase_comes_after_the_phase() -> Non
 
 
 def one_ahead(X, *, tiles, consumers, wrong=False):
-    """A ring of two stages whose consumers wait for the next tile before they take this one."""
+    """Consumers of a ring of two stages wait for the next tile before they take this one."""
     held = tw.shared((2, 32), tw.f32)
     full, empty = tw.hopper.mbarrier(2, arrivals=1), tw.hopper.mbarrier(2, arrivals=consumers)
     tw.barrier()
@@ -135,7 +135,7 @@ def one_ahead(X, *, tiles, consumers, wrong=False):
 @pytest.mark.parametrize("consumers", [1, 2])
 @pytest.mark.parametrize("tiles", [3, 4, 5, 6])
 def test_a_ring_that_waits_one_stage_ahead(tiles, consumers) -> None:
-    """With the parity of its own tile, a wait passes for the stage's previous contents, or never."""
+    """With the parity of its own tile, a wait passes for the stage's earlier contents, or never."""
     x = np.zeros((1, 32), np.float32)
     for wrong in (False, True):
         program = Program(one_ahead, {"X": "M N"})
@@ -146,7 +146,7 @@ def test_a_ring_that_waits_one_stage_ahead(tiles, consumers) -> None:
 
 
 def announced_twice(X, *, wrong):
-    """One warp ends two phases; another one waits for the first of them."""
+    """One warp ends two phases, and another one waits for the first of them."""
     m, q = tw.hopper.mbarrier(1, arrivals=1), tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()
     with tw.role(warps=1):
@@ -168,14 +168,14 @@ def test_a_hang_that_the_schedule_in_turns_does_not_show() -> None:
 
 
 def test_random_programs_are_clean_exactly_if_no_schedule_of_them_goes_wrong(fuzz_seed: int) -> None:
-    """``scripts/try_schedules.py`` tries as many programs as wanted."""
+    """``scripts/try_schedules.py`` tries any number of programs."""
     first = fuzz_seed * 1_000
     wrong = [seed for seed in range(first, first + 1_000) if disagreement(seed)]
     assert not wrong, f"the checker and the search of all schedules disagree on the seeds {wrong}"
 
 
 def one_lane_writes(X, Y, *, order):
-    """One lane writes what all lanes of its warp read; the arrival, which it makes too, tells others only."""
+    """One lane overwrites what all lanes of its warp read, and arrives; this orders only other warps."""
     held, m = tw.shared((1, 32), X.dtype), tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()
     with tw.role(warps=1):

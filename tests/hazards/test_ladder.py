@@ -1,4 +1,4 @@
-"""The published programs' mistakes in the ladder's kernels: refused with the remedy, found by running."""
+"""Mistakes of published programs, made in the ladder's kernels, are refused with a remedy or found."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def optimized(given: dict[str, np.ndarray], **choices: object) -> Kernel:
 
 
 def short(kernel: Kernel) -> Kernel:
-    """The kernel with the published allocations."""
+    """Return the kernel with the published allocations."""
 
     def change(op: ops.Op, rewriter: object) -> tuple[ops.Op, ...] | None:
         if isinstance(op, ops.Shared) and op.result.name in TUTORIAL and op.elems != TUTORIAL[op.result.name]:
@@ -67,9 +67,9 @@ def test_the_published_allocation_is_out_of_bounds_where_it_runs_all_the_same() 
 
 @pytest.mark.parametrize("block", [(0, 9), (2, 15)])
 def test_blocks_are_dealt_in_the_order_of_their_numbers(block: tuple[int, int]) -> None:
-    """Block (m, n) writes tile (m, n) and no other: the library does not reorder tiles.
+    """Block (m, n) writes only tile (m, n): the library does not reorder tiles.
 
-    3 x 16 tiles are more than the 8 from which the published wrapper exchanges them.
+    The published wrapper exchanges tiles from 8 on; 3 x 16 are more.
     """
     given = arrays(96, 512, 16)
     run(optimized(given, **SMALL), given, blocks=[block]).raise_if_any()
@@ -80,7 +80,7 @@ def test_blocks_are_dealt_in_the_order_of_their_numbers(block: tuple[int, int]) 
 
 
 def test_slices_are_pythons() -> None:
-    """A negative end counts from the end and is left out; in the published wrapper it is taken in."""
+    """A negative end counts from the end and is excluded; the published wrapper includes it."""
     whole = tw.View.strided((8, 16), (16, 1))
     assert Slice(((0, -1), (None, None))).apply(whole).shape == (7, 16)
     assert Slice((-1, (4, None))).apply(whole).at((0,)) == 7 * 16 + 4

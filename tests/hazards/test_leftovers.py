@@ -1,4 +1,4 @@
-"""Elements of shared memory left from an earlier turn, where a copy was cut and its reader was not."""
+"""A copy was cut at an edge and its reader was not: the reader finds elements of an earlier iteration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .test_aliases import matrix
 
 @tw.kernel(X="M N", Y="N")
 def column_sums(X, Y, *, cut_write, cut_read):
-    """``Y[n] = sum_m X[m, n]``, 16 rows at a time through shared memory; the last turn has fewer."""
+    """``Y[n] = sum_m X[m, n]``, 16 rows at a time through shared memory; the last time fewer rows."""
     held = tw.shared((16, 32), X.dtype)
     total = tw.fragment(tw.blocked((1, 32), (1, 32)), X.dtype, fill=0)
     for k in tw.range(tw.ceil_div(X.shape[0], 16)):
@@ -30,7 +30,7 @@ def column_sums(X, Y, *, cut_write, cut_read):
 
 @tw.kernel(X="M N", Y="M N")
 def trailing(X, Y):
-    """Turn k writes rows k and later only, by a tile that hangs over the tensor; all are read at the end."""
+    """Iteration k writes only rows from k on, by a tile that crosses the edge; the end reads all rows."""
     held = tw.shared((16, 32), X.dtype)
     for k in tw.range(4):
         tw.copy(X.tile((16, 32), (0, 0)), held[k:].tile((16, 32), (0, 0)), threads=(1, 32))

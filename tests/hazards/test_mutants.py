@@ -1,4 +1,4 @@
-"""Every mutant of a correct GEMM is found, or is equivalent for a reason that is named here."""
+"""The checker finds every mutant of a correct GEMM, or it is equivalent for a reason given here."""
 
 from __future__ import annotations
 
@@ -146,13 +146,13 @@ RACES = {Kind.READ_WRITE, Kind.WRITE_READ, Kind.IN_FLIGHT, Kind.UNWRITTEN}
 
 
 def outcome(name: str, mutant: Mutant) -> str:
-    """The finding that shows that a mutant is wrong, or ``"survived"``."""
+    """Return the finding that shows that a mutant is wrong, or ``"survived"``."""
     arrays = fresh(name)
     return mutate.outcome(mutant, lambda kernel: run(kernel, arrays), lambda: is_right(name, arrays))
 
 
 def is_right(name: str, arrays: dict[str, np.ndarray]) -> bool:
-    """Whether the result is that of a plain computation."""
+    """Return whether the result equals that of a plain computation."""
     if name == "im2col":
         windows, constants = LADDER_05["windows"], CASES[name][1]
         geometry = {key: constants[key] for key in ("taps", "stride", "dilation", "padding")}
@@ -162,7 +162,7 @@ def is_right(name: str, arrays: dict[str, np.ndarray]) -> bool:
 
 
 def fresh(name: str) -> dict[str, np.ndarray]:
-    """The arrays of a case, with a result that no one has written."""
+    """Return the arrays of a case, with a poisoned result."""
     arrays, _ = CASES[name]
     return {**arrays, RESULT.get(name, "C"): arrays[RESULT.get(name, "C")].copy()}
 
@@ -234,7 +234,7 @@ def test_a_missing_wait_is_an_access_in_flight(change) -> None:
 
 
 def test_the_published_pipelines_missing_barrier_is_named_with_both_lines() -> None:
-    """Between the multiplications of a tile and the next asynchronous copy over it: a race of warps."""
+    """Warps race between the multiplications of a tile and the next asynchronous copy over it."""
     races = [f for f in executed("buffered", "barrier 0: removed").findings if f.kind is Kind.READ_WRITE]
     assert {finding.tensor for finding in races} == {"sA", "sB"}
     for finding in races:

@@ -1,4 +1,4 @@
-"""One operation, one element, twice: read and written at different places of a tile, or written twice."""
+"""One operation accesses an element twice: at different coordinates, or by writing it twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS = (32, 1)
 
 @tw.kernel(X="M N", Y="M N")
 def shifted(X, Y, *, by, loaded):
-    """Eight columns of a shared tile ``by`` columns further, each row by one lane."""
+    """Move eight columns of a shared tile by ``by`` columns, each row by one lane."""
     held = tw.shared((32, 16), X.dtype)
     tw.copy(X.tile((32, 16), (0, 0)), held, threads=ROWS)
     if loaded:
@@ -77,7 +77,7 @@ LANES = {"rows": (32, 1), "columns": (1, 8), "both": (4, 8)}
 
 @tw.kernel(X="M N", Y="M N")
 def broadcast_writes(X, Y, *, along, threads, memory="shared", how="copy", vector=None):
-    """Write a (32, 8) tile through a view of a (32, 8) tensor that is broadcast along a dimension, or not."""
+    """Write a (32, 8) tile to a view that may be broadcast along a dimension of its (32, 8) tensor."""
     held = tw.shared((32, 8), X.dtype)
     whole = held if memory == "shared" else Y.tile((32, 8), (0, 0))
     view = {
@@ -126,7 +126,7 @@ def test_values_that_are_written_to_one_element_are_found_whichever_lanes_have_t
 
 @pytest.mark.parametrize("vector", [1, 4])
 def test_copies_in_the_background_and_vectors_write_once_too(vector) -> None:
-    """Each lane has eight rows of four columns, which it writes over each other."""
+    """Each lane has eight rows of four columns, and all rows have the same place."""
     for how in ("copy", "async"):
         assert kinds_of(threads=(4, 2), how=how, vector=vector) == set()
         assert Kind.DUPLICATE in kinds_of(along="rows", threads=(4, 2), how=how, vector=vector)
@@ -147,7 +147,7 @@ def test_the_finding_says_what_to_write_instead() -> None:
 
 @tw.kernel(X="M N", Y="M N")
 def reduced(X, Y, *, threads):
-    """A row's largest element in all of its columns: lanes that hold one value write it once."""
+    """Store a row's largest element in all of its columns: lanes that hold one value write it once."""
     held = tw.shared((32, 1), X.dtype)
     tw.copy(tw.reduce_max(tw.load(X.tile((32, 8), (0, 0)), tw.blocked((32, 8), threads)), 1), held)
     tw.barrier()

@@ -13,7 +13,7 @@ TILES = 5
 
 
 def moved(wrong: str = "", tiles: int = TILES, check: bool = True) -> tuple[Report, bool]:
-    """The report, and whether each block brought all rows."""
+    """Return the report, and whether each block loaded all rows."""
     x = np.random.default_rng(0).integers(-9, 9, (tiles * ROWS, 64)).astype(np.float16)
     arrays = {"X": x, "Y": np.full((2 * len(x), 64), np.nan, np.float16)}
     report = run(trace(arrays, wrong), arrays, check=check)

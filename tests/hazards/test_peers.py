@@ -1,4 +1,4 @@
-"""Shared memory of other blocks of a cluster: right, clean, and every barrier that is left out is found."""
+"""Kernels on other blocks' shared memory are right; every barrier that is left out is found."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_operands_come_from_other_blocks_by_loads_not_by_matrices() -> None:
 
 @tw.kernel(X="N", Y="N")
 def histogram(X, Y):
-    """``Y[b] += 1`` for each element b of X, first in shared memory."""
+    """Add 1 to ``Y[b]`` for each element b of X, first in shared memory."""
     block = tw.block_index(tw.ceil_div(X.shape[0], 128))
     counts = tw.shared((32,), tw.i32)
     tw.copy(tw.fragment(tw.blocked((32,), (32,)), tw.i32, 0), counts)
@@ -182,7 +182,7 @@ def test_a_histogram_adds_up_in_shared_memory(target: str) -> None:
 
 @tw.kernel(X="N", Y="N")
 def two_steps(X, Y, *, wrong=""):
-    """``Y`` is X with its two tiles exchanged; a block does its own work while it waits for the other."""
+    """Store the two tiles of X exchanged in Y; a block does its own work while it waits for the other."""
     block = tw.block_index(2)
     rank = tw.hopper.cluster_index(2)
     held, own = tw.shared((32,), X.dtype), tw.shared((32,), X.dtype)
@@ -247,7 +247,7 @@ def test_two_steps_are_as_good_as_one(way: str, across: int) -> None:
 
 @tw.kernel(X="N", Y="N", first=int)
 def tiles_of_peers(X, Y, first, *, way, turns=1):
-    """Each block adds up tiles of the blocks from rank ``first`` on, or writes into one."""
+    """Each block adds up tiles of the blocks from rank ``first`` on, or writes into one of them."""
     block = tw.block_index(2)
     tw.hopper.cluster_index(2)
     held, spread = tw.shared((32,), X.dtype), tw.blocked((32,), (32,))
@@ -285,7 +285,7 @@ def test_a_rank_outside_of_the_cluster_is_found(way) -> None:
 
 @tw.kernel(X="N", Y="N")
 def led(X, Y, *, without="", halves=False):
-    """The block of rank 0 brings a tile that all copy; they meet at lines of their own."""
+    """The block of rank 0 loads a tile that all blocks copy; the blocks meet at different lines."""
     tw.block_index(4)
     rank = tw.hopper.cluster_index(4)
     held = tw.shared((32,), X.dtype)
@@ -312,7 +312,7 @@ def led(X, Y, *, without="", halves=False):
 
 @pytest.mark.parametrize("halves", [False, True])
 def test_blocks_of_a_cluster_may_meet_at_different_lines(halves) -> None:
-    """The barrier of a cluster has neither a number nor a place."""
+    """The barrier of a cluster has neither a number nor a place in the program."""
     x, y = np.arange(32, dtype=np.float32).repeat(4), np.zeros(128, np.float32)
     assert not led.check(x, y, halves=halves).findings
     led(x, y, halves=halves, target="reference")

@@ -1,4 +1,4 @@
-"""A kernel that hangs a GPU is explained without one."""
+"""The checker explains, without a GPU, a kernel that hangs one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions into memory need no order among those of one kind, but an order with all other accesses."""
+"""Reductions of one kind into memory need no order among themselves, but all other accesses need one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.targets.reference.findings import Kind
 
 @tw.kernel(X="N", Y="K")
 def from_all_blocks(X, Y, *, other=None, last=None, tidy=True):
-    """Every block adds to Y; and does something else before, or after."""
+    """Every block adds to Y, and accesses it in another way before or after."""
     block = tw.block_index(tw.ceil_div(X.shape[0], 32))
     x = tw.load(X.tile((32,), (block,)).partition((32,)))
     target = Y.tile((32,), (0,)) if tidy else Y.tile((32,), (0,))[0:1].broadcast(0, 32)[:, 0]

@@ -1,4 +1,4 @@
-"""A race's finding names the lines between which a barrier belongs."""
+"""The finding of a race names the lines between which a barrier is missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IN, OUT = (Distribution((32, 32), threads, RUN) for threads in ((HALVES, ROWS), 
 
 @tw.kernel(X="M N", Y="M N")
 def turned(X, Y, *, first=True, second=True, count=3):
-    """Tile after tile through shared memory, each turned around, with a barrier before and after."""
+    """Transpose tile after tile through shared memory, with a barrier before and after each."""
     held = tw.shared((32, 32), X.dtype)
     for k in tw.range(X.shape[1] // 32) if count is None else tw.unroll(count):
         tw.copy(X.tile((32, 32), (0, k)), held, threads=IN)  # in
@@ -69,13 +69,13 @@ def waited_for(X, Y):
 
 
 def line(kernel, mark):
-    """The number of the line of a kernel that ends in a comment."""
+    """Return the number of the line of a kernel that ends in a comment."""
     lines, start = inspect.getsourcelines(kernel.program.function)
     return start + next(n for n, text in enumerate(lines) if text.rstrip().endswith(f"# {mark}"))
 
 
 def told(kernel, columns=96, **constants):
-    """The messages of a kernel's races, without the lines of its accesses."""
+    """Return the messages of a kernel's races, without the lines of its accesses."""
     x = matrix(32, columns)
     found = kernel.check(x, np.zeros_like(x), **constants).findings
     races = [f for f in found if f.kind in (Kind.READ_WRITE, Kind.WRITE_READ, Kind.WRITE_WRITE)]

@@ -1,4 +1,4 @@
-"""Sampled blocks give the findings of all blocks: random kernels run both ways."""
+"""A run of sampled blocks has the findings of all blocks: random kernels run both ways."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tilewright as tw
 
 
 def place(draw: random.Random):
-    """Return a tile's place for a block's place: usually the same, sometimes another."""
+    """Return a tile's place for a block's place: usually the same, sometimes another one."""
     kind = draw.choice(["own", "own", "own", "shifted", "folded", "turned", "late", "swapped"])
     by, at = draw.randint(1, 4), draw.randint(2, 9)
 
@@ -33,7 +33,7 @@ def place(draw: random.Random):
 
 
 def kernel(seed: int):
-    """Copies tiles through shared memory, with loops, branches and places at random."""
+    """Copy tiles through shared memory, with random loops, branches and places."""
     draw = random.Random(seed)
     source, target = place(draw), place(draw)
     turns, odd, safe = draw.choice([1, 2]), draw.randint(0, 11), draw.random() < 0.7
@@ -81,7 +81,7 @@ def test_the_same_is_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @tw.kernel(X="N", Y="N")
 def own_tiles(X, Y, *, right):
-    """Each block writes the first of its two tiles and reads one: blocks 4 to 7 of eight the other."""
+    """Each block writes its first tile and reads it; if not ``right``, blocks 4 to 7 of 8 read the second."""
     n = tw.block_index(tw.ceil_div(X.shape[0], 128))
     other = 0 if right else (n // 4) % 2
     tw.copy(X.tile((64,), (2 * n,)), Y.tile((64,), (2 * n,)), threads=32)
@@ -92,7 +92,7 @@ def own_tiles(X, Y, *, right):
 
 @tw.kernel(X="N", Y="N")
 def own_races(X, Y, *, right):
-    """Two maps of threads meet in one tile, of blocks 4 to 7 of eight only."""
+    """Two thread maps meet in one tile, but only in blocks 4 to 7 of each eight."""
     n = tw.block_index(tw.ceil_div(X.shape[0], 128))
     other = 1 if right else 1 - (n // 4) % 2
     tw.copy(X.tile((64,), (2 * n,)), Y.tile((64,), (2 * n,)), threads=64)
@@ -122,7 +122,7 @@ def test_what_a_block_does_to_its_own_elements_is_seen_though_other_blocks_do_no
 
 @tw.kernel(X="N", Y="N")
 def exchanged(X, Y, *, right):
-    """Blocks of a cluster write each other's tiles after a barrier; some clusters write a third one's."""
+    """Blocks of a cluster write each other's tiles after a barrier; some write another cluster's tiles."""
     n = tw.block_index(tw.ceil_div(X.shape[0], 64))
     rank = tw.hopper.cluster_index(2)
     tw.copy(X.tile((64,), (n,)), Y.tile((64,), (n,)), threads=32)

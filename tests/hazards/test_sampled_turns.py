@@ -183,7 +183,7 @@ def test_two_blocks_that_meet_in_one_turn_alone_are_found(
 
 @tw.kernel(X="M N", Y="M N")
 def handed_over(X, Y, *, fewer=0, later=0):
-    """A warp fills a ring, another empties it, ``fewer`` turns and from turn ``later`` on."""
+    """One warp fills a ring and another empties it, ``fewer`` times, from the stage ``later`` ahead."""
     held = tw.shared((2, 8, 32), X.dtype)
     full, empty = tw.hopper.mbarrier(2, arrivals=1), tw.hopper.mbarrier(2, arrivals=1)
     tw.barrier()

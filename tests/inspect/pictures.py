@@ -28,7 +28,7 @@ def overlaps(labels: list[Label]) -> list[tuple[Label, Label]]:
 
 
 def check_picture(picture: Picture) -> None:
-    """Labels lie apart and on the paper, marks on the paper; the SVG is XML and has all of them."""
+    """Check that labels do not overlap, marks are on the paper, and the SVG is XML with all of them."""
     labels = [mark for mark in picture.marks if isinstance(mark, Label)]
     assert labels
     assert all(label.text for label in labels)

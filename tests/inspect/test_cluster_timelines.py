@@ -1,4 +1,4 @@
-"""Timelines of kernels in clusters, and of kernels that take numbers."""
+"""Timelines of kernels in clusters, and of kernels with number arguments."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_blocks_multiply_what_all_of_them_loaded_and_load_what_all_have_multipli
 
 @tw.kernel(X="N", Y="N")
 def one_after_the_other(X, Y):
-    """Block 1 waits until block 0 has computed: nothing of its own takes so long."""
+    """Block 1 waits until block 0 has computed, which takes longer than all of its own work."""
     n = tw.block_index(2)
     rank = tw.hopper.cluster_index(2)
     told = tw.hopper.mbarrier(1, arrivals=1)
@@ -147,7 +147,7 @@ def attention(*numbers: str, causal: bool) -> Timeline:
     ],
 )
 def test_numbers_are_those_that_are_given(numbers: tuple[str, ...], causal: bool, tiles: int) -> None:
-    """With a mask, the last of 64 queries sees ``64 + shift`` keys, which gives the number of tiles."""
+    """With a mask, the last of 64 queries sees ``64 + shift`` keys, which determines the number of tiles."""
     made = attention("scale=0.5", "shift=0", *numbers, causal=causal)
     assert len(of(made, 0, "warp 0", "mma")) == 2 * tiles
     loads = {event.start for event in of(made, 0, "asynchronous copies")}

@@ -1,4 +1,4 @@
-"""Pictures are right: their cells equal plain Python, labels do not overlap, files are readable."""
+"""Cells of pictures equal plain Python, labels do not overlap, and files are readable."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from .pictures import check_picture
 
 
 def luminance(colour: str) -> float:
-    """The relative luminance of a colour, after WCAG 2.2."""
+    """Return the relative luminance of a colour, after WCAG 2.2."""
     parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def contrast(colour: str, other: str) -> float:
-    """The contrast ratio of two colours after WCAG 2.2, from 1 to 21; text is readable from 4.5 on."""
+    """Return the contrast ratio of two colours after WCAG 2.2, from 1 to 21; text needs at least 4.5."""
     high, low = sorted((luminance(colour), luminance(other)), reverse=True)
     return (high + 0.05) / (low + 0.05)
 
@@ -129,7 +129,7 @@ def notes(picture: Picture) -> list[str]:
 
 
 def test_offsets_are_those_of_the_formula() -> None:
-    """A swizzle of 128-byte rows in plain Python: 16-byte pieces change places by the row."""
+    """A swizzle of 128-byte rows in plain Python: the row number permutes pieces of 16 bytes."""
     view = read_layout(SWIZZLED)
     expected = {(i, j): 64 * i + (j // 8 ^ i % 8) * 8 + j % 8 for i in range(64) for j in range(64)}
     shape, offsets = offsets_of(view)
@@ -236,7 +236,7 @@ def test_rows_of_ldmatrix_give_the_registers_that_the_atom_wants() -> None:
 def degrees_of(
     offset: Callable[[int, int], int], touched: list[list[tuple[int, int]]], width: int
 ) -> list[int]:
-    """Passes of each group of lanes, from byte addresses: the most different words of one bank."""
+    """Return the passes of each group of lanes from byte addresses: the most different words in one bank."""
     degrees = []
     for group in touched:
         words = {(offset(i, j) + byte) // 4 for i, j in group for byte in range(width)}
@@ -307,7 +307,7 @@ def test_pictures_are_written(tmp_path: Path, suffix: str) -> None:
 
 
 def test_png_has_every_mark(tmp_path: Path) -> None:
-    """Its ink is where the labels are: a cell without its number would be of one colour."""
+    """There is ink at every label: a cell without its number would have one colour."""
     from matplotlib.image import imread
 
     picture = draw_layout(Layout((4, 8)))

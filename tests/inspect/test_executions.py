@@ -1,4 +1,4 @@
-"""How often a launch executes each operation, against what the reference executes."""
+"""Predicted counts of each operation's executions equal those of a run on the reference."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_counted(op: Op) -> bool:
 
 
 def executed(kernel: Kernel, subject: Subject) -> Counter[int]:
-    """Return how often the reference executes each operation, by identity: once per block, or per role."""
+    """Return how often the reference executes each operation, by identity: once for each block or role."""
     arrays = {}
     for parameter in subject.bound.program.parameters:
         if parameter.kind == "tensor":
@@ -49,7 +49,7 @@ def executed(kernel: Kernel, subject: Subject) -> Counter[int]:
 
 
 def check(subject: Subject, least: int = 1) -> dict[str, int]:
-    """Compare all operations of a kernel, and return how often the operations of each name run."""
+    """Compare all operations of a kernel, and return the counts of the operations of each name."""
     kernel = subject.bound.trace(*subject.specs())
     found = list(executions(kernel, subject.binding(kernel), is_counted))
     assert [op for op, _ in found] == [op for op in kernel.walk() if is_counted(op)]
@@ -68,7 +68,7 @@ def made(program: Any, shape: Mapping[str, int], dtype: tw.DType = tw.f16, **con
 
 
 def test_persistent_blocks_have_different_numbers_of_turns() -> None:
-    """Five tiles on two blocks: three turns and two."""
+    """Five tiles on two blocks: one block has three iterations, the other two."""
     constants = (
         "stages=2",
         "buffers=1",
@@ -117,7 +117,7 @@ def test_causal_attention_with_roles(shift: int) -> None:
 
 @tw.kernel(X="N")
 def triangle(X, *, bound, step=1):
-    """Both loops depend on the block and on each other."""
+    """The bounds of both loops depend on the block and on each other."""
     m, n = tw.block_index((5, 3))
     held = tw.shared((32,), X.dtype)
     first = tw.let(m * 2 - 3)
@@ -138,7 +138,7 @@ def test_loops_and_branches_that_depend_on_each_other(constants: dict[str, int])
 
 
 def test_sixteen_thousand_blocks_take_no_second() -> None:
-    """They differ in how many keys they see: 256 numbers, with 65 792 iterations together."""
+    """Blocks differ in the number of keys that they see: 256 numbers, 65 792 iterations in all."""
     constants = (
         "causal=True",
         "tile=TILES[128][0]",

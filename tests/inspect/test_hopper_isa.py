@@ -1,7 +1,7 @@
-"""Hopper's machine code as CUDA's own disassembler lists it: example 03, and products that the library makes.
+"""Hopper's machine code in the listing of CUDA's disassembler: example 03, and the library's products.
 
-``golden/hopper.sass`` has the loops of example 03 as they were listed; it is read without any tool.  All else
-compiles and disassembles, for which the tests bring `nvdisasm` along (the package nvidia-cuda-nvdisasm).
+``golden/hopper.sass`` has the recorded loops of example 03, which need no tool.  All other tests compile and
+disassemble; they bring `nvdisasm` with them (the package nvidia-cuda-nvdisasm).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ THREADS = 384
 
 @functools.cache
 def example() -> Subject:
-    """Tiles of 128 x 64 by 64, two warpgroups that multiply and one that loads."""
+    """Tiles of 128 x 64 by 64; two warpgroups multiply and one loads."""
     return from_file(EXAMPLE, "f16", "M=512,N=512,K=512", CONSTANTS)
 
 
@@ -49,7 +49,7 @@ def report() -> IsaReport:
 
 
 def test_what_was_listed_is_read_into_two_loops() -> None:
-    """The multiplying warpgroups' loop, two steps of K a turn, and the loading one's, four."""
+    """The loop that multiplies has two steps of K in an iteration, and the loop that loads has four."""
     isa, _ = read_sass(LISTED.read_text(), SM_90A, TAKES, THREADS)
     assert isa.kernel == "hopper_gemm"
     assert isa.main.mnemonics["HGMMA.64x64x16.F32"] == isa.main.mix[IsaKind.MATRIX] == 8
@@ -79,7 +79,7 @@ def test_a_loop_that_loads_for_itself_has_no_other() -> None:
 
 
 def excerpt(text: str) -> str:
-    """The parts of a listing that the two loops need: from a loop's label to its branch back."""
+    """Return the parts of a listing with the two loops, from a loop's label to its branch back."""
     isa, _ = read_sass(text, SM_90A, TAKES, THREADS)
     assert isa.loading is not None
     compiler = "NVRTC {}.{}".format(*nvrtc.version())
@@ -92,7 +92,7 @@ def excerpt(text: str) -> str:
 
 
 def test_what_was_listed_is_what_is_listed(request: pytest.FixtureRequest) -> None:
-    """By the same compiler to the last word; by another one there are the same products and copies."""
+    """The same compiler gives the recorded text; another one gives the same products and copies."""
     made = example().compile("cuda", "sm_90a")
     now = excerpt(disassemble(cubin_with_lines(made), find_nvdisasm(), lines=True))
     if request.config.getoption("--update-golden"):
@@ -160,7 +160,7 @@ def test_a_page_has_both_loops() -> None:
 
 
 def test_a_ring_of_threads_copies_shows_widths_and_banks() -> None:
-    """`mma.sync`: 16 bytes a lane from global memory, matrices of shared memory, no conflict."""
+    """`mma.sync`: a lane loads 16 bytes of global memory; matrices of shared memory have no conflict."""
     schedule = tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), (2, 2), stages=3, staging="cp_async")
     found = isa_report(library_gemm("f16", "512x512x512", "nt", schedule=schedule), "cuda", "sm_80")
     main = found.isa.main
@@ -191,7 +191,7 @@ def copied(A, *, swizzle):
 
 @pytest.mark.parametrize(("swizzle", "passes"), [(128, 64), (None, 512)])
 def test_operands_of_descriptors_need_their_swizzle(swizzle: int | None, passes: int) -> None:
-    """64 x 64 of f16 are 64 core matrices; in rows of 128 bytes as they come all eight rows of one meet."""
+    """64 x 64 of f16 are 64 core matrices; without a swizzle, eight rows of 128 bytes conflict."""
     kernel = copied.trace(tw.like("f16", 64, 64), target="cuda", arch="sm_90a", swizzle=swizzle)
     (copy,) = (op for op in kernel.walk() if isinstance(op, Copy))
     asked = asked_by_descriptor(copy.target)

@@ -45,7 +45,7 @@ amdhsa.kernels:
 
 
 def test_loops_are_found_by_branches_whatever_the_order_of_blocks() -> None:
-    """The outer loop begins after the inner one; a guarded load is part of the inner one."""
+    """The outer loop's text begins after the inner one; a guarded load belongs to the inner one."""
     isa = read_isa(NESTED)
     inner, outer = isa.loops
     assert (inner.label, inner.depth, inner.around) == (".L1", 2, ".L3")

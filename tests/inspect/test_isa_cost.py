@@ -31,7 +31,7 @@ def isa(arch: Arch) -> Isa:
 
 
 def test_clocks_of_each_part() -> None:
-    """gfx1151: 2 SIMDs, a vector instruction in a clock, 512 operations and 128 bytes of LDS in a clock."""
+    """gfx1151: 2 SIMDs; a clock has one vector instruction, 512 operations, and 128 bytes of LDS."""
     first, second = cost_of(isa(GFX1151), TURN).phases
     assert (first.matrix, first.vector, first.other) == (0, 2 * 4 / 2, 3 * 4 / 2)
     assert first.shared == 4 * 4, "16 bytes of 32 lanes take 4 passes, of each of 4 warps"
@@ -46,7 +46,7 @@ def test_clocks_of_each_part() -> None:
 
 
 def test_matrix_units_of_cdna_work_beside_vector_units() -> None:
-    """gfx942: 4 SIMDs, four clocks for an instruction of 64 lanes, 2048 operations in a clock."""
+    """gfx942: 4 SIMDs; an instruction of 64 lanes takes four clocks; a clock has 2048 operations."""
     found = cost_of(isa(GFX942), TURN)
     assert (found.whole.matrix, found.whole.vector, found.whole.other) == (64, 2 * 4, 6 * 4)
     assert found.whole.shared == 2 * 8 * 4, "16 bytes of 64 lanes take 8 passes"
@@ -55,7 +55,7 @@ def test_matrix_units_of_cdna_work_beside_vector_units() -> None:
 
 
 def test_groups_that_take_turns_are_each_in_another_phase() -> None:
-    """Half of the warps load while the other half multiplies, and the other way around."""
+    """Half of the warps load while the other half multiplies, and then they swap."""
     found = cost_of(isa(GFX942), replace(TURN, groups=2))
     assert found.phases == cost_of(isa(GFX942), TURN).phases
     assert found.alone == 2 * max(64 / 2, 64 / 2) == found.overlapped == 64

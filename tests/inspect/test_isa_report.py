@@ -64,7 +64,7 @@ def report(arch: str) -> IsaReport:
 
 
 def told(found: IsaReport, *kinds: IsaKind) -> list[tuple[tuple[str, ...], str]]:
-    """Arrays and places of the instructions of some kinds in the main loop."""
+    """Return the arrays and places of the main loop's instructions of some kinds."""
     lines = [line.line for line in found.isa.main.of(*kinds)]
     return [(found.sources[line].tensors, found.sources[line].place) for line in lines]
 
@@ -109,7 +109,7 @@ def test_stores_of_the_result_name_it(arch: str) -> None:
 
 
 def test_every_line_of_the_text_is_that_of_an_operation() -> None:
-    """But for what stands before the first of them, and the closing brace."""
+    """The lines before the first operation, and the closing brace, are exceptions."""
     listing = emit(subject().bound.trace(*subject().specimens(), target="hip", arch="gfx942"), "gfx942")
     text = listing.text.splitlines()
     first = min(listing.lines)
@@ -160,7 +160,7 @@ def test_passes_are_counted_from_addresses() -> None:
 
 
 def test_loads_of_16_bytes_are_served_in_the_published_groups() -> None:
-    """On gfx90a and gfx942 lanes 0 to 3 with 20 to 23, 4 to 7 with 16 to 19, and so on; stores by order."""
+    """gfx90a and gfx942: lanes 0 to 3 with 20 to 23, 4 to 7 with 16 to 19, and so on; stores in order."""
     pairs = ((0, 20), (4, 16), (8, 28), (12, 24), (32, 52), (36, 48), (40, 60), (44, 56))
     in_groups = np.zeros(64, np.int64)
     for at, (first, second) in enumerate(pairs):
@@ -176,7 +176,7 @@ def test_loads_of_16_bytes_are_served_in_the_published_groups() -> None:
 
 
 def test_all_banks_of_an_architecture_are_counted() -> None:
-    """Lanes of 16 bytes side by side: eight fill the 32 banks of gfx942, sixteen the 64 of gfx950."""
+    """Neighbouring lanes of 16 bytes: eight fill the 32 banks of gfx942, sixteen the 64 of gfx950."""
     for arch, parts in (("gfx942", 8), ("gfx950", 4)):
         counter = BankCounter(HIP.architecture(arch))
         counter(1, 16, (np.arange(64) * 16)[None], True)
@@ -185,7 +185,7 @@ def test_all_banks_of_an_architecture_are_counted() -> None:
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_what_is_counted_is_what_layouts_predict(arch: str) -> None:
-    """Each access of the main loop to shared memory, by its addresses and by its layout."""
+    """Addresses and layouts give the same conflicts of each access to shared memory in the main loop."""
     found = report(arch)
     arrays = "Weights of 128 x 128, Inputs of 128 x 128, Sums of 128 x 128"
     assert found.counted == f"counted while the listing was executed on {arrays}"
@@ -198,7 +198,7 @@ def test_what_is_counted_is_what_layouts_predict(arch: str) -> None:
 
 
 def test_the_counter_sees_the_listing_and_nothing_else() -> None:
-    """Stores whose addresses lack their last bits, as no layout says, meet in the same banks."""
+    """Stores whose addresses lose their last bits, unlike the layout, conflict in banks."""
     made = subject().compile("hip", "gfx1151")
     arrays = subject().small_arrays(FEW)
     isa = read_isa(made.assembly)
@@ -230,7 +230,7 @@ def times(A, B, D, alpha):
 
 
 def test_a_number_without_a_value_leaves_conflicts_predicted() -> None:
-    """With one the listing is executed, of a kernel that somebody compiled."""
+    """Conflicts are counted by executing the listing, which needs the number's value."""
     given = Subject(times.bind(), dict.fromkeys("ABD", tw.f16), {"M": 512, "N": 512, "K": 512})
     found = isa_report(given, "hip", "gfx942")
     assert found.counted.startswith(
@@ -253,7 +253,7 @@ def test_a_number_without_a_value_leaves_conflicts_predicted() -> None:
 
 
 def hand_made() -> IsaReport:
-    """The report of a listing that no compiler wrote, of the text of a small kernel."""
+    """Return the report of a hand-written listing for the text of a small kernel."""
 
     @tw.kernel(X="N", Y="N")
     def twice(X, Y):
@@ -277,7 +277,7 @@ def test_the_text_of_a_report(golden: Callable[[str, str], None]) -> None:
 
 
 class Page(HTMLParser):
-    """The parts of a page: its text, its tags, and tags that were not closed."""
+    """The parts of a page: its text, its tags, and its unclosed tags."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -79,7 +79,7 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture
 def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    """A program that keeps its arguments, one in a line, and prints what it is told; the only one on PATH."""
+    """A fake `ncu`, alone on PATH: it stores its arguments, one in a line, and prints a given text."""
 
     def make(prints: str = CSV, status: int = 0) -> Path:
         kept, program = tmp_path / "arguments", tmp_path / "bin" / "ncu"
@@ -129,7 +129,7 @@ def test_every_figure_is_shown_or_is_part_of_one_that_is() -> None:
 
 
 def test_what_warps_wait_for_each_other_is_no_bank_conflict() -> None:
-    """The hardware counts 1915 for the stores of example 02, which have no bank conflicts."""
+    """The hardware counts 1915 waits for the stores of example 02, which have no bank conflicts."""
     found = with_derived(parse(CSV, "basic_gemm"))
     assert found[CONFLICTS] == 0
     assert found[WAITS] == 1915

@@ -1,4 +1,4 @@
-"""The names that `tilewright draw map` knows: every atom, and the registers of ldmatrix and stmatrix."""
+"""`tilewright draw map` knows every atom, and the registers of ldmatrix and stmatrix, by name."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_atom_is_known_by_its_name(atom: tw.MmaAtom) -> None:
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("trans", ["", ".trans"])
 def test_registers_of_matrices(verb: str, count: int, trans: str) -> None:
-    """PTX: register r of lane l is of matrix r, row l / 4, columns 2 (l % 4) and the next."""
+    """PTX: register r of lane l belongs to matrix r, row l / 4, and columns 2 (l % 4) and the next."""
     held = holders(matrix_map(f"{verb}.x{count}{trans}"))
     for matrix in range(count):
         top, left = 8 * (matrix % 2), 8 * (matrix // 2)

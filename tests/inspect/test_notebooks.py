@@ -1,4 +1,4 @@
-"""Layouts, views and maps in notebooks, and their length as text."""
+"""Notebooks show layouts, views and maps as pictures, and their text stays short."""
 
 from __future__ import annotations
 

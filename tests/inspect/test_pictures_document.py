@@ -1,4 +1,4 @@
-"""The pictures of docs/pictures.md are those that its commands make."""
+"""The commands in docs/pictures.md make its pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted accesses to shared memory: as an H200 counted them, and as they follow from the kernels."""
+"""Predicted accesses to shared memory equal those that an H200 counted, and those that kernels imply."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_what_is_predicted_is_what_an_h200_counted(kernel: str, counted: dict[st
 
 
 def test_conflicts_of_the_optimised_gemm_are_predicted() -> None:
-    """A block stores 24 KiB per step of K; that of B meets twice in each bank."""
+    """A block stores 24 KiB for each step of K; the store of B uses each bank twice."""
     blocks, steps = 2 * 3, 10
     found = traffic("04_optimized_gemm.py:LARGE", SHAPE)
     assert found.stores.passes - found.stores.fewest == blocks * steps * 16 * 4
@@ -82,7 +82,7 @@ def test_conflicts_of_the_optimised_gemm_are_predicted() -> None:
 
 
 def test_matrix_stores_are_counted_apart() -> None:
-    """Stores of C by `stmatrix` take a fourth of the instructions, and no other figure changes."""
+    """`stmatrix` takes a quarter of the instructions to store C; all other figures stay the same."""
     plain = traffic("04_optimized_gemm.py:LARGE", SHAPE)
     matrices = traffic("04_optimized_gemm.py:LARGE", SHAPE, arch="sm_90a")
     fewer = plain.stores.accesses - matrices.stores.accesses
@@ -93,7 +93,7 @@ def test_matrix_stores_are_counted_apart() -> None:
 
 
 def test_asynchronous_copies_are_counted_apart() -> None:
-    """They write the same tiles as stores, and one more: of the step after the last."""
+    """Asynchronous copies write the same tiles as stores, and one more: that of the step after the last."""
     constants = ("tile=(128,128,32)", "mma=tw.TiledMma(tw.atoms.MMA_F16,(2,2),(4,8))")
     serial = traffic("07_three_levels_gemm.py:serial", "256x256x64", *constants)
     buffered = traffic("07_three_levels_gemm.py:buffered", "256x256x64", *constants)
@@ -116,7 +116,7 @@ def test_narrow_matrix_loads_take_fewer_passes() -> None:
 
 
 def served(instructions: int, wavefronts: int = 4) -> Conflicts:
-    """Instructions without a conflict."""
+    """Return a number of instructions without a conflict."""
     return Conflicts(instructions, instructions * wavefronts, instructions * wavefronts)
 
 
@@ -146,7 +146,7 @@ def test_what_the_last_step_does_not_fetch() -> None:
 
 @pytest.mark.parametrize("shift", [0, 256, -256])
 def test_causal_attention_reads_what_each_block_sees(shift: int) -> None:
-    """Blocks of 128 queries; 64 keys at a time."""
+    """A block has 128 queries, and reads 64 keys at a time."""
     constants = ("causal=True", "tile=TILES[64][0]", "warps=4", "atom=tw.atoms.MMA_F16", "scale=0.1")
     shape = "B=2,H=3,M=512,N=512,D=64"
     found = traffic("09_attention.py:attention", shape, *constants, f"shift={shift}")
@@ -194,7 +194,7 @@ def of(program: Any, m: int, n: int) -> SharedTraffic:
 
 
 def test_half_a_warp_asks_for_half() -> None:
-    """Accesses of 16 bytes are served eight lanes at a time: a warp in four parts, half a warp in two."""
+    """Accesses of 16 bytes are served for eight lanes at a time: a warp has four parts, half a warp two."""
     found = of(one_and_a_half_warps, 48, 32)
     assert found.stores.accesses == 4 * 2
     assert found.stores.fewest == 4 * (4 + 2)

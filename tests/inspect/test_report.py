@@ -166,7 +166,7 @@ def test_what_is_said_of_the_ladder(
 
 
 def test_predicted_passes_are_those_that_the_reference_counts() -> None:
-    """For operands whose lowered layout is the author's."""
+    """The operands keep the author's layout when the kernel is lowered."""
     subject = from_file(str(LADDER / "04_optimized_gemm.py:LARGE"), "f16", "256x128x64", ())
     executable = subject.compile("cuda", "sm_90a")
     assert executable.listing is not None

@@ -1,4 +1,4 @@
-"""Reports on kernels with integers and rows from memory, and with other blocks' shared memory."""
+"""Reports on kernels with integers and rows from memory, or with other blocks' shared memory."""
 
 from __future__ import annotations
 

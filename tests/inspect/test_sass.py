@@ -1,4 +1,4 @@
-"""NVIDIA's machine code, as a disassembler lists it: loops, kinds, widths, and the author's lines."""
+"""Loops, kinds, widths and the author's lines in a disassembler's listing of NVIDIA's machine code."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_what_is_no_listing_is_refused() -> None:
 
 
 def section(elf: bytes, name: str) -> bytes:
-    """The bytes of a section of an ELF image."""
+    """Return the bytes of a section of an ELF image."""
     (table,) = struct.unpack_from("<Q", elf, 40)
     size, count, names = struct.unpack_from("<HHH", elf, 58)
     headers = [struct.unpack_from("<IIQQQQ", elf, table + at * size) for at in range(count)]
@@ -128,7 +128,7 @@ def test_line_numbers_change_no_byte_of_the_code() -> None:
 
 
 def stand_in(folder: Path, program: str) -> Path:
-    """A program that says what a disassembler would."""
+    """Write a program that prints the text of a disassembler."""
     made = folder / "nvdisasm"
     made.write_text(f"#!/bin/sh\n{program}\n")
     made.chmod(made.stat().st_mode | stat.S_IXUSR)
@@ -193,7 +193,7 @@ def test_doctor_says_which_disassembler_there_is(tmp_path: Path, monkeypatch: py
 
 
 def test_a_report_names_arrays_and_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report on the compiled text; a recorded listing stands in for a disassembler."""
+    """A recorded listing replaces the disassembler; the report is of the compiled text."""
     subject = library_gemm("f16", "512x512x512", "nt")
     listing = subject.listing("cuda", "sm_80")
     assert listing is not None

@@ -1,4 +1,4 @@
-"""Layouts and maps by name, as the command line takes them."""
+"""The command line's names of layouts and maps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timelines: recorded runs against a pipeline worked out in plain Python."""
+"""Timelines of recorded runs equal a pipeline in plain Python."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TILE_K = 64
 
 
 def hopper(stages: int, tiles: int, steps: int, buffers: int = 1) -> Timeline:
-    """The Hopper GEMM with one block, which takes its tiles of 128 x 64 in turn."""
+    """The Hopper GEMM with one block, which computes its tiles of 128 x 64 one after the other."""
     given = {"mma": "tw.TiledMma(tw.atoms.wgmma(tw.bf16, 64))", "buffers": buffers}
     given |= {"stages": stages, "blocks": 1, "group": 1}
     constants = [f"{name}={value}" for name, value in given.items()]
@@ -40,7 +40,7 @@ def of(made: Timeline, agent: str, kind: str = "") -> list[Event]:
 
 
 class Ring:
-    """When loads, multiplies and stores of the Hopper GEMM begin, in plain Python, step by step."""
+    """Begin of each load, multiply and store of the Hopper GEMM, in plain Python, step by step."""
 
     def __init__(self, stages: int, tiles: int, steps: int, buffers: int, lengths: Lengths) -> None:
         self.loads: list[int] = []
@@ -154,7 +154,7 @@ def test_rows_of_a_ring() -> None:
 
 
 def check_turns(row: TimelineRow, kinds: tuple[str, str]) -> None:
-    """Filled, full, read, and again; never filled and read at the same time."""
+    """Check that each stage is filled, full, read, and filled again, and never filled and read at once."""
     bars = sorted((bar for bar in row.bars if bar.kind != "full"), key=lambda bar: bar.start)
     assert bars
     assert [bar.kind for bar in bars] == [kinds[at % 2] for at in range(len(bars))]
@@ -175,7 +175,7 @@ def test_asynchronous_copies_and_their_waits() -> None:
 
 @tw.kernel(X="N", Y="N")
 def late(X, Y):
-    """Warps 1 to 3 wait at the barrier for warp 0, which copies and computes before."""
+    """Warps 1 to 3 wait at the barrier for warp 0, which first copies and computes."""
     s = tw.shared((128,), X.dtype)
     with tw.role(warps=1):
         x = tw.load(X.tile((128,), (0,)).partition((32,)))
@@ -291,7 +291,7 @@ def test_a_timeline_as_text(golden: Callable[[str, str], None]) -> None:
 
 
 def test_a_kernel_that_takes_numbers() -> None:
-    """Causal attention: the last queries see the most keys; their block, the first, multiplies most often."""
+    """Causal attention: the last queries see the most keys, so the first block multiplies most often."""
     given = ("causal=True", "keys=64", "depth=64", "stages=2", "groups=2", "atom=tw.atoms.wgmma")
     kernel, shape = f"{EXAMPLES / '10_hopper_attention.py'}:hopper_attention", "B=1,H=1,M=256,N=256,D=64"
     subject = from_file(kernel, "bf16", shape, (*given, "scale=0.5", "shift=0"))

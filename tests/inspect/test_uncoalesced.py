@@ -1,4 +1,4 @@
-"""Copies that ask for more sectors of global memory than they need are named, by checker and inspect."""
+"""The checker and inspect name copies that touch more sectors of global memory than necessary."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_inspect_names_them_with_the_same_factor(threads, columns, said) -> None
 
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
 def test_counters_and_resources_predict_the_same_wavefronts(dtype) -> None:
-    """The one counted the tensor as it was written, the other as the compiled kernel lays it out."""
+    """One counts the tensor with the author's layout, the other with the compiled kernel's."""
     x = tw.like(dtype, 128, 128)
     made = transposed.compile(x, x, target="cuda", arch="sm_80")
     report = transposed.check(x, x, partial="Y")
@@ -113,7 +113,7 @@ def test_what_is_contiguous_along_rows_and_written_along_columns_is_named() -> N
     ],
 )
 def test_copies_of_the_examples_are_coalesced(example, name, arrays) -> None:
-    """But for accumulators that are stored by their own map, two neighbours at a time."""
+    """Except for accumulators that are stored by their own map, two neighbours at a time."""
     bound = runpy.run_path(str(EXAMPLES / f"{example}.py"))[name]
     made = bound.compile(*(tw.like(*array) for array in arrays), target="cuda", arch="sm_80")
     moved = movements(made.listing.kernel, "cuda", "sm_80", made.kernel)
