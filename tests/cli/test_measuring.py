@@ -38,7 +38,7 @@ QUICK = ("--seconds", "0", "--processes", "1")
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A place of its own for tables; nobody waits for quiet."""
-    monkeypatch.setattr(tables, "_directory", lambda: tmp_path / "tables")
+    monkeypatch.setattr(tables, "directory", lambda: tmp_path / "tables")
     monkeypatch.setattr(clocks, "wait_for_quiet", lambda: None)
     tables.forget()
     yield tmp_path

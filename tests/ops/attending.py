@@ -1,4 +1,4 @@
-"""Problems of attention, what float64 makes of them, and how far off a right result may be.
+"""Problems of attention, their results in float64, and error bounds.
 
 The bound of a result is `tilewright.checking.references.attention_room`.
 ``lse`` is off by what a score is off by, by the relative error of the sum, ``(N + 8) u``, and by the rounding
@@ -21,7 +21,7 @@ U = tw.f32.unit_roundoff
 
 
 def beyond(found: Any, error: Any, room: Any) -> str:
-    """Which elements are further off than they may be."""
+    """Return which elements differ by more than their bounds."""
     ratio = np.where(np.isnan(error), np.inf, error / room)
     index = tuple(int(i) for i in np.unravel_index(int(ratio.argmax()), ratio.shape))
     return (
@@ -91,7 +91,7 @@ class Problem:
         return self._for_each_head(array.astype(np.float64))
 
     def scores(self) -> Any:
-        """Scores in f64, -inf where a key is hidden."""
+        """Scores in f64; -inf for hidden keys."""
         scores = self.by * (self._wide(self.q) @ self._wide(self.k).swapaxes(-1, -2))
         if self.diagonal is not None:
             scores[..., ~np.tri(*self.rows, self.diagonal, dtype=bool)] = -math.inf
@@ -102,7 +102,7 @@ class Problem:
         return softmax_attention(self.q, self._wide(self.k), self._wide(self.v), self.by, self.diagonal)
 
     def check(self, found: Any) -> None:
-        """Every element of the result is within its bound."""
+        """Check that every element of the result is within its bound."""
         arrays = (self.q, *map(self._for_each_head, (self.k, self.v)))
         room = attention_room(*arrays, self.by, self.diagonal, exact=self.whole)
         error = np.abs(found.astype(np.float64) - self.expected())
@@ -117,13 +117,13 @@ class Problem:
         return f"attention of {self.element}, {self.heads}, {self.rows}, {self.columns}{mask}{scale}{sizes}"
 
     def without(self, key: int) -> Problem:
-        """The problem without one of its keys."""
+        """Return the problem without one of its keys."""
         made = replace(self, rows=(self.rows[0], self.rows[1] - 1))
         made.q, made.k, made.v = self.q, *(np.delete(x, key, axis=2) for x in (self.k, self.v))
         return made
 
     def check_lse(self, found: Any) -> None:
-        """Every logarithm is within its bound; -inf stands where no key is seen."""
+        """Check that every logarithm is within its bound, and -inf in rows that see no key."""
         scores = self.scores()
         top = scores.max(axis=-1, initial=-math.inf)
         blind = np.isinf(top)
@@ -139,7 +139,7 @@ class Problem:
         assert (error <= off).all(), f"{self.name}, logarithms: {beyond(found, error, off)}"
 
     def flow(self) -> dict[str, Any]:
-        """O and L by the dataflow kernel, with key tiles of 7."""
+        """Return O and L of the dataflow kernel, with key tiles of 7."""
         (b, h, g), (m, n), (_, e) = self.heads, self.rows, self.columns
         q = self.q.reshape(b, g, h // g, m, -1)
         seen = np.tri(m, n, self.diagonal, dtype=bool) if self.diagonal is not None else np.ones((m, n), bool)
@@ -190,12 +190,12 @@ class Packed:
         return {} if self.diagonal is None else {"causal": True, "diagonal": self.diagonal}
 
     def poisoned(self) -> tuple[Any, Any]:
-        """Memory for the result and the logarithms."""
+        """Return poisoned memory for the result and the logarithms."""
         shape = (*self.q.shape[:2], self.columns[1])
         return np.full(shape, np.nan, self.element.numpy), np.full(shape[:2], np.nan, np.float32)
 
     def alone(self, number: int) -> tuple[Problem, slice]:
-        """One sequence as a problem of its own, and its rows in the packed arrays."""
+        """Return one sequence as a separate problem, and its rows in the packed arrays."""
         (h, g), (m, n) = self.heads, self.lengths[number]
         diagonal = n - m if isinstance(self.diagonal, str) else self.diagonal
         made = Problem((1, h, g), (m, n), self.columns, self.element, diagonal)
@@ -209,7 +209,7 @@ class Packed:
         return made, rows
 
     def check(self, out: Any, lse: Any) -> None:
-        """Every element is within its bound, and rows of no sequence were not written."""
+        """Check that every element is within its bound, and that rows of no sequence were not written."""
         of_none = np.ones(len(self.q), bool)
         for number, (m, _) in enumerate(self.lengths):
             problem, rows = self.alone(number)

@@ -16,7 +16,7 @@ C = {"f16": tw.c32, "f32": tw.c64, "f64": tw.c128}
 
 
 def numbers(rng: np.random.Generator, shape: tuple[int, ...], part: DType, how: str) -> Any:
-    """Random complex numbers: interleaved or planar, dense, transposed or of odd strides."""
+    """Return random complex numbers: interleaved or planar, dense, transposed or with odd strides."""
     layout, _, order = how.partition(" ")
     if order == "transposed":
         turned = numbers(rng, (*shape[:-2], *shape[:-3:-1]), part, layout)
@@ -38,7 +38,7 @@ def poisoned(shape: tuple[int, ...], part: DType, how: str) -> Any:
 def check(
     d: Any, a: Any, b: Any, c: Any, *, how: Accumulation | None = None, conjugates: Any, **factors: Any
 ) -> None:
-    """Every matrix of the batches, each element."""
+    """Check each element of every matrix of the batches."""
     (a, b, d), added = (planes(one) for one in (a, b, d)), None if c is None else planes(c)
     sides = [(re, -im if wanted else im) for (re, im), wanted in zip((a, b), conjugates, strict=True)]
     shape = d[0].shape

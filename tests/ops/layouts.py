@@ -1,4 +1,4 @@
-"""Extents and strides of arrays, from which problems are posed."""
+"""Extents and strides of arrays, for posing problems."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from tilewright.runtime.arrays import ArrayInfo
 
 
 def layouts(infos: Mapping[str, ArrayInfo]) -> dict[str, Matrices]:
-    """Extents and strides of described arrays, by name."""
+    """Return extents and strides of described arrays, by name."""
     return {name: Matrices(info.shape, info.strides) for name, info in infos.items()}

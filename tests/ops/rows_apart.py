@@ -1,4 +1,4 @@
-"""The sweep of row counts: with `batch_invariant=True` a row has the bits that it has among all rows.
+"""The sweep of row counts: with `batch_invariant=True`, a row has the same bits among any other rows.
 
     python -m tests.ops.rows_apart THREADS MACHINE PART CASE...
 
@@ -123,7 +123,7 @@ CASES = {str(case): case for case in cases()}
 
 
 class Product:
-    """A product whose rows are computed again among other rows.
+    """A product, of which single rows are computed again among other rows.
 
     Args:
         case: how it is called.
@@ -186,7 +186,7 @@ class Product:
         return np.stack([np.ascontiguousarray(part).view(np.uint8) for part in parts])
 
     def differing(self, counts: Iterable[int], keep: Callable[[int], None]) -> Iterator[str]:
-        """A line for each number of rows with which a row has other bits; rows are taken from all places.
+        """Yield a line for each number of rows with which some row has other bits; rows come from all places.
 
         Args:
             counts: the numbers of rows.
@@ -204,7 +204,7 @@ class Product:
 
 
 class Choices:
-    """Schedules that one child process chose, which do not depend on the compiler, for the next child."""
+    """Schedules that one child process chose, for the next child; they do not depend on the compiler."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[Any, ...], Schedule] = {}
@@ -212,11 +212,11 @@ class Choices:
         self._chosen = tables.chosen
 
     def begin(self, *call: Any) -> None:
-        """Another call, whose choices are kept in their order."""
+        """Begin another call; its choices are kept in their order."""
         self._call = call
 
     def chosen(self, question: Question, table: ScheduleTable | None) -> Schedule:
-        """The choice for a problem of the call."""
+        """Return the choice for a problem of the call."""
         self._call = key = (*self._call, question.extents, question.processors, question.arch.name)
         if key not in self.known:
             self.known[key] = self._chosen(question, table)
@@ -224,7 +224,7 @@ class Choices:
 
 
 def run(case: Case, compiler: str, threads: int, machine: str, part: int, choices: Choices) -> list[str]:
-    """The differences in this process; the last line counts the comparisons.
+    """Yield the differences in this process; the last line counts the comparisons.
 
     Args:
         case: how products are called.
@@ -260,7 +260,7 @@ def run(case: Case, compiler: str, threads: int, machine: str, part: int, choice
 
 
 def tried(case: Case, threads: int, machine: str, part: int) -> Iterator[tuple[str, list[str]]]:
-    """Each compiler and what `run` says of it, in a child process that is told the choices before it."""
+    """Yield each compiler with the lines of `run`, in a child process that gets the earlier choices."""
     context = multiprocessing.get_context("fork")
     choices = Choices()
     for toolchain in native.find_toolchains():
@@ -285,7 +285,7 @@ def _told(
 
 
 def command(threads: int, machine: str, part: int, *names: str) -> list[str]:
-    """The command that runs cases in a new process, from the root of the repository."""
+    """Return the command that runs cases in a new process, from the root of the repository."""
     return [sys.executable, "-m", "tests.ops.rows_apart", str(threads), machine, str(part), *names]
 
 

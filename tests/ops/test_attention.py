@@ -77,7 +77,7 @@ def test_random_data(problem: Problem, target: str) -> None:
 
 
 def by_warpgroups(problem: Problem, blocks: int = 3) -> tuple[Any, Any]:
-    """The result and the logarithms by the schedule that sm_90a has for many rows, on the reference.
+    """Return the result and the logarithms of sm_90a's schedule for many rows, on the reference.
 
     Args:
         problem: the problem; its arrays may have any strides.
@@ -114,7 +114,7 @@ def test_random_data_by_warpgroups(problem: Problem) -> None:
 
 @pytest.mark.parametrize("problem", PROBLEMS[:4], ids=named)
 def test_the_dataflow_kernel_is_what_it_says(problem: Problem) -> None:
-    """The fold, which the bounds of the kernels rest on, is right to the rounding of f64."""
+    """The bounds of the kernels rest on the fold, which is right to the rounding of f64."""
     problem = replace(problem, scale=0.125)  # which f32 holds
     found = problem.flow()
     assert np.allclose(found["O"], problem.expected(), rtol=1e-12, atol=1e-12)
@@ -134,7 +134,7 @@ def test_f32(diagonal: int | None, target: str) -> None:
 @pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize(("element", "kind"), [(tw.f16, "f32"), (tw.bf16, "f32"), (tw.f32, "bf16")], ids=str)
 def test_results_of_another_dtype_are_rounded_to_it(element: tw.DType, kind: str, target: str) -> None:
-    """The bound of the docstring, with the unit roundoff of the result's dtype for the last rounding."""
+    """The bound of the docstring holds, with the unit roundoff of the result's dtype for the last step."""
     problem, made = Problem((1, 4, 2), (37, 45), (33, 17), element, diagonal=11), tw.dtype(kind)
     whole = device_put(np.full((1, 4, 37, 25), np.nan, made.numpy), target)
     q, k, v = (device_put(x, target) for x in (problem.q, problem.k, problem.v))
@@ -218,7 +218,7 @@ def test_any_strides_of_warpgroups(how: str) -> None:
 @pytest.mark.parametrize("diagonal", [None, -3, 0, 39, 500])
 @pytest.mark.parametrize("how", ["rows before heads", "padded", "one for all"])
 def test_one_row_of_each_head(how: str, diagonal: int | None) -> None:
-    """Heads that share keys are seen as rows of one head; the mask leaves keys out."""
+    """Heads that share keys become rows of one head; the mask hides keys."""
     problem = Problem((2, 6, 2), (1, 40), (32, 48), diagonal=diagonal)
     problem.q, problem.k, problem.v = (strided(x, how) for x in (problem.q, problem.k, problem.v))
     found = tw.attention(
@@ -230,7 +230,7 @@ def test_one_row_of_each_head(how: str, diagonal: int | None) -> None:
 
 @pytest.mark.parametrize("how", ["contiguous", "rows before heads", "padded"])
 def test_few_rows_of_heads_that_share_keys(how: str) -> None:
-    """They are rows of one head if they have one stride, which rows before heads have not."""
+    """They are rows of one head if they have one stride, which rows before heads do not have."""
     problem = Problem((2, 6, 2), (3, 50), (32, 16))
     out = poisoned(problem)
     if how != "contiguous":
@@ -258,7 +258,7 @@ FEW = [
 @pytest.mark.parametrize(("parts", "target"), [(3, "reference"), (2, "cpu"), (14, "cpu")])
 @pytest.mark.parametrize("problem", FEW, ids=named)
 def test_parts_of_the_keys_in_blocks(problem: Problem, parts: int, target: str) -> None:
-    """Every part has 16 keys or more; masks leave parts without keys."""
+    """Every part has at least 16 keys; masks leave some parts without keys."""
     in_parts(problem, parts, target)
 
 
@@ -293,7 +293,7 @@ def in_parts(problem: Problem, parts: int | str, target: str, change: Any = lamb
 
 @pytest.mark.parametrize("element", [tw.f32, tw.f16, tw.bf16], ids=str)
 def test_processors_read_the_keys_of_few_queries_in_place(element: tw.DType) -> None:
-    """Between pages without access, for any number of keys and columns, with and without a mask."""
+    """Pages before and after the keys are not accessible; any number of keys and columns, any mask."""
     rng = np.random.default_rng(element.bits)
     for draw in range(8):
         m, n = int(rng.integers(1, 9)), int(rng.choice([1, 3, 255, 257, int(rng.integers(1, 700))]))
@@ -335,7 +335,7 @@ def test_a_tile_of_few_queries_has_no_rows_that_only_fill_it(rows: int) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_few_queries_have_parts_of_the_keys(arch: str) -> None:
-    """One kernel serves all numbers of keys; with few keys, or many queries, blocks take whole heads."""
+    """One kernel serves all numbers of keys; with few keys or many queries, a block takes a whole head."""
     many = [Problem((1, 8, 2), (1, keys), (64, 64)) for keys in (5000, 9000)]
     answers = [chosen(question(problem, arch)) for problem in many]
     assert all(isinstance(one.kernel.constants["between"], BySoftmax) for one in answers)
@@ -366,7 +366,7 @@ def test_heads_and_batches_may_be_left_out() -> None:
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_nothing_to_attend_to(target: str) -> None:
-    """Without keys a row is 0 and its logarithm -inf; without rows the call writes nothing."""
+    """Without keys a row is 0 and its logarithm -inf; without rows nothing is written."""
     q, none = np.ones((2, 5, 16), np.float16), np.ones((1, 0, 16), np.float16)
     out, lse = tw.attention(q, none, none, return_lse=True, target=target)
     assert (out == 0).all()
@@ -376,7 +376,7 @@ def test_nothing_to_attend_to(target: str) -> None:
 
 
 def test_parts_of_the_keys_are_combined() -> None:
-    """The use of lse: attention to all keys from attention to two parts of them."""
+    """`lse` combines attention to two parts of the keys into attention to all keys."""
     problem = Problem((1, 2, 2), (30, 100), (32, 32), tw.f32)
     parts = [
         tw.attention(problem.q, problem.k[:, :, keys], problem.v[:, :, keys], return_lse=True)
@@ -389,7 +389,7 @@ def test_parts_of_the_keys_are_combined() -> None:
 
 
 def test_known_calls() -> None:
-    """A known call launches on other arrays, allocates missing results, and looks for overlaps."""
+    """A known call is launched on other arrays, allocates missing results, and checks for overlaps."""
     first, second = (Problem((1, 2, 1), (20, 30), (16, 16), diagonal=4, seed=seed) for seed in (1, 2))
     for problem in (first, second, first):
         out, lse = tw.attention(problem.q, problem.k, problem.v, **problem.words, return_lse=True)
@@ -414,7 +414,7 @@ SIZES = [0, 10, 20, 23, 24, 25, 28, 31, 32, 40, 60]
 
 
 def of_size(power: int, *, element: tw.DType = tw.f32, whole: bool = False, **words: Any) -> Problem:
-    """A problem of whose scores most lie around ``2**power``."""
+    """Return a problem with most scores around ``2**power``."""
     half = power // 2
     sizes = (2.0**half, 2.0 ** (power - half))
     return Problem((1, 2, 1), (37, 45), (64, 24), element, sizes=sizes, whole=whole, **words)
@@ -448,7 +448,7 @@ def size(given: Any) -> str:
 @pytest.mark.parametrize("target", ["cpu", "reference"])
 @pytest.mark.parametrize("problem", LARGE, ids=size)
 def test_scores_of_any_size(problem: Problem, target: str) -> None:
-    """The largest score of a row weighs 1, and equal ones the same, however large they are."""
+    """The largest score of a row has weight 1, and equal scores have equal weights, at any size."""
     out, lse = tw.attention(problem.q, problem.k, problem.v, **problem.words, target=target, return_lse=True)
     problem.check(out)
     problem.check_lse(lse)
@@ -464,7 +464,7 @@ def test_scores_of_any_size_by_warpgroups(problem: Problem) -> None:
 
 @pytest.mark.parametrize("problem", [PROBLEMS[0], *LARGE], ids=size)
 def test_a_key_that_is_left_out_is_found(problem: Problem) -> None:
-    """The bound of every problem is less than what the largest key of a row makes of it."""
+    """The bound of every problem is smaller than the effect of a row's largest key."""
     scores = problem.scores()[0, 0]
     key = int(scores[-1].argmax())
     wrong = problem.without(key).expected().astype(problem.element.numpy)
@@ -495,21 +495,21 @@ def test_equal_scores(element: tw.DType, number: float, depth: int, target: str)
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @pytest.mark.parametrize("scale", [0.69, 0.7, 1.0, 1.1, -1.0])
 def test_a_logarithm_that_f32_holds_is_finite(scale: float, target: str) -> None:
-    """Times log2(e) the scaled score would be infinite."""
+    """The scaled score times log2(e) would be infinite."""
     q = np.full((1, 1, 3, 1), 1.7e19, np.float32)
     _, lse = tw.attention(q, q, q, scale=scale, return_lse=True, target=target)
     np.testing.assert_allclose(lse, np.full(lse.shape, scale * 1.7e19**2), rtol=2.0**-21)
 
 
 def equal_scores(element: tw.DType, number: float, depth: int) -> Problem:
-    """A problem all of whose scores are equal; of products that are equal sums are, too."""
+    """Return a problem with equal scores: sums of equal products are equal."""
     problem = Problem((1, 2, 2), (19, 70), (depth, 24), element, whole=True)
     problem.q[...], problem.k[...] = number, abs(number)
     return problem
 
 
 def with_infinities(element: tw.DType) -> Problem:
-    """A problem whose scores are -inf in rows 0 and 1, +inf in 2 and 3, and for key 5 -inf in the others."""
+    """Return a problem with scores of -inf in rows 0 and 1, +inf in 2 and 3, and -inf for key 5 elsewhere."""
     problem = Problem((1, 1, 1), (21, 33), (16, 24), element)
     q, k = problem.q[0, 0], problem.k[0, 0]
     k[:, :2] = np.abs(k[:, :2]) + 1
@@ -519,7 +519,7 @@ def with_infinities(element: tw.DType) -> Problem:
 
 
 def check_infinities(problem: Problem, out: Any, lse: Any) -> None:
-    """Rows of -inf are 0; a key of -inf weighs nothing; a row with +inf is NaN, and no other row is."""
+    """Check that rows of -inf are 0, a key of -inf has weight 0, and only rows with +inf are NaN."""
     assert (out[0, 0, :2] == 0).all()
     assert (lse[0, 0, :2] == -np.inf).all()
     assert np.isnan(out[0, 0, 2:4]).all()
@@ -611,7 +611,7 @@ def question(problem: Problem, arch: str, *, with_lse: bool = True) -> Attention
 
 
 def test_which_schedule_serves() -> None:
-    """Bulk copies and warpgroups, if the machine, the dtype and the strides allow them."""
+    """The schedule uses bulk copies and warpgroups if the machine, the dtype and the strides allow them."""
     problem, odd = Problem((1, 2, 2), (6000, 320), (64, 64)), Problem((1, 2, 2), (6000, 320), (20, 20))
     by_column, by_row = replace(problem), replace(problem)
     by_column.k = strided(problem.k, "columns first")
@@ -669,7 +669,7 @@ CAPPED = [
 def seen_scores(
     q: Any, k: Any, diagonal: int | None, window: int | None, cap: float | None, bias: Any = 0.0
 ) -> Any:
-    """Return scores in f64; -inf where a row does not see a key."""
+    """Return scores in f64, and -inf for keys that a row does not see."""
     wide = np.repeat(k.astype(np.float64), q.shape[1] // k.shape[1], axis=1)
     scores = q.shape[-1] ** -0.5 * q.astype(np.float64) @ wide.swapaxes(-1, -2)
     scores = (scores if cap is None else cap * np.tanh(scores / cap)) + np.asarray(bias, np.float64)
@@ -685,7 +685,7 @@ BIASES = ["none", "for each head", "for each key", "of bf16, by columns"]
 
 
 def bias_of(kind: str, heads: int, m: int, n: int, rng: Any) -> Any:
-    """A bias with hidden keys; but the first key is seen by all rows."""
+    """Return a bias that hides some keys; all rows see the first key."""
     shape = {"for each head": (heads, m, n), "for each key": (1, n), "of bf16, by columns": (n, m)}[kind]
     made = np.where(rng.random(shape) < 0.2, -np.inf, rng.standard_normal(shape))
     if kind == "of bf16, by columns":

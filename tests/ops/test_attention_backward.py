@@ -119,7 +119,7 @@ class Backward:
         return np.exp(s - shift), s, lse, 1 - bent**2
 
     def gradients(self) -> dict[str, tuple[Array, Array]]:
-        """Each gradient in f64, and the largest error of each element."""
+        """Return each gradient in f64, and the error bound of each element."""
         (_, h, g), (_, n), (d, e), w = self.heads, self.rows, self.columns, self.element.unit_roundoff
         q, k, v, dout, out = (self.wide(name) for name in ("q", "k", "v", "dout", "out"))
         lse = self.arrays["lse"].astype(np.float64)
@@ -141,7 +141,7 @@ class Backward:
         of_p, by = p * (moved + w) + least, abs(self.scale)
 
         def summed(array: Array) -> Array:
-            """The sum over the heads of queries that share a head."""
+            """Return the sum over the heads of queries that share a head."""
             return array.reshape(array.shape[0], g, h // g, *array.shape[2:]).sum(axis=2)
 
         turned, terms = (lambda one: one.swapaxes(-1, -2)), self.rows[0] * (h // g)
@@ -159,7 +159,7 @@ class Backward:
         return {name: (right, room + 2 * w * np.abs(right) + least) for name, (right, room) in made.items()}
 
     def wrong(self, found: dict[str, Array]) -> list[str]:
-        """Which gradients are further off than they may be."""
+        """Return which gradients exceed their bounds."""
         texts = []
         for name, (right, room) in self.gradients().items():
             error = np.abs(found[name].astype(np.float64) - right)
@@ -168,7 +168,7 @@ class Backward:
         return texts
 
     def run(self, target: str) -> dict[str, Array]:
-        """The gradients that a target computes, twice the same bits; nothing else is written."""
+        """Return the gradients of a target; two runs give the same bits, and no other memory is written."""
         there = {name: device_put(one, target) for name, one in self.arrays.items()}
         bits = []
         for _ in range(2):  # the second call is replayed
@@ -192,7 +192,7 @@ class Backward:
 
     @property
     def name(self) -> str:
-        """What it is, in short."""
+        """A short description."""
         words = ", ".join(f"{key} {value}" for key, value in self.words.items())
         more = ", ".join(one for one in (words, "bias" if self.biased else "", self.how) if one)
         return f"{self.element}-{self.heads}-{self.rows}-{self.columns}-{more}"
@@ -277,7 +277,7 @@ def test_gradients_of_what_attention_returned(target: str) -> None:
 
 
 def test_wrong_gradients_are_found() -> None:
-    """A key that is left out, rows that are exchanged, a head that is not summed, and a stale scale."""
+    """The comparison finds a missing key, exchanged rows, a head that is not summed, and a stale scale."""
     problem = PROBLEMS[3]
     right = {name: one for name, (one, _) in problem.gradients().items()}
     assert problem.wrong(right) == []
@@ -318,7 +318,7 @@ def test_results_of_another_dtype() -> None:
 
 
 def flows(problem: Backward, scores: Scores, **bound: Any) -> list[Any]:
-    """Both loops as kernels on the arrays of a problem, and these arrays."""
+    """Return both loops as kernels on the arrays of a problem, and these arrays."""
     (b, h, g), (m, n) = problem.heads, problem.rows
     whole = {
         name: one.reshape(b, g, h // g, *one.shape[2:])
@@ -338,7 +338,7 @@ def flows(problem: Backward, scores: Scores, **bound: Any) -> list[Any]:
 
 @pytest.mark.parametrize("scores", [Scores(True), Scores(True, window=7, soft_cap=(0.1, 2.0))], ids=str)
 def test_hidden_steps_are_left_out(scores: Scores) -> None:
-    """A step in which the mask hides everything changes no sum, in the loop over queries as well."""
+    """In both loops, a step in which the mask hides everything changes no sum."""
     for kernel, arrays in flows(PROBLEMS[0], scores):
         form = fold_form_of(kernel.flow(*arrays))
         assert [leaves_state(form, one) for one in masks_of(form)] == [True]
@@ -365,7 +365,7 @@ SCHEDULES = {
 
 @pytest.mark.parametrize("way", SCHEDULES)
 def test_the_checker_has_no_findings(way: str) -> None:
-    """Every form of schedule computes the same within its bound, and its waits and barriers suffice."""
+    """Every form of schedule is within its bound, and its waits and barriers suffice."""
     element = tw.f32 if SCHEDULES[way].atom.a_dtype == tw.f32 else tw.f16
     problem = Backward((1, 4, 2), (40, 50), (24, 24), element, causal(-9))
     rows = problem.arrays["lse"]
@@ -385,7 +385,7 @@ def test_the_checker_has_no_findings(way: str) -> None:
 
 
 def numbers_of(problem: Backward) -> tuple[Scores, tuple[float, ...]]:
-    """How the scores of a problem are computed, and the numbers of the loops."""
+    """Return the options of the scores of a problem, and the numbers of the loops."""
     words, scale = problem.words, problem.scale
     cap = words.get("soft_cap")
     bound = None if cap is None else (scale / cap, cap)
@@ -395,7 +395,7 @@ def numbers_of(problem: Backward) -> tuple[Scores, tuple[float, ...]]:
 
 
 def large(heads: tuple[int, int, int], columns: tuple[int, int], element: tw.DType) -> list[list[Any]]:
-    """The arrays of both loops with 999 rows; heads are batches, heads of keys, and queries for each."""
+    """Return the arrays of both loops with 999 rows; heads: batches, heads of keys, queries for each."""
     (b, g, r), (d, e) = heads, columns
     q, dout = (tw.like(element, (b, g, r, 999, one)) for one in (d, e))
     k, v = (tw.like(element, (b, g, 999, one)) for one in (d, e))
@@ -405,7 +405,7 @@ def large(heads: tuple[int, int, int], columns: tuple[int, int], element: tw.DTy
 
 
 def by_warpgroups(problem: Backward, blocks: int = 3) -> dict[str, Array]:
-    """The gradients by the schedules that sm_90a has for many rows, on the reference.
+    """Return the gradients by sm_90a's schedules for many rows, on the reference.
 
     Args:
         problem: the problem.
@@ -443,13 +443,13 @@ BY_WARPGROUPS = [
 
 @pytest.mark.parametrize("problem", BY_WARPGROUPS, ids=lambda one: one.name)
 def test_random_data_by_warpgroups(problem: Backward) -> None:
-    """Three persistent blocks take all tiles; rows and columns are ragged."""
+    """Three persistent blocks compute all tiles; rows and columns are ragged."""
     assert problem.wrong(by_warpgroups(problem)) == []
 
 
 @pytest.mark.parametrize("columns", [64, 128])
 def test_the_operation_has_warpgroups(columns: int) -> None:
-    """Also if the number of rows is odd: rows of scratch memory begin where bulk copies can load them."""
+    """This holds also for odd rows: scratch rows begin at addresses that bulk copies can load."""
     q, rows = np.zeros((4, 16, 999, columns), np.float16), np.zeros((4, 16, 999), np.float32)
     words = AttentionWords(True, 0, None, target="reference", op="attention_backward")
     given = dict.fromkeys(("q", "k", "v", "out", "dout"), q) | {"lse": rows}
@@ -466,7 +466,7 @@ def test_the_operation_has_warpgroups(columns: int) -> None:
 @pytest.mark.parametrize("columns", [64, 128])
 @pytest.mark.parametrize("scores", [Scores(False), Scores(True)], ids=["full", "causal"])
 def test_no_multiply_of_the_gradients_is_serialized(columns: int, scores: Scores) -> None:
-    """Two products inside of a step, and one or two along the loop; an operand of both is copied once."""
+    """A step has two products, and one or two along the loop; a shared operand is copied once."""
     for at, arrays in enumerate(large((4, 16, 1), (columns, columns), tw.bf16)):
         kernel = flows(PROBLEMS[0], scores)[at][0]
         made = kernel.compile(*arrays, 0.1, 0.1, 0, *UNDROPPED, target="cuda", arch="sm_90a")
@@ -486,7 +486,7 @@ COMPILED = [
 
 @pytest.mark.parametrize(("target", "arch", "columns"), COMPILED)
 def test_gpus_compile_the_loops_without_spills(target: str, arch: str, columns: tuple[int, ...]) -> None:
-    """Up to two numbers of a thread, as in `test_folds`."""
+    """A thread may spill up to two numbers, as in `test_folds`."""
     for d in columns:
         problem = Backward((1, 2, 1), (600, 600), (d, d), tw.f16)
         for kernel, arrays in flows(problem, Scores(True)):

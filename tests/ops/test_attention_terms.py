@@ -45,13 +45,13 @@ def named(given: Any) -> str:
 
 
 def numbered(shape: tuple[int, ...]) -> Any:
-    """The number of each weight (B, H, M, N): rows have a multiple of four of them."""
+    """Return the number of each weight (B, H, M, N): rows have a multiple of four numbers."""
     keys = shape[-1]
     return np.arange(math.prod(shape[:-1])).reshape(*shape[:-1], 1) * (-(-keys // 4) * 4) + np.arange(keys)
 
 
 def compare(problem: Problem, words: dict[str, Any], out: Any, lse: Any, numbers: Any = None) -> list[str]:
-    """Which results are further off than they may be.
+    """Return which results exceed their bounds.
 
     Dropped weights are off by ``1 / (1 - p)`` times as much as others at most.  A sink multiplies the result
     by the share of the keys, whose relative error is the error of the logarithm of the sum.
@@ -89,7 +89,7 @@ def compare(problem: Problem, words: dict[str, Any], out: Any, lse: Any, numbers
 
 
 def given(problem: Problem, words: dict[str, Any]) -> dict[str, Any]:
-    """The arguments besides queries, keys and values."""
+    """The arguments other than queries, keys and values."""
     made = {**problem.words, **words}
     if made.pop("sinks", False):
         made["sinks"] = SINKS[: problem.heads[1]].copy()
@@ -113,7 +113,7 @@ def test_every_element(problem: Problem, words: dict[str, Any], target: str) -> 
 
 
 def test_replays_take_other_seeds() -> None:
-    """The same plan serves calls with other seeds and probabilities; 0 drops nothing."""
+    """One plan serves calls with other seeds and probabilities; probability 0 drops nothing."""
     problem, made = PROBLEMS[0], []
     for seed, p in ((1, 0.5), (2, 0.5), (2, 0.5), (2, 0.25), (3, 0.0), (1, 0.5)):
         words = {"dropout": p, "seed": seed}
@@ -127,7 +127,7 @@ def test_replays_take_other_seeds() -> None:
 
 
 def by_schedule(problem: Problem, words: dict[str, Any], arch: str) -> tuple[Any, Any]:
-    """The results by the schedule of an architecture for many rows, on the reference."""
+    """Return the results of an architecture's schedule for many rows, on the reference."""
     (b, h, g), (m, n), (d, e) = problem.heads, problem.rows, problem.columns
     r, kind = h // g, problem.element
     between, exponent = BySoftmax.of(1.0 if words.get("bias") else problem.by)
@@ -168,7 +168,7 @@ def test_schedules_drop_the_same_weights(problem: Problem, words: dict[str, Any]
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_packed_sequences(target: str) -> None:
-    """Numbers of weights count the rows and keys of all sequences."""
+    """The numbers of weights count the rows and keys of all sequences."""
     packed = Packed((4, 2), [(20, 30), (0, 4), (33, 17), (5, 0)], (16, 24), diagonal="last", gap=3)
     words = WORDS[2]
     out, lse = packed.poisoned()
@@ -199,7 +199,7 @@ def test_wrong_terms_are_found() -> None:
 
 
 def test_hidden_steps_are_left_out_with_dropout() -> None:
-    """A choice between equal numbers changes nothing: a dropped weight of 0 is 0."""
+    """Dropout chooses between equal numbers in hidden steps: 0 and a dropped 0."""
     arrays = [np.zeros(shape, np.float16) for shape in ((1, 2, 1, 9, 16), (1, 2, 7, 16), (1, 2, 7, 8))]
     arrays += [np.zeros((1, 2, 1, 9, 8), np.float16), np.zeros((1, 2, 1, 9), np.float32)]
     arrays += [np.zeros((1, 2, 1, 9, 7), np.float16), np.zeros((2, 1), np.float32)]

@@ -1,4 +1,4 @@
-"""`matmul` whose K is split among the blocks of a cluster."""
+"""`matmul` with K split among the blocks of a cluster."""
 
 from __future__ import annotations
 

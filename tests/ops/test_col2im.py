@@ -24,7 +24,7 @@ UNIT = {tw.f16: 2.0**-11, tw.bf16: 2.0**-8, tw.f32: 2.0**-24, tw.f64: 2.0**-53}
 
 
 class Problem(NamedTuple):
-    """An image, its filter, and the words of `tw.col2im` for them.
+    """An image, its filter, and the arguments of `tw.col2im` for them.
 
     Args:
         dtype: of the columns.
@@ -42,7 +42,7 @@ class Problem(NamedTuple):
 
     @property
     def geometry(self) -> dict[str, Any]:
-        """All words that say where the filter stands."""
+        """The arguments that place the filter."""
         return {"spatial": self.spatial, "filter": self.filter, **self.words}
 
     @property
@@ -55,7 +55,7 @@ class Problem(NamedTuple):
 
     @property
     def dims(self) -> list[int]:
-        """The dimensions of the image as (group, batch, spatial..., channel); no group where it has none."""
+        """The dimensions of the image as (group, batch, spatial..., channel), or without a group."""
         rank, group = len(self.shape), self.words.get("group")
         named = [self.words.get("batch", 0), *self.spatial, self.words.get("channel", -1)]
         return [dim % rank for dim in ([] if group is None else [group]) + named]
@@ -69,12 +69,12 @@ class Problem(NamedTuple):
 
     @property
     def positions(self) -> list[int]:
-        """Places of the filter along each spatial dimension."""
+        """The number of places of the filter along each spatial dimension."""
         extents = [self.shape[dim] for dim in self.spatial]
         return [int(w.positions(n)) for w, n in zip(self.windows, extents, strict=True)]
 
     def columns(self, seed: int = 0) -> Any:
-        """Random columns, those of groups in the middle, as (group, batch, position..., tap..., channel)."""
+        """Random columns as (group, batch, position..., tap..., channel), with groups in the middle."""
         groups, batches, *_, channels = self.images(np.empty(self.shape, np.int8)).shape
         shape = (batches, *self.positions, groups, *self.filter, channels)
         rng = np.random.default_rng(seed)
@@ -85,7 +85,7 @@ class Problem(NamedTuple):
         return np.moveaxis(made.astype(self.dtype.numpy), 1 + len(self.filter), 0)
 
     def matrix(self, columns: Any) -> Any:
-        """Columns as `tw.col2im` takes them; not dense where there are groups."""
+        """Columns as `tw.col2im` takes them; not dense if there are groups."""
         count = len(self.filter) + 1
         groups, rows, across = (
             len(columns),
@@ -123,7 +123,7 @@ PROBLEMS = {
 
 
 def summed(problem: Problem, columns: Any, old: Any = None) -> tuple[Any, Any]:
-    """The image, and the sum of the sizes of its terms, by a loop over positions and taps."""
+    """Return the image, and the sum of its terms' magnitudes, by a loop over positions and taps."""
     wide = np.float64 if problem.dtype.is_float else np.int64
     sums, sizes = (np.zeros(problem.shape, wide) for _ in range(2))
     for position in itertools.product(*map(range, problem.positions)):
@@ -141,7 +141,7 @@ def summed(problem: Problem, columns: Any, old: Any = None) -> tuple[Any, Any]:
 
 
 def check(problem: Problem, image: Any, columns: Any, old: Any = None) -> None:
-    """Check that each element is within the stated bound, and that integers are exact."""
+    """Check that each element is within the documented bound, and that integers are exact."""
     exact, sizes = summed(problem, columns, old)
     if not problem.dtype.is_float:
         np.testing.assert_array_equal(image, exact.astype(np.int32))
@@ -153,7 +153,7 @@ def check(problem: Problem, image: Any, columns: Any, old: Any = None) -> None:
 
 
 def poisoned(problem: Problem) -> tuple[Any, Any]:
-    """An image to write that lies amid numbers that must stay, and all of these."""
+    """Return an image to write, surrounded by numbers that must not change, and all of these."""
     kind = problem.dtype.numpy if problem.dtype.is_float else np.dtype(np.int32)
     around = np.full([extent + 2 for extent in problem.shape], -77, kind)
     made = around[tuple(slice(1, -1) for _ in problem.shape)]
@@ -162,7 +162,7 @@ def poisoned(problem: Problem) -> tuple[Any, Any]:
 
 
 def attempt(problem: Problem, target: str) -> None:
-    """Compare every element, and leave what lies around the image."""
+    """Compare every element, and check that the memory around the image is unchanged."""
     columns = problem.columns()
     made, around = poisoned(problem)
     assert tw.col2im(problem.matrix(columns), out=made, target=target, **problem.geometry) is made
@@ -179,7 +179,7 @@ def test_every_element(name: str, target: str) -> None:
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_dropped_tap_is_found(name: str) -> None:
-    """The comparison sees that the last tap of one position is missing."""
+    """The comparison detects that the last tap of one position is missing."""
     problem = PROBLEMS[name]
     columns = problem.columns()
     position = [count // 2 for count in problem.positions]
@@ -207,7 +207,7 @@ def test_sums_are_added_to_an_image(name: str, target: str) -> None:
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_a_second_call_and_a_new_image(target: str) -> None:
-    """Repeated calls are replayed and write the same bits, also between calls of other geometries."""
+    """Repeated calls are replayed and write the same bits, also after calls with other geometries."""
     problem = PROBLEMS["rows and columns"]
     columns = problem.columns()
     first, again = (
@@ -222,7 +222,7 @@ def test_a_second_call_and_a_new_image(target: str) -> None:
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_it_is_the_transpose_of_im2col(target: str) -> None:
-    """``sum(im2col(x) * y) == sum(x * col2im(y))``, exactly, of small integers."""
+    """Exactly, for small integers: ``sum(im2col(x) * y) == sum(x * col2im(y))``."""
     rng = np.random.default_rng(3)
     for _ in range(4):
         taps, stride, dilation = (tuple(int(n) for n in rng.integers(1, 4, 3)) for _ in range(3))
@@ -286,7 +286,7 @@ WHERE: dict[str, Any] = {"spatial": (1, 2), "filter": (2, 2), "target": "referen
 def test_what_it_refuses(
     columns: Any, shape: Any, words: dict[str, Any], error: type[Exception], text: str, legal: Any
 ) -> None:
-    """The message names a legal choice, and that works."""
+    """The message names a legal choice, which works."""
     called = {"columns": columns, "shape": shape, **WHERE, **words}
     with pytest.raises(error) as raised:
         tw.col2im(**called)
@@ -297,7 +297,7 @@ def test_what_it_refuses(
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_an_image_over_its_columns_is_refused(target: str) -> None:
-    """Also where the call is known already."""
+    """The call is refused even if it is already known."""
     memory, words = np.ones(400, np.float32), WHERE | {"target": target}
     columns = memory[:192].reshape(16, 12)
     tw.col2im(columns, out=memory[192:267].reshape(X), **words)
@@ -320,7 +320,7 @@ def kernel(dtype: tw.DType, channels: int) -> tuple[Bound, list[tw.Specimen]]:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("dtype", SUMS, ids=str)
 def test_text_for_nvidia_compiles(dtype: tw.DType, arch: str) -> None:
-    """Neighbouring channels are read together, as wide as 16 bytes."""
+    """Neighbouring channels are read together, in up to 16 bytes."""
     bound, arrays = kernel(dtype, 64)
     made = bound.compile(*arrays, target="cuda", arch=arch)
     assert made.source.count("16 bytes at a time") == made.source.count("bytes at a time") == 3
@@ -329,7 +329,7 @@ def test_text_for_nvidia_compiles(dtype: tw.DType, arch: str) -> None:
 
 @pytest.mark.parametrize("dtype", SUMS, ids=str)
 def test_more_than_half_of_a_tile_is_channels(dtype: tw.DType) -> None:
-    """Tiles cover all channels of a group, or as many as are most, and are less than twice as wide."""
+    """Tiles cover all channels of a group, or the most that fit, and more than half of a tile is used."""
     for channels in range(1, 200):
         made = Blocks.of(describe(np.empty((1, 2, 2, channels), dtype.numpy)), on_host=False)
         assert min(channels, MOST_CHANNELS) <= made.channels < 2 * channels

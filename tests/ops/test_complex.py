@@ -1,4 +1,4 @@
-"""`complex_matmul` in host memory: numbers, conjugates, strides, batches, planes, and what it refuses."""
+"""`complex_matmul` in host memory: numbers, conjugates, strides, batches, planes, and refusals."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_three_products_are_less_accurate_where_a_part_is_small() -> None:
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_planes_of_operands_first(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for matrix units that bulk copies feed; here because it is said to be worth it."""
+    """The test declares planes profitable, as they are for matrix units that bulk copies feed."""
     monkeypatch.setattr(complex_strategies, "_planes_pay", lambda *given: True)
     for name in ("c64, everything", "c128"):
         arrays, factors, conjugates = made(name)
@@ -214,7 +214,7 @@ def test_planes_of_operands_first(target: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(("method", "layout"), [("4m", "interleaved"), ("3m", "planar")])
 def test_planes_lie_along_rows_for_tiles_that_are_less_deep(method: str, layout: str) -> None:
-    """Bulk copies bring 128 bytes of what lies along K, and any number of rows of what does not."""
+    """Bulk copies load 128 bytes of an array contiguous along K, and any number of rows of another."""
     how = tw.Schedule(
         tw.atoms.wgmma("f16", 64), (64, 64, 32), stages=3, staging="tma", roles="cooperative", blocks=2
     )
@@ -228,7 +228,7 @@ def test_planes_lie_along_rows_for_tiles_that_are_less_deep(method: str, layout:
 
 
 def on_a_gpu(part: str, n: int, order: str = "nn") -> dict[str, ArrayInfo]:
-    """Descriptions of interleaved matrices in the memory of a GPU."""
+    """Return descriptions of interleaved matrices in the memory of a GPU."""
     item, made = tw.dtype(part), {}
     for name, letter in zip(("a", "b", "out"), f"{order}n", strict=True):
         strides = (2 * n, 2) if letter == "n" else (2, 2 * n)
@@ -285,7 +285,7 @@ def test_text_for_interleaved_arrays_spills_nothing(part: str, arch: str) -> Non
 
 
 def test_planes_are_multiplied_by_warpgroups() -> None:
-    """tf32 comes by bulk copies in the order that planes are written in, and goes to an interleaved array."""
+    """Bulk copies load tf32 planes in their order, and the result is stored interleaved."""
     plane, out = np.empty((4096, 4096), np.float32), np.empty((4096, 4096, 2), np.float32)
     parts = (plane, plane, plane.T, plane.T, *(out[..., 0], out[..., 1]) * 2)
     bound = four_products(0, tw.f32).bind(precision="tf32", terms=frozenset(), conjugates=(False,) * 3)
@@ -296,7 +296,7 @@ def test_planes_are_multiplied_by_warpgroups() -> None:
 
 
 def test_three_products_of_16_bits_have_large_tiles() -> None:
-    """Six operands along rows: four stages of 128 x 128 x 32 fit, where three of 64 along K do not."""
+    """With six operands along rows, four stages of 128 x 128 x 32 fit; three of depth 64 do not."""
     infos, machine = on_a_gpu("f16", 4096), (CUDA.architecture("sm_90a"), 132)
     way = strategy_for(infos, problem_of(layouts(infos)), "3m", "exact", machine, None, (False,) * 3)
     assert [(len(one.kept), one.target) for one in way.planes] == [(3, 0), (3, 1)]
@@ -320,7 +320,7 @@ def test_threads_of_a_block_write_planes_where_there_are_some(monkeypatch: pytes
 
 @pytest.mark.parametrize("shape", [(6, 40), (40, 6), (3, 24, 16)], ids=str)
 def test_planes_lie_as_the_array_does(shape: tuple[int, ...]) -> None:
-    """By default they are contiguous along the dimension of the smallest stride."""
+    """By default planes are contiguous along the array's dimension with the smallest stride."""
     for gap in (1, 2):
         for along in (-1, -2):
             turned = shape if along == -1 else (*shape[:-2], shape[-1], shape[-2])
@@ -334,7 +334,7 @@ def test_planes_lie_as_the_array_does(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(("part", "turned"), [("f32", True), ("f16", False)])
 def test_planes_compile_for_a_gpu(part: str, turned: bool) -> None:
-    """Pairs are read, and planes written, 16 bytes at a time."""
+    """Pairs are read, and planes written, in 16 bytes at a time."""
     kind = tw.dtype(part)
     infos = on_a_gpu(part, 512)
     planes = Planes.of("a", infos["a"], ("", "_im", "_sum"), 0 if turned else None)
@@ -356,7 +356,7 @@ def test_planes_compile_for_a_gpu(part: str, turned: bool) -> None:
 
 
 def test_planes_of_batches_with_ragged_extents_compile() -> None:
-    """The number of blocks follows the block's number, in one line or in two."""
+    """The number of blocks depends on the block's number, in one line or in two."""
     how = Writing(("", "_im"), tw.f32, False, True, False, False)
     given = [np.empty((3, 5, 37, 51), np.float32)] * 5
     made = splitting_of_two(2).bind(hows=(how, how)).compile(*given, *given, target="cuda", arch="sm_90a")

@@ -1,4 +1,4 @@
-"""Complex halves side by side as one real product, whose second operand has each part twice."""
+"""Complex halves computed as one real product whose second operand holds each part twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ M, N, K = 40, 72, 48
 
 
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the strategy that Hopper takes for large products."""
+    """Use Hopper's strategy for large products."""
 
     def way(infos: Any, problem: Any, machine: Any, conjugates: Any) -> ComplexStrategy | None:
         doubled = Doubled.of(infos, problem, conjugates)
@@ -39,7 +39,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def operands(order: str, seed: int = 4) -> tuple[Any, Any, Any]:
-    """A row by row, B along N or along K, and a result with poison and gaps between its rows."""
+    """Return row-major A, B along N or along K, and a poisoned result with gaps between its rows."""
     rng = np.random.default_rng(seed)
     a = numbers(rng, (M, K), tw.f16, "interleaved")
     b = numbers(rng, (K, N), tw.f16, "interleaved" + " transposed" * (order == "nt"))
@@ -71,7 +71,7 @@ def test_every_element_is_right(
 
 
 def test_a_known_product_launches_both_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On other arrays, whose numbers are written twice again."""
+    """A known product is launched on other arrays; the second operand is written again."""
     always(monkeypatch)
     complex_matmul._PLANS.forget()
     for seed in range(2):
@@ -114,7 +114,7 @@ def test_what_is_no_plain_product_of_such_arrays_goes_another_way(
 
 
 def on_a_gpu(m: int, n: int, k: int, *, offset: int = 0) -> dict[str, ArrayInfo]:
-    """Interleaved matrices of halves in the memory of a GPU."""
+    """Return interleaved matrices of halves in the memory of a GPU."""
     return {
         name + end: ArrayInfo(4096 + offset + at, shape, (2 * shape[1], 2), tw.f16, ("cuda", 0), False, None)
         for name, shape in (("a", (m, k)), ("b", (k, n)), ("out", (m, n)))
@@ -131,7 +131,7 @@ def on_a_gpu(m: int, n: int, k: int, *, offset: int = 0) -> dict[str, ArrayInfo]
     ],
 )
 def test_it_is_chosen_where_it_pays(m: int, n: int, offset: int, arch: str, is_one: bool) -> None:
-    """Arrays whose rows bulk copies can load, with a B not much larger than A."""
+    """The strategy needs arrays whose rows bulk copies can load, and a B not much larger than A."""
     infos, machine = on_a_gpu(m, n, 4096, offset=offset), (CUDA.architecture(arch), 132)
     way = by_one_product(infos, problem_of(layouts(infos)), machine, (False,) * 3)
     assert (way is not None) is is_one

@@ -1,4 +1,4 @@
-"""`einsum` of complex arrays: whole numbers are NumPy's exactly, others lie under a bound."""
+"""`einsum` of complex arrays: whole numbers equal NumPy's exactly, others are within a bound."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_pairs_of_real_arrays_are_multiplied_as_they_lie(name: str, target: str)
 @ALL_TARGETS
 @pytest.mark.parametrize("precision", ["exact", "tf32", "f32"])
 def test_other_numbers_lie_under_a_bound(precision: str, target: str) -> None:
-    """Each part is a sum of 2 K products; each product loses a share of the sum of their sizes."""
+    """Each part is a sum of 2 K products; the error is a share of the sum of their magnitudes."""
     rng = np.random.default_rng(4)
     a, b = (
         (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(np.complex64)
@@ -121,7 +121,7 @@ def test_terms_of_real_numbers_are_refused() -> None:
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_results_through_views_may_be_what_is_added(target: str) -> None:
-    """Real and complex ones, element for element; not an array that is read in another order."""
+    """A result may be the added array, real or complex, element for element, but not in another order."""
     rng = np.random.default_rng(5)
     a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((2, 5, 7), (7, 3, 4)))
     want = np.einsum("bsk,khe->bhse", a, b)
@@ -132,7 +132,7 @@ def test_results_through_views_may_be_what_is_added(target: str) -> None:
 
 
 def test_results_through_views_share_memory_with_nothing_else() -> None:
-    """The plan refuses it before a kernel does, so the rule of kernels is asked."""
+    """The test asks the rule of kernels, because the plan refuses the call earlier."""
     x, w = np.ones((2, 5, 7), np.float32), np.ones((7, 3, 4), np.float32)
     out = np.ones((2, 3, 5, 4), np.float32)
     padded, turned = (

@@ -1,4 +1,4 @@
-"""Complex products of f32 by halves of 11 bits: the halves, and the products under a derived bound."""
+"""Complex products of f32 by halves of 11 bits: halves are exact, products within a derived bound."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SYNC = tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), warps=(2, 2), stages=3, stagi
 
 
 def drawn(kind: str, shape: tuple[int, ...], order: str, seed: int) -> Any:
-    """Complex numbers of f32; each row has its own range, and there are gaps between rows."""
+    """Return complex numbers of f32; each row has its own range, and there are gaps between rows."""
     rng = np.random.default_rng(seed)
     rows, depth = shape
     extents = (rows, depth + 3) if order == "n" else (depth, rows + 3)
@@ -55,7 +55,7 @@ def drawn(kind: str, shape: tuple[int, ...], order: str, seed: int) -> Any:
 
 
 def operands(kind: str, shape: tuple[int, int, int], order: str) -> tuple[Any, Any]:
-    """A and B; if ``kind`` is wide, rows of A and columns of B have different scales."""
+    """Return A and B; if ``kind`` is wide, rows of A and columns of B have different scales."""
     m, n, k = shape
     turned = "t" if order[1] == "n" else "n"
     return drawn(kind, (m, k), order[0], 0), drawn(kind, (n, k), turned, 1).T
@@ -136,7 +136,7 @@ def test_the_reference_multiplies_first_halves(kind: str, order: str) -> None:
 
 
 def test_batches_planes_and_what_is_added() -> None:
-    """A is the same for one dimension of the batches, B for the other; the result is added to."""
+    """A repeats along one dimension of the batches, B along the other; the sums are added to the result."""
     rng = np.random.default_rng(4)
     a = (rng.standard_normal((3, 1, 20, 40), np.float32), rng.standard_normal((3, 1, 20, 40), np.float32))
     b = rng.standard_normal((2, 40, 24, 2), np.float32).view(np.complex64)[..., 0]
@@ -188,7 +188,7 @@ def like_halves(n: int) -> tuple[Any, ...]:
     [("sm_90a", 4096, (128, 128, 32)), ("sm_90a", 1024, (128, 64, 32)), ("sm_80", 4096, None)],
 )
 def test_what_is_launched_compiles(arch: str, n: int, tile: tuple[int, int, int] | None) -> None:
-    """Both totals are promoted from one set of sums, so that a thread holds three of them, not four."""
+    """Both totals are promoted from one set of sums, so a thread holds three sets, not four."""
     constants = {"terms": frozenset[str](), "conjugates": (False, False, False)}
     kernel = products_of_halves(0, tw.f32).bind(**constants)
     question = replace(kernel.question(*like_halves(n), target="cuda", arch=arch), processors=132)
@@ -260,7 +260,7 @@ def test_a_gpu_multiplies_first_halves(kind: str) -> None:
 
 @pytest.mark.gpu
 def test_a_gpu_multiplies_halves_again() -> None:
-    """The second call, on other arrays, launches what the first one made."""
+    """The second call launches the first call's kernels on other arrays."""
     for seed in range(3):
         a, b = drawn("normal", (600, 640), "n", seed), drawn("normal", (640, 640), "n", seed + 9)
         there = [DeviceArray.of(one) for one in (a, b, np.full((600, 640), np.nan, np.complex64))]

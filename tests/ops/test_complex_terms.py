@@ -1,4 +1,4 @@
-"""Factors and dropout of complex products: whole numbers are NumPy's exactly, others lie under a bound."""
+"""Factors and dropout of complex products: whole numbers equal NumPy's exactly, others are within a bound."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def whole(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def held(values: Array, part: str, layout: str) -> Any:
-    """The numbers in memory with gaps: interleaved, in planes, or only their real parts."""
+    """Return the numbers in memory with gaps: interleaved, planar, or only their real parts."""
     kind = tw.dtype(part)
     parts = np.empty((*values.shape[:-1], 2 * values.shape[-1], 2), kind.numpy)[..., ::2, :]
     parts[..., 0], parts[..., 1] = values.real, values.imag
@@ -116,7 +116,7 @@ def test_matmul_and_einsum_take_them_too(target: str) -> None:
 @ALL_TARGETS
 @pytest.mark.parametrize("part", ["f32", "f64"])
 def test_other_numbers_lie_under_a_bound(part: str, target: str) -> None:
-    """A part is a sum of 2 K products; the factor adds a product, a sum and a rounding to each."""
+    """A part is a sum of 2 K products; the factor adds a product, a sum and a rounding."""
     rng, kind = np.random.default_rng(2), tw.dtype(part)
     a, b, y = (numbers(rng, shape, kind, "interleaved odd") for shape in ((33, 70), (70, 45), (33, 45)))
     out = np.full((33, 50), np.nan, a.dtype)
@@ -177,7 +177,7 @@ def test_halves_of_f32_take_them_too() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize(("part", "precision"), [("f16", "exact"), ("f32", "f32"), ("f32", "tf32")])
 def test_large_products_of_a_gpu_take_them_too(part: str, precision: str) -> None:
-    """Prepasses, halves, tensor cores, and results whose parts are stored as pairs."""
+    """The calls use prepasses, halves and tensor cores, and store parts as pairs."""
     rng = np.random.default_rng(7)
     a, b, y = (whole(rng, shape) for shape in ((700, 503), (503, 901), (700, 901)))
     there = [put(held(one, part, "interleaved"), "cuda") for one in (a, b, y)]
@@ -188,7 +188,7 @@ def test_large_products_of_a_gpu_take_them_too(part: str, precision: str) -> Non
 
 
 class Lazy(np.ndarray[Any, Any]):
-    """An array that stands for the conjugates of its numbers, as PyTorch's lazy conjugates."""
+    """An array that stands for the conjugates of its numbers, like PyTorch's lazy conjugates."""
 
     def is_conj(self) -> bool:
         return True
@@ -207,7 +207,7 @@ def test_a_lazy_conjugate_is_a_factor() -> None:
 
 @pytest.mark.parametrize("part", ["f16", "f32"])
 def test_text_for_pairs_on_a_gpu_spills_nothing(part: str) -> None:
-    """The factor and the result are read and stored as pairs, by one access for both parts."""
+    """One access reads or writes both parts of the factor and of the result."""
     kind = tw.dtype(part)
     plane, pairs = np.empty((512, 512), kind.numpy), np.empty((512, 512), "i4" if part == "f16" else "f8")
     late = (ComplexFactor(True, kind), DropoutMask("out", (0, 1)))

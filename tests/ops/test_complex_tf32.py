@@ -1,4 +1,4 @@
-"""Complex products in tf32: numbers are rounded where planes are written, and else cut off on Hopper."""
+"""Complex products in tf32: numbers are rounded when planes are written; otherwise Hopper truncates them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BULK = tw.Schedule(
 
 
 def product(layout: str, order: str = "nn", kind: str = "normal") -> tuple[Any, Any, Any]:
-    """Operands with cut tiles of B along N and K, and the plan of their product."""
+    """Return operands with cut tiles of B along N and K, and the plan of their product."""
     rng, made = np.random.default_rng(3), []
     for shape, along in zip(((72, 76), (76, 52)), order, strict=True):
         one = numbers(rng, shape if along == "n" else shape[::-1], tw.f32, "interleaved")
@@ -43,7 +43,7 @@ def product(layout: str, order: str = "nn", kind: str = "normal") -> tuple[Any, 
 @pytest.mark.parametrize("kind", ["normal", "positive"])
 @pytest.mark.parametrize("layout", ["interleaved", "planar"])
 def test_planes_are_rounded(layout: str, kind: str) -> None:
-    """Also those of an operand that could be multiplied as it lies: of both, or of none."""
+    """Planes of both operands are rounded, or of none, even if one could be multiplied without planes."""
     a, b, made = product(layout, kind=kind)
     assert [(one.name, one.rounded) for one in made.details.planes] == [("a", True), ("b", True)]
     ran = made.run()
@@ -70,7 +70,7 @@ def test_one_kernel_takes_no_scratch_memory() -> None:
 
 
 def test_what_is_cut_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same kernels, but that planes hold the numbers as they are."""
+    """The same kernels are wrong if planes hold the unrounded numbers."""
     monkeypatch.setattr(planes, "round_to_tf32", lambda value: value)
     planes.splitting_of_two.cache_clear()
     a, b, made = product("interleaved")
@@ -82,7 +82,7 @@ def test_what_is_cut_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_planes_that_are_given_along_k_are_multiplied_as_they_lie() -> None:
-    """One kernel, which truncates numbers."""
+    """One kernel multiplies them and truncates numbers."""
     a, b, made = product("planar", order="nt")
     assert (made.details.planes, made.details.rounds, len(made.launches)) == ((), False, 1)
     made.run()
@@ -93,7 +93,7 @@ def test_planes_that_are_given_along_k_are_multiplied_as_they_lie() -> None:
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_each_number_is_rounded_to_the_nearest(target: str) -> None:
-    """Ties away from zero; infinities and NaN stay, and no number becomes infinite."""
+    """Ties go away from zero; infinities and NaN stay, and no number becomes infinite."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((40, 72), np.float32)
     special = [1 + 2.0**-11, -1 - 2.0**-11, 1 + 2.0**-12, 3e-39, -0.0, np.inf, -np.inf, np.nan]
@@ -115,7 +115,7 @@ def test_each_number_is_rounded_to_the_nearest(target: str) -> None:
     [("sm_90a", "nn", "ab", True), ("sm_90a", "nt", "", True), ("sm_80", "nn", "", False)],
 )
 def test_who_rounds(arch: str, order: str, planes: str, rounded: bool) -> None:
-    """Planes are rounded for multiplies that cut off; those before Hopper's round themselves."""
+    """Planes are rounded for multiplies that truncate; multiplies before Hopper round themselves."""
     n, infos = 4096, {}
     for name, letter in zip(("a", "b", "out"), f"{order}n", strict=True):
         for end in ("", "_im"):
@@ -129,7 +129,7 @@ def test_who_rounds(arch: str, order: str, planes: str, rounded: bool) -> None:
 
 @pytest.mark.parametrize("name", HIP.architectures)
 def test_what_has_no_tf32_multiplies_f32_in_the_same_way(name: str) -> None:
-    """AMD's GPUs know no rate of tf32; whether planes pay is asked of f32."""
+    """AMD's GPUs have no rate for tf32; the rate of f32 decides whether planes pay."""
     for n in (70, 4096):
         infos = {
             array + end: ArrayInfo(4096, (n, n), (2 * n, 2), tw.f32, ("rocm", 0), False, None)

@@ -1,4 +1,4 @@
-"""Dot products of long vectors: products of matrices of 64 rows, and sums of their diagonals."""
+"""Dot products of long vectors are products of matrices of 64 rows, and sums of their diagonals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tilewright.targets.target import CUDA
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> list[LaunchPlan]:
-    """Read vectors of any length as matrices, on every target; list the plans."""
+    """Treat vectors of any length as matrices, on every target; return the list of plans."""
     plans: list[LaunchPlan] = []
 
     def listed(*given: Any) -> LaunchPlan:
@@ -40,7 +40,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> list[LaunchPlan]:
 
 
 def vectors(rng: np.random.Generator, items: int, length: int, kind: str) -> tuple[Any, Any]:
-    """Rows (items, 1, K) and columns (items, K, 1), in arrays whose rows are 16 elements longer."""
+    """Return rows (items, 1, K) and columns (items, K, 1), in arrays whose rows are 16 elements longer."""
     dtype = {"f16": np.float16, "f32": np.float32}[kind]
     pitch = -(-length // 16) * 16 + 16
     held = [np.full((items, pitch), np.nan, dtype) for _ in range(2)]
@@ -50,7 +50,7 @@ def vectors(rng: np.random.Generator, items: int, length: int, kind: str) -> tup
 
 
 def assert_right(a: Any, b: Any, made: Any) -> None:
-    """Every element is as near as sums in f32 and one rounding are; the last product is seen."""
+    """Check each element within f32 sums and one rounding; a missing last product exceeds this."""
     wide = a.astype(np.float64), b.astype(np.float64)
     want, size = wide[0] @ wide[1], np.abs(wide[0]) @ np.abs(wide[1])
     unit = 2.0**-11 if made.dtype == np.float16 else 2.0**-24
@@ -85,7 +85,7 @@ def test_sums_have_the_precision_of_the_call(precision: str, sums: str, always: 
 
 
 def test_every_product_counts_once(always: list[LaunchPlan]) -> None:
-    """Sums of small whole numbers are exact: each product is there, and none twice."""
+    """Sums of small whole numbers are exact: no product is missing, and none counts twice."""
     rng = np.random.default_rng(1)
     for length in (512, 1000, 1024 + 511):
         a, b = (rng.integers(-2, 3, length).astype(np.float32) for _ in range(2))

@@ -137,7 +137,7 @@ def compiled(subscripts: str, shapes: Any, schedule: Any) -> Any:
     ("name", "epilogue"), [*((name, "staged") for name in BULK), ("short rows", "overlapped")]
 )
 def test_boxes_of_views_are_carried_by_bulk_copies(name: str, epilogue: str, target: str) -> None:
-    """The reference executes them as an H200 does; each element is that of the graph."""
+    """The reference executes them as an H200 does; each element equals the graph's."""
     subscripts, shapes, by_bulk = BULK[name]
     schedule = replace(CASES["cooperative, overlapped"].schedule, epilogue=epilogue)
     trial = EinsumTrial(Contracted.drawn(subscripts, shapes, tw.f16), target, "silu", schedule)
@@ -166,7 +166,7 @@ def test_stores_of_any_path_have_the_same_bits(target: str) -> None:
 
 @pytest.mark.parametrize("subscripts", ["i,jk->i", "jk,i->i", "ijk,k->i", "k,ijk->ij"])
 def test_axes_that_are_read_backwards_are_seen_as_forwards(subscripts: str) -> None:
-    """Negative strides add no dimension: axes that are joined forwards are joined backwards."""
+    """Negative strides add no dimension: axes that can be joined forwards can be joined backwards."""
     a, b, out = subscripts.replace("->", ",").split(",")
     extents, named = {"i": 4, "j": 10, "k": 6}, read_subscripts(subscripts, (len(a), len(b)))
     found = []
@@ -185,7 +185,7 @@ def test_axes_that_are_read_backwards_are_seen_as_forwards(subscripts: str) -> N
 
 
 def test_a_batch_along_which_an_operand_repeats_is_joined_with_rows_if_strides_allow_it() -> None:
-    """As `matmul` does; otherwise it stays a batch, and no array needs a view for it."""
+    """It is joined as in `matmul`; otherwise it stays a batch, and no array needs a view."""
     named = read_subscripts("bij,bjk->bik", (3, 3))
     b, out = np.empty((1, 6, 10), np.float32), np.empty((5, 7, 10), np.float32)
     for rows, batches in ((7, 0), (8, 1)):  # with a gap between the batches, rows cannot be joined
@@ -311,7 +311,7 @@ def test_derivatives_are_slopes() -> None:
 
 @pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_what_is_dropped_depends_on_the_place_in_the_result_alone(target: str) -> None:
-    """Merged and looped axes, results of any strides, the second launch, each target: the same mask."""
+    """Merged and looped axes, results of any strides, a second launch, and each target have one mask."""
     rng = np.random.default_rng(4)
     seed, offset, share = (1 << 62) + 12345, (7 << 32) + 3, 0.3
     for subscripts, shapes, order in (
@@ -357,7 +357,7 @@ def test_dropout_is_one_kernel_whatever_its_numbers_and_refuses_others() -> None
 
 
 def test_random_numbers_are_philox_s() -> None:
-    """The published answers of Philox 4x32-10 for counters and keys of zeros and of ones."""
+    """The published answers of Philox 4x32-10 for counters and keys of zeros and of ones are reproduced."""
     assert [hex(word) for word in tw.testing.philox(range(4), 0)] == [
         *("0x6627e8d5", "0xe169c58d", "0xbc57ac4c", "0x9b00dbd8")
     ]
@@ -370,6 +370,6 @@ def test_random_numbers_are_philox_s() -> None:
 
 
 def test_the_threshold_of_dropout_is_the_nearest_integer() -> None:
-    """A tenth of ``2**32`` is 429496729.6, and three tenths are 1288490188.8."""
+    """A tenth of ``2**32`` is 429496729.6, and three tenths are 1288490188.8: both are rounded."""
     assert [Dropout(share).numbers[2] for share in (0.1, 0.3, 0.5)] == [429496730, 1288490189, 2**31]
     assert Dropout(1 - 2.0**-40).numbers[2] == 2**32 - 1, "not one more, which 32 bits do not hold"

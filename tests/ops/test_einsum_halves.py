@@ -1,4 +1,4 @@
-"""`einsum` of f32 by halves of 11 bits, on the reference and a GPU, under the bound of products."""
+"""`einsum` of f32 by halves of 11 bits, on the reference and a GPU, within the bound of products."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ EXTENTS = {"reference": (2, 35, 2, 20, 72), "cuda": (2, 350, 6, 150, 1003)}
 
 
 def drawn(kind: str, layout: str, target: str) -> tuple[Any, Any, Any, Any]:
-    """Matrices (B S, K) and (K, H D), with gaps between rows, and the same as operands of a contraction."""
+    """Return matrices (B S, K) and (K, H D) with gaps between rows, and the same as contracted operands."""
     b, s, h, d, k = EXTENTS[target]
     rows, columns = operands(kind, (b * s, h * d, k), layout)
     return rows, columns, rows.reshape(b, s, k), columns.reshape(k, h, d)
 
 
 def in_rows(made: Any) -> Any:
-    """(B, H, S, D) as (B S, H D)."""
+    """Return (B, H, S, D) as (B S, H D)."""
     b, h, s, d = made.shape
     return made.transpose(0, 2, 1, 3).reshape(b * s, h * d)
 
@@ -64,7 +64,7 @@ def test_a_gpu_contracts_halves(kind: str, layout: str) -> None:
 
 
 def test_what_is_done_with_sums_of_halves() -> None:
-    """Terms as for a product without halves: batches, broadcast arrays, dropout."""
+    """Terms, batches, broadcast arrays and dropout work as in a product without halves."""
     rng = np.random.default_rng(3)
     a, b = rng.standard_normal((3, 40, 72), np.float32), rng.standard_normal((3, 72, 24), np.float32)
     bias, factor, residual = (

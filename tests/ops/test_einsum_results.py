@@ -1,4 +1,4 @@
-"""`einsum`: results that saturate, K that is split, and how exactly numbers are multiplied."""
+"""`einsum`: saturated results, split K, and the precision of products."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ KINDS = ("f8e4m3", "f8e5m2", "f16", "i8", "u8")
     ],
 )
 def test_results_saturate(kind: str, target: str) -> None:
-    """Beyond the range of a dtype stands its largest number, with either sign; NaN is NaN, or 0."""
+    """Numbers beyond the range of a dtype become its largest number with their sign; NaN stays NaN, or 0."""
     dtype = tw.dtype(kind)
     rng = np.random.default_rng(5)
     a, b = whole(rng, (2, 7, 6), "f32"), whole(rng, (6, 3, 4), "f32")

@@ -1,4 +1,4 @@
-"""`einsum` with scales: numbers, one element, or one for each index of an operand's axes in the result."""
+"""`einsum` with scales: a number, one element, or one for each index of an operand's axes in the result."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ CONTRACTIONS = {
 
 
 def powers(rng: np.random.Generator, shape: tuple[int, ...], kind: str = "f32") -> Array:
-    """Powers of 2 in both signs, with gaps between them."""
+    """Return powers of 2 with both signs, with gaps between them."""
     held = 2.0 ** rng.integers(-2, 3, (*shape, 2)) * rng.choice([-1, 1], (*shape, 2))
     return held.astype(tw.dtype(kind).numpy)[..., 0]
 
 
 def scaled(product: Array, axes: str, result: str, scale: Array) -> Array:
-    """The product times a scale along some axes of the result."""
+    """Return the product times a scale along some axes of the result."""
     index = tuple(slice(None) if axis in axes else None for axis in result)
     order = sorted(range(len(axes)), key=lambda at: result.index(axes[at]))
     return product * scale.astype(np.float64).transpose(order)[index]
@@ -51,7 +51,7 @@ def scaled(product: Array, axes: str, result: str, scale: Array) -> Array:
 @ALL_TARGETS
 @pytest.mark.parametrize("name", CONTRACTIONS)
 def test_scales_belong_to_the_axes_of_their_operand(name: str, target: str) -> None:
-    """Whole numbers and powers of 2: every element is NumPy's."""
+    """With whole numbers and powers of 2, every element equals NumPy's."""
     subscripts, shape_a, shape_b, of_a, of_b = CONTRACTIONS[name]
     result, rng = subscripts.split("->")[1], np.random.default_rng(len(name))
     a, b = whole(rng, shape_a, "f32"), whole(rng, shape_b, "f32")
@@ -135,7 +135,7 @@ def test_every_element_lies_under_the_bound_of_its_graph(
 @ALL_TARGETS
 @pytest.mark.parametrize("given", ["alpha and both", "both", "alpha and rows", "alpha and columns"])
 def test_scales_of_any_size_are_combined_without_leaving_f32(given: str, target: str) -> None:
-    """If the result is a normal number of f32, only the roundings of a few products are lost."""
+    """If the result is a normal number of f32, the only errors are the roundings of a few products."""
     rng = np.random.default_rng(len(given))
     m, n, k, held = 31, 29, 12, 0
     for size in (-60, -1, 0, 40, 100):

@@ -1,4 +1,4 @@
-"""`gated_matmul`: two products of the same rows; each element under the bound of its graph."""
+"""`gated_matmul`: two products of the same rows; each element is within the bound of its graph."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2f
 
 
 def drawn(kind: str, m: int, n: int, k: int, weights: str = "") -> dict[str, Array]:
-    """Operands with gaps between rows, or from last to first, and scales and biases of f32."""
+    """Return operands with gaps between rows, or with reversed rows, and scales and biases of f32."""
     rng = np.random.default_rng(m + n + k)
 
     def numbers(shape: tuple[int, ...], name: str) -> Array:
@@ -128,7 +128,7 @@ ON_NVIDIA = [
 
 
 def specimens(m: int, n: int, k: int, layout: str) -> dict[str, Any]:
-    """The arrays of the kernel, f16 operands and an f32 result."""
+    """Return the arrays of the kernel: f16 operands and an f32 result."""
     like: dict[str, Any] = {"A": tw.like("f16", (m, k), order="CF"[layout[0] == "t"])}
     like |= {name: tw.like("f16", (k, n), order="CF"[layout[1] == "t"]) for name in "BC"}
     like |= {name: tw.like("f32", m if name == "scale_a" else n) for name in SCALED}
@@ -184,7 +184,7 @@ def test_every_element_under_every_form(name: str, target: str) -> None:
 @pytest.mark.parametrize("tile", [(128, 256)])
 @pytest.mark.parametrize(("kind", "layout"), [("f16", "t"), ("bf16", "n"), ("bf16", "t"), ("i8", "t")])
 def test_a_large_layer_on_hopper_goes_by_wgmma(kind: str, layout: str, tile: tuple[int, int]) -> None:
-    """Bulk copies, two accumulators that make a tile as large as that of one product, and nothing spilled."""
+    """The kernel uses bulk copies, has two accumulators as large as a product's own, and spills nothing."""
     extent = 4096
     dtype = tw.dtype(kind)
     arrays = [tw.like(dtype, (extent, extent))]

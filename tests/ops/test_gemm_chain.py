@@ -27,7 +27,7 @@ FUNCTIONS = (None, "relu", "silu", "sigmoid")
 
 
 class Chain:
-    """Random factors, and how far off a right result may be, by the documentation of `tw.gemm_chain`."""
+    """Random factors, and error bounds from the documentation of `tw.gemm_chain`."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ def test_random_data(case: Any, target: str) -> None:
 @pytest.mark.parametrize("order", ["row by row", "column by column"])
 @pytest.mark.parametrize("shape", [(200, 64, 152, 64), (70, 256, 104, 256), (70, 32, 136, 128)], ids=str)
 def test_warpgroups(shape: tuple[int, int, int, int], order: str) -> None:
-    """The schedule of sm_90a for many rows, on the reference: blocks that take tile after tile."""
+    """The test runs sm_90a's schedule for many rows on the reference: blocks compute tile after tile."""
     chain = Chain(shape, tw.bf16, "relu")
     _, k, _, p = shape
     b = chain.b.T if order == "row by row" else np.ascontiguousarray(chain.b.T)
@@ -112,7 +112,7 @@ def test_the_dataflow_kernel_is_what_it_says() -> None:
     [((30, 300, 40, 20), tw.f16), ((30, 20, 40, 270), tw.bf16), ((30, 20, 40, 20), tw.f32)],
 )
 def test_two_kernels(shape: tuple[int, int, int, int], element: tw.DType) -> None:
-    """Chains that do not fit one kernel, or would not gain by it, are two products."""
+    """A chain is two products if it does not fit one kernel, or would be no faster in one."""
     chain = Chain(shape, element, "relu")
     chain.check(chain.run(target="reference"))
 

@@ -1,4 +1,4 @@
-"""Terms of `gemm_chain`: whole numbers are NumPy's exactly, others lie under a bound."""
+"""Terms of `gemm_chain`: whole numbers equal NumPy's exactly, others are within a bound."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_every_element_is_numpy_s(names: str, lead: tuple[int, ...], kind: str, 
 @ALL_TARGETS
 @pytest.mark.parametrize("kind", ["f32", "bf16"])
 def test_other_numbers_lie_under_a_bound(kind: str, target: str) -> None:
-    """The bound of the docstring, for K and N as long as here, and a rounding for each term."""
+    """The bound is that of the docstring, for K and N of equal length, plus a rounding for each term."""
     rng, (m, k, n, p) = np.random.default_rng(3), (33, 40, 90, 29)
     numbers = tw.dtype(kind).numpy
     a, b, c = (rng.standard_normal(shape).astype(numpy) for shape, numpy in (
@@ -122,7 +122,7 @@ def test_a_result_may_be_its_residual(target: str) -> None:
 
 
 def test_products_with_prepasses_share_the_scratch_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both products read operands that a launch copies to padded rows, after the first result."""
+    """The second product reads operands that a prepass copied to padded rows, after the first result."""
 
     def padded(call: Any, problem: Any, wanted: Any) -> tuple[Planes, ...]:
         seen = {name: problem.operands[name].of(call.infos[name]) for name in "ab"}
@@ -155,7 +155,7 @@ def test_products_with_prepasses_share_the_scratch_memory(monkeypatch: pytest.Mo
     ("kind", "precision", "launches"), [("f16", "exact", 4), ("f32", "f32", 4), ("f32", "tf32", 4)]
 )
 def test_large_chains_of_a_gpu(kind: str, precision: str, launches: int) -> None:
-    """Products with prepasses: rows of odd length, halves of f32, and tf32 operands along the wrong axis."""
+    """Products have prepasses: rows of odd length, halves of f32, and tf32 operands along the wrong axis."""
     rng = np.random.default_rng(6)
     shapes = ((4096, 1027), (1027, 2051), (2051, 777))
     a, b, c = (rng.integers(-1, 2, shape).astype(tw.dtype(kind).numpy) for shape in shapes)

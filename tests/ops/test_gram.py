@@ -1,4 +1,4 @@
-"""`gram`: every element within its bound, both triangles, and what is refused."""
+"""`gram`: every element is within its bound, both triangles are written, and illegal calls are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DTYPES = {"f16": tw.f16, "bf16": tw.bf16, "f32": tw.f32, "f64": tw.f64}
 
 
 def problem(seed: int, kind: str) -> tuple[Any, Any, Any, float]:
-    """Random rows with gaps between them, a result full of NaN with gaps, all of its memory, and alpha."""
+    """Return random rows with gaps, a result full of NaN with gaps, all of its memory, and alpha."""
     draw = np.random.default_rng(seed)
     batch = [(), (), (3,), (2, 2)][seed % 4]
     rows, depth, gap = (int(draw.integers(low, 90)) for low in (1, 0, 0))
@@ -28,7 +28,7 @@ def problem(seed: int, kind: str) -> tuple[Any, Any, Any, float]:
 
 
 def assert_right(a: Any, made: Any, alpha: float, how: Any = None) -> None:
-    """Every element within the bound of its sum, and of one rounding of the result."""
+    """Check that every element is within the bound of its sum and of one rounding of the result."""
     kind = tw.dtype(made.dtype)
     sums = tw.f64 if kind == tw.f64 else tw.f32
     how = how or Accumulation.default(sums)
@@ -109,7 +109,7 @@ def test_half_of_the_tiles_without_spills(arch: str) -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "gfx942", "gfx1100"])
 @pytest.mark.parametrize("kind", [tw.bf16, tw.f16, tw.f32], ids=str)
 def test_every_chosen_schedule_is_legal(arch: str, kind: Any) -> None:
-    """`schedule_for` refuses an illegal choice; extents are random, those of 2048 and more included."""
+    """`schedule_for` refuses an illegal choice; extents are random, and some are 2048 or more."""
     bound = symmetric(0, tw.f32).bind(precision="exact", terms=frozenset())
     draw = np.random.default_rng(3)
     for rows in (2048, 8192, *(int(x) for x in np.exp(draw.uniform(5, 9.5, 6)))):

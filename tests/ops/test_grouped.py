@@ -1,4 +1,4 @@
-"""Products of groups of rows, against NumPy group by group, under a bound for each element."""
+"""Products of groups of rows equal NumPy's, group by group, within a bound for each element."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def operands(
 
 
 def parts(ends: list[int], rows: int) -> list[slice]:
-    """The rows of each group, by the words of the documentation."""
+    """Return the rows of each group, as the documentation defines them."""
     found, begin = [], 0
     for end in ends:
         last = min(max(end, begin), rows)
@@ -266,7 +266,7 @@ def test_text_without_spills(arch: str) -> None:
 
 @pytest.mark.parametrize("fault", ["begins a row early", "ends a row late", "a number too many"])
 def test_a_wrong_group_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Faults of how groups are found, in kernels that are expanded with them."""
+    """The faults are in the search of groups, in kernels that the test expands with them."""
     begin, find = RowGroups._begin, RowGroups.find
     if fault == "begins a row early":
         monkeypatch.setattr(RowGroups, "_begin", lambda self, group: maximum(begin(self, group) - 1, 0))

@@ -1,4 +1,4 @@
-"""Terms of grouped products, and positions along groups: whole numbers, so that each element is exact."""
+"""Terms of grouped products, and positions along groups: whole numbers, so each element is exact."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def whole(rng: np.random.Generator, *shape: int, kind: str = "f32") -> Array:
 
 
 def kept() -> Array:
-    """Which elements dropout keeps, by their places in the whole result."""
+    """Return which elements dropout keeps, by their numbers in the whole result."""
     return tw.testing.philox(np.arange(ROWS * COLUMNS).reshape(ROWS, COLUMNS), SEED, OFFSET) >= 2**31
 
 
 def by_numpy(a: Array, b: Array, out: Array, terms: dict[str, Any]) -> Array:
-    """Every row of a group in f64; the other rows of ``out`` as they were."""
+    """Return every row of a group in f64; other rows of ``out`` stay unchanged."""
     made, begin = out.astype(np.float64), 0
     beta = terms.get("beta", 1.0)
     added = terms.get("c", out if "beta" in terms else np.zeros(1))
@@ -240,7 +240,7 @@ def test_positions_count_from_the_first_row_of_the_array(name: str, target: str)
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
 def test_text_without_spills(arch: str) -> None:
-    """Both the products on tensor cores and the terms."""
+    """Kernels of products on tensor cores with terms spill no registers."""
     made = (
         grouped(tw.f32, ("alpha", "c", "dropout"))
         .bind(

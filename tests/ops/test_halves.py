@@ -1,4 +1,4 @@
-"""Products of f32 by halves of 11 bits, on the reference and a GPU, under a derived bound."""
+"""Products of f32 by halves of 11 bits, on the reference and a GPU, within a derived bound."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SYNC = tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), warps=(2, 2), stages=3, stagi
 
 
 def assert_right(a: Any, b: Any, made: Any, schedule: Any, halves: int = 2) -> None:
-    """Every element within the bound, which a lost k would break; of long sums, a lost step of the atom."""
+    """Check every element within a bound that a missing k (in long sums: a missing atom step) exceeds."""
     how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
     want, bound = a.astype(np.float64) @ b.astype(np.float64), halves_bound(a, b, how, halves)
     off = np.abs(made - want)
@@ -52,7 +52,7 @@ def assert_right(a: Any, b: Any, made: Any, schedule: Any, halves: int = 2) -> N
 
 
 def operands(kind: str, shape: Any, layout: str, seed: int = 0) -> Any:
-    """Numbers of f32 whose rows and columns have ranges of their own, with gaps between rows."""
+    """Return numbers of f32 whose rows and columns have different ranges, with gaps between rows."""
     (m, n, k), rng = shape, np.random.default_rng(seed)
     made = []
     for rows, columns, along in ((m, k, layout[0]), (k, n, layout[1])):
@@ -69,7 +69,7 @@ def operands(kind: str, shape: Any, layout: str, seed: int = 0) -> Any:
 
 
 def wild(rng: np.random.Generator, shape: tuple[int, int, int], along: str) -> list[Any]:
-    """Numbers of all sizes, and poisoned places for their halves and units."""
+    """Return numbers of all sizes, and poisoned memory for their halves and units."""
     x = rng.standard_normal(shape) * np.exp2(rng.integers(-120, 110, (*shape[:2], 1)))
     x = x.astype(np.float32)
     x[0, 3], x[0, 4], x[1, 2, 5], x[1, 3, 6] = 0, x[0, 5] * 1e-44, np.inf, np.nan
@@ -120,7 +120,7 @@ def test_a_tile_that_is_too_shallow_is_refused() -> None:
 
 
 def test_factors_that_are_huge_where_the_other_one_is_tiny() -> None:
-    """Halves of them are lost, as `docs/precision.md` says, unless columns and rows are made alike before."""
+    """Their halves are lost, as `docs/precision.md` says, unless columns and rows are scaled before."""
     rng = np.random.default_rng(2)
     unit = np.exp2(rng.integers(-32, 33, 72)).astype(np.float32)
     a = rng.standard_normal((40, 72)).astype(np.float32) * unit
@@ -140,7 +140,7 @@ def test_factors_that_are_huge_where_the_other_one_is_tiny() -> None:
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("kind", ["normal", "positive", "wide"])
 def test_the_reference_multiplies_halves(kind: str, layout: str) -> None:
-    """Two tiles along M, or along N; the second is cut, and so is the last step along K."""
+    """There are two tiles along M or N; the second tile and the last step along K are cut."""
     m, n, k = (70, 56, 136) if layout[0] == "t" else (56, 90, 136)
     a, b = operands(kind, (m, n, k), layout)
     for schedule in (SYNC, BULK):
@@ -153,7 +153,7 @@ def test_the_reference_multiplies_halves(kind: str, layout: str) -> None:
 
 @pytest.mark.parametrize("precision", ["exact", "f32", "tf32", "f16"])
 def test_what_is_not_finite_stays_in_its_row_and_column(precision: str) -> None:
-    """Elsewhere every element is as near as among finite numbers; denormal rows keep their bits."""
+    """All other elements are as near as among finite numbers; denormal rows keep their bits."""
     a, b = operands("normal", (40, 50, 200), "nt")
     halves = {"exact": 0, "tf32": 0, "f32": 2, "f16": 1}[precision]
     schedule = replace(SYNC, promote=4 if halves == 2 else 0) if halves else None

@@ -1,4 +1,4 @@
-"""Products of integers and truth values by NumPy's rules: dtypes, wrapping, shapes, strides."""
+"""Products of integers and truth values follow NumPy's rules: dtypes, wrapping, shapes, strides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ON_ALL = pytest.mark.parametrize("target", ["reference", "cpu", GPU])
 
 
 def drawn(shape: tuple[int, ...], kind: str, seed: int = 0) -> Array:
-    """Random integers over the whole range of a dtype; a quarter of booleans is true."""
+    """Return random integers over the whole range of a dtype; a quarter of booleans is true."""
     rng, dtype = np.random.default_rng([seed, *shape]), tw.dtype(kind).numpy
     if kind == "boolean":
         return rng.random(shape) < 0.25
@@ -34,7 +34,7 @@ def drawn(shape: tuple[int, ...], kind: str, seed: int = 0) -> Array:
 
 
 def multiplied(a: Array, b: Array, target: str, out: Array | None = None, **words: Any) -> Array:
-    """The product, made on a target."""
+    """Return the product of a target."""
     left, right = (tw.testing.device_put(one, target) for one in (a, b))
     if out is None:
         made = tw.matmul(left, right, target=target, **words)
@@ -110,7 +110,7 @@ def test_an_array_to_write_may_have_any_strides(kind: str, target: str) -> None:
 
 @ON_ALL
 def test_many_true_pairs_are_still_true(target: str) -> None:
-    """Sums of 256 and of 65536 would be 0 in 8 and 16 bits."""
+    """The sums 256 and 65536 would be 0 in 8 and 16 bits."""
     for depth in (256,) if target == "reference" else (256, 65536):
         ones = np.ones((3, depth), bool)
         assert multiplied(ones, ones.T, target).all()
@@ -122,7 +122,7 @@ def test_many_true_pairs_are_still_true(target: str) -> None:
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_byte_of_a_boolean_but_0_is_true(kind: str, order: Any, target: str) -> None:
-    """As in NumPy. Bytes whose products cancel as integers of 8 bits, or are 0 in 8 bits, are among them."""
+    """As in NumPy. Some bytes have products that cancel as integers of 8 bits, or are 0 in 8 bits."""
     rng = np.random.default_rng(11)
     odd = rng.choice(np.uint8([0, 0, 0, 1, 2, 16, 128, 254, 255]), (37, 300))
     a, b = odd.view(bool), drawn((300, 29), kind, 1)
@@ -163,7 +163,7 @@ def test_sums_in_parts_wrap_alike(words: dict[str, Any], target: str) -> None:
 @ON_ALL
 @pytest.mark.parametrize("kind", ["boolean", "i8", "i16", "i32", "u64"])
 def test_factors_that_change_nothing_are_taken(kind: str, target: str) -> None:
-    """`beta=0` reads nothing of `c`, whatever its dtype, and `alpha=1` multiplies nothing."""
+    """`beta=0` does not read `c`, whatever its dtype, and `alpha=1` multiplies nothing."""
     a, b = drawn((19, 45), kind), drawn((45, 23), kind, 1)
     for c in (np.full((19, 23), 7, np.int32), np.full(23, np.nan)):
         there = tw.testing.device_put(c, target)

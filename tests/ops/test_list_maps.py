@@ -1,4 +1,4 @@
-"""Lists of arrays that bulk copies load, by tensor maps in memory: products, faults, choices, text."""
+"""Lists of arrays that bulk copies load by tensor maps in memory: products, faults, choices, text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def changed(schedule: tw.Schedule, **changes: Any) -> tw.Schedule:
 
 
 def apart(arrays: list[Any], seed: int, by_columns: bool) -> list[Any]:
-    """The arrays, in rows or columns that begin at multiples of 16 bytes, and are further apart than long.
+    """Return the arrays in separate memory, in rows or columns that begin at multiples of 16 bytes.
 
     The memory between rows, and before and after them, holds 99.
     """
@@ -55,7 +55,7 @@ def apart(arrays: list[Any], seed: int, by_columns: bool) -> list[Any]:
 
 @pytest.fixture
 def staged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, bool]]:
-    """The target of each kernel that runs, its staging of operands, and whether bulk copies store results."""
+    """For each kernel run, note its target, its staging, and whether bulk copies store results."""
     planned, found = Bound.planned, []
 
     def noted(self: Bound, *given: Any) -> Any:
@@ -128,7 +128,7 @@ def test_dtypes(kind: str, to: str, atom: Any, depth: int, staged: list[tuple[st
 
 
 def test_arrays_that_lie_elsewhere_have_other_maps() -> None:
-    """The lists have the same extents and strides as known ones, and other addresses."""
+    """The lists have the extents and strides of known ones, and other addresses."""
     a, b = operands(UNEVEN[:3], "f16", seed=1)
     first, second = apart(a, 1, False), apart(b, 2, False)
     room = [np.zeros((*one.base.shape,), one.dtype) for one in (*first, *second)]
@@ -151,7 +151,7 @@ NO_FENCE = "tw.hopper.acquire_map of the tensor is missing before"
     ],
 )
 def test_faults_are_found(fault: str, words: str, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The faults are in kernels that are expanded here, for schedules that no other test uses."""
+    """The faults are in kernels that the test expands, for schedules that no other test uses."""
     if fault.startswith("no fence"):
         room = bulk if fault.endswith("loads") else epilogue
         monkeypatch.setattr(room, "acquire_map", lambda matrix: None)
@@ -167,7 +167,7 @@ def test_faults_are_found(fault: str, words: str, blocks: int, monkeypatch: pyte
 
 
 def chosen(machine: str, aligned: int, extents: tuple[int, int, int, int], *, signed: bool = False) -> Any:
-    """The kernel for lists of bf16, by the bytes that divide the addresses of rows."""
+    """Return the kernel for lists of bf16, by the bytes that divide the addresses of rows."""
     each = aligned // 2
     spec = tw.TensorSpec("bf16", 3, 2, (1, 1, each), (16, each, 1), aligned, wide=True, signed=signed)
     specs = tuple((name, spec) for name in ("A", "B", "D"))
@@ -214,7 +214,7 @@ def test_text_without_spills() -> None:
 
 @pytest.mark.parametrize("fits", [True, False], ids=["multiples of 16 bytes", "others"])
 def test_classes_of_lists(fits: bool) -> None:
-    """Without elements, and of one row, an array has any strides; one that does not fit speaks for all."""
+    """An array without elements or with one row may have any strides; one unsuitable array decides."""
     held = [np.zeros((4, 24), np.float16), np.zeros((1, 7), np.float16), np.zeros((0, 5), np.float16)]
     held += [] if fits else [np.zeros((3, 12), np.float16)]
     spec = coarse(ListShape([describe(one) for one in held]).spec, CUDA.architecture("sm_90a"))

@@ -1,4 +1,4 @@
-"""Products of lists of arrays, against NumPy one by one, under a bound for each element."""
+"""Products of lists of arrays equal NumPy's, one by one, within a bound for each element."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALIGNED = [(16, 64, 32), (0, 32, 64), (40, 96, 64), (33, 32, 32)]
 
 
 def strided(numbers: Any, kind: str, order: int, draw: np.random.Generator) -> Any:
-    """The numbers in rows or columns, perhaps further apart than they are long, perhaps backwards."""
+    """Return the numbers in rows or columns, with or without gaps, forwards or backwards."""
     rows, columns = numbers.shape
     if order == 0:
         held = np.empty((rows, columns), kind)
@@ -45,7 +45,7 @@ def strided(numbers: Any, kind: str, order: int, draw: np.random.Generator) -> A
 def operands(
     shapes: list[tuple[int, int, int]], kind: str = "f32", seed: int = 0, orders: tuple[int, ...] = (0,)
 ) -> tuple[list[Any], list[Any]]:
-    """A and B of each product, in the orders by turns."""
+    """Return A and B of each product, with alternating orders."""
     draw = np.random.default_rng(seed)
     dtype, scale = tw.dtype(kind).numpy, 20 if kind == "i8" else 1
     pairs = []
@@ -56,7 +56,7 @@ def operands(
 
 
 def poisoned(shapes: list[tuple[int, int, int]], kind: str) -> tuple[list[Any], list[Any]]:
-    """Outputs whose rows are further apart than they are long, and the memory that they are parts of."""
+    """Return outputs with gaps between rows, and the memory that contains them."""
     dtype = tw.dtype(kind)
     whole = [
         np.full((m + 2, n + 5), 99 if dtype.kind == "int" else np.nan, dtype.numpy) for m, n, _ in shapes
@@ -67,7 +67,7 @@ def poisoned(shapes: list[tuple[int, int, int]], kind: str) -> tuple[list[Any], 
 def check(
     a: list[Any], b: list[Any], out: list[Any], bias: list[Any] | None = None, activate: Any = None
 ) -> None:
-    """Every element of every product is within its bound."""
+    """Check that every element of every product is within its bound."""
     assert len(out) == len(a)
     for at, (x, y, made) in enumerate(zip(a, b, out, strict=True)):
         kind = tw.dtype(made.dtype)
@@ -83,7 +83,7 @@ def check(
 
 
 def check_around(out: list[Any], whole: list[Any]) -> None:
-    """Memory outside the outputs is unchanged."""
+    """Check that memory outside the outputs is unchanged."""
     for inner, outer in zip(out, whole, strict=True):
         before = outer[0, 0]
         inner[...] = before
@@ -132,7 +132,7 @@ def test_little_to_do(target: str, shapes: list[tuple[int, int, int]]) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_plan_is_read_before_it_is_launched(target: str) -> None:
-    """The plan of lists has the figures and the text of other plans, and launches when it is asked to."""
+    """The plan of lists has the figures and the text of other plans, and launches on request."""
     a, b = operands(MIXED, orders=(0, 3))
     out, whole = poisoned(MIXED, "f32")
     plan = plan_lists({"a": a, "b": b, "out": out}, Wanted(target=target))
@@ -152,7 +152,7 @@ def test_a_plan_is_read_before_it_is_launched(target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_is_done_to_sums_of_integers_loses_none_of_their_digits(target: str) -> None:
-    """Sums of more than 24 bits, which an addition in f32 would round."""
+    """An addition in f32 would round these sums of more than 24 bits."""
     draw = np.random.default_rng(3)
     sides = [(draw.integers(90, 128, (3, k)), draw.integers(90, 128, (k, 5))) for k in (2100, 2400)]
     a, b = ([pair[side].astype(np.int8) for pair in sides] for side in (0, 1))
@@ -331,7 +331,7 @@ def test_text_without_spills(arch: str, kind: str, aligned: int) -> None:
 
 
 def compiled(arch: str, kind: str, aligned: int) -> Any:
-    """The kernel for lists of many large products; rows begin at multiples of ``aligned`` bytes."""
+    """Return the kernel for lists of many large products; rows begin at multiples of ``aligned`` bytes."""
     dtype, machine = tw.dtype(kind), CUDA.architecture(arch)
     each = aligned // dtype.bytes
     spec = tw.TensorSpec(dtype, 3, 2, (1, 1, each), (1, each, 1), aligned, wide=True)
@@ -350,7 +350,7 @@ def compiled(arch: str, kind: str, aligned: int) -> Any:
     ],
 )
 def test_a_wrong_table_is_found(name: str, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Faults of how an item is found, and of where it ends, in kernels that are expanded with them."""
+    """The faults are in the search of an item and in its end, in kernels that the test expands with them."""
     monkeypatch.setattr(in_kernels.ListTiles, name, fault)
     a, b = operands(MIXED)
     # Of a schedule of its own, whose kernels nobody else uses.

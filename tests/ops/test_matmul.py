@@ -1,4 +1,4 @@
-"""`matmul` on arrays in host memory: dtypes, ragged and empty shapes, strides, and what it refuses."""
+"""`matmul` on arrays in host memory: dtypes, ragged and empty shapes, strides, and refusals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHAPES = [(1, 1, 1), (129, 129, 67), (1, 70, 33), (65, 1, 3), (33, 31, 0), (0, 5
 
 
 def accumulation(a: Any, b: Any, c: Any, target: str) -> Accumulation:
-    """How the kernel that is chosen adds up."""
+    """Return the accumulation of the chosen kernel."""
     schedule = plain(0).bind(precision="exact").schedule_for(a, b, c, target=target)
     assert schedule is not None
     return Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
@@ -181,7 +181,7 @@ def test_plans_that_come_and_go_are_forgotten(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_an_array_is_is_found_out_once_and_travels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the call through the plan to the launch."""
+    """One description of each array is used by the call, the plan and the launch."""
     seen: list[tuple[int, ...]] = []
 
     def counting(array: Any, name: str = "", stream: int = 0, located: Any = None) -> ArrayInfo:

@@ -1,4 +1,4 @@
-"""mxfp4 in `scaled_mm`: numbers of f4e2m1 in groups whose scales are powers of 2, compared with NumPy."""
+"""mxfp4 in `scaled_mm`: numbers of f4e2m1 in groups whose scales are powers of 2 equal NumPy's."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ NUMBERS = np.array([*MAGNITUDES, *(-one for one in MAGNITUDES)])
 
 
 def decoded(codes: Array, scales: Array, group: int = 32) -> Array:
-    """Weights (K, N) in f64, of codes (K, N) and bytes of scales (K / group, N)."""
+    """Return weights (K, N) in f64, from codes (K, N) and bytes of scales (K / group, N)."""
     powers = np.where(scales == 255, np.nan, np.exp2(scales.astype(np.float64) - 127))
     return NUMBERS[codes] * np.repeat(powers, group, axis=0)
 
 
 def placed(codes: Array, scales: Array, target: str) -> tuple[Any, Any]:
-    """The weights, neighbours along K in one byte, and the scales, as a call takes them."""
+    """Return the arguments of a call: weights with neighbours along K in one byte, and scales."""
     both = (codes[0::2] | codes[1::2] << 4).astype(np.uint8).T
     held = device_put(np.ascontiguousarray(both), target)
     return tw.packed(held.T, tw.f4e2m1), device_put(scales.view(ml_dtypes.float8_e8m0fnu), target)
@@ -39,7 +39,7 @@ def placed(codes: Array, scales: Array, target: str) -> tuple[Any, Any]:
 @ALL_TARGETS
 @pytest.mark.parametrize("wide", ["f16", "bf16", "f32"])
 def test_every_number_with_every_scale_is_exact(wide: str, target: str) -> None:
-    """One row of A takes one number each: what remains is the number, rounded to the dtype of A."""
+    """One row of A selects one number, so the result is this number, rounded to the dtype of A."""
     codes = np.repeat(np.arange(32)[:, None] % 16, 256, axis=1).astype(np.uint8)
     scales = np.arange(256, dtype=np.uint8)[None]
     a = np.eye(32).astype(tw.dtype(wide).numpy)
@@ -61,7 +61,7 @@ def drawn(m: int, n: int, k: int, wide: str, group: int = 32) -> tuple[Array, Ar
 
 
 def room(a: Array, weights: Array, kind: str) -> Array:
-    """How far off a right result may be."""
+    """Return the error bound of a result."""
     sizes = np.abs(a.astype(np.float64)) @ np.abs(weights)
     unit = 2.0**-24 * 4 * (a.shape[1] + 8)
     return unit * sizes + tw.dtype(kind).unit_roundoff * np.abs(a.astype(np.float64) @ weights) + 2.0**-24

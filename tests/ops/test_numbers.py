@@ -1,4 +1,4 @@
-"""Alpha and beta: with alpha = 0 A and B are not read; numbers that become infinite or 0 are refused."""
+"""With alpha = 0 A and B are not read; alphas and betas that become infinite or 0 are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGEST = int(np.finfo(np.float32).max)
 
 
 def spoiled(kind: str, shape: tuple[int, ...]) -> Array:
-    """Numbers that spoil every sum: NaN and infinities; for integers the largest."""
+    """Return numbers that spoil every sum: NaN and infinities, or the largest integers."""
     made = (
         np.full(shape, 127, np.int8) if kind == "i8" else np.full(shape, np.nan).astype(tw.dtype(kind).numpy)
     )
@@ -28,7 +28,7 @@ def spoiled(kind: str, shape: tuple[int, ...]) -> Array:
 
 
 def whole(shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
-    """Integers that every dtype here holds."""
+    """Return integers that every dtype of this file holds."""
     return np.random.default_rng(len(shape)).integers(-4, 5, shape).astype(dtype)
 
 
@@ -74,7 +74,7 @@ def test_a_product_by_0_reads_no_operand(kind: str, words: dict[str, Any], targe
 @pytest.mark.parametrize("target", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 def test_large_products_by_0_take_the_ways_of_large_ones(layout: str, target: str) -> None:
-    """Halves, planes, prepasses and bulk copies have K = 0 like every other way."""
+    """Halves, planes, prepasses and bulk copies all have K = 0."""
     size = 768
     for kind, precision in (("f32", "f32"), ("f32", "tf32"), ("f32", "f16"), ("f16", "exact")):
         spoilt = spoiled(kind, (size, size))

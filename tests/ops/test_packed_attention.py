@@ -1,4 +1,4 @@
-"""`tw.attention` of packed sequences: each sequence, element by element, against its attention in float64."""
+"""`tw.attention` of packed sequences: each sequence equals its own attention in float64, in every element."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_every_sequence(packed: Packed, target: str) -> None:
 
 
 def arguments(packed: Packed, out: Any, lse: Any) -> tuple[list[Any], Any]:
-    """The arguments of the dataflow kernel, and the kernel."""
+    """Return the arguments of the dataflow kernel, and the kernel."""
     (h, g), (d, e) = packed.heads, packed.columns
     between, exponent = BySoftmax.of(d**-0.5)
     kernel = packed_attention.bind(
@@ -97,7 +97,7 @@ WAYS = {
 
 
 def scheduled(packed: Packed, way: str) -> tuple[list[Any], Any, Any, Any]:
-    """The arguments, the kernel under a schedule, and memory for the results."""
+    """Return the arguments, the kernel under a schedule, and memory for the results."""
     (arch, changes), (out, lse) = WAYS[way], packed.poisoned()
     given, kernel = arguments(packed, out, lse)
     constants = kernel.constants
@@ -126,7 +126,7 @@ def test_every_form_of_schedule(packed: Packed, way: str) -> None:
 
 @pytest.mark.parametrize("packed", PACKED[1:3], ids=named)
 def test_the_flow_is_what_it_says(packed: Packed) -> None:
-    """The evaluator, in f64, with steps of 7 keys; the flow prints and reads back."""
+    """The evaluator, in f64 with steps of 7 keys, agrees; the flow prints and reads back."""
     out, lse = packed.poisoned()
     given, kernel = arguments(packed, out, lse)
     flow = kernel.flow(*given)
@@ -158,7 +158,7 @@ def test_sequences_that_overlap_are_found_by_the_checker() -> None:
 
 @pytest.mark.parametrize("change", ["keys of the next", "a key less", "a diagonal further"])
 def test_another_bound_is_another_result(change: str) -> None:
-    """The comparison is not fooled by a sequence that sees a wrong key."""
+    """The comparison detects a sequence that sees a wrong key."""
     packed = Packed((2, 1), [(37, 40), (30, 35)], (16, 16), diagonal="last")
     out, lse = packed.poisoned()
     given, kernel = arguments(packed, out, lse)
@@ -214,7 +214,7 @@ GRADIENTS: list[tuple[tuple[int, int], tuple[int, int], tw.DType, dict[str, Any]
 
 
 class PackedBackward:
-    """Problems of gradients that are packed; see `Packed`."""
+    """Problems of packed gradients; see `Packed`."""
 
     def __init__(self, case: Any, lengths: list[tuple[int, int]]) -> None:
         heads, columns, element, self.words = case
@@ -232,7 +232,7 @@ class PackedBackward:
         return np.concatenate([np.moveaxis(one.arrays[name][0], 0, 1) for one in self.problems])
 
     def check(self, results: dict[str, Any]) -> None:
-        """Every element of each sequence is within its bound."""
+        """Check that every element of each sequence is within its bound."""
         for number, one in enumerate(self.problems):
             q, k = (slice(int(ends[number]), int(ends[number + 1])) for ends in self.offsets)
             found = {
@@ -256,7 +256,7 @@ def test_gradients_of_every_sequence(case: Any, target: str) -> None:
 
 
 def test_gradients_by_warpgroups() -> None:
-    """The schedules that sm_90a has for many rows, on the reference; sequences begin at any row."""
+    """The test runs sm_90a's schedules for many rows on the reference; sequences begin at any row."""
     columns = 64
     case = ((2, 2), (columns, columns), tw.bf16, {"causal": True, "diagonal": "last"})
     packed = PackedBackward(case, [(5, 7), (0, 3), (140, 170), (7, 0)])

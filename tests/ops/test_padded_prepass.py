@@ -1,4 +1,4 @@
-"""Products of halves whose rows bulk copies cannot load: operands are copied to padded rows first."""
+"""Products of halves with rows that bulk copies cannot load: a prepass copies operands to padded rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BULK = tw.Schedule(
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> list[LaunchPlan]:
-    """Operands with odd rows are copied on every target, also with a schedule; the plans are listed."""
+    """Copy operands with odd rows on every target, also with a schedule; return the list of plans."""
     plans: list[LaunchPlan] = []
 
     def all_odd(call: Call, problem: Problem, wanted: Wanted) -> tuple[Planes, ...]:
@@ -58,7 +58,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> list[LaunchPlan]:
 
 
 def laid(rng: np.random.Generator, shape: tuple[int, ...], order: str, gap: int, base: int) -> Any:
-    """Numbers along rows (n) or columns (t), with NaN in gaps between them and before the first."""
+    """Return numbers along rows (n) or columns (t), with NaN in gaps between them and before the first."""
     *batch, rows, columns = shape
     inner = (rows, columns) if order == "n" else (columns, rows)
     size = int(np.prod(batch, dtype=int)) * inner[0] * (inner[1] + gap)
@@ -69,7 +69,7 @@ def laid(rng: np.random.Generator, shape: tuple[int, ...], order: str, gap: int,
 
 
 def assert_right(a: Any, b: Any, made: Any) -> None:
-    """Every element is as near as sums in f32 and one rounding are; the last step along K is seen."""
+    """Check every element within f32 sums and one rounding; a missing last step along K exceeds this."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     want = a @ b
     bound = (a.shape[-1] + 1) * 2.0**-23 * (np.abs(a) @ np.abs(b)) + 2.0**-11 * np.abs(want) + 2.0**-25
@@ -99,7 +99,7 @@ def test_odd_rows_are_copied_and_multiplied(
     names: str,
     always: list[LaunchPlan],
 ) -> None:
-    """Two tiles along M and N; the second is cut, and so is the last step along K."""
+    """There are two tiles along M and N; the second tile and the last step along K are cut."""
     rng = np.random.default_rng(0)
     m, n, k = 75, 69, 71
     a = laid(rng, (m, k), layout[0], gaps[0], bases[0])
@@ -121,7 +121,7 @@ def test_odd_rows_are_copied_and_multiplied(
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_batches_and_terms(target: str, always: list[LaunchPlan]) -> None:
-    """An operand that batches repeat is copied once; a step along M may be negative, one along K any."""
+    """An operand that batches repeat is copied once; strides along M may be negative, along K any."""
     rng = np.random.default_rng(2)
     a = laid(rng, (3, 1, 41, 139), "n", 0, 1)[:, :, ::-1, ::2]
     b = laid(rng, (2, 70, 23), "n", 0, 0)
@@ -136,7 +136,7 @@ def test_batches_and_terms(target: str, always: list[LaunchPlan]) -> None:
 
 
 def test_planes_do_not_overlap() -> None:
-    """The kernel fills whole rows of a plane with zeros, up to the next plane at most."""
+    """The kernel fills whole rows of a plane with zeros, at most up to the next plane."""
     for rows, columns in ((3, 65), (2, 127), (2, 511), (2, 513), (647, 2457), (5, 1023), (64, 1087)):
         for shape, strides in (((rows, columns), (columns, 1)), ((columns, rows), (1, columns))):
             info = ArrayInfo(2, shape, strides, tw.f16, ("cpu", 0), False, None)
@@ -209,7 +209,7 @@ def test_operands_are_copied_where_that_is_estimated_to_pay(
 
 
 def plan_on_h200(shape: tuple[int, int, int], layout: str, monkeypatch: pytest.MonkeyPatch) -> LaunchPlan:
-    """The plan of a product of arrays on the host, as an H200 would have it."""
+    """Return an H200's plan of a product, for arrays on the host."""
 
     def serve(call: Call, target: str) -> Any:
         call.backend = backend_named(target)
@@ -230,7 +230,7 @@ def plan_on_h200(shape: tuple[int, int, int], layout: str, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 def test_the_product_of_copies_is_by_bulk_copies(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans for an H200 compile, spill nothing, and multiply tiles that bulk copies load."""
+    """Plans for an H200 compile without spills, and multiply tiles that bulk copies load."""
     plan = plan_on_h200((647, 921, 2457), layout, monkeypatch)
     first, product = plan.launches
     assert product.names == ("", "", "out")
@@ -276,7 +276,7 @@ def test_a_gpu_multiplies_the_copies(
 
 
 class Placed:
-    """A copy of an array on the GPU that begins some elements after a multiple of 16 bytes."""
+    """A copy of an array on the GPU, which begins some elements after a multiple of 16 bytes."""
 
     def __init__(self, given: Any, base: int) -> None:
         rows = given if given.strides[-1] == 2 else given.T

@@ -1,4 +1,4 @@
-"""The bounds of docs/precision.md for numbers of all sizes: denormal, the largest ones, infinities, NaN."""
+"""The bounds of docs/precision.md hold for numbers of all sizes: denormal, largest, infinite, NaN."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WAYS = {
 
 
 def product(a: Any, b: Any, target: str, way: str) -> Any:
-    """The product of real or complex numbers; both parts in one array."""
+    """Return the product of real or complex numbers; both parts are in one array."""
     schedule = None if (target, np.iscomplexobj(a)) == ("cpu", True) else WAYS[target, way]
     if way == "tf32, cut off":  # along K, as it must be
         b = np.asfortranarray(b)
@@ -65,14 +65,14 @@ EXPONENTS = {
 
 
 def drawn(rng: np.random.Generator, shape: tuple[int, int], ends: tuple[int, int]) -> Any:
-    """Numbers whose exponents lie between both ends, the least and the largest number among them."""
+    """Return numbers with exponents in a range, including the least and the largest number."""
     sizes = (1 + rng.random(shape)) * np.exp2(rng.integers(ends[0], ends[1] + 1, shape).astype(float))
     sizes[0, 0], sizes[-1, -1] = 2.0 ** ends[0], 2.0 ** (ends[1] + 1)
     return (rng.choice([-1, 1], shape) * np.minimum(sizes, MOST)).astype(np.float32)
 
 
 def as_real(a: Any, b: Any) -> list[tuple[Any, Any]]:
-    """The real products that make both parts of a complex one, or the one of real numbers."""
+    """Return the real products that make both parts of a complex one, or one real product."""
     if not np.iscomplexobj(a):
         return [(a.astype(np.float64), b.astype(np.float64))]
     wide = [(one.real.astype(np.float64), one.imag.astype(np.float64)) for one in (a, b)]
@@ -88,7 +88,7 @@ PERIOD = 128
 
 
 def sums_of(way: str, depth: int, parts: int = 1) -> float:
-    """The loss of tensor cores in sums over K (two products per index for complex numbers), in 2**-24."""
+    """Return the loss of tensor cores in sums over K (two products per index if complex), in 2**-24."""
     if way == "f32":
         return 2 * parts * min(depth + 15, PERIOD) + depth / PERIOD + 1
     return parts * (2 / 3 * (depth + 15) if way == "f16" else 5 / 6 * (depth + 7))
@@ -108,7 +108,7 @@ def test_what_the_page_says_of_sums_follows_from_what_the_atoms_keep(depth: int)
 
 
 def bound_of(way: str, a: Any, b: Any, target: str = "cuda", parts: int = 1) -> Any:
-    """How far off an element may be, as docs/precision.md has it; of complex numbers with 2 K columns."""
+    """Return the error bound of an element by docs/precision.md; complex numbers have 2 K columns."""
     left, right, depth = np.abs(a), np.abs(b), a.shape[1]
     sizes, sums = left @ right, (left.sum(1, keepdims=True), right.sum(0, keepdims=True))
     tops = left.max(1, keepdims=True), right.max(0, keepdims=True)
@@ -173,7 +173,7 @@ def test_infinities_and_nan_stay_in_their_rows_and_columns(target: str, way: str
 
 
 def test_tf32_ends_below_the_largest_number() -> None:
-    """Ties go away from zero, but not to infinity; denormal numbers are multiples of 2**-136."""
+    """Ties go away from zero, except to infinity; denormal numbers are multiples of 2**-136."""
     end = 2.0**128 - 2.0**117
     given = np.float32([MOST, end + 2.0**116, end + 2.0**116 - 2.0**104, 2.0**-137, 2.0**-138, 3 * 2.0**-137])
     assert keep_fraction(given, 10).tolist() == [end, end, end, 2.0**-136, 0, 2.0**-135]
@@ -204,7 +204,7 @@ BULK = tw.Schedule(
 
 
 def least_favourable(depth: int, size: float) -> tuple[Any, Any]:
-    """A large product precedes equal small ones, each of which loses the most bits."""
+    """Return a large product followed by small equal ones, each of which loses the most bits."""
     row = np.full(depth, np.float32(size) * np.float32(1 + 2**-11.5), np.float32)
     row[::PERIOD] = 1
     return np.tile(row, (64, 1)), np.tile(row, (64, 1)).T
@@ -213,7 +213,7 @@ def least_favourable(depth: int, size: float) -> tuple[Any, Any]:
 @pytest.mark.parametrize("depth", [64, 1280])
 @pytest.mark.parametrize("schedule", [replace(OF_HALVES, promote=4), BULK], ids=["mma.sync", "wgmma"])
 def test_sums_are_promoted_before_they_lose_too_much(schedule: tw.Schedule, depth: int) -> None:
-    """Numbers that lose most stay within the bound; with a longer period they are beyond it."""
+    """The worst numbers are within the bound, and with a longer period they exceed it."""
     worst = {}
     for promote in (schedule.promote, depth // schedule.block_k):
         ratios = []
@@ -239,7 +239,7 @@ def test_sums_are_promoted_before_they_lose_too_much(schedule: tw.Schedule, dept
 @pytest.mark.parametrize("precision", ["exact", "tf32", "f32", "f16"])
 @pytest.mark.parametrize("extent", [48, 720])
 def test_a_gpu_multiplies_numbers_of_all_sizes(precision: str, kind: str, layout: str, extent: int) -> None:
-    """Small products without a prepass, large ones with it."""
+    """Small products have no prepass, large ones have one."""
     from tilewright.runtime.cuda import CUDA_DRIVER
     from tilewright.runtime.gpu_memory import DeviceArray
 

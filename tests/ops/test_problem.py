@@ -1,4 +1,4 @@
-"""Problems: shapes by NumPy's rules, and joined dimensions that say the same with fewer of them."""
+"""Problems follow NumPy's rules for shapes; joining dimensions keeps their meaning."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def problems(draw: st.DrawFn) -> dict[str, Array]:
 
 
 def matrices(problem: Problem, name: str, array: Array) -> Array:
-    """An operand as the problem sees it, in the caller's memory."""
+    """Return an operand of the problem, in the caller's memory."""
     made = problem.operands[name]
     strides = tuple(step * array.itemsize for step in made.strides)
     return np.lib.stride_tricks.as_strided(array, made.shape, strides)
@@ -133,7 +133,7 @@ def test_batches_have_few_dimensions(
 
 
 def test_batches_that_lie_inside_the_rows_are_joined_with_them() -> None:
-    """In memory, 6 rows are the outer dimension and 4 heads the inner one."""
+    """In memory, the 6 rows are the outer dimension and the 4 heads the inner one."""
     a, out = (np.ones((6, 4, n)).transpose(1, 0, 2) for n in (3, 7))
     given = {"a": a, "b": np.ones((3, 7)), "out": out}
     problem = problem_of(layouts({name: arrays.describe(array) for name, array in given.items()}))

@@ -1,4 +1,4 @@
-"""`matmul` with all its arguments: shapes of every rank, terms after the sums, outputs of any strides."""
+"""`matmul` with all its arguments: shapes of every rank, terms, outputs of any strides."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def drawn(seed: int, *shape: int, dtype: Any = np.float32) -> Array:
 
 
 def within(shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
-    """An array with gaps between its rows, which are full of NaN, as it is."""
+    """Return an array inside of a larger one, with gaps full of NaN between its rows."""
     larger = np.full([extent + 3 for extent in shape], np.nan, dtype)
     return larger[tuple(slice(1, 1 + extent) for extent in shape)]
 
@@ -47,7 +47,7 @@ def nothing_else_written(out: Array) -> bool:
 
 
 def bound(a: Array, b: Array) -> Array:
-    """The error bound of each f32 sum, from K and the sizes of the products."""
+    """Return the error bound of each f32 sum, from K and the magnitudes of the products."""
     sizes = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))
     return np.asarray((a.shape[-1] + 4) * 2.0**-24 * sizes + 1e-30)
 
@@ -185,7 +185,7 @@ def test_f32_is_rounded_to_tf32_if_that_is_enough(activation: str | None, target
 
 
 def test_wgmma_cuts_off_what_tf32_does_not_have() -> None:
-    """Each factor by up to 2**-10 of it: the bound of `docs/precision.md` is nearly met."""
+    """Each factor loses up to 2**-10 of itself: the bound of `docs/precision.md` is nearly reached."""
     x = np.float32(1 + 2.0**-10 - 2.0**-23)
     a, b = np.full((128, 64), x, np.float32), np.asfortranarray(np.full((64, 64), x, np.float32))
     bulk = {"stages": 3, "staging": "tma", "roles": "cooperative"}

@@ -1,4 +1,4 @@
-"""`reduced_matmul`: rows and columns of a product, reduced; each element under the bound of its graph."""
+"""`reduced_matmul`: reduced rows and columns of a product; each element is within the graph's bound."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POISON = 7.7e7
 
 
 def drawn(kind: str, lead: tuple[int, ...], m: int, n: int, k: int, axis: int) -> dict[str, Array]:
-    """Operands with gaps between their rows, and poisoned results."""
+    """Return operands with gaps between their rows, and poisoned results."""
     rng = np.random.default_rng(m + n + k)
     shapes = {"a": (*lead, m, k), "b": (k, n), "bias": (n,)}
     dtype = tw.dtype(kind)
@@ -39,7 +39,7 @@ def drawn(kind: str, lead: tuple[int, ...], m: int, n: int, k: int, axis: int) -
 
 
 def verified(given: dict[str, Array], axis: int, words: dict[str, Any], schedule: Any = None) -> None:
-    """Compare every element with the graph of the kernel under a bound for each."""
+    """Compare every element with the kernel's graph under its bound."""
     wanted = Wanted(words["alpha"], activation=words["activation"], schedule=schedule)
     in_order = [given[name] for name in (*ARRAYS, *REDUCTIONS)]
     product = plan_reduced(in_order, REDUCTIONS, axis, wanted).product
@@ -166,7 +166,7 @@ def test_each_alone_and_any_together_are_the_same() -> None:
 @ALL_TARGETS
 @pytest.mark.parametrize("columns", [40, 2100])
 def test_a_masked_part_of_a_vocabulary_adds_nothing(columns: int, target: str) -> None:
-    """Within one tile, and where whole tiles of a row are masked; a row that is masked all over has NaN."""
+    """Part of a tile, or whole tiles of a row, are masked; a wholly masked row has NaN."""
     a, b = np.ones((2, 4), np.float32), np.ones((4, columns), np.float32)
     for seen in (slice(0, 10), slice(columns - 10, columns), slice(0, 0)):
         bias = np.full(columns, -np.inf, np.float32)
@@ -217,7 +217,7 @@ def test_what_is_written_has_memory_of_its_own_and_holds_fractions() -> None:
 
 
 def test_logits_of_a_vocabulary_are_reduced_by_the_main_loop_of_a_product() -> None:
-    """On an H200: bulk copies, wgmma, no register spilled, and nothing of the size of the product stored."""
+    """On an H200 the kernel uses bulk copies and wgmma, spills nothing, and stores no whole product."""
     m, n, k = 4096, 32768, 4096
     given = {"a": np.empty((m, k), np.float16), "b": np.empty((n, k), np.float16).T}
     given |= {name: np.empty(m, np.float32) for name in ("max", "logsumexp")}

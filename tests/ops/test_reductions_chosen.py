@@ -1,4 +1,4 @@
-"""The reduction that is chosen for parts of K, and the reasons why a requested one is refused."""
+"""The reduction that the rules choose for parts of K, and the reasons why others are refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.in_turns(3)
 
 
 def refused_on_a_gpu(kind: str, shape: tuple[int, ...], asked: Splitting, arch: str = "sm_90a") -> str:
-    """Why a way to split K is refused; empty if there is a schedule."""
+    """Return why a split of K is refused, or "" if it has a schedule."""
     *lead, m, n, k = shape
     arrays = (tw.like(kind, *lead, *extents) for extents in ((m, k), (k, n), (m, n)))
     try:
@@ -42,7 +42,7 @@ def refused_on_a_gpu(kind: str, shape: tuple[int, ...], asked: Splitting, arch: 
 def test_more_blocks_that_wait_for_each_other_than_run_at_once_are_refused(
     kind: str, shape: tuple[int, ...], parts: int, blocks: str, most: int
 ) -> None:
-    """The nearest number that is named is legal, and none between it and what was asked for."""
+    """The number named in the error is legal, and no number between it and the requested one is."""
     said = refused_on_a_gpu(kind, shape, Splitting(parts, "reduce-scatter"))
     assert "its blocks wait for each other" in said
     assert f"{blocks}, and 132 can run at the same time" in said
@@ -92,7 +92,7 @@ def test_another_reason_is_named_with_what_is_near(
 
 
 def chosen_on_a_gpu(shape: tuple[int, int, int], asked: Splitting | None, **given: str) -> tw.Schedule:
-    """The schedule of a product of rows by columns."""
+    """Return the schedule of a product of rows by columns."""
     m, n, k = shape
     kind, arch = given.get("kind", "bf16"), given.get("arch", "sm_90a")
     arrays = (tw.like(kind, m, k), tw.like(kind, k, n, order="F"), tw.like(kind, m, n))
@@ -144,7 +144,7 @@ def test_no_named_reduction_is_estimated_to_be_faster() -> None:
 def test_a_workspace_is_what_the_others_do_not_serve_or_nothing_is_known_of(
     asked: Splitting, given: dict[str, str]
 ) -> None:
-    """For stream-K, batch-invariant products, and copies whose waiting blocks were never timed."""
+    """The workspace serves stream-K, batch-invariant products, and copies whose waiting was never timed."""
     assert chosen_on_a_gpu((512, 512, 32768), asked, **given).reduction == "workspace"
 
 

@@ -1,4 +1,4 @@
-"""The dtype of results: every operation refuses illegal ones before anything is compiled."""
+"""The dtype of results: every operation refuses illegal dtypes before it compiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Call = Callable[..., Any]
 
 
 def four_bits(*shape: int) -> Any:
-    """Floats of 4 bits."""
+    """A float of 4 bits."""
     return tw.packed(tw.pack(np.ones(shape), "f4e2m1"), "f4e2m1")
 
 

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.in_turns(25)
 @pytest.mark.parametrize("name", CASES)
 def test_a_row_has_its_bits_among_any_number_of_rows(name: str) -> None:
-    """Each compiler, a third of the numbers of rows, four matrices, 1 or 2 threads, one of two machines."""
+    """The test uses each compiler, a third of the row counts, four matrices, and one of two machines."""
     number = [*CASES].index(name)
     asked = command(1 + number % 2, MACHINES[number // 2 % 2], 1 + number % 12, name)
     done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)

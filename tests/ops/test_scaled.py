@@ -45,7 +45,7 @@ def drawn(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Array:
 
 
 def whole(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Array:
-    """Integers so small that all sums and products of them are exact."""
+    """Return integers so small that all their sums and products are exact."""
     return rng.integers(-3, 4, shape).astype(tw.dtype(kind).numpy)
 
 
@@ -116,7 +116,7 @@ EXTREMES = ("rows and columns", "a number and columns", "rows and a number", "ro
 @ON_ALL
 @pytest.mark.parametrize("which", EXTREMES)
 def test_scales_of_any_size_are_combined_without_leaving_f32(which: str, target: str) -> None:
-    """Wherever the result is a number of f32, each of the two roundings of a product is the only loss."""
+    """If the result is a number of f32, the two roundings of a product are the only errors."""
     rng = np.random.default_rng(len(which))
     m, n, k = (5, 6, 4) if target == "reference" else (61, 47, 24)
     for size in (-60, -1, 0, 40, 100):
@@ -310,7 +310,7 @@ def test_fp8_is_widened_where_a_gpu_multiplies_it_badly() -> None:
 def test_amd_multiplies_two_of_fp8_as_they_are_where_it_can(
     arch: str, kind: str, other: str, multiplied: str
 ) -> None:
-    """However they lie: what does not lie along K is turned around on its way."""
+    """Operands in any layout work: those not along K are transposed when they are loaded."""
     a, b = (describe(np.ones((8, 8), tw.dtype(name).numpy)) for name in (kind, other))
     assert multiplied_on(a, b, HIP, HIP.architecture(arch)) == tw.dtype(multiplied)
 
@@ -338,7 +338,7 @@ def test_both_kinds_of_fp8_are_multiplied_as_they_are_on_hopper(a: str, b: str, 
 def test_many_rows_of_fp8_promote_slices_of_deep_tiles(
     out: str, tile: tuple[int, int, int], promote: int
 ) -> None:
-    """A store of a whole slice of fp8 at once would spill."""
+    """Storing a whole slice of fp8 at once would spill."""
     m, n, k = 1024, 4096, 4096
     terms = frozenset({"scale_a", "scale_b", "bias"})
     kernel = scaled(0).bind(multiplied=tw.f8e4m3, terms=terms, activation=None)
@@ -442,7 +442,7 @@ def test_scales_that_are_numbers_have_a_product_that_is_one(scale: float) -> Non
 
 
 def _kinds_of_scales(k: int, n: int, m: int) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """Weights (K, N), and their scales: of columns, of groups and of blocks."""
+    """Return weights (K, N), and their scales for columns, for groups and for blocks."""
     rng = np.random.default_rng(k + n)
     codes = tw.packed(tw.pack(rng.integers(-8, 8, (n, k)), tw.i4).T, tw.i4)
     wide = rng.standard_normal((k, n)).astype(np.float16)
@@ -458,7 +458,7 @@ def _kinds_of_scales(k: int, n: int, m: int) -> dict[str, tuple[Any, dict[str, A
 @pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("scales", ["columns", "groups", "blocks"])
 def test_k_is_split(scales: str, target: str) -> None:
-    """Every partition gives the sums of the whole, up to rounding: far less than one lost product."""
+    """Every partition gives the sums of the whole up to rounding, which is far less than one product."""
     a = np.random.default_rng(3).standard_normal((7, 384)).astype(np.float16)
     b, words = _kinds_of_scales(384, 40, 7)[scales]
     there = {
@@ -508,7 +508,7 @@ def test_a_schedule_says_itself_how_k_is_split() -> None:
 
 @TARGETS
 def test_a_scale_of_0_is_the_plan_of_no_other_scale(target: str) -> None:
-    """The replay of a call with scale_a=0 once served other scales, and returned zeros."""
+    """A replay of a call with scale_a=0 once served other scales, and returned zeros."""
     rng = np.random.default_rng(4)
     a, b, c = whole(rng, (4, 6), "f32"), whole(rng, (6, 7), "f32"), whole(rng, (6, 7), "f32")
     for scale in (0.0, 2.0, 0.0, 3.0):

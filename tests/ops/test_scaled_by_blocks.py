@@ -1,4 +1,4 @@
-"""`scaled_mm` with scales of blocks of 128 places along K: by shape, on every target, element by element."""
+"""`scaled_mm` with scales of blocks of 128 places along K, on every target, element by element."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ON_ALL = pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cu
 
 
 def whole(rng: np.random.Generator, shape: tuple[int, ...], kind: Any) -> Array:
-    """Integers so small that all sums and products of them, and of scales that are integers, are exact."""
+    """Return integers so small that all their sums and products, also with integer scales, are exact."""
     return rng.integers(-2, 3, shape).astype(kind)
 
 
@@ -26,7 +26,7 @@ def counts(rng: np.random.Generator, *shape: int) -> Array:
 
 
 def spread(scale: Array | None, shape: tuple[int, ...]) -> Array | float:
-    """Scales as large as what they scale."""
+    """Repeat scales to the shape of the scaled array."""
     if scale is None:
         return 1.0
     made = scale.astype(np.float64)
@@ -117,7 +117,7 @@ def test_blocks_of_rows_and_batches(target: str) -> None:
 
 
 def test_one_block_of_rows_is_no_number_for_each_row() -> None:
-    """With K = 128 and 130 rows, two scales belong to blocks, and 130 to rows."""
+    """With K = 128 and 130 rows, two scales are for blocks, and 130 for rows."""
     rng = np.random.default_rng(4)
     a, b = whole(rng, (130, 128), FP8), whole(rng, (128, 8), FP8)
     for rows in (2, 130):
@@ -133,7 +133,7 @@ def test_one_block_of_rows_is_no_number_for_each_row() -> None:
 def test_only_the_product_of_two_scales_must_fit(
     kind: Any, size: int, scale_b: tuple[int, int], sign: int, target: str
 ) -> None:
-    """A sum times one of its scales would leave f32, where both are multiplied one after the other."""
+    """A sum times one of its scales, and then the other, would leave f32."""
     rng = np.random.default_rng([size, *scale_b])
     # On Hopper the sum times `scale_a` must be a number of f32 too, where each column has a scale.
     ends = (95, 115) if target == "cuda" and scale_b[1] > 1 else (110, 126)
@@ -163,7 +163,7 @@ def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
 def test_one_kernel_and_its_schedule(arch: str) -> None:
-    """On Hopper fp8 goes by wgmma and bulk copies, elsewhere it is widened to f16; nothing is spilled."""
+    """On Hopper fp8 uses wgmma and bulk copies, elsewhere it is widened to f16; nothing is spilled."""
     a, b = np.zeros((4096, 512), FP8), np.zeros((512, 512), FP8).T
     scales = np.ones((4096, 4), np.float32), np.ones((4, 4), np.float32)
     words = {"terms": frozenset({"scale_a", "scale_b"}), "activation": None, "shared": (1, 128)}

@@ -26,7 +26,7 @@ CODES = np.arange(16, dtype=np.uint8)
 
 
 def weights(numbers: Array, kind: Any, target: str, *, along: str = "k") -> Any:
-    """Numbers (K, N), two in each byte, whose neighbours in memory are those along K or along N."""
+    """Return numbers (K, N), two in each byte, which are neighbours along K or along N."""
     held = tw.pack(numbers.T if along == "k" else numbers, kind)
     there = tw.testing.device_put(held, target)
     return tw.packed(there.T if along == "k" else there, kind)
@@ -41,7 +41,7 @@ def back(array: Any) -> Array:
 
 
 def drawn(m: int, n: int, k: int, group: int, wide: Any) -> tuple[Array, ...]:
-    """A, weights, their scales and zero points, and a bias."""
+    """Return A, weights, their scales and zero points, and a bias."""
     rng = np.random.default_rng(m + n + k)
     scales = rng.uniform(0.5, 2, (k // group, n)).astype(wide)
     zeros = rng.integers(-8, 8, (k // group, n)).astype(np.int8)
@@ -52,7 +52,7 @@ def drawn(m: int, n: int, k: int, group: int, wide: Any) -> tuple[Array, ...]:
 @ON_ALL
 @pytest.mark.parametrize(("kind", "wide"), [(tw.i4, "f16"), (tw.i4, "bf16"), (tw.f4e2m1, "f16")], ids=str)
 def test_every_code_is_multiplied_as_what_it_is(kind: Any, wide: str, target: str) -> None:
-    """With one number in each row of A the products are the weights themselves, rounded as is said."""
+    """With one number in each row of A, the products are the weights, rounded as documented."""
     rng = np.random.default_rng(0)
     dtype, codes = tw.dtype(wide).numpy, np.tile(CODES, 4).view(kind.numbers)
     numbers = np.stack([np.roll(codes, shift) for shift in range(16)], axis=1)
@@ -72,7 +72,7 @@ def test_every_code_is_multiplied_as_what_it_is(kind: Any, wide: str, target: st
 @pytest.mark.parametrize("kind", [tw.i4, tw.f4e2m1], ids=str)
 @pytest.mark.parametrize("n", [1, 2, 3, 8])
 def test_few_places_along_k_are_seen_as_they_lie(n: int, kind: Any, target: str) -> None:
-    """With two along K, the bytes of all columns are neighbours: the strides of both dimensions are 1."""
+    """With K = 2, the bytes of all columns are neighbours, and both dimensions have stride 1."""
     rng = np.random.default_rng(n)
     for k in (2, 4, 6):
         numbers = rng.integers(-4, 5, (k, n))
@@ -167,7 +167,7 @@ FEW_ROWS = tw.Schedule(
 def test_lanes_take_runs_of_few_rows(
     extents: tuple[int, int, int], group: int, change: dict[str, Any], target: str
 ) -> None:
-    """The same numbers as by the chosen schedule, but for the order in which products are added."""
+    """The results equal those of the chosen schedule, except for the order in which products are added."""
     m, n, k = extents
     a, numbers, scales, zeros, _ = drawn(m, n, k, group, np.float16)
     b, there = weights(numbers, tw.i4, target), on(target, a)
@@ -243,7 +243,7 @@ def test_batches_of_rows_share_the_weights() -> None:
 def test_a_pass_of_its_own_widens_weights_to_the_same_numbers(
     given: tuple[str, ...], group: int, target: str
 ) -> None:
-    """Each row of A has one number, so that the results are the weights; and then random rows, twice."""
+    """One number in each row of A gives the weights themselves; then random rows, twice."""
     a, numbers, scales, zeros, bias = drawn(40, 35, 128, group, np.float16)
     b = weights(numbers, tw.i4, target)
     beside = {"scale_b": on(target, scales), "zero_b": on(target, zeros)}

@@ -33,7 +33,7 @@ f32 is exact, for which there are none.
 
 
 class Matrix(OnGpu):
-    """With a dtype, for the types that the interface has no name for, and a transpose."""
+    """A matrix with a dtype that the array interface cannot name, and a transpose."""
 
     @property
     def dtype(self) -> Any:

@@ -1,4 +1,4 @@
-"""`matmul` whose K is split: the same product, the same bits every time, and of a row among any others."""
+"""`matmul` with split K: the same product, the same bits in every run, and in a row among any others."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_result_without_elements(way: str, target: str) -> None:
 @TARGETS
 @IN_ORDER
 def test_the_bits_are_those_of_every_run(way: str, target: str) -> None:
-    """The reference executes blocks one after the other, operation by operation: two runs tell."""
+    """Two runs are enough: the reference executes blocks one after the other, operation by operation."""
     depth, count = (2111, 20) if target == "cpu" else (1211, 2)
     a, b = drawn(1, 19, depth), drawn(2, depth, 23)
     runs = {tw.matmul(a, b, target=target, **WAYS[way]).tobytes() for _ in range(count)}
@@ -153,7 +153,7 @@ def test_a_row_has_its_bits_among_any_rows(way: str, turns: Turns) -> None:
 def test_a_row_has_its_bits_whatever_the_compiler_fuses(
     dtype: str, op: str, compiler: str, threads: str
 ) -> None:
-    """Micro-tiles of each height and width, tuned for a processor on which GCC avoids fused chains."""
+    """Micro-tiles have each height and width, tuned for a processor on which GCC avoids fused chains."""
     tuned = "-mtune=znver3" if platform.machine() == "x86_64" else ""
     command = [sys.executable, "-c", ROWS_APART, dtype, op, compiler, tuned]
     environment = {**os.environ, "TILEWRIGHT_THREADS": threads}
@@ -211,7 +211,7 @@ def test_a_row_has_its_bits_among_rows_of_several_tiles(asked: dict[str, Any]) -
 @pytest.mark.parametrize("way", ["batch-invariant", "batch-invariant, split"])
 @pytest.mark.parametrize("k", [4096, 4099])
 def test_a_row_has_its_bits_whatever_the_number_of_tiles(way: str, k: int) -> None:
-    """Products of many periods, with one tile of rows or several."""
+    """Products have many periods, and one tile of rows or several."""
     a, b = drawn(1, 1600, k), drawn(2, k, 600)
     whole = tw.matmul(a, b, target="cpu", **WAYS[way])
     for rows in (1, 64, 700, 1000):
@@ -228,7 +228,7 @@ def test_a_row_has_its_bits_whatever_the_number_of_tiles(way: str, k: int) -> No
 def test_the_order_on_gpus_does_not_depend_on_the_number_of_rows(
     arch: str, kind: str, orders: str, k: int, split_k: str | None
 ) -> None:
-    """One instruction, one period, and a part for each period, or all periods one after the other."""
+    """There is one instruction and one period; each period is a part, or all periods are summed in turn."""
     splitting, seen = Splitting(split_k, batch_invariant=True), set()
     bound = plain(0).bind(precision="exact", schedule=splitting)
     for m in (2, 8, 64, 65, 256, 4096):

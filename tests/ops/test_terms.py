@@ -1,4 +1,4 @@
-"""Every term of every operation that has one: whole numbers, so that each element is NumPy's exactly."""
+"""Every term of every operation, on whole numbers, so that each element equals NumPy's exactly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEED, OFFSET = 5, 7
 
 
 class Asked(NamedTuple):
-    """Operands and terms of a call, and the product that NumPy computes of the operands.
+    """Operands and terms of a call, and NumPy's product of the operands.
 
     Args:
         operands: of the call.
@@ -40,7 +40,7 @@ def whole(rng: np.random.Generator, *shape: int, kind: str = "f32", most: int = 
 
 
 def drawn(rng: np.random.Generator, lead: tuple[int, ...], kind: str, names: str) -> Asked:
-    """Operands of shapes (..., 5, 7) and (7, 6), and the terms that are named."""
+    """Return operands of shapes (..., 5, 7) and (7, 6), and the named terms."""
     a, b = whole(rng, *lead, 5, 7, kind=kind), whole(rng, 7, 6, kind=kind)
     product = a.astype(np.float64) @ b.astype(np.float64)
     shapes = {"c": (5, 6), "bias": (6,), "multiply": (*lead, 5, 6), "residual": (*lead, 1, 6)}
@@ -81,7 +81,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 def results(shape: tuple[int, ...], kind: str) -> list[Array]:
-    """Results full of NaN: in C order, with rows and columns exchanged in memory, and with gaps."""
+    """Return results full of NaN: in C order, with rows and columns exchanged in memory, and with gaps."""
     whole_one = np.full((*shape[:-1], shape[-1] + 3), np.nan, tw.dtype(kind).numpy)
     turned = np.full((*shape[:-2], shape[-1], shape[-2]), np.nan, tw.dtype(kind).numpy)
     return [np.full(shape, np.nan, tw.dtype(kind).numpy), turned.swapaxes(-1, -2), whole_one[..., 1:-2]]
@@ -112,7 +112,7 @@ def test_every_element_is_numpy_s(op: str, kind: str, terms: str, lead: tuple[in
 
 @ALL_TARGETS
 def test_numbers_of_a_known_call_are_its_own(target: str) -> None:
-    """Another beta, seed or probability launches the same kernel with other numbers."""
+    """Another beta, seed or probability launches the same kernel with these numbers."""
     rng = np.random.default_rng(1)
     a, b, c = (device_put(whole(rng, *shape), target) for shape in ((9, 4), (4, 33), (9, 33)))
     product = device_get(a).astype(np.float64) @ device_get(b)
@@ -240,7 +240,7 @@ def test_results_of_matmul_saturate(target: str) -> None:
 @ALL_TARGETS
 @pytest.mark.parametrize("op", CALLS)
 def test_the_derivative_of_an_activation_is_the_factor(op: str, target: str) -> None:
-    """The derivative of silu, by NumPy in f64: s + x s (1 - s) with the sigmoid s of x."""
+    """NumPy computes the derivative of silu in f64: s + x s (1 - s) with the sigmoid s of x."""
     rng = np.random.default_rng(7)
     a, b = whole(rng, 9, 7), whole(rng, 7, 6)
     y = rng.standard_normal((9, 6)).astype(np.float32)

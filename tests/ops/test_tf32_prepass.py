@@ -1,4 +1,4 @@
-"""Products of f32 as tf32: operands that do not lie along K are written so first, where Hopper multiplies."""
+"""Products of f32 as tf32: for Hopper, a prepass writes operands along K."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BOUND = {"rounded": 2.0**-10, "one as it lies": 1.5 * 2.0**-10, "as they lie": 2
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Operands are written along K on every target, also with a schedule; which, is listed."""
+    """Write operands along K on every target, also with a schedule; return the list of plans."""
     names: list[str] = []
 
     def along_k(call: Call, problem: Problem, wanted: Any) -> Any:
@@ -54,7 +54,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def laid(rng: np.random.Generator, shape: tuple[int, ...], order: str, gap: int = 0) -> Any:
-    """Numbers that lie along their rows (n) or along their columns (t), with gaps between these."""
+    """Return numbers along rows (n) or along columns (t), with gaps in between."""
     *batch, rows, columns = shape
     inner = (rows, columns + gap) if order == "n" else (columns, rows + gap)
     whole = rng.standard_normal((*batch, *inner), np.float32)
@@ -62,7 +62,7 @@ def laid(rng: np.random.Generator, shape: tuple[int, ...], order: str, gap: int 
 
 
 def assert_right(a: Any, b: Any, made: Any, unit: float) -> None:
-    """Every element is near, and would not be without the first step along K."""
+    """Check every element within its bound, which a missing first step along K exceeds."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     bound = (unit + (a.shape[-1] + 1) * 2.0**-23) * (np.abs(a) @ np.abs(b))
     off = np.abs(made - a @ b)
@@ -84,7 +84,7 @@ def assert_right(a: Any, b: Any, made: Any, unit: float) -> None:
 def test_warpgroups_multiply_what_is_written_along_k(
     layout: str, gap: int, names: list[str], bound: str, always: list[str]
 ) -> None:
-    """Two tiles along M and N; the second is cut, and so is the last step along K."""
+    """There are two tiles along M and N; the second tile and the last step along K are cut."""
     rng = np.random.default_rng(0)
     a, b = laid(rng, (72, 76), layout[0], gap), laid(rng, (76, 52), layout[1], gap)
     out = np.full((72, 52), np.nan, np.float32)
@@ -95,7 +95,7 @@ def test_warpgroups_multiply_what_is_written_along_k(
 
 
 def test_numbers_are_rounded_to_nearest(always: list[str]) -> None:
-    """If numbers were cut off instead of rounded, sums of positive numbers would be far too small."""
+    """Truncation instead of rounding would make sums of positive numbers far too small."""
     rng = np.random.default_rng(1)
     a, b = (np.abs(laid(rng, shape, order)) for shape, order in (((64, 128), "t"), ((128, 32), "n")))
     made = tw.matmul(a.T.copy().T, b, precision="tf32", schedule=BULK, target="reference")
@@ -106,7 +106,7 @@ def test_numbers_are_rounded_to_nearest(always: list[str]) -> None:
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_batches_and_what_is_added(target: str, always: list[str]) -> None:
-    """An operand that batches repeat is written once; a step along M may be negative, one along K any."""
+    """An operand that batches repeat is written once; strides along M may be negative, along K any."""
     rng = np.random.default_rng(2)
     a, b = rng.standard_normal((3, 1, 40, 140), np.float32)[:, :, ::-1, ::2], laid(rng, (2, 70, 24), "n")
     c, bias, residual = (rng.standard_normal(n, np.float32) for n in ((40, 24), 24, (3, 2, 40, 24)))
@@ -148,7 +148,7 @@ def test_what_was_launched_is_launched_again(
 def test_threads_of_a_block_write_planes_where_there_are_some(
     target: str, alone: bool, always: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A block that writes operands along K is one thread on a host, and many on a GPU."""
+    """A block that writes operands along K has one thread on a host, and many on a GPU."""
 
     def serve(call: Call, target: str) -> Any:
         call.backend = backend_named(target)

@@ -1,4 +1,4 @@
-"""Arrays that `matmul` adds to the sums: shapes, refusals even if it does not read them, known calls."""
+"""Arrays that `matmul` adds to the sums: shapes, refusals of arrays that it would not read, known calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def drawn(seed: int, *shape: int) -> Array:
 
 
 def close(made: Array, expected: Array, depth: int) -> bool:
-    """Error bound in f32 for sums of products of normally distributed numbers and the added arrays."""
+    """Return the f32 error bound of sums of products of normal random numbers and the added arrays."""
     return bool((np.abs(made - expected) <= (depth + 8) * 2.0**-22 * (1 + np.abs(expected))).all())
 
 

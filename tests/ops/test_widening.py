@@ -1,4 +1,4 @@
-"""Weights that are widened in memory before the product: every element, other calls, refusals."""
+"""Weights widened in memory before the product: every element, repeated calls, refusals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def drawn(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Array:
 
 
 def odd(array: Array, along_k: bool) -> Array:
-    """The same numbers among others, in rows of K or of N that are longer than they are."""
+    """Return the same numbers inside of a larger array, with longer rows of K or of N."""
     k, n = array.shape
     around = np.full((n, k + 5) if along_k else (k, n + 3), 1, array.dtype)
     there = around[:, :k].T if along_k else around[:, :n]
@@ -129,7 +129,7 @@ def test_a_pass_that_widens_nothing_is_refused(change: dict[str, Any], message: 
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_two_launches_on_the_host_refuse_a_stream_as_one_does(target: str) -> None:
-    """The first call, and one that is launched again."""
+    """Both the first call and a replayed one refuse it."""
     a, b = np.ones((9, 32), np.float16), np.ones((32, 11), np.int8)
     rule = f"stream='left' is for GPUs; the {target} target runs before it returns; .*: stream=None"
     for prepass in (False, True):
@@ -140,7 +140,7 @@ def test_two_launches_on_the_host_refuse_a_stream_as_one_does(target: str) -> No
 
 
 def test_a_plan_does_not_count_arrays_that_stand_for_absent_ones() -> None:
-    """Scales and bias are absent; the launch writes and reads a copy of B."""
+    """The launch writes and reads a copy of B; scales and bias are absent and count nothing."""
     a, b = np.ones((64, 32), np.float16), np.ones((32, 48), np.int8)
     given = dict.fromkeys(ARRAYS) | {"a": a, "b": b}
     plan = plan_scaled(given, Wanted(target="reference"), ScaledExtras(prepass=True))

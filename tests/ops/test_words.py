@@ -1,4 +1,4 @@
-"""Each argument of a call is part of what its plan is found by, but for numbers that a kernel is given."""
+"""Each argument of a call is part of its plan's key, except numbers that are passed to the kernel."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class StoppedError(Exception):
 
 
 class Noted(Plans):
-    """Plans that remember what was found, and stop a call that is not known if that is wanted."""
+    """Plans that note their look-ups, and can stop unknown calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class Noted(Plans):
 
 @pytest.fixture
 def plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Noted:
-    """Replace an operation's plans by a record of what it looks up."""
+    """Replace an operation's plans by a record of its look-ups."""
     noted, where = Noted(), f"tilewright.ops.{CASES[request.node.callspec.params['name']].plans}"
     import_module(where)._PLANS.forget()  # whole calls are kept there
     monkeypatch.setattr(f"{where}._PLANS", noted)
@@ -228,18 +228,18 @@ def test_other_subscripts_find_another_plan(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def kept(name: str) -> list[WholeCall]:
-    """The whole calls of an operation that are kept."""
+    """Return the calls of an operation that are kept whole."""
     calls = import_module(f"tilewright.ops.{CASES[name].plans}")._PLANS._calls
     return [*calls._values.values()]
 
 
 def copies(values: Sequence[Any]) -> list[Any]:
-    """The values, with a copy of each array, on its own memory."""
+    """Return the values, with a copy of each array in its own memory."""
     return [one.copy() if isinstance(one, np.ndarray) else one for one in values]
 
 
 def bits(result: Any) -> tuple[type, list[bytes]]:
-    """The bits of each result, and whether they are in a tuple."""
+    """Return the bits of each result, and whether the results are a tuple."""
     return type(result), [one.tobytes() for one in (result if isinstance(result, tuple) else (result,))]
 
 
@@ -251,7 +251,7 @@ def test_a_tuple_of_one_reduction_stays_a_tuple() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_repeated_call_gives_the_bits_of_the_planned_one(name: str) -> None:
-    """With each argument in turn, on random numbers in other memory, into poisoned results."""
+    """One argument after the other is given, with random numbers in other memory and poisoned results."""
     case, rng = CASES[name], np.random.default_rng(5)
     plans = import_module(f"tilewright.ops.{case.plans}")._PLANS
     plans.forget()
@@ -305,7 +305,7 @@ def test_an_array_that_is_passed_twice_is_two_arrays_of_another_call() -> None:
 
 
 def test_an_array_that_is_changed_in_place_is_read_again() -> None:
-    """The same object with other strides, another shape, and at another address."""
+    """The same object gets other strides, another shape, and another address."""
     rng = np.random.default_rng(7)
     a, b = rng.random((N, N), np.float32), rng.random((N, N), np.float32)
     for _ in range(4):
@@ -325,7 +325,7 @@ def test_an_array_that_is_changed_in_place_is_read_again() -> None:
 
 
 def test_values_that_are_equal_but_differ_have_other_keys() -> None:
-    """Zeros of both signs in one form; True, which is refused, 1 and 1.0 in forms of their own."""
+    """Zeros of both signs share a form; 1 and 1.0 have forms of their own, and True is refused."""
     import_module("tilewright.ops.einsum")._PLANS.forget()
     a, c = np.zeros((N, N), np.float32), np.full((N, N), -0.0, np.float32)
     form = CallForm(("a", "beta", "alpha"), (a, 0.0, 1j))
@@ -340,7 +340,7 @@ def test_values_that_are_equal_but_differ_have_other_keys() -> None:
 
 
 def test_numbers_that_change_are_not_kept() -> None:
-    """A call with a new seed each time takes the ordinary path; numbers that come again are found."""
+    """A call with a new seed each time takes the ordinary path; repeated numbers are found."""
     plans = import_module("tilewright.ops.scaled")._PLANS
     plans.forget()
     a = np.ones((N, N), np.float32)
@@ -373,7 +373,7 @@ def test_what_is_returned_is_the_result_though_it_was_another_argument_too() -> 
 
 
 def test_pairs_and_rearranged_weights_are_read_anew() -> None:
-    """Planes in tuples and lists, whose parts are exchanged; weights whose scales are others."""
+    """Planes in tuples and lists exchange their parts; weights get other scales."""
     import_module("tilewright.ops.complex_matmul")._PLANS.forget()
     rng = np.random.default_rng(9)
     planes = [rng.random((N, N), np.float32) for _ in range(6)]
@@ -388,7 +388,7 @@ def test_pairs_and_rearranged_weights_are_read_anew() -> None:
     assert kept("complex_matmul")
 
     class Own(np.ndarray):
-        """A class of a user's."""
+        """A user's class."""
 
     for _ in range(4):
         tw.complex_matmul((a.view(Own), b), [c, d], out=[re, im], target="cpu")
@@ -408,7 +408,7 @@ def test_pairs_and_rearranged_weights_are_read_anew() -> None:
 
 
 def test_a_table_that_forgets_keeps_calls_of_every_form_again() -> None:
-    """A form is kept again after `forget`, although too many of its calls could not be kept."""
+    """A form is kept again after `forget`, even if too many of its calls could not be kept."""
     plans = import_module("tilewright.ops.scaled")._PLANS
     rng = np.random.default_rng(3)
     x, w = rng.random((N, N), np.float32), rng.random((N, N), np.float32)

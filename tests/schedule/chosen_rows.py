@@ -60,7 +60,7 @@ def scattered(A, B, rows, C):
 
 @tw.kernel(A="T K", B="N K", bias="T", rows="M", C="T N")
 def added(A, B, bias, rows, C):
-    """Rows are gathered, and their results are added to the same rows."""
+    """Gather rows, and add their results to the same rows."""
     for m, n in tw.tiles((rows.shape[0], B.shape[0])):
         acc = tw.zeros()
         chosen = C.rows(rows, padded=True)
@@ -177,7 +177,7 @@ def _legal(rows: np.ndarray[Any, Any], extent: int) -> list[int]:
 
 
 def _integers(draw: Any, count: int, extent: int, *, once: bool) -> np.ndarray[Any, Any]:
-    """Integers from -3 to the extent plus 3, with repetitions or without."""
+    """Return integers from -3 to the extent plus 3, with or without repetitions."""
     kind = tw.dtype(INTEGERS[draw.integers(len(INTEGERS))]).numpy
     low = 0 if kind == np.uint8 else -3
     if not once:
@@ -189,7 +189,7 @@ def _integers(draw: Any, count: int, extent: int, *, once: bool) -> np.ndarray[A
 
 
 def _spread(draw: Any, shape: list[int], kind: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """A random array inside of a larger buffer, whose last dimension or first is contiguous."""
+    """Return a random array inside of a larger buffer; its last or its first dimension is contiguous."""
     gaps = [int(draw.integers(0, 4)) for _ in shape]
     order = [*range(len(shape))] if draw.random() < 0.75 else [*reversed(range(len(shape)))]
     larger = np.full([shape[dim] + gaps[dim] for dim in order], 99, kind)
@@ -201,7 +201,7 @@ def _spread(draw: Any, shape: list[int], kind: Any) -> tuple[np.ndarray[Any, Any
 
 
 def check(name: str, bound: Any, seed: int, dtype: str, target: str) -> tuple[Any, StoredComparison]:
-    """Run a kernel on a random problem, and compare all that it stored, and what it must not store."""
+    """Run a kernel on a random problem; compare what it stored, and check that the rest is unchanged."""
     arrays, buffers = problem(name, seed, dtype)
     before = {key: array.copy() for key, array in arrays.items()}
     launch = bound(*arrays.values(), target=target)
@@ -215,7 +215,7 @@ def check(name: str, bound: Any, seed: int, dtype: str, target: str) -> tuple[An
 
 
 def untouched(before: Mapping[str, Any], arrays: Mapping[str, Any], name: str) -> np.ndarray[Any, Any]:
-    """Rows of the result that the kernel must leave alone."""
+    """Return rows of the result that the kernel must not change."""
     count = len(arrays["C"])
     kept = np.zeros(count, np.bool_)
     if "ends" in before and name != "grouped_scatter":

@@ -136,7 +136,7 @@ class Problem:
         return Expanded(PROGRAMS[self.program], flow, schedule).unchecked(self.arrays, arch=self.machine)
 
     def broken(self, schedule: tw.Schedule) -> tuple[list[str], Kernel | None]:
-        """The rules that the expanded kernel breaks, or the error of the expansion; and the kernel."""
+        """Return the rules that the expanded kernel breaks, or the error of the expansion, and the kernel."""
         try:
             kernel = self.expand(schedule)
         except TilewrightError as error:
@@ -149,13 +149,13 @@ class Problem:
         return [str(violation) for violation in found], kernel
 
     def lowered(self, kernel: Kernel) -> Kernel:
-        """The kernel as its target spells it."""
+        """Return the kernel after its target's passes."""
         owner = next(target for target in TARGETS.values() if self.arch in target.architectures)
         return run_passes(kernel, self.machine, backend_named(owner.name).passes)[0]
 
 
 def by_meaning(case: ScheduleOnMachine) -> list[Any]:
-    """Why a schedule is refused that breaks no rule of kernels."""
+    """Why a schedule is refused although no rule of kernels is broken."""
     return [reason for rule in OF_MEANING for reason in rule(case)]
 
 
@@ -179,7 +179,7 @@ def compared(draw: random.Random) -> Compared:
 
 
 def compare(problem: Problem, schedule: tw.Schedule) -> Compared:
-    """Compare what the formulas say of a schedule with its expanded kernel."""
+    """Compare the formulas' results for a schedule with its expanded kernel."""
     case = problem.case(schedule)
     if by_meaning(case):
         return Compared("refused")
@@ -203,7 +203,7 @@ def compare(problem: Problem, schedule: tw.Schedule) -> Compared:
 
 
 def atom_for(draw: random.Random, kind: tw.DType, background: bool) -> tw.MmaAtom:
-    """An atom, mostly one of the dtype, and one that multiplies in the background only where asked."""
+    """Draw an atom, mostly one of the dtype; an asynchronous one only on request."""
     strict, sums = draw.random() < 0.95, tw.dtype(SUMS.get(kind.name, "f32"))
 
     def fits(known: Any, a: tw.DType, c: tw.DType) -> bool:
@@ -224,7 +224,7 @@ def atom_for(draw: random.Random, kind: tw.DType, background: bool) -> tw.MmaAto
 
 
 def spec_for(draw: random.Random, kind: tw.DType, rank: int, plain: bool) -> TensorSpec:
-    """A class of arrays; a plain one is row-major or column-major, and aligned."""
+    """Draw a class of arrays; a plain one is row-major or column-major, and aligned."""
     if plain:
         units = [max(16 // kind.bytes, 1)] * rank
         unit_dim, align = draw.choice((rank - 1, rank - 1, max(rank - 2, 0))), 16
@@ -238,7 +238,7 @@ def spec_for(draw: random.Random, kind: tw.DType, rank: int, plain: bool) -> Ten
 
 
 def problem_for(draw: random.Random) -> Problem:
-    """A kernel, classes of its arrays, a machine."""
+    """Draw a kernel, classes of its arrays, and a machine."""
     name = draw.choice(("product", "product", "layer", "normed", "batched", "grouped"))
     kind = tw.dtype(draw.choice(("f16", "f16", "bf16", "f8e4m3", "i8", "f64", "f32")))
     out = tw.dtype(draw.choice((SUMS.get(kind.name, "f32"), SUMS.get(kind.name, kind.name))))
@@ -252,7 +252,7 @@ def problem_for(draw: random.Random) -> Problem:
 
 
 def schedule_for(draw: random.Random, problem: Problem) -> tw.Schedule:
-    """A schedule, mostly legal."""
+    """Draw a schedule, mostly a legal one."""
     kind = problem.arrays["A"].dtype
     atom = atom_for(draw, kind, problem.arch in ("sm_90a", "numpy"))
     bulk = problem.arch == "sm_90a" and draw.random() < (0.6 if atom.asynchronous else 0.1)
@@ -307,7 +307,7 @@ def schedule_for(draw: random.Random, problem: Problem) -> tw.Schedule:
 
 
 def split(draw: random.Random, schedule: tw.Schedule) -> dict[str, Any]:
-    """K in parts, mostly where they are legal."""
+    """Draw a split of K, mostly a legal one."""
     changes: dict[str, Any] = {
         "split_k": draw.choice((2, 7, "auto", "stream", "stream")),
         "reduction": draw.choice(("workspace", "reduce-scatter", "turnstile", "atomic", "cluster")),
@@ -327,7 +327,7 @@ def split(draw: random.Random, schedule: tw.Schedule) -> dict[str, Any]:
 
 
 def placed(draw: random.Random, depth: int, threads: int) -> dict[str, Any]:
-    """How tiles lie in shared memory, and who copies them, mostly of whole parts."""
+    """Draw layouts of tiles in shared memory and who copies them, mostly in whole parts."""
     k1 = draw.choice((8, 4, depth, 3))
     along_k = draw.choice((1, 2, 4))
     grid = (max(threads // along_k, 1), along_k)
@@ -341,7 +341,7 @@ def placed(draw: random.Random, depth: int, threads: int) -> dict[str, Any]:
 
 
 def odd(draw: random.Random) -> dict[str, Any]:
-    """A change that makes most schedules illegal."""
+    """Draw a change that makes most schedules illegal."""
     return draw.choice(
         (
             {"stages": 1},
@@ -358,7 +358,7 @@ def odd(draw: random.Random) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Compare many schedules, and say how many agree."""
+    """Compare many schedules, and print how many agree."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="of the first")

@@ -1,4 +1,4 @@
-"""What the tests of epilogues share: random values above a sum, an oracle with its bound, arrays."""
+"""Random values of sums for the tests of epilogues, their results in f64 with bounds, and arrays."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ WITHOUT_ROLES = [name for name, schedule in KINDS.items() if schedule.roles == "
 
 @dataclass(frozen=True)
 class Bounded:
-    """Values in float64, and how far off a correct computation in f32 can be."""
+    """Values in float64, and the error bound of a correct computation in f32."""
 
     value: Any
     error: Any = 0.0
 
     def rounded(self, unit: float = UNIT, smallest: float = 1e-38) -> Bounded:
-        """After one more rounding."""
+        """The values after one more rounding."""
         return Bounded(self.value, self.error + unit * (np.abs(self.value) + self.error) + smallest)
 
     def __add__(self, other: Bounded) -> Bounded:
@@ -70,13 +70,13 @@ class Bounded:
 
 
 def _smooth(name: str, meaning: Callable[[Any], Any], slope: float) -> Callable[[Bounded], Bounded]:
-    """A function whose slope is nowhere steeper."""
+    """Apply a function whose slope is nowhere larger."""
     ulp = max(FUNCTIONS[name].ulp, 1)
     return lambda x: Bounded(meaning(x.value), slope * x.error).rounded(2 * ulp * UNIT)
 
 
 def _chosen(left: Bounded, right: Bounded, x: Bounded, y: Bounded) -> Bounded:
-    """``x`` where left > right, else ``y``; where that cannot be told, either."""
+    """Return ``x`` if left > right, else ``y``; if the comparison is uncertain, both are allowed."""
     unsure = np.abs(left.value - right.value) <= left.error + right.error
     value = np.where(left.value > right.value, x.value, y.value)
     error = np.maximum(x.error, y.error) + np.where(unsure, np.abs(x.value - y.value), 0)
@@ -125,7 +125,7 @@ def random_tree(rng: np.random.Generator, leaves: Sequence[str], depth: int) -> 
 
 
 def computed(tree: Tree, leaves: Mapping[str, Any], functions: Mapping[str, Callable[..., Any]]) -> Any:
-    """The value of a tree."""
+    """Return the value of a tree."""
     if isinstance(tree, str):
         return leaves[tree]
     if not isinstance(tree, tuple):
@@ -165,13 +165,13 @@ class Problem:
     def operand(
         self, dims: str, dtype: tw.DType = tw.f16, along: int = -1, aligned: bool | None = None
     ) -> Any:
-        """Random numbers; ``along``: the dimension that is contiguous."""
+        """Return random numbers; ``along`` is the contiguous dimension."""
         made = self._empty(dims, dtype, along, self.aligned if aligned is None else aligned)[1]
         made[...] = self.rng.standard_normal(made.shape).astype(dtype.numpy)
         return made
 
     def output(self, dims: str, dtype: tw.DType = tw.f16, along: int = -1) -> Any:
-        """A slice of a wider array; both full of poison."""
+        """Return a slice of a wider array; both are full of poison."""
         whole, made = self._empty(dims, dtype, along, self.aligned)
         self.wider.append((whole, made))
         return made
@@ -189,7 +189,7 @@ class Problem:
         return whole, inner.transpose(np.argsort(order))
 
     def assert_canaries(self) -> None:
-        """Nothing around the outputs was written."""
+        """Check that nothing around the outputs was written."""
         for whole, made in self.wider:
             around = whole.copy()
             index = tuple(
@@ -201,7 +201,7 @@ class Problem:
 
 
 def assert_within(made: Any, want: Bounded, dtype: tw.DType) -> None:
-    """Every element is within its bound, rounded to the dtype of the output."""
+    """Check that every element is within its bound, rounded to the dtype of the output."""
     smallest = 2.0**-9 if dtype.bits == 8 else 2.0**-24 if dtype == tw.f16 else 1e-38
     bound = want.rounded(dtype.unit_roundoff, smallest).error
     off = np.abs(made.astype(np.float64) - want.value)
@@ -210,13 +210,13 @@ def assert_within(made: Any, want: Bounded, dtype: tw.DType) -> None:
 
 
 def product(a: Any, b: Any, schedule: tw.Schedule) -> Bounded:
-    """``a @ b.T`` and its bound."""
+    """Return ``a @ b.T`` and its bound."""
     exact, _, bound = gemm_bound(a, b.T, Accumulation.of(schedule.atom), tw.f32)
     return Bounded(exact, bound)
 
 
 def run(kernel: Any, schedule: tw.Schedule, target: str, *arrays: Any) -> Bound:
-    """Launch a kernel under a schedule, and assert that the target ran."""
+    """Launch a kernel under a schedule, and check which target ran."""
     bound: Bound = kernel.bind(schedule=schedule)
     assert bound(*arrays, target=target).target == target
     return bound

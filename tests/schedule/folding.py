@@ -1,4 +1,4 @@
-"""Kernels whose loops carry a state, on random arrays, with right results in f64 and their bounds."""
+"""Kernels whose loops carry a state, on random arrays, with results in f64 and error bounds."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def windowed(Q, K, V, O, scale, shift, window):
 
 @tw.kernel(X="M N", W="N E", Y="M E")
 def normalised(X, W, Y):
-    """A product whose rows are divided by the root of the mean square of X, and by their largest element."""
+    """Divide the rows of a product by the root mean square of X's rows, and by their largest element."""
     for m, e in tw.tiles(Y):
         squares, out = tw.zeros((m,), tw.f32), tw.zeros((m, e), tw.f32)
         for n in tw.steps(X.shape[1]):
@@ -134,7 +134,7 @@ def normalised(X, W, Y):
 
 @dataclass(frozen=True)
 class FoldCase:
-    """A kernel, its arguments, and the right results.
+    """A kernel, its arguments, and its expected results.
 
     Args:
         kernel: the kernel.
@@ -158,7 +158,7 @@ class FoldCase:
         }
 
     def wrong(self, found: dict[str, Array]) -> list[str]:
-        """Return the errors of results, in words."""
+        """Return descriptions of wrong results."""
         texts = []
         for name, right in self.expected.items():
             error = np.abs(np.asarray(found[name], np.float64) - right)
@@ -176,14 +176,14 @@ def poison(dtype: str, *shape: int) -> Array:
 
 
 def strided(array: Array, gap: int) -> Array:
-    """The same numbers, with rows that lie ``gap`` elements further apart."""
+    """Return the same numbers, with gaps of ``gap`` elements between rows."""
     wide = np.zeros((*array.shape[:-1], array.shape[-1] + gap), array.dtype)
     wide[..., : array.shape[-1]] = array
     return wide[..., : array.shape[-1]]
 
 
 def scores(rng: Any, M: int, K: int, N: int, kind: str) -> tuple[Array, Array, Array, Array]:
-    """Two factors, their product in f64, and the largest error of a row of it."""
+    """Return two factors, their product in f64, and the largest error of each row of it."""
     x, w = (rng.standard_normal(shape).astype(kind) for shape in ((M, K), (K, N)))
     s = x.astype(np.float64) @ w.astype(np.float64)
     # Tensor cores keep two bits less than f32 of each sum.
@@ -192,7 +192,7 @@ def scores(rng: Any, M: int, K: int, N: int, kind: str) -> tuple[Array, Array, A
 
 
 def cases(seed: int, *, ragged: bool = True) -> Iterator[tuple[str, FoldCase]]:
-    """Random problems of every kind.
+    """Return random problems of every kind.
 
     Args:
         seed: of the numbers.

@@ -1,4 +1,4 @@
-"""What the tests of schedules share: one dataflow kernel, classes of arrays, a schedule of every form."""
+"""One dataflow kernel, classes of arrays, and a schedule of every form, for the tests of schedules."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ FORMS = {
 def specs(
     dtype: Any = tw.f16, out: Any = None, align: int = 16, major: int = 1, multiple: int = 16
 ) -> dict[str, TensorSpec]:
-    """Classes of the arrays of `linear`.
+    """Return classes of the arrays of `linear`.
 
     Args:
         dtype: of A and B.
@@ -81,7 +81,7 @@ def specs(
 
 
 def flow_of(arrays: Mapping[str, TensorSpec], program: Program = PROGRAM) -> Flow:
-    """What the kernel computes, of arrays of these classes."""
+    """Return the kernel's flow for arrays of these classes."""
     flow = program.run(arrays)
     assert isinstance(flow, Flow)
     return flow
@@ -90,6 +90,6 @@ def flow_of(arrays: Mapping[str, TensorSpec], program: Program = PROGRAM) -> Flo
 def expanded(
     schedule: tw.Schedule, arrays: Mapping[str, TensorSpec] | None = None, arch: Any = HOPPER
 ) -> Kernel:
-    """The explicit kernel."""
+    """Return the explicit kernel."""
     given = specs() if arrays is None else arrays
     return Expanded(PROGRAM, flow_of(given), schedule).trace(given, arch=arch)

@@ -1,4 +1,4 @@
-"""Mutants of expanded kernels: what they synchronise, done otherwise; and what shows that each is wrong."""
+"""Mutants of expanded kernels with changed synchronisation, and the checks that detect each."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ VERBS = (
 
 
 def labelled(kernel: Kernel) -> dict[str, str]:
-    """The names of the mutants that are tried, each with what it is called whatever stands before it."""
+    """Return the names of the mutants to try, each with a label that does not depend on operations before."""
     counts: dict[str, int] = {}
     called: dict[str, str] = {}
     for op in kernel.walk():
@@ -63,7 +63,7 @@ def _has_one_slot(op: Op) -> bool:
 
 
 def _called(op: Op) -> str:
-    """The operation, what it works on, and the field of the schedule that it comes from."""
+    """Return the operation, its operands, and the field of the schedule that it comes from."""
     on = [value.buffer.name if getattr(value, "buffer", None) else value.name for value in op.operands]
     origin = op.location and op.location.origin
     field = origin.field if origin else "?"
@@ -91,7 +91,7 @@ def outcome(mutant: Mutant, case: Case) -> str:
 
 
 def traced(case: Case) -> Kernel:
-    """The kernel whose mutants are tried."""
+    """Return the kernel whose mutants are tried."""
     return case.bound.trace(*case.arrays(case.shape(case.turns)).values())
 
 

@@ -1,4 +1,4 @@
-"""Dataflow kernels and small schedules of every form, for what executes many of them on the reference."""
+"""Dataflow kernels and small schedules of every form, for tests that execute many on the reference."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Case:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Return numbers of steps along K: many, one, none; all ends of a ring that each tile starts anew."""
+        """Return numbers of steps along K: many, one, none; each tile restarts a ring, so all ends occur."""
         ends = self.schedule.stages if self.schedule.blocks and self.schedule.staging != "tma" else 1
         return (*range(self.turns, self.turns + ends), 1, 0)
 
@@ -133,14 +133,14 @@ class Case:
         return made
 
     def executed(self, arrays: Mapping[str, Array]) -> Report:
-        """Execute it on the reference, as a launch does, which checks every access; what that shows."""
+        """Execute on the reference like a launch, which checks every access; return its report."""
         given = tuple(arrays.values())
         prepared = self.bound.planned(given, "reference")[0].prepared
         assert isinstance(prepared, PreparedReference)
         return prepared.run(given)
 
     def compare(self, arrays: Mapping[str, Array]) -> StoredComparison:
-        """Whether what was stored is right."""
+        """Return whether the stored results are right."""
         stored = {name: array for name, array in arrays.items() if name in STORED}
         given = {name: array for name, array in arrays.items() if name not in STORED}
         period = self.schedule.promote * self.schedule.block_k or None
@@ -149,13 +149,13 @@ class Case:
 
 
 def ends(rows: int, groups: int) -> Array:
-    """Ends of groups of very different sizes, one of them empty."""
+    """Return ends of groups of very different sizes, one of them empty."""
     begins = np.cumsum([1, 7, 0, 40, 2, 9] * -(-groups // 6))[:groups]
     return np.asarray([*np.minimum(begins, rows)[:-1], rows], np.int32)
 
 
 def in_rows(shape: list[int], kind: tw.DType, column: bool = False) -> Array:
-    """An array whose rows, or columns, begin at multiples of 16 bytes, as bulk copies need."""
+    """Return an array whose rows, or columns, begin at multiples of 16 bytes, as bulk copies need."""
     unit = max(16 // kind.bytes, 1)
     order = [*shape[:-2], *reversed(shape[-2:])] if column else list(shape)
     if len(order) < 2:

@@ -1,4 +1,4 @@
-"""The dataflow kernels that small schedules compute."""
+"""Dataflow kernels for small schedules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def product(A, B, C):
 
 @tw.kernel(A="M K", B="N K", rows="M", C="M N")
 def chosen_rows(A, B, rows, C):
-    """Rows are gathered, and scattered to other places."""
+    """Gather rows, and scatter them to other places."""
     for m, n in tw.tiles((rows.shape[0], B.shape[0])):
         acc = tw.zeros()
         for k in tw.steps(A.shape[1]):
@@ -73,7 +73,7 @@ def decoded(A, B, C):
 
 @tw.kernel(A="M K", B="N K", P="M R", Q="N R", C="M N")
 def two_loops(A, B, P, Q, C):
-    """Sums along two spans.  One sum is scaled, and its loop comes first."""
+    """Sum along two spans.  One sum is scaled, and its loop comes first."""
     for m, n in tw.tiles(C):
         acc, low = tw.zeros(), tw.zeros()
         for k in tw.steps(A.shape[1]):
@@ -85,7 +85,7 @@ def two_loops(A, B, P, Q, C):
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def normalised(A, B, C):
-    """The squares of the rows of A are added up next to the product."""
+    """Add up the squares of the rows of A next to the product."""
     for m, n in tw.tiles(C):
         acc, square = tw.zeros(), tw.zeros((m,), tw.f32)
         for k in tw.steps(A.shape[1]):

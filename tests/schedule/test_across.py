@@ -58,7 +58,7 @@ SCHEDULES = {
 
 
 def arrays(shape: tuple[int, int, int, int], kind: str = "f16", seed: int = 0) -> dict[str, Array]:
-    """Random operands, and results that hold what no kernel should leave there."""
+    """Return random operands, and poisoned results."""
     b, m, n, k = shape
     rng = np.random.default_rng(seed)
     shapes = {"A": (b, m, k), "W": (k, n), "bias": (n,)}
@@ -78,7 +78,7 @@ def compared(given: dict[str, Array], ran: Any, stores: bool = True) -> None:
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_element_under_every_partition(name: str) -> None:
-    """More tiles than one along rows and columns, ragged, without races."""
+    """There are several tiles along rows and columns, ragged extents, and no races."""
     schedule = replace(SCHEDULES[name], across=True, cluster=(1, 1))
     m, n, _ = schedule.tile
     given = arrays((1 if schedule.roles != "none" else 2, m + 5, n + 9, 24))
@@ -115,7 +115,7 @@ def test_nothing_else_need_be_stored() -> None:
 
 @ON_ALL
 def test_stretches_of_minus_infinity_add_nothing_to_rows_that_have_more(target: str) -> None:
-    """Tiles of a vocabulary that is masked or padded: first ones, last ones, all but the end of the last."""
+    """A vocabulary's first tiles, last tiles, or all but the end of the last are masked or padded."""
     for masked in (slice(0, 260), slice(40, 300), slice(0, 299)):
         given = arrays((1, 40, 300, 16), "f32")
         given["bias"][masked] = -np.inf
@@ -205,7 +205,7 @@ def test_what_tiles_do_not_know_is_refused() -> None:
 
 
 def flow_of_powers(power: Callable[[Any, Any], Any]) -> Form:
-    """The form of a product whose rows give their maximum, and a sum of powers of each number and of it."""
+    """Return the form of a product with the maximum of its rows, and a sum of powers of both."""
 
     def powers(A, B, C, top, total):
         for m, n in tw.tiles(C):
@@ -244,7 +244,7 @@ def test_a_sum_above_a_maximum_is_made_of_parts_where_a_difference_of_maxima_sca
 
 @pytest.mark.parametrize("name", ["ping-pong", "cooperative"])
 def test_groups_of_warps_meet_at_barriers_of_their_own(name: str) -> None:
-    """A number that two groups used would let warps of one go on for those of the other."""
+    """If two groups shared a number, warps of one would continue for those of the other."""
     schedule = replace(SCHEDULES[name], across=True)
     kernel = statistics.bind(schedule=schedule, stores=True).trace(*arrays((2, 128, 256, 64)).values())
     numbers = {op.number for op in kernel.walk() if isinstance(op, RoleBarrier)}

@@ -24,7 +24,7 @@ WIDE = replace(ALONE, tile=(32, 16, 128), warps=(2, 1), stages=2, groups=2)
 
 
 def posed(shape: tuple[int, int, int], schedule: tw.Schedule) -> tuple[Any, tuple[Any, ...]]:
-    """The kernel of f16 by grouped 4-bit weights, and the classes of its arrays."""
+    """Return the kernel of f16 by grouped 4-bit weights, and the classes of its arrays."""
     m, n, k = shape
     words: dict[str, Any] = {"group": GROUP, "terms": frozenset({"scale_b"}), "activation": None}
     kernel = scaled_in_groups(0).bind(multiplied=tw.f16, **words, schedule=schedule)
@@ -74,7 +74,7 @@ def added(X, Y, *, count):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
 def test_parts_that_are_not_read_at_once_are_all_added(count: int) -> None:
-    """Each thread has 32 values of a part, so that two parts are read at once."""
+    """Each thread has 32 values of a part, so two parts are read at once."""
     x = np.random.default_rng(count).integers(-99, 100, (count, 32, 32)).astype(np.float32)
     y = np.full((32, 32), np.nan, np.float32)
     assert added.bind(count=count)(x, y, target="reference").target == "reference"

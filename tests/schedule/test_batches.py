@@ -1,4 +1,4 @@
-"""Several batch items for each block: right on every target, and chosen for small products."""
+"""Several batch items in each block: right on every target, and chosen for small products."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_thousand_small_products_on_the_cpu() -> None:
 def test_processors_add_in_one_order_whatever_the_number_of_rows(
     items: int, a: str, b: str, k: int, arch: str
 ) -> None:
-    """Processors add up the products of a step first: its depth is part of the order."""
+    """Processors add up the products of a step first, so its depth is part of the order."""
     ahead = (items,) if items else ()
     orders = set()
     for m in (*range(1, 66), 97, 250, 500):
@@ -96,7 +96,7 @@ def test_processors_add_in_one_order_whatever_the_number_of_rows(
 def test_sums_with_scales_of_blocks_have_as_many_parts_for_any_number_of_rows(
     split_k: int | str | None, target: str, arch: str
 ) -> None:
-    """One block multiplies and adds in one rounding, which parts of K that are added later do not."""
+    """One block multiplies and adds in one rounding; parts of K that are added later do not."""
     kernel = scaled_by_blocks(0).bind(
         multiplied=tw.f16, shared=(1, 1), terms=frozenset({"scale_b"}), activation=None
     )

@@ -1,4 +1,4 @@
-"""Eight lines under a schedule, and the kernel that somebody wrote: the same text but for the names."""
+"""Eight lines under a schedule and a hand-written kernel have the same text, except for names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gemm(A, B, C):
 
 
 def tokens(text: str) -> list[str]:
-    """The words of a text without its comments."""
+    """Return the words of a text without its comments."""
     return TOKEN.findall(re.sub(r"//[^\n]*", "", text))
 
 

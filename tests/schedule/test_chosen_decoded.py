@@ -1,4 +1,4 @@
-"""Schedules chosen on Hopper for decoded operands: legal, with bulk copies, of one kernel."""
+"""Schedules chosen on Hopper for decoded operands are legal, use bulk copies, and need one kernel."""
 
 from __future__ import annotations
 

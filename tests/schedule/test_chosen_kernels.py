@@ -1,4 +1,4 @@
-"""Schedules that are chosen for products are legal for every shape, and so are their kernels."""
+"""Chosen schedules of products are legal for every shape, and so are their kernels."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def shapes(count: int) -> list[tuple[int, int, int]]:
 def test_shapes_have_legal_schedules(
     name: str, precision: str, target: str, arch: str, processors: int, turns: Turns
 ) -> None:
-    """A part of the shapes at each turn."""
+    """Each run tries a part of the shapes."""
     element, machine = tw.dtype(name), TARGETS[target].architecture(arch)
     bound = plain(0).bind(precision=precision)
     scheduled = Scheduled(bound.program, bound.constants, None)

@@ -1,4 +1,4 @@
-"""Schedules chosen for packed weights on a GPU: lanes in runs along K, and split K if there are few tiles."""
+"""Chosen schedules for packed weights on a GPU have lanes in runs along K, and split K for few tiles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.schedule.resources import ScheduleOnMachine
 
 
 def question(m: int, n: int, k: int, group: int, arch: str, *, order: str = "k", wide: str = "f16") -> Any:
-    """The problem of f16 or bf16 by weights of 4 bits in groups with scales."""
+    """Return the problem of f16 or bf16 by 4-bit weights in groups with scales."""
     terms = frozenset({"scale_b"})
     kernel = scaled_in_groups(0).bind(multiplied=tw.dtype(wide), group=group, terms=terms, activation=None)
     held = np.empty((n, k // 2), np.uint8).T if order == "k" else np.empty((k, n // 2), np.uint8)
@@ -66,7 +66,7 @@ def test_few_tiles_leave_no_multiprocessor_to_two_warps(shape: tuple[int, int, i
 def test_few_rows_ask_nothing_of_whole_tiles_and_have_no_order(
     shape: tuple[int, int, int], whole: str
 ) -> None:
-    """In the transposed product, whose rows are columns of the weights."""
+    """They are transposed products, whose rows are columns of the weights."""
     schedule = next(proposals(question(*shape, 128, "sm_90a"))).schedule
     assert (schedule.whole, schedule.group_m, schedule.group_n) == (whole, 0, 0)
 

@@ -1,4 +1,4 @@
-"""Rows chosen by integers in memory: gathered while loading, scattered by stores, alone and in groups."""
+"""Rows chosen by integers in memory: gathered by loads, scattered by stores, alone and in groups."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def strict_scatter(A, B, rows, C):
 
 
 def normal(*shape: int, seed: int = 0, dtype: Any = np.float16) -> np.ndarray[Any, Any]:
-    """Random numbers."""
+    """Return normal random numbers."""
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
@@ -169,7 +169,7 @@ MACHINES = [("cuda", "sm_90a"), ("cuda", "sm_80"), ("hip", "gfx942"), ("hip", "g
 
 
 def like(dtype: str, k: int) -> list[Any]:
-    """Specimens of the arrays of `strict`."""
+    """Return specimens of the arrays of `strict`."""
     shapes = (dtype, (4096, k)), (dtype, (1408, k)), ("i32", (8192,)), (dtype, (8192, 1408))
     return [tw.like(*one) for one in shapes]
 

@@ -1,4 +1,4 @@
-"""What one kernel serves, and what it must not: classes of arrays, views, results along one dimension."""
+"""Which arrays share a kernel, and which must not: classes, views, results along one dimension."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""K split among the blocks of a cluster: right, clean, and the bits of the same parts through a workspace."""
+"""K split among the blocks of a cluster: right, clean, and with the bits of a workspace."""
 
 from __future__ import annotations
 

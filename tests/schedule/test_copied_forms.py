@@ -1,4 +1,4 @@
-"""Products of arrays that bulk copies cannot load: threads copy tiles, with K in parts if tiles are few."""
+"""Products of arrays that bulk copies cannot load: threads copy tiles, and K is split for few tiles."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .small_flows import product
 def question(
     dtype: str, layout: str, shape: tuple[int, int, int], arch: str = "sm_90a", **more: Any
 ) -> Question:
-    """Return the question of a product (M, K) @ (K, N); a letter for each operand, ``"n"`` row by row."""
+    """Return the question of a product (M, K) @ (K, N); a letter for each operand: ``"n"`` is row-major."""
     asked = product.bind().question(*arrays(dtype, layout, shape, **more), target="cuda", arch=arch)
     assert asked is not None
     return asked
 
 
 def arrays(dtype: str, layout: str, shape: tuple[int, int, int], align: int = 16) -> list[Any]:
-    """The arrays A (M, K), B (N, K) and C (M, N)."""
+    """Return the arrays A (M, K), B (N, K) and C (M, N)."""
     m, n, k = shape
     a = tw.like(dtype, m, k, order="C" if layout[0] == "n" else "F", align=align)
     b = tw.like(dtype, n, k, order="F" if layout[1] == "n" else "C", align=align)
@@ -49,7 +49,7 @@ def arrays(dtype: str, layout: str, shape: tuple[int, int, int], align: int = 16
 def test_few_tiles_of_odd_rows_split_k(
     dtype: str, layout: str, shape: tuple[int, int, int], align: int, arch: str
 ) -> None:
-    """The choice fills the machine, compiles, and keeps all its registers."""
+    """The chosen schedule fills the machine, compiles, and spills nothing."""
     asked = question(dtype, layout, shape, arch, align=align)
     chosen = choose(asked)
     assert chosen.split_k == "auto"
@@ -88,7 +88,7 @@ def test_proposals_are_few_and_legal() -> None:
     ],
 )
 def test_what_is_chosen_is_right(layout: str, shape: tuple[int, int, int], base: int) -> None:
-    """The chosen schedule on the reference: odd bases, NaN around the operands, results that begin as NaN."""
+    """The reference runs the chosen schedule: odd bases, NaN around the operands, results poisoned by NaN."""
     rng, (m, n, k) = np.random.default_rng(7), shape
     schedule = choose(question("f16", layout, (m, n, 8 * k), align=2 if base else 16))
     assert schedule.split_k == "auto"

@@ -1,4 +1,4 @@
-"""Operands that are computed from what lies in memory, under schedules that are chosen; and mixed dtypes."""
+"""Operands with functions under chosen schedules, and products of two dtypes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def numbered(A, B, C, scale):
 
 
 def drawn(m: int, n: int, k: int, kind: Any, other: Any = None) -> tuple[Any, Any, Any]:
-    """Draw A, which has no small numbers because they are divisors, B, and C with wrong values."""
+    """Draw A (without small numbers, because it is a divisor), B, and a poisoned C."""
     rng = np.random.default_rng(m + n + k)
     a = (rng.uniform(1, 2, (m, k)) * rng.choice((-1, 1), (m, k))).astype(kind)
     b = (3 * rng.standard_normal((k, n))).astype(kind if other is None else other)
@@ -88,7 +88,7 @@ def check(kernel: Any, target: str, a: Any, b: Any, c: Any, **numbers: float) ->
 @TARGETS
 @pytest.mark.parametrize("kernel", [clipped, shifted, inverted], ids=lambda kernel: kernel.name)
 def test_what_lies_past_the_edge_adds_nothing(kernel: Any, target: str) -> None:
-    """There 0 + 1 times 3 would be added, and infinity times 0."""
+    """The kernel would add 0 + 1 times 3 there, and infinity times 0."""
     for extents in EDGES:
         check(kernel, target, *drawn(*extents, np.float16))
 
@@ -129,7 +129,7 @@ def squared(A, B, C, *, times):
 
 @TARGETS
 def test_a_value_that_is_used_twice_is_in_the_text_once(target: str) -> None:
-    """Each square is the square of the one before: as a tree of uses they would be 2**40 products."""
+    """Each square is the square of the one before: without sharing there would be 2**40 products."""
     times = 40
     given = drawn(19, 23, 21, np.float32)
     made = squared.bind(times=times).compile(*given, target=target)
@@ -153,7 +153,7 @@ def test_a_gpu_has_such_a_schedule_and_text(arch: str) -> None:
 
 
 def test_fragments_read_weights_from_shared_memory_as_they_are() -> None:
-    """Weights along K stay packed there, and take no more of it than in global memory."""
+    """Weights along K stay packed, and take the same space in shared memory as in global memory."""
     schedule = tw.Schedule(
         tw.atoms.WMMA_F16, (32, 32, 32), warps=(2, 2), stages=3, staging="fragments", epilogue="staged"
     )

@@ -1,4 +1,4 @@
-"""Which elements are dropped is the same for every schedule: it depends on the place in the result alone."""
+"""Every schedule drops the same elements: dropout depends only on the element's number in the result."""
 
 from __future__ import annotations
 

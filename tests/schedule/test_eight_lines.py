@@ -1,4 +1,4 @@
-"""Eight lines without a word about hardware, on arrays: every target, layouts, batches, ragged extents."""
+"""Eight lines without hardware, on arrays: every target, layouts, batches, ragged extents."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def coarse(A, B, C):
 
 
 def within(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-    """An array that is a slice of a larger one, both full of NaN."""
+    """Return an array that is a slice of a larger one, both full of NaN."""
     larger = np.full([extent + 3 for extent in shape], np.nan, dtype)
     return larger[tuple(slice(1, 1 + extent) for extent in shape)]
 

@@ -38,7 +38,7 @@ SHAPES = ((136, 136, 72), (70, 61, 40), (130, 8, 136), (1, 144, 64), (128, 256, 
 
 
 def kernel_of(first: Any, second: Any) -> Any:
-    """Two values, the second one stored transposed."""
+    """Return a kernel of two values; the second is stored transposed."""
 
     @tw.kernel(**DIMS, C="M N", D="N M")
     def epilogue(A, B, bias, scale, R, S, alpha, C, D):
@@ -63,7 +63,7 @@ def kernel_of(first: Any, second: Any) -> Any:
 
 
 def assert_random_flow(kind: str, seed: int, target: str) -> None:
-    """One random pair of values, on random arrays."""
+    """Check one random pair of values, on random arrays."""
     rng = np.random.default_rng([seed, *kind.encode()])
     problem = Problem(rng, SHAPES[rng.integers(len(SHAPES))], aligned=bool(rng.integers(2)))
     dtypes = (tw.f16, tw.f32, tw.bf16, tw.f8e4m3)
@@ -214,7 +214,7 @@ REDUCING = [name for name, schedule in KINDS.items() if schedule.roles != "coope
 
 
 def assert_softmax(schedule: tw.Schedule, target: str, shape: tuple[int, int, int]) -> None:
-    """Rows and columns are reduced within their tile, and what lies past the edge does not count."""
+    """Check that rows and columns are reduced within their tile, without elements past the edge."""
     problem = Problem(np.random.default_rng(7), shape)
     a, b = problem.operand("M K"), problem.operand("N K")
     a *= np.float16(0.25)
@@ -271,7 +271,7 @@ def gelu_and_residual(A, B, bias, R, C):
 
 
 def fresh() -> Any:
-    """A new kernel without remembered launches."""
+    """Return a new kernel without remembered launches."""
     return tw.kernel(A="M K", B="N K", bias="N", R="M N", C="M N")(gelu_and_residual)
 
 
@@ -279,14 +279,14 @@ residual = fresh()
 
 
 def arrays_of(shape: tuple[int, int, int], along: int = 1, aligned: bool = True) -> list[Any]:
-    """Arrays of `residual`."""
+    """Return arrays of `residual`."""
     problem = Problem(np.random.default_rng(9), shape, aligned=aligned)
     given = [problem.operand("M K"), problem.operand("N K"), problem.operand("N")]
     return [*given, problem.operand("M N", along=along), problem.output("M N", along=along)]
 
 
 def bulk_copies(kernel: Kernel) -> tuple[int, int]:
-    """How many bulk copies load R, and how many store C."""
+    """Return the number of bulk copies that load R, and of those that store C."""
     copies = [op for op in kernel.walk() if isinstance(op, Copy) and op.engine == "bulk"]
     return tuple(sum(op.ends[0].buffer.name == name for op in copies) for name in ("R", "C"))  # type: ignore[return-value]
 
@@ -321,7 +321,7 @@ def test_bulk_copies_where_they_can(kind: str, along: int, aligned: bool, counts
 
 
 def test_an_overlapped_group_waits_for_no_store() -> None:
-    """By construction: in the role that multiplies there is no store, no wait for one, and no barrier."""
+    """The role that multiplies contains no store, no wait for one, and no barrier."""
     made = residual.bind(schedule=KINDS["overlapped"])(*arrays_of((192, 264, 64)), target="reference")
     [multiplying] = [
         op for op in made.kernel.walk() if isinstance(op, Role) and (op.groups, op.count) == (2, 4)

@@ -1,4 +1,4 @@
-"""Products of f64 on tensor cores: the chosen schedules are right, without spills and bank conflicts."""
+"""Products of f64 on tensor cores: chosen schedules are right, without spills and bank conflicts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def question(shape: tuple[int, int, int], arch: str = "sm_90a") -> Question:
 def of_complex(
     side: int, made: Any = four_products, order: str = "C", how: Schedule | None = None
 ) -> tuple[Any, tuple[Any, ...]]:
-    """The kernel of a product of interleaved numbers, or of planes, and what stands for its arguments."""
+    """Return the kernel of a product of interleaved numbers, or of planes, and specimens of its arguments."""
     count = 12 if made is three_products else 10
     arrays = [np.zeros((side, 2 * side if order == "" else side), order=order or "C") for _ in range(count)]
     arrays = [array[:, ::2] for array in arrays] if order == "" else arrays
@@ -112,7 +112,7 @@ BIG = FORMS["fragments f64, 8 warps"]
 
 
 def compiled(bound: Any, given: tuple[Any, ...]) -> None:
-    """No spills, and a wavefront for each part of an access to shared memory."""
+    """Check that nothing spills, and that each access to shared memory has no bank conflict."""
     made = bound.compile(*given, target="cuda", arch="sm_90a")
     assert made.resources["spill_store_bytes"] == made.resources["stack_bytes"] == 0
     assert "mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64" in cuda.emit(made.kernel, "sm_90a").text
@@ -135,7 +135,7 @@ def test_the_large_tile_of_complex_numbers_compiles_well(order: str) -> None:
 
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_both_parts_of_complex_numbers_are_copied_at_once(order: str) -> None:
-    """16 bytes at a time to shared memory, from where each part is loaded alone."""
+    """Copies move 16 bytes to shared memory, and each part is loaded from there."""
     both = tw.like("f64", 256, 256, 2, strides=(512, 2, 1) if order == "C" else (2, 512, 1))
     part = tw.like("f64", 256, 256, strides=(512, 2), align=8)
     how = Schedule(tw.atoms.MMA_F64_M16K4, (128, 64, 8), (4, 2), 4, "fragments", group_m=8)

@@ -1,4 +1,4 @@
-"""Where bulk copies cannot carry an array another engine does: said, legal, and right element by element."""
+"""Another engine loads arrays that bulk copies cannot: notes say so, it is legal, and results are right."""
 
 from __future__ import annotations
 

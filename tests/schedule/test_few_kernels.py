@@ -1,4 +1,4 @@
-"""Number of kernels that random shapes need: classes of arrays differ only where that brings speed."""
+"""Random shapes need few kernels: classes of arrays differ only if that makes kernels faster."""
 
 from __future__ import annotations
 

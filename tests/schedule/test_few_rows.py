@@ -1,4 +1,4 @@
-"""Forms for few rows: legal for every dtype, deep rings, right, chosen; K in parts where that pays."""
+"""Forms for few rows: legal for every dtype, deep rings, right, chosen; K is split if that pays."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_what_is_batch_invariant_is_rated_as_the_rest_is(shape: tuple[int, int, 
 
 
 def test_a_reduction_costs_what_its_parts_do() -> None:
-    """More parts take longer to meet; none take no time; a stream meets though its tiles are many."""
+    """More parts take longer; unsplit K takes no time; a stream takes time although its tiles are many."""
     asked = question("bf16", (64, 4096, 4096))
     whole = choose(question("bf16", (512, 512, 512)))
     assert BULK.meeting_us(Load(asked, whole)) == 0
@@ -219,7 +219,7 @@ def test_a_wave_of_an_operand_along_its_columns_has_whole_rows_of_bulk_copies() 
     [("nt", 128, 80), ("tt", 128, 96), ("nt", 64, 144), ("tt", 64, 160), ("nn", 64, 192), ("tn", 128, 192)],
 )
 def test_elements_of_tiles_of_one_wave(layout: str, rows: int, columns: int) -> None:
-    """A ragged problem on the reference, and the kernel for Hopper without spills."""
+    """The reference runs a ragged problem, and the kernel for Hopper spills nothing."""
     groups = rows // 64
     made = tw.Schedule(
         tw.atoms.wgmma("bf16", columns), (rows, columns, 64), stages=4, staging="tma", roles="cooperative",

@@ -37,7 +37,7 @@ WAYS: dict[str, tuple[str, Schedule]] = {
 
 
 def extreme(kind: str, seed: int, heads: tuple[int, ...] = ()) -> tuple[Array, Array, Array]:
-    """Queries, keys and values of a dtype; scores are at most 1e30, those of f16 what its factors allow."""
+    """Return queries, keys and values with scores up to 1e30, or for f16 as large as its factors allow."""
     rng = np.random.default_rng(seed)
     dtype = tw.dtype(kind if kind == "bf16" else np.dtype(kind)).numpy
     most = 15.0 if kind != "f2" else 4.0
@@ -99,7 +99,7 @@ def test_losses_and_softmax_of_a_product(kind: str, target: str) -> None:
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @pytest.mark.parametrize("kind", ["f4", "bf16"])
 def test_the_library_forward_and_backward(kind: str, target: str) -> None:
-    """With scales of every size and sign, masks, one row, and the gradients of what the forward pass gave."""
+    """Scales have every size and sign, with masks, one row, and gradients of the forward pass."""
     for seed, scale in enumerate((1.0, 3e-20) if target == "cpu" else (-1.0,)):
         q, k, v = extreme(kind, seed, (1, 2))
         for words in ({}, {"causal": True, "diagonal": 5}):
@@ -113,7 +113,7 @@ def test_the_library_forward_and_backward(kind: str, target: str) -> None:
 
 
 def test_scores_that_overflow_are_found() -> None:
-    """The check itself: larger scores are infinite, and their averages are no numbers."""
+    """The check detects larger scores: they are infinite, and their averages are NaN."""
     q, k, v = (one[None, None] for one in extreme("f4", 0))
     out = poisoned(q, 1, 1, M, E)
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Loops that carry a state: their lines, their graph, the explicit kernels, and the text that is compiled."""
+"""Loops that carry a state: their lines, their graph, the explicit kernels, and the compiled text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def example() -> ModuleType:
 
 
 def lines(kernel: Any) -> int:
-    """Lines of code of a kernel from its ``def`` on; a signature counts once, a docstring not."""
+    """Return a kernel's lines of code from its ``def`` on; a signature is one line, a docstring none."""
     source = textwrap.dedent(inspect.getsource(kernel.program.function))
     made = ast.parse(source).body[0]
     assert isinstance(made, ast.FunctionDef)
@@ -54,7 +54,7 @@ def test_lines(example: ModuleType) -> None:
 
 
 def given(name: str, rows: int = 4096, keys: int = 4096, columns: int = 128) -> list[Any]:
-    """Specimens of the arguments of a kernel of the example."""
+    """Return specimens of the arguments of an example's kernel."""
     q, k = (tw.like("f16", count, columns) for count in (rows, keys))
     row = tw.like("f32", rows)
     if name in ("attention", "attention_of_rows"):
@@ -135,7 +135,7 @@ def test_texts_that_are_compiled(form: str, example: ModuleType, golden: Any) ->
 
 @pytest.mark.parametrize(("rows", "keys"), [(64, 300), (1, 129)])
 def test_keys_that_no_query_sees_end_the_loop(rows: int, keys: int, example: ModuleType) -> None:
-    """A warpgroup whose keys come after every query takes no step that the copying warp does not load."""
+    """If all keys of a warpgroup come after every query, it takes no step that is not loaded."""
     rng = np.random.default_rng(rows)
     q, d_out = rng.standard_normal((2, rows, 64)).astype(np.float16)
     k, v = rng.standard_normal((2, keys, 64)).astype(np.float16)
@@ -161,7 +161,7 @@ def test_keys_that_no_query_sees_end_the_loop(rows: int, keys: int, example: Mod
 
 @tw.kernel(Q="M D", K="N D", L="M", scale=tw.f32)
 def logarithms(Q, K, L, scale):
-    """The logarithm of the sum of the exponentials of each row, behind a causal mask."""
+    """Return the logarithm of the sum of exponentials of each row, with a causal mask."""
     for m in tw.tiles(L):
         top, total = tw.full((m,), -1e38, tw.f32), tw.zeros((m,), tw.f32)
         for n in tw.steps(K.shape[0]):

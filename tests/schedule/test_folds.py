@@ -139,7 +139,7 @@ def test_columns_that_are_contiguous() -> None:
 
 
 def test_operands_are_decoded_on_the_way() -> None:
-    """Factors that are computed, of narrower dtypes than the products: exp(0) = 1 beyond the end."""
+    """Factors have functions and narrower dtypes than the products: exp(0) = 1 beyond the end."""
 
     @tw.kernel(X="M K", W="K N", V="N E", Y="M E", factor=tw.f32)
     def mixed(X, W, V, Y, factor):
@@ -187,7 +187,7 @@ SHIFTS = [(0, 1000), (0, 20), (40, 30), (-20, 7), (60, 0), (500, 1000), (-500, 3
 )
 @pytest.mark.parametrize(("shift", "window"), SHIFTS)
 def test_steps_that_a_mask_hides_are_left_out(shift: int, window: int, way: str) -> None:
-    """Keys that no row of a tile sees are infinite, and nobody reads them."""
+    """Keys that no row of a tile sees are infinite, and are never read."""
     rng = np.random.default_rng(13)
     m, n, run = 70, 150, SCHEDULES[way].tile[1]
     q, k, v = (rng.standard_normal(shape).astype(np.float16) for shape in ((m, 24), (n, 24), (n, 40)))
@@ -209,7 +209,7 @@ def test_steps_that_a_mask_hides_are_left_out(shift: int, window: int, way: str)
 
 
 def test_which_masks_leave_the_state_as_it_is() -> None:
-    """A sum that also counts hidden elements changes in a step whose elements are all hidden."""
+    """A sum that also counts hidden elements changes in a step with only hidden elements."""
     arrays = [np.zeros(shape, np.float32) for shape in ((8, 8), (8, 8), (8, 8), (8, 8))]
     form = fold_form_of(windowed.flow(*arrays, 0.25, 0, 3))
     [mask] = masks_of(form)
@@ -234,7 +234,7 @@ def test_which_masks_leave_the_state_as_it_is() -> None:
 
 
 def test_one_tile_is_reduced_in_several_ways() -> None:
-    """Beyond the end of a row scores are -inf for the maximum, then 0 for their sum, and weigh nothing."""
+    """Beyond the end of a row, scores are -inf for the maximum, then 0 for their sum, with weight 0."""
 
     @tw.kernel(X="M N", lse="M", total="M")
     def both(X, lse, total):
@@ -276,7 +276,7 @@ def test_a_choice_between_two_numbers_by_positions() -> None:
 
 
 def test_a_choice_that_random_numbers_do_not_make_is_no_proof() -> None:
-    """Elements past the end have weight 1 in rows longer than every trial; they must not count."""
+    """In rows longer than every trial, elements past the end have weight 1 and must not count."""
 
     @tw.kernel(X="M N", size="M", y="M")
     def chosen(X, size, y):
@@ -303,7 +303,7 @@ def test_a_choice_that_random_numbers_do_not_make_is_no_proof() -> None:
 
 @tw.kernel(A="M N", B="N P", C="M P", D="M P")
 def shared(A, B, C, D):
-    """One product in a sum and in another cell."""
+    """One product enters a sum and another cell."""
     for m, p in tw.tiles(C):
         total, most = tw.zeros((m, p), tw.f32), tw.zeros((m, p), tw.f32)
         for n in tw.steps(B.shape[0]):
@@ -377,7 +377,7 @@ def about_means(X, y):
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_what_is_reduced_beyond_the_end_of_a_row_depends_on_the_row(target: str) -> None:
-    """Zeros beyond the end of the last step are not at its mean."""
+    """Zeros beyond the end of the last step differ from its mean."""
     x = (100 + np.random.default_rng(17).standard_normal((37, 94))).astype(np.float16)
     y = np.full(37, np.nan, np.float32)
     assert about_means(x, y, target=target).target == target
@@ -418,7 +418,7 @@ def test_gpus_compile_every_case_without_spills(target: str, arch: str) -> None:
     ("columns", "rows"), [(64, 256), (64, 4096), (96, 4096), (128, 256), (192, 256), (256, 256)]
 )
 def test_no_multiply_of_attention_is_serialized(columns: int, rows: int, causal: bool) -> None:
-    """There are two products in the loop, one before it and one after it; nothing spills."""
+    """The loop has two products, one is before it and one after it; nothing spills."""
     q, k = np.zeros((1, 64, 1, rows, columns), np.float16), np.zeros((1, 64, rows, columns), np.float16)
     words = {"between": BySoftmax.of(columns**-0.5)[0], "with_lse": False}
     made = flow.attention.bind(**words, scores=flow.Scores(causal)).compile(
@@ -438,7 +438,7 @@ def test_no_multiply_of_attention_is_serialized(columns: int, rows: int, causal:
 @pytest.mark.parametrize(("blocks", "band"), [(1, 0), (1, 1), (3, 2), (5, 3), (100, 2)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_persistent_blocks_take_every_tile_once(causal: bool, blocks: int, band: int, epilogue: Any) -> None:
-    """Rings, and the memory of the queries, go on from tile to tile; rows without keys are 0."""
+    """Rings, and the memory of the queries, continue from tile to tile; rows without keys are 0."""
     rng, diagonal = np.random.default_rng(blocks), -70
     q, k, v = (rng.standard_normal((2, 3, n, 16)).astype(np.float16) for n in (150, 40, 40))
     out, lse = np.full((2, 3, 1, 150, 16), np.nan, np.float16), np.full((2, 3, 1, 150), np.nan, np.float32)
@@ -495,7 +495,7 @@ def test_operands_may_be_contiguous_along_the_loop(
 @pytest.mark.parametrize("by_column", [False, True])
 @pytest.mark.parametrize("columns", [64, 192, 256])
 def test_no_multiply_of_a_chain_is_serialized(columns: int, by_column: bool) -> None:
-    """Also if the matrix that is multiplied first is contiguous along the loop, as B of `tw.gemm_chain`."""
+    """This includes a first matrix that is contiguous along the loop, like B of `tw.gemm_chain`."""
     a, b = (np.zeros((1, 1, *shape), np.float16) for shape in ((1, 20000, columns), (4096, columns)))
     c, b = b, columns_first(b) if by_column else b
     for activation in (None, "relu", "silu"):
@@ -508,7 +508,7 @@ def test_no_multiply_of_a_chain_is_serialized(columns: int, by_column: bool) -> 
 
 
 def test_what_is_proposed_for_warpgroups() -> None:
-    """The proposal has a block per processor, bands with a mask, and three groups if registers allow it."""
+    """The proposal has a block for each processor, bands for a mask, and three groups if registers allow."""
 
     def proposed(columns: int, rows: int, *, causal: bool, batches: int = 4, heads: int = 16) -> Schedule:
         queries, keys = (batches, heads, 1, rows, columns), (batches, heads, rows, columns)
@@ -533,7 +533,7 @@ def test_what_is_proposed_for_warpgroups() -> None:
 
 @pytest.mark.parametrize(("rows", "split"), [(4096, 1), (1024, "auto")])
 def test_few_tiles_of_warpgroups_are_faster_than_parts_by_warps(rows: int, split: int | str) -> None:
-    """If a quarter of the processors has a tile of 64 rows, warpgroups take whole loops."""
+    """If at least a quarter of the processors have a tile of 64 rows, warpgroups compute whole loops."""
     a, b = tw.like("bf16", (1, 1, 1, rows, 128)), tw.like("bf16", (1, 1, 1024, 128))
     found = flow.gemm_chain.bind(activation=None).schedule_for(a, b, b, a, target="cuda", arch="sm_90a")
     assert isinstance(found, Schedule)
@@ -544,7 +544,7 @@ def test_few_tiles_of_warpgroups_are_faster_than_parts_by_warps(rows: int, split
 def test_the_time_of_the_slowest_block_is_that_of_its_tiles(
     heads: int, tiles: int, width: int, blocks: int
 ) -> None:
-    """The reference adds up tiles in the order of the blocks: forwards, backwards, and each band reversed."""
+    """The reference adds tiles in the order of the blocks: forwards, backwards, and each band reversed."""
     lengths = np.arange(1, tiles + 1) ** 2
     load = [0.0] * blocks
     for number, first in enumerate(range(0, heads, width)):
@@ -560,7 +560,7 @@ def test_the_time_of_the_slowest_block_is_that_of_its_tiles(
 @pytest.mark.parametrize("rows", [512, 1024, 2048, 4096, 8192])
 @pytest.mark.parametrize("columns", [64, 96, 128, 192, 256])
 def test_bands_are_even(columns: int, rows: int) -> None:
-    """With 64 heads on 132 processors no block takes much longer than the mean."""
+    """With 64 heads on 132 processors, no block takes much longer than the mean."""
     arrays = [tw.like("f16", (4, 16, *shape)) for shape in ((1, rows, columns), *((rows, columns),) * 2)]
     arrays += [arrays[0], tw.like("f32", (4, 16, 1, rows))]
     words = {"between": BySoftmax.of(0.1)[0], "with_lse": False, "scores": flow.Scores(causal=True)}
@@ -688,7 +688,7 @@ def test_a_wider_result_than_the_tile_is_refused_at_launch() -> None:
 
 
 def test_warpgroups_cover_all_columns_of_the_result() -> None:
-    """Bulk copies would store columns of another tile."""
+    """Otherwise bulk copies would store columns of another tile."""
     case = dict(cases(9))["attention, f2, 64, 64"]
     kernel = case.kernel.bind(schedule=replace(GROUPS, tile=(128, 32, 64), width=32))
     with pytest.raises(
@@ -706,7 +706,7 @@ def test_depth_beyond_a_resident_tile_is_refused_at_launch() -> None:
 
 
 def test_the_comparison_rejects_wrong_results() -> None:
-    """A step that is left out, a rescale that is left out, and rows that are exchanged."""
+    """The comparison detects a missing step, a missing rescale, and exchanged rows."""
     case = dict(cases(10))["attention, f2, 24, 40"]
     right = {"O": case.expected["O"].copy()}
     assert case.wrong(right) == []

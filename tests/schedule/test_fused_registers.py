@@ -1,4 +1,4 @@
-"""Kernels with an activation at their end: their sums stay in registers."""
+"""Kernels that end with an activation keep their sums in registers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Eight lines and their results: the graph, the explicit kernel, and the text that is compiled."""
+"""Eight lines and their results: the graph, the explicit kernel, and the compiled text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every form of schedule under the hazard checker, with loops that fill the ring twice, and shorter ones."""
+"""The hazard checker runs every form of schedule, with loops that fill the ring twice, and shorter ones."""
 
 from __future__ import annotations
 

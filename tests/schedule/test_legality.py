@@ -1,4 +1,4 @@
-"""Legality by formula is that of the expanded kernel, and so are its threads and its shared memory."""
+"""The formulas of legality, threads and shared memory agree with the expanded kernel."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_what_decodes_under_multiplications_in_the_background(
 
 
 def test_extents_that_are_no_whole_tiles_are_refused_at_launch() -> None:
-    """What a schedule says is whole nobody asks about element by element."""
+    """A kernel does not check dimensions that its schedule declares whole."""
     schedule = replace(SYNC, tile=(32, 32, 16), whole="mk")
     bound = product.bind(schedule=schedule)
     a, b, c = (np.ones(shape, np.float16) for shape in ((64, 32), (33, 32), (64, 33)))

@@ -1,4 +1,4 @@
-"""Merges that an author states: parts of a loop with a state whose merge does not follow from its steps."""
+"""Merges that an author states, for loops whose steps do not imply how parts merge."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .test_parts import PARTS, in_parts, split
 
 
 def chan(a, b):
-    """Moments of two samples; T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae", 1979."""
+    """Merge the moments of two samples; T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae", 1979."""
     (count, mu, squares), (more, other, rest) = a, b
     both, apart = count + more, other - mu
     return both, mu + apart * (more / both), squares + rest + apart * apart * (count * more / both)
@@ -47,7 +47,7 @@ def welford(X, mean, variance):
 
 @tw.kernel(X="M K", W="K N", best="M", more="M")
 def positive(X, W, best, more):
-    """The largest score of each row, and how many are positive."""
+    """Return the largest score of each row, and the number of positive ones."""
     for m in tw.tiles(best):
         top, count = tw.full((m,), -math.inf, tw.f32), tw.full((m,), 0, tw.i32)
         for n in tw.steps(W.shape[1], state=count, merge=lambda a, b: a + b):
@@ -61,7 +61,7 @@ def positive(X, W, best, more):
 
 @tw.kernel(X="M N", y="M", rate=tw.f32)
 def decayed(X, y, rate):
-    """``y[m] = sum_n x[m, n] 2**(rate (n - N + 1))``: the order of parts counts."""
+    """``y[m] = sum_n x[m, n] 2**(rate (n - N + 1))``: the order of parts matters."""
     for m in tw.tiles(y):
         state, end = tw.zeros((m,), tw.f32), tw.zeros((m,), tw.f32)
         for n in tw.steps(X.shape[1], state=(state, end), merge=later(rate)):
@@ -79,7 +79,7 @@ def later(rate):
 
 @tw.kernel(Q="M D", K="N D", V="N E", O="M E", scale=tw.f32)
 def causal(Q, K, V, O, scale):
-    """Attention, with its merge; masks leave out steps, and parts are without steps then."""
+    """Attention, with its merge; if masks leave out steps, some parts have no steps."""
     for m, e in tw.tiles(O):
         top, total, out = tw.full((m,), -1e38, tw.f32), tw.zeros((m,), tw.f32), tw.zeros((m, e), tw.f32)
         for n in tw.steps(K.shape[0], state=(top, total, out), merge=rescaled):
@@ -198,7 +198,7 @@ def test_merges_print_and_parse() -> None:
 
 
 def _with(flow: Any, fold: Any, other: Any) -> Any:
-    """Return the flow of a loop without the author's statements."""
+    """Return the flow of a loop without the author's merges."""
 
     def again(node: Any) -> Any:
         if type(node).__name__ == "Folded":
@@ -214,7 +214,7 @@ def _with(flow: Any, fold: Any, other: Any) -> Any:
 
 
 def test_parts_are_equal_as_algebra() -> None:
-    """Quotients of residues are exact, so the moments of parts are those of the whole."""
+    """Quotients of residues are exact, so the moments of merged parts equal those of the whole."""
     like = tw.like("f16", 40, 112), tw.like("f32", 40), tw.like("f32", 40)
     known = welford.bind().schedule_for(*moments_case(0).arguments().values(), target="reference")
     whole = welford.bind(schedule=in_parts(known, 1))
@@ -230,7 +230,7 @@ def test_parts_are_equal_as_algebra() -> None:
 
 @pytest.mark.parametrize("kind", ["f8", "f2"])
 def test_states_of_other_dtypes(kind: str) -> None:
-    """f64 is embedded exactly; the trial of an f16 state, rounded at each step, has a larger bound."""
+    """f64 is embedded exactly; a trial of an f16 state, rounded at each step, has a larger bound."""
 
     @tw.kernel(X="M N", y="M")
     def mean(X, y):
@@ -349,7 +349,7 @@ def test_wrong_rescales_are_refused(merge: Any) -> None:
 
 
 def test_ties_are_tried_and_the_order_of_parts() -> None:
-    """Random numbers are never equal, small integers often."""
+    """Random numbers are never equal, small integers often are."""
 
     def loop(merge: Any) -> Any:
         @tw.kernel(X="M N", at="M")
@@ -382,7 +382,7 @@ def test_ties_are_tried_and_the_order_of_parts() -> None:
 
 
 def decaying_by_gates(merge: Any) -> Any:
-    """A state that a power of the sum of each step decays, whatever the length of the step."""
+    """A power of each step's sum decays the state, for any length of a step."""
 
     @tw.kernel(X="M N", G="M N", y="M")
     def decaying(X, G, y):

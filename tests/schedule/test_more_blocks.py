@@ -1,4 +1,4 @@
-"""K is dealt out to as many blocks as share a multiprocessor, where that is estimated to pay."""
+"""K is split among as many blocks as share a multiprocessor, if the estimate expects a gain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RING = Schedule(tw.atoms.MMA_F16, (64, 64, 64), (2, 2), stages=3, staging="cp_as
 
 
 def sweeps() -> list[dict[str, Any]]:
-    """What was measured of K in 1 to 132 parts, for each limit of shared memory."""
+    """Return measured times with K in 1 to 132 parts, for each limit of shared memory."""
     found = [part["result"] for part in json.loads(MEASURED.read_text())["parts"]]
     return [row for one in found if one and one["benchmark"] == "split_k" for row in one["rows"]]
 
@@ -67,7 +67,7 @@ def test_every_limit_was_measured() -> None:
 
 
 def test_estimates_are_near_what_was_measured() -> None:
-    """Where parts are few enough to save time, and as many as 64."""
+    """The estimate is near for few parts, which save time, and for as many as 64."""
     seen = 0
     for row in SWEEPS:
         asked, auto = question(tuple(row["shape"])), read_schedule(row["schedules"]["auto"])
@@ -189,7 +189,7 @@ def test_few_tiles_by_mma_sync_have_k_in_parts(asked: Question, is_split: bool) 
 
 
 def test_warps_that_load_single_elements_wait_for_each_other() -> None:
-    """The time of a step of tf32, with one block on a multiprocessor and with two; seen on an H200."""
+    """The time of a step of tf32, with one block on a multiprocessor and with two; measured on an H200."""
     tf32 = Schedule(tw.atoms.MMA_TF32, (64, 64, 32), (2, 2), stages=4, staging="cp_async", group_m=8)
     steps = 8192 // 32
     for shape, us in (((640, 704, 8192), 0.55), ((1280, 704, 8192), 0.8)):

@@ -233,6 +233,6 @@ def test_every_mutant_is_found_or_equivalent_for_a_named_edge(name: str, turns: 
 
 
 def test_all_mutants_of_every_form_were_tried_once() -> None:
-    """By the record of the last run of all of them."""
+    """The record of the last complete run contains each of them."""
     record = RECORD.read_text(encoding="utf-8")
     assert [name for name in MUTATED if f"[{name}] -> " not in record] == []

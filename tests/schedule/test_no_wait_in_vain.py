@@ -67,13 +67,13 @@ def without(block: Block, gone: Op) -> Block:
 
 
 def called(op: Op) -> str:
-    """The operation, and the field of the schedule that it comes from."""
+    """Return the operation, and the field of the schedule that it comes from."""
     origin = op.location and op.location.origin
     return f"{op.verb}() by {origin.field if origin else '?'}"
 
 
 def in_vain(kernel: Kernel, arguments: Callable[[], Iterator[dict[str, np.ndarray]]]) -> set[str]:
-    """The waits and barriers without which nothing is found, for any of the arguments."""
+    """Return the waits and barriers that can be removed without a finding, for all arguments."""
 
     def is_found(changed: Kernel) -> bool:
         try:
@@ -128,7 +128,7 @@ def test_each_wait_of_more_kernels_is_needed(name: str) -> None:
 
 @tw.kernel(X="M N", Y="M N")
 def waiting(X, Y, *, turns, between, branch):
-    """Copies through shared memory, with two waits and two barriers in a row."""
+    """Copy through shared memory, with two waits and two barriers in a row."""
     held = tw.shared((32, 32), X.dtype)
     for t in tw.range(turns):
         tw.copy_async(X.tile((32, 32), (t, 0)), held, threads=64)
@@ -172,7 +172,7 @@ def test_what_waits_for_nothing_on_any_way_is_left_out(between: str, branch: boo
 
 @pytest.mark.parametrize("form", ["direct", "registers", "cp_async", "fragments", "persistent"])
 def test_no_sums_are_cleared_that_nothing_is_added_to(form: str) -> None:
-    """Promoted sums are cleared before the next ones, but not after the last ones."""
+    """Promoted sums are cleared before the next sums, but not after the last ones."""
     ops = [*expanded(replace(FORMS[form], promote=2)).walk()]
     filled = {at: op.target for at, op in enumerate(ops) if isinstance(op, Fill)}
     assert filled

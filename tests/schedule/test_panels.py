@@ -1,4 +1,4 @@
-"""Tiles packed into panels by the one thread that multiplies them."""
+"""The thread that multiplies packs tiles into panels."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def panels(dtype: str = "f32") -> tw.Schedule:
 
 
 def operands(shape: tuple[int, int, int], layout: str, dtype: Any) -> tuple[Any, Any, Any]:
-    """A (M, K), B (N, K), stored along K (n for A, t for B) or across; C inside of a larger array of NaN."""
+    """A (M, K), B (N, K), stored along K (n for A, t for B) or across; C is inside of an array of NaN."""
     m, n, k = shape
     rng = np.random.default_rng(m + 7 * n + k)
     a, b = (rng.standard_normal((rows, k)).astype(dtype) for rows in (m, n))
@@ -76,7 +76,7 @@ def test_products(target: str, layout: str, shape: tuple[int, int, int], dtype: 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @pytest.mark.parametrize("shape", [(48, 64, 32), (50, 65, 20), (1, 70, 17), (101, 34, 0), (0, 5, 3)])
 def test_equal_shares(target: str, shape: tuple[int, int, int]) -> None:
-    """Rows and columns are distributed in whole micro-tiles, together with the terms that are added last."""
+    """Rows and columns are divided into whole micro-tiles, with the terms that are added last."""
     rng = np.random.default_rng(5)
     m, n, k = shape
     a, b, bias = (rng.integers(-8, 8, extents).astype(np.float32) for extents in ((m, k), (n, k), (n,)))
@@ -89,7 +89,7 @@ def test_equal_shares(target: str, shape: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_the_processor_changes_nothing_of_what_was_packed(layout: str) -> None:
-    """Where panels are as high and wide as the machine's own micro-tiles, no pass lays them out anew."""
+    """If panels are as high and wide as the machine's own micro-tiles, no pass changes their layout."""
     a, b, _ = operands((200, 200, 200), layout, np.float32)
     schedule = tw.Schedule(tw.atoms.fma("f32", lanes=(1, 1), each=(6, 16)), (192, 256, 256), staging="panels")
     made = gemm.bind(schedule=schedule).compile(
@@ -170,7 +170,7 @@ def test_tiles_are_near_the_best_of_many(threads: int, loss: float) -> None:
 
 
 def test_one_class_serves_all_divisors() -> None:
-    """Shapes that one tile serves share an executable, whatever divides their extents."""
+    """Shapes with the same tile share an executable, whatever divides their extents."""
     bound = gemm.bind(schedule=panels())
     made = {
         id(bound.compile(tw.like("f32", m, k), tw.like("f32", n, k), tw.like("f32", m, n), target="cpu"))
@@ -191,7 +191,7 @@ def converted(A, B, C):
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tt"])
 def test_operands_are_converted_as_they_are_packed(target: str, layout: str) -> None:
-    """Exactly; and shared memory is what the formula says, with the panels that are packed before."""
+    """Conversion is exact, and shared memory has the size of the formula, including packed panels."""
     schedule = panels("f16")
     for shape in ((29, 33, 45), (1, 70, 17), (25, 40, 0)):
         _, n, k = shape

@@ -1,4 +1,4 @@
-"""Loops that carry a state in parts: each block has a part, and the last one merges the states of all."""
+"""Loops that carry a state in parts: each block has a part, and the last one merges all states."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ PARTS = (2, 3, 7, 14, 1000, AUTO)
 
 
 def in_parts(schedule: Schedule, parts: int | str) -> Schedule:
-    """A schedule with short steps, in parts."""
+    """Return a schedule with short steps, in parts."""
     run = max(schedule.atom.shape[1:])
     short = replace(schedule, tile=(schedule.tile[0], run, schedule.tile[2]))
     return replace(short, split_k=parts, blocks=20 if parts == AUTO else 0)
 
 
 def split(case: FoldCase, parts: int | str, target: str = "reference", **words: Any) -> Any:
-    """The kernel of a case in parts; otherwise the schedule is the chosen one, on CUDA that of sm_80.
+    """Split a case's kernel; the rest of the schedule is the chosen one, on CUDA that of sm_80.
 
     On sm_90a some cases have a schedule of warpgroups, which splits no loops.
     """
@@ -80,7 +80,7 @@ def test_no_steps_leave_the_start() -> None:
 
 
 def test_rows_without_a_finite_score_stay_as_they_are() -> None:
-    """The maxima of such parts are -inf, and the difference of two is NaN."""
+    """The maxima of these parts are -inf, and the difference of two of them is NaN."""
 
     @tw.kernel(X="M N", y="M")
     def log_sum_exp(X, y):
@@ -212,7 +212,7 @@ def test_states_that_do_not_merge(way: str) -> None:
 
 
 def test_a_sum_that_does_not_begin_with_0() -> None:
-    """Every part would count the start."""
+    """Every part would add the start."""
     assert "a sum from 0" in reason(MERGES["a sum"], start=5.0)
     assert "a sum from 0" in reason(MERGES["rescaled"], start=5.0)
     assert reason(MERGES["a companion"], start=5.0) == ""
@@ -292,7 +292,7 @@ def without_rescale(
 
 
 def inverted(self: StateMerge, place: Any, first: Sequence[Fragment], second: Sequence[Fragment]) -> Any:
-    """Each part is rescaled by what belongs to the other one."""
+    """Each part is rescaled by the other part's factor."""
     made = right(self, place, [first[0], *second[1:]], [second[0], *first[1:]])
     return [made[0], *made[1:]]
 
@@ -315,7 +315,7 @@ right = StateMerge.merged
 
 @pytest.fixture
 def anew(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
-    """A function that makes a bound kernel forget what was traced before, and again after the test."""
+    """Return a function that clears a kernel's traces, now and after the test."""
 
     def forget(bound: Any) -> Any:
         bound.forget()
@@ -338,7 +338,7 @@ def test_mutants_of_merges_differ(mutant: Any, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_order_of_parts_counts(monkeypatch: pytest.MonkeyPatch, anew: Any) -> None:
-    """Of equal scores the first one counts."""
+    """Among equal scores the first one counts."""
     case = dict(cases(24))["argmax"]
     run(case, "reference", anew(split(case, 5)))
     monkeypatch.setattr(StateMerge, "merged", exchanged)

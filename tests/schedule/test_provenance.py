@@ -1,4 +1,4 @@
-"""Every operation of an expanded kernel names the graph's value and the schedule's field that it is from."""
+"""Every operation of an expanded kernel names its value of the graph and its field of the schedule."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_operation_has_both(form: str) -> None:
 
 
 class Unchecked(Expanded):
-    """What a schedule makes of a kernel, legal or not."""
+    """The kernel that a schedule makes, legal or not."""
 
     trace = Expanded.unchecked
 

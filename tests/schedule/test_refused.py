@@ -1,4 +1,4 @@
-"""Schedules that are refused, and what their authors are told, word for word, with every reason at once.
+"""Errors of refused schedules, word for word, with all reasons at once.
 
 `pytest tests/schedule/test_refused.py --update-golden` writes the messages anew; read the diff.
 """

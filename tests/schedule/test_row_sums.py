@@ -1,4 +1,4 @@
-"""Sums of rows of operands, taken from the tiles that are multiplied."""
+"""Sums of rows of operands, computed from the tiles that are multiplied."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.in_turns(3)
 
 @tw.kernel(X="M K", W="N K", C="M N", eps=tw.f32)
 def rms_norm(X, W, C, eps):
-    """The rows of X, divided by the roots of their mean squares, times W."""
+    """Divide the rows of X by the roots of their mean squares, and multiply by W."""
     for m, n in tw.tiles(C):
         acc, square = tw.zeros(), tw.zeros((m,), tw.f32)
         for k in tw.steps(X.shape[1]):
@@ -35,7 +35,7 @@ def rms_norm(X, W, C, eps):
 
 @tw.kernel(X="M K", W="N K", sums="N", bias="N", C="M N", eps=tw.f32)
 def layer_norm(X, W, sums, bias, C, eps):
-    """The rows of X, without their means and of variance 1, times W, whose sums along K are known."""
+    """Normalise the rows of X to mean 0 and variance 1, and multiply by W, whose sums along K are given."""
     for m, n in tw.tiles(C):
         acc, total, square = tw.zeros(), tw.zeros((m,), tw.f32), tw.zeros((m,), tw.f32)
         for k in tw.steps(X.shape[1]):
@@ -50,7 +50,7 @@ def layer_norm(X, W, sums, bias, C, eps):
 
 @tw.kernel(X="K M", W="K N", C="M N", eps=tw.f32)
 def both_sides(X, W, C, eps):
-    """Sums of both operands, which are contiguous along their rows."""
+    """Sum rows of both operands, which are contiguous along their rows."""
     for m, n in tw.tiles(C):
         acc, rows, columns = tw.zeros(), tw.zeros((m,), tw.f32), tw.zeros((n,), tw.f32)
         for k in tw.steps(X.shape[0]):
@@ -62,7 +62,7 @@ def both_sides(X, W, C, eps):
 
 @tw.kernel(X="M K", W="N K", T="M R", B="N R", C="M N", eps=tw.f32)
 def adapted(X, W, T, B, C, eps):
-    """A loop with a sum of rows, and one without."""
+    """One loop has a sum of rows, and one has none."""
     for m, n in tw.tiles(C):
         acc, low, square = tw.zeros(), tw.zeros(), tw.zeros((m,), tw.f32)
         for k in tw.steps(X.shape[1]):
@@ -85,7 +85,7 @@ SHAPE = (130, 72, 200, 56)
 
 
 def arrays(name, shape, dtype, seed=0):
-    """Random operands whose rows begin at odd strides of 16 bytes; the result holds NaN."""
+    """Return random operands with odd strides of rows in units of 16 bytes, and a result of NaN."""
     extents, rng = dict(zip("MNKR", shape, strict=True)), np.random.default_rng(seed)
     made = {}
     for parameter in KERNELS[name].program.parameters:
@@ -162,7 +162,7 @@ def test_a_sum_that_is_lost_is_found():
 
 
 def test_a_normalised_row_is_the_product_of_the_normalised_row():
-    """By algebra: the product of rows that are normalised first, with sums in f64."""
+    """As algebra, it equals the product of rows that are normalised first, with sums in f64."""
     made = arrays("layer_norm", SHAPE, np.float32)
     made["sums"][...] = made["W"].sum(axis=1)
     layer_norm(*made.values(), eps=0.5, target="cpu")
@@ -212,7 +212,7 @@ def _shapes(name, shape):
 
 
 def test_other_sums_are_loops_with_a_state():
-    """A function that does not keep 0, or of another array than an operand, is not taken from the tiles."""
+    """If a function does not keep 0, or the array is no operand, the tiles cannot give the sum."""
 
     @tw.kernel(X="M K", W="N K", C="M N")
     def counted(X, W, C):
@@ -242,7 +242,7 @@ def test_a_gpu_computes_them(name, schedule):
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def beside_masked_result(A, B, C):
-    """A sum of rows enters tiles that the mask of the product leaves out."""
+    """A sum of rows needs tiles that the product's mask leaves out."""
     for m, n in tw.tiles(C):
         acc, square = tw.zeros(), tw.zeros((m,), tw.f32)
         for k in tw.steps(A.shape[1]):
@@ -254,7 +254,7 @@ def beside_masked_result(A, B, C):
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def beside_masked_operand(A, B, C):
-    """A sum of rows takes steps that the mask of the other operand leaves out."""
+    """A sum of rows needs steps that the other operand's mask leaves out."""
     for m, n in tw.tiles(C):
         acc, square = tw.zeros(), tw.zeros((n,), tw.f32)
         for k in tw.steps(A.shape[1]):

@@ -1,4 +1,4 @@
-"""Whole rows: a reduction along them becomes a loop that carries a state, on every target."""
+"""A reduction of whole rows becomes a loop that carries a state, on every target."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_random_problems_under_chosen_schedules(name: str, target: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_row_and_its_loop_have_one_meaning(name: str) -> None:
-    """The values of the whole row, and of the loop in steps of any length, are within the bound."""
+    """The values of the whole row, and of the loop with steps of any length, are within the bound."""
     case = dict(cases(3))[name]
     flow = case.kernel.flow(**case.arguments())
     loop = in_loops(flow)
@@ -94,13 +94,13 @@ PASSED = [
 
 
 def loops_of(kernel: Any, *arrays: Any) -> int:
-    """The number of loops along whole rows in the online form."""
+    """Return the number of loops along whole rows in the online form."""
     flow = in_loops(kernel.flow(*arrays))
     return len({id(node.fold) for node in flow.walk() if isinstance(node, Folded)})
 
 
 def in_two(kernel: Any, schedule: Any = None, **arguments: Any) -> Any:
-    """The kernel with two passes under a schedule, or the chosen one."""
+    """Return the kernel with two passes under a schedule, or under the chosen one."""
     known = schedule or kernel.bind().schedule_for(**arguments, target="reference")
     return kernel.bind(schedule=replace(known, fold="two passes"))
 
@@ -137,7 +137,7 @@ def test_gpus_compile_two_passes(target: str, arch: str) -> None:
 
 @tw.kernel(Q="M D", K="N D", V="N E", O="M E", L="M", scale=tw.f32)
 def weighted(Q, K, V, O, L, scale):
-    """Averages weighted by powers, and their scaled total."""
+    """Return averages weighted by powers, and their scaled total."""
     for m, e in tw.tiles(O):
         s = Q[m] @ K.T
         top = tw.maximum(s.max(axis=1), -3e38)
@@ -148,7 +148,7 @@ def weighted(Q, K, V, O, L, scale):
 
 
 def test_online_and_two_passes_are_equal_over_pairs_of_residues() -> None:
-    """They are equal to the loop that `test_parts` writes by hand, too; a rescale that is inverted is not."""
+    """They also equal the hand-written loop of `test_parts`; an inverted rescale differs."""
     one = weighted.bind(schedule=ALGEBRA)
     two = weighted.bind(schedule=replace(ALGEBRA, fold="two passes"))
     steps = weighted.bind(schedule=replace(ALGEBRA, tile=(32, 32, 16)))
@@ -181,7 +181,7 @@ def test_mutants_of_the_rescale_differ(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_factor_follows_the_loop_only_if_the_narrow_operand_has_the_range(
     kind: str, size: float, target: str
 ) -> None:
-    """Values of f32 that are divided before they become f16 might overflow f16 without the division."""
+    """Without the division, f32 values might overflow when they are converted to f16."""
 
     @tw.kernel(X="M K", W="K N", Y="M N")
     def linear_of_norm(X, W, Y):
@@ -256,7 +256,7 @@ def test_powers_of_an_extreme_of_other_values_wait_for_the_whole_row(target: str
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_an_infinite_maximum_that_is_replaced(target: str) -> None:
-    """The terms of a row whose maximum is +inf are not 0, as those of one whose maximum is -inf are."""
+    """Terms of a row with the maximum +inf are not 0, unlike those of a row with the maximum -inf."""
 
     @tw.kernel(X="M N", total="M")
     def finite_total(X, total):
@@ -294,7 +294,7 @@ def test_a_factor_of_a_narrower_dtype_than_the_sum(target: str) -> None:
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @pytest.mark.parametrize("kind", ["f2", "f8"])
 def test_extremes_of_another_dtype_than_the_sum(kind: str, target: str) -> None:
-    """Rescaling by powers of f16 would round the sum in every step, so the maximum has a loop of its own."""
+    """Powers in f16 would round the sum in every step, so the maximum has its own loop."""
 
     @tw.kernel(X="M N", W="N E", Y="M E")
     def averages(X, W, Y):
@@ -354,7 +354,7 @@ IN_PARTS = replace(
 @pytest.mark.parametrize("by_column", [False, True])
 @pytest.mark.parametrize(("M", "K", "N"), [(200, 136, 320), (70, 64, 72), (300, 200, 136), (5, 8, 600)])
 def test_rows_without_mixtures_by_warpgroups(M: int, K: int, N: int, by_column: bool) -> None:
-    """A loop for the maximum and the total, and a second pass; sums of no, one and several whole tiles."""
+    """A loop for maximum and total, and a second pass; the rows have 0, 1 and several tiles."""
     x, w, s, off = scores(np.random.default_rng(N), M, K, N, "f2")
     w = np.asfortranarray(w) if by_column else w
     case = of_rows(whole_rows.softmax, {"X": x, "W": w}, s, off, "f2")
@@ -400,7 +400,7 @@ def test_rows_without_mixtures_have_warpgroups(shape: tuple[int, int, int]) -> N
 
 @pytest.mark.parametrize("N", [1024, 1500])
 def test_long_rows(N: int) -> None:
-    """No tile covers them."""
+    """No tile covers the rows."""
     rng = np.random.default_rng(N)
     x, w, s, off = scores(rng, 40, 64, N, "f2")
     case = of_rows(whole_rows.softmax, {"X": x, "W": w}, s, off, "f2")
@@ -527,7 +527,7 @@ def test_a_loop_over_steps_takes_whole_depths() -> None:
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_rows_without_a_finite_score(target: str) -> None:
-    """An extreme that is stored is that of the row, and -inf if the row has nothing else."""
+    """The stored extreme of such a row is -inf."""
 
     @tw.kernel(X="M N", best="M", total="M")
     def extremes(X, best, total):

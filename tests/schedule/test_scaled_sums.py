@@ -27,7 +27,7 @@ DIMS = {"A": "M K", "B": "K N", "SA": "M G", "SB": "G R", "bias": "N", "C": "M N
 
 @tw.kernel(**DIMS)
 def by_blocks(A, B, SA, SB, bias, C, *, run):
-    """A scale for each row of A, for each 32 columns of B, and for each block of elements along K."""
+    """A has scales for each row, B for each 32 columns, both for each block of elements along K."""
     tw.require(SA.shape[1] == tw.ceil_div(A.shape[1], run), "a column of scales for each run along K")
     tw.require(SB.shape[1] == tw.ceil_div(B.shape[1], 32), "a column of scales for each 32 columns")
     for m, n in tw.tiles(C):
@@ -39,7 +39,7 @@ def by_blocks(A, B, SA, SB, bias, C, *, run):
 
 @tw.kernel(A="M K", B="N K", S="N G", C="M N")
 def weights(A, B, S, C, *, run):
-    """A scale for each row of B, which is widened on its way, and for each block of elements along K."""
+    """B has scales for each row and each block of elements along K, and is widened."""
     tw.require(S.shape[1] == tw.ceil_div(A.shape[1], run), "a column of scales for each run along K")
     for m, n in tw.tiles(C):
         acc = tw.zeros()
@@ -107,7 +107,7 @@ def drawn(
 
 
 def widened(shape: tuple[int, int, int], run: int) -> dict[str, Any]:
-    """The same for `weights`."""
+    """Draw operands for `weights`."""
     (m, n, k), rng = shape, np.random.default_rng(1)
     made = {"A": rng.standard_normal((m, k)).astype(np.float16), "B": rng.standard_normal((n, k)).astype(FP8)}
     made["S"] = rng.uniform(0.5, 2, (n, -(-k // run))).astype(np.float16)
@@ -115,7 +115,7 @@ def widened(shape: tuple[int, int, int], run: int) -> dict[str, Any]:
 
 
 def compared(kernel: Any, given: dict[str, Any], target: str) -> Schedule:
-    """Run it, and compare every element."""
+    """Run a kernel, and compare every element."""
     there = [DeviceArray.of(one) for one in given.values()] if target == "cuda" else [*given.values()]
     ran = kernel(*there, target=target)
     assert ran.target == target
@@ -281,7 +281,7 @@ def test_what_is_said_of_shared_memory_is_what_is_taken(rows: int, in_columns: b
 
 @dataclass(frozen=True)
 class Small:
-    """A ring of scales and operands that comes round twice, as `outcomes` takes it."""
+    """A ring of scales and operands that is filled twice, as `outcomes` takes it."""
 
     counts: tuple[int, ...] = (5,)
 
@@ -298,11 +298,11 @@ class Small:
         return 72, 48, steps * 128 - 16
 
     def arrays(self, shape: tuple[int, int, int]) -> dict[str, Any]:
-        """Random."""
+        """Random arrays."""
         return drawn(FP8, shape, 128, in_columns=True)
 
     def compare(self, arrays: Mapping[str, Any]) -> StoredComparison:
-        """Whether what was stored is right."""
+        """Whether the stored results are right."""
         kept = {name: array for name, array in arrays.items() if name != "C"}
         how = Accumulation.of(BULK.atom, 128)
         return compare_flow(by_blocks.bind(run=128).flow(*arrays.values()), {"C": arrays["C"]}, kept, how=how)

@@ -1,4 +1,4 @@
-"""A schedule is one value: it is compared, printed, read back, and refused where no schedule is like it."""
+"""A schedule is a value: it is compared, printed and read back, and illegal ones are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_an_atom_made_by_hand_shows_what_it_is() -> None:
 
 
 def drawn(draw: random.Random) -> tw.Schedule:
-    """Any schedule, legal or not."""
+    """Draw any schedule, legal or not."""
     return tw.Schedule(
         draw.choice(ATOMS),
         (draw.randint(1, 300), draw.randint(1, 300), draw.randint(1, 300)),

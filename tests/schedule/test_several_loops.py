@@ -1,4 +1,4 @@
-"""Sums along several spans: loops that follow each other over one set of accumulators."""
+"""Sums along several spans: successive loops over one set of accumulators."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def gated(X, W, G, T, B, D, C, s):
 
 @tw.kernel(X="M K", W="N K", T="M R", B="N R", C="M N")
 def apart(X, W, T, B, C):
-    """Sums that meet in a product have an accumulator each."""
+    """Sums that are multiplied with each other have separate accumulators."""
     for m, n in tw.tiles(C):
         one, other = tw.zeros(), tw.zeros()
         for k in tw.steps(X.shape[1]):
@@ -90,7 +90,7 @@ SHAPE = (130, 72, 200, 56, 24)
 
 
 def arrays(name, shape, dtype, seed=0):
-    """Random operands whose rows begin at odd strides of 16 bytes; the result holds NaN."""
+    """Return random operands with odd strides of rows in units of 16 bytes, and a result of NaN."""
     extents, rng = dict(zip("MNKRL", shape, strict=True)), np.random.default_rng(seed)
     made = {}
     for parameter in KERNELS[name].program.parameters:
@@ -194,7 +194,7 @@ def test_integers_are_added_up_exactly():
 
 @tw.kernel(X="M K", W="N K", scale="N", T="M R", B="N R", C="M N")
 def quantised(X, W, scale, T, B, C):
-    """Weights of i8 in the first loop, an adapter of f16 in the second."""
+    """The first loop has weights of i8, the second an adapter of f16."""
     for m, n in tw.tiles(C):
         acc = tw.zeros()
         for k in tw.steps(X.shape[1]):

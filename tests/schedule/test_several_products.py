@@ -1,4 +1,4 @@
-"""Flows of several products: operands that are loaded once, totals that products add to."""
+"""Flows of several products: operands are loaded once, and products add to totals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.in_turns(3)
 
 @tw.kernel(Ar="M K", Ai="M K", Br="N K", Bi="N K", Cr="M N", Ci="M N")
 def planar(Ar, Ai, Br, Bi, Cr, Ci):
-    """Complex numbers whose real and imaginary parts are arrays of their own."""
+    """Complex numbers with real and imaginary parts in separate arrays."""
     for m, n in tw.tiles(Cr):
         re, im = tw.zeros(), tw.zeros()
         for k in tw.steps(Ar.shape[1]):
@@ -39,7 +39,7 @@ def planar(Ar, Ai, Br, Bi, Cr, Ci):
 
 @tw.kernel(Ah="M K", Al="M K", Bh="N K", Bl="N K", bias="N", C="M N")
 def in_parts(Ah, Al, Bh, Bl, bias, C):
-    """High and low parts of numbers; the product of both low parts is left out."""
+    """High and low parts of numbers, without the product of both low parts."""
     for m, n in tw.tiles(C):
         acc = tw.zeros()
         for k in tw.steps(Ah.shape[1]):
@@ -51,7 +51,7 @@ def in_parts(Ah, Al, Bh, Bl, bias, C):
 
 @tw.kernel(A="M K", B="N K", G="N K", R="M N", C="M N")
 def gated(A, B, G, R, C):
-    """One product lets the other pass, and an array is subtracted."""
+    """One product gates the other, and an array is subtracted."""
     for m, n in tw.tiles(C):
         up, gate = tw.zeros(), tw.zeros()
         for k in tw.steps(A.shape[1]):
@@ -62,7 +62,7 @@ def gated(A, B, G, R, C):
 
 @tw.kernel(A="M K", B="N K", G="N K", C="M N")
 def difference(A, B, G, C):
-    """The difference is taken of the sums, not in the loop."""
+    """The sums are subtracted, not the products in the loop."""
     for m, n in tw.tiles(C):
         one, other = tw.zeros(), tw.zeros()
         for k in tw.steps(A.shape[1]):
@@ -85,7 +85,7 @@ SCHEDULES = {name: replace(schedule, promote=0) for name, schedule in FORMS.item
 
 
 def arrays(name, shape, dtype, seed=0):
-    """Random operands with odd row strides, and results that hold NaN."""
+    """Return random operands with odd row strides, and results of NaN."""
     m, n, k = shape
     rng = np.random.default_rng(seed)
     sizes = {"M K": (m, k), "N K": (n, k), "M N": (m, n), "N": (n,)}
@@ -188,7 +188,7 @@ def test_products_of_other_dtypes_are_refused():
 
 
 def asked(name, dtype, arch, shape):
-    """The question of a large problem."""
+    """Return the question of a large problem."""
     m, n, k = shape
     sizes = {"M K": (m, k), "N K": (n, k), "M N": (m, n), "N": (n,)}
     made = [tw.like(dtype, sizes[" ".join(one.dims)]) for one in KERNELS[name].program.parameters]

@@ -1,6 +1,6 @@
-"""Rescaled sums are right for any shifts: an extreme that changes at every step, and every order of steps.
+"""Rescaled sums are right for any shifts: an extreme that changes at every step, and any order of steps.
 
-Over the pairs of `exponentials`, averages by powers are the same for any shift of the exponents.  Here
+Over the pairs of `exponentials`, averages by powers do not depend on the shift of the exponents.  Here
 ``max`` gives another number than both of its arguments, so that the shift changes in every step, in every
 reduction and in every merge.  A true running maximum seldom changes, and hides a wrong rescale.
 """
@@ -37,7 +37,7 @@ SEEDS = range(2)
 
 
 def neither(left: Array, right: Array) -> Array:
-    """Another number than both arguments, which does not depend on their order; -inf counts for nothing."""
+    """Return another number than both arguments, independent of their order; -inf does not count."""
     made = PAIRS.word(PAIRS.some("neither", [PAIRS.add(left, right)]))
     return np.where(left == LOWEST, right, np.where(right == LOWEST, left, made))
 
@@ -111,7 +111,7 @@ def are_equal(one: Any, other: Any, seed: int = 0) -> bool:
 
 @pytest.fixture
 def whole() -> Any:
-    """The average over all keys in one step: nothing is rescaled."""
+    """Return the average over all keys in one step, without rescaling."""
     return kernel_of().bind(schedule=WAYS["one step"])
 
 
@@ -170,7 +170,7 @@ NUMBERS = {"exponent": 0.25, "diagonal": 80}
 
 
 def attending(way: str, *, causal: bool) -> Any:
-    """The kernel of `tw.attention`, which subtracts first, because a choice of exponents is no polynomial."""
+    """The kernel of `tw.attention`, which subtracts first: a choice of exponents is no polynomial."""
     words = {"scores": flow.Scores(causal), "between": BySoftmax(power=0.0), "with_lse": False}
     return flow.attention.bind(**words, schedule=WAYS[way])
 
@@ -190,7 +190,7 @@ def test_attention_is_right_for_any_shifts(causal: bool) -> None:
 
 @pytest.fixture
 def rescales(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A function that changes how every loop rescales its sums."""
+    """Return a function that changes how every loop rescales its sums."""
     powers: dict[int, Any] = {}
     init, compute = FoldBlock.__init__, TileValues._compute
 

@@ -1,4 +1,4 @@
-"""Masks of positions: tiles of a product that they leave out, steps that they leave out, and every result."""
+"""Masks of positions: the tiles and steps of a product that they leave out, and every result."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_sums_along_a_line() -> None:
 
 @functools.cache
 def numbered() -> Any:
-    """A kernel that stores the place of every tile."""
+    """Return a kernel that stores the place of every tile."""
 
     @tw.kernel(P="T two")
     def places(P, *, tiles):
@@ -175,7 +175,7 @@ def flow_of(kernel: Any, **numbers: int) -> Any:
 
 
 def stored(value: Any, operand: Any = lambda a, k, m: a) -> Any:
-    """A kernel that stores a value of a sum, with a function of the first operand."""
+    """Return a kernel that stores a value of a sum, with a function of the first operand."""
 
     @tw.kernel(A="M K", B="N K", C="M N", shift=int)
     def made(A, B, C, shift):
@@ -278,7 +278,7 @@ def test_every_schedule(name: str) -> None:
 
 
 def test_a_missing_comparison_is_found() -> None:
-    """A kernel that leaves out one tile more stores wrong numbers."""
+    """A kernel that leaves out one more tile stores wrong numbers."""
     draw = np.random.default_rng(6)
     a, b = (draw.standard_normal((96, 40)).astype(np.float16) for _ in range(2))
     c = np.full((96, 96), np.nan, np.float32)
@@ -346,7 +346,7 @@ UNEQUAL = {
 
 
 def stored_twice(values: Any) -> Any:
-    """A kernel that stores two values of a sum, below and above the diagonal."""
+    """Return a kernel that stores two values of a sum, below and above the diagonal."""
 
     @tw.kernel(A="M K", C="M M")
     def made(A, C):

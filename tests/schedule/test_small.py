@@ -62,7 +62,7 @@ def test_few_items_and_larger_ones_have_the_schedules_that_were_measured() -> No
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
 def test_more_items_than_an_axis_of_a_grid_has_blocks(dtype: str, arch: str) -> None:
-    """Whatever is proposed counts its blocks along an axis that is long enough, or says that it does not."""
+    """Each proposal counts its blocks along a long enough axis, or says that it does not."""
     most = TARGETS["cuda"].architecture(arch).grid[-1]
     found = candidates(question(dtype, most + 1, (128, 128, 128), arch, "exact"))
     legal = [one for one in found if not one.against]

@@ -1,4 +1,4 @@
-"""Small tiles of exact f32: proposed where they should take less time than large ones, legal, and right."""
+"""Small tiles of exact f32: proposed if they should take less time than large ones, legal, and right."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_small_tiles_are_proposed_if_they_should_take_less_time(shape: tuple[int
 
 
 def test_few_schedules_are_estimated_for_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An estimate takes about 30 us, and each schedule with K in parts another 30 us."""
+    """An estimate takes about 30 us; each schedule with split K takes another 30 us."""
     counts, timed = Counter[bool](), type(FMA).waits
 
     def counted(model: FmaEstimate, load: Load) -> tuple[float, ...]:
@@ -156,7 +156,7 @@ def test_kernels_compile_without_spills(form: FmaForm) -> None:
 
 
 def test_parts_that_wait_for_each_other_are_as_many_as_run_at_once() -> None:
-    """A part for each period, as batch-invariant products have them, would be more: K is not split then."""
+    """Batch-invariant products would have a part for each period, which is more: K is not split then."""
     for shape in ((1024, 1024, 4096), (64, 8192, 8192), (512, 512, 4096)):
         wanted = Splitting(reduction="reduce-scatter", batch_invariant=True)
         for one in split_candidates(replace(question(shape), splitting=wanted)):
@@ -179,7 +179,7 @@ def test_of_lists_tiles_are_as_small_as_of_a_batch() -> None:
 
 
 def of_complex(shape: tuple[int, int, int], layout: str = "nt") -> Question:
-    """The question of four products of planes."""
+    """Return the question of four products of planes."""
     m, n, k = shape
     a = tw.like("f32", m, k, order="C" if layout[0] == "n" else "F")
     b = tw.like("f32", k, n, order="C" if layout[1] == "n" else "F")
@@ -237,7 +237,7 @@ def of_interleaved(shape: tuple[int, int, int]) -> Question:
 
 
 def test_only_products_by_bulk_copies_start_before_the_prepass_ends() -> None:
-    """Several blocks of others fit into a multiprocessor, and would crowd into the first with room."""
+    """Other kernels fit several blocks into a multiprocessor, which would crowd the first with room."""
     m, n, k = 256, 256, 256
     a, b, out = tw.like("f32", m, k), tw.like("f32", k, n, order="F"), tw.like("f32", m, n)
     given = (a, a, b, b, out, out, out, out, 1.0, 0.0, 0.0, 0.0)

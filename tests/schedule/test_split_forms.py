@@ -1,4 +1,4 @@
-"""Split products for GPU tests and sanitizers: legal on Hopper, with every way to split K."""
+"""Split products for GPU tests and sanitizers: legal on Hopper, with every reduction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""K in parts where there are several totals: each has sums of its own in the memory where parts meet."""
+"""Split K with several totals: each total has its own sums in the workspace."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_parts_are_the_same_polynomials_as_the_whole(name: str) -> None:
 
 
 def test_totals_that_change_places_are_other_polynomials() -> None:
-    """The comparison finds it if one total is written in the place of another."""
+    """The comparison detects one total in the place of another."""
     given = [tw.like(tw.f16, array.shape) for array in arrays("planar", SHAPE, np.float16).values()]
     found = residues(KERNELS["planar"].bind(schedule=SPLITS["a workspace"]), *given)
     assert (found["Cr"] != found["Ci"]).mean() > 0.99

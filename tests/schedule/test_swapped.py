@@ -1,4 +1,4 @@
-"""The transposed product: B multiplied as operand A, the same elements, and few rows of A in a small atom."""
+"""The transposed product: B is operand A, elements are the same, and few rows of A use a small atom."""
 
 from __future__ import annotations
 

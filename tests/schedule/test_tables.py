@@ -63,7 +63,7 @@ def entry(asked: Question, schedule: Schedule) -> MeasuredSchedule:
 
 
 def another(asked: Question, at: int = 5) -> Schedule:
-    """A legal schedule that the rules do not choose."""
+    """Return a legal schedule that the rules do not choose."""
     return [one.schedule for one in candidates(asked) if not one.against][at]
 
 
@@ -87,7 +87,7 @@ def test_of_two_the_nearer_serves() -> None:
 
 
 def test_a_small_gain_does_not_serve_where_the_estimate_expects_a_loss() -> None:
-    """Tiles of 128 x 64 fill a wave of 128 tiles, and two waves of twice as many rows."""
+    """Tiles of 128 x 64 make one wave of 128 tiles, and two waves for twice as many rows."""
     measured = question((256, 4096, 4096), order="F")
     narrow = Schedule(
         tw.atoms.wgmma("bf16", 64), (128, 64, 64), stages=8, staging="tma", roles="cooperative", groups=2,
@@ -103,7 +103,7 @@ def test_a_small_gain_does_not_serve_where_the_estimate_expects_a_loss() -> None
 
 
 def test_where_the_rules_were_right_they_choose_for_what_is_near() -> None:
-    """Their choice at 1024 is the fastest; near it they choose, though another entry is within reach."""
+    """The rules' choice at 1024 is the fastest, so they choose near 1024, though an entry is in reach."""
     asked, far = question((1024, 1024, 1024)), question((1536, 1024, 1024))
     right = replace(entry(asked, choose(asked)), by_rules=True)
     table = ScheduleTable(VERSION).joined([right, entry(far, another(far))])
@@ -121,7 +121,7 @@ def test_other_classes_are_left_to_the_rules(dtype: str, order: str) -> None:
 
 
 def test_what_is_not_legal_for_a_shape_is_left_to_the_rules() -> None:
-    """Rows of 4095 elements, which bulk copies do not carry."""
+    """Bulk copies cannot load rows of 4095 elements."""
     table = ScheduleTable(VERSION).joined([entry(question(CUBE), another(question(CUBE)))])
     asked = question((4096, 4095, 4095))
     assert next(table.nearest(asked)).schedule.staging == "tma"
@@ -241,7 +241,7 @@ def test_other_text_is_no_schedule(text: str) -> None:
 
 
 def test_texts_mean_the_same_after_a_field_was_added_last() -> None:
-    """Not after a default changed, a field was added between others, or one is gone."""
+    """This fails if a default changed, or if a field was added in between or removed."""
     older = schedule_format(len(fields(tw.Schedule)) - 1)
     record = asdict(Version.now("sm_90a", "NVIDIA H200", 132))
     assert Version.of(record | {"format": older}, "here") == Version(**record)

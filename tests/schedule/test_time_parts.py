@@ -94,7 +94,7 @@ def test_estimates_are_near_measured_times(card: str, board: Board | None, most:
 
 
 def test_slower_candidates_have_larger_estimates() -> None:
-    """Of two schedules of a problem whose times differ by 30 per cent, in 19 of 20 pairs."""
+    """The estimate orders 19 of 20 pairs of schedules whose times differ by 30 per cent."""
     found = json.loads((ROOT / "benchmarks" / "results" / "h200_candidates.json").read_text())
     right = pairs = 0
     for row in found["rows"]:
@@ -177,7 +177,7 @@ def test_only_the_memory_of_another_card_changes_what_waits_for_memory() -> None
 
 
 def sheet() -> Board:
-    """The H200 of the data sheet alone, without its measured copy."""
+    """Return an H200 from the data sheet alone, without its measured copy."""
     rates = question("bf16", (8, 8, 8)).arch.rates
     assert rates is not None
     return replace(rates.boards[0], copied_gbytes_per_s=0)

@@ -1,4 +1,4 @@
-"""Products over one tiled dimension: a matrix by a vector, a vector by a matrix, two vectors; in batches."""
+"""Products over one tiled dimension: matrix by vector, vector by matrix, two vectors; in batches."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def in_batches(A, x, y):
 
 @tw.kernel(A="T K", x="K", z="K", rows="M", y="M")
 def of_chosen_rows(A, x, z, rows, y):
-    """The difference of two products, of rows that integers choose."""
+    """Subtract two products of rows that integers choose."""
     for m in tw.tiles(y):
         acc = tw.zeros()
         for k in tw.steps(x.shape[0]):
@@ -84,7 +84,7 @@ EXTENTS = (1, 3, 17, 33, 40, 70, 128, 264)
 
 
 def problem(name: str, seed: int, dtype: str) -> Arrays:
-    """Random arrays of a kernel; matrices have a gap after each row, or are transposed."""
+    """Return random arrays of a kernel; matrices have a gap after each row, or are transposed."""
     draw = np.random.default_rng(seed)
     sizes = {dim: int(draw.choice(EXTENTS)) for dim in "MNKT"} | {"B": 3}
     made: Arrays = {}

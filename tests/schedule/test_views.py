@@ -1,4 +1,4 @@
-"""Views of arrays as operands and as results of dataflow kernels, on every target, element by element."""
+"""Views of arrays as operands and results of dataflow kernels, on every target, element by element."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .small import CASES
 
 @tw.kernel(A="M K", B="K N", C="M N")
 def inner(A, B, C):
-    """The product of the inner parts of A and B into the inner part of C."""
+    """Multiply the inner parts of A and B into the inner part of C."""
     left, right, out = A[1:-1, 2:], B[1:-1, 1:-1], C[1:-1, 1:-1]
     for m, n in tw.tiles(out):
         acc = tw.zeros()
@@ -30,7 +30,7 @@ def inner(A, B, C):
 
 @tw.kernel(A="P Q K", B="N K", C="P Q N", bias="N")
 def merged(A, B, C, bias):
-    """All positions are rows."""
+    """Merge all positions to rows."""
     rows, out = A.merge(0), C.merge(0)
     for m, n in tw.tiles(out):
         acc = tw.zeros()
@@ -41,7 +41,7 @@ def merged(A, B, C, bias):
 
 @tw.kernel(A="M K", B="K N", C="N M")
 def turned(A, B, C):
-    """The result is stored the other way round, of operands that are."""
+    """Store the transposed result of transposed operands."""
     a, b, c = A.permute(1, 0), B.permute(1, 0), C.permute(1, 0)
     for m, n in tw.tiles(c):
         acc = tw.zeros()
@@ -52,7 +52,7 @@ def turned(A, B, C):
 
 @tw.kernel(A="H M K", B="H K N", C="M H N")
 def heads(A, B, C):
-    """Heads that lie side by side in the result."""
+    """The result has neighbouring heads."""
     out = C.permute(1, 0, 2)
     for h, m, n in tw.tiles(out):
         acc = tw.zeros()
@@ -63,7 +63,7 @@ def heads(A, B, C):
 
 @tw.kernel(X="N H W C", F="O T", bias="O", C="P O")
 def convolution(X, F, bias, C):
-    """Each position of a filter of 3 x 2 is a row, of its taps' channels."""
+    """Each position of a filter of 3 x 2 is a row, with the channels of its taps."""
     image = X.im2col(spatial=(1, 2), filter=(3, 2), padding=(1, 0), stride=(1, 2))
     tw.require(image.shape[0] == C.shape[0], "C has a row for each position of the filter")
     tw.require(image.shape[1] == F.shape[1], "F has a column for each channel of each tap")
@@ -76,7 +76,7 @@ def convolution(X, F, bias, C):
 
 @tw.kernel(A="M K", B="K N", scale="R S", C="M N")
 def scaled_by_blocks(A, B, scale, C):
-    """A number for each 8 rows and 16 columns."""
+    """There is one number for each 8 rows and 16 columns."""
     tw.require(scale.shape[0] == tw.ceil_div(C.shape[0], 8), "a row of scales for each 8 rows")
     tw.require(scale.shape[1] == tw.ceil_div(C.shape[1], 16), "a column of scales for each 16 columns")
     for m, n in tw.tiles(C):
@@ -145,7 +145,7 @@ def test_requirements_are_asked_at_every_launch() -> None:
 
 
 def test_a_convolution_by_numpy() -> None:
-    """The evaluator that results are compared with, against windows that NumPy makes."""
+    """The evaluator, the oracle of the other tests, equals NumPy's windows."""
     given = arrays("convolution", "f32")
     padded = np.pad(given["X"], ((0, 0), (1, 1), (0, 0), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 2), (1, 2))[:, :, ::2]

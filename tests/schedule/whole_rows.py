@@ -1,4 +1,4 @@
-"""Kernels with whole rows, on random arrays, with right results in f64 and their bounds."""
+"""Kernels with whole rows, on random arrays, with results in f64 and error bounds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def causal(Q, K, V, O, scale, shift):
 
 @tw.kernel(Q="M D", K="N D", V="N E", O="M E", L="M", scale=tw.f32)
 def by_powers(Q, K, V, O, L, scale):
-    """Weights that an author writes as powers of two, with a factor of the exponent, and their total."""
+    """Weights written as powers of two, with a factor of the exponent, and their total."""
     for m, e in tw.tiles(O):
         s = Q[m] @ K.T
         top = tw.maximum(s.max(axis=1), -1e30)
@@ -100,7 +100,7 @@ def of_scores(X, W, word, Y, scale):
 
 @tw.kernel(X="M N", Y="M N")
 def normalised(X, Y):
-    """The softmax of an array of powers of two, and no product."""
+    """The softmax of an array of powers of two, without a product."""
     for m in tw.tiles(Y.shape[0]):
         x = X[m].to(tw.f32)
         p = tw.exp2(x - x.max(axis=1)[:, None])
@@ -109,7 +109,7 @@ def normalised(X, Y):
 
 @tw.kernel(X="M N", W="N E", Y="M E", spread="M")
 def projected(X, W, Y, spread):
-    """Rows about their mean, over the root of their variance, times a matrix: three loops along a row."""
+    """Rows minus their mean, over the root of their variance, times a matrix: three loops along a row."""
     for m, e in tw.tiles(Y):
         x = X[m].to(tw.f32)
         far = x - (x.sum(axis=1) / X.shape[1])[:, None]
@@ -119,7 +119,7 @@ def projected(X, W, Y, spread):
 
 
 def weighed(s: Array, v: Array, off: Any, kind: str) -> tuple[Array, Array]:
-    """Averages of values by the softmax of scores, and the largest error of each.
+    """Return averages of values by the softmax of scores, and the largest error of each.
 
     Args:
         s: the scores.
@@ -140,7 +140,7 @@ def weighed(s: Array, v: Array, off: Any, kind: str) -> tuple[Array, Array]:
 
 
 def cases(seed: int, *, ragged: bool = True) -> Iterator[tuple[str, FoldCase]]:
-    """Random problems of every kind.
+    """Return random problems of every kind.
 
     Args:
         seed: of the numbers.
@@ -297,7 +297,7 @@ def cases(seed: int, *, ragged: bool = True) -> Iterator[tuple[str, FoldCase]]:
 
 
 def of_rows(kernel: Any, given: dict[str, Any], s: Array, off: Array, kind: str) -> FoldCase:
-    """The softmax Y of scores; ``off`` bounds the error of the scores of each row."""
+    """Return the softmax Y of scores; ``off`` bounds the error of the scores of each row."""
     p = np.exp(s - s.max(axis=1)[:, None])
     p /= p.sum(axis=1)[:, None]
     u = tw.dtype(np.dtype(kind)).unit_roundoff

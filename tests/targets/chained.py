@@ -1,4 +1,4 @@
-"""Blocks that hand an integer on: where the next one's rows begin."""
+"""Each block passes an integer to the next block: the begin of the next block's rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROWS, COLUMNS = 16, 32
 
 @tw.kernel(X="M N", counts="B", Y="R N")
 def chained(X, counts, Y, *, awaits=True, signals=True):
-    """The first ``counts[b]`` rows of each tile b of X, one tile after the other, without gaps."""
+    """Copy the first ``counts[b]`` rows of each tile b of X, one tile after the other, without gaps."""
     blocks = counts.shape[0]
     block, turn = tw.block_index(blocks), tw.counter(1)
     ends = tw.workspace((blocks,), tw.i32)
@@ -33,7 +33,7 @@ def chained(X, counts, Y, *, awaits=True, signals=True):
 
 
 def arguments(blocks: int, seed: int) -> tuple[np.ndarray[Any, Any], ...]:
-    """X, counts, and a poisoned Y with room to spare."""
+    """Return X, counts, and a poisoned Y with spare room."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((blocks * ROWS, 29)).astype(np.float32)
     counts = rng.integers(0, ROWS + 1, blocks).astype(np.int32)

@@ -1,4 +1,4 @@
-"""The functions of one float, and how far from the true value a target may be, for the tests of all."""
+"""The functions of one float, and the error bounds of targets, for the tests of all targets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def each(X, Y, *, names):
 
 
 def points(dtype: DType, count: int = 1500) -> np.ndarray:
-    """Numbers of all magnitudes, of the ranges in which functions change, and every kind of special one."""
+    """Numbers of all magnitudes, of the ranges in which functions change, and special values."""
     rng = np.random.default_rng(dtype.bits)
     limits = np.finfo(dtype.numpy)
     low, high = (-149, 128) if dtype.bits == 32 else (-1074, 1024)
@@ -65,7 +65,7 @@ def _sigmoid(x: Any) -> Any:
 
 
 def _share(x: Any, share: Any) -> Any:
-    """x times its share, whose limit at -inf is 0."""
+    """Return x times its share; the limit at -inf is 0."""
     return np.where(x == -np.inf, 0, x * share)
 
 
@@ -75,7 +75,7 @@ def _gelu_tanh(x: Any) -> Any:
 
 
 def _erf(x: Any) -> Any:
-    """Its series of positive terms, in more bits than f64 has."""
+    """Return its series of positive terms, in more bits than f64 has."""
     size = np.minimum(np.abs(x), 7)
     term = total = size
     for n in range(1, 250):
@@ -129,7 +129,7 @@ def check(dtype: DType, x: np.ndarray, made: np.ndarray) -> None:
 
 @tw.kernel(X="M N", Y="M N", B="M N", I="M O")
 def rows(X, Y, B, I, *, bits, threads):
-    """Prefix sums, bits and the place of the largest of each row, rows over the lanes of several warps."""
+    """Prefix sums, bits and the place of the largest of each row; rows are spread over several warps."""
     m = tw.block_index(tw.ceil_div(X.shape[0], 16))
     x = tw.load(X.tile((16, 64), (m, 0)).partition(threads))
     wide = tw.f32 if X.dtype.is_float and X.dtype.bits < 32 else X.dtype
@@ -149,7 +149,7 @@ ROW_WAYS = {"blocked": (4, 16), "across warps": (1, 64), "rows": (16, 4)}
 
 
 def rows_of(dtype: DType) -> tuple[np.ndarray, list[np.ndarray]]:
-    """A ragged array with equal largest numbers and a NaN, and poisoned outputs."""
+    """Return a ragged array with equal largest numbers and a NaN, and poisoned outputs."""
     rng = np.random.default_rng(dtype.bits)
     x = rng.integers(-9, 10, (37, 51)).astype(np.float64)
     if dtype.is_float:
@@ -163,7 +163,7 @@ def rows_of(dtype: DType) -> tuple[np.ndarray, list[np.ndarray]]:
 
 @np.errstate(all="ignore")
 def check_rows(dtype: DType, x: np.ndarray, sums: np.ndarray, bits: np.ndarray, places: np.ndarray) -> None:
-    """Sums within their bound, the rest exactly."""
+    """Check sums within their bound, and the rest exactly."""
     kind = f"u{dtype.bytes}"
     np.testing.assert_array_equal(bits.view(kind), x.view(kind) ^ 1)
     wide = x.astype(np.float64) if dtype.bits < 64 else x.astype(np.longdouble)

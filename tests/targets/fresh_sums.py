@@ -1,4 +1,4 @@
-"""A GEMM whose sums begin with the first products: no accumulator is cleared."""
+"""A GEMM whose sums begin with the first products, without clearing the accumulator."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ CASES = {
 
 
 def bind(name, **more):
-    """The kernel of a case, with its period if it has one."""
+    """Bind the kernel of a case, with its period if it has one."""
     dtype, columns, warps, repeats, period = CASES[name]
     mma = tw.TiledMma(tw.atoms.wgmma(dtype, columns), warps, repeats)
     return fresh_gemm.bind(mma=mma, period=period, **more)
 
 
 def out_of(dtype):
-    """The dtype of C."""
+    """Return the dtype of C."""
     return "i32" if dtype == "i8" else "f32"

@@ -1,4 +1,4 @@
-"""Kernels that gather and scatter rows, and arrays for them with gaps that must stay as they are."""
+"""Kernels that gather and scatter rows, and arrays for them with gaps that must not change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPREAD = tw.raked((ROWS, COLUMNS), (16, 6), 4, 1)
 
 @tw.kernel(X="M N", I="R", Y="R N")
 def gather(X, I, Y, *, way, index="global", outside=0.0):
-    """``Y[r] = X[I[r]]``, ``outside`` where there is no such row."""
+    """``Y[r] = X[I[r]]``, or ``outside`` if there is no such row."""
     r, n = tw.block_index(tw.ceil_div(Y.shape, (ROWS, COLUMNS)))
     numbers = I.tile((ROWS,), (r,))
     if index == "shared":
@@ -74,7 +74,7 @@ class Strided:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether all around the array is as it was."""
+        """Whether the memory around the array is unchanged."""
         around = np.ones(self.whole.shape, bool)
         rows, width = self.array.shape
         around[1 : rows + 1, :width] = False
@@ -82,7 +82,7 @@ class Strided:
 
 
 def expected_rows(x: np.ndarray[Any, Any], index: np.ndarray[Any, Any], outside: float) -> Any:
-    """What NumPy gathers, with ``outside`` in rows that do not exist."""
+    """Return NumPy's gathered rows, with ``outside`` for rows that do not exist."""
     numbers = index.astype(np.int64)
     inside = (numbers >= 0) & (numbers < len(x))
     found = np.full((len(index), x.shape[1]), outside, x.dtype)

@@ -1,4 +1,4 @@
-"""Products of grouped rows, as of a mixture of experts: only the device knows the groups' sizes."""
+"""Products of grouped rows, as in a mixture of experts: only the device knows the groups' sizes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def grouped(A, offsets, tokens, B, C, *, mma=MMA, tile_k=32, gathered=False):
 def arguments(
     sizes: tuple[int, ...], columns: int, depth: int, gathered: bool, seed: int = 0
 ) -> tuple[np.ndarray[Any, Any], ...]:
-    """A, offsets, tokens, B, and a poisoned C."""
+    """Return A, offsets, tokens, B, and a poisoned C."""
     rng = np.random.default_rng(seed)
     rows = sum(sizes)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)

@@ -46,7 +46,7 @@ def narrowed_on(kinds: list[tw.DType], target: str) -> None:
 
 
 def executed(kinds: list[tw.DType]) -> None:
-    """By the listing that AMD's machine code is made of, whose text CUDA has, too."""
+    """Run the listing that becomes AMD's machine code; CUDA has the same text."""
     for kind in kinds:
         made: dict[str, Any] = {name: np.zeros(CODES, kind.numpy) for name in "ABCD"}
         # NaN has many patterns, as all else has one.
@@ -78,7 +78,7 @@ def multiplied(kind: tw.DType) -> None:
 
 
 def in_groups(kind: tw.DType) -> None:
-    """Weights of 4 bits whose zero points are in the middle of their range."""
+    """Weights of 4 bits with zero points in the middle of their range."""
     rng = np.random.default_rng(0)
     a, numbers = rng.integers(-3, 4, (5, 64)).astype(np.float16), np.arange(64 * 6).reshape(64, 6) % 16
     zero, scale = np.full((2, 6), 8, np.uint8), np.float16([[1], [2]]).repeat(6, axis=1)

@@ -1,4 +1,4 @@
-"""Every operator of fragments and what NumPy says of it, for the tests of all targets."""
+"""Every operator of fragments and NumPy's results, for the tests of all targets."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ OPERATORS = {
 
 
 def operators_of(dtype: DType) -> dict[str, Operator]:
-    """The operators that a dtype has."""
+    """Return the operators of a dtype."""
     found = {name: o for name, o in OPERATORS.items() if (o.of_floats if dtype.is_float else o.of_integers)}
     if dtype == tw.f64:
         found.pop("**")  # refused: no target raises f64 to a power that only the kernel knows
@@ -108,7 +108,7 @@ def operators_of(dtype: DType) -> dict[str, Operator]:
 
 @np.errstate(all="ignore")
 def result_of(operator: Operator, dtype: DType) -> DType:
-    """The dtype of a result, as outputs hold it."""
+    """Return the dtype of a result in an output array."""
     x = np.ones(1, dtype.numpy)
     made = operator.apply(*(widen(v, dtype) for v in (x, x)))
     if made.dtype == bool:
@@ -117,7 +117,7 @@ def result_of(operator: Operator, dtype: DType) -> DType:
 
 
 def kernel_of(dtype: DType, tile: int = 512) -> Any:
-    """The kernel that applies every operator of a dtype to X and Y; its outputs are O0, O1, ..."""
+    """Return the kernel that applies every operator of a dtype to X and Y; its outputs are O0, O1, ..."""
     table = operators_of(dtype)
     names = [f"O{at}" for at in range(len(table))]
     lines = [
@@ -141,7 +141,7 @@ def _stored(made: Any) -> Any:
 
 @np.errstate(all="ignore")
 def operands(dtype: DType) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of special values, and random ones; of floats also multiples of each other, and far apart."""
+    """Return all pairs of special values, and random ones; for floats also multiples, and distant numbers."""
     rng = np.random.default_rng(dtype.bits)
     if dtype.is_float:
         special = [0.0, -0.0, 1, -1, 2, 3, -7, 0.5, np.inf, -np.inf, np.nan, 1e-3]
@@ -160,7 +160,7 @@ def operands(dtype: DType) -> tuple[np.ndarray, np.ndarray]:
 
 
 def outputs(dtype: DType, count: int) -> dict[str, np.ndarray]:
-    """Poisoned outputs, by name."""
+    """Return poisoned outputs, by name."""
     return {
         f"O{at}": np.full(count, 77, result_of(o, dtype).numpy)
         for at, o in enumerate(operators_of(dtype).values())
@@ -168,7 +168,7 @@ def outputs(dtype: DType, count: int) -> dict[str, np.ndarray]:
 
 
 def compare(dtype: DType, x: np.ndarray, y: np.ndarray, made: dict[str, np.ndarray]) -> None:
-    """NumPy's results, exactly or within the operator's bound."""
+    """Compare with NumPy's results, exactly or within the operator's bound."""
     for (name, o), found in zip(operators_of(dtype).items(), made.values(), strict=True):
         want, kept = _expected(o, dtype, x, y)
         found, want = found[kept], want[kept]

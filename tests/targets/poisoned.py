@@ -1,4 +1,4 @@
-"""Arrays with poison around them, and how a kernel is run on them on every target."""
+"""Arrays with poison around them, and how to run a kernel on them on every target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POISON = 77
 
 
 class Poisoned:
-    """An array inside a larger one whose other elements must stay as they are."""
+    """An array inside of a larger one, whose other elements must not change."""
 
     def __init__(self, shape: tuple[int, ...], element: DType) -> None:
         self.around = np.full([extent + 6 for extent in shape], POISON, element.numpy)
@@ -31,7 +31,7 @@ class Poisoned:
 
 
 def attempt(target: str, kernel: Any, arguments: list[Any], lanes: int | None = None) -> None:
-    """Run a bound kernel; on the reference with any warp size, and without a finding.
+    """Run a bound kernel; the reference uses any warp size and must have no finding.
 
     But for elements beyond an edge in a result: they are 0, and these tests mean them.
     """
@@ -51,7 +51,7 @@ def attempt(target: str, kernel: Any, arguments: list[Any], lanes: int | None = 
 
 
 class Inside(DeviceArray):
-    """The part of a device array that `Poisoned.array` is."""
+    """The part of a device array that corresponds to `Poisoned.array`."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class Inside(DeviceArray):
 
 
 def _on_device(kernel: Any, arguments: list[Any]) -> None:
-    """The arrays with what lies around them, on the GPU and back."""
+    """Copy the arrays and the memory around them to the GPU and back."""
     whole = {id(a): DeviceArray.of(a.around) for a in arguments if isinstance(a, Poisoned)}
     moved = [
         Inside(d.memory, a.array.shape, d.strides, dtype(d.dtype)) if (d := whole.get(id(a))) else a

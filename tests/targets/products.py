@@ -23,7 +23,7 @@ COLUMNS = 32
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def product(A, B, C, *, mma, depth, from_registers, fence=True):
-    """C = A Bᵀ by ``tw.mma``; operands are loaded into registers by the author or by a pass, if at all."""
+    """C = A Bᵀ by ``tw.mma``; the author or a pass loads operands into registers, if at all."""
     tile_m, tile_n, _ = mma.tile
     m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
     swizzle = 128 if mma.atom.asynchronous else None
@@ -47,7 +47,7 @@ def product(A, B, C, *, mma, depth, from_registers, fence=True):
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def background_product(A, B, C, *, mma, depth, from_registers):
-    """C = A Bᵀ by an asynchronous atom, one stage: TMA, ``wgmma``, and a wait for each."""
+    """C = A Bᵀ by an asynchronous atom with one stage: TMA, ``wgmma``, and a wait for each."""
     tile_m, tile_n, _ = mma.tile
     m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
     sA = tw.shared((tile_m, depth), A.dtype, swizzle=128)
@@ -86,14 +86,14 @@ class Product:
 
     @property
     def bound(self) -> Bound:
-        """One warpgroup, or 2 x 2 warps of 1 x 2 atoms."""
+        """Bind one warpgroup, or 2 x 2 warps of 1 x 2 atoms."""
         fixed = {"depth": DEPTH_BYTES // self.atom.a_dtype.bytes, "from_registers": self.from_registers}
         if self.atom.asynchronous:
             return background_product.bind(mma=tw.TiledMma(self.atom), **fixed)
         return product.bind(mma=tw.TiledMma(self.atom, (2, 2), (1, 2)), **fixed)
 
     def specs(self) -> list[tw.TensorSpec]:
-        """Matrices whose rows lie multiples of 16 bytes apart."""
+        """Return matrices whose rows are multiples of 16 bytes apart."""
         found = []
         for dtype in (self.atom.a_dtype, self.atom.b_dtype, self.atom.c_dtype):
             unit = 16 // dtype.bytes
@@ -101,7 +101,7 @@ class Product:
         return found
 
     def arrays(self, shape: tuple[int, int, int], seed: int = 0) -> list[Any]:
-        """A (M, K) and B (N, K), random; C (M, N) of NaN or of the least integer."""
+        """Return random A (M, K) and B (N, K), and C (M, N) of NaN or of the least integer."""
         m, n, k = shape
         rng = np.random.default_rng(seed)
         a, b = (
@@ -115,7 +115,7 @@ class Product:
         return [a, b, np.full((m, n), blank, c_dtype.numpy)]
 
     def around_the_middle(self) -> tuple[list[Any], Any]:
-        """Numbers next to the middle between two that the atom multiplies, and the products with 1."""
+        """Numbers near the middle between two numbers of the atom, and their products with 1."""
         precision = self.atom.precision
         assert precision is not None
         a, b, c = self.arrays((64, 32, 8))
@@ -126,7 +126,7 @@ class Product:
         return [a, b, c], np.broadcast_to(np.tile([1.0, rounded], 32)[:, None], c.shape)
 
     def compare(self, a: Any, b: Any, c: Any) -> GemmComparison:
-        """Under the bound that the atom's record states."""
+        """Compare within the bound of the atom's record."""
         return compare_gemm(a, b.T, c, Accumulation.of(self.atom))
 
 

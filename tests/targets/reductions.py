@@ -1,4 +1,4 @@
-"""Kernels whose copies reduce into global memory, and what NumPy makes of the same."""
+"""Kernels whose copies reduce into global memory, and NumPy's results for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMBINED = {
 
 @tw.kernel(X="M N", Y="K N")
 def over_rows(X, Y, *, kind, vector=None, through=False):
-    """``Y[i, n] = combine over rows i, i + 16, ... of X[:, n]``, all blocks into one tile."""
+    """``Y[i, n] = combine over rows i, i + 16, ... of X[:, n]``; all blocks reduce into one tile."""
     part = X.tile((16, 64), (tw.block_index(tw.ceil_div(X.shape[0], 16)), 0))
     target = Y.tile((16, 64), (0, 0))
     if through:
@@ -41,7 +41,7 @@ def into_one_row(X, Y, *, kind):
 
 
 def values(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
-    """Numbers whose sums are exact in their dtype, so that no order shows."""
+    """Return numbers whose sums are exact in their dtype, so that the order does not matter."""
     rng, kind = np.random.default_rng(seed), dtype_of(name)
     low = 0 if kind.kind == "uint" else -8
     whole = rng.integers(low, 9, shape) if kind.is_float else rng.integers(low, 1 << 20, shape)
@@ -49,7 +49,7 @@ def values(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]
 
 
 def expected(kind: str, x: np.ndarray[Any, Any], start: np.ndarray[Any, Any], rows: int = 16) -> Any:
-    """Every ``rows``-th row combined, beginning with ``start``; rows past the last one read as 0."""
+    """Combine every ``rows``-th row, beginning with ``start``; rows past the last one read as 0."""
     wide = start.astype(np.float64 if start.dtype.kind not in "iu" else start.dtype)
     tiles = np.zeros((-(-len(x) // rows), *start.shape), wide.dtype)
     tiles.reshape(-1, *start.shape[1:])[: len(x)] = x.astype(wide.dtype)

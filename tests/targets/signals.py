@@ -1,4 +1,4 @@
-"""Kernels whose blocks signal to each other, for all targets, the checker's mutants and the GPU's tests."""
+"""Kernels whose blocks signal to each other, for all targets, mutants and GPU tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tilewright as tw
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def turnstile(A, B, C, *, mma, tile, splits, threads):
-    """``C = A Bᵀ``, K shared out to ``splits`` blocks, which add to C in turn: always the same bits."""
+    """``C = A Bᵀ``; K is divided among ``splits`` blocks, which add to C in turn: the bits never change."""
     tile_m, tile_n, tile_k = tile
     tiles = tw.ceil_div(C.shape, (tile_m, tile_n))
     m, n, split = tw.block_index((*tiles, splits))  # the blocks of a tile in the order of K
@@ -33,7 +33,7 @@ def turnstile(A, B, C, *, mma, tile, splits, threads):
 
 @tw.kernel(X="N", Y="K")
 def last_block_sum(X, Y, *, chunk=256):
-    """``Y[0] = sum(X)``: every block leaves a sum, and the last to come adds them up, in their order."""
+    """``Y[0] = sum(X)``: every block leaves a sum, and the last block adds them up in their order."""
     blocks = tw.ceil_div(X.shape[0], chunk)
     block = tw.block_index(blocks)
     parts, done = tw.workspace(blocks, tw.f32), tw.counter(1)
@@ -91,7 +91,7 @@ def around(X, Y, *, blocks):
 
 @tw.kernel(X="N", Y="M N")
 def hand_over_by_tma(X, Y):
-    """Block 0 writes rows of Y by its threads, block 1 reads them by TMA and writes them below."""
+    """Block 0 writes rows of Y by its threads; block 1 reads them by TMA and writes them below."""
     block, ready = tw.block_index(2), tw.counter(1)
     tile = tw.shared((8, 64), Y.dtype, swizzle=128)
     full = tw.hopper.mbarrier(1, arrivals=1)

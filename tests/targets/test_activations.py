@@ -1,4 +1,4 @@
-"""Activations: their differences, their rounding, and their few instructions."""
+"""Activations: their differences, their rounding, and their small number of instructions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_narrow_floats_are_rounded_once(dtype: DType) -> None:
 
 
 def instructions(function: str) -> list[str]:
-    """What a function of one f32 becomes, in PTX, between the load and the store."""
+    """Return the PTX instructions of a function of one f32, between the load and the store."""
     pieces = "\n".join(DIALECT.before([function], {}))
     text = f'{pieces}\nextern "C" __global__ void f(float* x) {{ *x = {function}(*x); }}'
     _, program = nvrtc.nvrtcCreateProgram(text.encode(), b"f.cu", 0, [], [])

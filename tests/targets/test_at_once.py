@@ -1,4 +1,4 @@
-"""``tw.mma`` takes asynchronous atoms too, and is done when it returns."""
+"""``tw.mma`` takes asynchronous atoms, too, and is complete when it returns."""
 
 from __future__ import annotations
 

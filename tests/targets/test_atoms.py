@@ -1,4 +1,4 @@
-"""Atoms as records: targets know nothing else of them."""
+"""Atoms are records: targets know nothing else about them."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ WIDE_OR_NARROW = ("f16", "f32")
 
 @tw.kernel(A="M K", B="K N", C="M N")
 def along_n(A, B, C, *, mma):
-    """One tile of C = A B with B contiguous along N in shared memory, as only 16-bit operands may be."""
+    """One tile of C = A B; B is contiguous along N in shared memory, as only 16-bit operands may be."""
     width = DEPTH_BYTES // A.dtype.bytes
     sA, sB = (tw.shared((rows, width), A.dtype, swizzle=128) for rows in (64, width))
     acc = tw.accumulator(mma)

@@ -45,7 +45,7 @@ U = tw.f32.unit_roundoff
 
 
 class Case:
-    """Inputs of attention, what float64 makes of them, and how far off a right result may be."""
+    """Inputs of attention, the results in float64, and the error bounds."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ def test_random_data(shape: tuple[int, ...], element: tw.DType, target: str) -> 
 @pytest.mark.parametrize("shift", [0, 70, -40, -500])
 @pytest.mark.parametrize("shape", [(1, 2, 150, 220, 64), (1, 1, 140, 100, 128)], ids=str)
 def test_causal(shape: tuple[int, ...], shift: int, target: str) -> None:
-    """With a negative shift the first queries see no key at all: their rows are 0, not NaN."""
+    """With a negative shift the first queries see no key: their rows are 0, not NaN."""
     case = Case(shape, tw.f16 if shift % 20 else tw.bf16, shift=shift)
     found = case.run(target)
     case.check(found)
@@ -215,7 +215,7 @@ def test_mutants_are_rejected(name: str) -> None:
 
 
 def synchronisation(text: str) -> list[int]:
-    """The lines of a printed kernel with a barrier or a wait."""
+    """Return the lines of a printed kernel with a barrier or a wait."""
     return [i for i, line in enumerate(text.split("\n")) if line.strip() in ("barrier()", "async_wait()")]
 
 
@@ -269,7 +269,7 @@ def test_kernels_are_short() -> None:
 
 
 class FusedCase:
-    """Inputs of the fused GEMMs, and how far off a right result may be.
+    """Inputs of the fused GEMMs, and the error bounds.
 
     The first product is off by its sum's roundings, and by one to the dtype; the second sum rounds again.
     """
@@ -306,7 +306,7 @@ class FusedCase:
     "shape", [(70, 72, 40, 130), (64, 64, 32, 128), (33, 129, 70, 17), (1, 1, 1, 1)], ids=str
 )
 def test_fused_gemms(shape: tuple[int, int, int, int], element: tw.DType, target: str) -> None:
-    """Random data: the first product is rounded once, which moves each of its elements by ``v``."""
+    """The data are random; the first product is rounded once, which changes its elements by ``v`` at most."""
     case = FusedCase(shape, element)
     given = [DeviceArray.of(x) if target == "cuda" else x for x in (case.a, case.b, case.c, case.d)]
     assert FUSED["bound"](element)(*given, target=target).target == target

@@ -1,4 +1,4 @@
-"""An integer that another block writes is read after the wait for it, and that is asked for."""
+"""An integer that another block writes must be read after the wait for it; the checker requires that."""
 
 from __future__ import annotations
 

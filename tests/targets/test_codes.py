@@ -1,4 +1,4 @@
-"""Every code of 8-bit floats, on every target: its value, the numbers that round to it, and overflow."""
+"""Every code of 8-bit floats on every target: its value, the numbers that round to it, and overflow."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def check_widened(kind: tw.DType, found: list[Any]) -> None:
 
 @np.errstate(invalid="ignore", over="ignore")
 def check_narrowed(halves: Any, found: list[Any]) -> None:
-    """Rounded to the nearest, ties to even: infinite beyond the range, or NaN where there is no infinity."""
+    """Check rounding to nearest, ties to even; beyond the range infinity, or NaN without infinities."""
     for made, kind in zip(found, FP8, strict=True):
         assert_same(made, nearest(halves, kind))
 
 
 def nearest(halves: Any, kind: tw.DType) -> Any:
-    """The nearest number, by a search over all codes, which are few."""
+    """Return the nearest number, by a search over all codes."""
     numbers = codes(kind).astype(np.float64)
     finite = np.unique(np.abs(numbers[np.isfinite(numbers)]))
     sizes = np.abs(halves.astype(np.float64))
@@ -98,7 +98,7 @@ def test_every_code_is_its_number(kind: tw.DType, target: str) -> None:
 
 @pytest.mark.parametrize("kind", ONE_ZERO, ids=str)
 def test_the_text_for_cuda_compiles(kind: tw.DType) -> None:
-    """Which AMD's machine code is made of, too."""
+    """The same text becomes AMD's machine code."""
     arrays = [tw.like(dtype, CODES) for dtype in (kind, *WIDER, kind)]
     made = there_and_back.compile(*arrays, target="cuda", arch="sm_90a")
     assert f"float_to_{kind.name.removeprefix('f8')}" in made.source

@@ -1,4 +1,4 @@
-"""Which target executes which operation: one table, and what a target says of an operation that it lacks."""
+"""Which target executes which operation: one table, and the errors for missing operations."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def test_a_target_has_a_rule_exactly_for_what_it_executes(kind, target) -> None:
 
 
 def name_of(kind) -> str:
-    """An operation, or a copy with its engine."""
+    """Return the name of an operation, or of a copy with its engine."""
     return f"{kind[0].name} {kind[1]}".strip()
 
 
 def refusal(kind) -> str:
-    """What the cpu target says to write instead."""
+    """Return what the cpu target suggests instead."""
     verbs = BULK_VERBS if kind[1] == "bulk" else (kind[0].name,)
     found = next(violation for violation in refused_by_cpu() if violation.message.split()[0] in verbs)
     assert found.nearest

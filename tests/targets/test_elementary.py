@@ -1,4 +1,4 @@
-"""Functions of floats on reference, on the processor and in CUDA's text on it: within the bounds stated."""
+"""Functions of floats on the reference, the processor, and in CUDA's text on it: within stated bounds."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .fresh_sums import CASES, bind, fresh_gemm, out_of
 @pytest.mark.parametrize("poison", [None, 1000])
 @pytest.mark.parametrize("name", CASES)
 def test_the_reference_multiplies_and_finds_no_hazard(name: str, poison: int | None) -> None:
-    """Whatever the accumulator held, and also if nobody has written it."""
+    """The accumulator may hold anything before, or never have been written."""
     dtype, period = CASES[name][0], CASES[name][4]
     made = operands("random", tw.dtype(dtype), (72, 136, 656), layout="nt", seed=11)
     c = np.full((72, 136), 99, tw.dtype(out_of(dtype)).numpy)
@@ -52,7 +52,7 @@ def test_it_prints_and_reads_back() -> None:
 
 
 def test_sums_that_nobody_has_begun_are_found() -> None:
-    """The checker still requires that sums are written before anything is added to them."""
+    """The checker requires that sums are written before products are added to them."""
 
     @tw.kernel(A="M K", B="N K", C="M N")
     def late(A, B, C):

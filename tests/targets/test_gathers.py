@@ -1,4 +1,4 @@
-"""Rows that are chosen in memory: what NumPy gathers and scatters, on every target that runs here."""
+"""Rows chosen by integers in memory: NumPy's gathers and scatters, on every target that runs here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of grouped rows, whose sizes and tokens lie in memory."""
+"""Products of grouped rows, with sizes and tokens in memory."""
 
 from __future__ import annotations
 

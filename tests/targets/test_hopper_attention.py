@@ -1,4 +1,4 @@
-"""Attention with Hopper's operations: right within the same bounds, clean, and every mistake in it found."""
+"""Attention with Hopper's operations: right within the same bounds, clean, and every mistake found."""
 
 from __future__ import annotations
 

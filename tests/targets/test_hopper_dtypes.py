@@ -1,4 +1,4 @@
-"""The Hopper GEMM of the examples for every dtype that ``wgmma`` multiplies, with and without promotion."""
+"""The Hopper GEMM of the examples for every dtype of ``wgmma``, with and without promotion."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CASES = [
 
 
 def matrices(rng, shape, element, out):
-    """Random A (M, K) and B (N, K) in rows of a multiple of 16 bytes; poison in C (M, N)."""
+    """Return random A (M, K) and B (N, K) in rows of a multiple of 16 bytes, and a poisoned C (M, N)."""
     m, n, k = shape
     a, b = (normal(rng, extents, dtype(element)) for extents in ((m, k), (n, k)))
     kind = dtype(out)

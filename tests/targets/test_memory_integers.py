@@ -1,4 +1,4 @@
-"""Integers that the kernel reads from memory: bounds of loops, indices, conditions, coordinates of boxes."""
+"""Integers that a kernel reads from memory: bounds of loops, indices, conditions, coordinates of boxes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TILE = 16
 
 @tw.kernel(X="M N", offsets="O", sums="G N", empty="G")
 def segments(X, offsets, sums, empty):
-    """``sums[g] = sum(X[offsets[g]:offsets[g + 1]])``, ``empty[g]`` whether there are none."""
+    """``sums[g] = sum(X[offsets[g]:offsets[g + 1]])``; ``empty[g]`` says whether there are none."""
     n, g = tw.block_index((tw.ceil_div(X.shape[1], TILE), sums.shape[0]))
     rows = tw.blocked((1, TILE), (1, TILE))
     total = tw.fragment(rows, tw.f32, 0)
@@ -114,7 +114,7 @@ def test_a_missing_barrier_is_found() -> None:
 
 @tw.kernel(X="N")
 def overwritten(X, *, fenced):
-    """Reads an integer of shared memory, and writes it again."""
+    """Read an integer of shared memory, and write it again."""
     staged = tw.shared((32,), tw.i32)
     part = X.tile((32,), (0,)).partition((32,))
     x = tw.load(part)
@@ -166,7 +166,7 @@ def test_what_nothing_has_written_is_found_and_counts_for_0() -> None:
 
 @tw.kernel(X="M N", tiles="T", Y="R N")
 def boxes(X, tiles, Y):
-    """``Y[64*t:] = X[64*tiles[t]:]``, by TMA, in roles: the box's coordinate lies in memory."""
+    """``Y[64*t:] = X[64*tiles[t]:]`` by TMA in roles: the coordinate of the box is in memory."""
     t = tw.block_index(tiles.shape[0])
     sX = tw.shared((64, 64), X.dtype, swizzle=128)
     full = tw.hopper.mbarrier(1, arrivals=1)

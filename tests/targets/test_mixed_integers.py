@@ -1,4 +1,4 @@
-"""Integers of the kernel with fragments, floats and each other behave like Python's and NumPy's."""
+"""Kernel integers with fragments, floats and each other behave as in Python and NumPy."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_a_divisor_that_depends_on_the_launch_must_be_positive(target: str) -> N
 
 @tw.kernel(Y="N", n=int, d=int)
 def divided_inside(Y, n, d):
-    """Quotient, rest, quotient rounded up, and whether the rest is below 0, by what a variable holds."""
+    """Quotient, remainder, quotient rounded up, and the sign of the remainder, from a variable's value."""
     left, right = tw.var(n), tw.var(d)
     a, b = left.get(), right.get()
     part = Y.tile((32,), (0,)).partition((32,))
@@ -287,7 +287,7 @@ def chosen(X, Y, Z, B, W, V, H, i):
 
 
 def choices(kind: type) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
-    """Numbers, arrays to write, and what stands in them afterwards, of `chosen` with i = 12345."""
+    """Return numbers, arrays to write, and the results of `chosen` with i = 12345."""
     x = np.random.default_rng(0).integers(0, 6, 150).astype(kind)
     block = np.arange(150) // 64
     first = np.where(x == 3, 1, 0)

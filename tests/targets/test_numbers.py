@@ -1,4 +1,4 @@
-"""Numbers at the ends of a dtype: conversions that saturate, infinities, constants that it does not reach."""
+"""Numbers at the ends of a dtype: saturating conversions, infinities, constants out of range."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NARROW = [tw.i8, tw.u8, tw.i16, tw.f8e4m3, tw.f8e5m2, tw.f16, tw.bf16]
 
 @np.errstate(over="ignore")
 def patterns(element: DType) -> np.ndarray:
-    """Return every number of a narrow dtype; of a wide one, the numbers around every critical place."""
+    """Return every number of a narrow dtype; for a wide one, the numbers around critical values."""
     if element.bits <= 16:
         kind = np.uint16 if element.bits == 16 else np.uint8
         return np.arange(1 << element.bits, dtype=np.uint32).astype(kind).view(element.numpy)

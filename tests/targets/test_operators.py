@@ -1,4 +1,4 @@
-"""Every operator of fragments, of every dtype, is NumPy's on the reference and on the CPU."""
+"""Every operator of fragments, for every dtype, equals NumPy's on the reference and on the CPU."""
 
 from __future__ import annotations
 

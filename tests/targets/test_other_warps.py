@@ -1,8 +1,7 @@
 """The kernels that compile for AMD GPUs compute the right products, with warps of 64 lanes and of 32.
 
-No such GPU is here: the same lowered kernels are spelled in the dialect that the host's emulator runs.  What
-is wrong in a map of threads, a predicate, a barrier or an offset is wrong in that text as well, which differs
-from HIP's in the words of its dialect alone.
+The host's emulator runs the same lowered kernels in its own dialect.  That text has the same maps of threads,
+predicates, barriers and offsets as HIP's, so it would show errors in them.  No AMD GPU is needed.
 """
 
 from __future__ import annotations

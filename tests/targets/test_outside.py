@@ -1,4 +1,4 @@
-"""What lies outside of an array reads as `other=`, on every target."""
+"""Elements outside of an array read as `other=`, on every target."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WAYS = ("fragment", "shared", "global")
 
 @tw.kernel(X="M N", Y="P Q")
 def padded(X, Y, *, way, other, vector=None):
-    """Y is X with ``other`` around it, through registers or shared memory, or directly."""
+    """Copy X with ``other`` around it to Y, through registers or shared memory, or directly."""
     m, n = tw.block_index(tw.ceil_div(Y.shape, (16, 32)))
     at, threads = (m, n), (16, 4)
     source, target = X.tile((16, 32), at), Y.tile((16, 32), at)
@@ -83,7 +83,7 @@ def test_elements_outside_read_as_other(dtype: DType, way: str, target: str) -> 
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The CUDA kernels, with the width of a row a multiple of 8 elements, and the host's program of them."""
+    """Return the CUDA kernels for rows of multiples of 8 elements, and their program for the host."""
     listings = {}
     for dtype in OTHERS:
         for way in WAYS:
@@ -138,7 +138,7 @@ def test_a_row_softmax_over_a_cut_tile_sums_to_one(target: str) -> None:
 
 
 def test_a_multiply_of_what_reads_as_one_uses_all_of_it() -> None:
-    """The CPU leaves out products that are 0 past the edge of K; these are not, and the checker says so."""
+    """The CPU leaves out products that are 0 past the edge of K. These are not 0, as the checker says."""
     mma = tw.TiledMma(tw.atoms.fma(tw.f32, each=(4, 4)), warps=(1, 1), repeats=(1, 1))
     rows, columns, _ = mma.tile
 

@@ -1,4 +1,4 @@
-"""Elements of 4 bits on every target: moved as bytes, converted as they are loaded and stored."""
+"""Elements of 4 bits on every target: moved as bytes, converted when they are loaded and stored."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def mixed_gemm(A, B, C, *, mma):
 
 
 class Placed:
-    """Host arrays inside poison, or copies of them on the GPU, which has canaries."""
+    """Host arrays inside of poison, or copies of them on the GPU, with canaries."""
 
     def __init__(self, target: str) -> None:
         self.target = target
         self._held: list[tuple[Poisoned, Any]] = []
 
     def __call__(self, values: np.ndarray, element: DType) -> Any:
-        """An array of these values, of any strides."""
+        """Return an array of these values, with any strides."""
         held = Poisoned(values.shape, element)
         held.array[...] = values
         given = DeviceArray.of(held.array) if self.target == "cuda" else held.array
@@ -83,7 +83,7 @@ class Placed:
         return given
 
     def read(self, given: Any) -> np.ndarray:
-        """What an array holds now; nothing around any of them was written."""
+        """Return the contents of an array, after checking that nothing around any array was written."""
         assert all(held.is_intact() for held, _ in self._held)
         return given.host() if self.target == "cuda" else given
 

@@ -1,4 +1,4 @@
-"""Narrow numbers that are widened two at a time: every code, on every target, and in the text of a GPU."""
+"""Narrow numbers that are widened two at a time: every code, on every target, and in GPU text."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def widened(X, H, B):
 
 
 def codes(kind: tw.DType) -> np.ndarray[Any, Any]:
-    """Every number of 8 bits."""
+    """Return every number of 8 bits."""
     return np.arange(CODES, dtype=np.uint8).view(kind.numpy)
 
 
 def check(kind: tw.DType, found: np.ndarray[Any, Any]) -> None:
-    """Each is the same number, and NaN is NaN; zeros have their signs."""
+    """Check that each number is unchanged, NaN is NaN, and zeros keep their signs."""
     expected, made = codes(kind).astype(np.float32), found.astype(np.float32)
     assert np.array_equal(made, expected, equal_nan=True)
     assert (np.signbit(made) == np.signbit(expected))[~np.isnan(expected)].all()

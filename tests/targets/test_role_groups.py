@@ -1,4 +1,4 @@
-"""Several groups of warps execute one role; each acts on its own, and an index tells them apart."""
+"""Several groups of warps execute one role on their own; an index tells them apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions and other maps across the warps of a role, which meet at a numbered barrier of their own."""
+"""Reductions and redistributions across the warps of a role, which meet at their own numbered barrier."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WARPS = 4
 
 @tw.kernel(X="P M N", S="P M Q", L="P Q N", Y="P M N")
 def in_roles(X, S, L, Y, *, numbers, turns):
-    """Roles that each take tiles of their own: sums of rows, largest of columns, another map."""
+    """Roles take different tiles: sums of rows, largest of columns, another map."""
     n = tw.block_index(1)
     for role, number in enumerate(numbers):
         with tw.role(warps=WARPS):

@@ -1,4 +1,4 @@
-"""Saturating conversions of any number to any other, on every target, against one rounding that is exact."""
+"""Saturating conversions of any number to any other, on every target, equal one exact rounding."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def saturating(X, A, B, C, D, E, F, G, H, I, J, K, L, M):
 
 
 def random_bits(kind: DType, count: int = 4000) -> np.ndarray:
-    """Every number of a narrow dtype, some of a wide one."""
+    """Return every number of a narrow dtype, and some of a wide one."""
     if kind.bits <= 16:
         unsigned = np.dtype(f"u{kind.bytes}")
         return np.arange(1 << kind.bits, dtype=np.uint32).astype(unsigned).view(kind.numpy)
@@ -34,7 +34,7 @@ def random_bits(kind: DType, count: int = 4000) -> np.ndarray:
 
 
 def awkward() -> tuple[list[float], list[int]]:
-    """Floats and integers where a conversion could go wrong: limits, ties, and neighbours of ties."""
+    """Floats and integers with likely mistakes: limits, ties, and neighbours of ties."""
     floats, integers = [0.0, -0.0, np.nan, np.inf, -np.inf], [0]
     for kind in NUMBERS:
         for end in limits(kind):
@@ -51,7 +51,7 @@ def awkward() -> tuple[list[float], list[int]]:
 
 
 def samples(kind: DType) -> np.ndarray:
-    """Numbers of a dtype: all of a narrow one, else awkward and random ones."""
+    """Return numbers of a dtype: all of a narrow one, else awkward and random ones."""
     if kind.bits <= 16:
         return random_bits(kind)
     floats, integers = awkward()
@@ -69,7 +69,7 @@ def samples(kind: DType) -> np.ndarray:
 
 
 def nearest(values: np.ndarray, kind: DType) -> np.ndarray:
-    """Finite float64 within a dtype's range, rounded once to nearest even; every step but `rint` is exact."""
+    """Return float64 within a dtype's range, rounded once to nearest even; only `rint` is inexact."""
     least = int(np.log2(float(ml_dtypes.finfo(kind.numpy).smallest_subnormal)))
     _, exponent = np.frexp(values)
     unit = np.maximum(exponent - 1 - kind.mantissa, least)
@@ -85,7 +85,7 @@ def nearest_integer(value: int, mantissa: int) -> int:
 
 
 def expected(x: np.ndarray, source: DType, kind: DType) -> np.ndarray:
-    """Clamped first, then rounded once: to nearest even, or floats to integers towards 0, and NaN to 0."""
+    """Clamp, then round once: to nearest even, or floats to integers towards 0, and NaN to 0."""
     low, high = limits(kind)
     if not source.is_float:
         clamped = [min(max(int(n), int(low)), int(high)) for n in x.tolist()]
@@ -97,7 +97,7 @@ def expected(x: np.ndarray, source: DType, kind: DType) -> np.ndarray:
 
 
 def rounded(wide: np.ndarray, kind: DType) -> np.ndarray:
-    """`expected` of float64."""
+    """Return `expected` of float64."""
     low, high = limits(kind)
     if kind.is_float:
         clamped = np.clip(wide, low, high)
@@ -114,7 +114,7 @@ def rounded(wide: np.ndarray, kind: DType) -> np.ndarray:
 
 
 def outputs(x: np.ndarray) -> dict[str, np.ndarray]:
-    """An array for each dtype that x is converted to."""
+    """Return an array for each dtype that x is converted to."""
     return {name: np.zeros(x.shape, kind.numpy) for name, kind in zip(PLACES, NUMBERS, strict=True)}
 
 

@@ -1,4 +1,4 @@
-"""Blocks that signal, on the reference and on the CPU: results of repeated launches, and legality errors."""
+"""Blocks that signal, on the reference and on the CPU: repeated launches, and legality errors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_wait_of_the_first_block_is_refused_on_a_cpu() -> None:
 
 @tw.kernel(X="N")
 def backwards(X, *, blocks):
-    """Every block waits for those of higher numbers."""
+    """Every block waits for the blocks with higher numbers."""
     block, turn = tw.block_index(tw.ceil_div(X.shape[0], 32)), tw.counter(1)
     tw.await_(turn[0], tw.ceil_div(X.shape[0], 32) - 1 - block)
     part = X.tile((32,), (block,)).partition((32,))
@@ -101,7 +101,7 @@ def test_a_wait_that_cannot_end_stops_the_launch_on_a_cpu_and_the_next_one_is_wh
 
 @tw.kernel(X="N")
 def two_behind(X, *, blocks):
-    """Every block waits for the one before the last: the first for less than 0, which has been."""
+    """Each block waits for the block two before it; block 0 waits for a count below 0, which always holds."""
     block, turn = tw.block_index(blocks), tw.counter(1)
     tw.await_(turn[0], block - 1)
     part = X.tile((32,), (block,)).partition((32,))

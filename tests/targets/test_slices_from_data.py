@@ -1,4 +1,4 @@
-"""Slices at integers that memory or an argument holds: what lies outside reads as 0, and is not written."""
+"""Slices at integers from memory or arguments: elements outside read as 0, and are not written."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def at_rows(X, rows, Y, *, way):
 
 @tw.kernel(X="M N", Y="T N", start=int)
 def at_argument(X, Y, start):
-    """Two rows from a place on that the caller says, once as a slice and once as an index."""
+    """Two rows from the caller's index on, once as a slice and once as an index."""
     spread = tw.blocked((EACH, COLUMNS), (1, 32))
     tw.copy(tw.load(X.tile((EACH, COLUMNS), (0, 0)), spread), Y[start : start + EACH, 0:COLUMNS])
     tw.copy(tw.load(X[0, 0:COLUMNS], tw.blocked((COLUMNS,), (32,))), Y[start, 0:COLUMNS])
@@ -63,7 +63,7 @@ def at_argument(X, Y, start):
 
 @tw.kernel(X="T", rows="R", Y="R", start=int)
 def followed(X, rows, Y, start, *, way):
-    """Each element of Y: that of X whose number memory, a counter or a count leads to."""
+    """Each element of Y is that of X at a number from memory, a counter or a count."""
     one, (place, taken) = tw.blocked((1,), (1,)), (tw.var(0), tw.counter(1))
     for m in tw.range(rows.shape[0]):
         at = tw.let(place.get())  # which the turn before has set
@@ -99,9 +99,9 @@ def test_what_follows_from_data_is_not_read_outside(way: str) -> None:
 
 
 def numbers(dtype: str) -> Array:
-    """Return numbers of rows of `ROWS`, all different, and the worst ones of the dtype.
+    """Return numbers of rows of `ROWS`, all different, and the extreme ones of the dtype.
 
-    The last one times the length of a row is 0 in the dtype.
+    The last number times the length of a row is 0 in the dtype.
     """
     kind = tw.dtype(dtype).numpy
     least, most = (int(end) for end in (np.iinfo(kind).min, np.iinfo(kind).max))
@@ -110,14 +110,14 @@ def numbers(dtype: str) -> Array:
 
 
 def arguments(way: str, rows: Array) -> tuple[Array, Array, Array]:
-    """X, Y and the matrix in whose middle Y lies; nothing may change the rest of it."""
+    """Return X, Y and the matrix around Y, whose rest must not change."""
     x = 1 + np.arange(len(rows) * EACH * COLUMNS, dtype=np.float32).reshape(-1, COLUMNS)
     whole = np.arange((ROWS + 8) * COLUMNS, dtype=np.float32).reshape(-1, COLUMNS)
     return (np.zeros_like(x) if way in READING else x), whole[4 : 4 + ROWS], whole
 
 
 def expected(way: str, rows: Array) -> tuple[Array, Array]:
-    """X, and the matrix in whose middle Y lies, after a launch: one row after the other."""
+    """Return X and the matrix around Y after a launch, computed one row after the other."""
     x, y, whole = arguments(way, rows)
     for m, number in enumerate(map(int, rows)):
         first = number if way != "chain" else int(rows[number]) if 0 <= number < len(rows) else 0
@@ -207,7 +207,7 @@ def test_the_text_for_gpus_asks_before_each_access(way: str, dtype: str) -> None
 
 @tw.kernel(rows="R", Y="T N")
 def over(rows, Y, *, before, behind, step=1, stop=None, named=False):
-    """Ones in the rows of Y around a number from memory."""
+    """Write ones in the rows of Y around a number from memory."""
     r = tw.index(rows[tw.block_index(rows.shape[0])], None if stop is None else 0, stop)
     ones = tw.fragment(tw.blocked((1, COLUMNS), (1, 32)), tw.f32, 1)
     end = tw.let(r + behind) if named else r + behind
@@ -229,7 +229,7 @@ def over(rows, Y, *, before, behind, step=1, stop=None, named=False):
     ids=str,
 )
 def test_the_end_of_a_range_does_not_overflow(dtype: str, words: dict[str, Any], wanted: str) -> None:
-    """As it would where 2 is added to the largest integer of a dtype, so that the loop might never end."""
+    """Adding 2 to the largest integer of a dtype would overflow, and the loop might never end."""
     kind = tw.dtype(dtype).numpy
     words = {"before": 0, "behind": 2, **words}
     rows, y = np.zeros(3, kind), np.zeros((ROWS, COLUMNS), np.float32)

@@ -1,4 +1,4 @@
-"""The tree that C text is printed from: what a piece names, what passes mend, how it is printed."""
+"""The tree that C text is printed from: names of a piece, passes, and the printed form."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_what_is_said_of_a_long_line_stands_above_it() -> None:
 
 
 def test_pieces_come_with_what_they_name() -> None:
-    """Every piece of CUDA's prelude with the others that it names, and nothing else."""
+    """Every piece of CUDA's prelude comes with exactly the pieces that it names."""
     known = DIALECT.prelude
     for name, piece in known.items():
         words, open_words = {name}, [piece]

@@ -27,7 +27,7 @@ DTYPES = [tw.f64, tw.f32, tw.f16, tw.bf16, tw.i32, tw.i16, tw.i8, tw.u8]
 
 @tw.kernel(X="M N", R="M P", C="Q N", Y="M N", W="M N", Z="M N", shift=int)
 def everything(X, R, C, Y, W, Z, shift, *, spread, other, function):
-    """Row and column reductions, a broadcast of both, another map and a mask."""
+    """Compute row and column reductions, a broadcast of both, another map and a mask."""
     tile = spread.shape
     reduce = {"sum": tw.reduce_sum, "max": tw.reduce_max, "min": tw.reduce_min}[function]
     x = tw.load(X.tile(tile, (0, 0)), like=spread)
@@ -45,7 +45,7 @@ def everything(X, R, C, Y, W, Z, shift, *, spread, other, function):
 
 
 def _scratch(spread: tw.Distribution, dim: int) -> tuple[int, ...]:
-    """One element for each result and each warp that holds a part of it."""
+    """Return one element for each result and each warp that holds a part of it."""
     warps, weight = 1, 1
     for mode in spread.threads:
         inside = min(max(32 // weight, 1), mode.extent)
@@ -56,7 +56,7 @@ def _scratch(spread: tw.Distribution, dim: int) -> tuple[int, ...]:
 
 @st.composite
 def spreads(draw: st.DrawFn, shape: tuple[int, int], most_threads: int = 128) -> tw.Distribution:
-    """Each bit of the coordinates numbers threads or registers, in any order; some threads hold copies."""
+    """Each bit of the coordinates selects threads or registers, in any order; some threads hold copies."""
     bits = [(dim, 1 << bit) for dim in (0, 1) for bit in range(shape[dim].bit_length() - 1)]
     order = draw(st.permutations(bits))
     count = draw(st.integers(0, min(len(order), most_threads.bit_length() - 1)))
@@ -123,12 +123,12 @@ def checked(
 
 
 def wrapped(values: np.ndarray, element: DType) -> np.ndarray:
-    """Integers modulo their range."""
+    """Return integers modulo their range."""
     return values if element.is_float else values.astype(np.int64).astype(element.numpy).astype(np.float64)
 
 
 def sum_bound(tile: np.ndarray, axis: int, count: int, element: DType) -> np.ndarray:
-    """``gamma_(n-1) sum |x|``: no order of summation is further off."""
+    """Return ``gamma_(n-1) sum |x|``, an error bound for any order of summation."""
     if not element.is_float:
         return np.zeros_like(np.abs(tile).sum(axis=axis, keepdims=True))
     u = (tw.f64 if element == tw.f64 else tw.f32).unit_roundoff * max(count - 1, 0)
@@ -136,7 +136,7 @@ def sum_bound(tile: np.ndarray, axis: int, count: int, element: DType) -> np.nda
 
 
 def rounding(values: np.ndarray, element: DType) -> np.ndarray:
-    """One rounding to the dtype; float64 stands for the exact value, so f64 gets a few."""
+    """Return one rounding to the dtype; float64 replaces the exact value, so f64 gets a few roundings."""
     tiny = float(ml_dtypes.finfo(element.numpy).smallest_subnormal) if element.is_float else 0
     return (4 if element == tw.f64 else 1) * element.unit_roundoff * np.abs(values) + tiny
 
@@ -219,7 +219,7 @@ def specials(X, S, B, T):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("element", [tw.f32, tw.f16, tw.f64], ids=str)
 def test_nan_and_infinity(element: DType, target: str) -> None:
-    """NaN wins in a maximum and a minimum, wherever it stands; infinities are numbers like others."""
+    """NaN wins in a maximum and a minimum, in any place; infinities are ordinary numbers."""
     x = np.random.default_rng(0).standard_normal((16, 32)).astype(element.numpy)
     for row in range(8):
         x[row, (5 * row) % 32] = np.nan
@@ -315,7 +315,7 @@ def test_an_accumulator_becomes_operand_a(atom: tw.MmaAtom, repeats: int, target
 
 
 def test_accumulators_and_operands_of_tensor_cores_share_threads() -> None:
-    """mma.sync and wgmma: operand A has the accumulator's elements in the accumulator's threads."""
+    """mma.sync and wgmma: the accumulator's threads hold the same elements as operand A."""
     for first, second in (
         (tw.TiledMma(tw.atoms.MMA_BF16, (4, 1), (2, 8)), tw.TiledMma(tw.atoms.MMA_BF16, (4, 1), (2, 16))),
         (tw.TiledMma(tw.atoms.wgmma(tw.bf16, 128), (2, 1)), tw.TiledMma(tw.atoms.wgmma(tw.bf16, 64), (2, 1))),

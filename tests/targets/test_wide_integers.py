@@ -1,4 +1,4 @@
-"""Integers of the kernel beyond 2**31: values of variables, and products of extents."""
+"""Kernel integers beyond 2**31: values of variables, and products of extents."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_sums_of_sizes_are_not_asked() -> None:
 
 @tw.kernel(X="M N", Y="M N")
 def named_inside(X, Y):
-    """An integer of a loop's index and an extent, which only the kernel knows."""
+    """An integer made of a loop's index and an extent that only the kernel knows."""
     for i in tw.range(X.shape[0]):
         at = tw.let(i * X.shape[1])
         part = X[i : i + 1].tile((1, 32), (0, 0)).partition((1, 32))

@@ -197,7 +197,7 @@ def test_the_command_refuses_a_cache_that_others_may_write(
 def test_a_users_table_that_a_stranger_wrote_is_not_used_and_said_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "_directory", lambda: tmp_path / "tables")
+    monkeypatch.setattr(tables, "directory", lambda: tmp_path / "tables")
     tables.save(ScheduleTable(VERSION, (ENTRY,)), tables.user_table(VERSION))
     tables.user_table(VERSION).chmod(0o666)
     with pytest.warns(RuntimeWarning, match=r"is not used: other users may write it \(mode 666\)"):

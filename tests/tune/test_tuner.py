@@ -36,7 +36,7 @@ LITTLE = Effort(seconds=0.0, warm_up_seconds=0.0, least=3)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A place of its own for tables; kernels come from the cache of all tests, and nobody waits for quiet."""
     monkeypatch.setattr(clocks, "wait_for_quiet", lambda: None)
-    monkeypatch.setattr(tables, "_directory", lambda: tmp_path / "tables")
+    monkeypatch.setattr(tables, "directory", lambda: tmp_path / "tables")
     tables.forget()
     yield tmp_path
     tables.forget()

@@ -67,7 +67,7 @@ def forget() -> None:
 
 def user_table(version: Version) -> Path:
     """Return the path of the user's table of a machine."""
-    return Cache.default().root / "tables" / file_name(version)
+    return directory() / file_name(version)
 
 
 def file_name(version: Version) -> str:
@@ -131,6 +131,11 @@ def prepare_directory(path: Path) -> None:
         make_directories(root, 0o700)
     make_directories(path.parent)
     check_directory(path.parent)
+
+
+def directory() -> Path:
+    """Return the folder of the user's tables, which need not exist."""
+    return Cache.default().root / "tables"
 
 
 def _joined(version: Version) -> ScheduleTable | None:

@@ -1,4 +1,4 @@
-"""Compile and run kernels on hostile memory: scratch is NaN, and writes outside of its bounds are found."""
+"""Compile and run kernels on hostile memory: scratch is NaN, and writes outside of arrays are found."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GUARD_BYTES = 4096
 
 
 class Machine:
-    """Runs kernels on one thread; each text is compiled once per process."""
+    """Runs kernels on one thread; each process compiles each text once."""
 
     def __init__(self) -> None:
         self._libraries: dict[tuple[str, str], Library] = {}

@@ -1,4 +1,4 @@
-"""The ladder's programs as the examples define them, each with arrays and what must come out."""
+"""The ladder's programs as the examples define them, each with arrays and its expected result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def example(number: str) -> dict[str, Any]:
-    """The names that an example defines."""
+    """Return the names that an example defines."""
     [path] = EXAMPLES.glob(f"{number}_*.py")
     return runpy.run_path(str(path))
 
@@ -53,7 +53,7 @@ class Case:
     bound: np.ndarray
 
     def check(self) -> None:
-        """Every element of the result lies within its bound."""
+        """Check that every element of the result is within its bound."""
         found = self.arguments[self.result].astype(np.float64)
         assert np.isfinite(found).all()
         error = np.abs(found - self.expected)
@@ -61,7 +61,7 @@ class Case:
 
 
 def case(name: str, extent: int) -> Case:
-    """A program on arrays of about ``extent`` in each direction; if it is odd, no tile divides them."""
+    """Return a program on arrays of about ``extent`` in each direction; no tile divides an odd extent."""
     if name in GEMMS:
         depth = extent + 4 * (extent % 2)
         return _gemm(name, (extent, extent + 2 * (extent % 2), -(-depth // 8) * 8 if name in WIDE else depth))
@@ -71,7 +71,7 @@ def case(name: str, extent: int) -> Case:
 
 
 def random(shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """Numbers in [-1, 1) as f16; rows begin at multiples of 16 bytes, with NaN between."""
+    """Return f16 numbers in [-1, 1); rows begin at multiples of 16 bytes, with NaN in between."""
     *lead, columns = shape
     made = np.full((*lead, -(-columns // 8) * 8), np.nan, np.float16)[..., :columns]
     made[...] = np.random.default_rng(seed).uniform(-1, 1, shape)
@@ -85,7 +85,7 @@ def blank(shape: tuple[int, ...], dtype: type) -> np.ndarray:
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A Bᵀ, and how far off sums of K rounded products in f32 may be."""
+    """Return A Bᵀ, and the error bound of sums of K rounded products in f32."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     return a @ b.T, (a.shape[1] + 1) * 2.0**-24 * (np.abs(a) @ np.abs(b).T)
 

@@ -45,7 +45,7 @@ def to_all(X, A, B, C, D, E, F, G, H):
 
 
 def converted_to_all(machine: Machine, x: np.ndarray, targets: list[DType]) -> list[np.ndarray]:
-    """One kernel that converts to up to eight types."""
+    """Convert to up to eight types in one kernel."""
     padded = [*targets, *([targets[-1]] * (8 - len(targets)))]
     made = {
         name: np.full(x.size, 99, np.uint8).astype(t.numpy)
@@ -68,19 +68,19 @@ def bits(values: np.ndarray) -> np.ndarray:
 
 
 def patterns(dtype: DType) -> np.ndarray:
-    """Every bit pattern of a type of at most 16 bits."""
+    """Return every bit pattern of a type of at most 16 bits."""
     return np.arange(1 << dtype.bits, dtype=f"u{dtype.bytes}").view(dtype.numpy)
 
 
 def assert_same(made: np.ndarray, expected: np.ndarray) -> None:
-    """Equal bits, but for the payload of NaN."""
+    """Check that bits are equal, except for the payload of NaN."""
     nan = np.isnan(expected.astype(np.float64))
     assert np.array_equal(np.isnan(made.astype(np.float64)), nan)
     assert np.array_equal(bits(made)[~nan], bits(expected)[~nan])
 
 
 def hard_f32(target: DType) -> np.ndarray:
-    """Every number of a narrow type, every midpoint of neighbours, and what lies next to them in f32."""
+    """Return every number of a narrow type, every midpoint of neighbours, and their neighbours in f32."""
     every = patterns(target).astype(np.float32)
     finite = np.unique(every[np.isfinite(every)])
     between = ((finite[:-1].astype(np.float64) + finite[1:].astype(np.float64)) / 2).astype(np.float32)
@@ -100,7 +100,7 @@ def test_every_pattern_widens_exactly(machine: Machine, dtype: DType, toolchain:
 
 @pytest.mark.parametrize("narrow", [*NARROW, tw.i8, tw.u8, tw.i16, tw.u16], ids=str)
 def test_what_a_dtype_holds_converts_exactly(narrow: DType) -> None:
-    """Infinities and NaN among them."""
+    """Infinities and NaN are included."""
     x = patterns(narrow)
     number = x[~np.isnan(x.astype(np.float64))]
     for wide in (*FLOATS, *INTEGERS):
@@ -124,7 +124,7 @@ def copy_rows(X, Y):
 def test_every_pattern_widens_by_tables(
     machine: Machine, dtype: DType, kernel: tw.Kernel, shape: tuple[int, ...], toolchain: native.Toolchain
 ) -> None:
-    """The rows include an odd number, and a partial tile."""
+    """The number of rows is odd, and the last tile is partial."""
     every = np.tile(np.random.default_rng(0).permutation(patterns(dtype)), 16)
     x = every[: shape[0] * 71].reshape(-1, 71)[:, :64] if len(shape) > 1 else every[: shape[0]]
     y = np.full(shape, 99, np.float32)
@@ -154,7 +154,7 @@ def test_random_bits_round_as_numpy_does(machine: Machine, dtype: DType) -> None
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_f64_rounds_once(machine: Machine, dtype: DType) -> None:
-    """A value just off a tie would first round to the tie in f32, and then to even."""
+    """A value near a tie would round to the tie in f32 first, and then to even."""
     ties = hard_f32(dtype).astype(np.float64)
     x = np.concatenate([ties, ties * (1 + 2**-50), ties * (1 - 2**-50), [1e-310, -1e-310, 1e300, -1e300]])
     assert_same(converted(machine, x, dtype), conversions.convert(x, tw.f64, dtype))

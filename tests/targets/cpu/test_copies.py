@@ -264,7 +264,7 @@ def test_pipelines(machine: Machine, dtype: DType, stages: int) -> None:
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def from_registers(A, B, C, *, mma):
-    """Operands in fragments, one of them computed, and a shared operand that is read as well."""
+    """Operands are fragments, one of them computed, and a shared tensor that another operation reads, too."""
     K = 32
     m, n = tw.block_index(tw.ceil_div(C.shape, (32, 64)))
     sB = tw.shared((64, K), B.dtype)
@@ -291,7 +291,7 @@ def test_operands_in_fragments_are_packed(machine: Machine, dtype: DType) -> Non
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def converting(A, B, C, *, mma):
-    """f32 in memory becomes f16 in shared memory: the multiply reads rounded numbers."""
+    """f32 in memory becomes f16 in shared memory, so the multiply reads rounded numbers."""
     m, n = tw.block_index(tw.ceil_div(C.shape, (32, 64)))
     sA, sB = tw.shared((32, 16), tw.f16), tw.shared((64, 16), tw.f16)
     acc = tw.accumulator(mma)
@@ -315,7 +315,7 @@ def test_shared_memory_that_rounds_is_not_widened(machine: Machine) -> None:
 
 @tw.kernel(A="M K", C="M M", D="P P")
 def gram(A, C, D, *, mma):
-    """One tensor is both operands, an accumulator is used twice, and rows past an edge are needed."""
+    """One tensor is both operands, an accumulator is used twice, and rows past an edge are read."""
     sA = tw.shared((32, 32), A.dtype)
     acc = tw.accumulator(mma, fill=1)
     tw.copy(A.tile((32, 32), (0, 0)), sA, threads=(4, 8))

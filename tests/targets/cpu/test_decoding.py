@@ -1,4 +1,4 @@
-"""Weights in groups that are decoded as their panels are packed: to the bit, in every form, everywhere."""
+"""Weights in groups, decoded while their panels are packed: right to the bit, in every form."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FORMS = [
 
 
 def codes(kind: str, shape: tuple[int, int]) -> Array:
-    """Numbers of a dtype, all finite ones that it has if there is room."""
+    """Return numbers of a dtype: all finite ones if there is room."""
     rng = np.random.default_rng(sum(shape))
     if kind in ("i4", "i8"):
         most = 8 if kind == "i4" else 128
@@ -56,7 +56,7 @@ def codes(kind: str, shape: tuple[int, int]) -> Array:
 
 
 def held(numbers: Array, kind: str, along: str) -> Any:
-    """As they lie in memory, every other row of an array that is larger."""
+    """Return the numbers in every other row of a larger array."""
     stored = numbers.T if along == "k" else numbers
     if tw.dtype(kind) in (tw.i4, tw.f4e2m1):
         given = tw.pack(stored, kind)
@@ -75,7 +75,7 @@ def rounded(values: Array, kind: str) -> Array:
 
 
 def decoded(numbers: Array, scales: Array, zeros: Array | None, group: int, kind: str) -> Array:
-    """The weights, each step rounded as the flow says."""
+    """Return the decoded weights; each step rounds as the flow says."""
     wide = numbers.astype(np.float32)
     if zeros is not None:
         wide = rounded(wide - rounded(zeros, kind).repeat(group, 0), kind)
@@ -83,7 +83,7 @@ def decoded(numbers: Array, scales: Array, zeros: Array | None, group: int, kind
 
 
 def run(a: Array, b: Any, scales: Array, zeros: Array | None, group: int, kind: str) -> tuple[Array, Any]:
-    """A product by a kernel that nothing has been compiled of, and what it was compiled to."""
+    """Return a product by a new kernel, and the kernel's compiled form."""
     terms = frozenset({"scale_b"} if zeros is None else {"scale_b", "zero_b"})
     kernel = scaled_in_groups.__wrapped__(0).bind(
         multiplied=tw.dtype(kind), group=group, terms=terms, activation=None
@@ -102,7 +102,7 @@ def run(a: Array, b: Any, scales: Array, zeros: Array | None, group: int, kind: 
 def test_every_weight_is_decoded_to_the_bit(
     form: tuple[Any, ...], machine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If each row of A has one number, products equal the weights; other products are within their bound."""
+    """If each row of A has one number, products equal the weights; others are within their bound."""
     kind, along, wide, zero, group, groups, columns = form
     if machine != "native":
         monkeypatch.setattr(native, "NATIVE", f"-march={machine}")
@@ -148,7 +148,7 @@ def test_every_weight_is_decoded_to_the_bit(
 def test_no_pass_is_needed(
     m: int, kind: str, along: str, group: int, zero: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One kernel by all of a launch, and by one that is known; each element within the bound of its sums."""
+    """One kernel computes all of a launch, also of a known one; each element is within its bound."""
 
     def refuse(*_: Any) -> None:
         raise AssertionError("a pass of its own")
@@ -176,7 +176,7 @@ SPECIAL = [8188.0, 8190.0, -8190.0, 65504.0, np.inf, np.nan, 2.0**-24, -(2.0**-2
 def test_scales_out_of_the_ordinary_give_what_the_reference_gives(
     kind: str, zero: str | None, wide: str
 ) -> None:
-    """Infinities, NaN, overflowing and subnormal scales: in columns of one product, and each alone.
+    """Infinities, NaN, overflowing and subnormal scales are in columns of one product, and each alone.
 
     One of them decides how the whole product is rounded, and would hide the effects of the others.
     """

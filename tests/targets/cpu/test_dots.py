@@ -1,4 +1,4 @@
-"""Products of bytes, by dot products of the processor or by pairs: exact, of every shape."""
+"""Products of bytes, by the processor's dot products or by pairs: exact, in every shape."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def random(shape: tuple[int, int], dtype: DType, seed: int, layout: str = "row")
 
 
 def check(C: np.ndarray, A: np.ndarray, B: np.ndarray, acc: DType, out: DType) -> None:
-    """Each of K products and sums rounds once in ``acc``, and the result once in ``out``."""
+    """Check elements: each of K products and sums rounds once in ``acc``, and the result once in ``out``."""
     a, b = A.astype(np.float64), B.astype(np.float64)
     exact, size = a @ b.T, np.abs(a) @ np.abs(b).T
     k = A.shape[1]
@@ -85,7 +85,7 @@ def output(shape: tuple[int, int], dtype: DType, layout: str = "row") -> np.ndar
 @pytest.mark.in_turns(3)
 @pytest.mark.parametrize("dtype", [*FLOATS, tw.i8], ids=str)
 def test_ragged_shapes(machine: Machine, dtype: DType) -> None:
-    """One text for arrays of any extents runs on all of them."""
+    """One text serves arrays of all extents."""
     atom = tw.atoms.fma(dtype)
     kernel = None
     for M, N, K in RAGGED:
@@ -144,7 +144,7 @@ def test_the_result_is_rounded_once(machine: Machine, out: DType) -> None:
 @pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", [tw.f32, tw.i8], ids=str)
 def test_every_architectures_text(machine: Machine, arch: str, dtype: DType) -> None:
-    """The text names no instruction, so this processor runs all texts but that of bytes in 512 bits."""
+    """The text names no instruction, so this processor runs all texts except those of bytes in 512 bits."""
     if dtype == tw.i8 and arch == "x86-64-v4":  # that text is compiled in test_text.py
         arch = native.host_arch()
     A, B = random((131, 67), dtype, 1), random((101, 67), dtype, 2, "column")
@@ -260,7 +260,7 @@ def test_nothing_outside_the_result_is_written(machine: Machine) -> None:
 
 
 def test_infinities_past_an_edge_do_not_leak(machine: Machine) -> None:
-    """Rows of A past its edge are zeros; multiplied with an infinity they must not reach C."""
+    """Rows of A past its edge are zeros; their products with an infinity must not reach C."""
     A, B = random((49, 33), tw.f32, 1), random((65, 33), tw.f32, 2)
     B[3, 5] = np.inf
     C = output((49, 65), tw.f32)

@@ -1,4 +1,4 @@
-"""The ladder's programs on the CPU: right on shapes that no tile divides, no operand copied in vain."""
+"""The ladder's programs on the CPU: right on shapes that no tile divides, without unnecessary copies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_architectures_text(machine: Machine, arch: str, name: str) -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 def test_multiplies_read_what_copies_write(name: str) -> None:
-    """No operand is packed before a multiply: what fills it writes the order that the multiply reads."""
+    """No operand is packed before a multiply: its copy already writes the order that the multiply reads."""
     lowered, notes = cpu.lower(case(name, 256).kernel, native.host_arch())
     assert not [note for note in notes if "packed" in note]
     multiplies = [op for op in lowered.walk() if isinstance(op, Mma)]

@@ -1,4 +1,4 @@
-"""Multiplies and the operations that join them: B is packed panel by panel, and sums begin without zeros."""
+"""Multiplies and the operations merged into them: B is packed panel by panel, sums begin without zeros."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TILE = (48, 64, 32)
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def plain(A, B, C):
-    """Copies and multiplies in turn."""
+    """Copies and multiplies alternate."""
     m, n = tw.block_index(tw.ceil_div(C.shape, TILE[:2]))
     sA, sB = tw.shared((48, 32), A.dtype), tw.shared((64, 32), B.dtype)
     acc = tw.accumulator(MMA)
@@ -67,7 +67,7 @@ def twice(A, B, C):
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def apart(A, B, C):
-    """B is multiplied twice, and A is copied in between: both multiplies need all of B."""
+    """B is multiplied twice, and A is copied in between, so both multiplies need all of B."""
     m, n = tw.block_index(tw.ceil_div(C.shape, TILE[:2]))
     sA, sB = tw.shared((48, 32), A.dtype), tw.shared((64, 32), B.dtype)
     acc = tw.accumulator(MMA)
@@ -86,7 +86,7 @@ def apart(A, B, C):
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def crossed(A, B, C, *, again: bool = False):
-    """Four products of two tiles of each operand; two of them are subtracted, in a second accumulator.
+    """Four products use two tiles of each operand; two are subtracted, in a second accumulator.
 
     With ``again`` the last tiles of one product are multiplied a second time.
     """
@@ -111,7 +111,7 @@ def crossed(A, B, C, *, again: bool = False):
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def read_between(A, B, C):
-    """The sums are stored after every step: what nobody multiplied yet is 0."""
+    """The sums are stored after every step; parts that no multiply has reached are 0."""
     m, n = tw.block_index(tw.ceil_div(C.shape, TILE[:2]))
     sA, sB = tw.shared((48, 32), A.dtype), tw.shared((64, 32), B.dtype)
     acc = tw.accumulator(MMA)
@@ -127,7 +127,7 @@ def read_between(A, B, C):
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def ahead(A, B, C):
-    """A tile of B is multiplied a step after it was copied: two tiles lie side by side."""
+    """A tile of B is multiplied one step after its copy, so two tiles are in memory."""
     m, n = tw.block_index(tw.ceil_div(C.shape, TILE[:2]))
     sA, sB = tw.shared((48, 32), A.dtype), tw.shared((2, 64, 32), B.dtype)
     acc = tw.accumulator(MMA)
@@ -164,7 +164,7 @@ SHAPES = [
 )
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
 def test_products(name: str, shape: tuple[int, int, int], columns: bool) -> None:
-    """Where nothing may reach it, C keeps its NaN; scratch memory is full of what other kernels left."""
+    """C keeps its NaN outside of the result; scratch memory holds contents of other kernels."""
     m, n, k = shape
     rng = np.random.default_rng(m + n + k)
     a, b = (rng.standard_normal((rows, k)).astype(np.float32) for rows in (m, n))
@@ -197,7 +197,7 @@ def test_a_panel_of_b_takes_the_room_of_one(name: str, elems: int) -> None:
 
 
 def test_products_of_the_same_tiles_share_their_loops() -> None:
-    """Each panel of B is packed once, for all products of it, and no tile is filled past an edge of K.
+    """Each panel of B is packed once for all of its products, and no tile is filled past an edge of K.
 
     One micro-kernel has the sums of all products in registers: each is loaded and stored once.
     """
@@ -221,7 +221,7 @@ def test_products_of_the_same_tiles_share_their_loops() -> None:
 def test_several_sums_have_low_micro_tiles_where_registers_hold_them(
     machine: str, height: int, in_parts: bool
 ) -> None:
-    """Sixteen vectors of sums; where registers hold fewer, the tile of one product, in parts."""
+    """There are sixteen vectors of sums; with fewer registers, the tile of one product is split."""
     text = text_of("crossed", machine)
     heights = {int(rows) for rows in re.findall(r"multiply_f32_4_times<(\d+),\d+>\(", text)}
     assert max(heights) == height
@@ -275,7 +275,7 @@ def test_zeros_of_a_known_number_of_steps_are_written_if_there_is_none(steps: in
 
 
 def test_nothing_past_an_edge_is_filled_but_the_rest_of_a_micro_tile() -> None:
-    """Along K nothing is filled at all: products end where K does."""
+    """Along K nothing is filled: products end at K."""
     text = text_of("plain")
     fills = re.findall(r"sA\[[^]]*\] = 0;", text)
     assert fills
@@ -318,7 +318,7 @@ def of_dtype(A, B, C, *, mma):
 def test_each_product_and_its_sum_are_one_instruction(
     toolchain: native.Toolchain, name: str, machine_arch: str, tmp_path: Path
 ) -> None:
-    """In micro-kernels of every size, or the bits of a row would depend on how many rows there are."""
+    """This holds in micro-kernels of every size; otherwise a row's bits would depend on the row count."""
     (tmp_path / "kernel.cpp").write_text(emitted(name, machine_arch))
     command = [
         *toolchain.compiler,

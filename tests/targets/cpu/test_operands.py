@@ -1,4 +1,4 @@
-"""Where operands of multiplies lie: followed through views, or packed where that fails."""
+"""Layouts of operands: followed through views, or packed if that fails."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def split_depth(A, B, C):
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def slices(A, B, C):
-    """Multiplies of half the depth, of rows that are a box of a larger tensor."""
+    """Multiply half of the depth, with rows that are a box of a larger tensor."""
     tile_m, tile_n, tile_k = TILE
     m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
     acc = tw.accumulator(MMA)
@@ -58,7 +58,7 @@ def slices(A, B, C):
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def also_stored(A, B, C):
-    """An operand in registers that something other than a multiply reads: it stays what the author wrote."""
+    """Another operation than a multiply reads an operand in registers, so its layout stays the author's."""
     tile_m, tile_n, tile_k = TILE
     m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
     acc = tw.accumulator(MMA)
@@ -72,7 +72,7 @@ def also_stored(A, B, C):
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def doubled_depth(A, B, C):
-    """A multiply of twice the depth that is the same tile twice: no order of the tile reads so."""
+    """A multiply of twice the depth uses the same tile twice: no order of the tile gives that."""
     tile_m, tile_n, tile_k = TILE
     m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
     acc = tw.accumulator(MMA)
@@ -115,7 +115,7 @@ def test_a_tensor_in_pieces_gets_the_order_of_the_multiply() -> None:
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def converted(A, B, C):
-    """B is converted on its way to the operand."""
+    """B is converted while it is copied."""
     tile_m, tile_n, tile_k = TILE
     m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
     acc = tw.accumulator(MMA)
@@ -147,7 +147,7 @@ def test_an_operand_is_widened_at_once_unless_it_is_rounded_on_its_way(
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def halves(A, B, C, *, between, sets):
-    """Each tile in two halves of the depth, in one or two sets of registers, with something between."""
+    """Each tile has two halves of the depth, in one or two sets of registers, with an operation between."""
     tile_m, tile_n, tile_k = TILE
     m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
     acc = tw.accumulator(MMA)

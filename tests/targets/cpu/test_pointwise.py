@@ -1,4 +1,4 @@
-"""Elementwise functions: accuracy over whole ranges, special values, dtypes, and loops that they share."""
+"""Elementwise functions: accuracy over whole ranges, special values, dtypes, and shared loops."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_fma_rounds_once(machine: Machine, dtype: DType) -> None:
 
 
 def hard(dtype: DType, function: str) -> np.ndarray:
-    """Random numbers of the function's range, all magnitudes, neighbours of 0, 1 and powers of two."""
+    """Random numbers of the function's range, all magnitudes, neighbours of 0 and 1, and powers of two."""
     drawn = np.random.default_rng(5)
     low, high = RANGES[function]
     if dtype == tw.f64 and function in ("exp", "exp2"):
@@ -208,7 +208,7 @@ def test_slices_of_an_accumulator(machine: Machine) -> None:
 
 
 def test_products_and_sums_round_separately(machine: Machine) -> None:
-    """Nothing outside a multiply of matrices is contracted, so a*b - a*b is 0."""
+    """Only multiplies of matrices are contracted, so a*b - a*b is 0."""
     x = np.random.default_rng(1).uniform(1, 2, 5000).astype(np.float32)
     z = np.ones_like(x)
     machine(arithmetic.trace(x, x, z, function=lambda a, b: a * b - a * b), {"X": x, "Y": x, "Z": z})

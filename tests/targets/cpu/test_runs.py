@@ -1,4 +1,4 @@
-"""Copies whose rows are runs that lie apart: of im2col views and merged dimensions of any extents."""
+"""Copies whose rows are separate runs: of im2col views and of merged dimensions with any extents."""
 
 from __future__ import annotations
 

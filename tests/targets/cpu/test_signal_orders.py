@@ -1,4 +1,4 @@
-"""Memory orders of counters in C++ text: x86 keeps more order than is written, so no result shows them."""
+"""Memory orders of counters in C++ text: x86 orders more than the text asks for, so results cannot tell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text itself: golden files that compile everywhere, rules for every operation, vector instructions."""
+"""Golden texts compile everywhere, every operation has a rule, and loops are vector code."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def epilogue(X, bias, Y, alpha, *, tile):
 
 
 def _gemm(dtype: DType, tile: tuple[int, int, int], *, columns: bool = False) -> Kernel:
-    """Arrays whose extents are multiples of 4 allow asynchronous copies."""
+    """The extents are multiples of 4, which allows asynchronous copies."""
     A, B = np.zeros((68, 36), dtype.numpy), np.zeros((72, 36), dtype.numpy)
     atom = tw.atoms.fma(dtype)
     C = np.zeros((68, 72), atom.c_dtype.numpy, order="F" if columns else "C")
@@ -105,7 +105,7 @@ def test_golden(golden: Callable[[str, str], None], case: str, machine_arch: str
 def compiled(
     toolchain: native.Toolchain, text: str, folder: Path, *options: str, triple: native.Triple | None = None
 ) -> str:
-    """The assembly of a text, compiled with warnings as errors."""
+    """Return the assembly of a text, compiled with warnings as errors."""
     (folder / "kernel.cpp").write_text(text)
     command = [
         *toolchain.compiler,
@@ -131,7 +131,7 @@ def test_no_compiler_warns(toolchain: native.Toolchain, case: str, tmp_path: Pat
 
 @pytest.mark.parametrize("machine_arch", TRIPLES)
 def test_other_machines_are_compiled_for(machine_arch: str, tmp_path: Path) -> None:
-    """Cross-compilation needs clang; where there is only gcc, its own machine has to do."""
+    """Cross-compilation needs clang; with only gcc, the test compiles for this machine."""
     for toolchain in native.find_toolchains():
         if toolchain.name != "gcc":
             text = cpu.emit(CASES["gemm_f32"](), machine_arch).text
@@ -143,7 +143,7 @@ def test_other_machines_are_compiled_for(machine_arch: str, tmp_path: Path) -> N
 
 
 def test_micro_kernels_are_vector_code_without_spills(toolchain: native.Toolchain, tmp_path: Path) -> None:
-    """The loop has a fused multiply-add for each vector of the micro-tile, and touches no stack."""
+    """The loop has a fused multiply-add for each vector of the micro-tile, and does not use the stack."""
     arch = native.host_arch()
     text = cpu.emit(CASES["gemm_f32"](), arch).text
     assembly = compiled(toolchain, text, tmp_path)
@@ -170,7 +170,7 @@ SCALAR_MOVE = {"x86_64": r"\tv?movs[sd]\s+%xmm\d+, *[^%]", "aarch64": r"\tstr\s+
 
 
 def test_copies_of_whole_runs_are_vector_code(toolchain: native.Toolchain, tmp_path: Path) -> None:
-    """Arrays of whole tiles: single elements are read to broadcast those of A, and none is stored."""
+    """Arrays have whole tiles: elements of A are read singly to be broadcast, and none is stored singly."""
     A, B, C = (
         np.zeros((48, 32), np.float32),
         np.zeros((64, 32), np.float32, order="F"),

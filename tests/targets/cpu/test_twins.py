@@ -1,4 +1,4 @@
-"""Real and imaginary parts that lie side by side are copied in one loop, which becomes vector code."""
+"""Real and imaginary parts that are neighbours in memory are copied in one loop of vector code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ M, N, K = 37, 50, 41
 
 
 def drawn(rows: int, columns: int, seed: int) -> np.ndarray:
-    """Complex numbers whose products and sums f32 holds exactly."""
+    """Return complex numbers whose products and sums f32 holds exactly."""
     numbers = np.random.default_rng(seed).integers(-8, 9, (rows, columns, 2)).astype(np.float32)
     return numbers.view(np.complex64)[..., 0]
 
@@ -38,7 +38,7 @@ def apart(whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def swapped(whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Planes that are neighbours in memory, the imaginary parts first."""
+    """Return neighbouring planes, the imaginary parts first."""
     other = np.empty_like(whole)
     other.real, other.imag = whole.imag, whole.real
     return other.imag, other.real
@@ -49,7 +49,7 @@ LIES = {"whole": lambda whole: whole, "parts": parts, "apart": apart, "swapped":
 
 @pytest.mark.parametrize("lies", LIES)
 def test_parts_are_right_however_they_lie(lies: str) -> None:
-    """One kernel serves all of them, and asks at run time whether parts lie side by side."""
+    """One kernel serves all of them, and checks at run time whether parts are neighbours."""
     place: Any = LIES[lies]
     out = place(np.full((M, N), np.nan + 1j * np.nan, np.complex64))
     made = tw.complex_matmul(place(A), place(B), out=out, target="cpu")
@@ -88,7 +88,7 @@ def further_of_one(X, Y, B, C, D):
 
 
 def test_rows_that_only_one_of_both_needs_are_filled() -> None:
-    """The second block has 5 rows of X, Y and C, and 48 of D, in memory that the first block has left."""
+    """The second block has 5 rows of X, Y and C, and 48 of D, in memory that the first block used."""
     whole, right = drawn(53, 7, 4), drawn(9, 7, 5).real.copy()
     c, d = np.full((53, 9), np.nan, np.float32), np.full((96, 9), np.nan, np.float32)
     further_of_one(whole.real, whole.imag, right, c, d, target="cpu")
@@ -98,7 +98,7 @@ def test_rows_that_only_one_of_both_needs_are_filled() -> None:
 
 
 def test_both_parts_are_one_loop_of_vectors(toolchain: native.Toolchain, tmp_path: Path) -> None:
-    """Of A, of a panel of B and of the result, in whole runs."""
+    """The loop copies whole runs of A, of a panel of B and of the result."""
     out = np.empty((M, N), np.complex64)
     product = plan_complex({"a": A, "b": B, "c": None, "out": out}, ComplexWanted(target="cpu"))
     (ran,) = product.run()

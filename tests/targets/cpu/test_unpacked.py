@@ -1,4 +1,4 @@
-"""Products of few rows read B in place: results are right, and a row has the same bits as among many rows."""
+"""Products of few rows read B without packing: results are right, with the bits of many rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def summed_in_f32(A, B, C):
 
 
 def summing(dtype: tw.DType) -> Any:
-    """The product whose sums are as wide as a product of a dtype needs."""
+    """Return the product with sums as wide as the products of a dtype need."""
     return product if dtype == dtype.computed else summed_in_f32
 
 
@@ -87,7 +87,7 @@ def drawn(shape: tuple[int, int], dtype: tw.DType, seed: int, layout: str) -> Ar
 @pytest.mark.parametrize("layouts", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("dtype", [tw.f32, tw.f64])
 def test_few_rows_have_the_bits_of_rows_among_many(dtype: tw.DType, layouts: str, swap_ab: bool) -> None:
-    """All heights of micro-kernels, with columns and depths that do or do not fill vectors and panels."""
+    """The test uses micro-kernels of all heights, and columns and depths with partial vectors and panels."""
     for n, k in ((1, 65), (7, 64), (32, 3), (33, 130), (160, 1), (301, 77), (64, 0)):
         b = drawn((k, n), dtype, k, layouts[1])
         a = drawn((40, k), dtype, n, layouts[0])
@@ -105,7 +105,7 @@ def test_few_rows_have_the_bits_of_rows_among_many(dtype: tw.DType, layouts: str
 
 @pytest.mark.parametrize("dtype", [tw.f32, tw.f64])
 def test_few_rows_do_not_pack_an_array(dtype: tw.DType) -> None:
-    """Functions of few rows read either layout of B; panels are read in place if columns are contiguous."""
+    """Functions of few rows read either layout of B; panels with contiguous columns are read in place."""
     for layouts, names in (
         ("nn", ("multiply_along_columns<1>", "multiply_along_columns<2>", "in_place")),
         ("nt", ("multiply_along_k<1>", "multiply_along_k<4>")),
@@ -140,7 +140,7 @@ KINDS = [tw.f32, tw.f64, tw.f16, tw.bf16]
 def test_dot_products_read_no_element_past_an_array(
     machine: Machine, toolchain: native.Toolchain, dtype: tw.DType
 ) -> None:
-    """For every width of vectors, few and many rows, and all ends of vectors."""
+    """The test has every width of vectors, few and many rows, and all lengths of the last vector."""
     rng, ran = np.random.default_rng(dtype.bytes), 0
     result = tw.f64 if dtype == tw.f64 else tw.f32
     for arch in cpu.PROCESSORS:
@@ -166,7 +166,7 @@ def test_dot_products_read_no_element_past_an_array(
 @pytest.mark.parametrize("swap_ab", [False, True])
 @pytest.mark.parametrize("dtype", KINDS)
 def test_dot_products_of_any_layout_are_products(dtype: tw.DType, swap_ab: bool) -> None:
-    """Operands that are not contiguous along K are packed, and multiplied as ever."""
+    """Operands that are not contiguous along K are packed and multiplied in the ordinary way."""
     lanes = 64 // dtype.computed.bytes
     schedule = Schedule(
         tw.atoms.dots(dtype, depth=lanes), (12, 128, 64), staging="panels", balanced=True, swap_ab=swap_ab
@@ -195,7 +195,7 @@ def test_dot_products_of_any_layout_are_products(dtype: tw.DType, swap_ab: bool)
 
 
 def test_numbers_that_are_not_finite_stay_in_their_sums() -> None:
-    """The last vector of a row is read again where it begins; what was added before is added once."""
+    """The last vector of a row overlaps the one before; elements added before count once."""
     schedule = Schedule(tw.atoms.dots("f32"), (12, 128, 64), staging="panels", balanced=True)
     for k in (17, 31, 40, 100):
         a, b = np.ones((3, k), np.float32), np.ones((k, 6), np.float32, order="F")
@@ -211,7 +211,7 @@ def test_numbers_that_are_not_finite_stay_in_their_sums() -> None:
 
 @pytest.mark.parametrize("dtype", KINDS)
 def test_few_rows_by_columns_along_k_are_dot_products(dtype: tw.DType) -> None:
-    """Not along columns, of many rows, of short K, or if rows must have their bits among others."""
+    """This does not hold along columns, for many rows or short K, or for batch-invariant products."""
 
     def chosen(m: int, n: int, k: int, layouts: str, splitting: Splitting | None = None) -> Schedule:
         a, b = (
@@ -262,7 +262,7 @@ TILES = [(17, 48, 8), (2, 24, 5), (3, 16, 40), (34, 8, 24), (22, 1008, 12), (14,
 def test_micro_tiles_of_all_sizes_stay_in_their_memory(
     machine: Machine, arch: str, tile: tuple[int, int, int], dtype: tw.DType, layout: str
 ) -> None:
-    """Micro-tiles of one row or of part of a vector, of widths that divide no power of 2, and wide tiles."""
+    """Micro-tiles have one row or part of a vector, widths that divide no power of 2, or several vectors."""
     tile_m, tile_n, _ = tile
     mma, kernel = tw.TiledMma(tw.atoms.fma(dtype, lanes=(1, 1), each=tile[:2])), None
     for m in (tile_m + 1, tile_m, 4, 3, 2, 1):
@@ -281,7 +281,7 @@ def test_micro_tiles_of_all_sizes_stay_in_their_memory(
 
 
 def between_guards(rng: np.random.Generator, shape: tuple[int, int], dtype: Any, layout: str) -> Array:
-    """Small integers, with which all sums are exact, in an array that touches a page without access."""
+    """Return small integers, with exact sums, in an array next to an inaccessible page."""
     step = shape[layout == "n"] + int(rng.choice([0, 1, 3, 16]))
     at_end = bool(rng.random() < 0.7)
     made = guarded(shape, np.dtype(dtype), row_step=step, column=layout == "t", at_end=at_end)
@@ -295,7 +295,7 @@ def between_guards(rng: np.random.Generator, shape: tuple[int, int], dtype: Any,
 def test_no_element_past_an_array_is_read_or_written(
     machine: Machine, toolchain: native.Toolchain, dtype: tw.DType, layout: str
 ) -> None:
-    """For every width of vectors, with tiles of one and of several chunks of sums."""
+    """The test has every width of vectors, and tiles with one and with several chunks of sums."""
     rng, ran = np.random.default_rng([dtype.bytes, ord(layout)]), 0
     for arch in cpu.PROCESSORS:
         for tile, micro in (((24, 96, 16), (12, 48)), ((8, 2304, 32), (4, 64))):
@@ -326,7 +326,7 @@ def test_no_element_past_an_array_is_read_or_written(
 def test_sums_of_one_step_are_stored_from_registers(
     machine: Machine, toolchain: native.Toolchain, dtype: tw.DType
 ) -> None:
-    """For every height and width of micro-tiles: all needed elements, and none beside or past them."""
+    """For every size of micro-tile, all needed elements are stored, and no others."""
     rng, size = np.random.default_rng(dtype.bytes), dtype.bytes
     for arch in cpu.PROCESSORS:
         mma = tw.TiledMma(tw.atoms.fma(dtype, lanes=(1, 1), each=(12, 32)), repeats=(2, 2))
@@ -350,7 +350,7 @@ def test_sums_of_one_step_are_stored_from_registers(
 
 
 def test_sums_that_something_else_reads_stay_in_their_fragment() -> None:
-    """An ending, or rows that are not contiguous."""
+    """An ending reads the sums, or rows are not contiguous."""
     for kernel, dtype, layout in ((doubled, tw.f32, "n"), (product, tw.f64, "n"), (product, tw.f32, "t")):
         a, b = drawn((29, 9), dtype, 0, "n"), drawn((9, 50), dtype, 1, "n")
         out = drawn((29, 50), dtype, 2, layout)

@@ -1,4 +1,4 @@
-"""The ladder's programs are vector code: multiplies by micro-kernels, loops over elements by the compiler."""
+"""The ladder's programs are vector code: micro-kernels for multiplies, the compiler's for other loops."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WIDEST = {"x86_64": ("x86-64-v4", ("-march=x86-64-v4", "-mtune=generic"))}
 def vectorised(
     toolchain: native.Toolchain, text: str, folder: Path, options: tuple[str, ...] = ()
 ) -> tuple[set[int], str]:
-    """The lines that the compiler says it made vector code of, and the assembly."""
+    """Return the lines that the compiler reports as vectorised, and the assembly."""
     (folder / "kernel.cpp").write_text(text)
     flag, remark = REMARKS[toolchain.name]
     command = [
@@ -67,7 +67,7 @@ def vectorised(
 
 
 def loops(text: str) -> dict[range, str]:
-    """The bodies of the loops over elements, by their lines: of a short loop compilers name the body's."""
+    """Return the bodies of loops over elements by line; for a short loop compilers name the body's line."""
     lines, found = text.splitlines(), dict[range, str]()
     for at, line in enumerate(lines):
         if line.strip() == "INDEPENDENT":
@@ -80,7 +80,7 @@ def loops(text: str) -> dict[range, str]:
 
 
 def is_left_to_the_library(body: str, toolchain: native.Toolchain) -> bool:
-    """Whether a loop only fills, or only moves: compilers call memset for it, clang memcpy."""
+    """Return whether a loop only fills or only moves: compilers call memset for it, clang memcpy."""
     values = [line.partition(" = ")[2] for line in body.splitlines()]
     reads = [value for value in values if "[" in value or "(" in value]
     moves = all(re.fullmatch(r"\w+\[[^\]]*\];", value) for value in values)
@@ -107,7 +107,7 @@ def test_each_loop_over_elements_is_vector_code(
 def test_each_multiply_is_micro_kernels(
     toolchain: native.Toolchain, name: str, extent: int, tmp_path: Path
 ) -> None:
-    """Every multiply calls a micro-kernel, and no product is added up in a register of one element."""
+    """Every multiply calls a micro-kernel, and no product is added in a register of one element."""
     arch = native.host_arch()
     listing = cpu.emit(kernel_of(name, extent), arch)
     multiplies = sum(isinstance(op, Mma) for op in listing.kernel.walk())

@@ -1,4 +1,4 @@
-"""Boxes by TMA, out of and into tensors of two to five dimensions: over every edge, strides of all kinds."""
+"""Boxes by TMA to and from tensors of two to five dimensions: over every edge, with all kinds of strides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROW_BYTES = 128
 
 
 def first_elements(tensor, rows, before):
-    """The number of this block's box, and its first element.
+    """Return the number of this block's box, and its first element.
 
     The first box lies ``before`` the tensor in each dimension; others follow to the end, and one beyond it.
     """
@@ -35,7 +35,7 @@ def first_elements(tensor, rows, before):
 
 
 def box_at(tensor, shape, at):
-    """The box of a shape at an element; of extent 1 in the dimensions that the shape lacks."""
+    """Return the box of a shape at an element, with extent 1 in the dimensions that the shape lacks."""
     outer = len(at) - len(shape)
     return window(tensor, (1,) * outer + tuple(shape), at)[(0,) * outer]
 
@@ -53,7 +53,7 @@ def load_boxes(X, Z, *, rows, before):
 
 
 def store_boxes(Y, Z, *, rows):
-    """Y at the box = Z[box]; what lies outside of Y is dropped. No box begins before Y."""
+    """Y at the box = Z[box]; elements outside of Y are dropped. No box begins before Y."""
     number, at = first_elements(Y, rows, (0,) * len(Y.shape))
     held = tw.shared((rows, ROW_BYTES // Y.dtype.bytes), Y.dtype, swizzle=128)
     tw.copy(Z[number].tile(held.shape, (0, 0)), held, threads=(min(rows, 32), 8))
@@ -66,7 +66,7 @@ def store_boxes(Y, Z, *, rows):
 
 @dataclass(frozen=True)
 class Case:
-    """A tensor, how its dimensions lie in memory, from the slowest, and the boxes.
+    """A tensor, the order of its dimensions in memory, and the boxes.
 
     Args:
         dtype: element type.
@@ -87,7 +87,7 @@ class Case:
 
     @property
     def placed(self) -> Placed:
-        """Every stride but the last one is a multiple of 16 bytes; the start is 16 bytes after a boundary."""
+        """Every stride but the last is a multiple of 16 bytes; the array begins 16 bytes after a boundary."""
         unit = self.unit
         strides, reach = dict.fromkeys(self.order, 1), 1
         for dim, gap in zip(self.order[::-1], (0, *self.gaps[::-1]), strict=True):
@@ -106,7 +106,7 @@ class Case:
         return self.shape[-1] % self.unit == 0
 
     def with_whole_rows(self) -> Case:
-        """The same with rows rounded up to multiples of 16 bytes, and a unit at least between two of them."""
+        """Return the case with rows rounded up to multiples of 16 bytes, and a gap between each two."""
         last = -(-self.shape[-1] // self.unit) * self.unit
         gaps = (*self.gaps[:-1], max(self.gaps[-1], 1))
         return replace(self, shape=(*self.shape[:-1], last), gaps=gaps)
@@ -118,13 +118,13 @@ class Case:
         return (*(1 for _ in self.shape[:-2]), self.rows, columns)
 
     def ahead(self, kernel: Any) -> tuple[int, ...]:
-        """How many elements the first box lies before the tensor, in each dimension."""
+        """The number of elements of the first box before the tensor, in each dimension."""
         if kernel is store_boxes:
             return (0,) * len(self.shape)
         return (*self.before[:-1], self.before[-1] * self.unit)
 
     def counts(self, kernel: Any) -> tuple[int, ...]:
-        """How many boxes there are in each dimension."""
+        """The number of boxes in each dimension."""
         sizes = zip(self.shape, self.ahead(kernel), self.steps, strict=True)
         return tuple(-(-(n + b) // step) + 1 for n, b, step in sizes)
 
@@ -136,7 +136,7 @@ class Case:
         return tw.kernel(**{tensor: names, "Z": "B C D"})(kernel).bind(rows=self.rows, **chosen)
 
     def arrays(self, kernel: Any) -> tuple[Array, Array]:
-        """A tensor and the boxes one after the other, both poison."""
+        """Return a tensor and the boxes one after the other, both poisoned."""
         element = tw.dtype(self.dtype)
         boxes = (math.prod(self.counts(kernel)), *self.steps[-2:])
         tensor = Array(self.shape, self.placed, element)
@@ -148,7 +148,7 @@ class Case:
         return self.bound(kernel).trace(tensor.array, boxes.array)
 
     def is_right(self, kernel: Any, target: str) -> bool:
-        """Run it on random bits: whether every byte of the result, and around it, is what it should be."""
+        """Run on random bits; return whether every byte of the result, and around it, is right."""
         loads = kernel is load_boxes
         tensor, boxes = self.arrays(kernel)
         given, result = (tensor, boxes) if loads else (boxes, tensor)
@@ -167,7 +167,7 @@ class Case:
         return bool((result.buffer == wanted.buffer).all())
 
     def move(self, kernel: Any, given: Any, wanted: Any) -> None:
-        """What the kernel means, by a loop."""
+        """Compute the kernel's meaning by a loop."""
         loads = kernel is load_boxes
         if loads:
             wanted.view(np.uint8)[...] = 0

@@ -1,4 +1,4 @@
-"""Blocks that combine their tiles in one array by TMA: sums, minima, maxima, and, or."""
+"""Blocks combine their tiles in one array by TMA: sums, minima, maxima, and, or."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMBINED = {
 
 @tw.kernel(X="T M N", Y="M N")
 def combine(X, Y, *, kind, fence=True):
-    """``Y = kind(Y, X[0], X[1], ...)``, each block one of them, in any order."""
+    """``Y = kind(Y, X[0], X[1], ...)``; each block adds one of them, in any order."""
     block, column = tw.block_index((BLOCKS, 2))
     held = tw.shared((ROWS, 128 // X.dtype.bytes), X.dtype, swizzle=128)
     tw.copy(X[block].tile(held.shape, (0, column)), held, threads=128)
@@ -37,7 +37,7 @@ def combine(X, Y, *, kind, fence=True):
 
 
 def made(name: str) -> tuple[Array, Array]:
-    """Whole numbers, whose sums are exact in each type; the last rows of the tiles do not exist."""
+    """Return whole numbers, whose sums are exact in each type; the last rows of the tiles do not exist."""
     kind = tw.dtype(name)
     columns = 128 // kind.bytes + 16 // kind.bytes
     rng = np.random.default_rng(7)

@@ -1,4 +1,4 @@
-"""Bulk copies between tiles in shared memory and views of all kinds: what they mean, by NumPy."""
+"""Bulk copies between tiles in shared memory and views of all kinds equal NumPy's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH = 64  # 16-bit elements in a row of 128 bytes
 
 
 def same(tile: Any) -> Any:
-    """The tile as it lies in shared memory."""
+    """Return the tile unchanged, as it is in shared memory."""
     return tile
 
 
@@ -76,7 +76,7 @@ class ViewCase:
         return self.turned(np.empty(self.lies, np.int8)).shape
 
     def arrays(self) -> tuple[Array, Array]:
-        """The tensor and the tiles, poison around both."""
+        """Return the tensor and the tiles, with poison around both."""
         return _whole(self.shape), _whole((self.count, *self.tile))
 
     def trace(self, way: str) -> Kernel:
@@ -84,7 +84,7 @@ class ViewCase:
         return self.kernel(way).trace(tensor.array, tiles.array)
 
     def is_right(self, way: str, target: str) -> bool:
-        """Run it on random bits: whether every byte of the result, and around it, is what it should be."""
+        """Run on random bits; return whether every byte of the result, and around it, is right."""
         tensor, tiles = self.arrays()
         given, result = (tensor, tiles) if way == "load" else (tiles, tensor)
         bits = np.random.default_rng(len(self.shape)).integers(0, 256, given.array.nbytes, np.uint8)
@@ -112,7 +112,7 @@ def _whole(shape: tuple[int, ...]) -> Array:
 
 
 def _windows(stride: int) -> tuple[Callable[[Any, Any], Any], Callable[[Any, int], Any]]:
-    """One tap of a 3 x 3 filter over images of 9 x 15, of a block of 4 x 8 positions; padded by 1."""
+    """One tap of a 3 x 3 filter over images of 9 x 15, padded by 1, in blocks of 4 x 8 positions."""
     down, across = (9 - 1) // stride + 1, (15 - 1) // stride + 1
 
     def view(X, number):

@@ -43,7 +43,7 @@ from .kernels import (
 def matrix(
     dtype: DType, divisors: tuple[int, int], stride: int = 1, unit: int = 1, wide: bool = False
 ) -> TensorSpec:
-    """A matrix whose extents have these divisors; unit stride along ``unit``, the other one a multiple."""
+    """A matrix whose extents have these divisors; stride 1 along ``unit``, and a multiple along the other."""
     align = min(16, (stride & -stride) * dtype.bytes)
     strides = (stride, 1) if unit == 1 else (1, stride)
     return TensorSpec(dtype, 2, unit, divisors, strides, align, wide)
@@ -119,7 +119,7 @@ def _im2col(divisor: int, stride: Any = 1, dilation: Any = 1, padding: Any = 0) 
 
 
 def _scheduled(schedule: tw.Schedule, divisor: int) -> Kernel:
-    """A dataflow kernel, expanded."""
+    """Expand a dataflow kernel."""
     operand, out = (matrix(kind, (divisor, divisor), divisor) for kind in (tw.f16, tw.f32))
     return product.bind(schedule=schedule).trace(operand, operand, out, target="cuda", arch="sm_80")
 

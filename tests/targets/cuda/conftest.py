@@ -32,23 +32,23 @@ def kernel(case: str) -> Kernel:
 
 @pytest.fixture(scope="session")
 def cases() -> dict[str, Callable[[], Kernel]]:
-    """A function for each case that traces its kernel."""
+    """Return, for each case, a function that traces its kernel."""
     return ALL
 
 
 @pytest.fixture(scope="session")
 def emulated() -> dict[str, Callable[[], Kernel]]:
-    """Those of them that the host's emulator runs."""
+    """Return the cases that the host's emulator runs."""
     return EMULATED
 
 
 @pytest.fixture(scope="session")
 def archs() -> Callable[[str], list[str]]:
-    """The architectures that a case is compiled for."""
+    """Return the architectures that a case is compiled for."""
     return lambda case: ["sm_90a"] if case in CLUSTERS else ["sm_80", "sm_90a"]
 
 
 @pytest.fixture(scope="session")
 def emulation() -> dict[str, Any]:
-    """What `emulation.py` defines."""
+    """Return the definitions of `emulation.py`."""
     return runpy.run_path(str(_ROOM / "emulation.py"))

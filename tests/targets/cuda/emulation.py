@@ -1,4 +1,4 @@
-"""Compiles the text of CUDA kernels for the host, with `emulator.h` in place of the instructions."""
+"""Compiles the text of CUDA kernels for the host; `emulator.h` replaces the instructions."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ static void copy_async(void* to, const void* from, bool exists = true) {
 
 
 def kernel_text(listing: EmittedText) -> str:
-    """The kernel without the prelude."""
+    """Return the kernel without the prelude."""
     return listing.text[listing.text.index('extern "C" __global__') :]
 
 
 def source(listings: Mapping[str, EmittedText]) -> str:
-    """One C++ text with every kernel in a namespace of its own, and a function to call each."""
+    """Return one C++ text with every kernel in its own namespace, and a function to call each."""
     kernels = "\n".join(kernel_text(listing) for listing in listings.values())
     whole = "\n".join(listing.text for listing in listings.values())
     known = DIALECT.prelude
@@ -137,7 +137,7 @@ extern "C" int run(int which, const int* grid, const int* cluster, int count, vo
 
 
 def library_of(text: str, toolchain: Toolchain, directory: Path) -> ctypes.CDLL:
-    """C++ text, compiled for the host."""
+    """Compile C++ text for the host."""
     file, library = directory / "kernels.cpp", directory / "kernels.so"
     file.write_text(text)
     flags = ("-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing")
@@ -166,7 +166,7 @@ class Emulator:
         arguments: Sequence[Any],
         cluster: Sequence[int] = (),
     ) -> None:
-        """Run one kernel in place on packed arguments: ctypes values."""
+        """Run one kernel in place on packed arguments, which are ctypes values."""
         addresses = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
         shape = (ctypes.c_int * 3)(*(*grid, 1, 1)[:3])
         blocks = (ctypes.c_int * 3)(*(*cluster, 1, 1, 1)[:3])

@@ -1,4 +1,4 @@
-"""Kernels that between them use every operation, dtype and path of CUDA; `cases.py` traces them."""
+"""Kernels that together use every operation, dtype and path of CUDA; `cases.py` traces them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def replicated(X, V, Y, *, tile, threads):
 
 @tw.kernel(X="M N", Y="M N")
 def in_slices(X, Y, *, mma):
-    """Quarters of an accumulator change places: columns within a row of blocks, then rows."""
+    """Quarters of an accumulator change places: first columns within a row of blocks, then rows."""
     m, n = tw.block_index(tw.ceil_div(X.shape, mma.tile[:2]))
     x, y = (T.tile(mma.tile[:2], (m, n)) for T in (X, Y))
     acc = tw.load(x, like=mma.c())
@@ -170,7 +170,7 @@ def tiles(X, Y, *, spread):
 
 @tw.kernel(X="M N", Y="M N")
 def maps(X, Y, *, spread):
-    """One result for each thread, and registers in another order."""
+    """Redistribute to one result for each thread, and to registers in another order."""
     m, n = tw.block_index(tw.ceil_div(X.shape, spread.shape))
     x = tw.load(X.tile(spread.shape, (m, n)), like=spread)
     least = tw.reduce_min(tw.reduce_min(x, 1, per_thread=True), 1, scratch=_scratch(x, 1))
@@ -179,7 +179,7 @@ def maps(X, Y, *, spread):
 
 
 def _scratch(x: Any, dim: int) -> Any:
-    """Shared memory for a reduction, if several warps share the tile along a dimension."""
+    """Return shared memory for a reduction, if several warps share the tile along a dimension."""
     warps, weight = 1, 1
     for mode in x.distribution.threads:
         warps *= mode.extent // min(max(32 // weight, 1), mode.extent) if mode.dim == dim else 1
@@ -213,7 +213,7 @@ def fused(A, W, C, D, *, first, second):
 
 @tw.kernel(X="B M N K", Y="P T")
 def im2col(X, Y, *, stride, dilation, padding):
-    """A matrix of windows; the addresses divide by sizes that only the launcher knows."""
+    """Read a matrix of windows; the addresses are divided by sizes that only the launcher knows."""
     matrix = X.im2col((1, 2), (3, 2), stride=stride, dilation=dilation, padding=padding)
     i, j = tw.block_index(tw.ceil_div(Y.shape, (16, 32)))
     tw.copy(matrix.tile((16, 32), (i, j)), Y.tile((16, 32), (i, j)), threads=(8, 8))
@@ -221,7 +221,7 @@ def im2col(X, Y, *, stride, dilation, padding):
 
 @tw.kernel(X="M N", I="P", Y="P N")
 def rows(X, I, Y, *, tile, threads):
-    """``Y[p] = X[I[p]]`` or -1, and over it ``X[I[p] + 1]`` if the first index of a tile is positive."""
+    """``Y[p] = X[I[p]]`` or -1; if the first index of a tile is positive, ``X[I[p] + 1]`` replaces it."""
     p, n = tw.block_index(tw.ceil_div(Y.shape, tile))
     staged = tw.shared(tile, X.dtype)
     chosen = X.rows(I, padded=True).tile(tile, (p, n))

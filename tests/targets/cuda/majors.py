@@ -1,4 +1,4 @@
-"""Asynchronous products of operands that lie along K or along M and N, in one or several panels."""
+"""Asynchronous products of operands along K or along M and N, in one or several panels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WIDTH = 64  # 16-bit elements in a row of 128 bytes
 
 @tw.kernel(A="P Q", B="R S", C="M N")
 def majors_gemm(A, B, C, *, mma, panels, along):
-    """C = A Bᵀ; an operand along M or N is stored K x M or K x N. One tile per block, one stage."""
+    """C = A Bᵀ; operands along M or N are stored K x M or K x N. One tile per block, one stage."""
     tile_m, tile_n, _ = mma.tile
     depth = panels * WIDTH
     m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
@@ -44,7 +44,7 @@ def majors_gemm(A, B, C, *, mma, panels, along):
 
 
 def bind(along: str, panels: int, *, n: int = 128, warps=(1, 1), repeats=(1, 1), dtype=tw.bf16):
-    """The kernel for one choice of layouts."""
+    """Bind the kernel for one choice of layouts."""
     mma = tw.TiledMma(tw.atoms.wgmma(dtype, n), warps, repeats)
     return majors_gemm.bind(mma=mma, panels=panels, along=along)
 

@@ -1,4 +1,4 @@
-"""TMA of tensors of two to five dimensions: its meaning on the reference, and that its text compiles."""
+"""TMA of tensors of two to five dimensions: its meaning on the reference, and its text compiles."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_text_compiles(made: Case, kernel: Any) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_stores_of_rows_that_end_within_16_bytes_are_refused(name: str) -> None:
-    """Hardware stores whole units of 16 bytes: on an H200 what followed each row was overwritten."""
+    """Hardware stores whole units of 16 bytes; on an H200, that overwrote the bytes after each row."""
     case = REFUSED[name]
     [found] = verify.violations(case.trace(store_boxes))
     extent, rank = case.shape[-1], len(case.shape)
@@ -93,7 +93,7 @@ def refusal(shape: tuple[int, ...], names: str, rows: int = 8, **wrong: Any) -> 
 
 @pytest.mark.parametrize("element", [tw.f16, tw.f32, tw.i8], ids=str)
 def test_boxes_begin_at_multiples_of_16_bytes(element: tw.DType) -> None:
-    """Anywhere else an H200 stops with an illegal instruction."""
+    """An H200 stops with an illegal instruction at other places."""
     unit, columns = 16 // element.bytes, 128 // element.bytes
     x = np.zeros((8, 4 * columns), element.numpy)
 
@@ -112,7 +112,7 @@ def test_boxes_begin_at_multiples_of_16_bytes(element: tw.DType) -> None:
 
 
 def test_stores_begin_nowhere_before_the_tensor() -> None:
-    """There an H200 stops with an illegal instruction too; loads may."""
+    """An H200 stops with an illegal instruction there; loads may begin before the tensor."""
     x = np.zeros((8, 64), np.float16)
 
     def store(Y, *, start):

@@ -101,7 +101,7 @@ def test_what_is_no_box_is_refused_with_the_reason(name: str) -> None:
 
 
 def test_rows_that_are_pieces_of_a_box_are_refused() -> None:
-    """Hardware begins a row of 128 bytes in shared memory for each of them."""
+    """For each piece, hardware begins a row of 128 bytes in shared memory."""
 
     @tw.kernel(X="M P N")
     def kernel(X: Any) -> None:

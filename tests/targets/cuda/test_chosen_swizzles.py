@@ -1,4 +1,4 @@
-"""Bank conflicts under every swizzle that the library chooses, counted by loops over all warps."""
+"""Loops over all warps count bank conflicts under every swizzle that the library chooses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LANES, BANKS, WORD_BYTES, ROW_BYTES = 32, 32, 4, 16
 
 
 def degree(first_bytes: list[int], width: int) -> int:
-    """The most different words that lanes which are served together take from one bank."""
+    """Return the most different words in one bank among lanes that are served together."""
     together = min(LANES, BANKS * WORD_BYTES // max(width, WORD_BYTES))
     worst = 1
     for part in range(0, len(first_bytes), together):
@@ -40,7 +40,7 @@ def degree(first_bytes: list[int], width: int) -> int:
 
 
 def warps(view: View, spread: Distribution, vector: int, element_bytes: int) -> Iterator[list[int]]:
-    """The first byte of each lane, for each access of each warp; indices of stages are 0."""
+    """Return the first byte of each lane, for each access of each warp; indices of stages are 0."""
     at = dict(zip(view.coords, np.moveaxis(spread.table[:, ::vector], -1, 0), strict=True))
     stages = dict.fromkeys(symbols(view.offset) - at.keys(), 0)
     offsets = np.broadcast_to(evaluate(view.offset, {**stages, **at}), spread.table[:, ::vector].shape[:2])
@@ -65,7 +65,7 @@ def conflicts(kernel: Kernel) -> Iterator[tuple[str, list[int], float]]:
 
 
 def library(name: str, precision: str = "exact", extent: int = 4096) -> Kernel:
-    """Return the schedule that is chosen without `wgmma`, for operands that are contiguous along K."""
+    """Return the schedule chosen without `wgmma`, for operands that are contiguous along K."""
     element, square = tw.dtype(name), (extent, extent)
     result = tw.like(output_dtype(element), square)
     arrays = tw.like(element, square), tw.like(element, square, order="F"), result

@@ -92,7 +92,7 @@ def test_a_cluster_of_one_block_has_no_trace_of_clusters() -> None:
 
 
 def test_only_accesses_of_threads_need_the_order_of_the_cluster() -> None:
-    """It waits for all of a warp's accesses to memory, which takes a quarter of the GEMM's time."""
+    """It waits for all memory accesses of a warp, which takes a quarter of the GEMM's time."""
     assert ".release.cluster.shared" not in (text := cuda.emit(trace(), "sm_90a").text)
     assert ".acquire.cluster.shared" not in text
     x, y = np.zeros((64, 64), ml_dtypes.bfloat16), np.zeros((128, 64), ml_dtypes.bfloat16)
@@ -165,7 +165,7 @@ def test_a_relaxed_arrival_tells_nothing_of_what_was_written() -> None:
 
 
 def test_a_stage_is_released_to_other_blocks_by_relaxed_arrivals() -> None:
-    """Threads write C, which would otherwise ask for the order of the whole cluster at each step."""
+    """Threads write C, which would otherwise need the order of the whole cluster in each step."""
     wgmma = tw.atoms.wgmma("bf16", 64)
     for epilogue in ("direct", "staged"):
         schedule = tw.Schedule(
@@ -182,7 +182,7 @@ def test_a_stage_is_released_to_other_blocks_by_relaxed_arrivals() -> None:
 
 @tw.kernel(Y="M N")
 def handed_over(Y, *, relaxed):
-    """Each block writes into the other's shared memory, and says so at its barrier."""
+    """Each block writes into the other's shared memory, and arrives at the other's barrier."""
     tw.block_index((2, 1))
     rank = tw.hopper.cluster_index((2, 1))[0]
     held = tw.shared((32, 32), tw.f32)

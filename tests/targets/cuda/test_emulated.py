@@ -1,4 +1,4 @@
-"""The generated text computes what the reference says: it runs on the host, thread by thread."""
+"""The generated text, run on the host thread by thread, computes the same as the reference."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def emulator(
 
 
 def extents(kernel: Kernel, value: Value) -> tuple[int, ...]:
-    """An extent for each dimension: ragged where the kernel knows no divisor."""
+    """Return an extent for each dimension: ragged if the kernel knows no divisor."""
     found = []
     for extent in value.tensor.shape:
         wanted = SIZES[extent.name] - (3 if extent.divisor == 1 else 0)
@@ -87,7 +87,7 @@ def _unit(view: Any, dim: int) -> bool:
 
 
 def arguments(kernel: Kernel, arrays: dict[str, Any], env: dict[Any, int]) -> tuple[list[Any], list[Any]]:
-    """The kernel's arguments as C values, and what must be kept alive."""
+    """Return the kernel's arguments as C values, and the objects that must stay alive."""
     packed, kept = [], []
     for param in kernel.params:
         if isinstance(param, TensorParam):

@@ -1,4 +1,4 @@
-"""Every code of floats of 8 bits in the generated text, as it runs on the host."""
+"""Every code of 8-bit floats in the generated text, run on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generated text of gathers, scatters and integers from memory, as it runs on the host."""
+"""The generated text of gathers, scatters and integers from memory, run on the host."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def emulator(emulation: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 
 
 def run(emulator: Any, name: str, arrays: tuple[Any, ...]) -> list[Any]:
-    """The arrays after the text has run on copies of them, with poison around each."""
+    """Run the text on copies of the arrays, with poison around each, and return them."""
     machine, listings, guarded = emulator
     kernel = listings[name].kernel
     names = [value.name for value in kernel.tensors]

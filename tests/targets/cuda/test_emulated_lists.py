@@ -1,4 +1,4 @@
-"""The text for lists of arrays finds every element of every array: it runs on the host, where they lie."""
+"""The text for lists of arrays, run on the host, finds every element of every array."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Case:
 
 
 def _ordered(array: Any, order: int) -> Any:
-    """In rows, in columns, or in rows that are further apart than they are long."""
+    """Return numbers in rows, in columns, or in rows with gaps."""
     if order == 2:
         return np.asfortranarray(array)
     if order == 3:

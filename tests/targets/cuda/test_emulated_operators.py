@@ -1,4 +1,4 @@
-"""The generated text of every operator of fragments is NumPy's, as it runs on the host, and compiles."""
+"""Every operator of fragments in the generated text, run on the host, equals NumPy's; the text compiles."""
 
 from __future__ import annotations
 

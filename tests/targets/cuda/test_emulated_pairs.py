@@ -1,4 +1,4 @@
-"""Pairs of narrow numbers in the generated text, as it runs on the host."""
+"""Pairs of narrow numbers in the generated text, run on the host."""
 
 from __future__ import annotations
 

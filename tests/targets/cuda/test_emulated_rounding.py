@@ -17,7 +17,7 @@ extern "C" void run(float* x, int count) { for (int i = 0; i < count; ++i) x[i] 
 
 
 def test_each_number_is_rounded_as_the_reference_rounds(emulation: dict[str, Any], tmp_path: Path) -> None:
-    """Around each power of 2, at both ends, and at ties; NaN stays NaN, unless only its last bits are set."""
+    """Numbers near powers of 2, at both ends, and ties; NaN stays NaN, unless only its last bits are set."""
     starts = np.arange(0, 0x7F80_0000, 1 << 23, dtype=np.int64)
     near = (starts[:, None] + np.arange(-0x4000, 0x4000, 0x200)).ravel()
     ends = np.arange(0x7F7F_0000, 0x7F80_0001)

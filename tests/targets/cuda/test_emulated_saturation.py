@@ -1,4 +1,4 @@
-"""The generated text converts any number to any other with saturation, as it runs on the host."""
+"""The generated text, run on the host, converts every number to every dtype with saturation."""
 
 from __future__ import annotations
 

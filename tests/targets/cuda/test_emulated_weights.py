@@ -1,4 +1,4 @@
-"""Grouped 4-bit weights for few rows: the generated text, executed on the host."""
+"""Grouped 4-bit weights for few rows: the generated text, run on the host."""
 
 from __future__ import annotations
 

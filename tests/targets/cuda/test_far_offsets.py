@@ -1,4 +1,4 @@
-"""The text of expanded kernels finds elements beyond 2**31: it runs on the host, where such arrays lie."""
+"""The text of expanded kernels, run on the host, finds elements beyond 2**31."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def is_far(size: SizeParam, given: dict[str, Any]) -> bool:
 @pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", BULK)
 def test_bulk_copies_take_strides_of_any_size(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elements are found by their coordinates; what threads read and store besides, by offsets."""
+    """Bulk copies find elements by their coordinates; threads find other elements by offsets."""
     given = arrays(CASES[name], monkeypatch)
     made = CASES[name].bound.compile(*given.values(), target="cuda", arch="sm_90a")
     assert made.schedule == CASES[name].schedule

@@ -1,4 +1,4 @@
-"""The kernels of the page for beginners compile for GPUs, and tiles of one element do."""
+"""The kernels of the page for beginners compile for GPUs, and so do tiles of one element."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_kernel_of_the_page_is_tried(kernels: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("pad", [0, 1])
 def test_a_tile_of_one_element_is_stored_where_it_exists(pad: int) -> None:
-    """Whether it does is then known while the text is written; padding before the array does not."""
+    """Whether it exists is known when the text is written; padding before the array never does."""
 
     @tw.kernel(X="M N", Y="M")
     def first(X, Y):

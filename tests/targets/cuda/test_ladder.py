@@ -25,7 +25,7 @@ LARGE = OPTIMIZED["LARGE"]
 
 
 def matrices(dtype: tw.DType, extents: int, strides: int, out: tw.DType | None = None) -> list[tw.TensorSpec]:
-    """Row-major arrays A, B, C whose extents and strides have known divisors."""
+    """Return row-major arrays A, B, C whose extents and strides have known divisors."""
     return [
         tw.TensorSpec(each, 2, 1, (extents, extents), (strides, 1), 16, False)
         for each in (dtype, dtype, out or dtype)
@@ -67,7 +67,7 @@ def test_golden_of_the_optimized_gemm(golden: Any) -> None:
 
 
 def test_the_next_tile_is_on_its_way_before_the_multiply_begins() -> None:
-    """In the loop: both loads into registers, the multiply, and only then what waits for the loads."""
+    """In the loop: both loads into registers, the multiply, and then the operations that need the loads."""
     [loop] = [op for op in optimized().walk() if isinstance(op, ops.For)]
     order = [op.name for op in loop.body.ops if op.name != "view"]
     assert order == ["copy", "copy", "mma", "barrier", "copy", "copy", "barrier"]
@@ -82,16 +82,16 @@ def test_the_layout_is_the_tutorials_and_is_not_exchanged() -> None:
 
 
 def rows(shared: ops.Shared) -> tw.View:
-    """(K0, M, K1) as (M, K)."""
+    """Return (K0, M, K1) as (M, K)."""
     turned = Permute((1, 0, 2)).apply(shared.view)
     return Merge(1, 2).apply(turned)
 
 
 @pytest.mark.parametrize(("name", "written"), [("sA", 1), ("sB", 2)])
 def test_conflicts_of_the_spared_layout(name: str, written: int) -> None:
-    """ldmatrix reads 8 rows of 16 bytes one after another; four K0 and eight rows of A meet in no bank.
+    """ldmatrix reads 8 rows of 16 bytes one after another; four K0 and eight rows of A share no bank.
 
-    Of B a thread has two rows, so eight lanes write rows 0 and 2 of four K0: two of the eight meet.
+    A thread has two rows of B, so eight lanes write rows 0 and 2 of four K0: two of the eight share a bank.
     """
     kernel = optimized()
     shared = {op.result.name: op for op in kernel.walk() if isinstance(op, ops.Shared)}[name]
@@ -105,7 +105,7 @@ def test_conflicts_of_the_spared_layout(name: str, written: int) -> None:
 
 
 def im2col() -> Kernel:
-    """For the arrays of the seed's problem: channels a multiple of 64, tiles that divide the matrix."""
+    """Return the arrays of the seed's problem: channels a multiple of 64, tiles that divide the matrix."""
     image = tw.TensorSpec(tw.f32, 6, 5, (32, 1, 1, 1, 4, 64), (16, 16, 16, 16, 16, 1), 16, False)
     return IM2COL["LARGE"].trace(image, tw.TensorSpec(tw.f32, 3, 2, (4, 32, 64), (16, 16, 1), 16, False))
 

@@ -147,7 +147,7 @@ TILE = (64, 64)
 
 @tw.kernel(X="M K", W="N K", rows="R", Y="M N")
 def staged(X, W, rows, Y, *, where, declared):
-    """A product of tiles in shared memory; an integer from memory says where one of them begins."""
+    """A product of tiles in shared memory; an integer from memory places one of them."""
     r = tw.index(rows[0], 0, 2) if declared else tw.index(rows[0])
     held, last = tw.shared((2, *TILE), X.dtype, swizzle=128), tw.var(r)
     b, made = tw.shared(TILE, X.dtype, swizzle=128), tw.shared((2, *TILE), X.dtype, swizzle=128)
@@ -177,7 +177,7 @@ def staged(X, W, rows, Y, *, where, declared):
 
 @pytest.mark.parametrize("where", ["loaded", "multiplied", "stored", "named", "counted", "variable"])
 def test_engines_take_no_stage_at_an_integer_that_may_lead_out_of_it(where: str) -> None:
-    """Threads ask before each access; TMA and the matrix engine do not."""
+    """Threads check each access; TMA and the matrix engine do not."""
     half, rows = np.zeros(TILE, np.float16), np.zeros(1, np.int32)
     kernel = staged.trace(half, half, rows, half, where=where, declared=False)
     broken = tw.ir.violations(kernel)

@@ -21,7 +21,7 @@ from .majors import CASES, bind
 
 
 def stored(rng: np.random.Generator, rows: int, depth: int, along: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(what the kernel is given, the operand as rows x depth)."""
+    """Return the array for the kernel, and the operand as rows x depth."""
     made = rng.standard_normal((rows, depth)).astype(ml_dtypes.bfloat16)
     return (np.ascontiguousarray(made.T) if along else made), made
 

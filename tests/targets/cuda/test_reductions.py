@@ -1,4 +1,4 @@
-"""Reductions into global memory in CUDA text: which instruction, and that all of them compile."""
+"""Reductions into global memory in CUDA text: the right instructions, and all of them compile."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def bound(dtype=tw.bf16, columns=64, through="global", **tile):
 
 
 def operands(dtype, m=150, n=136, k=152):
-    """Ragged in M, N and K, in rows of a multiple of 16 bytes."""
+    """Return operands with ragged M, N and K, in rows of a multiple of 16 bytes."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(dtype.numpy) for shape in ((m, k), (n, k)))
     return {"A": a, "B": b, "C": np.full((m, n), np.nan, dtype.numpy)}

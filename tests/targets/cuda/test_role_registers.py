@@ -1,4 +1,4 @@
-"""Roles may not set more registers than the block is launched with: `setmaxnreg` would wait for ever."""
+"""Roles may not set more registers than the block has at launch: `setmaxnreg` would wait for ever."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def traced(*registers: int | None) -> Kernel:
-    """Warpgroups side by side."""
+    """Trace neighbouring warpgroups."""
 
     def in_roles(X, Y):
         for row, count in enumerate(registers):
@@ -79,7 +79,7 @@ def test_what_does_not_fit_is_refused(registers: tuple[int | None, ...], message
 def test_the_compiled_count_is_looked_at_before_a_launch(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Fewer than the launch bounds allow: then there are fewer to take from others."""
+    """If the compiler uses fewer than the launch bounds allow, roles can take fewer from others."""
     kernel = traced(40, 232, 232)
     assert (
         cuda.too_many_as_compiled(kernel, SM_90A, 168) == cuda.too_many_as_compiled(kernel, SM_90A, 161) == []

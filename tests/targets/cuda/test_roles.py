@@ -1,4 +1,4 @@
-"""Roles as text: one ``if`` with a branch for each, and a narrower one for the roles inside."""
+"""Roles in the text: one ``if`` with a branch for each, and inner ones for the roles inside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions into shared memory of the own block and of others: every kind and element type compiles."""
+"""Reductions into shared memory of this block and of others: every kind and dtype compiles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.targets import cuda
 
 @tw.kernel(X="N", Y="N")
 def reduced(X, Y, *, clustered):
-    """Each kind of reduction that the dtype of X has, into a tensor of its own."""
+    """Apply each reduction that the dtype of X has, each into its own tensor."""
     block = tw.block_index(2)
     if clustered:
         tw.hopper.cluster_index(2)

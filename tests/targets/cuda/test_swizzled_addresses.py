@@ -1,4 +1,4 @@
-"""Addresses in swizzled tiles: what a loop flips is the same as what the layout says."""
+"""Addresses in swizzled tiles: the bits that a loop flips agree with the layout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEP, STAGE = Sym("step", 0, 3), Sym("stage", 0, 1)
 
 
 def same(offset: Int, start: Int, flips: Int) -> None:
-    """Compare the two forms at every point; what steps add may be added after bits are flipped."""
+    """Compare the two forms at every point; steps may be added after bits are flipped."""
     assert not symbols(flips) & {ROW, COL}
     still, steps = split_offset(start, (STEP, STAGE), set())
     assert symbols(still) <= {ROW, COL}

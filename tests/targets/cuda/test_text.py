@@ -1,4 +1,4 @@
-"""The text: every operation has a rule, every text compiles for every architecture and reads as wanted."""
+"""Every operation has a rule, and every text compiles for every architecture and has the expected lines."""
 
 from __future__ import annotations
 

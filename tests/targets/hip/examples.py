@@ -1,4 +1,4 @@
-"""The kernels of examples 02 and 04 to 07 with multiply-add atoms, for warps of any number of lanes."""
+"""The kernels of examples 02 and 04 to 07 with multiply-add atoms, for any number of lanes in a warp."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEVELS = runpy.run_path(str(EXAMPLES / "07_three_levels_gemm.py"))
 def multiply_adds(
     dtype: tw.DType, lanes: int, tile: tuple[int, int], each: tuple[int, int], warps: tuple[int, int]
 ) -> tw.TiledMma:
-    """A tiling of multiply-adds that covers a tile, whatever the number of lanes."""
+    """Return a tiling of multiply-adds that covers a tile, for any number of lanes."""
     atom = tw.atoms.fma(dtype, lanes=(lanes // 8, 8), each=each)
     repeats = (tile[0] // (warps[0] * atom.shape[0]), tile[1] // (warps[1] * atom.shape[1]))
     return tw.TiledMma(atom, warps, repeats)
@@ -34,7 +34,7 @@ def multiply_adds(
 def traced(
     bound: Any, arch: Arch, dtype: tw.DType, out: tw.DType | None = None, whole: bool = True
 ) -> Kernel:
-    """The kernel for an architecture, for matrices of whole tiles or of any extents."""
+    """Trace the kernel for an architecture, for matrices of whole tiles or of any extents."""
     extents, strides = (256, 16) if whole else (1, 1)
     a, c = (
         tw.TensorSpec(each, 2, 1, (extents, extents), (strides, 1), 16 if whole else each.bytes, False)
@@ -72,7 +72,7 @@ def im2col(arch: Arch) -> Kernel:
 
 
 def matrices(arch: Arch) -> Kernel:
-    """The same with the matrix instructions of each architecture: 4 warps on 128 x 128."""
+    """Use the matrix instructions of each architecture: 4 warps on 128 x 128."""
     atom = nearest(tw.f16, tw.f32, arch.features)
     assert atom is not None
     repeats = (64 // atom.shape[0], 64 // atom.shape[1])

@@ -1,4 +1,4 @@
-"""Executes the listings of compiled kernels in NumPy, as a device would launch them."""
+"""Executes the listings of compiled kernels in NumPy, like a device's launch."""
 
 from __future__ import annotations
 

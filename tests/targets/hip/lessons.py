@@ -37,7 +37,7 @@ def atom_of(target: str, kind: tw.DType) -> tw.MmaAtom:
 def multiplied(
     bound: Any, kind: tw.DType, atom: tw.MmaAtom, shape: tuple[int, int, int], target: str
 ) -> None:
-    """C = A Bᵀ by a kernel of an example, into what was no number before."""
+    """C = A Bᵀ by a kernel of an example, into an array of NaN."""
     (m, n, k), out = shape, kind if kind.is_float else tw.i32
     a, b = matrix((m, k), kind), matrix((n, k), kind, seed=1)
     c = np.full((m, n), np.nan if out.is_float else 77, out.numpy)
@@ -46,7 +46,7 @@ def multiplied(
 
 
 def basic(kind: tw.DType) -> Case:
-    """Example 02: a tile of 64 x 64, each access one element."""
+    """Example 02: a tile of 64 x 64; each access has one element."""
 
     def run(target: str) -> None:
         atom = atom_of(target, kind)
@@ -58,7 +58,7 @@ def basic(kind: tw.DType) -> Case:
 
 
 def optimized(kind: tw.DType) -> Case:
-    """Example 04: the next tile in registers, padded rows in shared memory, the result staged through it."""
+    """Example 04: the next tile in registers, padded rows in shared memory, and a staged result."""
 
     def run(target: str) -> None:
         atom = atom_of(target, kind)
@@ -96,7 +96,7 @@ def warp_tiles(kind: tw.DType) -> Case:
 
 
 def level(name: str) -> Case:
-    """Example 07: a tile over three memories, in order, doubled, or several on their way."""
+    """Example 07: a tile over three memories: in order, doubled, or with several under way."""
 
     def run(target: str) -> None:
         atom = atom_of(target, tw.f16)
@@ -108,7 +108,7 @@ def level(name: str) -> Case:
 
 
 def fused(kind: tw.DType) -> Case:
-    """Example 08: the first product is operand A of the second; small integers, whose sums are exact."""
+    """Example 08: the first product is operand A of the second; small integers with exact sums."""
 
     def run(target: str) -> None:
         rng, (m, n, k, p) = np.random.default_rng(0), (70, 72, 40, 130)
@@ -123,7 +123,7 @@ def fused(kind: tw.DType) -> Case:
 
 
 def attention(kind: tw.DType, depth: int, tile: tuple[int, int], diagonal: int | None = None) -> Case:
-    """Example 09: scores that never leave a block."""
+    """Example 09: scores stay within a block."""
 
     def run(target: str) -> None:
         problem = Problem((1, 2, 2), (70, 70), (depth, depth), kind, diagonal)
@@ -138,7 +138,7 @@ def attention(kind: tw.DType, depth: int, tile: tuple[int, int], diagonal: int |
 
 
 def traits(name: str, kind: str, tile: tuple[int, int], *, is_optimized: bool) -> Case:
-    """Examples 02 and 04 with the instructions that the wrapper's traits name, as its programs are."""
+    """Examples 02 and 04 with the instructions that the wrapper's traits name for its programs."""
 
     def run(target: str) -> None:
         mma, dtype = tw.ck.tiled_mma(name, kind, tile), tw.dtype(kind)

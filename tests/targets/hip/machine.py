@@ -47,7 +47,7 @@ SYSTEM = ("rocm", "clang")
 
 @cache
 def toolchain(which: str) -> AmdToolchain:
-    """The newer or the older version of the PyPI compiler, or the system's.
+    """Return the newer or the older version of the PyPI compiler, or the system's.
 
     Args:
         which: ``"newer"``, ``"older"`` or ``"system"``.
@@ -66,13 +66,13 @@ def toolchain(which: str) -> AmdToolchain:
 
 @cache
 def others() -> tuple[str, ...]:
-    """Those that compile what the newer one does: the older one, and the system's where there is one."""
+    """Return the other compilers that must accept the same text: the older one, and the system's if any."""
     system = any(found.name in SYSTEM for found in amdgcn.find_toolchains())
     return ("older", "system") if system else ("older",)
 
 
 def listings(made: Executable) -> Iterator[str]:
-    """Return the listings of a kernel's text: its own compiler's, and those of the others.
+    """Return the listings of a kernel's text by its own compiler and by the others.
 
     Args:
         made: the kernel.
@@ -84,7 +84,7 @@ def listings(made: Executable) -> Iterator[str]:
 
 
 class Machine(HipBackend):
-    """An AMD GPU whose kernels NumPy executes from what one of the compilers wrote."""
+    """An AMD GPU; NumPy executes its kernels from the listing of one compiler."""
 
     arch: ClassVar[str]
     compiler: ClassVar[str]
@@ -93,7 +93,7 @@ class Machine(HipBackend):
         return self.arch
 
     def compile(self, kernel: Kernel, arch: str | None, listing: EmittedText | None = None) -> Executable:
-        """By this compiler; the others compile what the newer one does."""
+        """Compile with this compiler; the others compile the newer one's text, too."""
         if self.compiler == "reference":
             return Executable(self.name, self.arch, kernel)
         with patch.object(amdgcn, "find_toolchain", lambda arch: toolchain(self.compiler)):
@@ -126,7 +126,7 @@ class Prepared:
         executable.launches.add(self)
 
     def inline(self, numbers: Sequence[Any]) -> None:
-        """It is not launched without Python."""
+        """There is no launch without Python."""
 
     def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
         """Execute the listing on these arguments."""
@@ -166,7 +166,7 @@ EXECUTED: Counter[str] = Counter()
 
 @cache
 def read(assembly: str) -> Listing:
-    """A listing is read once."""
+    """Read each listing once."""
     return read_listing(assembly)
 
 
@@ -175,7 +175,7 @@ REACHED: list[Any] = []
 
 
 def seen(array: Any) -> Any:
-    """An argument as an array of NumPy's."""
+    """Return an argument as a NumPy array."""
     if isinstance(array, np.ndarray):
         return array
     info = describe(array)
@@ -186,7 +186,7 @@ def seen(array: Any) -> Any:
 
 
 def memory(count: int, param: Workspace) -> Any:
-    """What the launcher provides: counters begin with zeros, all else with what nobody should read."""
+    """Return the launcher's memory: counters begin with zeros, the rest with poison."""
     made = np.zeros(max(count, 1), param.value.dtype.numpy)
     if not (param.zeroed or param.resets):
         made.view(np.uint8)[:] = 0xFF

@@ -1,4 +1,4 @@
-"""Every operation of the library, on ragged sizes with several tiles each way: calls and comparisons.
+"""Every operation of the library, on ragged sizes with several tiles in each direction.
 
 A case is called with a target, computes on it, and compares every element under the bound that its check
 derives.
@@ -45,14 +45,14 @@ Case = Callable[[str], None]
 
 
 def matrix(shape: tuple[int, ...], dtype: tw.DType, order: str = "n", seed: int = 0) -> Any:
-    """Random numbers, contiguous along the rows or, transposed, along the columns."""
+    """Random numbers, contiguous along the rows or, if transposed, along the columns."""
     rng, extents = np.random.default_rng(seed), shape if order == "n" else (*shape[:-2], *shape[:-3:-1])
     made = normal(rng, extents, dtype) if dtype.is_float else rng.integers(-99, 99, extents).astype(np.int8)
     return made if order == "n" else made.swapaxes(-1, -2)
 
 
 def product(kind: str, shape: tuple[int, int, int], order: str = "nn", **words: Any) -> Case:
-    """`tw.matmul` of two matrices, into the middle of numbers that must stay, by matrix cores."""
+    """`tw.matmul` of two matrices by matrix cores, into the middle of numbers that must not change."""
 
     def run(target: str) -> None:
         (m, n, k), dtype = shape, tw.dtype(kind)
@@ -91,7 +91,7 @@ def combined(target: str) -> None:
 
 
 def grades(precision: str, order: str = "n", **words: Any) -> Case:
-    """f32 by halves, or rounded to halves, whose products are those of matrix cores."""
+    """f32 by halves, or rounded to halves, multiplied by matrix cores."""
 
     def run(target: str) -> None:
         a, b = matrix((70, 104), tw.f32, order), matrix((104, 40), tw.f32, "n", 1)
@@ -147,7 +147,7 @@ def listed(target: str) -> None:
 
 
 def batched(target: str) -> None:
-    """A stack of matrices by one that all have in common."""
+    """A stack of matrices times one common matrix."""
     a, b = matrix((3, 70, 40), tw.f16), matrix((40, 72), tw.f16, seed=1)
     made = tw.matmul(a, b, target=target)
     for one, found in zip(a, made, strict=True):
@@ -155,7 +155,7 @@ def batched(target: str) -> None:
 
 
 def complex_product(name: str, method: str = "4m") -> Case:
-    """Interleaved and planar numbers, batches, conjugates and factors, by four real products or by three."""
+    """Interleaved and planar numbers, batches, conjugates and factors, by four real products or three."""
 
     def run(target: str) -> None:
         arrays, factors, conjugates = complex_cases.made(name)
@@ -204,7 +204,7 @@ def mxfp4(wide: str) -> Case:
 def contraction(
     subscripts: str, *shapes: tuple[int, ...], kind: str = "f16", activation: str | None = None, **words: Any
 ) -> Case:
-    """`tw.einsum`, with operands and a result whose axes lie in any order."""
+    """`tw.einsum`, with operands and a result whose axes are in any order."""
 
     def run(target: str) -> None:
         made = Contracted.drawn(subscripts, (shapes[0], shapes[1]), tw.dtype(kind), **words)
@@ -217,7 +217,7 @@ def contraction(
 
 
 def reduction(number: int) -> Case:
-    """`tw.reduced_matmul`, of the sizes and functions that belong to a number."""
+    """`tw.reduced_matmul`; a number selects sizes and functions."""
 
     def run(target: str) -> None:
         wrong = reduced(number, target, "reference")
@@ -227,7 +227,7 @@ def reduction(number: int) -> Case:
 
 
 def gating(number: int) -> Case:
-    """`tw.gated_matmul`, of the sizes, dtypes and functions that belong to a number."""
+    """`tw.gated_matmul`; a number selects sizes, dtypes and functions."""
 
     def run(target: str) -> None:
         wrong = gated(number, target, "reference")

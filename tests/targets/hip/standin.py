@@ -33,12 +33,12 @@ _HANDLER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes
 
 @functools.cache
 def library_bytes() -> bytes:
-    """The C library, as this machine's compiler makes it."""
+    """Return the C library, compiled by this machine's compiler."""
     return native.compile_library(SOURCE.read_text())
 
 
 class StandIn:
-    """What the library's functions do.
+    """The functions of the library.
 
     Args:
         arch: of its GPUs, as the runtime spells it.
@@ -68,7 +68,7 @@ class StandIn:
     # ---------------------------------------------------------------- what tests ask
 
     def of(self, name: str) -> list[tuple[int, ...]]:
-        """The arguments of each call of a function."""
+        """Return the arguments of each call of a function."""
         return [given for called, given in self.calls if called == name]
 
     def adopt(self, array: np.ndarray[Any, Any]) -> None:
@@ -76,7 +76,7 @@ class StandIn:
         self.memory[array.ctypes.data] = (array.reshape(-1).view(np.uint8), 0)
 
     def check(self) -> None:
-        """Raise what went wrong in a function that C called."""
+        """Raise the error of a function that C called."""
         if self.problem is not None:
             raise self.problem
 
@@ -273,13 +273,13 @@ class StandIn:
 
 
 def put(address: int, code: str, value: Any) -> None:
-    """Write a number to where C wants it."""
+    """Write a number to C's address."""
     ctypes.memmove(address, struct.pack(code, value), struct.calcsize(code))
 
 
 @contextmanager
 def standing_in(folder: Path, monkeypatch: pytest.MonkeyPatch, made: StandIn) -> Iterator[StandIn]:
-    """Replace ROCm by the stand-in, through `ROCM_PATH`; caches are empty before and afterwards."""
+    """Replace ROCm by the stand-in, through `ROCM_PATH`; caches are empty before and after."""
     (folder / "lib").mkdir(parents=True)
     # By a link, so that the process does not take it for a loaded runtime when the test has ended.
     (folder / "stand_in.so").write_bytes(library_bytes())

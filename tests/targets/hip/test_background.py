@@ -1,4 +1,4 @@
-"""Copies in the background: straight into shared memory, by listings that are executed and read."""
+"""Copies in the background, straight into shared memory: listings are executed and read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ring(dtype: tw.DType, stages: int, epilogue: str = "direct", **more: Any) ->
 
 
 def posed(dtype: tw.DType, m: int, n: int, k: int) -> dict[str, Any]:
-    """Random A and B, both along K, and a result that is not a number."""
+    """Return random A and B, both along K, and a result of NaN."""
     rng = np.random.default_rng(3)
     a, b = (rng.standard_normal((rows, k)).astype(dtype.numpy) for rows in (m, n))
     return {"A": a, "B": b.T, "D": np.full((m, n), np.nan, dtype.numpy)}
@@ -82,7 +82,7 @@ def test_products_through_a_ring(
 
 
 def test_blocks_that_fill_the_ring_again() -> None:
-    """Three blocks share the steps of nine tiles: a part of one, then another one."""
+    """Three blocks share the steps of nine tiles: a block computes parts of two tiles."""
     arrays = posed(tw.f16, 130, 130, 72)
     made, _ = launched(ring(tw.f16, 3, split_k="stream", blocks=3), "gfx942", arrays)
     assert made.schedule is not None
@@ -91,7 +91,7 @@ def test_blocks_that_fill_the_ring_again() -> None:
 
 
 def test_a_weaker_wait_is_found() -> None:
-    """Of a wait that leaves one load more under way, that load has not come for all at the barrier."""
+    """If a wait leaves one more load under way, that load may be incomplete at the barrier."""
     arrays = posed(tw.f16, 70, 130, 72)
     made, _ = launched(ring(tw.f16, 3), "gfx942", arrays)
     weaker = made.assembly.replace("s_waitcnt vmcnt(8)", "s_waitcnt vmcnt(9)")
@@ -114,7 +114,7 @@ def test_the_latest_hardware_loads_16_bytes() -> None:
 
 
 def notes(kernel: Kernel, arch: Arch) -> list[str]:
-    """Why copies are done at once; all of them, or else there are waits for the others."""
+    """Return the reasons for ordinary copies; if only some are ordinary, check the waits for the others."""
     lowered, said = lower(kernel, arch)
     assert not [op for op in lowered.walk() if isinstance(op, AsyncCommit | AsyncWait)]
     return [note for note in said if "synchronously" in note]
@@ -128,7 +128,7 @@ def test_where_there_is_no_such_load_tiles_are_copied_at_once() -> None:
 
 @tw.kernel(X="M N", Y="M N")
 def through_shared(X, Y, *, pitch, dtype, meet):
-    """A tile through shared memory: threads that do not meet read what they themselves copied."""
+    """Copy a tile through shared memory; threads read what they copied themselves."""
     held = tw.shared((16, 32), dtype, layout=tw.Layout((16, 32), (pitch, 1)), name="held")
     tw.copy_async(X.tile((16, 32), (0, 0)), held, threads=64)
     tw.async_commit()
@@ -170,7 +170,7 @@ def test_what_can_be_loaded_says_nothing() -> None:
 
 @tw.kernel(X="M N", Y="M N")
 def uneven(X, Y, *, tail):
-    """A ring with fewer loads in the loop than before it; some of the latter always run."""
+    """A ring has fewer loads in the loop than before it; some of the former are certain to run."""
     held = tw.shared((3, 64, 32), tw.f32, name="held")
     for stage in tw.unroll(2):
         for part in tw.unroll(2):

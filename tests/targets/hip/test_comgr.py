@@ -1,4 +1,4 @@
-"""Compiling by the library that hiprtc compiles with, against a stand-in that asks the PyPI compiler."""
+"""Compilation by hiprtc's library, with a stand-in that uses the PyPI compiler."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEXT = """extern "C" __attribute__((global)) void twice(float* x) {
 
 
 class Library:
-    """What the library's functions do; ``things`` are what was made and not given back."""
+    """The functions of the library; ``things`` are the objects made and not yet released."""
 
     def __init__(self, major: int) -> None:
         self.major = major
@@ -135,7 +135,7 @@ class Library:
 def library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Library]:
-    """The stand-in below ROCM_PATH, of a major version."""
+    """Return the stand-in below ROCM_PATH, with a major version."""
     (tmp_path / "lib").mkdir()
     source = (Path(__file__).parent / "comgr_standin.cpp").read_text()
     (tmp_path / "stand_in.so").write_bytes(native.compile_library(source))

@@ -1,4 +1,4 @@
-"""Compiling for AMD GPUs on any machine: the listing first, resources of its metadata, errors."""
+"""Compilation for AMD GPUs on any machine: the listing first, resources from its metadata, errors."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ TOO_OLD = (
 
 
 def pretended(folder: Path, name: str, version: str, compiles: str = "") -> Path:
-    """A program that says that it is a clang; compiles as the PyPI compiler does, or as it is told."""
+    """Write a program that claims to be a clang; it compiles like the PyPI compiler, or as it is told."""
     assert ZIG is not None
     folder.mkdir(parents=True, exist_ok=True)
     path, compiles = folder / name, compiles or f"""exec {" ".join(ZIG.compiler)} "$@" """
@@ -168,7 +168,7 @@ def pretended(folder: Path, name: str, version: str, compiles: str = "") -> Path
 
 
 def compilations(folder: Path) -> list[str]:
-    """What the programs in a folder were asked to compile."""
+    """Return what the programs in a folder were asked to compile."""
     return [line for line in (folder / "asked").read_text().splitlines() if "kernel.hip" in line]
 
 
@@ -217,7 +217,7 @@ def test_a_compiler_that_cannot_compile_the_prelude_is_passed_over(tmp_path: Pat
 def test_a_compiler_without_a_linker_is_used_only_if_no_other_compiles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A distribution has lld in a package of its own."""
+    """A distribution has lld in a separate package."""
     pretended(tmp_path / "bin", "clang++", "Debian clang version 20.1.0")
     unlinked, zig = amdgcn.try_toolchains(str(tmp_path / "bin"), tmp_path / "rocm")
     assert amdgcn.choose([unlinked, zig]).name == "zig"
@@ -272,7 +272,7 @@ def test_a_compiler_that_does_not_end_is_passed_over(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_the_prelude_of_every_architecture_compiles(arch: str) -> None:
-    """With the function of every atom; LLVM 19 knows all architectures but gfx950."""
+    """The prelude has the function of every atom; LLVM 19 knows all architectures except gfx950."""
     older = toolchain("older")
     reasons = [trial.reason for trial in amdgcn.try_toolchains(arch=arch) if trial.toolchain == ZIG]
     assert reasons == [""]

@@ -26,7 +26,7 @@ def applied(X, Y, *, names):
 
 
 def taken(name: str, dtype: str) -> bool:
-    """Whether the language has a function of numbers of a dtype."""
+    """Whether the language has a function for numbers of a dtype."""
     try:
         applied.trace(tw.like(dtype, 64), tw.like("f32", 64), names=(name,))
     except (TraceError, DTypeError):
@@ -42,7 +42,7 @@ def converted(X, Y, *, dtypes):
 
 
 def numbers(dtype: tw.DType) -> np.ndarray:
-    """Of all sizes; of floats ties, numbers out of every range, infinities and NaN too."""
+    """Return numbers of all sizes; for floats also ties, numbers out of range, infinities and NaN."""
     random = np.random.default_rng(3)
     if not dtype.is_float:
         info = np.iinfo(dtype.numpy)
@@ -57,7 +57,7 @@ def numbers(dtype: tw.DType) -> np.ndarray:
 
 @pytest.mark.parametrize(("arch", "source"), [("gfx942", "f64"), ("gfx1151", "f32"), ("gfx942", "u64")])
 def test_every_conversion_is_that_of_the_reference(arch: str, source: str) -> None:
-    """Bit by bit: each rounds once."""
+    """The bits are equal: each conversion rounds once."""
     x, bound = numbers(dtype_named(source)), converted.bind(dtypes=DTYPES)
     found, meant = (np.full(64 * len(DTYPES), -1.0) for _ in range(2))
     launched(bound, arch, {"X": x, "Y": found})

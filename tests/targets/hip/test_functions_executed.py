@@ -1,4 +1,4 @@
-"""Elementwise functions on AMD, executed from the compiler's listing, and compared with the reference."""
+"""Elementwise functions on AMD, executed from the compiler's listing, compared with the reference."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def each(X, Y, *, names):
     ids=str,
 )
 def test_functions_are_within_their_bounds(target: str, dtype: tw.DType) -> None:
-    """Also those that no compiler for AMD GPUs has, on numbers of all magnitudes, by two compilers."""
+    """Two compilers, numbers of all magnitudes; functions that no AMD compiler provides are included."""
     x = points(dtype, 200)
     y = np.full((len(VERBS), x.size), 7, dtype.numpy)
     with machines():

@@ -1,4 +1,4 @@
-"""The main loops of products for AMD GPUs pass their gates, and kernels that are made worse do not.
+"""The main loops of products for AMD GPUs meet their limits, and degraded kernels do not.
 
 Compilers give them other registers: they pass as the older one and the system's write them, too.
 """
@@ -49,7 +49,7 @@ def good(arch: str, order: str = "nn") -> Executable:
 
 
 def gates(arch: str, order: str = "nn") -> Gates:
-    """What `tw.matmul` keeps to: B that lies along its rows is turned around in registers, pair by pair."""
+    """The limits of `tw.matmul`: B along its rows is transposed in registers, pair by pair."""
     narrow = 4 if order == "nn" else 16
     return Gates(loads=4, warps=WARPS[arch], registers=REGISTERS[arch], shared_store_bytes=narrow)
 
@@ -81,7 +81,7 @@ OTHERS = (
 
 @pytest.mark.parametrize(("arch", "dtype", "order"), OTHERS)
 def test_other_dtypes_pass_the_same_gates(arch: str, dtype: str, order: str) -> None:
-    """Tiles of f64 are 128 x 64 or smaller: half as many loads."""
+    """Tiles of f64 are 128 x 64 or smaller, so there are half as many loads."""
     asked = replace(gates(arch, order), loads=2) if dtype == "f64" else gates(arch, order)
     for listing in listings(whole(arch, dtype, order)):
         assert broken(read_isa(listing), asked) == ()
@@ -98,7 +98,7 @@ def test_other_dtypes_pass_the_same_gates(arch: str, dtype: str, order: str) -> 
     ],
 )
 def test_other_architectures_multiply_by_their_own(arch: str, dtype: str, products: dict[str, int]) -> None:
-    """A tile has 128 x 128 elements and 64 bytes along K, whatever the depth of an instruction."""
+    """A tile has 128 x 128 elements and 64 bytes along K, for any depth of an instruction."""
     made = whole(arch, dtype)
     main = read_isa(made.assembly).main
     assert {line.mnemonic: main.mnemonics[line.mnemonic] for line in main.of(IsaKind.MATRIX)} == products
@@ -120,7 +120,7 @@ def test_conditions_of_lanes_neither_branch_nor_spill(dtype: str, order: str, un
 
 
 def test_conditions_that_are_kept_from_turn_to_turn_spill() -> None:
-    """Where the compiler may, it computes all conditions before the loop."""
+    """If allowed, the compiler computes all conditions before the loop."""
     text = whole("gfx942", "f16", "nt", 1).source
     kept = text.replace('asm volatile("" : "+v"(x));', "")
     assert kept != text
@@ -132,7 +132,7 @@ def test_conditions_that_are_kept_from_turn_to_turn_spill() -> None:
 
 @functools.cache
 def small(arch: str) -> Isa:
-    """A quarter of the tile: each number that is loaded is multiplied half as often."""
+    """A quarter of the tile: each loaded number is multiplied half as often."""
     schedule = good(arch).schedule
     assert schedule is not None
     return read_isa(whole(arch, schedule=replace(schedule, tile=(64, 64, 32))).assembly)
@@ -145,7 +145,7 @@ def unaligned(arch: str) -> Isa:
 
 
 def along_rows(arch: str) -> Isa:
-    """B lies in shared memory as in global memory, so that it is read two bytes at a time."""
+    """B is in shared memory as in global memory, so reads have two bytes."""
     schedule = good(arch).schedule
     assert schedule is not None
     tile = tw.Schedule(
@@ -155,21 +155,21 @@ def along_rows(arch: str) -> Isa:
 
 
 def deep(arch: str) -> Isa:
-    """Four times as much shared memory."""
+    """Use four times as much shared memory."""
     schedule = good(arch).schedule
     assert schedule is not None
     return read_isa(whole(arch, schedule=replace(schedule, tile=(128, 128, 128))).assembly)
 
 
 def mended(arch: str, old: str, new: str) -> Isa:
-    """The kernel with something else in its text."""
+    """The kernel with another text in one place."""
     text = good(arch).source
     assert old in text
     return read_isa(compile_text(text.replace(old, new), arch))
 
 
 def crowded(arch: str) -> Isa:
-    """The compiler is allowed a quarter of the registers that sums, operands and predicates take."""
+    """The compiler may use a quarter of the registers that sums, operands and predicates need."""
     schedule = good(arch).schedule
     assert schedule is not None
     text = whole(arch, schedule=replace(schedule, epilogue="direct", interleaved=False)).source
@@ -183,13 +183,13 @@ def ordering_all(arch: str) -> Isa:
 
 
 def meeting_often(arch: str) -> Isa:
-    """Three barriers in each turn."""
+    """Three barriers in each iteration."""
     barrier = "block_barrier_of_shared();\n  }"
     return mended(arch, barrier, f"block_barrier_of_shared();\n  {barrier}")
 
 
 def waiting(arch: str) -> Isa:
-    """The last product of a turn waits for the next tile."""
+    """The last product of an iteration waits for the next tile."""
     lines = good(arch).assembly.splitlines()
     last = read_isa(good(arch).assembly).main.of(IsaKind.MATRIX)[-1]
     lines.insert(last.line - 1, "\ts_waitcnt vmcnt(0)")
@@ -202,7 +202,7 @@ def sinking(arch: str) -> Isa:
 
 
 def large(arch: str) -> Isa:
-    """Twice as many sums."""
+    """Use twice as many sums."""
     schedule = good(arch).schedule
     assert schedule is not None
     return read_isa(whole(arch, schedule=replace(schedule, tile=(256, 128, 32))).assembly)
@@ -251,7 +251,7 @@ def test_a_breach_says_value_limit_and_instructions() -> None:
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_operands_meet_in_no_bank(arch: str) -> None:
-    """Swizzles are chosen so that reads take one pass; writes of transposed operands take a few."""
+    """With the chosen swizzles, reads take one pass; writes of transposed operands take a few."""
     made = good(arch)
     assert made.listing is not None
     assert {note.split(":")[0] for note in made.notes if "re-laid out" in note} == {

@@ -1,7 +1,7 @@
 """Kernels in HIP, compiled for warps of 64 lanes and of 32.
 
-No AMD GPU runs them here; a compiler from a package registry makes their listings, which are read for the
-instructions that a kernel should consist of.
+A compiler from a package registry makes the listings; the tests look for the instructions that a kernel
+should have.  Nothing runs on an AMD GPU here.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ EXECUTED = {arch.name: arch for arch in (GFX942, GFX1151)}
 
 
 class Made(NamedTuple):
-    """A text, the compiler's listing of it, and how often each instruction stands there."""
+    """A text, its listing, and the count of each instruction in it."""
 
     listing: EmittedText
     assembly: str
     count: Counter[str]
 
     def of(self, pattern: str) -> int:
-        """How many instructions have such a name."""
+        """Return the number of instructions with a name."""
         return sum(n for name, n in self.count.items() if re.fullmatch(pattern, name))
 
     def fact(self, name: str) -> int:
-        """A figure of the compiler's metadata."""
+        """Return a figure of the compiler's metadata."""
         found = re.search(rf"^\s+\.{name}:\s+(\d+)$", self.assembly, re.MULTILINE)
         assert found is not None, name
         return int(found[1])
@@ -120,7 +120,7 @@ def test_sums_are_of_pairs_where_the_hardware_has_them(made: dict[tuple[str, str
 
 @pytest.mark.parametrize("arch", EXECUTED)
 def test_a_barrier_leaves_the_prefetch_on_its_way(arch: str, made: dict[tuple[str, str], Made]) -> None:
-    """The next tile's loads start before the multiplies; only the stores after them wait for it."""
+    """The next tile's loads begin before the multiplies; only the stores after them wait for them."""
     parts = re.split(r"^\.LBB0_\d+:", made["04 f16", arch].assembly, flags=re.MULTILINE)
     loop = max(parts, key=lambda part: (part.count("s_barrier"), part.count("global_load"))).splitlines()
 
@@ -243,7 +243,7 @@ def summed(X, Y):
 
 
 def test_the_table_has_the_rules_of_loads_into_shared_memory_and_of_turns_alone() -> None:
-    """So a new target is a dialect, architectures and passes; what it cannot do is said by name."""
+    """So a new target is a dialect, architectures and passes; errors name the operations that it lacks."""
     background = {(Copy, "async"), (AsyncCommit, ""), (AsyncWait, "")}
     assert set(vars(HIP_RULES)["_rules"]) == background | {(RoleBarrier, "")}
     with pytest.raises(MissingRuleError, match="target hip has no rule for operation mbarrier"):

@@ -47,7 +47,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
 
 
 def author() -> Any:
-    """Return a kernel that is compiled nowhere else: its launches belong to this test."""
+    """Return a kernel that only this test compiles and launches."""
 
     @tw.kernel(X="N", Y="N", s=tw.f32)
     def scaled(X, Y, s):
@@ -104,7 +104,7 @@ def test_products_of_ragged_sizes_are_right_and_compiled_for_the_device(gpu: Sta
 
 
 def test_parts_of_k_have_a_workspace_for_each_stream(gpu: StandIn) -> None:
-    """Sums of parts meet in a workspace that is cleared once, by blocks that are all resident."""
+    """Sums of parts meet in a workspace that is cleared once; all blocks are resident."""
     rng = np.random.default_rng(3)
     a, b = rng.standard_normal((40, 96)).astype(np.float16), rng.standard_normal((96, 40)).astype(np.float16)
     there = [device_put(one, "hip") for one in (a, b, np.full((40, 40), np.nan, np.float32))]
@@ -125,7 +125,7 @@ def test_parts_of_k_have_a_workspace_for_each_stream(gpu: StandIn) -> None:
 
 
 def timed() -> None:
-    """Two launches, one of them timed, with empty caches."""
+    """Launch twice with empty caches, and time one launch."""
     scaled, (x, y) = author(), vectors()
     scaled(x, y, 3.0)
     with clock_for("hip") as clock:
@@ -204,7 +204,7 @@ def test_a_graph_has_memory_of_its_own(gpu: StandIn) -> None:
 
 
 class Rocm:
-    """An array that says by DLPack that it lies on ROCm device 0; its memory is the host's."""
+    """An array that is on ROCm device 0 according to DLPack; its memory is the host's."""
 
     def __init__(self, array: np.ndarray[Any, Any], kind: int = dlpack.ROCM) -> None:
         self.array, self.kind = array, kind
@@ -323,7 +323,7 @@ def test_without_devices_nothing_is_launched(gpu: StandIn) -> None:
 
 
 def test_a_code_object_lives_as_long_as_its_module(gpu: StandIn) -> None:
-    """The runtime reads it until the module is unloaded, which happens when the device was waited for."""
+    """The runtime reads it until the module is unloaded, which happens after a wait for the device."""
     gone: list[str] = []
 
     class Image(bytes):

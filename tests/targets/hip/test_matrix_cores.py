@@ -1,4 +1,4 @@
-"""Atoms of matrix cores: their numbers on the reference, and the instructions that compilers make of them."""
+"""Atoms of matrix cores: their numbers on the reference, and their instructions in compiled text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .machine import listings
 @pytest.mark.in_turns(3)
 @pytest.mark.parametrize("atom", MATRIX_CORES.values(), ids=MATRIX_CORES)
 def test_every_row_is_right_on_the_reference(atom: MmaAtom) -> None:
-    """With waves of 64 lanes, with lanes that hold copies, and with 16 bytes of K in a lane."""
+    """Waves have 64 lanes, some lanes hold copies, and a lane has 16 bytes of K."""
     made = Product(atom, from_registers=False)
     a, b, c = made.arrays((70, 72, 160 // atom.a_dtype.bytes))
     assert made.bound(a, b, c, target="reference").target == "reference"
@@ -57,7 +57,7 @@ def executing(arch: Arch) -> list[MmaAtom]:
 
 @pytest.mark.parametrize("arch", ARCHITECTURES.values(), ids=ARCHITECTURES)
 def test_every_row_is_the_instruction_of_its_builtin(arch: Arch) -> None:
-    """One text for each architecture: a kernel that calls the function of each of its atoms."""
+    """For each architecture, one kernel calls the function of each of its atoms."""
     functions = [made for atom in executing(arch) if (made := function(atom)) is not None]
     assert len({made.name for made in functions}) == len(executing(arch)) >= 4
     text = "\n".join(DIALECT.qualified(made.text) for made in functions)
@@ -130,7 +130,7 @@ OTHERS = [arch for arch in ARCHITECTURES if arch not in ("gfx942", "gfx1151")]
 
 @pytest.mark.parametrize("arch", OTHERS)
 def test_a_product_for_every_architecture_is_executed_or_refused_by_name(arch: str) -> None:
-    """Ragged, with more tiles than one along each axis; both compilers' listings, element by element."""
+    """Shapes are ragged with several tiles along each axis; both compilers' listings are executed."""
     random = np.random.default_rng(1)
     a, b = (random.standard_normal(shape).astype(np.float16) for shape in ((150, 70), (70, 140)))
     exact = a.astype(np.float64) @ b.astype(np.float64)

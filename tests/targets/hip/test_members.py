@@ -68,7 +68,7 @@ def test_every_case(case: Case, arch: str) -> None:
 
 
 def drawn(seed: int) -> list[str]:
-    """One case of each operation and example by the older compiler and by the reference."""
+    """Return one case of each operation and example, for the older compiler and for the reference."""
     found = []
     for group, cases in GROUPS.items():
         name = [*cases][seed % len(cases)]
@@ -85,7 +85,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_the_older_compiler_and_the_reference_with_64_lanes(
     again: str, request: pytest.FixtureRequest
 ) -> None:
-    """Every element is within the bound of the newer compiler's; the reference finds no hazard."""
+    """Every element is within the newer compiler's bound; the reference finds no hazard."""
     case, target = SECOND[again]
     EXECUTED.clear()
     case(target)
@@ -95,7 +95,7 @@ def test_the_older_compiler_and_the_reference_with_64_lanes(
 
 
 def remember(name: str) -> None:
-    """Write down that a case went well; others that are no more are taken out."""
+    """Note that a case succeeded, and remove cases that no longer exist."""
     command = ("git", "rev-parse", "--short", "HEAD")
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     with RECORD.open("a+", encoding="utf-8") as file:
@@ -107,7 +107,7 @@ def remember(name: str) -> None:
 
 
 def test_all_were_tried_by_both() -> None:
-    """Another case wants to be tried: ``pytest --every-compiler tests/targets/hip/test_members.py -k …``."""
+    """A new case must be tried: ``pytest --every-compiler tests/targets/hip/test_members.py -k …``."""
     known = dict(line.split(" -> ") for line in RECORD.read_text(encoding="utf-8").splitlines())
     assert {*known} == {*SECOND}
 
@@ -122,7 +122,7 @@ def test_both_compilers_compile_what_the_newer_one_executes() -> None:
 
 
 def test_every_operation_of_the_family_has_cases() -> None:
-    """What the library offers by name; a new operation needs a case here."""
+    """A new operation of the library needs a case here."""
     offered = {name for name in tw.__all__ if name.endswith(PRODUCTS)}
     assert offered <= {*MEMBERS}, "operations without a case on AMD GPUs"
     assert {*MEMBERS} - offered == {"convolution"}

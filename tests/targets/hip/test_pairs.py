@@ -1,4 +1,4 @@
-"""Narrow numbers that become halves two at a time: all of them, executed from the compiler's listing."""
+"""All narrow numbers become halves two at a time, executed from the compiler's listing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random truth values of a place: one generation for four neighbours that a thread or two lanes hold."""
+"""Random truth values by element number: one generation serves four neighbours of a thread or two lanes."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def by_columns(row: Any, column: Any, x: Any) -> Any:
 
 
 def in_heads(row: Any, column: Any, x: Any) -> Any:
-    """Of 2 heads of 8 columns, outside of the rows."""
+    """Return 2 heads of 8 columns, outside of the rows."""
     return ((column // 8).to(tw.u64) * 16 + row.to(tw.u64)) * 8 + (column % 8).to(tw.u64)
 
 
 def beside(row: Any, column: Any, x: Any) -> Any:
-    """None of them begins at a multiple of 4."""
+    """No group begins at a multiple of 4."""
     return by_rows(row, column, x) + 2
 
 
@@ -87,7 +87,7 @@ def test_a_mask_is_that_of_its_places(
 
 
 class Numbers:
-    """Integers with what fragments have."""
+    """Integers with the attributes of fragments."""
 
     def __init__(self, held: Any) -> None:
         self.held = held

@@ -1,4 +1,4 @@
-"""Two groups of waves that take turns: barriers at which all meet wherever they stand, and their schedule."""
+"""Two groups of waves take turns at barriers in different places of the program; and their schedule."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ROWS = 3
 
 @tw.kernel(X="M N", Y="M N")
 def handed_over(X, Y, *, warps, behind):
-    """The first role hands row after row to the second one, at barriers that stand at lines of their own."""
+    """The first role passes row after row to the second, at barriers in different lines."""
     held = tw.shared((1, 128), X.dtype)
     with tw.role(warps=warps):
         for row in tw.range(ROWS):
@@ -193,7 +193,7 @@ def bound(schedule: tw.Schedule) -> Bound:
 
 
 def posed(m: int, n: int, k: int, order: str = "nt", kind: str = "f16") -> dict[str, Any]:
-    """Random A and B, and a result that is not a number."""
+    """Return random A and B, and a result of NaN."""
     rng, dtype = np.random.default_rng(3), tw.dtype(kind).numpy
     a, b = (rng.standard_normal((rows, k)).astype(dtype) for rows in (m, n))
     return {
@@ -257,7 +257,7 @@ def test_a_barrier_less_is_found_in_the_listing() -> None:
 
 @functools.cache
 def whole(arch: str, schedule: tw.Schedule = LARGE) -> Executable:
-    """The kernel for large matrices; B lies along K."""
+    """The kernel for large matrices; B is contiguous along K."""
     of_rows = tw.TensorSpec(tw.f16, 2, 1, (16, 16), (16, 1), 16, False)
     of_columns = tw.TensorSpec(tw.f16, 2, 0, (16, 16), (1, 16), 16, False)
     return bound(schedule).compile(of_rows, of_columns, of_rows, target="hip", arch=arch)
@@ -275,7 +275,7 @@ def phases(assembly: str) -> list[Counter[IsaKind]]:
 
 
 def takes_turns(assembly: str) -> bool:
-    """Whether all products lie between two barriers, with nothing else there but waits."""
+    """Whether all products are between two barriers, with only waits among them."""
     loads, *products = phases(assembly)
     return (
         len(products) == 1
@@ -286,7 +286,7 @@ def takes_turns(assembly: str) -> bool:
 
 @pytest.mark.parametrize(("arch", "products"), [("gfx90a", 32), ("gfx942", 32), ("gfx950", 16)])
 def test_one_group_multiplies_while_the_other_one_loads(arch: str, products: int) -> None:
-    """256 x 256 by eight waves: a phase of loads, and one of products alone; two waves on each SIMD."""
+    """256 x 256 by eight waves: phases of loads alternate with phases of products; a SIMD has two waves."""
     made = whole(arch)
     isa = read_isa(made.assembly)
     assert takes_turns(made.assembly)

@@ -1,4 +1,4 @@
-"""How tests trace a function for some arrays and run it on the reference."""
+"""Trace a test's function for some arrays, and run it on the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What roles, transaction barriers, bulk copies and asynchronous MMA mean, against NumPy."""
+"""The meaning of roles, transaction barriers, bulk copies and asynchronous MMA equals NumPy's."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_an_inner_role_must_lie_in_its_role() -> None:
 
 
 def ring(X, Y, *, stages, each):
-    """One role fills stages, the other empties them; all by ordinary copies."""
+    """One role fills stages and the other empties them, by ordinary copies only."""
     held = tw.shared((stages, 8, 64), X.dtype)
     count = 2 if each == "warp" else 1
     full, empty = tw.hopper.mbarrier(stages, arrivals=count), tw.hopper.mbarrier(stages, arrivals=count)
@@ -167,7 +167,7 @@ def load_box(X, Y, *, at, columns):
 
 
 def boxed(x, at, shape):
-    """The box as NumPy cuts it out, with zeros outside."""
+    """Cut out the box with NumPy, with zeros outside."""
     whole = np.zeros(shape, x.dtype)
     for row in range(shape[0]):
         for column in range(shape[1]):
@@ -224,7 +224,7 @@ def test_a_store_writes_what_the_target_has(at) -> None:
 
 
 def two_buffers(X, Y):
-    """Stores through two buffers; the last store may be unfinished when the other buffer is written again."""
+    """There are two buffers; the last store may be unfinished when the other buffer is written again."""
     held = tw.shared((2, 8, 64), X.dtype, swizzle=128)
     with tw.role(warps=1):
         for t in tw.range(tw.ceil_div(X.shape[0], 8)):
@@ -247,7 +247,7 @@ def test_groups_of_stores_are_waited_for_in_order(tiles) -> None:
 
 
 def rereleased(X, Y, *, tiles):
-    """A stage that TMA fills, ordinary copies read, and TMA fills again: the readers fence."""
+    """TMA fills a stage, ordinary copies read it with a fence, and TMA fills it again."""
     held = tw.shared((8, 64), X.dtype, swizzle=128)
     full, empty = tw.hopper.mbarrier(1, arrivals=1), tw.hopper.mbarrier(1, arrivals=2)
     tw.barrier()

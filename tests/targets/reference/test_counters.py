@@ -17,7 +17,7 @@ from tilewright.views.view import View
 
 
 def through_shared(view, element, spread, vector=None):
-    """Copy a packed global tile into shared memory of a layout; counters of both sides."""
+    """Copy a packed global tile into shared memory with a layout; return the counters of both sides."""
     builder = Builder()
     strides = np.cumprod([1, *view.shape[:0:-1]])[::-1]
     kind = TensorType(Memory.GLOBAL, element, View.strided(view.shape, [int(s) for s in strides]))

@@ -1,4 +1,4 @@
-"""Roundings that are easy to get nearly right."""
+"""Roundings with common mistakes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.targets.reference.numbers import NUMBERS
 
 
 def nearest_even(value: float, bits: int) -> Fraction:
-    """``value`` rounded to ``bits`` fraction bits, exactly."""
+    """Return ``value`` rounded to ``bits`` fraction bits, exactly."""
     exact = Fraction(value)
     if exact == 0:
         return exact

@@ -1,4 +1,4 @@
-"""What every operation means: the reference against NumPy."""
+"""The reference's meaning of every operation equals NumPy's."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ SPREAD = Distribution((64,), (Mode(32, 0, 2),), (Mode(2, 0, 1),))
 
 
 def compute(function, operands, result=None):
-    """One elementwise function of arrays of 64 elements, through fragments."""
+    """Apply one elementwise function to arrays of 64 elements, through fragments."""
     builder = Builder()
     params, values = [], []
     for number, operand in enumerate(operands):

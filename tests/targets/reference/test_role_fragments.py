@@ -29,7 +29,7 @@ def checked(function, **constants):
 
 
 def summed(A, B, C, *, idle, filled):
-    """All warps make the accumulator of one warp, before the role that adds up in it."""
+    """All warps make the accumulator of one warp; then a role adds up in it."""
     sA, sB = tw.shared(A.tile((ROWS, 8), (0, 0)).shape, A.dtype), tw.shared((COLUMNS, 8), B.dtype)
     tw.copy(A.tile((ROWS, 8), (0, 0)), sA, threads=(8, 4))
     tw.copy(B.tile((COLUMNS, 8), (0, 0)), sB, threads=(8, 4))
@@ -45,7 +45,7 @@ def summed(A, B, C, *, idle, filled):
 
 @pytest.mark.parametrize("idle", [0, 1, 3])
 def test_an_accumulator_made_before_the_roles_is_there_in_each(idle) -> None:
-    """All threads fill their registers; a role counts its threads anew."""
+    """All threads fill their registers; a role numbers its threads from 0."""
     report, made = checked(summed, idle=idle, filled=True)
     report.raise_if_any()
     assert (made["C"] == 3 + made["A"] @ made["B"].T).all()
@@ -58,7 +58,7 @@ def test_what_nothing_filled_before_the_roles_is_unwritten_in_each(idle) -> None
 
 
 def loaded(A, B, C, *, by):
-    """A fragment made before the roles; the first role or the second one loads it, the second uses it."""
+    """A fragment is made before the roles; the first or second role loads it, and the second uses it."""
     held = tw.fragment(MMA.c(), tw.f32)
     for role in tw.unroll(2):
         with tw.role(warps=1):
@@ -76,7 +76,7 @@ def test_what_one_role_loads_is_unwritten_in_another() -> None:
 
 
 def test_a_fragment_that_belongs_to_another_role_is_refused_and_found() -> None:
-    """The text would name what stands in another branch; the reference says what the warp would read."""
+    """The text would name a variable of another branch; the reference tells which value would be read."""
 
     def kept(A, B, C):
         held = []

@@ -1,4 +1,4 @@
-"""Binding arguments, and accesses that cannot be performed."""
+"""Arguments are bound, and impossible accesses are reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAIRS = Distribution((8,), (Mode(4, 0, 2),), (Mode(2, 0, 1),))
 
 
 def doubling(spread=ROW, view=None, element=f32, vector=None, source=None):
-    """``Y = X`` for the first eight elements, each tensor one-dimensional of N elements ``PITCH`` apart."""
+    """``Y = X`` for the first eight elements; each tensor has one dimension, with stride ``PITCH``."""
     view = view or View.strided((N,), (PITCH,))
     x, y = (Value(name, TensorType(Memory.GLOBAL, element, view)) for name in "XY")
     builder = Builder()

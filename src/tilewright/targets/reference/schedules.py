@@ -97,11 +97,7 @@ def try_schedules(skeleton: Skeleton) -> Fault | None:
             play.take_up_to(most, choose(ready))
         if fault := play.ended(name):
             return fault
-    return _every_order(skeleton)
-
-
-def _every_order(skeleton: Skeleton) -> Fault | None:
-    """Return the first fault in any order, if there are few enough orders to try all."""
+    # All orders, if there are few enough.
     if math.prod(len(steps) + 1 for steps in skeleton.warps.values()) > MOST_STATES:
         return None
     begun = Play(skeleton)
