@@ -1,6 +1,6 @@
-"""Random campaigns of the suite, and how long each may take: 15 seconds on two processors, for all campaigns.
+"""Random campaigns of the suite and their time limits: 15 seconds on two processors, for all together.
 
-The seed comes from the commit; ``--fuzz-seed`` repeats it.  Scripts go on for as long as one likes:
+The seed comes from the commit; ``--fuzz-seed`` repeats it.  Scripts run for any time:
 `scripts/fuzz_calls.py`, `scripts/try_schedules.py`, `scripts/try_problems.py`.
 """
 

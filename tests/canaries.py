@@ -40,7 +40,7 @@ plain_scratch = gpu_memory._taken
 
 
 def spaced(array: np.ndarray[Any, Any]) -> Placed:
-    """Return the strides of an array with a gap after each row; C order for one that has gaps already."""
+    """Return the strides of an array with a gap after each row; arrays that have gaps get C order."""
     given = array.strides if array.flags.forc else np.empty(array.shape, array.dtype).strides
     strides = [stride // array.itemsize for stride in given]
     reach = 1
@@ -57,14 +57,14 @@ def _stepped(shape: Sequence[int]) -> list[int]:
 
 
 def held(array: np.ndarray[Any, Any]) -> Array:
-    """The values of an array, in a buffer of poison in host memory."""
+    """Return the values of an array, inside of a buffer of poison in host memory."""
     made = Array(array.shape, spaced(array), dtype(array.dtype))  # type: ignore[arg-type]
     made.array[...] = array
     return made
 
 
 class Guarded(DeviceArray):
-    """An array in GPU memory, in a buffer with canaries; so are the results that operations make for it."""
+    """An array in GPU memory, inside of a buffer with canaries; results of operations on it are such, too."""
 
     __module__ = DeviceArray.__module__  # by which operations know what makes results
 
@@ -73,7 +73,7 @@ class Guarded(DeviceArray):
 
     @classmethod
     def empty(cls, shape: tuple[int, ...], element: Any, index: int = 0, driver: Any = None) -> Guarded:
-        """As `DeviceArray.empty`, of poison."""
+        """Return an array of poison, like `DeviceArray.empty`."""
         poison = np.full(math.prod(shape) * element.bytes, 0xFF, np.uint8)
         return cls.current.of(poison.view(element.numpy).reshape(shape), index)
 
@@ -97,7 +97,7 @@ class Guarded(DeviceArray):
         return Guarded(self._buffer, self._array, seen.shape, seen.strides, self._offset)
 
     def __getitem__(self, key: Any) -> Guarded:
-        """A part of the array, as NumPy's slices cut it."""
+        """Return a part of the array, as NumPy slices it."""
         whole = np.empty(self._array.buffer.nbytes, np.uint8)
         seen = self._seen(whole)[key]
         offset = seen.ctypes.data - whole.ctypes.data
@@ -126,14 +126,14 @@ class Canaries:
         self._unguarded = ""
 
     def of(self, array: np.ndarray[Any, Any], index: int = 0, driver: Driver = CUDA_DRIVER) -> Guarded:
-        """As `DeviceArray.of`: a copy in GPU memory."""
+        """Return a copy in GPU memory, like `DeviceArray.of`."""
         made = held(array)
         buffer = plain(made.buffer, index, driver)
         self._watch(made, buffer.memory.address, buffer.host)
         return Guarded(buffer, made, array.shape, made.array.strides)
 
     def torch(self, array: np.ndarray[Any, Any], device: str = "cuda") -> Any:
-        """A copy as a PyTorch tensor."""
+        """Return a copy as a PyTorch tensor."""
         torch = import_module("torch")
         made = held(array)
         buffer = torch.from_numpy(made.buffer.copy()).to(device)
@@ -144,7 +144,7 @@ class Canaries:
         return buffer.view(element).as_strided(array.shape, strides, start)
 
     def cupy(self, array: np.ndarray[Any, Any]) -> Any:
-        """A copy as a CuPy array."""
+        """Return a copy as a CuPy array."""
         cupy = import_module("cupy")
         made = held(array)
         buffer = cupy.asarray(made.buffer)
@@ -170,7 +170,7 @@ class Canaries:
                 )
 
     def require(self, name: str, info: ArrayInfo) -> None:
-        """Fail if what a kernel writes has no canaries around it."""
+        """Fail if memory that a kernel writes has no canaries around it."""
         if self._unguarded or 0 in info.shape:
             return
         first, last = (info.pointer + side for side in reach(info))
@@ -193,7 +193,7 @@ class Canaries:
             self._unguarded = ""
 
     def launch(self, prepared: PreparedCuda, arguments: Sequence[Any], pointers: Sequence[int]) -> None:
-        """Find the arrays that a launch is going to write.
+        """Find the arrays that a launch will write.
 
         Later launches of one call receive only addresses, so their first byte must have canaries.
         """

@@ -1,4 +1,4 @@
-"""Every kernel that an example defines is executed there, on `cpu` or `reference`, and not only traced."""
+"""Every kernel that an example defines must run in it, on `cpu` or `reference`; tracing is not enough."""
 
 from __future__ import annotations
 

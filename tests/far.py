@@ -1,8 +1,7 @@
-"""Arrays in memory of their own: with more than 2**31 elements from the first to the last, or between guards.
+"""Arrays in separate memory: with more than 2**31 elements from first to last, or between guard pages.
 
-Pages that nobody touches take no memory: an address space that nobody reserves holds arrays whose rows lie
-gigabytes apart.  Arrays between guards touch a page that nobody may access, so that a load or store past them
-ends the process.
+Unused pages take no memory: unreserved address space holds arrays whose rows are gigabytes apart.  An array
+between guards touches an inaccessible page, so that a load or store past it ends the process.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MAP_NORESERVE = 0x4000
 
 
 def strides(shape: Sequence[int], kind: tw.DType) -> tuple[int, ...]:
-    """Strides in elements; rows begin at multiples of 16 bytes, and the largest index reaches 2**31.
+    """Return strides in elements; rows begin at multiples of 16 bytes, and the largest index reaches 2**31.
 
     Args:
         shape: extents, slowest first; the last dimension is contiguous.
@@ -38,7 +37,7 @@ def strides(shape: Sequence[int], kind: tw.DType) -> tuple[int, ...]:
 
 
 def far(shape: Sequence[int], kind: tw.DType, column: bool = False) -> np.ndarray[Any, Any]:
-    """An array of a shape whose slowest dimension is stepped along in huge strides.
+    """Return an array of a shape with huge strides along its slowest dimension.
 
     Args:
         shape: extents; one of a single dimension lies as ever.
@@ -59,7 +58,7 @@ def far(shape: Sequence[int], kind: tw.DType, column: bool = False) -> np.ndarra
 def guarded(
     shape: tuple[int, int], kind: np.dtype[Any], *, row_step: int, column: bool = False, at_end: bool = True
 ) -> np.ndarray[Any, Any]:
-    """A matrix of ones that ends where a page without access begins, or begins after one.
+    """Return a matrix of ones that ends or begins at a page without access.
 
     Args:
         shape: rows and columns.

@@ -7,13 +7,13 @@ import tilewright as tw
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def gemm(A, B, C, *, tile, mma, stages):
-    """``C[m, n] = sum_k A[m, k] * B[n, k]``; one stage copies and multiplies in turn, more copy ahead."""
+    """``C[m, n] = sum_k A[m, k] * B[n, k]``; one stage alternates copies and products, more copy ahead."""
     m, n = tw.block_index(tw.ceil_div(C.shape, tile[:2]))
     tw.copy(main_loop(A, B, (m, n), tile=tile, mma=mma, stages=stages), C.tile(tile[:2], (m, n)))
 
 
 def main_loop(A, B, at, *, tile, mma, stages):
-    """The sums of one tile."""
+    """Return the sums of one tile."""
     sides = ((A, at[0], tile[0]), (B, at[1], tile[1]))
     rings = [ring(source, rows, tile[2], stages) for source, _, rows in sides]
     acc, count = tw.accumulator(mma), tw.ceil_div(A.shape[1], tile[2])
@@ -49,7 +49,7 @@ def main_loop(A, B, at, *, tile, mma, stages):
 
 
 def ring(source, rows, depth, stages):
-    """Stages in shared memory, in which that dimension is contiguous that is so in global memory."""
+    """Return stages in shared memory with the contiguous dimension of global memory."""
     strides = (1, rows) if source.unit_dim == 0 else (depth, 1)
     view = tw.View.strided((stages, rows, depth), (rows * depth, *strides))
     return tw.shared(view.shape, source.dtype, layout=view, name=f"s{source.value.name}")

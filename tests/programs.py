@@ -1,7 +1,7 @@
 """Run a program in this process, with the effect of ``python program words``.
 
-To start Python with the library takes most of a second, and the tests run some hundred programs.  A separate
-process tests only a fresh start, exit by a signal, and the text on the screen.
+Starting Python with the library takes most of a second, and the tests run some hundred programs.  Only a
+fresh start, an exit by a signal, and text on the screen need a separate process.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _COMMANDS = functools.cache(typer.main.get_command)
 
 
 class CliRunner(typer.testing.CliRunner):
-    """Typer's, for which the commands of the command line are made once in a process.
+    """Typer's runner; a process makes its commands only once.
 
-    Typer makes those of every verb anew for each call, which takes longer than most calls.
+    Typer makes the commands of every verb anew for each call, which takes longer than most calls.
     """
 
     def invoke(self, *args: Any, **kwargs: Any) -> typer.testing.Result:
@@ -35,7 +35,7 @@ class CliRunner(typer.testing.CliRunner):
 
 
 class Ran(NamedTuple):
-    """How a program ended, and what it wrote."""
+    """The exit status of a program, and its output."""
 
     status: int
     stdout: str
@@ -64,7 +64,7 @@ def run_here(program: Path, *words: object, cwd: Path | None = None) -> Ran:
 
 @contextmanager
 def _as_main(program: Path, words: tuple[object, ...]) -> Iterator[None]:
-    """Give a program the arguments, import path and warning filters of a process of its own."""
+    """Give a program the arguments, import path and warning filters of a separate process."""
     argv, path, before = sys.argv, [*sys.path], {*sys.modules}
     sys.argv = [str(program), *map(str, words)]
     sys.path.insert(0, str(program.parent))

@@ -1,13 +1,13 @@
-"""Large families of tests run in part: which part is drawn from the commit's hash.
+"""Large families of tests run in part: the commit's hash draws the part.
 
-Cases: of a parametrized test with the marker `in_turns(n)` one case in n runs.  In a file with the marker
-the tests without a marker of their own are drawn likewise.  ``pytest --every-case`` runs all of them, and so
-does whoever names a test.
+Cases: of a parametrized test with the marker `in_turns(n)`, one case in n runs.  In a file with the marker,
+tests without their own marker are drawn likewise.  ``pytest --every-case`` runs all of them, and so does
+naming a test.
 
-Mutants: of a large family one mutant in `SHARE` is tried.  ``pytest --every-mutant`` tries all, and writes
-what it found into `every_mutant.txt`, a line for each family.  `--update-golden` tries all of them as well.
+Mutants: one mutant in `SHARE` of a large family is tried.  ``pytest --every-mutant`` tries all, and writes
+the results into `every_mutant.txt`, a line for each family.  `--update-golden` also tries all of them.
 
-The draw depends on the commit alone, so a failure can be repeated; ``--fuzz-seed`` repeats the draw of
+The draw depends only on the commit, so a failure can be repeated; ``--fuzz-seed`` repeats the draw of
 another commit.  CI runs everything (`dev`).
 """
 
@@ -48,13 +48,13 @@ class Turns:
     draw: int
 
     def among(self, names: Iterable[Name], parts: int = SHARE) -> set[Name]:
-        """The names of one part of ``parts``; families begin at different ones."""
+        """Return the names of one part of ``parts``; families begin at different ones."""
         listed = list(names)
         first = (self.draw + crc32(self.family.encode())) % min(parts, max(len(listed), 1))
         return {*listed} if self.every else {*listed[first::parts]}
 
     def record(self, outcomes: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
-        """Where all were tried: write down how many, and what showed how many of them to be wrong."""
+        """If all were tried, record how many there were, and which checks detected how many."""
         if not self.every:
             return
         pairs = outcomes.items() if isinstance(outcomes, Mapping) else outcomes
@@ -70,7 +70,7 @@ class Turns:
 
 
 def seed_of(config: Any) -> int:
-    """The number by which the session draws: ``--fuzz-seed``, or the commit's hash."""
+    """Return the number that seeds the session's draws: ``--fuzz-seed``, or the commit's hash."""
     given = config.getoption("--fuzz-seed")
     if given is None:
         given = getattr(config, "workerinput", {}).get("seed")
@@ -78,7 +78,7 @@ def seed_of(config: Any) -> int:
 
 
 def commit_number(root: Path) -> int:
-    """The first 28 bits of the hash of the checked-out commit; 0 outside of a git repository."""
+    """Return the first 28 bits of the hash of the checked-out commit; 0 outside of a git repository."""
     try:
         asked = subprocess.run(
             ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True
@@ -89,7 +89,7 @@ def commit_number(root: Path) -> int:
 
 
 def draw_of(item: Any, seed: int) -> int:
-    """The number by which a test picks the part that it tries.
+    """Return the number by which a test picks the part that it tries.
 
     A test in turns runs only for seeds of one remainder, so the remainder cannot pick the part as well: the
     quotient does.
@@ -99,7 +99,7 @@ def draw_of(item: Any, seed: int) -> int:
 
 
 def left_out(items: Iterable[Any], seed: int, needs_gpu: Callable[[Any], bool]) -> dict[int, Any]:
-    """The collected tests that the seed does not draw, by their `id`.
+    """Return the collected tests that the seed does not draw, by their `id`.
 
     The cases of a function are ordered by a hash of their names, so that every value of each parameter
     appears in most draws.  Functions without parameters are drawn together with others of their file.
@@ -122,6 +122,6 @@ def left_out(items: Iterable[Any], seed: int, needs_gpu: Callable[[Any], bool]) 
 
 
 def recorded(golden: Path) -> dict[str, str]:
-    """The lines of a golden file of mutants, by the mutant's name, which two blanks end."""
+    """Return the lines of a golden file of mutants, by the mutant's name, which ends at two blanks."""
     lines = golden.read_text(encoding="utf-8").splitlines() if golden.exists() else []
     return {line.partition("  ")[0]: line for line in lines}

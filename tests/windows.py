@@ -7,7 +7,7 @@ from typing import Any
 
 
 def window(tensor: Any, shape: Sequence[int], at: Sequence[Any]) -> Any:
-    """The box of ``shape`` whose first element is ``at``; what lies outside of the tensor reads as 0."""
+    """Return the box of ``shape`` whose first element is ``at``; elements outside of the tensor read as 0."""
     for dim, (side, start) in enumerate(zip(shape, at, strict=True)):
         tensor = tensor.embed(dim, (side,), (1,), start * -1)
     return tensor

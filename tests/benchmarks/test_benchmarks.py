@@ -1,4 +1,4 @@
-"""The benchmarks run, write the files that they announce, and report missing programs."""
+"""Benchmarks run, write the files that they announce, and report missing programs."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_attention_on_the_cpu(tmp_path: Path) -> None:
 
 
 def test_fp16_by_fp8_on_the_cpu(tmp_path: Path) -> None:
-    """Measured in processor time, which both sides take."""
+    """Times are processor time of both sides."""
     kept = tmp_path / "scaled.json"
     run("scaled_cpu.py", "--quick", "--busy", "--json", kept)
     rows = json.loads(kept.read_text())["rows"]

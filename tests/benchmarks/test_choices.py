@@ -1,4 +1,4 @@
-"""Choices compared with measurements: nearly as fast as the fastest, and in the shipped table."""
+"""Chosen schedules are nearly as fast as the fastest measured ones, and the shipped table has them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def run(*arguments: object, script: str = "choices.py") -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def shipped() -> ScheduleTable:
-    """The table of an H200, which is of this version."""
+    """Return the table of an H200, which has this version."""
     return tables.load(tables.SHIPPED / tables.file_name(VERSION), VERSION)
 
 
 def test_tables_are_bound_to_what_the_rules_propose() -> None:
-    """``rules.py --write`` takes the hash of other proposals; then the table is to be made anew."""
+    """After other proposals, ``rules.py --write`` takes their hash; then the table must be made anew."""
     status, said = run(script="rules.py")
     assert (status, said.strip()) == (0, RULES), said
 
 
 def test_the_shipped_table_is_what_measurements_and_rules_say_now() -> None:
-    """Also that its schedules are legal: others are not written.  ``choices.py --table`` makes it anew."""
+    """Illegal schedules are not written.  ``choices.py --table`` makes the table anew."""
     status, said = run("--check")
     assert status == 0, said
     means = dict(re.findall(r"^([\w ]+): .*the worst ([\d.]+):", said, re.MULTILINE))
@@ -48,7 +48,7 @@ def test_the_shipped_table_is_what_measurements_and_rules_say_now() -> None:
 
 
 def test_a_table_of_other_measurements_is_another(tmp_path: Path) -> None:
-    """Rows with an unknown or illegal schedule enter no table, however fast they were; faster rows do."""
+    """Unknown or illegal schedules enter no table, however fast they were; faster rows do."""
     found = json.loads(KEPT.read_text("utf-8"))
     row = next(row for row in found["rows"] if row["shape"] == [256, 4096, 4096])
     slow = max(row["times"], key=lambda text: row["times"][text])

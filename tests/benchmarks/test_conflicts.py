@@ -1,4 +1,4 @@
-"""The table of bank conflicts with a GPU and Nsight Compute, which a program of that name stands in for."""
+"""The table of bank conflicts, with a GPU and Nsight Compute, which another program replaces here."""
 
 from __future__ import annotations
 

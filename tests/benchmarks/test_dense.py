@@ -1,4 +1,4 @@
-"""The dense benchmark: its kernels compile, its rows render, and a task that breaks costs only itself."""
+"""The dense benchmark: its kernels compile, its rows render, and a failing task costs only itself."""
 
 from __future__ import annotations
 

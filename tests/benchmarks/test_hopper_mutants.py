@@ -99,7 +99,7 @@ def test_a_process_that_hangs_or_fails_keeps_what_it_said(rest: str, limit_s: fl
 
 
 def copying(driver: Driver) -> Any:
-    """The driver's functions, and those that copy memory."""
+    """Return the driver's functions, including those that copy memory."""
 
     def call(name: str, *arguments: Any) -> Any:
         if name.startswith("cuMemcpy"):

@@ -1,4 +1,4 @@
-"""The table that compares members with their peers: the results that it reads, and its text."""
+"""The table that compares members with their peers: its inputs, and its text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_row_has_its_problems_and_no_others(
 
 
 def test_every_row_reads_what_its_file_holds(members: Any) -> None:
-    """A pattern that matches nothing in a file that is there would look like something not measured."""
+    """A pattern without a match in an existing file would look like a missing measurement."""
     for work in members.ASKED:
         path = members.RESULTS / work.file
         if path.exists() and not work.optional:
@@ -91,7 +91,7 @@ def test_everything_that_is_asked_of_a_gpu_is_measured(members: Any, members_run
 
 
 def test_what_was_measured_is_put_together(members_run: Any, tmp_path: Path) -> None:
-    """Rows of one file from several parts; of a part that failed none."""
+    """Rows of one file come from several parts, and none from a failed part."""
 
     def part(name: str, problem: str, *, well: bool = True) -> dict[str, Any]:
         result = {"benchmark": "scaled", "machine": {"commit": "abc"}, "rows": [{"problem": problem}]}

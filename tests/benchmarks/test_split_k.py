@@ -28,7 +28,7 @@ def test_its_kernels_compile_without_a_gpu(script: str, words: Any, count: int, 
 
 
 def measured(tmp_path: Path, script: str, rows: str) -> tuple[list[dict[str, Any]], str]:
-    """The rows of a script where each schedule takes 2 us and its place among them; and their page."""
+    """Return rows and page of a script; a schedule takes 2 us plus its place among all schedules."""
     program = f"""
 import json, sys, time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Probes find the bits that a model of tensor cores' sums keeps; the model adds as exact fractions do."""
+"""Probes find the bits kept by a model of tensor cores' sums; the model adds like exact fractions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_probes_find_the_model(sum_bits: Any, model: AlignedSum) -> None:
 
 
 def lead(x: Fraction, least: int) -> int:
-    """The exponent of the leading bit, and of numbers below the least normal one its exponent."""
+    """Return the exponent of the leading bit, or for denormal numbers the least exponent."""
     if not x:
         return least
     exponent = abs(x).numerator.bit_length() - abs(x).denominator.bit_length()
@@ -97,7 +97,7 @@ def test_infinities_pass() -> None:
 
 
 def test_an_infinity_beside_a_sum_does_not_change_how_that_is_rounded() -> None:
-    """2**103 is half of the last place of the largest number, and cut off."""
+    """2**103 is half of the last place of the largest number, and is cut off."""
     largest = np.finfo(np.float32).max
     a, b, c = np.array([[2.0**103], [np.inf]]), np.ones((1, 1)), np.float32([[largest], [0]])
     for rows in (1, 2):

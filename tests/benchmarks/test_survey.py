@@ -1,4 +1,4 @@
-"""The survey: what it draws, how it sums up, what it refuses, and a small one on processors."""
+"""The survey's draws, summaries and refusals, and a small survey on processors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MODULES = ("survey_problems", "survey_calls", "survey_table", "survey")
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The modules of the survey, which import each other by name."""
+    """Return the modules of the survey, which import each other by name."""
     monkeypatch.syspath_prepend(str(HERE))
     made = [importlib.import_module(name) for name in MODULES]
     return type("Program", (), dict(zip(MODULES, made, strict=True)))
@@ -257,7 +257,7 @@ def test_a_result_is_checked_and_so_is_the_peer(program: Any, fields: dict[str, 
 
 
 def test_operands_that_a_prepass_rounds(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The prepass for tf32 rounds to nearest; the multiplication cuts off what it reads as it lies."""
+    """The prepass for tf32 rounds to nearest; multiplications without it truncate."""
 
     def along_k(call: Any, problem: Any, wanted: Any) -> Any:
         return written({name: problem.operands[name].of(call.infos[name]) for name in ("a", "b")})
@@ -286,7 +286,7 @@ def test_places_have_both_ends(program: Any) -> None:
 
 
 def test_kernels_of_a_gpu_compile_without_a_launch(program: Any, gpu: Driver) -> None:
-    """Figures known before a launch: schedule, predicted time, limit, and the proposals for the regret."""
+    """A launch needs no time for these figures: schedule, predicted time, limit, proposals for the regret."""
     survey, recorded = program.survey, program.survey_calls.recorded
     a, b, c = (OnGpu(np.empty(shape, np.float16)) for shape in ((256, 512), (384, 512), (256, 384)))
     turned = OnGpu(b.array.T)
@@ -310,7 +310,7 @@ def test_kernels_of_a_gpu_compile_without_a_launch(program: Any, gpu: Driver) ->
 
 
 def test_calls_of_several_launches_compile_in_scratch_memory(program: Any, gpu: Driver) -> None:
-    """The first product of a chain lies in scratch memory: not in the place of an array."""
+    """The first product of a chain is in scratch memory, not in an array's memory."""
     shapes = ((128, 300), (300, 64), (64, 40), (128, 40))
     a, b, c, out = (OnGpu(np.empty(shape, np.float16)) for shape in shapes)
     with program.survey_calls.recorded(launch=False) as plans:

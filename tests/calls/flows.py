@@ -1,4 +1,4 @@
-"""Dataflow kernels that are legal, as text, in which the fuzzer puts wrong values."""
+"""Legal dataflow kernels, as text, into which the fuzzer puts wrong values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong calls made from right ones, carried out, and judged: an answer, or an error that a user can read."""
+"""Wrong calls, made from legal ones, are run and judged: a result, or an error that a user can read."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Strange:
 
 
 class Liar:
-    """An object that claims to lie on a GPU, in words that mean nothing."""
+    """An object that claims to be on a GPU, in words without meaning."""
 
     @property
     def __cuda_array_interface__(self) -> object:
@@ -148,7 +148,7 @@ BEFORE = {name: copy.deepcopy(NAMES[name]) for name in UNCHANGED}
 
 
 class Call(NamedTuple):
-    """A call, as text, and where it stands; a dataflow kernel is a call as a whole."""
+    """A call, as text, and its place; a dataflow kernel is one call."""
 
     text: str
     place: Place = "outside"
@@ -158,7 +158,7 @@ class Call(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A wrong outcome of a call, and the place that it came from."""
+    """A wrong outcome of a call, and the origin of the call."""
 
     what: str
     where: str
@@ -170,7 +170,7 @@ class Failure(NamedTuple):
 
 
 def drawn(rng: Random) -> Call:
-    """A call in which one to three arguments are replaced, left out, or given twice."""
+    """Return a call with one to three arguments replaced, left out, or given twice."""
     place = rng.choices(list(PLACES), (5, 5, 2))[0]
     right, present = PLACES[place]
     tree = ast.parse(rng.choice(right).replace("\\n", "\n"))
@@ -214,7 +214,7 @@ def _damage_call(rng: Random, node: ast.Call, value: ast.expr) -> None:
 
 
 def _inner(rng: Random, old: ast.expr, value: ast.expr) -> ast.expr:
-    """The value, or a tuple with the value in the place of one entry."""
+    """Return the value, or a tuple with the value in place of one entry."""
     if isinstance(old, ast.Tuple) and old.elts and rng.random() < 0.5:
         entries = list(old.elts)
         entries[rng.randrange(len(entries))] = value
@@ -243,7 +243,7 @@ def failure_of(call: Call) -> Failure | None:
 
 
 def perform(call: Call) -> None:
-    """Carries a call out."""
+    """Run a call."""
     {"outside": _outside, "in a kernel": _inside, "a dataflow kernel": _recorded}[call.place](call)
 
 
@@ -308,7 +308,7 @@ def _recorded(call: Call) -> None:
 
 @contextmanager
 def limited(seconds: float | None = None) -> Iterator[None]:
-    """Processor time and memory are limited inside."""
+    """Limit processor time and memory inside of the with block."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise TooSlowError
@@ -353,19 +353,19 @@ def _judged(call: Call, error: BaseException) -> Failure | None:
 
 
 def _has_none(error: BaseException, frames: list[tuple[FrameType, int]]) -> bool:
-    """Whether the call itself asked for an attribute that is not there: Python knows one error for that."""
+    """Return whether the call itself asked for a missing attribute: Python's own error is legal then."""
     asked = frames[-2][0].f_code.co_filename, frames[-1][0].f_code.co_name
     return isinstance(error, AttributeError) and asked == ("<call>", "__getattr__")
 
 
 def _beneath(frames: list[tuple[FrameType, int]]) -> bool:
-    """Whether the package was at work, beneath the frame of the call itself, when it happened."""
+    """Return whether the error was raised in the package, below the frame of the call itself."""
     at = max((i for i, (frame, _) in enumerate(frames) if frame.f_code.co_filename == "<call>"), default=-1)
     return any(is_ours(frame) for frame, _ in frames[at + 1 :])
 
 
 def _names_something(message: str, text: str) -> bool:
-    """Whether a message shows the call's line, or has a word, a number or a value of the call in it."""
+    """Return whether a message shows the call's line, or a word, number or value of the call."""
     if "at <call>:1:" in message:
         return True
     words = {node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
@@ -380,7 +380,7 @@ def _names_something(message: str, text: str) -> bool:
 
 
 def _values(text: str) -> Iterator[str]:
-    """How messages show the values in a call, and what types they have."""
+    """Yield the values of the call as messages show them, and their types."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call):
             with suppress(Exception):

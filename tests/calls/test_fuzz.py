@@ -1,7 +1,7 @@
-"""Wrong calls of everything public end in an answer or in an error that a user can read.
+"""Wrong calls of all public functions give a result, or an error that a user can read.
 
-The message of a failure has the seed: ``--fuzz-seed`` makes the calls again.
-`scripts/fuzz_calls.py` does it for as long as one likes.
+The message of a failure has the seed: ``--fuzz-seed`` makes the calls again.  `scripts/fuzz_calls.py` runs
+for any time.
 """
 
 from __future__ import annotations

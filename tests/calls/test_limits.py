@@ -1,4 +1,4 @@
-"""Integers that no machine could serve are refused at once, with the limit and its reason."""
+"""Integers that no machine can serve are refused at once, with the limit and its reason."""
 
 from __future__ import annotations
 

@@ -266,7 +266,7 @@ def made_of_wrong(cls: type) -> Iterator[Callable[[], object]]:
 
 
 def used(made: object) -> None:
-    """Common uses of any object: show it, compare it, and read its properties."""
+    """Use any object in common ways: show it, compare it, and read its properties."""
     assert isinstance(repr(made) + str(made), str)
     assert (made == made) in (True, False)
     with suppress(TypeError):
@@ -274,7 +274,7 @@ def used(made: object) -> None:
 
 
 def is_python_s(error: Exception) -> bool:
-    """Whether Python itself refused a number of arguments, before a line of the library ran."""
+    """Whether Python itself refused the number of arguments, before any line of the library ran."""
     return not any(is_ours(frame) for frame, _ in traceback.walk_tb(error.__traceback__))
 
 

@@ -152,7 +152,7 @@ SCRIPTS = {
 
 
 def run(script: str, tmp_path: Path, setting: str = "") -> list[str]:
-    """Python's error output of a script that fails."""
+    """Return Python's error output for a failing script."""
     lines = script.splitlines()[1:]
     path = tmp_path / "script.py"
     path.write_text("\n".join(line[8:] for line in lines) + "\n")

@@ -1,6 +1,6 @@
-"""Damaged texts of flows, of kernels and of AMD listings: read, and used as what they say.
+"""Damaged texts of flows, kernels and AMD listings are read and used.
 
-A damaged text ends in an answer or in an error of the library, soon, and without much memory.
+A damaged text must soon give a result or an error of the library, without much memory.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ TEXTS = _texts()
 
 
 def damaged(text: str, rng: Random) -> str:
-    """A text with another number or word in one place, or with letters lost, added or repeated."""
+    """Return a text with another number or word in one place, or with lost, added or repeated letters."""
     if rng.random() < 0.5:
         parts = re.split(r"(\W+)", text)
         words = [place for place, part in enumerate(parts) if re.fullmatch(r"\w+", part)]
@@ -120,7 +120,7 @@ def damaged(text: str, rng: Random) -> str:
 
 
 class BadEnd(NamedTuple):
-    """How a damaged text ended that should have been refused or answered."""
+    """The wrong outcome of a damaged text, which should have been refused or used."""
 
     what: str
     where: str
@@ -128,7 +128,7 @@ class BadEnd(NamedTuple):
 
 
 def bad_end(name: str, seed: int) -> BadEnd | None:
-    """Damage a text by a seed and use it; None if it ends in an answer or an error of the library."""
+    """Damage a text by a seed and use it; return None after a result or an error of the library."""
     text, use = TEXTS[name]
     try:
         with limited(SECONDS):

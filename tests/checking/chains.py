@@ -1,4 +1,4 @@
-"""Two products one after the other as algebra: with nothing between them, and with a softmax: attention."""
+"""Two successive products as algebra: with nothing in between, and with a softmax (attention)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LOOPS = {
 
 
 def chain() -> Member:
-    """Two products with nothing between them, of several tiles, under several schedules."""
+    """Two successive products, with several tiles, under several schedules."""
     m, k, n, p = 70, 24, 75, 40
     shapes = {"A": (1, m, k), "B": (n, k), "C": (n, p), "D": (1, m, p)}
     ways = {

@@ -41,11 +41,11 @@ class Member:
 
     @property
     def modulus(self) -> int:
-        """Of what every way writes."""
+        """The modulus of all results."""
         return PRIME if self.ring is MODULO_PRIME else P
 
     def residues(self) -> dict[str, Any]:
-        """Of all arrays of floats that are read."""
+        """The residues of all float arrays that are read."""
         arrays = {name: self.like[name] for name in self.like.keys() - {*WRITTEN}}
         arrays = {name: one for name, one in arrays.items() if hasattr(one, "shape")}
         floats = {name: one for name, one in arrays.items() if tw.dtype(one.dtype).is_float}
@@ -63,12 +63,12 @@ class Member:
 
 
 def drawn(name: str, shape: tuple[int, ...]) -> Any:
-    """Return residues that depend on the name alone."""
+    """Return residues that depend only on the name."""
     return np.random.default_rng(zlib.crc32(name.encode())).integers(0, PRIME, shape, np.uint64)
 
 
 def spec(kind: str, *shape: int, turned: bool = False) -> Any:
-    """A specimen, row by row or, each matrix, column by column."""
+    """Return a specimen: row-major, or each matrix column-major."""
     *lead, rows, columns = shape if len(shape) > 1 else (1, *shape)
     inner = (1, rows) if turned else (columns, 1)
     steps = [rows * columns * int(np.prod(lead[at + 1 :])) for at in range(len(lead))]

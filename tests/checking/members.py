@@ -1,7 +1,7 @@
-"""Members of the GEMM family as algebra: kernels under many schedules, and the polynomial that they all are.
+"""Members of the GEMM family as algebra: kernels under many schedules, and their common polynomial.
 
-Each has extents of several ragged tiles and steps; `Member.want` computes with Python's integers modulo
-`PRIME`, of the same residues.  What the members are is said by the numbers of each array, not by a kernel.
+Each member has several ragged tiles and steps.  `Member.want` computes the same residues with Python's
+integers modulo `PRIME`.  The definitions use the numbers of each array, not a kernel.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _gated() -> Member:
 
 
 def _scaled_in_groups() -> Member:
-    """8-bit integers, with scales and zero points of groups of 32."""
+    """8-bit integers, with scales and zero points for groups of 32."""
     depth, group = 96, 32
     b = np.random.default_rng(0).integers(-128, 128, (N, depth)).astype(np.int8).T
     like = {"A": spec("f16", M, depth), "B": b, "D": spec("f16", M, N), "alpha": 1.0}
@@ -210,7 +210,7 @@ def _scaled_by_blocks() -> Member:
 
 
 def _in_halves() -> Member:
-    """The grade f32: three products of four halves, which are scaled by the units of rows and columns."""
+    """The grade f32: three products of four halves, scaled by the units of rows and columns."""
     like = {name: spec("f16", M, K) for name in ("A1", "A2")}
     like |= {name: spec("f16", K, N, turned=True) for name in ("B1", "B2")}
     like |= {"p": spec("f32", M), "q": spec("f32", N), "bias": spec("f32", N)}
@@ -228,7 +228,7 @@ ALPHA, BETA = 0.5 - 2j, 3 + 1j
 
 
 def _complex(names: tuple[str, ...], kind: str, extents: tuple[int, int, int] = (M, N, K)) -> dict[str, Any]:
-    """Specimens of planes of complex operands, and what else their kernels take."""
+    """Return specimens of planes of complex operands, and the kernels' other arguments."""
     m, n, k = extents
     shapes = {"a": (m, k), "b": (k, n), "c": (m, n), "out": (m, n)}
     like = {}
@@ -270,7 +270,7 @@ def _four() -> Member:
 
 
 def _three() -> Member:
-    """With the sums of both parts of each operand, the first conjugated, as arrays of their own."""
+    """Sums of both parts of each operand, the first conjugated, are separate arrays."""
     like = _complex(("a", "b", "c", "out"), "f16")
     like |= {"a_sum": like["a"], "b_sum": like["b"]}
     held = {name: drawn(name, (M, K) if name[0] == "a" else (K, N)) for name in ("a", "a_im", "b", "b_im")}
@@ -342,7 +342,7 @@ def _contraction(subscripts: str, *shapes: tuple[int, ...]) -> Member:
 
 @tw.kernel(A="M K", B="N K", P="M R", Q="N R", D="M N")
 def several_loops(A, B, P, Q, D):
-    """The loop along R is the first, because its sum is scaled."""
+    """The loop along R comes first, because its sum is scaled."""
     for m, n in tw.tiles(D):
         acc, low = tw.zeros(), tw.zeros()
         for k in tw.steps(A.shape[1]):

@@ -1,4 +1,4 @@
-"""Schedules and variants of one member are the same polynomial of their arrays; mutants are another one."""
+"""Schedules and variants of one member are the same polynomial of their arrays; mutants differ from it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ SCHEDULES = {
 
 
 def drawn(name: str, shape: tuple[int, ...]) -> Any:
-    """Residues of our own choice, as Python's integers."""
+    """Return residues of our choice, as Python's integers."""
     rng = np.random.default_rng([7, zlib.crc32(name.encode())])
     return rng.integers(0, PRIME, shape, np.uint64)
 
@@ -169,7 +169,7 @@ def test_a_power_of_2_made_of_bits_and_its_inverse_change_nothing() -> None:
 
 
 def test_interleaved_parts_are_a_complex_product() -> None:
-    """With a conjugate, alpha and beta; other ways of complex products are in `members`."""
+    """There are a conjugate, alpha and beta; other complex products are in `members`."""
     m, n, k = EXTENTS
     shapes = {"a": (m, k), "b": (k, n), "c": (m, n), "out": (m, n)}
     like = {
@@ -193,7 +193,7 @@ def test_interleaved_parts_are_a_complex_product() -> None:
 
 
 def test_chains_of_two_products() -> None:
-    """Under every schedule the function sees complete sums."""
+    """Under every schedule, the function gets complete sums."""
     m, k, n, p = 70, 24, 75, 40
     like = [tw.like("f16", 1, 1, *shape) for shape in ((1, m, k), (n, k), (n, p), (1, m, p))]
     ways = [flow.gemm_chain.bind(activation="silu", schedule=schedule) for schedule in LOOPS.values()]

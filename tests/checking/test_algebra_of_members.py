@@ -53,7 +53,7 @@ def test_every_way_is_the_polynomial_of_the_member(name: str) -> None:
 
 
 class FirstBlock:
-    """The first block of a member's first way, and what it writes."""
+    """The first block of a member's first way, and its results."""
 
     def __init__(self, member: Member) -> None:
         bound = next(iter(member.ways.values()))
@@ -64,7 +64,7 @@ class FirstBlock:
         self.kernel: Kernel = self.launch.executable.kernel
 
     def run(self, kernel: Kernel) -> dict[str, Any]:
-        """The residues that a kernel writes; other elements are no residues."""
+        """Return the residues that a kernel writes; other elements are None."""
         held = drawn(self.kernel, self.arrays, 0, self.residues, self.ring)
         binding = self.launch.binding
         first = [(0,) * len(binding.grid)]
@@ -76,7 +76,7 @@ Change = Callable[[ops.Op], tuple[ops.Op, ...]]
 
 
 def changes(op: ops.Op) -> Iterator[tuple[str, Change]]:
-    """Products and steps along K that are dropped or doubled, and tiles that come from elsewhere."""
+    """Yield changes: products and steps along K left out or doubled, and tiles from other places."""
     if isinstance(op, ops.Mma | MmaAsync):
         yield "dropped", lambda one: ()
         if not isinstance(op, MmaAsync) or op.fresh is not True:  # a sum that begins at 0 is the same twice
@@ -102,14 +102,14 @@ def _shifted(op: ops.Op, dim: int, by: int) -> tuple[ops.Op, ...]:
 
 
 def mutants(kernel: Kernel) -> Iterator[tuple[str, Kernel]]:
-    """Kernels with one change each."""
+    """Yield kernels with one change each."""
     for number, op in enumerate(kernel.walk()):
         for what, change in changes(op):
             yield f"{op.verb} {number}, {what}", _with(kernel, number, change)
 
 
 def _with(kernel: Kernel, number: int, change: Change) -> Kernel:
-    """With another operation, which is told by what it is named and where it was written."""
+    """Return the kernel with another operation; its name and source line identify it."""
     wanted, done = [*kernel.walk()][number], []
 
     def visit(op: ops.Op, _: object) -> tuple[ops.Op, ...] | None:

@@ -24,12 +24,12 @@ def normal(rng, shape):
 
 
 def positive(rng, shape):
-    """Like pixels of photographs: many small, some large, no negative ones, 256 steps."""
+    """Return numbers like photographs' pixels: many small, few large, no negative ones, 256 steps."""
     return np.floor(256 * rng.beta(0.4, 0.6, shape))
 
 
 def sequential(a, b, how):
-    """A correct kernel: one accumulator per element, ``k_step`` products at a time."""
+    """Compute like a correct kernel: one accumulator for each element, ``k_step`` products at a time."""
     if how.precision is not None:
         a, b = keep_fraction(a, how.precision), keep_fraction(b, how.precision)
     a, b = a.astype(np.float64), b.astype(np.float64)
@@ -47,7 +47,7 @@ def sequential(a, b, how):
 
 
 def cut_sum(acc, products, bits):
-    """A matrix unit's sum: every addend cut off some bits below the largest, the result towards zero."""
+    """Sum like a matrix unit: addends lose bits below the largest one, and the result rounds towards 0."""
     largest = np.maximum(np.abs(acc.astype(np.float64)), np.abs(products).max(axis=1))
     unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1))) - bits)
     kept = acc if bits > 23 else np.trunc(acc / unit) * unit
@@ -135,7 +135,7 @@ def test_sums_of_integers_wrap_like_the_accumulator() -> None:
 @pytest.mark.parametrize("data", [normal, positive])
 @pytest.mark.parametrize("period", [None, 128, 512])
 def test_sums_of_few_bits_and_their_promotion(period, data) -> None:
-    """Sums that keep 13 bits pass, alone and promoted; those that keep 6 do not, nor does a lost term."""
+    """Sums that keep 13 bits pass, alone and promoted. Those with 6 bits or a missing term do not."""
     a, b = problem((24, 32, 4096), f8e4m3, lambda rng, shape: data(rng, shape) / 64)
     how = Accumulation(f32, 32, sum_bits=13, period=period)
     right = sequential(a, b, how)

@@ -1,4 +1,4 @@
-"""Pairs of residues whose powers are powers: the laws that averages weighted by exponentials need."""
+"""Pairs of residues have the laws of powers that averages weighted by exponentials need."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ rng = np.random.default_rng(5)
 
 
 def drawn(*shape: int) -> Any:
-    """Integers below 2**61 as Python has them, and the pairs that they are."""
+    """Return integers below 2**61 as Python's, and as pairs."""
     integers = rng.integers(0, 2**61, shape, np.uint64)
     return integers.astype(object), word(integers)
 
@@ -87,7 +87,7 @@ def test_minus_infinity() -> None:
 
 
 def test_tiles_of_attention_are_the_same_over_pairs_alone() -> None:
-    """Over residues of one prime powers are none; and another scale, or a key less, is another average."""
+    """Residues of one prime have no powers; another scale, or a missing key, gives another average."""
     shapes = ((1, 40, 16), (50, 16), (50, 24), (1, 40, 24))
     like = [tw.like("f16", 1, 1, *shape) for shape in shapes] + [tw.like("f32", 1, 1, 1, 40)]
     # Subtracts first: an exponent chosen by a comparison is no polynomial.

@@ -1,4 +1,4 @@
-"""Results of a flow, computed in any order, are accepted; slightly larger errors are not."""
+"""A flow's results in any order of operations are accepted, and slightly larger errors are not."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def integers(A, B, C, D):
 
 
 def problem(out: Any, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arguments, and what a kernel of f32 would store, one product after the other."""
+    """Return arguments, and the results of an f32 kernel that adds one product after the other."""
     rng = np.random.default_rng(seed)
     shapes = {"A": (33, 70), "B": (21, 70), "bias": (21,), "R": (33, 21)}
     given = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
@@ -150,7 +150,7 @@ def test_what_a_gpu_flushes_may_be_zero_and_nothing_larger() -> None:
 
 
 def test_what_f64_computes_is_rounded_to_f16_once() -> None:
-    """Values just below a midpoint of two numbers of f16, nearer than f32 can represent."""
+    """Values are just below a midpoint of two f16 numbers, nearer than f32 can represent."""
 
     @tw.kernel(A="M K", B="K N", bias="N", C="M N")
     def layer(A, B, bias, C):

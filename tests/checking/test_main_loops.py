@@ -1,4 +1,4 @@
-"""Each loop along K in which a member multiplies, or loads what it multiplies, is marked as the main loop."""
+"""Every loop along K with a member's products, or with loads for them, is marked as the main loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IN_BACKGROUND = ("async", "bulk")
 
 
 def loops(block: Block, around: tuple[ops.For, ...] = ()) -> Iterator[tuple[Op, tuple[ops.For, ...]]]:
-    """Each product and each copy in the background, with the loops around it, the outermost first."""
+    """Return each product and background copy with the loops around it, the outermost first."""
     for op in block.ops:
         if isinstance(op, PRODUCTS) or (isinstance(op, Copy) and op.engine in IN_BACKGROUND):
             yield op, around
@@ -34,7 +34,7 @@ def is_main(loop: ops.For) -> bool:
 
 
 def unnamed(kernel: Kernel) -> list[ops.For]:
-    """The loops around products or copies that are neither the main loop, nor in it, nor around it."""
+    """Return loops around products or copies that are not the main loop, nor in it or around it."""
     found = (around[-1] for _, around in loops(kernel.body) if around and not any(map(is_main, around)))
     return [
         one for one in found if not any(isinstance(op, ops.For) and is_main(op) for op in one.body.walk())

@@ -1,4 +1,4 @@
-"""The matrices that examples, tests and the command line multiply."""
+"""The matrices of examples, tests and the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright complex`: what it says, and what it refuses."""
+"""`tilewright complex`: its output and its errors."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ KEPT = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.mark.parametrize("number", range(3))
 def test_the_table_that_is_kept_has_the_launches_and_bytes_of_both_flows(number: int) -> None:
-    """The bytes of a launch are those of every array that it names, for one kernel and for six launches."""
+    """A launch counts the bytes of all arrays that it names, for one kernel and for six launches."""
     row = json.loads((KEPT / "results" / "cpu_complex.json").read_text())["rows"][number]
     asked = ComplexWanted(method=row["method"], precision=row["precision"])
     trial = ComplexTrial(tuple(row["shape"]), tw.dtype(row["dtype"]), "cpu", row["planar"], asked)

@@ -1,4 +1,4 @@
-"""`tilewright einsum`: what it says, and what it refuses."""
+"""`tilewright einsum`: its output and its errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_it_contracts_halves_at_a_grade_of_precision(precision: str, count: str)
 
 
 def test_halves_are_held_to_their_own_bound() -> None:
-    """One half of each number is far beyond the bound of two, and of products of f32."""
+    """One half of each number exceeds the bound of two halves, and that of f32 products, by far."""
     made = Contracted.drawn("ik,kj->ij", ((20, 64), (64, 24)), tw.f32)
     schedule = tw.Schedule(tw.atoms.MMA_F16, (32, 32, 32), warps=(2, 2), promote=1)
     trial = EinsumTrial(made, "reference", schedule=schedule, precision="f16")

@@ -1,4 +1,4 @@
-"""Files that `tilewright gemm` reads: damaged ones, and those of narrow floats."""
+"""Files for `tilewright gemm`: damaged ones, and narrow floats."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_dtypes(name: str, target: str) -> None:
 
 @pytest.mark.parametrize("name", ["f16", "f8e4m3", "f8e5m2fnuz"])
 def test_narrow_floats_have_sums_as_f32_adds_them(name: str) -> None:
-    """As `tw.matmul` takes them."""
+    """The sums are those of `tw.matmul`."""
     given = ("20", "33", "17", "--dtype", name, "--precision", "f32", "--target", "reference", "--no-time")
     assert "all 660 elements" in good(*given)
 

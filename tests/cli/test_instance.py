@@ -33,7 +33,7 @@ Run = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The command in a folder with two files; its status, and what it says in one line."""
+    """Run the command in a folder with two files; return its status, and its output as one line."""
     monkeypatch.chdir(tmp_path)
     Path("tuned_instances.py").write_text(FILE, encoding="utf-8")
     Path("empty.py").write_text("x = 1\n", encoding="utf-8")
@@ -46,7 +46,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_both_specializations_are_in_one_code_object(run: Run, tmp_path: Path) -> None:
-    """The listing that it is assembled from computes each element of both within its bound."""
+    """The listing computes each element of both specializations within its bound."""
     words = ("tuned_instances.py:tuned", "--arch", ARCH, "--b-memory", "f8e4m3")
     status, said = run(*words, "--output", "both.hsaco", "--listing", "both.s")
     assert status == 0, said

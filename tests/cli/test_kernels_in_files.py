@@ -1,4 +1,4 @@
-"""`tilewright inspect` of kernels in files: which there are, and errors that the files' own Python raises."""
+"""`tilewright inspect` of kernels in files: their list, and errors of the files' own Python."""
 
 from __future__ import annotations
 

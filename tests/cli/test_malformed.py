@@ -1,4 +1,4 @@
-"""Words that mean nothing, in every place of the command line: a message and status 2, never a traceback."""
+"""Words without meaning, anywhere in the command line: a message and status 2, never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilewright profile` and `tilewright tune`: what they list, write and draw, and what they refuse."""
+"""`tilewright profile` and `tilewright tune`: lists, files, pictures, and errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUICK = ("--seconds", "0", "--processes", "1")
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A place of its own for tables; nobody waits for quiet."""
+    """Use a separate folder for tables, and do not wait for a quiet machine."""
     monkeypatch.setattr(tables, "directory", lambda: tmp_path / "tables")
     monkeypatch.setattr(clocks, "wait_for_quiet", lambda: None)
     tables.forget()
@@ -130,7 +130,7 @@ def test_a_candidate_that_is_wrong_is_said_and_not_timed(
 
 
 def _almost(arrays: Arrays) -> None:
-    """The product but for the last k."""
+    """Compute the product without the last k."""
     arrays[2][...] = arrays[0][:, :-1] @ arrays[1][:-1]
 
 

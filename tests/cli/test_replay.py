@@ -103,7 +103,7 @@ def test_a_log_that_cannot_be_written_is_an_error_of_the_setting(tmp_path: Path)
 
 
 def test_a_log_that_is_off_wraps_nothing() -> None:
-    """The functions of a call are those that would be there without a log, shortcuts included."""
+    """Without a log, the functions of a call are the ordinary ones, including shortcuts."""
     assert CALL_LOG is None
     assert Replay.run.__qualname__ == "Replay.run"
     assert tw.matmul.__code__.co_qualname.startswith("repeated.<locals>.decorate.<locals>.call")  # type: ignore[attr-defined]
@@ -211,7 +211,7 @@ def test_files_that_are_no_log(text: str, said: str, tmp_path: Path) -> None:
 
 
 def test_squares_count_each_of_their_extents() -> None:
-    """The reference would multiply large squares for hours."""
+    """The reference would need hours for large squares."""
     square = asdict(LoggedArray("f32", (512, 512), (512, 1), 256, "cpu"))
     call = LoggedCall("gemm_chain", {"a": {"array": square}, "b": {"tuple": [{"array": square}]}}, [1.0])
     assert _work(call) == 512**3 > LARGEST

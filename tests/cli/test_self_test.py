@@ -1,6 +1,6 @@
-"""`tilewright doctor --self-test`: what it says where all is well, where a step fails, where there is no GPU.
+"""`tilewright doctor --self-test`: its output on success, after a failed step, and without a GPU.
 
-AMD's GPU is a stand-in of ROCm's runtime that executes listings.
+A stand-in of ROCm's runtime, which executes listings, replaces AMD's GPU.
 """
 
 from __future__ import annotations

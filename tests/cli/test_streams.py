@@ -1,4 +1,4 @@
-"""Standard streams that are full or closed, Ctrl-C, names that the locale does not know."""
+"""Full or closed standard streams, Ctrl-C, and names that the locale does not know."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ HEEDS_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.default_i
 
 
 def interrupted(program: str, folder: Path) -> None:
-    """Run a program, interrupt it once it has made a file, and see what it says."""
+    """Run a program, interrupt it after it has made a file, and return its output."""
     process = subprocess.Popen(
         [sys.executable, "-c", HEEDS_INTERRUPTS + program],
         stdout=subprocess.PIPE,

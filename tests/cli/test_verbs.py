@@ -77,7 +77,7 @@ def test_what_a_user_would_call_instead_is_timed_too(words: str, peer: str) -> N
 
 
 def test_attention_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A result that nobody computed is found, with its exit status."""
+    """A wrong result is found, and the exit status says so."""
     monkeypatch.setattr(import_module("tilewright.cli.fused"), "attend", lambda *arrays, **words: None)
     result = run("attention", *["1", "1", "8", "8", "16", "--target", "reference"])
     assert result.exit_code == 1

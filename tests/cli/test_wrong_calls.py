@@ -1,4 +1,4 @@
-"""Wrong calls of the command and of the library, and the messages they get: golden files."""
+"""The messages for wrong calls of the command and of the library are in golden files."""
 
 from __future__ import annotations
 

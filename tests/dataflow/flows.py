@@ -1,4 +1,4 @@
-"""Shared by the tests of dataflow: classes of arrays of any extents, and recording."""
+"""Classes of arrays of any extents, and recording, for the tests of dataflow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def spec(dtype: tw.DType = tw.f16, rank: int = 2) -> TensorSpec:
 
 
 def recorded(function: Callable[..., Any], declared: Mapping[str, Any], **given: Any) -> Flow:
-    """The flow of a kernel; tensors are f16 of as many dimensions as are declared, unless a spec is given."""
+    """Record a kernel's flow; tensors are f16 with their declared dimensions, unless a spec is given."""
     program = Program(function, declared)
     specs = {
         p.name: given.pop(p.name, spec(rank=len(p.dims))) for p in program.parameters if p.kind == "tensor"

@@ -51,7 +51,7 @@ def variable(draw: Any) -> dict[str, Any]:
 
 @st.composite
 def operands(draw: Any, at: tuple[Span, ...] = ()) -> tuple[Operand, tuple[Span, ...]]:
-    """An array or a view of one, and where a part of it lies."""
+    """Draw an array or a view, and the place of a part of it."""
     at = at or tuple(draw(st.lists(st.sampled_from(SPANS), min_size=1, max_size=3, unique=True)))
     shape: tuple[Int, ...] = tuple(span.extent for span in at)
     name = "A" + "".join(span.name for span in at)
@@ -91,7 +91,7 @@ def mapped(draw: Any, nodes: list[Node]) -> Node | None:
 
 @st.composite
 def flows(draw: Any) -> Flow:
-    """A flow of some values, each computed from those before it."""
+    """Draw a flow of some values, each computed from earlier ones."""
     parameters: dict[str, Any] = {
         "alpha": NumberParam(tw.f32, (), "alpha"),
         "count": Integer(tw.i64, (), Sym("count", -8, 8)),

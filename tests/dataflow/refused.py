@@ -1,4 +1,4 @@
-"""Kernels that a loop over tiles cannot say; `test_refusals.py` has what their authors are told."""
+"""Kernels that a loop over tiles cannot express; `test_refusals.py` has their error messages."""
 
 # ruff: noqa: F841
 

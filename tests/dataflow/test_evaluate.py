@@ -76,7 +76,7 @@ def test_products_of_f64_are_wider() -> None:
     ids=str,
 )
 def test_products_of_integers_wrap(left: tw.DType, right: tw.DType) -> None:
-    """Also where one factor alone is narrow, and f64 does not hold the sums."""
+    """This holds also if only one factor is narrow, and f64 does not hold the sums."""
     a, b = (
         RANDOM.integers(limits(kind)[0], limits(kind)[1] + 1, (rows, 300)).astype(kind.numpy)
         for kind, rows in ((left, 4), (right, 5))
@@ -205,7 +205,7 @@ def test_numbers_that_are_passed_are_computed_with() -> None:
 
 @pytest.mark.parametrize("dtype", [tw.f64, tw.f32, tw.f16, tw.bf16], ids=str)
 def test_numbers_are_rounded_before_they_are_computed_with(dtype: tw.DType) -> None:
-    """Plain numbers to the dtype of the arithmetic, arguments to that of their parameter.
+    """Numbers in the text take the dtype of the arithmetic, arguments the dtype of their parameter.
 
     No dtype here has 0.1, 1 / 3, or a number just above a tie of f16.
     """
@@ -423,7 +423,7 @@ def test_operand_views() -> None:
 
 @pytest.mark.parametrize("run", [None, 1, 3])
 def test_a_loop_with_turns(run: int | None) -> None:
-    """The loop goes on with its accumulators from turn to turn, in order; `positions` counts the turns."""
+    """The loop keeps its accumulators between iterations, in order; `positions` counts them."""
 
     def turned(A, B, C, best):
         for m, n in tw.tiles(C):
@@ -526,7 +526,7 @@ C[m] = y
 
 
 def test_a_value_has_no_negative_extent() -> None:
-    """One of several extents may be negative, so that their product is no large number."""
+    """One of several extents may be negative, so their product is no large number."""
     flow = parse_flow(BEHIND)
     assert evaluate(flow, {"C": np.ones(9)})["C"].tolist() == [1] * 9
     with pytest.raises(tw.LaunchError, match="a value of 5 x -3 elements; a value has 0 to"):
@@ -560,7 +560,7 @@ def test_integers_become_floats_without_rounding(whole: tw.DType) -> None:
 @pytest.mark.parametrize("narrow", [tw.f8e4m3, tw.f8e5m2, tw.bf16, tw.f16, tw.f32], ids=str)
 @pytest.mark.parametrize("least", [2.0**-28, 2.0**-48, 2.0**-61])
 def test_f64_is_rounded_once(narrow: tw.DType, least: float) -> None:
-    """Values next to a midpoint of two numbers, by more or less than f32 or f64 can represent."""
+    """Values are next to a midpoint of two numbers, at distances that f32 or f64 cannot represent."""
 
     def added(X, Z, Y):
         for m in tw.tiles(Y):

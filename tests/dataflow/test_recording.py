@@ -67,7 +67,7 @@ def test_a_flow_is_no_explicit_kernel() -> None:
 
 
 def test_parts_of_one_array_are_stored_apart() -> None:
-    """Different integer indices name different elements; indices of different signs may name the same one."""
+    """Different integer indices name different elements, but those with different signs may name the same."""
 
     @tw.kernel(A="M K", B="N K", C="M T N")
     def two(A, B, C, *, second: int):

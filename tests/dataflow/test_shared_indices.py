@@ -1,4 +1,4 @@
-"""Indices that neighbours share, ``scale[m // 4, n]``: what they mean, and what must be known of them."""
+"""Indices that neighbours share, ``scale[m // 4, n]``: their meaning, and their requirements."""
 
 from __future__ import annotations
 

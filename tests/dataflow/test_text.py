@@ -1,4 +1,4 @@
-"""Flows print, and read back as what they were."""
+"""Flows print, and read back as the same flows."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Exchange:
         return MAILBOX.trace(self.x, self.x)
 
     def right(self) -> bool:
-        """Run it once; whether every element is right."""
+        """Run it once, and return whether every element is right."""
         given, made = (device_put(array, self.target) for array in (self.x, np.full_like(self.x, np.nan)))
         assert MAILBOX(given, made, target=self.target).target == self.target
         if self.target == "cuda":

@@ -1,4 +1,4 @@
-"""Products under schedules of every form, with the dtypes and layouts that each takes, for a GPU."""
+"""Products under schedules of every form, with the dtypes and layouts of each, for a GPU."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Form:
         return made
 
     def run(self, arrays: dict[str, Array], target: str = "cuda") -> tuple[Any, dict[str, Array]]:
-        """Launch on copies of the arrays; what ran, and the arrays afterwards."""
+        """Launch on copies of the arrays; return the executable, and the arrays afterwards."""
         bound = self.kernel.bind(schedule=self.schedule)
         if target != "cuda":
             return bound(*arrays.values(), target=target), arrays
@@ -110,14 +110,14 @@ class Form:
         return ran, {name: array.host() for name, array in there.items()}
 
     def compare(self, before: dict[str, Array], after: dict[str, Array]) -> StoredComparison:
-        """Whether C is right."""
+        """Compare C."""
         flow = self.kernel.flow(*before.values())
         period = self.schedule.promote * self.schedule.block_k or None
         given = {name: array for name, array in before.items() if name != "C"}
         return compare_flow(flow, {"C": after["C"]}, given, how=Accumulation.of(self.schedule.atom, period))
 
     def fixed(self) -> tuple[tuple[int, int, int], ...]:
-        """Shapes that are always tried: several tiles with long rings, one row, nothing in K."""
+        """Shapes that always run: several tiles with long rings, one row, nothing in K."""
         m, n, k = self.schedule.tile
         if self.schedule.swap_ab:
             m, n = n, m
@@ -126,7 +126,7 @@ class Form:
         return (m + 5, n + 13, (2 * self.schedule.stages + 1) * k - 16), (1, 16, k), (3 * m, 2 * n, least)
 
     def shapes(self, count: int, layout: str) -> Iterator[tuple[int, int, int]]:
-        """Ragged shapes: any, with rows of 16 bytes half of the time, 0 and 1 among them, long rings."""
+        """Draw ragged shapes: half of them with rows of 16 bytes, extents of 0 and 1, long rings."""
         draw = random.Random(f"{self.name} {layout}")
         drawn = ((draw.randint(1, 900), draw.randint(1, 900), draw.randint(1, 700)) for _ in range(count))
         for rows, columns, depth in (*self.fixed(), *drawn):
@@ -137,12 +137,12 @@ class Form:
 
 
 def _whole(extent: int, asked: bool) -> int:
-    """The extent, or the next multiple of 16."""
+    """Return the extent, rounded up to a multiple of 16."""
     return -(-extent // 16) * 16 if asked else extent
 
 
 def hopper(kind: str, columns: int = 64, **changes: Any) -> Schedule:
-    """Blocks of a group that copies and two that multiply."""
+    """Return a schedule of a group that copies and two that multiply."""
     width = ROW // tw.dtype(kind).bytes
     made = Schedule(
         tw.atoms.wgmma(kind, columns),
@@ -159,7 +159,7 @@ def hopper(kind: str, columns: int = 64, **changes: Any) -> Schedule:
 
 
 def forms() -> Iterator[Form]:
-    """Every form, each with the dtypes that it takes."""
+    """Yield every form, each with its dtypes."""
     plain = Schedule(tw.atoms.MMA_F16, (64, 64, 32), (2, 2))
     ring = replace(plain, stages=3, staging="cp_async")
     yield Form("direct f16", plain, "f16", "f32")
@@ -237,7 +237,7 @@ def forms() -> Iterator[Form]:
 
 
 def _swapped(columns: int) -> tuple[str, ...]:
-    """Layouts of a product whose operands are swapped: A along its rows comes 64 of them at a time."""
+    """Return layouts for swapped operands: A along its rows is loaded 64 rows at a time."""
     return ("nn", "nt", "tn", "tt") if columns % 64 == 0 else ("nn", "nt")
 
 

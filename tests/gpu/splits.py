@@ -1,4 +1,4 @@
-"""Products whose K is split in every way, and of few rows, under the schedules of each engine, for a GPU."""
+"""Products with every split of K, and of few rows, under the schedules of each engine, for a GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAYOUTS = ("nt", "nn", "tn", "tt")
 
 @dataclass(frozen=True)
 class SplitForm(Form):
-    """A form whose K is split: deep shapes, and one that is not as deep as there are parts."""
+    """A form with split K: deep shapes, and one with fewer steps than parts."""
 
     def fixed(self) -> tuple[tuple[int, int, int], ...]:
         """Four tiles, one tile of many parts, one step, fewer steps than parts."""
@@ -41,10 +41,10 @@ class SplitForm(Form):
 
 @dataclass(frozen=True)
 class FewRows(SplitForm):
-    """A form of the transposed product, for at most as many rows as the atom has columns."""
+    """A form of the transposed product; it has at most as many rows as the atom has columns."""
 
     def fixed(self) -> tuple[tuple[int, int, int], ...]:
-        """Few rows by two tiles of columns, and deep."""
+        """Few rows by two tiles of columns, and deep K."""
         columns, most, k = self.schedule.tile
         rows = [count for count in (1, 3, 16, 64) if count <= most]
         return tuple((count, 2 * columns - 8, (2 * FAN + 4) * k - 16) for count in rows)
@@ -67,14 +67,14 @@ ENGINES: dict[str, tuple[Schedule, str, str]] = {
 
 
 def split_of(schedule: Schedule, split_k: int | str, reduction: str) -> Schedule:
-    """Return a schedule with this split of K, and otherwise the fields of another one."""
+    """Return a schedule with this split of K; its other fields come from another schedule."""
     blocks = BLOCKS if isinstance(split_k, str) else 0
     epilogue = "direct" if reduction == "reduce-scatter" else schedule.epilogue
     return replace(schedule, split_k=split_k, reduction=reduction, blocks=blocks, epilogue=epilogue)
 
 
 def ways() -> Iterator[tuple[int | str, str]]:
-    """Every way to split K, with every way in which the sums can then come together."""
+    """Yield every way to split K, with every reduction that may follow."""
     for split_k, reduction in product(SPLITS, REDUCTIONS):
         refused = reduction == "cluster" and split_k not in OF_A_CLUSTER
         refused |= reduction == "turnstile" and split_k == "stream"
@@ -95,7 +95,7 @@ def split_forms() -> Iterator[SplitForm]:
 
 
 def few_row_forms() -> Iterator[FewRows]:
-    """The transposed product with as few columns of the atom as hold some rows, unsplit and split."""
+    """Yield the transposed product with the smallest atom for some rows, without and with split K."""
     splits: dict[int, tuple[tuple[int | str, str], ...]] = {
         8: ((1, "workspace"), ("auto", "reduce-scatter"), ("auto", "turnstile"), ("stream", "atomic")),
         16: ((1, "workspace"), (FAN + 1, "turnstile")),
@@ -120,7 +120,7 @@ SMALL: dict[str, tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[
 
 
 def small_tile_forms() -> Iterator[SplitForm]:
-    """Small tiles of f32, whose K is dealt out to the blocks."""
+    """Yield small tiles of f32 with split K."""
     layouts, kernels = cycle(LAYOUTS), cycle((residual, plain))
     for (name, (lanes, each, warps, tile)), split_k in product(SMALL.items(), ("auto", "stream")):
         atom = tw.atoms.fma("f32", lanes=lanes, each=each, paired=True)
@@ -131,7 +131,7 @@ def small_tile_forms() -> Iterator[SplitForm]:
 
 
 def f64_forms() -> Iterator[SplitForm]:
-    """Tensor cores for f64, whose operands are in registers one part ahead."""
+    """Yield tensor cores for f64; registers hold operands one part ahead."""
     whole = Schedule(tw.atoms.MMA_F64_M16K4, (64, 64, 16), (2, 2), stages=3, staging="fragments", group_m=8)
     found: Any = ((2, "workspace"), ("auto", "reduce-scatter"), ("stream", "workspace"), (7, "cluster"))
     for (split_k, reduction), layout in zip(found, LAYOUTS, strict=True):
@@ -140,7 +140,7 @@ def f64_forms() -> Iterator[SplitForm]:
 
 
 def cluster_forms() -> Iterator[SplitForm]:
-    """Clusters whose blocks share operands and have the same part of K."""
+    """Yield clusters whose blocks share operands and have the same part of K."""
     clusters: dict[tuple[int, int], tuple[tuple[int | str, str], ...]] = {
         (2, 1): (("auto", "reduce-scatter"), (7, "turnstile")),
         (1, 2): ((FAN + 1, "workspace"), ("auto", "atomic")),

@@ -1,4 +1,4 @@
-"""Kernels that the checker calls clean, on arguments that share memory and through stmatrix and ldmatrix."""
+"""Kernels without findings run on arguments that share memory, and through stmatrix and ldmatrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every atom that has an instruction, on a GPU, element by element under the bound that its record states."""
+"""Every atom with an instruction runs on a GPU; elements are within the bound of its record."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_products(made: Product, shape: tuple[int, int, int]) -> None:
 
 
 def of_wide_ranges(made: Product, shape: tuple[int, int, int], seed: int) -> list[Any]:
-    """A and B of many exponents, with zeros and pairs that cancel; C of NaN."""
+    """Return A and B of many exponents, with zeros and cancelling pairs, and C of NaN."""
     rng = np.random.default_rng(seed)
     a, b, c = made.arrays(shape, seed)
     reach = 3 if a.dtype.itemsize == 1 else 6
@@ -51,7 +51,7 @@ MEASURED = tuple(
 @pytest.mark.parametrize("made", MEASURED, ids=str)
 @pytest.mark.parametrize("shape", [(72, 48, 208), (64, 32, 1040)])
 def test_sums_are_those_of_the_reference_bit_by_bit(made: Product, shape: tuple[int, int, int]) -> None:
-    """Only on Hopper, where the kept bits were measured."""
+    """The kept bits were measured on Hopper only."""
     a, b, c = of_wide_ranges(made, shape, seed=sum(shape))
     given, want = [DeviceArray.of(x) for x in (a, b, c)], c.copy()
     assert made.bound(*given).target == "cuda"

@@ -95,7 +95,7 @@ def test_any_strides(how: str) -> None:
 
 
 def test_it_is_the_same_each_time() -> None:
-    """No order depends on who is first."""
+    """The order of sums does not depend on which block is first."""
     problem = Problem((2, 12, 4), (1100, 700), (128, 128), diagonal=0)
     given = [DeviceArray.of(x) for x in (problem.q, problem.k, problem.v)]
     results = []
@@ -119,7 +119,7 @@ GRADIENTS: list[tuple[Any, ...]] = [
 
 @pytest.mark.parametrize("how", GRADIENTS, ids=str)
 def test_gradients_of_many_tiles(how: tuple[Any, ...]) -> None:
-    """Rows that bulk copies can store; the same bits each time, and nothing else is written."""
+    """Bulk copies can store the rows; the bits are the same each time, and nothing else is written."""
     problem = Backward(*how)
     given = {name: DeviceArray.of(one) for name, one in problem.arrays.items()}
     found = []
@@ -136,7 +136,7 @@ def test_gradients_of_many_tiles(how: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_torch_tensors(causal: bool, canaries: Canaries) -> None:
-    """Heads inside rows in memory, as projections write them, compared with PyTorch in f32."""
+    """Heads are inside of rows, as projections write them; PyTorch computes in f32."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 300, h, 64, device="cuda").half().transpose(1, 2) for h in (8, 2, 2))
@@ -149,7 +149,7 @@ def test_torch_tensors(causal: bool, canaries: Canaries) -> None:
 
 
 def both(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-    """The result and the logarithms."""
+    """Return the result and the logarithms."""
     out = DeviceArray.of(poisoned(problem))
     lse = DeviceArray.of(np.full(out.shape[:-1], np.nan, np.float32))
     given = [DeviceArray.of(x) for x in (problem.q, problem.k, problem.v)]
@@ -159,7 +159,7 @@ def both(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("problem", LARGE_SCORES, ids=size)
 def test_scores_of_any_size(problem: Problem) -> None:
-    """The largest score of a row has weight 1, and equal scores equal weights, however large they are."""
+    """The largest score of a row has weight 1, and equal scores have equal weights, at any size."""
     out, lse = both(problem)
     problem.check(out)
     problem.check_lse(lse)

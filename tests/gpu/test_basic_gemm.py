@@ -1,4 +1,4 @@
-"""The wrapper's two GEMMs, as the examples write them, on a GPU."""
+"""The wrapper's two GEMMs, as the examples write them, run on a GPU."""
 
 from __future__ import annotations
 

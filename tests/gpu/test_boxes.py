@@ -19,6 +19,6 @@ def test_every_byte(made: Case, kernel: Any) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_stores_of_rows_that_end_within_16_bytes_are_refused(name: str) -> None:
-    """They wrote beyond every row on an H200."""
+    """On an H200 they wrote beyond every row."""
     with pytest.raises(tw.LegalityError, match="a store by TMA writes whole units of 16 bytes"):
         REFUSED[name].is_right(store_boxes, "cuda")

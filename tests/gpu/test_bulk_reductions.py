@@ -1,4 +1,4 @@
-"""Reductions by TMA on a GPU: every block is counted, and nothing around is touched."""
+"""Reductions by TMA on a GPU: every block counts, and the memory around is unchanged."""
 
 from __future__ import annotations
 

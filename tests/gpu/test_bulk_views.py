@@ -1,4 +1,4 @@
-"""Bulk copies of tiles, slices, permuted, padded and im2col views on a GPU: every byte, poison around all."""
+"""Bulk copies of tiles, slices, permuted, padded and im2col views on a GPU: every byte, inside of poison."""
 
 from __future__ import annotations
 

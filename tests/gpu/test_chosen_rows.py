@@ -1,4 +1,4 @@
-"""Rows chosen by integers in memory, in dataflow kernels on a GPU: every element, and all that stays."""
+"""Rows chosen by integers in memory, in dataflow kernels on a GPU: every element, and unchanged memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALIGNED = (64, 128, 200, 264, 520)
 
 
 def run(kernel: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> tuple[Any, np.ndarray[Any, Any]]:
-    """Launch a kernel on copies of arrays on the device; returns the launch and the stored array."""
+    """Launch a kernel on copies of arrays on the device; return the launch and the stored array."""
     there = {name: DeviceArray.of(np.ascontiguousarray(array)) for name, array in arrays.items()}
     launch = kernel(*there.values())
     assert launch.target == "cuda"

@@ -1,4 +1,4 @@
-"""K split among the blocks of a cluster, on a GPU: every form, and the bits of the same parts elsewhere."""
+"""K split among the blocks of a cluster, on a GPU: every form, with the bits of other reductions."""
 
 from __future__ import annotations
 

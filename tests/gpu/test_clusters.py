@@ -17,7 +17,7 @@ SHAPES = ((128, 128, 64), (129, 264, 8), (129, 257, 8), (1, 8, 8), (4096, 4096, 
 
 
 def random_shape(draw: random.Random) -> tuple[int, int, int]:
-    """Any M and N, half of the time rows of C that TMA may store; K such that the rows of A and B are."""
+    """Draw any M and N, for half of them rows of C for TMA, and a K whose rows of A and B suit TMA."""
     unit = draw.choice((1, 8))
     return draw.randint(1, 1500), unit * draw.randint(1, 1520 // unit), 8 * draw.randint(1, 150)
 

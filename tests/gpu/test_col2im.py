@@ -1,4 +1,4 @@
-"""`tw.col2im` on a GPU: every element, and sums that are added to an image."""
+"""`tw.col2im` on a GPU: every element, and sums added to an image."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_sums_are_added_to_an_image(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [tw.f16, tw.bf16, tw.f32], ids=str)
 def test_many_blocks(dtype: tw.DType) -> None:
-    """Images of more rows than blocks are resident, with vectors of 16 bytes."""
+    """Images have more rows than resident blocks; vectors have 16 bytes."""
     attempt(Problem(dtype, (8, 57, 55, 72), (3, 3), (1, 2), {"stride": (2, 1), "padding": ((1, 0), 1)}))
 
 

@@ -1,4 +1,4 @@
-"""`complex_matmul` on a GPU: every case, read as it lies and by planes, element by element."""
+"""`complex_matmul` on a GPU: every case, with and without planes, element by element."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_every_case(name: str, method: str, first: str, monkeypatch: pytest.Monk
     ("part", "precision"), [("f16", "exact"), ("f32", "tf32"), ("f32", "exact"), ("f64", "exact")]
 )
 def test_large_products(part: str, precision: str) -> None:
-    """Numbers of tf32 are rounded: cut off, as they are multiplied, they would be far beyond the bound."""
+    """tf32 numbers are rounded: truncated numbers, as wgmma uses them, would exceed the bound by far."""
     rng = np.random.default_rng(0)
     a, b = (numbers(rng, (1500, 1500), tw.dtype(part), "interleaved") for _ in range(2))
     out = np.zeros((1500, 1500), a.dtype)
@@ -143,7 +143,7 @@ def test_one_product_of_pairs_again(order: str, conjugates: tuple[int, int]) -> 
 
 @pytest.mark.parametrize("method", ["4m", "3m"])
 def test_a_product_behind_planes_again(method: str) -> None:
-    """The second call, on other arrays, launches what the first one made."""
+    """The second call, on other arrays, launches the kernels of the first."""
     rng = np.random.default_rng(1)
     for _ in range(3):
         a, b = (numbers(rng, (520, 520), tw.f16, "interleaved") for _ in range(2))

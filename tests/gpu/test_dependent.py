@@ -1,4 +1,4 @@
-"""Chains of grids that each begin before the one before has ended, and read what it writes."""
+"""Each grid of a chain begins before the one before has ended, and reads its results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TILE, BLOCKS, STEPS, ROUNDS = 256, 600, 12, 200
 
 @tw.kernel(X="N", Y="N", half=tw.f32, turns=int)
 def step(X, Y, half, turns, *, early):
-    """``Y = 1 + X`` with its tiles in reverse order; every third block takes long, and writes late."""
+    """``Y = 1 + X`` with its tiles in reverse order; every third block is slow, and writes late."""
     n = tw.block_index(tw.ceil_div(X.shape[0], TILE))
     if early:
         tw.hopper.launch_dependents()

@@ -50,7 +50,7 @@ def test_other_libraries_see_the_same_memory() -> None:
 
 
 def test_the_compiler_reports_what_it_used_each_time() -> None:
-    """Where there is a driver, NVRTC has a cache, and would say nothing of what it takes from there."""
+    """NVRTC has a cache on machines with a driver, and reports nothing for cached code."""
     text = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2.0f; }'
     first, again = (nvrtc.compile_text(text, CUDA_DRIVER.device().arch) for _ in range(2))
     assert first.resources == again.resources

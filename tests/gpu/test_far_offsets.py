@@ -1,4 +1,4 @@
-"""Arrays with 2**31 elements and more between the first and the last, in a GPU's memory: 26 GB of it."""
+"""Arrays with at least 2**31 elements between the first and the last, in 26 GB of GPU memory."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Far:
         self._copy("cuMemcpyHtoD")
 
     def host(self) -> np.ndarray[Any, Any]:
-        """A copy in host memory."""
+        """Return a copy in host memory."""
         self._copy("cuMemcpyDtoH")
         return self.rows
 
     def _copy(self, function: str) -> None:
-        """Every row and the bytes after it."""
+        """Copy every row and the bytes after it."""
         with CUDA_DRIVER.current(0):
             CUDA_DRIVER.call("cuCtxSynchronize")
             for at, pair in enumerate(zip(self.rows, self.around, strict=True)):

@@ -1,4 +1,4 @@
-"""A fence of global memory on a GPU: TMA loads what threads have written, in every round."""
+"""A fence of global memory on a GPU: in every round, TMA loads what threads have written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TILES, ROUNDS = 500, 50
 
 @tw.kernel(X="M N", Y="M N", Z="M N", add=tw.f32)
 def through_global(X, Y, Z, add, *, after):
-    """``Y = X + add`` by ordinary stores, then ``Z = Y`` by TMA, the fence on either side of the barrier."""
+    """``Y = X + add`` by ordinary stores, then ``Z = Y`` by TMA; the fence is before or after the barrier."""
     block = tw.block_index(tw.ceil_div(X.shape[0], 8))
     held = tw.shared((8, 32), X.dtype, swizzle=128)
     full = tw.hopper.mbarrier(1, arrivals=1)

@@ -1,4 +1,4 @@
-"""Arrays of every framework that is installed, on the GPU and on the caller's stream."""
+"""Arrays of every installed framework, on the GPU and on the caller's stream."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def gemm(A, B, C):
 
 
 def atom_of(dtype: tw.DType) -> tw.MmaAtom:
-    """The instruction of `matmul`, as far as it decides how sums are rounded."""
+    """Return the parts of `matmul`'s instruction that decide how sums are rounded."""
     return tw.atoms.MMA_F16 if dtype == tw.f16 else tw.atoms.fma(dtype)
 
 
@@ -194,7 +194,7 @@ def test_a_view_of_a_tensor(canaries: Canaries) -> None:
 
 
 def test_a_tensor_that_requires_a_gradient(canaries: Canaries) -> None:
-    """Its product would have none: it is refused while gradients are recorded, and served otherwise."""
+    """Its product would have no gradient: it is refused while gradients are recorded, otherwise served."""
     torch = import_module("torch")
     a, b, out = made()
     device_b, device_out = torch_array(b), canaries.torch(out)

@@ -1,4 +1,4 @@
-"""Gated products on a GPU: random problems, and large layers by the schedules that are chosen for them."""
+"""Gated products on a GPU: random problems, and large layers under chosen schedules."""
 
 from __future__ import annotations
 

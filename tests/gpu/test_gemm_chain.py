@@ -1,4 +1,4 @@
-"""`tw.gemm_chain` on a GPU: one kernel and two, with B row by row and column by column."""
+"""`tw.gemm_chain` on a GPU: one kernel and two, with row-major and column-major B."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launches captured into a CUDA graph, which launches them again when nobody else holds the kernel."""
+"""Launches captured into a CUDA graph, which replays them when nobody else holds the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of rows on a GPU, whose sizes the kernel reads: every element, any sizes, sizes that change."""
+"""Groups of rows on a GPU, whose sizes the kernel reads: every element, any sizes, changing sizes."""
 
 from __future__ import annotations
 

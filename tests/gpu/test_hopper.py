@@ -20,7 +20,7 @@ GROUPS = 10
 
 
 def random_shape(draw: random.Random) -> tuple[int, int, int]:
-    """Any M and N, half of the time rows of C that TMA may store; K such that the rows of A and B are."""
+    """Draw any M and N, for half of them rows of C for TMA, and a K whose rows of A and B suit TMA."""
     unit = draw.choice((1, 8))
     return draw.randint(1, 900), unit * draw.randint(1, 960 // unit), 8 * draw.randint(1, 150)
 

@@ -1,4 +1,4 @@
-"""Blocks of whole warps in which some threads are idle, on a GPU."""
+"""Blocks of whole warps with idle threads, on a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gpu
 
 @tw.kernel(X="M N", Y="M N", S="M P")
 def five_columns(X, Y, S, *, threads):
-    """40 threads share (8, 5); the first 8 of them, of (8, 5) by rows, sum a row each."""
+    """40 threads share (8, 5); the first 8 threads sum a row each."""
     s = tw.shared((8, 5), X.dtype)
     block = tw.block_index(tw.ceil_div(X.shape[0], 8))
     tw.copy(X.tile((8, 5), (block, 0)), s, threads=threads)

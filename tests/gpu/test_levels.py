@@ -31,7 +31,7 @@ def bound(name: str, dtype: tw.DType) -> Any:
 
 
 def random_shape(draw: random.Random) -> tuple[int, int, int]:
-    """Any extents; half of the time rows of 16 bytes."""
+    """Draw any extents; half of the shapes have rows of multiples of 16 bytes."""
     unit = draw.choice((1, 8))
     return draw.randint(1, 700), draw.randint(1, 700 // unit) * unit, draw.randint(1, 600 // unit) * unit
 
@@ -51,7 +51,7 @@ def test_random_shapes(name: str) -> None:
 
 
 def test_the_levels_agree_bit_by_bit() -> None:
-    """They add up the same products in the same order."""
+    """They add the same products in the same order."""
     made = operands("random", tw.f16, (515, 390, 328), layout="nt")
     results = []
     for name in KERNELS:
@@ -63,7 +63,7 @@ def test_the_levels_agree_bit_by_bit() -> None:
 
 
 def test_f16_sums() -> None:
-    """Two sums of 16 bits in each register, none past the fragment."""
+    """Each register has two sums of 16 bits; none is past the fragment."""
     atom = tw.atoms.MMA_F16_F16
     kernel = WARP_TILES["warp_tiles_gemm"].bind(tile=(64, 64, 32), mma=tw.TiledMma(atom, (2, 2), (2, 4)))
     for kind in ("integers", "random"):

@@ -1,4 +1,4 @@
-"""Lists of arrays on a GPU: any extents and orders, calls that follow each other, graphs, streams."""
+"""Lists of arrays on a GPU: any extents and orders, successive calls, graphs, streams."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(autouse=True)
 def lists_allowed(canaries: Canaries) -> Iterator[None]:
-    """A kernel is told a buffer that reaches over all of a list; canaries around each array stay in force."""
+    """A kernel gets a buffer that spans all of a list; canaries around each array are still checked."""
     with canaries.unguarded("the buffer of a list is no array of the test's"):
         yield
 
 
 @pytest.fixture
 def targets(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which targets ran."""
+    """Return the targets that ran."""
     planned, found = Bound.planned, []
 
     def noted(self: Bound, *given: Any) -> Any:
@@ -135,7 +135,7 @@ LARGE = [(300, 520, 264), (0, 64, 64), (129, 1000, 328), (64, 0, 40), (17, 96, 0
 
 
 def on_gpu(torch: Any, array: Any) -> Any:
-    """The array with its strides, in a copy of all the memory that it is a view of."""
+    """Return the array with its strides, inside of a copy of all of its base's memory."""
     held = array.base if array.base is not None else array
     held = held.base if held.base is not None else held
     room = torch.from_numpy(held).cuda()

@@ -1,4 +1,4 @@
-"""Products under masks of positions on a GPU: random problems, every element, and all that stays."""
+"""Products under masks of positions on a GPU: random problems, every element, unchanged memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nsight Compute counts on a GPU what `inspect` predicts. Fails if `ncu` is missing."""
+"""Nsight Compute counts on a GPU what `inspect` predicts. The test fails without `ncu`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ COUNTED = (
 
 @pytest.mark.parametrize("name", conflicts.CASES)
 def test_what_is_counted_is_exactly_what_was_predicted(name: str) -> None:
-    """On whole tiles: of a tile that is cut, fewer elements are stored."""
+    """Tiles are whole: a cut tile stores fewer elements."""
     case = conflicts.CASES[name]
     found = compare(case.subject(quick=True), require_gpu(), case.arguments(quick=True))
     assert not found.unknown

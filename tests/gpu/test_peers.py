@@ -1,4 +1,4 @@
-"""Shared memory of other blocks of a cluster, on a GPU: read, written, reduced into; split K in clusters."""
+"""Shared memory of other blocks of a cluster, on a GPU: reads, writes, reductions; split K in clusters."""
 
 from __future__ import annotations
 

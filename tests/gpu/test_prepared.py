@@ -1,4 +1,4 @@
-"""Prepared launches and remembered products on a GPU: tensors that move, streams, threads."""
+"""Prepared launches and known products on a GPU: tensors at new addresses, streams, threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def scale(X, Y, alpha):
 
 @tw.kernel(X="N", turns=int)
 def count(X, turns):
-    """Each element gets the number of turns, through counters that start at 0."""
+    """Store the number of iterations in each element, through counters that start at 0."""
     n = tw.block_index(tw.ceil_div(X.shape[0], 64))
     counters = tw.workspace((tw.ceil_div(X.shape[0], 64), 64), tw.f32, zeroed=True)
     mine = counters[n]

@@ -1,4 +1,4 @@
-"""Launches on a GPU from many threads, in forked children, and after their machine code was let go."""
+"""Launches on a GPU from many threads, in forked children, and after machine code was unloaded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scale(X, Y, alpha, *, seed=0):
 
 @tw.kernel(X="N", turns=int)
 def count(X, turns):
-    """Each element gets the number of turns, through counters that start at 0."""
+    """Store the number of iterations in each element, through counters that start at 0."""
     n = tw.block_index(tw.ceil_div(X.shape[0], 64))
     counters = tw.workspace((tw.ceil_div(X.shape[0], 64), 64), tw.f32, zeroed=True)
     mine = counters[n]
@@ -86,7 +86,7 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(canaries: Canaries) ->
 
 @pytest.fixture
 def unloaded(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The machine code that is unloaded; 8 executables are remembered, and no code waits to be unloaded."""
+    """Record unloaded machine code; 8 executables are kept, and no code waits to be unloaded."""
     gc.collect()
     before, made = recent._entered, []
     monkeypatch.setattr(recent, "_entered", Recent(8, before._used, before._dropped))

@@ -1,4 +1,4 @@
-"""Groups of warps of one role, on a GPU: each has rows, threads and a barrier of its own."""
+"""Groups of warps of one role, on a GPU: each has its own rows, threads and barrier."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_blocks_hand_an_integer_on(blocks: int) -> None:
 
 
 class InTheMiddle:
-    """The rows of an array of f32 on the GPU without the first four and the last four."""
+    """The rows of an f32 array on the GPU without the first four and the last four."""
 
     def __init__(self, whole: DeviceArray) -> None:
         whole_of_it = whole.__cuda_array_interface__
@@ -137,7 +137,7 @@ class InTheMiddle:
 @pytest.mark.parametrize("dtype", ["i32", "i64"])
 @pytest.mark.parametrize("way", WAYS)
 def test_slices_at_rows_from_memory_keep_to_their_array(way: str, dtype: str) -> None:
-    """Y lies in the middle of a matrix whose other rows stay as they are."""
+    """Y is in the middle of a matrix whose other rows must not change."""
     rows = any_rows(dtype)
     x, _, whole = arguments(way, rows)
     given, index, around = on_device(x, rows, whole)

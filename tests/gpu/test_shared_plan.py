@@ -1,4 +1,4 @@
-"""Tensors that share memory by the plan, on a GPU: what they hold in turn is not lost."""
+"""Tensors that share memory by the plan, on a GPU, keep their contents as long as needed."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_the_program_in_cpp(tmp_path: Path) -> None:
 @pytest.mark.parametrize("schedule", [None, SPLIT], ids=["chosen", "split"])
 @pytest.mark.parametrize("extents", [(264, 136, 72), (129, 67, 257), (1, 8, 8), (64, 64, 0)])
 def test_calls_from_python(extents: tuple[int, int, int], schedule: Any, tmp_path: Path) -> None:
-    """The check before the first use runs too; canaries stand after every row."""
+    """The check before the first use runs, too; canaries follow every row."""
     m, n, k = extents
     problems = [
         [*matrices("f16", *shape)[:2], tw.like("f16", shape[1]), matrices("f16", *shape)[2], None]

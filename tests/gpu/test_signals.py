@@ -1,4 +1,4 @@
-"""Blocks that signal, on a GPU: results, launch after launch, in waves, on two streams and in graphs."""
+"""Blocks that signal, on a GPU: repeated launches, waves, two streams and graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small products of many batch items on a GPU: every item exactly, and some of them with random numbers."""
+"""Small products of many batch items on a GPU: every item exactly, and some with random numbers."""
 
 from __future__ import annotations
 

@@ -68,14 +68,14 @@ KINDS = pytest.mark.parametrize("kind", ["f16", "f32"])
 
 @pytest.fixture(autouse=True)
 def workspaces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    """Workspaces hold poison before every launch, and counters zeros after the last one."""
+    """Return workspaces with poison before every launch, and with counters checked to be 0 at the end."""
     with poisoned(monkeypatch) as made:
         yield made
 
 
 @pytest.fixture
 def schedules(monkeypatch: pytest.MonkeyPatch) -> list[Schedule]:
-    """The schedules of all launches; each is asserted to be on the GPU."""
+    """Return the schedules of all launches; each must run on the GPU."""
     made: list[Schedule] = []
     launch = PreparedCuda.launch
 
@@ -125,7 +125,7 @@ def test_the_same_bits_every_time(name: str) -> None:
 
 
 def launch_on(form: Form, arrays: list[Any], streams: list[int], outs: list[Any], ended: list[int]) -> None:
-    """Launch by turns on two streams, each time into another output."""
+    """Launch on two streams alternately, each time into another output."""
     bound, at = form.kernel.bind(schedule=form.schedule), form_output(form)
     for number, out in enumerate(outs):
         given = [*arrays[:at], out, *arrays[at + 1 :]]
@@ -134,7 +134,7 @@ def launch_on(form: Form, arrays: list[Any], streams: list[int], outs: list[Any]
 
 
 def form_output(form: Form) -> int:
-    """Which of the parameters is the result."""
+    """Return the index of the result among the parameters."""
     return [parameter.name for parameter in form.kernel.program.parameters].index("C")
 
 
@@ -242,7 +242,7 @@ def test_the_reduction_that_is_chosen_has_the_same_bits_every_time(
 def test_what_is_chosen_for_few_rows_and_for_few_tiles(
     kind: str, layout: str, schedules: list[Schedule]
 ) -> None:
-    """Nothing is asked for: 16-bit types of 1 and 16 rows are turned, and K has parts where tiles are few."""
+    """Without a request, 16-bit products of 1 and 16 rows are transposed, and few tiles split K."""
     shapes = [(1, 1024, 4096), (16, 1032, 4104), (64, 1024, 4096), (40, 72, 16384), (136, 128, 16384)]
     for m, n, k in shapes:
         a, b = drawn(1, (m, k), kind, layout[0]), drawn(2, (k, n), kind, layout[1])
@@ -259,7 +259,7 @@ def test_what_is_chosen_for_few_rows_and_for_few_tiles(
 def test_what_is_done_with_the_sums_is_done_once(
     way: str, activation: str, schedules: list[Schedule]
 ) -> None:
-    """Of ``out`` itself, which is read and written, with a bias, and a function of all of them."""
+    """The terms are ``out`` itself, which is read and written, a bias, and a function of all of them."""
     assert activation in ACTIVATIONS
     m, n, k = 70, 93, 2999
     a, b, bias = drawn(1, (m, k), "f16"), drawn(2, (k, n), "f16"), 30 * drawn(3, (n,), "f16")

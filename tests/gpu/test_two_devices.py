@@ -20,7 +20,7 @@ pytestmark = pytest.mark.two_gpus
 
 @tw.kernel(X="N", turns=int)
 def count(X, turns):
-    """Each element becomes the number of iterations, by counters that start at 0."""
+    """Store the number of iterations in each element, through counters that start at 0."""
     n = tw.block_index(tw.ceil_div(X.shape[0], 64))
     counters = tw.workspace((tw.ceil_div(X.shape[0], 64), 64), tw.f32, zeroed=True)
     mine = counters[n]

@@ -1,4 +1,4 @@
-"""Workspaces that hold poison before every launch, and counters that hold zeros after it."""
+"""Workspaces with poison before every launch, and counters that must be 0 after it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Watched:
         self.reset: list[DeviceMemory] = []
 
     def add(self, memory: DeviceMemory, clears: Clears) -> None:
-        """Remember one that is used."""
+        """Remember a workspace that is used."""
         found = self.reset if clears is Clears.ONCE else self.poisoned
         if not any(memory is known for known in found):
             found.append(memory)
 
     def check(self) -> None:
-        """Fail if what every launch leaves as zeros is not."""
+        """Fail if memory that every launch must leave as zeros is not 0."""
         for memory in self.reset:
             left = np.empty(memory.size_bytes, np.uint8)
             memory.read(left.ctypes.data, left.nbytes)
@@ -39,7 +39,7 @@ class Watched:
 
 @contextmanager
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    """Workspaces that are never cleared hold poison before each launch; those cleared once, before that."""
+    """Poison workspaces: never cleared ones before each launch, those cleared once before the clearing."""
     made, clear = Watched(), Workspaces._clear
 
     def cleared(self: Workspaces, found: Sequence[DeviceMemory], stream: int, when: Clears) -> None:

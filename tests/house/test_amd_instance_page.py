@@ -1,4 +1,4 @@
-"""The page of the tuned instance is what its script writes; by another compiler, in what all agree on."""
+"""Its script writes the page of the tuned instance; other compilers agree on the rest of its figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_page_is_what_is_generated() -> None:
 
 
 def test_what_differs_is_in_the_text_of_the_kernel() -> None:
-    """Which thread reads, writes and stores what; the page states it as the template does."""
+    """The threads that read, write and store elements are as in the template and on the page."""
     source, table = compiled("Default").source, [*WRITER["differences"]()]
     here = {str(row[0]).strip("`"): row[2] for row in table}
     k0, rows, k1 = here["ABlockTransferThreadClusterLengths_K0_M_K1"]

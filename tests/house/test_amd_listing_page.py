@@ -1,4 +1,4 @@
-"""The page of executed listings has the lists and counts of the tests."""
+"""The page of executed listings has the tests' lists and counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEAST = 40
 
 
 def listed(heading: str) -> list[str]:
-    """The names in the block after a heading."""
+    """Return the names in the block after a heading."""
     found = re.search(rf"### {heading}\n\n```text\n(.*?)```", PAGE, re.DOTALL)
     assert found
     return found[1].split()

@@ -1,4 +1,4 @@
-"""The canaries of GPU tests: they see every byte written outside of an array, and all tests have them."""
+"""The canaries of GPU tests detect every byte written outside of an array, and all tests have them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_array_has_its_values_and_the_class_of_one_without_canaries(
 def test_every_byte_around_an_array_and_behind_its_rows_is_a_canary(
     shape: tuple[int, ...], order: str, gpu: Driver
 ) -> None:
-    """One overwritten byte of any that are not the array's own makes the check fail."""
+    """The check fails if any byte outside of the array is overwritten."""
     host = filled(shape, order)
     made = Canaries()
     array = made.of(host)
@@ -145,7 +145,7 @@ def test_a_launch_that_writes_elsewhere_is_refused(inside: Canaries, gpu: Driver
 
 
 def write_beyond_a_row(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test whose kernel is given rows of 8 elements, and writes 9."""
+    """A test whose kernel gets rows of 8 elements, and writes 9."""
     with in_force(monkeypatch):
         out = DeviceArray.of(filled((8, 8)))
         launch = gpu._launch
@@ -186,7 +186,7 @@ def test_every_gpu_test_has_them(request: pytest.FixtureRequest) -> None:
 
 
 def test_nothing_takes_their_place() -> None:
-    """No other fixture of that name, and launches without canaries only where a library makes the output."""
+    """No other fixture has that name, and only launches into a library's own output have no canaries."""
     ours = {"tests/house/test_canaries.py", "tests/canaries.py"}
     unguarded: dict[str, int] = {}
     plain: set[str] = set()

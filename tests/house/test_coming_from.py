@@ -1,4 +1,4 @@
-"""Every line that the page for users of other libraries shows is traced and verified, by itself."""
+"""Every line on the page for users of other libraries is traced and verified separately."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def adds(X, I, Y):
 
 
 def refused(*kernels: tw.Kernel) -> bool:
-    """Whether no target launches any of the kernels."""
+    """Return whether no target launches any of the kernels."""
     for kernel in kernels:
         x, y = np.ones((40, 30), np.float32), np.empty((40, 30), np.float32)
         with pytest.raises(tw.TraceError, match=r"nearest legal choice"):
@@ -77,17 +77,17 @@ def refused(*kernels: tw.Kernel) -> bool:
 
 
 def unnamed(*parts: str) -> bool:
-    """Whether no word of a public name begins with one of the parts."""
+    """Return whether no word of a public name begins with one of the parts."""
     return not [name for name in NAMES for start in parts if f"_{start}" in f"_{name}"]
 
 
 def unwritten(*texts: str) -> bool:
-    """Whether no file of the library contains one of the texts."""
+    """Return whether no file of the library contains one of the texts."""
     return not [text for text in texts for source in SOURCES if text in source]
 
 
 def tuned() -> list[str]:
-    """The options that `tilewright tune` names for a kernel in a file."""
+    """Return the options that `tilewright tune` names for a kernel in a file."""
     said = CliRunner().invoke(app, ["tune", "kernel.py:kernel", "8", "8", "8"])
     assert said.exit_code == 2
     return said.output.rpartition("choose one of ")[2].strip().split(", ")
@@ -117,12 +117,12 @@ def test_each_thing_that_is_said_to_be_missing_is_looked_for() -> None:
 
 @pytest.mark.parametrize("statement", MISSING)
 def test_what_is_said_to_be_missing_is_missing(statement: str) -> None:
-    """As soon as one of these exists, the page must say so."""
+    """If one of these comes to exist, the page must say so."""
     assert MISSING[statement]()
 
 
 def ungrouped(k: int, batches: tuple[int, ...]) -> bool:
-    """Whether packed weights of K rows, with a scale for each 32 of them, are refused."""
+    """Return whether packed weights of K rows, with a scale for each 32 of them, are refused."""
     a, codes = np.ones((*batches, 8, k), np.float16), np.ones((*batches, k, 16), np.int8)
     scale = np.ones((*batches, max(k // 32, 1), 16), np.float16)
     with pytest.raises(tw.TilewrightError, match=r"nearest legal choice|scaled_mm"):

@@ -12,7 +12,7 @@ GOLDEN = ROOT / "tests" / "dataflow" / "golden"
 
 
 def refusals() -> list[str]:
-    """A row for each refused kernel: its name, the author's line, and the nearest legal choice."""
+    """Yield a row for each refused kernel: its name, the author's line, and the nearest legal choice."""
     found = []
     for kernel in CASES:
         said, _, line, *_ = (GOLDEN / f"{kernel.__name__}.txt").read_text().split("\n")

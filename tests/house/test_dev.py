@@ -16,7 +16,7 @@ SH = os.path.realpath(shutil.which("sh") or "")  # a script names it, and takes 
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """The files that set-up reads, in a directory whose name has a space."""
+    """Return the files that set-up reads, in a directory whose name has a space."""
     directory = tmp_path / "a clone"
     directory.mkdir()
     for name in ("dev", "pyproject.toml"):
@@ -128,7 +128,7 @@ def test_it_leaves_no_stamp_when_installing_fails(clone: Path) -> None:
 
 @pytest.mark.parametrize(("variable", "whole"), [("", False), ("true", True), ("1", False)])
 def test_ci_runs_every_case(clone: Path, variable: str, whole: bool) -> None:
-    """Every check is a program that prints its arguments; the environment is set up already."""
+    """Every check is a program that prints its arguments; the environment is already set up."""
     tools = clone / ".venv" / "bin"
     tools.mkdir(parents=True)
     for name in ("python", "ruff", "mypy", "lint-imports", "pytest"):

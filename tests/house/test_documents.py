@@ -1,4 +1,4 @@
-"""The documents run: the README's commands are CI's, and Python in Markdown is tested Python."""
+"""The documents run: the README's commands are CI's, and Python in Markdown is tested."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def python_blocks(text: str) -> list[str]:
 
 
 def execute(block: str, name: str, namespace: dict[str, Any]) -> None:
-    """Runs a block; its lines can be shown, as those of a file can."""
+    """Run a block; errors can show its lines."""
     linecache.cache[name] = (len(block), None, block.splitlines(keepends=True), name)
     exec(compile(block, name, "exec"), namespace)
 
@@ -83,7 +83,7 @@ PATH = re.compile(r"`((?:src|tests|docs|examples|benchmarks|scripts)/[^`\s<>]*)`
 
 
 def missing_paths(text: str, directory: Path) -> list[str]:
-    """Files and directories that a document names and that are not there."""
+    """Return files and directories that a document names and that do not exist."""
     found = PATH.findall(text)
     named = [path for path, _ in found if not (ROOT / path).exists()]
     return named + [link for _, link in found if link and not (directory / link).exists()]

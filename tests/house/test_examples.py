@@ -1,4 +1,4 @@
-"""Every example runs to its end, at the size it offers for this."""
+"""Every example runs to its end, at its test size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LARGE = {"reference": "256x128x64", "cpu": "512x384x320"}
 @pytest.mark.parametrize("name", ["02_basic_gemm", "04_optimized_gemm"])
 @pytest.mark.parametrize("target", LARGE)
 def test_the_wrappers_gemm_on(target: str, name: str, tmp_path: Path) -> None:
-    """The program itself asserts that this target ran, and names it in every line."""
+    """The program itself checks that this target ran, and names it in every line."""
     [example] = [path for path in EXAMPLES if path.stem == name]
     result = run_here(example, "--small", "--target", target, cwd=tmp_path)
     assert result.status == 0, result.stdout + result.stderr
@@ -61,7 +61,7 @@ OPTIONAL = {"matplotlib.colors", "matplotlib.figure", "sklearn.datasets"}
 
 @pytest.mark.parametrize("example", [*EXAMPLES, *WORK], ids=lambda path: path.name)
 def test_an_example_imports_what_its_reader_can(example: Path) -> None:
-    """The library's public names, NumPy and the standard library; no other example.
+    """Examples import public names, NumPy and the standard library, but no other example.
 
     Programs that do work draw with matplotlib, and take data from scikit-learn.
     """
@@ -81,7 +81,7 @@ def test_an_example_imports_what_its_reader_can(example: Path) -> None:
 
 @pytest.mark.parametrize("target", LARGE)
 def test_im2col_on(target: str, tmp_path: Path) -> None:
-    """On the CPU at its full size."""
+    """The CPU runs the full size."""
     [example] = [path for path in EXAMPLES if path.stem == "05_im2col"]
     result = run_here(example, "--target", target, cwd=tmp_path)
     assert result.status == 0, result.stdout + result.stderr
@@ -153,7 +153,7 @@ def test_a_row_of_numbers_says_how_k_is_split(numbers: str, status: int, lines: 
 def test_complex_products_take_the_numbers_of_cgemm_xdl(
     numbers: str, status: int, shown: int, text: str, target: str
 ) -> None:
-    """As Composable Kernel's program is called: `cgemm_xdl 1 2 1`."""
+    """The arguments are those of Composable Kernel's program: `cgemm_xdl 1 2 1`."""
     [example] = [path for path in EXAMPLES if path.stem == "14_complex_matmul"]
     text = text if target == "reference" else text.replace("8 x 20", "32 x 60")
     result = run_here(example, "--small", "--target", target, *numbers.split())
@@ -174,7 +174,7 @@ def test_example_runs(example: Path, tmp_path: Path) -> None:
 
 
 def test_an_example_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
-    """As its reader starts it; it says what it says here."""
+    """It runs as its reader starts it, with the same output as here."""
     command = [sys.executable, EXAMPLES[0], "--small"]
     alone = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert alone.returncode == 0, alone.stderr

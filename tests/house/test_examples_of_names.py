@@ -1,4 +1,4 @@
-"""Every public function, and all that tensors and fragments have, is shown at work where it is documented.
+"""Every public function, and all members of tensors and fragments, have an example in their docstrings.
 
 The examples themselves run as doctests.
 """
@@ -54,7 +54,7 @@ def has_example(name: str, what: object) -> bool:
 
 
 def called_by_users(space: ModuleType) -> Iterator[str]:
-    """The functions of a namespace, and the classes whose constructors users call."""
+    """Return the functions of a namespace, and the classes whose constructors users call."""
     for name in space.__all__:
         what = getattr(space, name)
         if isinstance(what, type):
@@ -66,7 +66,7 @@ def called_by_users(space: ModuleType) -> Iterator[str]:
 
 
 def methods(kind: type) -> Iterator[str]:
-    """The public methods and properties of a value, without Python's own names."""
+    """Return the public methods and properties of a value, without Python's own names."""
     for name, _ in inspect.getmembers(
         kind, lambda what: inspect.isfunction(what) or isinstance(what, property)
     ):

@@ -1,4 +1,4 @@
-"""The page of the grammar is what its script writes, and the traits on it are true of kernels."""
+"""Its script writes the page of the grammar, and the page's traits are true of kernels."""
 
 from __future__ import annotations
 

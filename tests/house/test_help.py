@@ -1,4 +1,4 @@
-"""`help(tw)` and `help(tw.name)` promise what there is, and show it."""
+"""`help(tw)` and `help(tw.name)` name only existing things, and show them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_help_of_the_package_promises_only_the_targets_that_are_there() -> None:
     [*("copy", "layouts.composition", "matmul", "Layout", "TiledMma", "role", "kernel"), "hopper.tma_load"],
 )
 def test_signatures_are_those_that_were_written(name: str) -> None:
-    """Looking at arguments changes neither what `help` shows nor what editors complete."""
+    """Reading arguments changes neither what `help` shows nor what editors complete."""
     what = attrgetter(name)(tw)
     signature = inspect.signature(what)
     assert not {"args", "kwargs"} & {*signature.parameters}

@@ -1,4 +1,4 @@
-"""Imports go one way; they stand at the top of a file, or in the rows of a table of targets' parts."""
+"""Imports go one way; they are at the top of a file, or in the rows of a table of targets' parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOMS = {path.stem for path in (ROOT / "src" / "tilewright").iterdir()}
 
 
 def rows(tree: ast.AST) -> set[str]:
-    """The functions that are rows of a table `TargetParts`, and do nothing but import and return."""
+    """Return the functions that are rows of a table `TargetParts`, and only import and return."""
     named = {
         value.id
         for node in ast.walk(tree)
@@ -40,7 +40,7 @@ def rows(tree: ast.AST) -> set[str]:
 
 
 def late_imports(tree: ast.AST) -> Iterator[str]:
-    """Imports inside functions, except optional third-party packages and rows of `TargetParts`."""
+    """Return imports inside functions, except optional third-party packages and rows of `TargetParts`."""
     exempt = rows(tree)
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -90,7 +90,7 @@ def imported_files(path: Path) -> set[str]:
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Files that reach themselves through others: each group that does, in order."""
+    """Return the groups of files that import themselves through others."""
     above: dict[str, set[str]] = {name: set() for name in graph}
     for name in graph:
         left = list(graph[name])
@@ -110,7 +110,7 @@ def test_rooms_import_one_way() -> None:
 
 
 def test_no_files_import_each_other() -> None:
-    """Not even within a room, or only for annotations: imports go one way."""
+    """This includes files of one room, and imports only for annotations."""
     graph = {name: imported_files(path) for name, path in FILES.items()}
     assert len(graph) > 250
     assert graph["tilewright.ir.ops"] >= {"tilewright.ir.op", "tilewright.ir.copies"}
@@ -172,7 +172,7 @@ def modules_in_strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def test_no_string_names_a_module_of_a_higher_room() -> None:
-    """No linter sees an import of a module that a string names: it may go down or sideways only."""
+    """A linter cannot see an import by a string: the module must be in a lower room or the same one."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = next(one["layers"] for one in contracts if one["id"] == "rooms")
     height = {room.strip(" ()"): -at for at, layer in enumerate(layers) for room in layer.split("|")}

@@ -1,4 +1,4 @@
-"""Figures in pages are those of the kept results."""
+"""Figures in pages are those of the recorded results."""
 
 from __future__ import annotations
 

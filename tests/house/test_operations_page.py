@@ -1,4 +1,4 @@
-"""The page of operations names all that there is, and is the one that its script writes."""
+"""The page of operations names all public names, and its script writes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of options says what calls say: a share of its answers is asked for again at each run."""
+"""The page of options agrees with calls: each run checks a share of its answers."""
 
 from __future__ import annotations
 

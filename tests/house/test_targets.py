@@ -1,4 +1,4 @@
-"""A target's name occurs in one place, each part that a record names exists, and each record is complete."""
+"""A target's name is in one place, the parts of a record exist, and each record is complete."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FREE = ("ir", "lang", "passes", "symbolic", "layout", "views", "threads", "targe
 
 
 def literal_names(tree: ast.AST, pattern: re.Pattern[str] = QUOTED) -> Iterator[str]:
-    """Strings of a program, docstrings apart, that are a target's name or tell a user to say one."""
+    """Return a program's strings, except docstrings, that are or contain a target's name."""
     documents = {
         id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)
     }  # of a module, a class, a function or a constant
@@ -107,7 +107,7 @@ def test_a_machine_with_an_instruction_set_has_its_capabilities(arch: Arch) -> N
     ],
 )
 def test_rates_agree_with_datasheets(arch: str, board: str, dtype: str, flops: float) -> None:
-    """They agree within a tenth: datasheets assume a clock below the highest."""
+    """They agree within a tenth: datasheets assume a clock below the highest one."""
     rates = CUDA.architectures[arch].rates
     assert rates is not None
     [found] = [one for one in rates.boards if one.name == board]
@@ -124,7 +124,7 @@ def moved(X, Y, *, rows):
 
 
 def test_an_architecture_is_a_record_and_nothing_more() -> None:
-    """One that stands in no table is traced for, checked against, and compiled for."""
+    """A record that is in no table works for traces, checks and compilation."""
     made = replace(CUDA.architectures["sm_86"], name="sm_87x", lanes=16, shared_bytes=5000)
     specs = dict.fromkeys("XY", tw.TensorSpec(tw.f32, 2, 1, (1, 64), (64, 1), 16, False))
     small, large = (moved.program.trace(specs, {"rows": rows}, made) for rows in (6, 24))
@@ -152,7 +152,7 @@ def test_a_name_of_a_target_stands_in_its_record_alone() -> None:
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_every_target_has_its_parts_and_a_whole_record(target: Target) -> None:
-    """Each room's table has a row for the target; a GPU's has a driver too."""
+    """Each room's table has a row for the target; a GPU has a driver, too."""
     assert BACKENDS[target.name].name == target.name
     assert bool(backend_named(target.name).passes) == target.machine_code
     assert callable(CHOOSERS[target.name])

@@ -1,4 +1,4 @@
-"""Cases and mutants that are drawn: each is in some draw, no draw is empty, and the commit decides."""
+"""Drawn cases and mutants: each is in some draw, no draw is empty, and the commit decides."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_functions_without_parameters_are_drawn_with_others_of_their_file() -> N
 
 
 def test_values_of_every_parameter_are_mixed() -> None:
-    """Every third of 4 x 3 cases in order would have only one value of a parameter; no draw has."""
+    """Every third of 4 x 3 cases in order would have only one value of a parameter; no draw is like that."""
     items = [case(f"tests/t.py::test[{a}-{b}]", 3) for a in "wxyz" for b in "123"]
     for number in range(3):
         assert len({name[-2] for name in drawn(items, SEED + number)}) > 1
@@ -69,7 +69,7 @@ def test_each_mutant_is_in_one_of_consecutive_draws(count: int) -> None:
 @pytest.mark.parametrize("share", [1, 2, 3, 4])
 @pytest.mark.parametrize("parts", [2, 3, 6, 12])
 def test_each_part_of_a_drawn_case_is_drawn(count: int, share: int, parts: int) -> None:
-    """The seeds that draw a case have one remainder; the part that the case tries must not go by it."""
+    """Seeds that draw a case share a remainder, so the case's part must not depend on it."""
     items = [case(f"tests/t.py::test[{number}]", share) for number in range(count)]
     tried: dict[str, set[str]] = {item.nodeid: set() for item in items}
     for seed in range(SEED, SEED + share * parts):
@@ -89,7 +89,7 @@ def test_the_number_comes_from_the_commit(tmp_path: Path) -> None:
 
 
 def test_no_test_draws_by_the_date_or_twice_by_the_seed() -> None:
-    """A test in turns that tries a part of something asks the fixture `turns`, not the seed that drew it."""
+    """A test in turns that tries a part of something uses the fixture `turns`, not the seed."""
     twice, clocks = [], []
     for path in sorted(TESTS.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
@@ -126,5 +126,5 @@ def test_what_is_asked_for_by_name_or_has_failed_always_runs(
 
 
 def option(given: Any, name: str, default: Any) -> Any:
-    """As `pytest.Config.getoption` reads it."""
+    """Like `pytest.Config.getoption`."""
     return getattr(given, name.removeprefix("--").replace("-", "_"), default)

@@ -1,4 +1,4 @@
-"""A user's file that type checkers read: the README's code, and every public name."""
+"""Type checkers accept a user's file: the README's code, and every public name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def code_of_readme() -> str:
 
 
 def every_name() -> str:
-    """A file that uses each public name of each public namespace."""
+    """Return a file that uses each public name of each public namespace."""
     lines = ["import tilewright as tw"]
     for module, spelled in SPELLED.items():
         names = importlib.import_module(module).__all__
@@ -43,7 +43,7 @@ def every_name() -> str:
 
 
 def checked(checker: str, folder: Path, **files: str) -> tuple[int, str]:
-    """The status of a type checker, and what it says of files in a folder that is not the project's."""
+    """Return a type checker's status and output for files in a separate folder."""
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
     settings = {"typeCheckingMode": "standard", "extraPaths": [str(ROOT / "src")]}

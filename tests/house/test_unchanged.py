@@ -1,4 +1,4 @@
-"""`scripts/unchanged.py` sees a changed text, proposal and bit, and overlooks changed names."""
+"""`scripts/unchanged.py` detects a changed text, proposal and bit, and ignores changed names."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def descriptor(Ab, Bc, i, Cd):
 
 @cache
 def text_of(kernel: Any, arch: str) -> tuple[str, str]:
-    """The text of a kernel for an architecture, and the name of its entry."""
+    """Return the text of a kernel for an architecture, and the name of its entry."""
     given = (
         tw.like("f16", 512, 256),
         tw.like("f16", 256, 384),
@@ -68,7 +68,7 @@ def text_of(kernel: Any, arch: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("arch", ["sm_90a", "x86-64-v3", "gfx942"])
 def test_names_and_places_do_not_count(arch: str) -> None:
-    """The same eight lines with other names; the library itself uses some of them."""
+    """The same eight lines have other names, some of which the library itself uses."""
     one, other = text_of(linear, arch), text_of(descriptor, arch)
     assert one[0] != other[0]
     assert UNCHANGED.normal_text(*one) == UNCHANGED.normal_text(*other)
@@ -96,7 +96,7 @@ def test_a_change_of_a_text_is_seen(arch: str, pattern: str, instead: str) -> No
 
 
 def test_a_launch_is_written_down() -> None:
-    """Its arrays, its order and its text; those that nobody asks for are not produced."""
+    """The record has the launch's arrays, order and text; only the requested parts are produced."""
     with UNCHANGED.machines():
         line = 'matmul(f32(M, K), f32(K, N), precision="f32")'
         pieces = UNCHANGED.RECORDED.pieces = []
@@ -126,7 +126,7 @@ def test_another_order_of_proposals_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_proposals_are_asked_of_every_launch() -> None:
-    """Nothing is launched, and yet the call goes to its end, past the launches before the product."""
+    """Nothing is launched, but the call goes to its end, past the launches before the product."""
     lines = {
         'matmul(f32(M, K), f32(K, N), precision="f32")': ["explicit", "tw.Schedule"],
         'complex_matmul(c64(M, K), c64(K, N), method="3m")': ["explicit", "tw.Schedule"],
@@ -163,7 +163,7 @@ def test_differences_are_told() -> None:
 
 
 def test_every_member_is_called_with_every_option() -> None:
-    """A new member or option needs a line; how a call is scheduled, ``forms`` have."""
+    """A new member or option needs a line; `forms` covers schedules."""
     missing = []
     for name in UNCHANGED.MEMBERS:
         called = [line for line in UNCHANGED.CALLS if re.search(rf"\b{name}\(", line)]

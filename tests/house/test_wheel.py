@@ -23,7 +23,7 @@ BESIDE_PYTHON = {
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """Built by the backend that pip asks; building needs no network."""
+    """Build with the backend that pip uses; building needs no network."""
     folder = tmp_path_factory.mktemp("wheel")
     words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The programs of examples/work run on each target, find a wrong element, and draw docs/work.md's figures."""
+"""The programs of examples/work run on each target, detect a wrong element, and draw the page's figures."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_on_the_reference(
 
 
 def spoiled(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """The operation, whose result has one element that is off by a hundredth of the largest."""
+    """Return the operation with one element off by a hundredth of the largest element."""
 
     def call(*given: Any, **how: Any) -> Any:
         result = operation(*given, **how)

@@ -1,4 +1,4 @@
-"""The instance with pieces of A's way left out: each piece that the tuned template demands, and its price."""
+"""The instance with parts of A's copy left out: each part that the tuned template requires, and its cost."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Variant:
 
 
 def given(m: int, n: int, k: int) -> dict[str, Any]:
-    """Random arrays; the result holds no numbers."""
+    """Return random arrays; the result is poisoned."""
     rng = np.random.default_rng(m + n + k)
     return {
         "A": rng.standard_normal((m, k)).astype(np.float16),
@@ -69,7 +69,7 @@ def given(m: int, n: int, k: int) -> dict[str, Any]:
 
 
 def measured(made: Executable, arrays: dict[str, Any], turn: Turn) -> Variant:
-    """The findings of a kernel when its listing is executed."""
+    """Return the findings of executing a kernel's listing."""
     isa = read_isa(made.assembly)
     counter = BankCounter(isa.arch)
     execute_listing(made, arrays, {"alpha": 1.0}, counter)
@@ -84,7 +84,7 @@ def _whole() -> Executable:
 
 
 def _one_by_one(is_meant: Callable[[Copy], bool]) -> Kernel:
-    """The lowered kernel with some copies element by element."""
+    """Return the lowered kernel with some copies element by element."""
 
     def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
         return (replace(op, vector=1),) if isinstance(op, Copy) and is_meant(op) else None
@@ -95,7 +95,7 @@ def _one_by_one(is_meant: Callable[[Copy], bool]) -> Kernel:
 
 
 def _emitted(made: Executable, lowered: Kernel, old: str = "", new: str = "") -> Executable:
-    """A lowered kernel in the place of an executable's, its text changed."""
+    """Emit a lowered kernel instead of an executable's, with a changed text."""
     listing = emit_text(made.kernel, (lowered, ()), GFX1151, HIP_RULES, DIALECT)
     assert listing.text.count(old) == 1 or not old
     listing = replace(listing, text=listing.text.replace(old, new) if old else listing.text)
@@ -113,7 +113,7 @@ def _narrow_writes() -> Executable:
 
 
 def _without_extra_row() -> Executable:
-    """Return the kernel with A in shared memory without the extra row, and without a swizzle for it."""
+    """Return the kernel without the extra row of A in shared memory, and without a swizzle instead."""
     made = bound(extra_rows=(0, 0)).compile(**SPECS, target="hip", arch=ARCH)
     serving = Serving(GFX1151.lanes, matrices=False, pairs=False)
 
@@ -147,5 +147,5 @@ VARIANTS: dict[str, Callable[[], Executable]] = {
 
 @functools.cache
 def variant(name: str) -> Variant:
-    """The findings of a variant."""
+    """Return the findings of a variant."""
     return measured(VARIANTS[name](), given(128, 256, 128), TURN)

@@ -1,4 +1,4 @@
-"""The tuned instance on gfx1151: A in fp16 by B in fp8, a scale for each column and a bias, in one kernel."""
+"""The tuned instance on gfx1151: A in fp16, B in fp8, a scale for each column and a bias, in one kernel."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TERMS: dict[str, Any] = {"multiplied": tw.f16, "terms": frozenset({"scale_b", "b
 
 
 def bound(name: str = "Default", **changes: Any) -> Any:
-    """The kernel of a specialization, its schedule changed."""
+    """Return the kernel of a specialization with a changed schedule."""
     made = bound_to(INSTANCES[name], scaled(0), ARCH, tw.f8e4m3, **TERMS)
     if not changes:
         return made
@@ -40,12 +40,12 @@ def bound(name: str = "Default", **changes: Any) -> Any:
 
 @functools.cache
 def compiled(name: str) -> Executable:
-    """A specialization, compiled."""
+    """Return a compiled specialization."""
     made: Executable = bound(name).compile(**SPECS, target="hip", arch=ARCH)
     return made
 
 
 @functools.cache
 def both() -> str:
-    """The listing of both specializations."""
+    """Return the listing of both specializations."""
     return listing_together([compiled(name) for name in INSTANCES])

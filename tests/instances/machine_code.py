@@ -21,7 +21,7 @@ _CUT = re.compile(r"\s*//.*$")
 
 
 def functions(data: bytes) -> dict[str, bytes]:
-    """The machine code of each function of a code object, by its symbol."""
+    """Return the machine code of each function of a code object, by its symbol."""
     (at,) = struct.unpack_from("<Q", data, 40)
     size, count = struct.unpack_from("<HH", data, 58)
     sections = [struct.unpack_from("<IIQQQQIIQQ", data, at + size * n) for n in range(count)]
@@ -74,7 +74,7 @@ def encoded(
 
 
 def without(data: bytes, distances: list[int]) -> bytes:
-    """Machine code with zeros in the place of distances."""
+    """Return machine code with zeros in place of distances."""
     made = bytearray(data)
     for at in distances:
         made[at : at + 4] = bytes(4)
@@ -112,7 +112,7 @@ def disassembler(least: int) -> str:
 
 
 def disassembled(data: bytes, arch: str, where: str, folder: Path) -> dict[str, list[str]]:
-    """The instructions of each function as a disassembler writes them, without addresses."""
+    """Return the instructions of each function in a disassembler's words, without addresses."""
     (folder / "kernel.hsaco").write_bytes(data)
     command = [where, "-d", f"--mcpu={arch}", "--no-show-raw-insn", "--no-leading-addr", "kernel.hsaco"]
     said = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
@@ -127,7 +127,7 @@ def disassembled(data: bytes, arch: str, where: str, folder: Path) -> dict[str, 
 
 
 def plain(line: str) -> str:
-    """An instruction without comments, with single spaces; of a branch the mnemonic alone.
+    """Return an instruction without comments, with single spaces; of a branch only the mnemonic.
 
     An offset of 0 is called the null register by some disassemblers, which is encoded alike.
     """

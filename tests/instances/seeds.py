@@ -45,7 +45,7 @@ SEED = tw.ck.DeviceGemmWmma(
 
 
 def along_k(lengths: tuple[int, int, int] = (4, 64, 1), **changes: Any) -> tw.ck.BlockTransfer:
-    """A transfer of a matrix that is contiguous along K."""
+    """Return a transfer of a matrix that is contiguous along K."""
     known: dict[str, Any] = {
         "thread_cluster_lengths": lengths,
         "thread_cluster_arrange_order": (1, 0, 2),

@@ -1,4 +1,4 @@
-"""The tuned instance for gfx1151, finished: its symbols, its machine code, its numbers, and its main loop."""
+"""The finished tuned instance for gfx1151: its symbols, its machine code, its numbers, its main loop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def code_object() -> bytes:
 
 @pytest.mark.parametrize("name", INSTANCES)
 def test_the_listing_computes_each_element_within_its_bound(name: str) -> None:
-    """Sums of K products and one rounding of each step, f32; then a product, a sum, and a rounding to f16."""
+    """Sums of K products in f32 with one rounding each; then a product, a sum, and a rounding to f16."""
     arrays, made = given(*SIZES[name]), compiled(name)
     run = execute_listing(made, arrays, {"alpha": 1.0})
     wide = {key: value.astype(np.float64) for key, value in arrays.items()}
@@ -52,7 +52,7 @@ def test_the_listing_computes_each_element_within_its_bound(name: str) -> None:
 
 
 def test_a_weight_that_is_not_a_number_makes_its_column_none() -> None:
-    """Numbers of 8 bits are widened by packed arithmetic, in which NaN is no bit pattern of its own."""
+    """Packed arithmetic widens 8-bit numbers, and has no bit pattern for NaN."""
     arrays = given(128, 256, 64)
     arrays["B"][3, 7], arrays["B"][60, 100] = np.nan, -0.0
     execute_listing(compiled("Default"), arrays, {"alpha": 1.0})
@@ -88,7 +88,7 @@ def test_the_code_object_names_both_specializations(code_object: bytes) -> None:
 
 
 def test_its_machine_code_is_that_of_the_listing(code_object: bytes, tmp_path: Path) -> None:
-    """Byte by byte: the assembler says what each instruction of the listing encodes to."""
+    """The bytes are equal: the assembler encodes each instruction of the listing."""
     code, distances = encoded(both(), ARCH, find_toolchain(), tmp_path)
     found = functions(code_object)
     assert {*found} <= {*code}
@@ -102,7 +102,7 @@ def test_its_machine_code_is_that_of_the_listing(code_object: bytes, tmp_path: P
 @pytest.mark.disassembler
 @pytest.mark.parametrize("arch", [ARCH, "gfx90a"])
 def test_a_disassembler_writes_the_listing(arch: str, tmp_path: Path) -> None:
-    """The instance needs a disassembler as new as the compiler; a product for gfx90a any since LLVM 14."""
+    """This needs a disassembler as new as the compiler; for gfx90a any since LLVM 14."""
     if arch == ARCH:
         assembly, least = both(), compiler_version(find_toolchain())
     else:

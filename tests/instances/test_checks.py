@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 
 def changed(instance: Any, changes: dict[str, Any]) -> Any:
-    """An instance with some fields changed, e.g. ``{"c_shuffle.scalar_per_vector": 4}``."""
+    """Return an instance with changed fields, e.g. ``{"c_shuffle.scalar_per_vector": 4}``."""
     for name, value in changes.items():
         outer, _, inner = name.partition(".")
         new = replace(getattr(instance, outer), **{inner: value}) if inner else value
@@ -182,7 +182,7 @@ def test_arrays_are_taken_as_they_lie_in_memory(arrays: tuple[Any, Any, Any], fa
 
 
 def test_there_is_no_check_that_is_never_failed() -> None:
-    """Each check was failed above, by an instance or by a problem."""
+    """An instance or a problem above fails each check."""
     failed = {
         row.name for instance, changes, _ in IMPOSSIBLE for row in changed(instance, changes).check().failed
     }
@@ -201,7 +201,7 @@ def test_an_architecture_without_the_instruction_is_refused(instance: Any, arch:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("instance", [SEED, NARROW, XDL], ids=["seed", "narrow", "xdl"])
 def test_checks_and_schedules_know_the_same_architectures(instance: Any, arch: str) -> None:
-    """Every architecture of target hip, and no other: instances that pass the checks have a schedule."""
+    """They know every architecture of target hip, and no other: checked instances have a schedule."""
     is_home = arch.startswith("gfx9") == (instance is XDL)
     checks = instance.check(arch=arch)
     assert checks.ok == is_home

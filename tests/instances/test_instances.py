@@ -1,4 +1,4 @@
-"""Instances: the type string, and what follows from the fields, row by row against the reference's."""
+"""Instances: the type string, and the values that follow from fields, equal the reference's row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instances as schedules: the same tiles, run on ragged shapes, and notes about every difference."""
+"""Instances as schedules: the same tiles, on ragged shapes, and notes about every difference."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SMALL_XDL = replace(
 
 
 def in_dtypes(kind: str, sums: str, **changes: Any) -> tw.ck.DeviceGemmXdl:
-    """The small instance by XDL with other dtypes."""
+    """Return the small XDL instance with other dtypes."""
     names = ("a_dtype", "b_dtype", "c_shuffle_dtype", "c_dtype")
     out = "i32" if kind == "i8" else kind
     made = dict.fromkeys(names[:2], kind) | dict.fromkeys(names[2:], out)
@@ -71,7 +71,7 @@ SHALLOW = in_dtypes(
 
 
 def random_matrix(rng: np.random.Generator, rows: int, columns: int, kind: tw.DType, layout: str) -> Any:
-    """A matrix of a layout whose rows, or columns, are an odd number of elements apart."""
+    """Return a matrix of a layout with an odd number of elements between rows, or columns."""
     strides = (1, rows + 3) if layout == "column" else (columns + 3, 1)
     made = Array((rows, columns), Placed(strides, 0), kind)
     values = rng.standard_normal((rows, columns)) if kind.is_float else rng.integers(-9, 10, (rows, columns))
@@ -169,7 +169,7 @@ def test_what_is_compiled_takes_what_the_instance_says(name: str, arch: str) -> 
 
 
 def test_every_field_is_carried_over_or_spoken_of() -> None:
-    """A field that is missing in both the schedule and the notes would be dropped in silence."""
+    """A field missing in both the schedule and the notes would be lost silently."""
     odd = replace(
         NARROW,
         a_element_op="Scale",
@@ -223,7 +223,7 @@ def test_an_architecture_on_which_nothing_runs_is_refused() -> None:
 
 
 def test_where_the_instance_is_at_home_it_is_carried_over_whole() -> None:
-    """Its instructions, the places of its K1, the extra row of A, and its padding."""
+    """Its instructions, the places of its K1, the extra row of A, and its padding are the same."""
     made = SEED.schedule("gfx1151", b_memory="f8e4m3")
     assert made == tw.Schedule(
         tw.atoms.WMMA_F16,

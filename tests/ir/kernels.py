@@ -1,4 +1,4 @@
-"""Kernels that the tests of the IR print, parse and verify: one per operation, and arbitrary ones."""
+"""Kernels that the tests of the IR print, parse and verify: one for each operation, and random ones."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ EACH: dict[str, Callable[..., Any]] = {
 
 @st.composite
 def kernels(draw: st.DrawFn) -> Kernel:
-    """A kernel of arbitrary statements, traced through the language."""
+    """Draw a kernel of random statements, traced through the language."""
 
     def author(A, C, n, alpha):
         m, b = tw.block_index(tw.ceil_div(A.shape, (16, 8)))
@@ -232,7 +232,7 @@ def kernels(draw: st.DrawFn) -> Kernel:
 
 
 def _statements(draw: Any, tensors: list[Any], integers: list[Any], numbers: list[Any], depth: int) -> None:
-    """A few statements over visible values; later statements see the values that they define."""
+    """Draw a few statements over visible values; later statements see the values that they define."""
     tensors, integers, numbers = list(tensors), list(integers), list(numbers)
     fragments: list[Any] = [tw.fragment(ROWS, tw.f32, draw(st.sampled_from([None, 0, 1.5, -math.inf])))]
     for _ in range(draw(st.integers(1, 4))):
@@ -275,7 +275,7 @@ def _statements(draw: Any, tensors: list[Any], integers: list[Any], numbers: lis
 
 
 def _copied(draw: Any, tensor: Any, at: Any) -> Any:
-    """A tile that went through shared memory, in any dtype."""
+    """Return a tile that passed through shared memory, in any dtype."""
     sT = tw.shared((16, 8), draw(st.sampled_from([tw.f16, tw.f32, tw.i8])))
     threads, vector = draw(st.sampled_from([(16, 1), (4, 8), (16, 2)])), draw(st.sampled_from([None, 1]))
     try:

@@ -1,4 +1,4 @@
-"""The rules of barriers: whole warps that exist, and transaction barriers that are made once."""
+"""The rules of barriers: they have whole existing warps, and transaction barriers are made once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_role_barrier_of_threads_that_exist(threads) -> None:
 
 
 def ringed(place):
-    """A transaction barrier that is made before a loop, in it, or in a branch in it."""
+    """Make a transaction barrier before a loop, in it, or in a branch in it."""
 
     def author():
         barrier = tw.hopper.mbarrier(1, arrivals=1) if place == "before" else None
@@ -53,7 +53,7 @@ def ringed(place):
 
 
 def test_a_transaction_barrier_is_made_before_a_loop() -> None:
-    """Its text would initialise it again in every turn; the phases of the turns before would be lost."""
+    """The text would initialise it again in every iteration; phases of earlier iterations would be lost."""
     assert said(ringed("before")) == []
     for place in ("in it", "in a branch in it"):
         [(rule, message, nearest)] = said(ringed(place))

@@ -77,7 +77,7 @@ def test_copies_need_one_distribution() -> None:
 
 
 def test_a_copy_of_the_ir_has_a_distribution_too() -> None:
-    """The language deals tiles to all threads; a kernel that was read from text may lack it."""
+    """The language distributes tiles to all threads; a kernel read from text may lack the distribution."""
 
     def author(A):
         ends.extend((A.tile((8, 8), (0, 0)).value, tw.shared((8, 8), A.dtype, name="sA").value))

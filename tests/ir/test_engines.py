@@ -1,4 +1,4 @@
-"""One copy, four engines: what each of them takes, and that a chosen one is printed and read back."""
+"""One copy has four engines: their rules, and a chosen engine prints and reads back."""
 
 from __future__ import annotations
 

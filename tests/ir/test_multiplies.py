@@ -29,7 +29,7 @@ def test_a_fitting_multiply() -> None:
 
 
 def test_wrong_repeats_are_told_the_right_ones() -> None:
-    """The tile that TileFusion's own snippet declares for a 128 x 32 chunk on 2 x 2 warps, and accepts."""
+    """TileFusion's own snippet declares this tile for a 128 x 32 chunk on 2 x 2 warps, and accepts it."""
     wrong = tw.TiledMma(tw.atoms.MMA_F16, warps=(2, 2), repeats=(8, 8))
     rules = said(multiply(mma=wrong, acc=wrong))
     assert [(rule, nearest) for rule, _, nearest in rules] == [("mma shape", "repeats=(4, 4)")] * 2

@@ -1,4 +1,4 @@
-"""A kernel that may begin early touches global memory after the wait, and all of its blocks wait."""
+"""A kernel that may begin early accesses global memory only after the wait, and all of its blocks wait."""
 
 from __future__ import annotations
 

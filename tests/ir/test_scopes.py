@@ -1,4 +1,4 @@
-"""The rules of memory, scopes and threads; all that is broken is reported at once."""
+"""The rules of memory, scopes and threads; all violations are reported at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of shared memory: each coordinate has its own element, inside the allocation."""
+"""The rules of shared memory: each coordinate has its own element, inside of the allocation."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_an_empty_allocation_is_refused(shape: tuple[int, int], dim: int) -> Non
 
 
 def test_a_swizzle_exchanges_among_all_that_is_allocated() -> None:
-    """The remedy of a swizzle whose blocks the layout does not fill is one that can be applied."""
+    """A layout does not fill the blocks of a swizzle; the suggested remedy can be applied."""
     layout, swizzle = tw.Layout((64, 32), (40, 1)), tw.Swizzle(3, 3, 3)
 
     def short():

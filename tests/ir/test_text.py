@@ -1,4 +1,4 @@
-"""Printed kernels: they parse back to themselves, say everything that matters, and nothing else."""
+"""Printed kernels parse back to themselves, and contain everything that matters and nothing else."""
 
 from __future__ import annotations
 

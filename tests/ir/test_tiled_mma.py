@@ -1,4 +1,4 @@
-"""Tiled MMAs that are given their tile: the repeats that fill it, the grid of warps, refused tiles."""
+"""Tiled MMAs of a given tile: the repeats that fill it, the grid of warps, refused tiles."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_one_warp_is_the_default() -> None:
 
 
 def bits_read(mma: tw.TiledMma) -> int:
-    """Bits of A and B that all warps hold for one step, or that their atoms read from shared memory."""
+    """Return the bits of A and B that all warps hold for a step, or that atoms read from shared memory."""
     atom, depth = mma.atom, mma.tile[2]
     if atom.asynchronous:
         m, n, k = atom.shape
@@ -50,7 +50,7 @@ def bits_read(mma: tw.TiledMma) -> int:
 @pytest.mark.parametrize("tile", [(128, 128), (64, 256), (256, 64), (192, 96), (384, 192), (48, 16)])
 @pytest.mark.parametrize("atom", [MMA_F16, tw.atoms.MMA_I8, tw.atoms.wgmma(tw.f16, 64)], ids=str)
 def test_of_a_number_of_warps_the_grid_reads_the_fewest_bytes(atom, tile, warps) -> None:
-    """All grids are tried, by the maps of their operands; none fits where it is refused."""
+    """All grids are tried, by the maps of their operands; if the tile is refused, none fits."""
     fitting = [
         tw.TiledMma(
             atom, (m, warps // m), (tile[0] // atom.shape[0] // m, tile[1] // atom.shape[1] * m // warps)

@@ -1,4 +1,4 @@
-"""Shared by the tests of the language: classes of arrays, tracing, the basic GEMM, places of carets."""
+"""Classes of arrays, tracing, the basic GEMM, and places of carets, for the tests of the language."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def spec(
     align: int = 16,
     wide: bool = False,
 ) -> TensorSpec:
-    """A class of arrays; by default row-major with everything a multiple of 8."""
+    """Return a class of arrays; by default row-major with multiples of 8 everywhere."""
     unit = None if unit_dim is None else unit_dim % rank
     steps = tuple(1 if dim == unit else strides for dim in range(rank))
     return TensorSpec(dtype, rank, unit, (extents,) * rank, steps, align, wide)
@@ -40,7 +40,7 @@ def trace(function: Callable[..., Any], declared: Mapping[str, Any] | None = Non
 
 
 def broken(kernel: Kernel) -> list[str]:
-    """The broken rules, as ``"rule: message"``."""
+    """Return the broken rules, as ``"rule: message"``."""
     return [f"{violation.rule}: {violation.message}" for violation in violations(kernel)]
 
 
@@ -49,12 +49,12 @@ def ops(kernel: Kernel) -> list[str]:
 
 
 def names(kernel: Kernel) -> list[str]:
-    """Names of all results, in order."""
+    """Return names of all results, in order."""
     return [value.name for op in kernel.walk() for value in op.results]
 
 
 def pointed(error: LocatedError | Location) -> str:
-    """The source text over the caret; the rest of the line for what goes on in the next."""
+    """Return the source text over the caret; the rest of the line if it continues in the next."""
     location = error.location if isinstance(error, LocatedError) else error
     assert location is not None
     frame = location.frame

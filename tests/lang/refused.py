@@ -1,4 +1,4 @@
-"""Shared by the tests of refusals."""
+"""Helpers for the tests of refusals."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ DECLARED = {"n": int, "alpha": tw.f32}
 
 
 def refusal(kernel: Callable[..., Any]) -> tw.TraceError:
-    """The error of a kernel over a matrix A, an integer n and a number alpha."""
+    """Return the error of a kernel over a matrix A, an integer n and a number alpha."""
     with pytest.raises(tw.TraceError) as caught:
         trace(kernel, DECLARED)
     return caught.value
 
 
 def cases(module: dict[str, Any]) -> list[tuple[Callable[..., Any], str]]:
-    """The kernels of a module, each with the text that its comment says the caret is under."""
+    """Return the kernels of a module, each with the text that its comment names for the caret."""
     found = []
     for value in module.values():
         code = getattr(value, "__code__", None)

@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class Unsaid(ast.NodeTransformer):
-    """Takes ``threads=`` out of copies, and what stands in the brackets of ``partition``."""
+    """Removes ``threads=`` from copies, and the arguments of ``partition``."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -42,7 +42,7 @@ class Unsaid(ast.NodeTransformer):
 
 @pytest.fixture(scope="module")
 def rewritten(tmp_path_factory):
-    """The files of the examples, in which nothing says how many threads copy a tile."""
+    """Return the files of the examples without any number of threads of a copy."""
     folder = tmp_path_factory.mktemp("examples")
     taken = {}
     for path in EXAMPLES.glob("*.py"):
@@ -78,13 +78,13 @@ SAID_NOWHERE = TO_REGISTERS | {"07_three_levels_gemm"}
 
 
 def shared_out(kernel: Kernel) -> list:
-    """Copies between memories; the recorder distributes them among the threads."""
+    """Return copies between memories; the recorder distributes them among the threads."""
     return [op for op in kernel.walk() if is_by_threads(op) and op.source.is_tensor and op.target.is_tensor]
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_as_few_sectors_as_the_bytes_of_the_tile_need(name, rewritten) -> None:
-    """The threads of every copy between memories, and of loads without the map of a multiply."""
+    """This includes every copy between memories, and loads without the map of a multiply."""
     folder, taken = rewritten
     assert (taken[name] == 0) == (name in SAID_NOWHERE)
     module = runpy.run_path(str(folder / f"{name}.py"))
@@ -117,7 +117,7 @@ def test_they_compile_for_machines_that_copy_in_the_background_or_not(name, rewr
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @pytest.mark.parametrize("name", SPECS)
 def test_the_examples_still_find_every_element_right(name, target, rewritten, monkeypatch, capsys) -> None:
-    """At their small sizes, and those that no tile divides; the programs assert which target ran."""
+    """They run at small sizes, and at sizes that no tile divides; the programs check which target ran."""
     folder, _ = rewritten
     monkeypatch.setattr("sys.argv", [name, "--small", "--target", target])
     runpy.run_path(str(folder / f"{name}.py"), run_name="__main__")
@@ -138,7 +138,7 @@ def staged(X, Y):
 
 @pytest.mark.parametrize(("columns", "sectors"), [(256, 8192), (255, 9952)])
 def test_the_checker_counts_as_many_sectors(columns, sectors) -> None:
-    """8192 are all bytes by 32; rows of 255 elements begin anywhere, and share sectors between requests."""
+    """8192 sectors are all bytes by 32; rows of 255 elements begin anywhere, and requests share sectors."""
     x = np.random.default_rng(0).standard_normal((256, columns)).astype(np.float32)
     y = np.full_like(x, np.nan)
     report = staged.check(x, y)

@@ -1,4 +1,4 @@
-"""Variables that may change inside a traced loop or branch, because nothing is lost."""
+"""Variables that may change inside a traced loop or branch, because no value is lost."""
 
 # ruff: noqa: F841, PERF401
 

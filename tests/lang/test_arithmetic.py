@@ -19,7 +19,7 @@ OTHER = tw.blocked((8, 8), (8, 4), (1, 0))
 
 
 def recorded(function: Callable[..., Any], dtype: tw.DType = tw.f32) -> list[tuple[str, str]]:
-    """The functions that an expression over a fragment x and a number alpha records, with their dtypes."""
+    """Return the functions that an expression over a fragment x and a number alpha records, with dtypes."""
 
     def kernel(alpha):
         function(tw.fragment(ROWS, dtype, 0), alpha)

@@ -1,4 +1,4 @@
-"""The first kernel of the design traces to the ops, names and lines that its author wrote."""
+"""The first kernel of the design traces to the operations, names and lines of its author."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiles counted by their place: what indices they take."""
+"""Tiles counted by their place: legal indices."""
 
 from __future__ import annotations
 

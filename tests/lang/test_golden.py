@@ -20,7 +20,7 @@ from .kernels import CONSTANTS, DIMS, MMA, basic_gemm, spec, trace
 
 
 def message(kernel: Callable[..., Any], declared: dict[str, Any], **given: Any) -> str:
-    """Messages of tracing and of the legality report."""
+    """Return messages of tracing and of the legality report."""
     try:
         traced = trace(kernel, declared, **given)
     except tw.TilewrightError as error:

@@ -1,4 +1,4 @@
-"""A convolution is a GEMM whose A is a view of the image: `Tensor.im2col`, against plain loops."""
+"""A convolution is a GEMM whose A is a view of the image: `Tensor.im2col` equals plain loops."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "05_im2col
 
 
 def naive(image: Any, taps: Any, stride: Any, dilation: Any, padding: Any) -> Any:
-    """Element by element, from the definition."""
+    """Compute element by element, from the definition."""
     images, *extents, groups, channels = image.shape
     pairs = list(zip(extents, taps, stride, dilation, padding, strict=True))
     outputs = [(n + sum(pad) - gap * (tap - 1) - 1) // step + 1 for n, tap, step, gap, pad in pairs]

@@ -1,4 +1,4 @@
-"""Symbolic integers: what the class of arrays tells about them, and which reach the kernel's parameters."""
+"""Symbolic integers: what the class of arrays tells about them, and which become kernel parameters."""
 
 # ruff: noqa: PERF401
 

@@ -1,4 +1,4 @@
-"""Leaving a traced loop or branch early is refused at the statement that does it."""
+"""Leaving a traced loop or branch early is refused at the statement that leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of what knows no lines (layouts, distributions, dtypes, atoms) point to the author's line too."""
+"""Errors of layouts, distributions, dtypes and atoms know no lines, but point to the author's line."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_errors_of_the_author_stay_what_they_are() -> None:
 
 
 def test_a_fragment_that_is_only_made_takes_its_threads() -> None:
-    """The block has them, so that nothing asks for what an author cannot write."""
+    """The block has as many threads, so the author need not give the number."""
 
     def kernel():
         tw.fragment(tw.raked((4, 16), (4, 16), 1, 1), tw.f32, fill=0)

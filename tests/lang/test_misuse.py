@@ -1,4 +1,4 @@
-"""Operations given what they cannot take are refused at the author's line, with the way out."""
+"""Operations with impossible arguments are refused at the author's line, with an alternative."""
 
 from __future__ import annotations
 

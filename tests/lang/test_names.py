@@ -1,4 +1,4 @@
-"""Results are named after the author's variables, uniquely, and never like something else in printed text."""
+"""Results have the author's variable names, made unique, and unlike other words of printed text."""
 
 # ruff: noqa: A001, F841, RUF059
 
@@ -222,7 +222,7 @@ def staged(tile, dtype):
 
 
 def library() -> Any:
-    """A function as the library has them that write kernels: in a file of the package."""
+    """Return a function in a file of the package, like the library's functions that write kernels."""
     path = str(Path(tw.__file__).parent / "ops" / "staged.py")
     names: dict[str, Any] = {}
     exec(compile(LIBRARY, path, "exec"), names)

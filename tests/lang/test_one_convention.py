@@ -1,4 +1,4 @@
-"""Tuples of threads, layouts of them and lists of dimensions count from one end; a number is coalesced."""
+"""Tuples of threads, their layouts and lists of dimensions count from one end; a number is coalesced."""
 
 from __future__ import annotations
 

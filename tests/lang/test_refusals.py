@@ -1,4 +1,4 @@
-"""Python that tracing cannot record is refused at the author's line, with the way out."""
+"""Python that tracing cannot record is refused at the author's line, with an alternative."""
 
 # ruff: noqa: B015, B018
 

@@ -1,4 +1,4 @@
-"""Roles: their regions are watched like branches, and barriers take stages."""
+"""Regions of roles are watched like branches, and barriers take stages."""
 
 # ruff: noqa: F841
 

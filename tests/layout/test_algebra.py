@@ -36,7 +36,7 @@ EXTENTS = st.sampled_from([1, 2, 3, 4, 6, 8])
 
 @st.composite
 def layouts(draw: st.DrawFn, modes: int = 3) -> Layout:
-    """Any layout, nested once."""
+    """Draw any layout, nested once."""
     count = draw(st.integers(1, modes))
     shape = [draw(EXTENTS) for _ in range(count)]
     stride = [draw(st.sampled_from([0, 1, 2, 3, 4, 6, 8, 12, 16, 24])) for _ in range(count)]
@@ -47,7 +47,7 @@ def layouts(draw: st.DrawFn, modes: int = 3) -> Layout:
 
 @st.composite
 def spread(draw: st.DrawFn, modes: int = 3) -> Layout:
-    """An injective layout whose modes divide: strides are multiples of the span of the modes below."""
+    """Draw an injective layout: strides are multiples of the span of the modes below."""
     span, parts = 1, []
     for _ in range(draw(st.integers(1, modes))):
         extent, stride = draw(EXTENTS), span * draw(st.integers(1, 3))

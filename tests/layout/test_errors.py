@@ -1,4 +1,4 @@
-"""Ten bad calls and what they say, word for word.
+"""Ten wrong calls and their messages, word for word.
 
 `python tests/layout/test_errors.py` writes the files anew; read the difference before committing it.
 """

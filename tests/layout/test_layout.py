@@ -34,7 +34,7 @@ def strides_like(draw: st.DrawFn, shape: Any) -> Any:
 
 
 def positions(shape: Any) -> list[Any]:
-    """All coordinates of a nested shape, the first entry fastest."""
+    """Yield all coordinates of a nested shape, the first entry fastest."""
     if not isinstance(shape, tuple):
         return list(range(shape))
     columns = itertools.product(*(positions(part) for part in reversed(shape)))

@@ -132,7 +132,7 @@ def test_names_of_dtypes_are_dtypes() -> None:
 
 @pytest.mark.parametrize("code", ["q", "f", "<f4", "e", "f2"])
 def test_codes_of_numpy_are_no_names(code: str) -> None:
-    """As `i8` would be ambiguous: 8 bits here, 8 bytes there."""
+    """`i8` would be ambiguous: 8 bits here, 8 bytes in NumPy."""
     with pytest.raises(tw.DTypeError, match=f"unknown dtype '{code}'.*known: f64, f32"):
         tw.dtype(code)
     assert tw.dtype(np.dtype("f2")) is tw.f16

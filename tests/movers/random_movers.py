@@ -1,4 +1,4 @@
-"""Movers drawn at random: the memories, who moves what, how wide; arrays of any shape, stride and start."""
+"""Random movers: memories, threads and widths; arrays of any shape, stride and start."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TILES = ((16, 16), (32, 32), (64, 32), (32, 64), (64, 64), (48, 32), (16, 128), 
 
 
 def held(layout: str, tile: tuple[int, int], dtype: Any) -> Any:
-    """A tile in shared memory, laid out by the author."""
+    """A tile in shared memory, with the author's layout."""
     rows, columns = tile
     if layout == "swizzled":
         return tw.shared(tile, dtype, swizzle=tw.Swizzle(2, max(4 - dtype.bytes.bit_length() + 1, 0), 3))
@@ -55,7 +55,7 @@ def held(layout: str, tile: tuple[int, int], dtype: Any) -> Any:
 
 @tw.kernel(X="M N", Y="M N")
 def mover(X, Y, *, tile, path, spread, back, vector, layout):
-    """``Y = X``, by a path through the memories."""
+    """``Y = X``, along a path through the memories."""
     m, n = tw.block_index(tw.ceil_div(X.shape, tile))
     source, target = X.tile(tile, (m, n)), Y.tile(tile, (m, n))
     _, *between, _ = path.split("-")
@@ -117,19 +117,19 @@ class Mover:
         return mover.bind(**{name: getattr(self, name) for name in names})
 
     def arrays(self) -> tuple[Array, Array]:
-        """X with random bits, Y with poison, each with more poison around it."""
+        """Return X with random bits and Y with poison, each inside of poison."""
         made = [Array(self.shape, placed, tw.dtype(self.dtype)) for placed in (self.x, self.y)]
         bits = np.random.default_rng(self.number).integers(0, 256, made[0].array.nbytes, np.uint8)
         made[0].array[...] = np.frombuffer(bits.tobytes(), made[0].array.dtype).reshape(self.shape)
         return made[0], made[1]
 
     def trace(self) -> Any:
-        """The kernel as recorded."""
+        """Trace the kernel."""
         x, y = self.arrays()
         return self.bound.trace(x.array, y.array)
 
     def moves_every_bit(self, target: str) -> bool:
-        """Whether Y gets X's bits on a target, and what lies around Y stays as it was."""
+        """Return whether Y gets X's bits on a target, and the memory around Y does not change."""
         x, y = self.arrays()
         if target == "cuda":
             kept, source = x.on_gpu()
@@ -159,25 +159,25 @@ class Array:
         self.array = np.ndarray(shape, dtype.numpy, self.buffer, self.offset, self.strides)
 
     def on_gpu(self) -> tuple[DeviceArray, DeviceArray]:
-        """A copy of the whole buffer on the GPU, and the array in it."""
+        """Return a copy of the whole buffer on the GPU, and the array in it."""
         buffer = DeviceArray.of(self.buffer)
         held = buffer.memory
         memory = SimpleNamespace(address=held.address + self.offset, index=held.index, driver=held.driver)
         return buffer, DeviceArray(memory, self.array.shape, self.strides, tw.dtype(self.array.dtype))
 
     def same_bits(self, other: Array) -> bool:
-        """Whether both hold the same bits, and around this one all is still poison."""
+        """Return whether both hold the same bits, and poison is still around this one."""
         return self._bits() == other._bits() and self.is_whole_around()
 
     def is_whole_around(self) -> bool:
-        """Whether the memory around this tile and between its rows is still poison."""
+        """Return whether the memory around this tile and between its rows is still poison."""
         return bool((self.around() == POISON).all())
 
     def _bits(self) -> bytes:
         return np.ascontiguousarray(self.array).tobytes()
 
     def around(self) -> Any:
-        """The bytes of the buffer, with poison in the place of the array."""
+        """Return the bytes of the buffer, with poison in place of the array."""
         rest = self.buffer.copy()
         size = self.array.itemsize
         inside = np.ndarray((*self.array.shape, size), np.uint8, rest, self.offset, (*self.strides, 1))
@@ -187,7 +187,7 @@ class Array:
 
 @cache
 def drawn(number: int) -> Mover:
-    """The mover of a number, always the same."""
+    """Return the mover of a number."""
     draw = random.Random(number)
     dtype, tile = draw.choice(DTYPES), draw.choice(TILES)
     easy = draw.random() < 0.4  # for wide accesses
@@ -214,12 +214,12 @@ def drawn(number: int) -> Mover:
 
 
 def widest_of(made: Mover) -> int:
-    """The widest access that the copy out of X may use."""
+    """Return the widest access that the copy out of X may use."""
     return widest_vector(next(op for op in made.trace().walk() if isinstance(op, Copy)))
 
 
 def _placed(draw: random.Random, shape: tuple[int, int], major: int, easy: bool) -> Placed:
-    """Contiguous along ``major``, or along neither; strides and start with any divisor."""
+    """Draw a place contiguous along ``major``, or along neither; strides and start have any divisor."""
     if easy:
         other = -(-shape[major] // 16) * 16 + draw.choice((0, 16))
         return Placed((other, 1) if major == 1 else (1, other), draw.choice((0, 16)))
@@ -232,20 +232,20 @@ def _placed(draw: random.Random, shape: tuple[int, int], major: int, easy: bool)
 
 
 def _repeated(placed: Placed, dims: tuple[int, ...]) -> Placed:
-    """The same with one row, column or element for all, as NumPy broadcasts it: strides of 0."""
+    """Return the place with one row, column or element for all, as NumPy broadcasts it: strides of 0."""
     rows, columns = (0 if dim in dims else stride for dim, stride in enumerate(placed.strides))
     return replace(placed, strides=(rows, columns))
 
 
 def turned(placed: Placed, draw: random.Random) -> Placed:
-    """The same memory, often with dimensions that run backwards: strides that are negative."""
+    """Return a place in the same memory, often with negative strides."""
     dims = draw.choice(((), (), (0,), (0,), (1,), (0, 1)))
     rows, columns = (-stride if dim in dims else stride for dim, stride in enumerate(placed.strides))
     return replace(placed, strides=(rows, columns))
 
 
 def _spread(draw: random.Random, tile: tuple[int, int], dtype: Any, along: int) -> tw.Distribution:
-    """A distribution that leaves each thread as much as its registers hold."""
+    """Draw a distribution with as many values for each thread as registers hold."""
     while True:
         made = _any_spread(draw, tile, dtype, along)
         if made.size_values * dtype.bytes <= REGISTER_BYTES:
@@ -253,7 +253,7 @@ def _spread(draw: random.Random, tile: tuple[int, int], dtype: Any, along: int) 
 
 
 def _any_spread(draw: random.Random, tile: tuple[int, int], dtype: Any, along: int) -> tw.Distribution:
-    """Chunks, vectors in turn, warps with base tiles, or the operands of an atom."""
+    """Draw chunks, interleaved vectors, warps with base tiles, or the operands of an atom."""
     kind = draw.choice(("blocked", "raked", "base tiles", "atom", "atom"))
     if kind == "atom" and dtype.name in tw.atoms.TENSOR_CORE:
         atom = tw.atoms.TENSOR_CORE[dtype.name]

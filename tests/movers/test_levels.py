@@ -1,4 +1,4 @@
-"""The text of examples 06 and 07: what each level keeps in flight, and that the CPU multiplies in vectors."""
+"""The text of examples 06 and 07: loads under way at each level, and vector multiplies on the CPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def compiled(name: str, target: str, arch: str | None = None):
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", BOUND)
 def test_registers_suffice_and_shared_memory_fits_twice(name, arch) -> None:
-    """Two blocks of 128 threads, or one of 256, on a multiprocessor of 65536 registers."""
+    """A multiprocessor of 65536 registers has two blocks of 128 threads, or one of 256."""
     found = compiled(name, "cuda", arch).resources
     threads = BOUND[name].constants["mma"].threads
     assert (found["spill_store_bytes"], found["stack_bytes"]) == (0, 0)

@@ -27,7 +27,7 @@ from .random_movers import COUNT, Array, Mover, drawn, widest_of
 
 
 def sample(count: int, start: int = 0) -> range:
-    """The numbers of some of them, evenly spaced."""
+    """Return evenly spaced numbers of movers."""
     return range(start, COUNT, COUNT // count)
 
 
@@ -98,7 +98,7 @@ def test_the_text_moves_every_bit_on_the_host(emulator: Any) -> None:
 
 
 def is_legal(made: Mover, array: Array, width: int) -> bool:
-    """Whether every vector of a thread is contiguous, aligned, and inside as a whole or not at all."""
+    """Return whether every vector of a thread is contiguous, aligned, and wholly inside or outside."""
     at = made.spread.table.reshape(made.spread.size_threads, -1, width, 2)
     size = array.array.itemsize
     for m in range(-(-made.shape[0] // made.tile[0])):

@@ -1,4 +1,4 @@
-"""Swizzles against their formula, and what they do to bank conflicts, counted by loops."""
+"""Swizzles equal their formula; loops count their effect on bank conflicts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SWIZZLES = {
 
 @pytest.mark.parametrize("name", SWIZZLES)
 def test_the_map_is_its_formula(name) -> None:
-    """Chunk c of 16 bytes of row r goes to where chunk ``c ^ r`` was."""
+    """Chunk c of 16 bytes of row r moves to the place of chunk ``c ^ r``."""
     (rows, columns), size, parts = SWIZZLES[name]
     view = tw.Swizzle(*parts).apply(tw.View.strided((rows, columns), (columns, 1)))
     chunk = 16 // size
@@ -37,7 +37,7 @@ ROWS_OF_MATRICES = Distribution((32, 8), (Mode(32, 0, 1),), (Mode(8, 1, 1),))
 
 
 def degree(offset, lanes=32, size=2):
-    """The most different words that eight lanes together take from one bank."""
+    """Return the most different words that eight lanes together take from one bank."""
     worst = 0
     for first in range(0, lanes, 8):
         taken = {}

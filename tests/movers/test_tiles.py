@@ -22,7 +22,7 @@ def ran(kernel, x, y, target, **constants):
 
 @tw.kernel(X="M N", Y="M N")
 def by_form(X, Y, *, tile, form):
-    """Every tile of X is copied to its place in Y; one of the forms gives the place."""
+    """Copy every tile of X to its place in Y; the place has one of the forms."""
     tw.block_index(1)
     source, target = X.tiles(tile), Y.tiles(tile)
     for i in tw.range(source.shape[0]):
@@ -48,7 +48,7 @@ def test_every_form_over_global_memory(form, target) -> None:
 
 @tw.kernel(X="M N", Y="M N")
 def reversed_in_shared(X, Y, *, form):
-    """The four chunks of a row of a shared tile, last one first: Y[:, 16 (3 - j) + i] = X[:, 16 j + i]."""
+    """Copy four chunks of a row of a shared tile, last first: Y[:, 16 (3 - j) + i] = X[:, 16 j + i]."""
     m = tw.block_index(tw.ceil_div(X.shape[0], 32))
     held = tw.shared((32, 64), X.dtype)
     tw.copy(X.tile((32, 64), (m, 0)), held, threads=(THREADS, 1))
@@ -152,7 +152,7 @@ def one_tile(X, Y, *, at, form):
 @pytest.mark.parametrize("form", ["tile", "tiles"])
 @pytest.mark.parametrize("at", [(-1, 0), (-2, -1), (1, -3), (-5, -3), (-6, 0), (0, -4), (5, 0), (-7, -9)])
 def test_constants_count_from_the_end_and_outside_is_zero(at, form, target) -> None:
-    """An array of 5 x 3 tiles: what no tile of it is reads as 0, before the first as after the last."""
+    """The array has 5 x 3 tiles: places before the first and after the last tile read as 0."""
     x = np.random.default_rng(0).standard_normal((70, 90)).astype(np.float32)
     tiles = np.zeros((80, 96), np.float32)
     tiles[:70, :90] = x

@@ -24,7 +24,7 @@ MODES = [(None, None), ("row", None), ("column", None), ("row", 1), ("column", 0
 
 
 def place_of(warp, grid, order):
-    """Row and column of a warp in the grid; ``order`` names the axis that its number runs along first."""
+    """Return row and column of a warp in the grid; ``order`` names the axis of consecutive numbers."""
     rows, columns = grid
     return (warp % rows, warp // rows) if order == "rows first" else (warp // columns, warp % columns)
 
@@ -46,7 +46,7 @@ def expected_part(warp, tile, grid, order, reuse, along):
 
 
 def held(spread, warp):
-    """The coordinates of a warp, lane by lane, register by register."""
+    """Return the coordinates of a warp, lane by lane, register by register."""
     return spread.table[warp * LANES : (warp + 1) * LANES].tolist()
 
 
@@ -121,7 +121,7 @@ def test_operands_are_the_reuse_modes(grid, k) -> None:
 
 
 def inferred(columns, element_bytes):
-    """128 bits per thread, at most 128 contiguous bytes, all 32 lanes used."""
+    """Return a warp's lanes: 128 bits per thread, at most 128 contiguous bytes, all 32 lanes used."""
     run = min(columns * element_bytes, 128)
     per_row = run // 16
     return 32 // per_row, run // element_bytes
@@ -159,7 +159,7 @@ def test_a_tile_that_no_base_tile_divides_is_refused(tile, nearest) -> None:
 
 
 def test_base_tiles_repeat_over_warps() -> None:
-    """A mover of 16-byte accesses: 2 x 2 warps, each 64 x 32 of a tile of 128 x 64 halves."""
+    """A mover of 16-byte accesses: 2 x 2 warps, each with 64 x 32 of a tile of 128 x 64 halves."""
     spread = tw.by_warps((128, 64), tw.base_tile((64, 32), tw.f16), (2, 2))
     assert spread.is_exact
     assert spread.vector() == (1, 8)
@@ -173,7 +173,7 @@ MOVED = ["f8e4m3", "u8", "f16", "bf16", "i32", "f32", "c32", "f64", "i64", "c64"
 
 
 def moved_by(lane, element_bytes, run_bytes, major):
-    """The elements that a lane moves at once, from the first of a base tile, and the tile's extents."""
+    """Return the elements that a lane moves at once, from a base tile's first, and the tile's extents."""
     columns = run_bytes // element_bytes
     rows, width = inferred(columns, element_bytes)
     each = 16 // element_bytes
@@ -186,7 +186,7 @@ def moved_by(lane, element_bytes, run_bytes, major):
 @pytest.mark.parametrize("major", [0, 1])
 @pytest.mark.parametrize("dtype", MOVED)
 def test_every_movers_index_set(dtype, major, run_bytes) -> None:
-    """Base tiles in every grid and reuse mode: what each lane moves, and in which order."""
+    """Base tiles in every grid and reuse mode: the elements of each lane, and their order."""
     element = tw.dtype(dtype)
     lanes = [moved_by(lane, element.bytes, run_bytes, major) for lane in range(LANES)]
     places, (height, width) = np.array([at for at, _ in lanes]), lanes[0][1]
@@ -218,7 +218,7 @@ def test_every_movers_index_set(dtype, major, run_bytes) -> None:
     ],
 )
 def test_inconsistent_register_tiles_are_refused_with_the_right_ones(what, tile, reuse, given, right) -> None:
-    """The shapes that a tutorial gives for 2 x 2 warps on a chunk of 128 x 32 by 32 x 64."""
+    """A tutorial gives these shapes for 2 x 2 warps on a chunk of 128 x 32 by 32 x 64."""
     assert (
         tw.by_warps(tile, BASE_16, (2, 2), reuse=reuse, repeats=right).size_values == 8 * right[0] * right[1]
     )

@@ -24,7 +24,7 @@ DEPTH = 8
 
 @tw.kernel(A="M K", A2="M K", B="N K", B2="N K", C="M N", D="M N")
 def several(A: Any, A2: Any, B: Any, B2: Any, C: Any, D: Any, *, mma: tw.TiledMma, order: Order) -> None:
-    """``C`` and ``D`` are the sums of the products that ``order`` names."""
+    """``C`` and ``D`` are the sums of the products in ``order``."""
     rows, columns = mma.tile[:2]
     m, n = tw.block_index(tw.ceil_div(C.shape, (rows, columns)))
     sides = ((A, m, rows), (A2, m, rows), (B, n, columns), (B2, n, columns))
@@ -47,6 +47,6 @@ def several(A: Any, A2: Any, B: Any, B2: Any, C: Any, D: Any, *, mma: tw.TiledMm
 
 
 def traced(order: Order, mma: tw.TiledMma) -> Kernel:
-    """The kernel for matrices of f32 whose rows begin at multiples of 16 bytes."""
+    """Trace the kernel for f32 matrices whose rows begin at multiples of 16 bytes."""
     spec = tw.TensorSpec(tw.f32, 2, 1, (1, 4), (4, 1), 16, False)
     return several.bind(mma=mma, order=order).trace(*(spec,) * 6)

@@ -1,4 +1,4 @@
-"""Small random kernels without barriers: threads, and copies in the background, share a ring in memory."""
+"""Small random kernels without barriers: threads and background copies share a ring in memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Small:
 
 
 def random_program(seed: int, branches: bool) -> Small:
-    """A program with a loop, and statements before and after it."""
+    """Draw a program with a loop, and statements before and after it."""
     rng = random.Random(seed)
     stages = tuple(rng.randint(1, 3) for _ in range(rng.randint(1, 2)))
     inner = _steps(rng, stages, rng.randint(2, 4), in_loop=True)
@@ -102,7 +102,7 @@ def _perform_one(step: Step, X: Any, rings: Sequence[Any], sizes: Sequence[Any],
 
 
 def build(program: Small) -> Kernel:
-    """The kernel, with barriers as they follow from its accesses; all is written before it begins."""
+    """Build the kernel with automatic barriers; all tensors are written before it begins."""
 
     def small(X, n, m):
         rings = [

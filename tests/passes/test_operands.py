@@ -1,4 +1,4 @@
-"""Operands of atoms that are 1 deep are read from shared memory 16 bytes at a time, however they lie."""
+"""Operands of atoms of depth 1 are read from shared memory in 16 bytes at a time, in any layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes give kernels of the same IR: they print, parse back, verify, and say what they did."""
+"""Passes give kernels of the same IR: they print, parse back, verify, and have notes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def gemm() -> Kernel:
 
 
 def sound(kernel: Kernel) -> str:
-    """The kernel's text, which parses back to itself; the kernel breaks no rule."""
+    """Return the kernel's text, after checking that it parses back and that the kernel breaks no rule."""
     text = print_kernel(kernel)
     assert print_kernel(parse_kernel(text)) == text
     assert [str(violation) for op in kernel.walk() for violation in broken_rules(op)] == []

@@ -1,4 +1,4 @@
-"""The passes of each target by name: the kernel after each is a kernel of the IR, and no note is lost."""
+"""The passes of each target by name: after each, the kernel is legal IR, and no note is lost."""
 
 from __future__ import annotations
 

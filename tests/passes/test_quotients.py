@@ -1,4 +1,4 @@
-"""Division by sizes becomes a multiplication by what the launcher computes, and stays exact."""
+"""Divisions by sizes become multiplications by numbers of the launcher, and stay exact."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_kernel_without_such_divisions_stays_as_it_is() -> None:
 
 
 def test_an_image_that_holds_no_position_is_refused_when_the_kernel_is_there() -> None:
-    """The extents less the filter are 0 or negative: nothing is divided by them on the way to the refusal."""
+    """The extents minus the filter are 0 or negative: the launch is refused before any division."""
     matrix = np.full((1, 2, 216), np.nan, np.float32)
     EXAMPLE["LARGE"](np.ones((2, 3, 3, 3, 1, 8), np.float32), matrix, target="cpu")
     for extents in ((2, 2, 3), (1, 2, 3), (3, 3, 2)):

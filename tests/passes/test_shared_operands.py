@@ -1,4 +1,4 @@
-"""Multiply-adds that follow each other and share operands: one loop, which loads an operand once."""
+"""Successive multiply-adds with shared operands become one loop, which loads an operand once."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ M, N, K = 40, 24, 20
 
 
 def loads(kernel: Kernel) -> list[str]:
-    """The tensors in shared memory that are read into registers, in order."""
+    """Return the tensors in shared memory that are read into registers, in order."""
     copies = [op for op in kernel.walk() if isinstance(op, Copy) and op.source.is_tensor]
     shared = (op for op in copies if op.source.tensor.memory is Memory.SHARED and op.target.is_fragment)
     return [op.source.buffer.name for op in shared]
 
 
 def loops(kernel: Kernel) -> list[int]:
-    """How many multiplies each loop over atoms has."""
+    """Return the number of multiplies in each loop over atoms."""
     unrolled = (op for op in kernel.walk() if isinstance(op, For) and op.unroll)
     return [sum(isinstance(inner, Mma) for inner in op.body.ops) for op in unrolled]
 
@@ -67,14 +67,14 @@ def test_a_turn_loads_an_operand_once(order: Any, multiplies: list[int], loaded:
 
 
 def test_tensor_cores_take_a_loop_for_each_product() -> None:
-    """As their texts were measured."""
+    """Tensor cores were measured with a loop for each product."""
     expanded = expand_mma(traced(COMPLEX, tw.TiledMma(MMA_TF32, (2, 2))))
     assert len(loads(expanded)) == 8
     assert max([0, *loops(expanded)]) <= 1
 
 
 def computed(kernel: Kernel) -> list[Any]:
-    """C and D of random integers modulo the prime: the order of sums means nothing."""
+    """Return C and D of random integers modulo the prime: the order of sums does not matter."""
     rng = np.random.default_rng(11)
     shapes = {"A": (M, K), "A2": (M, K), "B": (N, K), "B2": (N, K), "C": (M, N), "D": (M, N)}
     held = {name: rng.integers(PRIME, size=shape, dtype=np.uint64) for name, shape in shapes.items()}
@@ -108,7 +108,7 @@ def test_a_product_of_another_operand_that_is_loaded_is_seen(at: int) -> None:
 
 
 def test_complex_numbers_take_fewer_registers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compiler's figures for interleaved arrays under one schedule, and for a loop per product."""
+    """The compiler's figures, for interleaved arrays under one schedule, with one loop and with several."""
     whole = np.empty((512, 512, 2), np.float32)
     words: dict[str, Any] = {"terms": frozenset(), "conjugates": (False,) * 3, "precision": "exact"}
     given = (*(whole[..., 0], whole[..., 1]) * 4, 1, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Tensors that share memory: only where their lives do not meet, and the reference finds every other plan."""
+"""Tensors share memory only if their lifetimes are apart; the reference finds every other plan."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BYTES = ROWS * COLUMNS * 4
 
 
 def turn(source: Any, held: Any, target: Any) -> None:
-    """Through shared memory, each thread reading what others have written."""
+    """Copy through shared memory; each thread reads what others have written."""
     tw.copy(source, held, threads=64)
     tw.barrier()
     tw.copy(held, target, threads=tw.Layout((8, 8), (1, 8)))
@@ -56,7 +56,7 @@ def without_a_barrier(X, Y, Z):
 
 @tw.kernel(X="M N", I="M", Y="M N")
 def chosen_rows(X, I, Y):
-    """An index in shared memory is read by the copy, not where the rows are chosen."""
+    """The copy reads an index in shared memory, not the line that chooses the rows."""
     tw.block_index(1)
     index, other = tw.shared((ROWS,), tw.i32), tw.shared(TILE, X.dtype)
     tw.copy(I.tile((ROWS,), (0,)), index, threads=ROWS)
@@ -129,7 +129,7 @@ def in_the_background(waits: int) -> Callable[..., Any]:
 
 
 def in_turns(at_once: bool) -> Callable[..., Any]:
-    """Two groups; the second arrives two barriers later, until both have arrived equally often."""
+    """There are two groups; the second arrives two barriers later, until both have arrived equally often."""
     half, others = (ROWS // 2, COLUMNS), tw.Layout((8, 8), (1, 8))
     meet = partial(tw.role_barrier, 1, threads=128)
 
@@ -172,7 +172,7 @@ def ran(kernel: Kernel, rows: int = 3 * ROWS, check: bool = True) -> tuple[Repor
 
 
 def placed(kernel: Kernel, **places: int) -> Kernel:
-    """The kernel with other places of its shared tensors."""
+    """Return the kernel with other places of its shared tensors."""
     return rewrite_kernel(
         kernel,
         lambda op, _: (replace(op, at=places[op.result.name]),) if isinstance(op, Shared) else None,
@@ -180,7 +180,7 @@ def placed(kernel: Kernel, **places: int) -> Kernel:
 
 
 def without(kernel: Kernel, kind: type, number: int) -> Kernel:
-    """The kernel without one of its operations of a kind."""
+    """Return the kernel without one of its operations of a kind."""
     lost = [op for op in kernel.walk() if isinstance(op, kind)][number]
     return rewrite_kernel(kernel, lambda op, _: () if op is lost else None)
 
@@ -349,7 +349,7 @@ def test_tensors_of_three_sizes_lie_under_the_largest() -> None:
 
 
 def random_program(seed: int) -> Callable[..., Any]:
-    """Puts into three tensors and takes out of them, with barriers and one loop at random places."""
+    """Write three tensors and read them, with barriers and one loop at random places."""
     rng = random.Random(seed)
     steps = []
     for _ in range(4):

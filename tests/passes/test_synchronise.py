@@ -1,4 +1,4 @@
-"""Barriers from effects: no more than by hand, clean under the checker, and none that could be left out."""
+"""Barriers from effects: no more than by hand, clean under the checker, and each is necessary."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ HAND_WRITTEN = ("basic_gemm", "optimized_gemm", "serial", "buffered", "prefetche
 
 
 def placed(kernel: Kernel) -> list[str]:
-    """The barriers, commits and waits of a kernel, in program order."""
+    """Return the barriers, commits and waits of a kernel, in program order."""
     ops = [op for op in kernel.walk() if isinstance(op, PLACED)]
     return [f"{op.name} {op.pending}" if isinstance(op, AsyncWait) else op.name for op in ops]
 
 
 def without(kernel: Kernel, left_out: Sequence[int] | None = None) -> Kernel:
-    """The kernel without some of its barriers, commits and waits, by their numbers; None: without any."""
+    """Return the kernel without some of its barriers, commits and waits, by number; None: without any."""
     seen: list[Op] = []
 
     def change(op: Op, rewriter: object) -> tuple[Op, ...] | None:
@@ -57,7 +57,7 @@ def without(kernel: Kernel, left_out: Sequence[int] | None = None) -> Kernel:
 
 
 def races(kernel: Kernel, arrays: Mapping[str, np.ndarray], **sizes: int) -> set[Kind]:
-    """The checker's findings about the order of a kernel's accesses."""
+    """Return the checker's findings about the order of a kernel's accesses."""
     report = run(kernel, {name: array.copy() for name, array in arrays.items()}, sizes)
     return RACES & {finding.kind for finding in report.findings}
 
@@ -65,7 +65,7 @@ def races(kernel: Kernel, arrays: Mapping[str, np.ndarray], **sizes: int) -> set
 def unnoticed(
     kernel: Kernel, trials: Sequence[tuple[Mapping[str, np.ndarray], Mapping[str, int]]]
 ) -> list[int]:
-    """The barriers, commits and waits without which no trial has a finding."""
+    """Return the barriers, commits and waits that can be removed without a finding in any trial."""
     return [
         number
         for number in range(len(placed(kernel)))
@@ -135,7 +135,7 @@ def test_a_thread_that_reads_what_it_wrote_needs_no_barrier() -> None:
 
 
 def ring(X, Y, *, stages):
-    """A ring that is filled ``stages - 1`` iterations ahead; nothing is copied past the end."""
+    """Fill a ring ``stages - 1`` iterations ahead; nothing is copied past the end."""
     held = tw.shared((stages, 64), tw.f32)
     count = tw.ceil_div(X.shape[0], 64)
     for k in tw.unroll(stages - 1):
@@ -200,7 +200,7 @@ def test_an_authors_barrier_stays_and_counts(early: bool) -> None:
 
 
 def by_turns(X, Y, *, buffers, period, fill, named):
-    """Each turn fills one of several buffers, in a branch, and reads it in another branch."""
+    """Each iteration fills one of several buffers in a branch, and reads it in another branch."""
     held = [tw.shared((64,), tw.f32, name=f"held{at}") for at in range(buffers)]
     for k in tw.range(tw.ceil_div(X.shape[0], 64)):
         turn = tw.let(k // (period // buffers) % buffers) if named else k // (period // buffers) % buffers
@@ -213,7 +213,7 @@ def by_turns(X, Y, *, buffers, period, fill, named):
 
 
 def by_turns_or_else(X, Y, *, fill):
-    """The same with two buffers; the second one serves every other iteration."""
+    """There are two buffers; the second one serves every other iteration."""
     even, odd = tw.shared((64,), tw.f32), tw.shared((64,), tw.f32)
     for k in tw.range(tw.ceil_div(X.shape[0], 64)):
         with tw.when(k % 2 == 0):
@@ -245,7 +245,7 @@ def test_buffers_that_branches_use_by_turns_need_one_barrier_a_turn(case: str, f
 
 
 def test_turns_that_use_one_buffer_twice_need_a_barrier_in_between() -> None:
-    """Buffers that change every second turn: the next turn may overwrite what others still read."""
+    """Buffers change every second iteration: the next one may overwrite what others still read."""
     made = automatic(by_turns, *SPECIMENS, buffers=2, period=4, fill=tw.copy, named=False)
     assert placed(made).count("barrier") == 2
     arrays = {name: np.ones(64 * 9, np.float32) for name in "XY"}
@@ -254,7 +254,7 @@ def test_turns_that_use_one_buffer_twice_need_a_barrier_in_between() -> None:
 
 
 def flagged(X, Y, flags):
-    """A buffer is filled and read in the turns that integers in memory choose."""
+    """Integers in memory choose the iterations that fill and read a buffer."""
     held = tw.shared((64,), tw.f32)
     for k in tw.range(tw.ceil_div(X.shape[0], 64)):
         flag = tw.index(flags[k])
@@ -326,7 +326,7 @@ def test_an_edge_that_depends_on_the_turn_hides_nothing() -> None:
 
 
 def drained(X, Y, *, stages):
-    """The last iterations stand after the loop, where nothing is copied."""
+    """The last iterations are after the loop, and copy nothing."""
     held = tw.shared((stages, 64), tw.f32)
     count = tw.ceil_div(X.shape[0], 64)
     for k in tw.unroll(stages - 1):
@@ -460,7 +460,7 @@ def test_random_programs_with_branches_are_clean(seed: int) -> None:
 
 
 def test_a_random_program_without_its_barriers_is_not_clean() -> None:
-    """The trials can fail."""
+    """Without its barriers, trials must have findings."""
     steps = (
         Step("loop", body=(Step("start", turns=True), Step("read", slot=1, turns=True, spread="two each"))),
     )

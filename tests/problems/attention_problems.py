@@ -1,4 +1,4 @@
-"""Random problems of attention and of chains of two products, each the same for its number."""
+"""Random problems of attention and of chains of two products; a number always gives the same problem."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS = (tw.f16, tw.bf16, tw.f16, tw.bf16, tw.f32)
 
 
 def _columns(rng: np.random.Generator) -> int:
-    """At most 256; more often than not a multiple of 8, which bulk copies carry."""
+    """Draw at most 256 columns; more than half are multiples of 8, which bulk copies can load."""
     return int(rng.integers(1, 257)) if rng.integers(3) == 0 else int(rng.integers(1, 33)) * 8
 
 

@@ -1,8 +1,8 @@
-"""A call of `tw.matmul`, carried out.
+"""Run a call of `tw.matmul`.
 
-It is compared with a dataflow kernel of its own, on arrays that NumPy broadcasts to the whole result.  It is
-made once more, when its launch is known: the bits must be the same, but of atomic reductions.  Where rows are
-to have the bits that they have among any others, some of them are multiplied alone.
+Its result is compared with that of a dataflow kernel, on arrays that NumPy broadcasts to the whole result.
+The call is then repeated as a known launch: the bits must be equal, except for atomic reductions.  If the
+call is batch-invariant, some rows are also multiplied alone.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ class Run:
         return result
 
     def stored(self, result: Any) -> Any:
-        """What a call stored, as an array of NumPy's."""
+        """Return what a call stored, as a NumPy array."""
         return self.arrays["out"].array.copy() if "out" in self.arrays else host(result)
 
     def again(self, first: Any) -> str:
-        """Whether the same call, whose launch is known now, stores the same bits."""
+        """Return whether the same call, now known, stores the same bits."""
         if self.call.is_atomic:
             return ""
         if "out" in self.arrays:
@@ -105,7 +105,7 @@ class Run:
         return "" if same_bits(first, self.stored(self.made())) else "the same call stored other bits"
 
     def rows(self) -> str:
-        """Whether the bits of rows are those that they have among any others, where that is asked for."""
+        """Return whether rows of batch-invariant calls have the same bits among any others."""
         a, b = (self.before[name] for name in "ab")
         if not self.call.words.get("batch_invariant") or a.ndim < 2 or self.target == "cuda":
             return ""
@@ -120,18 +120,18 @@ class Run:
 
 
 def host(array: Any) -> Any:
-    """An array of a target as one of NumPy's."""
+    """Return an array of a target as a NumPy array."""
     return array.host() if hasattr(array, "host") else array
 
 
 def same_bits(one: Any, other: Any) -> bool:
-    """Whether two arrays hold the same bits, however they lie in memory."""
+    """Return whether two arrays hold the same bits, in any layout."""
     return np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes()
 
 
 @contextmanager
 def launched() -> Iterator[list[Any]]:
-    """Collect the executables of the launches that are planned in the with block."""
+    """Collect the executables of the launches planned in the with block."""
     found: list[Any] = []
     planned = Bound.planned
 
@@ -145,9 +145,9 @@ def launched() -> Iterator[list[Any]]:
 
 
 def compared(call: Call, before: Mapping[str, Any], stored: Any, schedule: Schedule) -> StoredComparison:
-    """Every element, with what a kernel computes of arrays that are broadcast to the whole result.
+    """Compare every element with a kernel on arrays that are broadcast to the whole result.
 
-    Of as many fraction bits as the atom multiplies, which may be more than the call asks for.
+    That kernel has as many fraction bits as the atom, which may be more than the call asks for.
     """
     a, b = before["a"], before["b"]
     a, b = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b

@@ -57,7 +57,7 @@ class Call:
 
     @property
     def extents(self) -> dict[str, int]:
-        """L, M, N and K."""
+        """The extents L, M, N and K."""
         a, b = self.shapes["a"], self.shapes["b"]
         batch = np.broadcast_shapes(a[:-2], b[:-2])
         m, n = a[-2] if len(a) > 1 else 1, b[-1] if len(b) > 1 else 1
@@ -70,12 +70,12 @@ class Call:
 
     @property
     def is_atomic(self) -> bool:
-        """Whether parts of K are added as they come."""
+        """Whether parts of K are added in any order."""
         how = self.group.schedule
         return how is not None and how.reduction == "atomic" and how.split_k not in (None, 1)
 
     def source(self, name: str) -> str:
-        """The array that an argument is: itself, ``out``, or none."""
+        """Return an argument's array: its own, ``out``, or None."""
         return "out" if name in self.in_place or (name == "c" and "beta" in self.in_place) else name
 
     @property
@@ -87,7 +87,7 @@ class Call:
 
 
 def call(number: int, target: str, partition: str = "") -> Call:
-    """Return a call that depends only on number, target and partition; None: partitions in turn."""
+    """Return a call that depends only on number, target and partition; None: all partitions in turn."""
     index, place = divmod(number, EACH)
     group, words, kinds = _shared(index, target, partition)
     draw = random.Random(f"call {number} {target} {partition}")
@@ -153,7 +153,7 @@ def _shared(index: int, target: str, partition: str) -> tuple[Group, dict[str, A
 
 
 def _natural(kind: str) -> str:
-    """The dtype of a result that nobody asks for."""
+    """Return the dtype of a result without a requested dtype."""
     return "i32" if kind == "i8" else "f16" if kind.startswith("f8") else kind
 
 
@@ -205,7 +205,7 @@ def _shapes(draw: random.Random, group: Group, extents: dict[str, int]) -> dict[
 
 
 def _broadcast(draw: random.Random, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape that is broadcast to another one, mostly the same."""
+    """Draw a shape that broadcasts to another one, mostly the same."""
     if draw.random() < 0.6:
         return shape
     made = tuple(1 if draw.random() < 0.4 else extent for extent in shape)

@@ -1,4 +1,4 @@
-"""A problem, carried out: arrays between canaries, every element compared with what the flow computes."""
+"""Run a problem: arrays between canaries, every element compared with the flow's result."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def carry_out(problem: Problem, target: str) -> Outcome:
 
 
 def refused(error: TilewrightError, schedule: Schedule | Splitting | None) -> Outcome:
-    """What comes of an error: nothing is wrong where what the problem asks for is rightly refused.
+    """Return the outcome of an error: nothing is wrong if the problem is rightly refused.
 
     Args:
         error: the error.
@@ -90,7 +90,7 @@ def refused(error: TilewrightError, schedule: Schedule | Splitting | None) -> Ou
 
 
 def misplaced(arrays: Mapping[str, Array], before: Mapping[str, Any], stored: tuple[str, ...]) -> str:
-    """What was written that a launch has no business to write; empty if nothing was."""
+    """Return which memory was written wrongly; "" if none."""
     if touched := [name for name, made in arrays.items() if not made.is_whole_around()]:
         return f"what lies around {', '.join(touched)} was written"
     read = [name for name in arrays if name not in stored]
@@ -99,7 +99,7 @@ def misplaced(arrays: Mapping[str, Array], before: Mapping[str, Any], stored: tu
 
 
 def kinds_of(group: Group, how: Schedule, extents: Mapping[str, int]) -> Iterator[str]:
-    """What a problem counts for.
+    """Return the kinds of problem that a problem counts for.
 
     Args:
         group: what it shares with others.
@@ -124,7 +124,7 @@ def kinds_of(group: Group, how: Schedule, extents: Mapping[str, int]) -> Iterato
 
 
 def _launched(problem: Problem, arrays: dict[str, Array], numbers: dict[str, float], target: str) -> Any:
-    """Launch the kernel; what it wrote is in the arrays."""
+    """Launch the kernel; its results are in the arrays."""
     there = There(arrays, target)
     ran = problem.group.bound(
         *there.given.values(), *numbers.values(), **{} if there.is_gpu else {"target": target}
@@ -134,7 +134,7 @@ def _launched(problem: Problem, arrays: dict[str, Array], numbers: dict[str, flo
 
 
 class There:
-    """Arrays, with all that lies around them, where a target reaches them.
+    """Arrays with the memory around them, accessible to a target.
 
     Args:
         arrays: by name.
@@ -147,13 +147,13 @@ class There:
         self.given = {name: self._seen(name) if self.is_gpu else made.array for name, made in arrays.items()}
 
     def _seen(self, name: str) -> DeviceArray:
-        """The array inside of its buffer."""
+        """Return the array inside of its buffer."""
         made, memory = self.arrays[name], self._buffers[name].memory
         at = SimpleNamespace(address=memory.address + made.offset, index=memory.index, driver=memory.driver)
         return DeviceArray(at, made.array.shape, made.strides, tw.dtype(made.array.dtype))
 
     def fetch(self) -> None:
-        """Bring back what was written."""
+        """Copy the results back."""
         for name, buffer in self._buffers.items():
             self.arrays[name].buffer[...] = buffer.host()
 
@@ -171,7 +171,7 @@ def _filled(problem: Problem, name: str, rng: np.random.Generator) -> Array:
 
 
 def fill(made: Array, rng: np.random.Generator, what: str) -> None:
-    """Fill an array with ``"poison"``, which is wrong wherever it stays, ``"integers"`` or ``"normal"``."""
+    """Fill an array with ``"poison"``, which is wrong if it stays, ``"integers"`` or ``"normal"``."""
     kind = tw.dtype(made.array.dtype)
     if what == "poison":
         made.array[...] = np.nan if kind.is_float else 99

@@ -1,4 +1,4 @@
-"""Random complex products, each the same for its number."""
+"""Random complex products; a number always gives the same problem."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ def carried_out(number: int, target: str) -> str:
 
 
 def _layout(rng: np.random.Generator, part: str, orders: int = len(ORDERS)) -> str:
-    """Interleaved or planar, and an order."""
+    """Draw interleaved or planar, and an order."""
     kind = "planar" if part == "bf16" or rng.integers(2) else "interleaved"
     return kind + ORDERS[rng.integers(orders)]
 
 
 def _parts(given: Any) -> tuple[Any, ...]:
-    """Return the arrays of an argument: two planes, one array, or none."""
+    """Return an argument's arrays: two planes, one array, or none."""
     return () if given is None else given if isinstance(given, tuple) else (given,)
 
 
 def _joined(parts: list[Any]) -> Any:
-    """What `_parts` has taken apart."""
+    """Join the parts of `_parts`."""
     return None if not parts else parts[0] if len(parts) == 1 else tuple(parts)

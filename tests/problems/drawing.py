@@ -1,4 +1,4 @@
-"""Problems drawn at random: kernel, dtypes, layouts, strides, extents, schedule; several share a kernel."""
+"""Random problems: kernel, dtypes, layouts, strides, extents, schedule; several problems share a kernel."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Group:
 
     @property
     def about(self) -> Subject:
-        """The kernel, and what it must be given."""
+        """The kernel, and its arguments."""
         return SUBJECTS[self.subject]
 
     @property
@@ -82,14 +82,14 @@ class Group:
 
     @property
     def tile(self) -> tuple[int, int, int]:
-        """Rows, columns and depth of a tile; some where it is chosen."""
+        """Rows, columns and depth of a tile; an example if the schedule is chosen."""
         if not isinstance(self.schedule, Schedule):
             return (32, 32, 32)
         m, n, k = self.schedule.tile
         return (n, m, k) if self.schedule.swap_ab else (m, n, k)
 
     def dtype(self, name: str) -> tw.DType:
-        """Of an array, by its name."""
+        """Return the dtype of an array, by its name."""
         if name == "B" and self.subject == "decoded":
             return tw.i8
         if name in "AB":
@@ -128,7 +128,7 @@ class Problem:
 
 
 def problem(number: int, target: str, partition: str = "") -> Problem:
-    """A problem, always the same for a number, a target and a partition; none: of one after the other."""
+    """Return the problem of a number, a target and a partition; None: all partitions in turn."""
     index, place = divmod(number, EACH)
     made = group(index, target, partition)
     draw = random.Random(f"problem {number} {target} {partition}")
@@ -144,7 +144,7 @@ def problem(number: int, target: str, partition: str = "") -> Problem:
 
 
 def group(index: int, target: str, partition: str = "") -> Group:
-    """A group, always the same for a number, a target and a partition."""
+    """Return the group of a number, a target and a partition."""
     draw = random.Random(f"group {index} {target} {partition}")
     partition = partition or PARTITIONS[index % len(PARTITIONS)]
     # One thread runs a block of a processor, which has no place for what is decoded between products.
@@ -168,7 +168,7 @@ def group(index: int, target: str, partition: str = "") -> Group:
 
 
 def way(draw: random.Random, made: Any, target: str, *, decodes: bool = False) -> Schedule | Splitting | None:
-    """How problems are computed by their partition: by a schedule that is drawn, or one that is chosen.
+    """Draw how problems of a partition are computed: under a drawn schedule, or a chosen one.
 
     Args:
         draw: where the numbers come from.
@@ -185,7 +185,7 @@ def way(draw: random.Random, made: Any, target: str, *, decodes: bool = False) -
 
 
 def outs_of(kind: str) -> tuple[str, ...]:
-    """What sums of products of a dtype are rounded to, besides their own."""
+    """Return dtypes, besides their own, to which sums of products are rounded."""
     return () if kind in SUMS else ("f16", "bf16", kind) if kind in NARROW else ("f16", "bf16")
 
 
@@ -214,7 +214,7 @@ def extents_of(draw: random.Random, made: Group, target: str) -> dict[str, int]:
 
 
 def _extent(draw: random.Random, side: int, most: int) -> int:
-    """One extent, for tiles of a side."""
+    """Draw one extent, for tiles of one side."""
     kind = draw.random()
     if kind < 0.06:
         return draw.choice((0, 1))
@@ -224,7 +224,7 @@ def _extent(draw: random.Random, side: int, most: int) -> int:
 
 
 def _deep(draw: random.Random, schedule: Schedule | Splitting | None, step: int) -> int:
-    """K for its parts: fewer steps than parts, as many, many more; whole steps, or a last one that is cut."""
+    """Draw K for its parts: fewer steps than parts, as many, many more; whole steps, or a cut last one."""
     wanted = None if schedule is None else schedule.split_k
     parts = wanted if isinstance(wanted, int) else draw.choice((2, 5, 16))
     steps = draw.choice((1, max(parts - 1, 1), parts, parts + 1, draw.randint(1, 4 * parts)))
@@ -240,7 +240,7 @@ def placed(
     stored: bool,
     odd: bool,
 ) -> Placed:
-    """Where an array lies: row by row or column by column, or anywhere.
+    """Draw strides and start of an array: row-major, column-major, or any.
 
     Args:
         draw: where the numbers come from.

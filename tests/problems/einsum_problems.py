@@ -1,4 +1,4 @@
-"""Random contractions, each the same for its number."""
+"""Random contractions; a number always gives the same problem."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXTENTS = (1, 2, 3, 5, 8, 16, 40, 64, 130)
 
 
 def einsum_problem(number: int, target: str) -> EinsumTrial:
-    """A problem on a target.
+    """Return a problem for a target.
 
     Args:
         number: which; numbers of one set need the same few kernels.
@@ -75,7 +75,7 @@ def einsum_problem(number: int, target: str) -> EinsumTrial:
 
 
 def by_numpy(trial: EinsumTrial) -> np.ndarray[Any, Any]:
-    """The result by NumPy, of whole numbers, which are exact in f64."""
+    """Return NumPy's result for whole numbers, which are exact in f64."""
     given = {name: one.astype(np.float64) for name, one in trial.given.arrays.items()}
     made = trial.alpha * np.einsum(trial.given.subscripts, given["a"], given["b"], optimize=True)
     made = made + (trial.beta or 0) * given.get("c", 0)

@@ -76,7 +76,7 @@ def normalised(X, W, Y):
 
 @tw.kernel(X="M K", W="N K", T="M R", B="N R", Y="M N", total="M")
 def centred(X, W, T, B, Y, total):
-    """Sums of both operands, one of them stored, in two loops."""
+    """Sum both operands, and store one sum, in two loops."""
     for m, n in tw.tiles(Y):
         acc, row, column = tw.zeros(), tw.zeros((m,), tw.f32), tw.zeros((n,), tw.f32)
         for k in tw.steps(X.shape[1]):
@@ -158,7 +158,7 @@ def _carried_out(number: int, target: str, kernels: dict[str, Any]) -> str:
 
 
 def _schedule(draw: random.Random, kind: str, target: str, *, aligned: bool) -> Schedule | None:
-    """A schedule that is drawn, or None for the chosen one."""
+    """Draw a schedule, or None for the chosen one."""
     if draw.random() < 0.4:
         return None
     partitions = [
@@ -170,7 +170,7 @@ def _schedule(draw: random.Random, kind: str, target: str, *, aligned: bool) -> 
 def _array(
     rng: np.random.Generator, shape: list[int], dtype: tw.DType, layout: str, *, stored: bool
 ) -> np.ndarray[Any, Any]:
-    """An array whose rows, or columns, begin at multiples of 16 bytes, or of its elements."""
+    """Return an array whose rows, or columns, begin at multiples of 16 bytes, or of its elements."""
     turned = layout == "column" and len(shape) == 2
     order = shape[::-1] if turned else shape
     unit = max(16 // dtype.bytes, 1) if rng.integers(3) else 1

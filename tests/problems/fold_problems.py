@@ -1,7 +1,7 @@
 """Random problems of loops that carry a state, of whole rows, and of the gradients of attention.
 
-Each is the same for its number.  Loops are computed in random parts, so that their states are merged by the
-rules that follow from their steps, or as their authors state.
+A number always gives the same problem.  Loops run in random parts; the merge of their states follows from
+their steps, or is stated by their authors.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def computed(case: FoldCase, target: str, terms: np.random.Generator, *, fold: s
 
 
 def _moments(rng: np.random.Generator, M: int, N: int, kind: str) -> FoldCase:
-    """Welford's formulas, whose merge their author states."""
+    """Welford's formulas, whose merge the author states."""
     x = (float(rng.uniform(-50, 50)) + rng.standard_normal((M, N))).astype(kind)
     wide = x.astype(np.float64)
     off, spread = (N + 16) * U * np.abs(wide).max(axis=1), wide.var(axis=1)
@@ -114,7 +114,7 @@ def _moments(rng: np.random.Generator, M: int, N: int, kind: str) -> FoldCase:
 
 
 def _decayed(rng: np.random.Generator, M: int, N: int, kind: str) -> FoldCase:
-    """A sum whose older terms weigh less: the order of parts counts."""
+    """A sum whose older terms have smaller weights: the order of parts matters."""
     rate = float(np.float32(rng.uniform(0.01, 0.3)))
     x, weights = rng.standard_normal((M, N)).astype(kind), np.exp2(rate * (np.arange(N) - N + 1.0))
     # The exponents are rounded at sizes up to rate * N.
@@ -129,7 +129,7 @@ def _decayed(rng: np.random.Generator, M: int, N: int, kind: str) -> FoldCase:
 
 
 def _argmax(rng: np.random.Generator, M: int, N: int, kind: str) -> FoldCase:
-    """Small integers, many of which are equal: the first one counts."""
+    """Small integers, many of which are equal: the first largest one counts."""
     x, w = (rng.integers(-3, 4, shape).astype(kind) for shape in ((M, 20), (20, N)))
     s = x.astype(np.float64) @ w.astype(np.float64)
     return FoldCase(
@@ -155,7 +155,7 @@ def _cross_entropy(rng: np.random.Generator, M: int, N: int, kind: str) -> FoldC
 
 
 def _attention(rng: np.random.Generator, M: int, N: int, kind: str) -> FoldCase:
-    """Few queries of several heads, as when a model decodes."""
+    """Few queries of several heads, as in decoding."""
     D, E, scale = (*(int(n) for n in rng.integers(1, 97, 2)), float(np.float32(rng.uniform(0.05, 0.5))))
     M, made = min(M, 16), []
     q, k, v = (rng.standard_normal((1, 2, *shape)).astype(kind) for shape in ((M, D), (N, D), (N, E)))

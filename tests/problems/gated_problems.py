@@ -26,7 +26,7 @@ FP8_UNIT = 2.0**-13
 
 
 def random(rng: np.random.Generator, shape: tuple[int, ...], kind: tw.DType, depth: int = 1) -> Any:
-    """Numbers of a dtype in a random order of axes, perhaps with gaps between rows and from last to first."""
+    """Return numbers of a dtype in a random order of axes, perhaps with gaps between rows and reversed."""
     order = rng.permutation(2) if len(shape) == 2 else np.arange(len(shape))
     inner = [shape[dim] for dim in order]
     whole = (*inner[:-1], inner[-1] + int(rng.integers(0, 2)) * 3)
@@ -37,7 +37,7 @@ def random(rng: np.random.Generator, shape: tuple[int, ...], kind: tw.DType, dep
 
 
 def drawn(number: int, target: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arrays of a problem, by the names of the arguments, and what else it says."""
+    """Return the arrays of a problem by argument names, and its other arguments."""
     terms, rng = generators(number, target)
     wide, narrow, other = (kinds[terms.integers(len(kinds))] for kinds in (WIDE, NARROW, NARROW))
     pairs = [(tw.f64, tw.f64), (wide, wide), (wide, wide), (wide, narrow), (narrow, other), (narrow, narrow)]

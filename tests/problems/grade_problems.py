@@ -1,4 +1,4 @@
-"""Random products of f32 at each grade of precision, each the same for its number."""
+"""Random products of f32 at each grade of precision; a number always gives the same problem."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def carried_out(number: int, target: str) -> str:
 
 
 def _schedule(grade: str, target: str, drawn: int) -> Any:
-    """Halves are multiplied on the reference where a schedule says so, and elsewhere where they pay."""
+    """Return a schedule for halves on the reference; other targets use them if they pay."""
     if target != "reference" or grade not in ("f32", "f16") or drawn == 2:
         return None
     if grade == "f32":
@@ -68,7 +68,7 @@ def _schedule(grade: str, target: str, drawn: int) -> Any:
 
 
 def _assert_near(a: Any, b: Any, made: Any, relative: float) -> None:
-    """Every element within the bound of sums in f32, and of products that are off by a part of themselves."""
+    """Check every element within the bound of f32 sums, and of products with a relative error."""
     with np.errstate(over="ignore"):
         bound = gemm_bound(a, b, Accumulation.default(tw.f32), tw.f32)[2]
     sizes = np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64)

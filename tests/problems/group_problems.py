@@ -1,4 +1,4 @@
-"""Random products of groups along K, whose bounds lie in memory: gradients of the matrices of groups."""
+"""Random products of groups along K, with bounds in memory: gradients of the matrices of groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 @tw.kernel(X="T M", Y="T N", ends="G", C="G M N")
 def gradients(X, Y, ends, C):
-    """The products of groups that follow each other."""
+    """Products of adjacent groups."""
     for g, m, n in tw.tiles(C):
         acc = tw.zeros()
         for k in tw.steps(X.shape[0], begin=None, end=ends[g]):
@@ -31,7 +31,7 @@ def gradients(X, Y, ends, C):
 
 @tw.kernel(X="M T", Y="N T", starts="G", ends="G", bias="G N", C="G M N")
 def apart(X, Y, starts, ends, bias, C):
-    """Groups with gaps or in any order, of operands that are contiguous along K or not."""
+    """Groups with gaps or in any order; operands are contiguous along K or not."""
     for g, m, n in tw.tiles(C):
         acc = tw.zeros()
         for k in tw.steps(X.shape[1], begin=starts[g], end=ends[g]):
@@ -51,7 +51,7 @@ def prefixes(X, Y, ends, C):
 
 @tw.kernel(X="B T M", Y="T N", Z="B T N", ends="G", C="G B M N", D="G B M N")
 def pairs(X, Y, Z, ends, C, D):
-    """Two products of each group, in another batch."""
+    """Two products of each group, in another batch dimension."""
     for g, b, m, n in tw.tiles(C):
         one, other = tw.zeros(), tw.zeros()
         for k in tw.steps(X.shape[1], begin=None, end=ends[g]):
@@ -63,7 +63,7 @@ def pairs(X, Y, Z, ends, C, D):
 
 @tw.kernel(X="T M", w="T", Y="T N", ends="G", C="G M N", shift=int)
 def weighted(X, w, Y, ends, C, shift):
-    """Rows have weights, and some are left out by their positions."""
+    """Rows have weights, and their positions leave some out."""
     for g, m, n in tw.tiles(C):
         acc = tw.zeros()
         for k in tw.steps(X.shape[0], begin=None, end=ends[g]):
@@ -74,7 +74,7 @@ def weighted(X, w, Y, ends, C, shift):
 
 @tw.kernel(X="T M", rows="T", Y="T N", ends="G", C="G M N")
 def gathered(X, rows, Y, ends, C):
-    """The rows of the groups are chosen by integers."""
+    """Integers choose the rows of the groups."""
     for g, m, n in tw.tiles(C):
         acc = tw.zeros()
         for k in tw.steps(X.shape[0], begin=None, end=ends[g]):
@@ -84,7 +84,7 @@ def gathered(X, rows, Y, ends, C):
 
 @tw.kernel(X="T M", Y="T N", ends="G", C="G M N", total="G M")
 def with_sums(X, Y, ends, C, total):
-    """The sums of an operand of each group, next to its product."""
+    """The sums of each group's operand, next to its product."""
     for g, m, n in tw.tiles(C):
         acc, row = tw.zeros(), tw.zeros((m,), tw.f32)
         for k in tw.steps(X.shape[0], begin=None, end=ends[g]):
@@ -148,7 +148,7 @@ class GroupProblem:
     turned: bool
 
     def bounds(self, draw: np.random.Generator) -> tuple[Array, Array]:
-        """The first place along K of each group, and one more than its last; some lie outside."""
+        """Return the first place along K of each group, and one after its last; some are outside."""
         count, extent = self.sizes["G"], self.sizes["T"]
         places = np.sort(draw.integers(-2, extent + 3, 2 * count))
         starts, ends = places[::2], places[1::2]
@@ -162,9 +162,9 @@ class GroupProblem:
         return starts.astype(self.kind), ends.astype(self.kind)
 
     def arrays(self, number: int) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Random arrays, and the memory around the results, which holds NaN.
+        """Return random arrays, and the memory around the results, which holds NaN.
 
-        Places along K that no group has are NaN, so that a product with one of them shows.
+        Places along K that belong to no group are NaN, so that a product with one of them shows.
         """
         draw, made, around = np.random.default_rng(number), dict[str, Array](), dict[str, Array]()
         starts, ends = self.bounds(draw)
@@ -191,7 +191,7 @@ class GroupProblem:
 
 
 def problem(number: int, target: str) -> GroupProblem:
-    """The problem of a number."""
+    """Return the problem of a number."""
     terms, rng = generators(number, target)
     name = str(terms.choice([*KERNELS]))
     dtype = str(terms.choice(["f16", "bf16", "f32"]))

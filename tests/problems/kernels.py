@@ -1,4 +1,4 @@
-"""Dataflow kernels that campaigns draw from: products, and common functions of their sums.
+"""Dataflow kernels for campaigns: products, and common functions of their sums.
 
 B is (K, N), as in ``A @ B``; its strides say how it lies in memory.
 """
@@ -119,7 +119,7 @@ def decoded(A, B, C):
 
 @dataclass(frozen=True)
 class Subject:
-    """A kernel, and what a problem must give it.
+    """A kernel, and the arguments that a problem must give it.
 
     Args:
         kernel: the kernel.
@@ -152,7 +152,7 @@ SUBJECTS = {
 
 @lru_cache
 def called(number: tw.DType) -> Kernel:
-    """The computation of a call of `tw.matmul` whose arrays all have the result's batch items.
+    """Return the computation of a `tw.matmul` call whose arrays all have the result's batch items.
 
     Args:
         number: the dtype in which functions of the sums are computed.

@@ -41,7 +41,7 @@ def others(A, B, C, shift):
 
 @tw.kernel(A="M K", B="N K", R="M N", C="M N", shift=int, window=int)
 def windowed(A, B, R, C, shift, window):
-    """The product in a window before each row's diagonal, added to an array, which is kept elsewhere."""
+    """The product in a window before each row's diagonal, added to an array that stays elsewhere."""
     for m, n in tw.tiles(C):
         acc = tw.zeros()
         for k in tw.steps(A.shape[1]):
@@ -53,7 +53,7 @@ def windowed(A, B, R, C, shift, window):
 
 @tw.kernel(A="M K", B="N K", C="M N", shift=int)
 def against(A, B, C, shift):
-    """The product before a diagonal that falls."""
+    """The product before a falling diagonal."""
     for m, n in tw.tiles(C):
         acc = tw.zeros()
         for k in tw.steps(A.shape[1]):
@@ -63,7 +63,7 @@ def against(A, B, C, shift):
 
 @tw.kernel(A="M K", B="N K", C="M N", shift=int)
 def corner(A, B, C, shift):
-    """The product between a diagonal that rises and one that falls."""
+    """The product between a rising diagonal and a falling one."""
     for m, n in tw.tiles(C):
         acc = tw.zeros()
         for k in tw.steps(A.shape[1]):
@@ -107,7 +107,7 @@ def batched(A, D, C, shift):
 
 @tw.kernel(A="M K", C="M M")
 def gram(A, C):
-    """A symmetric result: blocks below the diagonal are stored above it too."""
+    """A symmetric result: blocks below the diagonal are also stored above it."""
     for m, n in tw.tiles(C):
         acc = tw.zeros()
         for k in tw.steps(A.shape[1]):
@@ -202,7 +202,7 @@ class MaskedProblem:
     turned: bool
 
     def arrays(self, number: int) -> tuple[dict[str, Array], Array]:
-        """Random arrays, and the memory around the result, which holds NaN."""
+        """Return random arrays, and the memory around the result, which holds NaN."""
         sizes, draw = dict(zip("MNKB", self.shape, strict=True)), np.random.default_rng(number)
         made: dict[str, Array] = {}
         around = np.zeros(0)
@@ -222,7 +222,7 @@ class MaskedProblem:
 
 
 def problem(number: int, target: str) -> MaskedProblem:
-    """The problem of a number."""
+    """Return the problem of a number."""
     terms, rng = generators(number, target)
     name = str(terms.choice([*KERNELS]))
     dtype = str(terms.choice(["f16", "bf16", "f32"]))

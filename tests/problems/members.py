@@ -68,14 +68,14 @@ class Tally:
     seconds: float = 0.0
 
     def add(self, other: Tally) -> None:
-        """Count what another one counted too."""
+        """Add another tally."""
         self.count += other.count
         self.failures |= other.failures
         self.seconds += other.seconds
 
 
 def attempt(member: str, numbers: Sequence[int], target: str, deadline: float) -> Tally:
-    """Carry out problems one after the other, as many as there is time for."""
+    """Run problems one after the other, until the time is used up."""
     made, begin = Tally(), time.monotonic()
     for number in numbers:
         if time.time() > deadline:
@@ -94,7 +94,7 @@ def attempt(member: str, numbers: Sequence[int], target: str, deadline: float) -
 
 
 def groups(first: int, count: int, target: str) -> Iterator[range]:
-    """The numbers, in groups that one process carries out: problems of a set share kernels."""
+    """Yield the numbers in groups for one process each: problems of a set share kernels."""
     numbers = range(first, first + count)
     if target == REFERENCE.name:
         yield from (numbers[start : start + TOGETHER] for start in range(0, count, TOGETHER))
@@ -105,7 +105,7 @@ def groups(first: int, count: int, target: str) -> Iterator[range]:
 def campaign(
     members: Sequence[str], first: int, count: int, target: str, jobs: int = 1, seconds: float = 1e9
 ) -> dict[str, Tally]:
-    """Carry out problems of members.
+    """Run problems of members.
 
     Args:
         members: which, by name.

@@ -1,7 +1,7 @@
-"""Partitions: what of a result a block computes, by name, and schedules drawn for one of them.
+"""Partitions: the part of a result that a block computes, by name, and schedules drawn for one of them.
 
-A problem that is drawn for a partition is computed by it, or its schedule is refused; so a campaign can try
-as many problems of each as it likes.
+A problem drawn for a partition is computed by it, or its schedule is refused.  So a campaign can try any
+number of problems of each.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ FEW_ROWS = (8, 16, 32, 64)
 
 
 def partitions_of(schedule: Schedule) -> list[str]:
-    """The partitions by which a schedule computes."""
+    """Return the partitions of a schedule."""
     return [name for name, holds in HOLDS.items() if holds(schedule)]
 
 
 def reductions_of(target: str) -> tuple[str, ...]:
-    """How the sums of the parts may come together on a target."""
+    """Return the reductions that a target has."""
     return tuple(name for name in REDUCTIONS if target != "cpu" or name not in OF_BLOCKS_AT_ONCE)
 
 
 def way_of(draw: random.Random, partition: str, target: str) -> Splitting | None:
-    """What the rules are told of the way in which K is split; None: nothing.
+    """Return what the rules are told about the split of K; None: nothing.
 
     Args:
         draw: where the numbers come from.
@@ -73,12 +73,12 @@ def way_of(draw: random.Random, partition: str, target: str) -> Splitting | None
 
 
 def _perhaps_unnamed(draw: random.Random, way: Splitting) -> Splitting:
-    """The way; of two in a workspace one says nothing of how the sums come together."""
+    """Return the way; one in two that use a workspace names no reduction."""
     return replace(way, reduction=None) if way.reduction == "workspace" and draw.random() < 0.5 else way
 
 
 def placed_in(draw: random.Random, partition: str, plain: Schedule, target: str) -> Schedule:
-    """A schedule that computes by a partition, and is otherwise as another one.
+    """Return a schedule with a partition; its other fields come from another one.
 
     Args:
         draw: where the numbers come from.
@@ -101,7 +101,7 @@ def placed_in(draw: random.Random, partition: str, plain: Schedule, target: str)
 
 
 def _with_a_block_each(plain: Schedule) -> Schedule:
-    """A block for each tile; groups that took turns become one that has no turns."""
+    """Give each tile a block; groups that took turns become one group without turns."""
     groups = 1 if plain.roles == "ping-pong" else plain.groups
     roles = "cooperative" if plain.roles == "ping-pong" else plain.roles
     registers = 0 if plain.staging == "tma" else plain.registers
@@ -109,7 +109,7 @@ def _with_a_block_each(plain: Schedule) -> Schedule:
 
 
 def _split(draw: random.Random, plain: Schedule, partition: str, target: str) -> Schedule:
-    """Parts of K have blocks of their own, which know nothing of others."""
+    """Give parts of K blocks of their own, which know nothing of others."""
     made = replace(_with_a_block_each(plain), cluster=(1, 1))
     if made.epilogue == "overlapped":
         made = replace(made, epilogue="staged")
@@ -134,7 +134,7 @@ def _split(draw: random.Random, plain: Schedule, partition: str, target: str) ->
 
 
 def _few_rows(draw: random.Random, plain: Schedule) -> Schedule:
-    """The columns of B along the 64 rows of ``wgmma``, and few rows of A along its columns."""
+    """Put the columns of B along the 64 rows of ``wgmma``, and few rows of A along its columns."""
     made = _with_a_block_each(plain)
     rows = draw.choice(FEW_ROWS)
     m, _, k = made.tile
@@ -144,7 +144,7 @@ def _few_rows(draw: random.Random, plain: Schedule) -> Schedule:
 
 
 def parts_of(schedule: Schedule, extents: Mapping[str, int]) -> int:
-    """Into how many parts K is split, but where it is streamed.
+    """Return the number of parts of K, except for a stream.
 
     Args:
         schedule: which splits K, or not.

@@ -1,4 +1,4 @@
-"""An array with its strides and what lies between its elements, where a target reaches it."""
+"""An array with its strides and the memory between its elements, accessible to a target."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALIGNMENT = 256
 
 
 class Placed:
-    """An array on a target: the same strides, the same address modulo 16, the same bytes between elements.
+    """An array on a target: the same strides, address modulo 16, and bytes between elements.
 
     Args:
         array: of any strides.
@@ -42,7 +42,7 @@ class Placed:
         self.there = DeviceArray(at, array.shape, array.strides, dtype(array.dtype))  # type: ignore[assignment,arg-type]
 
     def fetched(self) -> np.ndarray[Any, Any]:
-        """What the array holds now; raises if anything between its elements was written."""
+        """Return the array's contents; raise if anything between its elements was written."""
         if self.there is self.array:
             return self.array
         now = self._buffer.host()

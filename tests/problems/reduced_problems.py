@@ -23,7 +23,7 @@ UNIT = {"f64": 2.0**-53}
 
 
 def drawn(number: int, target: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arrays of a problem, and what else it says."""
+    """Return the arrays of a problem, and its other arguments."""
     terms, rng = generators(number, target)
     kind = KINDS[terms.integers(len(KINDS))]
     lead = [(), (), (2,), (3, 2)][terms.integers(4)]
@@ -53,7 +53,7 @@ def drawn(number: int, target: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def masked(rng: np.random.Generator, columns: int) -> slice:
-    """A stretch of columns that a bias masks: the first ones, the last ones, or some between; never all."""
+    """Return a range of columns that a bias masks: the first, the last, or some between; never all."""
     begin, end = sorted(int(one) for one in rng.integers(1, max(columns, 2), 2))
     return (
         (slice(0, begin), slice(end, columns), slice(begin, end))[rng.integers(3)]

@@ -1,4 +1,4 @@
-"""Random products with scales, each the same for its number."""
+"""Random products with scales; a number always gives the same problem."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGEST = {"reference": 70, "cpu": 200, "cuda": 700}
 
 
 def scaled_problem(number: int, target: str, *, by_blocks: bool = False) -> ScaledTrial:
-    """A problem on a target.
+    """Return a problem for a target.
 
     Args:
         number: which; numbers of one set need the same few kernels.
@@ -54,7 +54,7 @@ def carried_out(number: int, target: str) -> str:
 
 
 def carried_out_by_blocks(number: int, target: str) -> str:
-    """As `carried_out`, of a problem with scales of blocks along K."""
+    """Run a problem with scales of blocks along K, like `carried_out`."""
     return compared(scaled_problem(number, target, by_blocks=True))
 
 

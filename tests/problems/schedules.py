@@ -1,4 +1,4 @@
-"""Schedules drawn at random that most likely are legal: for a dtype, a target and a partition."""
+"""Random schedules that are most likely legal, for a dtype, a target and a partition."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _sums(kind: str) -> str:
 
 
 def _of_a_thread(draw: random.Random, kind: str, *, balanced: bool) -> Schedule:
-    """For a processor: packed in panels for a single thread, or dealt out to 32 threads that one plays."""
+    """For a processor: packed in panels for one thread, or divided among 32 threads that one plays."""
     if draw.random() < 0.5:
         atom = tw.atoms.fma(kind)
         m, n, _ = atom.shape
@@ -67,7 +67,7 @@ def _of_a_thread(draw: random.Random, kind: str, *, balanced: bool) -> Schedule:
 
 
 def _of_warps(draw: random.Random, kind: str, decodes: bool) -> Schedule:
-    """For warps that all do the same."""
+    """Draw a schedule for warps that all do the same."""
     fitting = [
         atom
         for atom in MMA_SYNC
@@ -100,14 +100,14 @@ def _of_warps(draw: random.Random, kind: str, decodes: bool) -> Schedule:
 
 
 def _has_wgmma(kind: str) -> bool:
-    """Whether Hopper's multiply keeps all bits of such products."""
+    """Return whether Hopper's multiply keeps all bits of the products."""
     return kind != "f32" and any(
         row.a == row.b == tw.dtype(kind) and str(row.c) == _sums(kind) for row in WGMMA
     )
 
 
 def _hopper(draw: random.Random, kind: str, *, bulk: bool) -> Schedule:
-    """One for Hopper's multiply."""
+    """Draw a schedule for Hopper's multiply."""
     element = tw.dtype(kind)
     columns, width = draw.choice((64, 128)), 128 // element.bytes
     atom = tw.atoms.wgmma(element, columns)

@@ -21,7 +21,7 @@ SLACK = 0.15
 
 
 def generators(number: int, target: str) -> tuple[Generator, Generator]:
-    """Random numbers that are the same for all problems of a set, and those of the problem alone."""
+    """Return random numbers that all problems of a set share, and those of one problem."""
     return np.random.default_rng(number % SETS[target]), np.random.default_rng(number)
 
 

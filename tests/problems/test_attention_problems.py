@@ -1,4 +1,4 @@
-"""Some random problems of attention and of chains; `scripts/try_members.py` tries as many as one likes."""
+"""Some random problems of attention and of chains; `scripts/try_members.py` tries any number of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random contractions and reductions, a third of them a commit; `scripts/try_members.py` tries any number."""
+"""Random contractions and reductions, a third in each commit; `scripts/try_members.py` tries any number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random problems are right, and a wrong result of one is found."""
+"""Random problems are right, and the comparison detects a wrong result."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_k_is_split_in_every_way_and_of_every_depth(target: str) -> None:
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_parts_come_together_as_they_can_on_a_target(target: str) -> None:
-    """Where there is no schedule for a way, none of its problems would be computed so."""
+    """If a reduction had no schedule, none of its problems would be computed by it."""
     arrays = [np.zeros(shape, np.float32) for shape in ((40, 600), (600, 40), (40, 40))]
     found = []
     for reduction in REDUCTIONS:
@@ -180,7 +180,7 @@ def test_what_is_refused_is_wrong_but_where_it_may_be(error: Any, asked: Any, is
 
 
 def without(name: str) -> Any:
-    """`tw.matmul`, but that it forgets an argument."""
+    """`tw.matmul` without one of its arguments."""
     product = tw.matmul
     return lambda *, out, **given: product(
         out=out, **{key: value for key, value in given.items() if key != name}
@@ -188,7 +188,7 @@ def without(name: str) -> Any:
 
 
 def other_bits_next_time() -> Any:
-    """`tw.matmul`, but that a call that follows another one stores a last bit otherwise."""
+    """`tw.matmul`, but a repeated call stores another last bit."""
     product, made = tw.matmul, []
 
     def matmul(*, out: Any, **given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Random products with weights in groups along K, of 4 bits and of 8, each the same for its number."""
+"""Random products with weights in groups along K, of 4 and 8 bits; a number gives one problem."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDE, WEIGHTS = (dtypes.f16, dtypes.bf16), (dtypes.i4, *PACKED, dtypes.i8)
 
 
 def weights_problem(number: int, target: str) -> ScaledTrial:
-    """A problem on a target.
+    """Return a problem for a target.
 
     Args:
         number: which; numbers of one set need the same few kernels.

@@ -1,4 +1,4 @@
-"""Work whose results are known exactly, for tests that fork, interrupt and use threads."""
+"""Exact work for tests that fork, interrupt and use threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import tilewright as tw
 
 @tw.kernel(X="N", turns=int)
 def count(X, turns):
-    """Each element gets the number of turns, through counters that start at 0."""
+    """Store the number of iterations in each element, through counters that start at 0."""
     n = tw.block_index(tw.ceil_div(X.shape[0], 64))
     counters = tw.workspace((tw.ceil_div(X.shape[0], 64), 64), tw.f32, zeroed=True)
     mine = counters[n]
@@ -26,7 +26,7 @@ def count(X, turns):
 
 
 class Product:
-    """A product of small whole numbers in f16, whose every element is known exactly."""
+    """A product of small whole numbers in f16, with exact elements."""
 
     def __init__(self, seed: int, m: int = 130, n: int = 97, k: int = 75) -> None:
         drawn = np.random.default_rng(seed)
@@ -36,7 +36,7 @@ class Product:
         self.out = np.empty((m, n), np.float16)
 
     def wrong(self, turns: int = 1) -> int:
-        """Return the number of wrong elements in a number of launches."""
+        """Launch several times; return the number of wrong elements."""
         found = 0
         for _ in range(turns):
             self.out.fill(np.nan)
@@ -46,7 +46,7 @@ class Product:
 
 
 def in_child(work: Callable[[], bool], seconds: float = 60.0) -> Callable[[], int]:
-    """Fork; the function returned waits for the child and gives its exit status: 0 if ``work`` was true."""
+    """Fork; return a function that waits for the child and returns its status, 0 if ``work`` was true."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -71,7 +71,7 @@ def in_child(work: Callable[[], bool], seconds: float = 60.0) -> Callable[[], in
 
 @contextmanager
 def meanwhile(work: Callable[[], object]) -> Iterator[None]:
-    """Another thread repeats some work."""
+    """Another thread repeats some work meanwhile."""
     stop = threading.Event()
 
     def repeat() -> None:

@@ -1,4 +1,4 @@
-"""A driver without a GPU: memory is the host's; launches are written down with their arguments."""
+"""A driver without a GPU: memory is the host's, and launches are recorded with their arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilewright.runtime.driver import UnwantedCode
 
 @dataclass
 class Launched:
-    """One launch: which call of the driver, the stream, the grid, the attributes, the first arguments."""
+    """One launch: the driver's function, the stream, the grid, the attributes, the first arguments."""
 
     function: str
     stream: int
@@ -28,7 +28,7 @@ class Launched:
 
 
 def said(attributes: list[Any]) -> dict[str, Any]:
-    """Launch attributes by name."""
+    """Return launch attributes by name."""
     found: dict[str, Any] = {}
     for attribute in attributes:
         name = attribute.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_").lower()
@@ -44,9 +44,9 @@ _OF_TESTS: list[dict[int, Any]] = []
 
 @dataclass
 class Driver:
-    """The bindings' own classes, and functions that write down what they are asked.
+    """The bindings' own classes, and functions that record their calls.
 
-    ``current`` is the context that is current, 0 if none is; ``used`` says which it was at each call.
+    ``current`` is the current context, or 0; ``used`` records it at each call.
     """
 
     arguments: int = 1
@@ -116,7 +116,7 @@ class Driver:
         self._forget(address)
 
     def _forget(self, address: int) -> None:
-        """Memory that outlived its test is freed by the driver of a later one; no address is freed twice."""
+        """Free memory that outlived its test, by a later test's driver; no address is freed twice."""
         owner = next(one for one in (self.memory, *_OF_TESTS) if address in one)
         del owner[address]
 
@@ -180,7 +180,7 @@ class Driver:
 
 
 class OnGpu:
-    """A NumPy array that says it lies on GPU 0."""
+    """A NumPy array that claims to be on GPU 0."""
 
     def __init__(self, array: np.ndarray[Any, Any], stream: int | None = None) -> None:
         self.array = array
@@ -198,13 +198,13 @@ class OnGpu:
 
 
 def context(index: int) -> int:
-    """The primary context of a device."""
+    """Return the primary context of a device."""
     return 0xC000 + index
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
-    """The driver, in the place of the real one."""
+    """Replace the real driver."""
     made = Driver()
     _OF_TESTS.append(made.memory)
     device = CudaDevice(0, "none", (9, 0), 132, 232448, 50 << 20)

@@ -1,4 +1,4 @@
-"""Results of dataflow kernels that share memory with operands: the launch refuses them, or is right."""
+"""If results of dataflow kernels share memory with operands, the launch is refused, or right."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def arguments(m: int = SHAPE[0], n: int = SHAPE[1], k: int = SHAPE[2]) -> dict[s
 
 
 def run_and_compare(kernel: Any, target: str, **given: Any) -> None:
-    """Launch where D may be R, and compare with what the flow computes of a copy."""
+    """Launch with D in R's memory, if possible, and compare with the flow's results on a copy."""
     read = {name: array.copy() for name, array in given.items() if name != "D"}
     flow = kernel.flow(*given.values())
     assert kernel(**given, target=target).target == target

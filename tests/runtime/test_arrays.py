@@ -20,7 +20,7 @@ ELEMENTS = sorted((t for t in dtypes.ALL.values() if not t.is_packed), key=str) 
 
 
 class Memory:
-    """The memory that an `ArrayInfo` describes, as NumPy reads it."""
+    """The memory that an `ArrayInfo` describes, read by NumPy."""
 
     def __init__(self, info: ArrayInfo) -> None:
         strides = tuple(stride * info.dtype.bytes for stride in info.strides)
@@ -36,7 +36,7 @@ def contents(info: ArrayInfo) -> bytes:
 
 @st.composite
 def numpy_views(draw: st.DrawFn) -> np.ndarray[Any, Any]:
-    """Views of every kind: slices in either direction, transposes, broadcasts, new dimensions."""
+    """Draw views of every kind: slices in either direction, transposes, broadcasts, new dimensions."""
     element = draw(st.sampled_from(ELEMENTS))
     shape = draw(st.lists(st.integers(0, 6), max_size=3))
     base = np.arange(np.prod(shape, dtype=int) * element.bytes, dtype=np.uint8)

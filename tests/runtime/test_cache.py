@@ -195,7 +195,7 @@ def empty(path: Path) -> None:
 
 
 def swap(path: Path) -> None:
-    """Another entry's file under this name."""
+    """Replace a file by another entry's file."""
     cache = Cache(path.parents[2])
     other = built(cache, KEY[:2] + "0" * 62, b"other").path
     shutil.copy(other.with_name(other.name + path.suffix if path.suffix == ".json" else other.name), path)

@@ -1,4 +1,4 @@
-"""The place of the artifact cache, and the entries that it drops when it is full."""
+"""The folder of the artifact cache, and the entries that it drops when it is full."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_clear(cache: Cache) -> None:
 
 @pytest.fixture
 def ended_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where private directories go in this test, removed after it."""
+    """Return the place of private directories in this test; it is removed afterwards."""
     place = tmp_path / "private"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))

@@ -1,4 +1,4 @@
-"""What `Kernel.check` is asked besides hazards: the rules of a target that is named."""
+"""`Kernel.check` also checks the rules of a named target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilewright.errors import HazardError, LaunchError, LegalityError
 
 @tw.kernel(X="N", Y="N")
 def through_shared(X, Y, *, elems, threads, ordered=True):
-    """The threads that bring the elements are not those that take them on."""
+    """Other threads store the elements than load them."""
     held = tw.shared((elems,), X.dtype)
     tw.copy(X.tile((elems,), (0,)), held, threads=(threads,))
     if ordered:

@@ -1,4 +1,4 @@
-"""The pause of the garbage collector while a kernel is made."""
+"""The garbage collector pauses while a kernel is made."""
 
 from __future__ import annotations
 

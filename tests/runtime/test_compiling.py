@@ -107,7 +107,7 @@ def test_kernels_of_one_name_and_other_constants_never_meet(cache: Path) -> None
 def test_where_a_kernel_was_written_and_what_traced_it_do_not_count(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the text is compiled: the same text from another line or library version is found in the cache."""
+    """Only the text counts: the same text from another line or library version is in the cache."""
     kernel = (
         "import tilewright as tw\n"
         "@tw.kernel(X='N', Y='N')\n"

@@ -1,4 +1,4 @@
-"""Constants that Python calls equal are different kernels where a kernel can tell them apart."""
+"""Constants that are equal in Python give different kernels if a kernel can tell them apart."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Slotted:
 
 
 class Number(int):
-    """An integer that knows more than its value."""
+    """An integer with more than its value."""
 
 
 def number(value: int, unit: str) -> Number:
@@ -125,7 +125,7 @@ def power(X, *, s):
 
 @tw.kernel(X="N")
 def reciprocal(X, *, s):
-    """The sign of a zero decides."""
+    """The sign of a zero decides the result."""
     n = tw.block_index(tw.ceil_div(X.shape[0], 64))
     part = X.tile((64,), (n,))
     zero = s[1][0] if isinstance(s, tuple) else s.value if isinstance(s, Frozen) else s
@@ -199,7 +199,7 @@ def test_an_integer_argument_is_no_boolean_whatever_came_before(target: str) -> 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_zeros_of_both_signs_live_in_one_kernel(target: str) -> None:
-    """They differ in the kernel's text, in the kernel that is parsed from it, and in the compiled code."""
+    """They differ in the kernel's text, in the parsed kernel, and in the compiled code."""
 
     @tw.kernel(X="N", Y="N", Z="N")
     def zeros(X, Y, Z):

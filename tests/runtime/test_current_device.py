@@ -1,4 +1,4 @@
-"""The device that is current in the caller's thread stays current, whatever device a call works on."""
+"""The current device of the caller's thread stays current, whatever device a call uses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DRIVER_ASKS = ("cuCtxGetCurrent", "cuStreamGetId")
 
 @pytest.fixture
 def gpus(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    """Two devices; every array lies on the second one."""
+    """There are two devices; every array is on the second one."""
     gpu.devices = 2
     monkeypatch.setattr(CUDA_DRIVER, "device_of", lambda pointer: 1)
     monkeypatch.setattr("tilewright.ops.matmul.plain", lambda rank: fresh(plain(rank)))
@@ -36,7 +36,7 @@ def gpus(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 def fresh(kernel: Any) -> Any:
-    """The kernel without the launches that it has prepared, which belong to another test's driver."""
+    """Return the kernel without prepared launches, which belong to another test's driver."""
     return type(kernel)(kernel.program)
 
 
@@ -76,7 +76,7 @@ def multiply() -> Callable[[], object]:
 
 
 class Matrix(OnGpu):
-    """With a transpose."""
+    """A matrix with a transpose."""
 
     @property
     def T(self) -> Matrix:  # noqa: N802
@@ -144,7 +144,7 @@ def test_a_clock_restores_when_it_is_left(gpus: Driver) -> None:
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_where_nothing_was_current_device_0_stays_so(devices: int, gpu: Driver) -> None:
-    """Without a context the CUDA runtime takes device 0 too, and the next launch need not look again."""
+    """Without a context the CUDA runtime takes device 0, too, and the next launch need not check again."""
     gpu.devices = devices
     scale = fresh(scaling)
     scale(on_gpu(200), on_gpu(200), 2.0)

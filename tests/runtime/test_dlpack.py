@@ -1,4 +1,4 @@
-"""Tensors out of DLPack capsules: what they say, and that their producer hears when we let go."""
+"""Tensors from DLPack capsules: their metadata, and their producers hear when they are released."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Exporter:
 
 
 class Producer:
-    """A framework that makes its capsules by hand, counts its deleter's calls and notes what it was asked."""
+    """A framework that makes capsules by hand, counts calls of its deleter and records requests."""
 
     def __init__(
         self,

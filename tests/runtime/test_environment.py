@@ -1,4 +1,4 @@
-"""The environment variables: what they mean, and what a bad value says."""
+"""The meaning of environment variables, and the errors for bad values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launches around forks: the results of parent and child are exact, and no child waits for its parent."""
+"""Launches around forks: parent and child compute exact results, and no child waits for its parent."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""PyTorch, CuPy and the CUDA array interface, by classes that keep to their protocols.
+"""PyTorch, CuPy and the CUDA array interface, by classes with their protocols.
 
-The real frameworks are no part of the tests; the classes here have the attributes, types and refusals of
-PyTorch 2.13, CuPy 13 and Numba 0.60 that are read.
+The tests do not use the real frameworks.  The classes have the attributes, types and refusals of PyTorch
+2.13, CuPy 13 and Numba 0.60 that the library reads.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
 
 
 class Tensor:
-    """Its attributes are of the class, as in PyTorch, so that a subclass may override them."""
+    """The attributes belong to the class, as in PyTorch, so a subclass may override them."""
 
     __module__ = "torch"
 
@@ -299,7 +299,7 @@ def test_the_current_stream_of_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class DeviceArray:
-    """Numba's device array, or any other object with the interface alone."""
+    """Numba's device array, or another object with only the interface."""
 
     def __init__(self, array: np.ndarray[Any, Any], **changes: Any) -> None:
         self.array = array

@@ -1,4 +1,4 @@
-"""Tensors that require a gradient are refused while gradients are recorded, wherever a kernel takes them."""
+"""Every kernel call refuses tensors that require a gradient while gradients are recorded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MESSAGE = (
 
 
 class Held(Tensor):
-    """A tensor in the memory of a NumPy array, which a kernel can run on."""
+    """A tensor in a NumPy array's memory, so that kernels can run on it."""
 
     __module__ = "torch"
 
@@ -92,7 +92,7 @@ def test_it_is_refused_before_anything_is_written(call: Callable[[Held, Held], o
 
 @pytest.mark.parametrize("call", [call for call in CALLS if call is not multiply_to_new])
 def test_without_recording_it_is_served(call: Callable[[Held, Held], object], torch: Torch) -> None:
-    """The same shapes were served before, and are again."""
+    """The same shapes are served before and afterwards."""
     for recording in (True, False, True):
         torch.recording = recording
         x, y = made(requires_grad=not recording), made()

@@ -1,4 +1,4 @@
-"""What a captured CUDA graph will launch again stays where it is, whatever is let go meanwhile."""
+"""Memory that a captured CUDA graph uses is kept, whatever is released meanwhile."""
 
 from __future__ import annotations
 

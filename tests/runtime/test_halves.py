@@ -1,4 +1,4 @@
-"""Launches of a product in halves on a GPU: the places of the halves, and the launches of a second call."""
+"""Launches of a product in halves on a GPU: the memory of the halves, and a second call's launches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ N = 1024
 
 @pytest.fixture
 def forgotten(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    """A GPU, with empty caches of launches and memory."""
+    """A GPU with empty caches of launches and memory."""
     monkeypatch.setattr(gpu_memory._idle, "held", {})
     in_ops._PLANS.forget()
     splitting_of_both.cache_clear()  # what was prepared launches through the driver of another test
@@ -36,7 +36,7 @@ def matrix() -> OnGpu:
 
 
 def called(gpu: Driver, a: OnGpu, b: OnGpu, out: OnGpu, stream: int = 77) -> list[tuple[int, ...]]:
-    """The first arguments of the launches of one call."""
+    """Return the first arguments of one call's launches."""
     before = len(gpu.launched)
     tw.matmul(a, b, out=out, precision="f32", stream=stream)
     made = gpu.launched[before:]

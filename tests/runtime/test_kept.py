@@ -1,4 +1,4 @@
-"""Kernels and schedules that a process keeps for later ones, for their inputs, this source and this user."""
+"""A process keeps kernels and schedules for later ones, by inputs, source and user."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ META = {"what": "a test"}
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The source is known, and the cache is empty."""
+    """Use a known source and an empty cache."""
     monkeypatch.setattr(files, "library", lambda: "0" * 64)
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -253,7 +253,7 @@ def test_a_second_process_neither_chooses_nor_traces_nor_lowers(known: Path) -> 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """The parts of every object that is asked for."""
+    """Record the key of every requested object."""
     found: list[tuple[str, ...]] = []
 
     def record(parts: Any, make: Callable[[], Any], _: Any) -> Any:
@@ -288,7 +288,7 @@ def test_a_schedule_is_kept_for_its_problem_machine_and_table(
 
 
 def test_the_choice_for_a_processor_is_not_kept(asked: list[tuple[str, ...]]) -> None:
-    """Its rules may look at the machine, which no key describes."""
+    """Its rules may depend on the machine, which no key contains."""
     product.bind().schedule_for(*[np.ones((8, 8), np.float32)] * 2, np.ones((8, 8), np.float32), target="cpu")
     assert asked == []
     assert f"{files.__name__}:{kept.__name__}" == scheduled.KEPT

@@ -66,7 +66,7 @@ def test_a_bound_kernel_is_pickled_with_its_constants(launched: bool) -> None:
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_a_kernel_that_nobody_holds_is_gone_at_once(target: str) -> None:
-    """With its executables, and without a turn of the garbage collector; its bound kernel can be copied."""
+    """Its executables are gone, too, without a garbage collection; its bound kernel can be copied."""
     gc.disable()
     try:
         made = tw.kernel(scale.program.function, X="N", by=tw.f32, first=int)

@@ -1,4 +1,4 @@
-"""The architecture gives the threads of a warp and of a block before a kernel is traced."""
+"""The architecture determines the threads of a warp and of a block before a kernel is traced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WIDE = tw.TiledMma(tw.atoms.fma(tw.f32, lanes=(8, 8)), (1, 1), (1, 1))
 
 @tw.kernel(X="M P", A="M K", B="N K", C="M P")
 def sums_then_product(X, A, B, C):
-    """A row of X lies in 64 lanes of one warp: without scratch memory its sum needs warps of 64."""
+    """64 lanes of one warp hold a row of X: without scratch memory its sum needs warps of 64."""
     x = tw.load(X.tile((8, 64), (0, 0)).partition((1, 64)))
     totals = tw.reduce_sum(x, dim=1)
     sA, sB = tw.shared((8, 8), tw.f32), tw.shared((8, 8), tw.f32)
@@ -108,7 +108,7 @@ def five_columns(X, Y, *, threads):
 
 @pytest.mark.parametrize("threads", [40, 64, (8, 5)])
 def test_threads_that_a_tile_cannot_use_idle(threads: int | tuple[int, int]) -> None:
-    """40 elements: no multiple of 32 threads shares them equally, so 24 of 64 threads have nothing to do."""
+    """No multiple of 32 threads divides 40 elements, so 24 of 64 threads are idle."""
     x = np.random.default_rng(1).standard_normal((8, 5)).astype(np.float32)
     for target in ("reference", "cpu"):
         y = np.full_like(x, np.nan)

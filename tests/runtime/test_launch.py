@@ -180,7 +180,7 @@ def test_compiling_for_an_unknown_target() -> None:
 
 
 class Index:
-    """An integer of a foreign class: its text, or the error that conversion to an index raises."""
+    """An integer of a foreign class: its text, or the error of its conversion to an index."""
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -1,4 +1,4 @@
-"""The attributes of a launch, built with the driver's own classes; no driver is needed."""
+"""The attributes of a launch, built with the driver's own classes, without a driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metadata of an array comes from its memory, not from attributes of a subclass; malformed interfaces."""
+"""The metadata of an array comes from its memory, not from a subclass' attributes; malformed interfaces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .test_frameworks import torch as torch  # a fixture
 
 
 class Lying(np.ndarray):
-    """Says that it is larger, elsewhere, of another type; NumPy itself knows better."""
+    """An array that claims another size, address and type; NumPy knows the true ones."""
 
     shape = property(lambda self: (400, 400))
     strides = property(lambda self: (4, 4))
@@ -138,7 +138,7 @@ def test_who_answers_for_a_subclass_is_not_asked(torch: Torch) -> None:
 
 
 class CupyBase(CupyArray):
-    """CuPy's class with attributes of the class, as it has them."""
+    """CuPy's class, with attributes of the class."""
 
     shape = property(lambda self: self.true.shape)
     strides = property(lambda self: self.true.strides)

@@ -187,7 +187,7 @@ def test_several_threads_work_on_a_long_launch(library: Library, monkeypatch: py
 def test_an_interrupted_launch_leaves_the_pool_to_the_next(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C when the pool is taken, but nothing says so to the launch yet."""
+    """Ctrl-C comes when the pool is taken and the launch does not know it yet."""
     monkeypatch.setenv("TILEWRIGHT_THREADS", "2")
     shared, pool = workers._Shared(), workers.Pool(library, 2)
     shared.pool = pool

@@ -1,4 +1,4 @@
-"""CUDA text becomes machine code without a GPU; what goes wrong is said with the line."""
+"""CUDA text becomes machine code without a GPU; errors name the line."""
 
 from __future__ import annotations
 

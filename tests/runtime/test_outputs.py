@@ -1,4 +1,4 @@
-"""Files that a user names to be written: replaced as a whole, written through, or refused."""
+"""Output files that a user names are replaced as a whole, written through, or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays that share memory are always found; sets of their bytes are the reference."""
+"""Overlaps of arrays are always found; the oracle is the set of their bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilewright.runtime.plans import Plan
 
 @st.composite
 def infos(draw: st.DrawFn) -> ArrayInfo:
-    """Any array within some thousand bytes: gaps, repeats, rows over each other or backwards, no elements."""
+    """Draw any array within some thousand bytes: gaps, repeats, overlapping or reversed rows, no elements."""
     dtype: DType = draw(st.sampled_from([tw.i8, tw.f16, tw.f32, tw.c64]))
     rank = draw(st.integers(1, 3))
     shape = draw(st.tuples(*[st.integers(0, 7)] * rank))
@@ -29,7 +29,7 @@ def infos(draw: st.DrawFn) -> ArrayInfo:
 
 
 def bytes_of(info: ArrayInfo) -> set[int]:
-    """The address of every byte, one by one."""
+    """Return the address of every byte."""
     size = info.dtype.bytes
     return {
         info.pointer + size * sum(i * s for i, s in zip(at, info.strides, strict=True)) + byte
@@ -69,7 +69,7 @@ def test_what_shares_memory_is_never_missed_however_little_is_tried(
 def test_arrays_that_are_too_intricate_to_tell_count_as_if_they_shared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They were taken to be apart: the product came out wrong wherever they were not."""
+    """They once counted as separate, and products were wrong if they were not."""
     memory = np.ones(200_000, np.float32)
     a = np.lib.stride_tricks.as_strided(memory[3:], (90, 80), (4 * 797, 4 * 991))
     b = np.ones((80, 70), np.float32)

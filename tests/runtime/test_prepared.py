@@ -1,4 +1,4 @@
-"""Prepared launches: on host arrays for real, on a GPU by what the driver is asked."""
+"""Prepared launches: real ones on host arrays, and the driver calls of a GPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def scale(X, Y, alpha):
 
 @tw.kernel(X="N", turns=int)
 def count(X, turns):
-    """Each element gets the number of turns, through counters that start at 0."""
+    """Store the number of iterations in each element, through counters that start at 0."""
     n = tw.block_index(tw.ceil_div(X.shape[0], 64))
     counters = tw.workspace((tw.ceil_div(X.shape[0], 64), 64), tw.f32, zeroed=True)
     mine = counters[n]
@@ -208,7 +208,7 @@ def test_on_a_gpu_each_stream_has_counters_of_its_own_cleared_before_each_launch
 
 
 def test_on_a_gpu_a_stream_with_the_handle_of_another_has_counters_of_its_own(gpu: Driver) -> None:
-    """The one before it may have been destroyed while its work went on."""
+    """The stream before it may have been destroyed while its work went on."""
     gpu.arguments = 2
     again = count.bind().prepare(OnGpu(np.zeros(130, np.float32)), 3)
     for number in (70, 70, 71, 70, 71):

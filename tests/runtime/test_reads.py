@@ -1,4 +1,4 @@
-"""A kernel never runs with the old value of a global for some shapes and with the new one for others."""
+"""A kernel never uses the old value of a global for some shapes and the new one for others."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_what_the_kernel_itself_changes_is_left_alone() -> None:
 
 
 def test_what_the_library_loads_late_is_no_change() -> None:
-    """`tw.maximum` is not there before the first kernel that uses it is traced."""
+    """`tw.maximum` is not loaded before the first kernel that uses it is traced."""
 
     def uses(X):
         tw.maximum(tw.minimum(X, 1), 2)

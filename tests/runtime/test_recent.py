@@ -1,4 +1,4 @@
-"""Caches are bounded: of values in general, and of the compiled code that a process has loaded."""
+"""Caches are bounded: caches of values, and the compiled code that a process has loaded."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def double(X, Y, *, tile=64, seed=0):
 
 
 def mapped() -> int:
-    """How many of our libraries this process has mapped."""
+    """Return how many of our libraries this process has mapped."""
     gc.collect()
     text = Path("/proc/self/maps").read_text()
     return len(set(re.findall(r"\S+ +\S+ (\d+) +/memfd:tilewright", text)))
@@ -48,7 +48,7 @@ def mapped() -> int:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A bound of 8 executables, and nothing remembered from tests before."""
+    """Use a bound of 8 executables, and forget those of earlier tests."""
     before = recent._entered
     monkeypatch.setattr(recent, "_entered", Recent(8, before._used, before._dropped))
     for kernel in (double, plain(0)):
@@ -126,7 +126,7 @@ def test_threads_keep_and_look_up_at_the_same_time() -> None:
 
 
 def test_a_thousand_shapes_leave_at_most_the_bound_of_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every shape is a library of its own, loaded for real; only the compiler's work is done once."""
+    """Every shape really loads its own library; only the compiler runs once."""
     x, y = np.ones(64, np.float32), np.zeros(64, np.float32)
     first = double.compile(x, y, target="cpu", seed=-1)
     entry = first.handle[0]
@@ -176,7 +176,7 @@ def double_rows(X, Y):
 def test_a_shape_that_is_launched_stays_however_many_others_its_kernel_meets(
     few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel's own memory and that of the process ask the same launches when they were used."""
+    """Both the kernel's own cache and that of the process take the time of use from the launches."""
     monkeypatch.setattr(specialise, "MOST_CLASSES", few)
     bound = double_rows.bind()
     x, y = np.ones((32, 64), np.float32), np.zeros((32, 64), np.float32)

@@ -1,4 +1,4 @@
-"""Launches in signal handlers and on several threads: results are exact, and nobody waits for anybody."""
+"""Launches in signal handlers and on several threads: results are exact, and no call waits for another."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_signal_handler_that_launches_while_a_kernel_is_compiled() -> None:
 
 
 class Launching:
-    """A number whose conversion launches the very launch that it is a number of, on another array."""
+    """A number whose conversion launches the same launch, on another array."""
 
     def __init__(self, value: float, launch: Callable[[], object]) -> None:
         self.value, self.launch = value, launch
@@ -144,7 +144,7 @@ def scale(X, alpha):
 
 
 def test_a_launch_inside_of_a_launch_has_arguments_of_its_own() -> None:
-    """As in a signal handler, but where a lock would never be taken twice without notice."""
+    """This is like a signal handler, but a second lock would be noticed."""
     bound, x, y = scale.bind(), np.ones(100, np.float32), np.ones(100, np.float32)
     bound(x, 2.0, target="cpu")
     bound(x, Launching(3.0, lambda: bound(y, 5.0, target="cpu")), target="cpu")
@@ -253,7 +253,7 @@ def test_a_signal_handler_that_interrupts_an_import_uses_the_whole_library() -> 
 def test_signals_during_an_import_reach_every_handler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if the first one raises; and a handler that the module sets stays."""
+    """This holds also if the first handler raises; a handler that the module sets stays."""
     (tmp_path / "signals_itself.py").write_text(
         "import signal\n"
         "signal.raise_signal(signal.SIGUSR1)\n"

@@ -1,4 +1,4 @@
-"""Calls on a GPU that are like one before: launched on the other arrays, with nothing looked at again."""
+"""GPU calls like an earlier call are launched on their own arrays without further checks."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def forgotten(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
 
 
 def _forget() -> None:
-    """Forget prepared launches, which go through the driver of one test."""
+    """Forget prepared launches, which use one test's driver."""
     for known in list(recent._entered._values.values()):
         recent._let_go(known)
     for operation in OPERATIONS:
@@ -154,7 +154,7 @@ def _forget() -> None:
 
 
 class Lying:
-    """Memory of the host that says it lies on GPU 0."""
+    """Host memory that claims to be on GPU 0."""
 
     index, driver = 0, CUDA_DRIVER
 
@@ -181,7 +181,7 @@ def addresses(given: Sequence[DeviceArray]) -> set[int]:
 
 @contextmanager
 def entered() -> Iterator[list[Any]]:
-    """The code of each function of the library that is entered meanwhile."""
+    """Record the code of each library function that is entered meanwhile."""
     found: list[Any] = []
 
     def note(frame: FrameType, event: str, _: Any) -> None:
@@ -245,7 +245,7 @@ def overlapping(case: Case, given: Sequence[DeviceArray]) -> DeviceArray:
 def test_what_lies_between_two_products_is_scratch_memory_of_the_stream(
     forgotten: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the first call and on one that is known; what a graph holds is not used by others."""
+    """This holds for the first call and for known calls; memory of a graph is not used by others."""
     case, launched = CASES["chain in two"], list[tuple[list[int], Any]]()
     launch = PreparedCuda.launch
 
@@ -303,7 +303,7 @@ def test_what_lies_otherwise_is_looked_at(forgotten: Driver) -> None:
 
 
 def test_a_repeated_call_of_several_launches_asks_only_its_arrays_for_a_stream(forgotten: Driver) -> None:
-    """Its other arguments have no stream, and arrays without a framework have none to give."""
+    """Its other arguments have no stream, and arrays without a framework have none."""
     a, b = (array((1031, 1999), tw.f16), array((1999, 1021), tw.f16))
     for _ in range(4):
         before = len(forgotten.launched)
@@ -341,7 +341,7 @@ def test_floats_are_written_the_short_way_as_ever(element: tw.DType) -> None:
 
 
 def test_only_the_maps_of_arrays_that_moved_are_written_again(forgotten: Driver) -> None:
-    """Each launch has the maps of its own arrays, whichever of them are where they were before."""
+    """Each launch has the maps of its own arrays, whichever of them have new addresses."""
     case, rng = CASES["attention"], np.random.default_rng(3)
     pools = [[array(shape, case.element) for _ in range(3)] for shape in case.shapes]
     case.call(*(pool[0] for pool in pools), stream=STREAM)

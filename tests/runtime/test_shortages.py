@@ -29,7 +29,7 @@ TEXT = 'extern "C" __attribute__((visibility("default"))) void nothing() {}\n'
 
 
 def compiler(folder: Path, body: str) -> native.Toolchain:
-    """A compiler that does what a shell script says."""
+    """Write a compiler that runs a shell script."""
     path = folder / "c++"
     path.write_bytes(b"#!/bin/sh\n" + body.encode("latin-1") + b"\n")
     path.chmod(0o755)
@@ -160,7 +160,7 @@ def test_no_folder_for_artifacts_at_all(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_folder_that_may_not_execute(whole: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache's own folder does not matter, as nothing is loaded from it; these are the places that do."""
+    """The cache's own folder does not matter, as nothing is loaded from it; these folders do."""
     real, refused = ctypes.CDLL, []
 
     def load(path: str) -> ctypes.CDLL:

@@ -1,4 +1,4 @@
-"""Shortcuts: what they run is right, they run nothing else, and they hold on to nothing."""
+"""Shortcuts run only the right launches, and keep nothing alive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every launch counts as short: how long one takes is not what these tests are about."""
+    """Every launch counts as short, because these tests do not measure times."""
     monkeypatch.setattr(workers, "INLINE_NS", 1e12)
     matmul._SHORTCUTS.forget()
 
@@ -44,7 +44,7 @@ def close(c: Array, a: Array, b: Array) -> bool:
 
 
 class Own(np.ndarray):
-    """A class of a user's."""
+    """A user's class."""
 
 
 STEPS = st.sampled_from([1, 1, 1, 2, 3, -1, -2])
@@ -190,7 +190,7 @@ def through_table(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_calls_that_name_a_target_have_shortcuts_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever arguments are named, in whichever order; each call gives its own product."""
+    """Any arguments may be named, in any order; each call gives its own product."""
     found = through_table(monkeypatch)
     calls = (
         lambda a, b, out: tw.matmul(a, b, target="cpu"),
@@ -215,7 +215,7 @@ def test_calls_that_name_a_target_have_shortcuts_of_their_own(monkeypatch: pytes
 def test_complex_arrays_have_shortcuts_whose_addresses_lie_inside_them(
     kind: type, texts: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kernels of complex numbers take each array twice, and the factors of the first call as numbers."""
+    """Complex kernels take each array twice, and the first call's factors as numbers."""
     found = through_table(monkeypatch)
     rng = np.random.default_rng(3)
     for number in range(6):

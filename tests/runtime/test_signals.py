@@ -60,7 +60,7 @@ def test_blocks_that_wait_for_all_are_launched_together(gpu: Driver) -> None:
 def test_parts_of_k_that_wait_for_each_other_are_launched_together(
     gpu: Driver, schedule: tw.Schedule
 ) -> None:
-    """Where there are several: of a K that is one part nobody waits."""
+    """If K is one part, no block waits."""
     bound = product.bind(schedule=replace(schedule, reduction="reduce-scatter"))
     for depth, attributes in ((512, {"cooperative": 1}), (8, {})):
         operands = [OnGpu(np.zeros((32, depth), np.float16)) for _ in range(2)]
@@ -88,7 +88,7 @@ def test_clusters_that_wait_for_each_other_are_counted_as_clusters(
 
 
 def test_of_no_blocks_none_waits(gpu: Driver) -> None:
-    """What names the place of a tile has no value then."""
+    """Expressions of the tile's place have no value then."""
     bound = product.bind(schedule=replace(SPLIT, group_m=2, reduction="reduce-scatter"))
     operands = [OnGpu(np.zeros((rows, 512), np.float16)) for rows in (32, 0)]
     bound(*operands, OnGpu(np.zeros((32, 0), np.float32)), stream=7)
@@ -108,7 +108,7 @@ def test_an_array_of_nothing_has_zeros_in_its_place(gpu: Driver) -> None:
 
 @tw.kernel(X="N", Y="N")
 def rounds(X, Y, *, blocks, count):
-    """All blocks wait for all, in every turn of a loop."""
+    """All blocks wait for all, in every iteration of a loop."""
     block, came = tw.block_index(blocks), tw.counter(1)
     spread = tw.blocked((64,), (64,))
     for turn in tw.range(count):

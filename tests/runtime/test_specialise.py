@@ -1,4 +1,4 @@
-"""The class of arrays that one kernel serves: what an array's metadata make of it."""
+"""An array's metadata determine the class of arrays that one kernel serves."""
 
 from __future__ import annotations
 

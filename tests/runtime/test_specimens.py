@@ -1,4 +1,4 @@
-"""Compiling, tracing and checking without arrays: `tw.like`, and arrays that lie elsewhere."""
+"""Compiling, tracing and checking without arrays: `tw.like`, and arrays in other memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_arrays_by_name_or_place_and_specimens_compile_one_kernel(target: str) -
 
 @st.composite
 def arrays(draw: st.DrawFn) -> np.ndarray[Any, np.dtype[Any]]:
-    """Slices of larger arrays: odd strides, extents and addresses."""
+    """Return slices of larger arrays: odd strides, extents and addresses."""
     element = ALL[draw(st.sampled_from(sorted(ALL)))].numpy
     extents = draw(st.lists(st.integers(1, 33), min_size=1, max_size=3))
     order = draw(st.permutations(range(len(extents))))

@@ -1,4 +1,4 @@
-"""Arrays of any strides in ordinary kernels: negative, zero, none of them 1; offsets beyond 2**31."""
+"""Arrays of any strides in ordinary kernels: negative, 0, without a stride of 1; offsets beyond 2**31."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 @tw.kernel(X="M N", Y="M N")
 def through_shared(X, Y, *, tile):
-    """``Y = X + X``, through shared memory, of ragged tiles."""
+    """``Y = X + X`` through shared memory, with ragged tiles."""
     m, n = tw.block_index(tw.ceil_div(X.shape, tile))
     held = tw.shared(tile, X.dtype)
     tw.copy(X.tile(tile, (m, n)), held, threads=32)
@@ -43,7 +43,7 @@ def slices_of(draw: st.DrawFn, extent: int) -> slice:
 
 @st.composite
 def views(draw: st.DrawFn, base: Array, repeats: bool) -> Array:
-    """A view of a matrix: transposed, sliced, and, where it is only read, repeated."""
+    """Draw a view of a matrix: transposed, sliced, and, if it is only read, repeated."""
     view = base.T if draw(st.booleans()) else base
     view = view[draw(slices_of(view.shape[0])), draw(slices_of(view.shape[1]))]
     dim = draw(st.sampled_from([None, None, 0, 1])) if repeats else None
@@ -71,7 +71,7 @@ def test_any_view_is_read_and_any_view_is_written(target: str, data: st.DataObje
 
 @tw.kernel(X="N", Y="N")
 def fixed(X, Y):
-    """Copies 32 elements, however many there are."""
+    """Copy 32 elements, whatever the extent."""
     tw.copy(tw.load(X[0:32].partition((32,))), Y[0:32])
 
 
@@ -107,7 +107,7 @@ def moved(X, Y):
 
 
 def test_offsets_beyond_two_to_the_31_in_either_direction() -> None:
-    """The memory is only reserved; some of its pages are used."""
+    """The memory is only reserved; a few of its pages are used."""
     pitch = 1_200_000_003
     memory = np.zeros(3 * pitch, np.int8)
     x = np.lib.stride_tricks.as_strided(memory[2 * pitch :], (3, 8), (-pitch, 1))
@@ -121,7 +121,7 @@ def test_offsets_beyond_two_to_the_31_in_either_direction() -> None:
 
 
 def test_kernels_for_ordinary_arrays_stay_as_they_are() -> None:
-    """Arrays with negative strides have a class of their own, which differs in nothing else."""
+    """Arrays with negative strides have another class, with no other difference."""
     x, y = np.zeros((40, 40), np.float32), np.zeros((40, 40), np.float32)
     plain, signed = (DOUBLED.trace(x, out) for out in (y, y[::-1]))
     assert "low=-" not in tw.ir.print_kernel(plain)

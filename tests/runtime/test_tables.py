@@ -65,7 +65,7 @@ def table(schedule: Schedule, of: Version | None = None) -> ScheduleTable:
 
 
 def ran() -> Schedule:
-    """What a product of NumPy arrays runs under now; the product is right."""
+    """Return the schedule that a product of NumPy arrays has now; the product must be right."""
     rng = np.random.default_rng(0)
     a, b = rng.integers(-4, 5, (40, 60)).astype(np.float32), rng.integers(-4, 5, (60, 50)).astype(np.float32)
     np.testing.assert_array_equal(tw.matmul(a, b, target="cpu"), a @ b)

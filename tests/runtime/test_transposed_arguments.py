@@ -1,4 +1,4 @@
-"""A matrix whose transpose would fit is told so."""
+"""The error for a matrix whose transpose would fit says so."""
 
 from __future__ import annotations
 

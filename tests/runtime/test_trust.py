@@ -30,7 +30,7 @@ GIVEN: set[tuple[int, int]] = set()
 
 
 def give(path: Path) -> None:
-    """Make a file another user's; whoever is not root only notes it, for `trust` to believe."""
+    """Give a file to another user; without root rights, only record that, for `trust` to believe."""
     if os.geteuid() == 0:
         os.lchown(path, OTHER, OTHER)
     else:
@@ -70,7 +70,7 @@ def accounts(
 
 @pytest.fixture(autouse=True)
 def believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What could not be given away counts as given away; another user is in the group of our files."""
+    """`trust` believes the recorded gifts, and another user is in the group of our files."""
     accounts(monkeypatch, members=("ann", "bob"))
     real = trust.owned
     GIVEN.clear()
@@ -81,7 +81,7 @@ def believed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where private directories go in this test."""
+    """Return the place of private directories in this test."""
     place = tmp_path / "private"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
@@ -117,9 +117,9 @@ def behind_a_link_of_another(root: Path) -> Path:
 
 
 def beside_a_place_of_another(root: Path) -> Path:
-    """Return a link to ``inner/../root``, where ``inner`` is a link too.
+    """Return a link to ``inner/../root``; ``inner`` is a link, too.
 
-    The neighbours of ``inner`` are not the neighbours of the directory that it leads to.
+    The neighbours of ``inner`` differ from the neighbours of the directory that it leads to.
     """
     place = root.parent / "place"
     (place / "deep").mkdir(parents=True)
@@ -286,7 +286,7 @@ SHARED_GROUPS: dict[str, dict[str, Any]] = {
 
 
 def group_writable(tmp_path: Path) -> Path:
-    """A file as the umask 002 makes it, in a folder likewise."""
+    """A file with the mode of umask 002, in a folder with that mode."""
     folder = tmp_path / "checkout"
     folder.mkdir()
     path = folder / "project.json"

@@ -1,4 +1,4 @@
-"""Machine code of a GPU that nobody holds: unloaded when the device has been waited for, and not before."""
+"""Unused machine code is unloaded after a wait for the device, and not before."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .fake_gpu import Driver
 
 
 def code(index: int = 0) -> LoadedFunction:
-    """A kernel, loaded on a device."""
+    """Load a kernel on a device."""
     return CUDA_DRIVER.load(b"machine code", "entry", index, 0)
 
 
 def number(function: LoadedFunction) -> int:
-    """By which the driver knows its machine code."""
+    """Return the driver's number of its machine code."""
     return int(function.handle)
 
 
 @pytest.fixture
 def waiting(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
-    """Sets what happens while the device is waited for."""
+    """Set a function that runs during the wait for the device."""
 
     def set_to(happens: Callable[[], None]) -> None:
         def call(name: str, *arguments: Any) -> Any:
@@ -69,7 +69,7 @@ def test_what_waits_to_be_unloaded_is_bounded(gpu: Driver, monkeypatch: pytest.M
 def test_what_is_let_go_during_the_wait_is_left_to_the_next(
     gpu: Driver, waiting: Callable[[Callable[[], None]], None]
 ) -> None:
-    """Another thread may have launched an executable that is dropped while this thread waits."""
+    """Another thread may have launched an executable that is released while this thread waits."""
     others = [code(), code()]
     first, second = map(number, others)
     others.pop(0)

@@ -1,4 +1,4 @@
-"""Tables of lists of arrays on a GPU: their contents, and when their memory is used again."""
+"""Tables of lists of arrays on a GPU: their contents, and when their memory is reused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lists(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[OnGpu]
 
 
 def launched(gpu: Driver, lists: dict[str, list[OnGpu]]) -> dict[str, int]:
-    """Return the addresses that one more launch passes."""
+    """Launch once more, and return the passed addresses."""
     count = len(gpu.launched)
     tw.grouped_matmul(**lists, schedule=SCHEDULE, stream=STREAM)
     assert [one.stream for one in gpu.launched[count:]] == [STREAM], "one launch for all"
@@ -153,7 +153,7 @@ def test_tensor_maps_are_encoded_once_and_copied_with_the_table(
 
 
 def aligned(shape: tuple[int, int]) -> np.ndarray[Any, Any]:
-    """An array of f16 that begins at a multiple of 16 bytes."""
+    """Return an f16 array that begins at a multiple of 16 bytes."""
     room = np.zeros(shape[0] * shape[1] + 64, np.float16)
     start = -room.ctypes.data % 128 // 2
     return room[start : start + shape[0] * shape[1]].reshape(shape)

@@ -90,7 +90,7 @@ def of_counted(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 def strided(rng: np.random.Generator, m: int, n: int, gap: int, *, columns: bool = False) -> Array:
-    """A matrix with poison after each row, or after each column."""
+    """Return a matrix with poison after each row, or after each column."""
     held = np.full((n, m + gap) if columns else (m, n + gap), POISON, np.float32)
     seen = held[:, :m].T if columns else held[:, :n]
     seen[...] = rng.standard_normal((m, n))
@@ -101,7 +101,7 @@ def strided(rng: np.random.Generator, m: int, n: int, gap: int, *, columns: bool
 
 
 def compiler() -> list[str]:
-    """A compiler of C++ that links programs: the system's, or the one of the `ziglang` package."""
+    """Return a C++ compiler that links programs: the system's, or that of the `ziglang` package."""
     if found := shutil.which("c++") or shutil.which("g++") or shutil.which("clang++"):
         return [found]
     zig = ziglang()
@@ -176,7 +176,7 @@ def test_any_extents_and_strides_of_a_class(
 
 
 def test_a_wrong_extent_is_reported_before_shared_memory(of_linear: Case) -> None:
-    """B has a row too many, which reaches the result behind it in memory."""
+    """B has one row too many, which reaches into the result after it in memory."""
     m, n, k = 4, 5, 6
     flat, (a, r) = np.zeros((k + m) * n, np.float32), (np.zeros(one, np.float32) for one in ((m, k), (m, n)))
     c = flat[k * n :].reshape(m, n)
@@ -209,7 +209,7 @@ def test_threads_of_a_pool_compute_the_same(of_linear: Case, monkeypatch: pytest
 
 
 def test_a_call_takes_the_kernel_of_the_nearest_extents(of_linear: Case) -> None:
-    """The bytes of a workspace tell which one was chosen."""
+    """The bytes of a workspace show which kernel was chosen."""
 
     def needed(suffix: str, extent: int) -> int:
         arrays = [np.zeros((extent, extent), np.float32) for _ in range(4)]
@@ -408,7 +408,7 @@ def test_matmul_is_exported(tmp_path: Path) -> None:
 
 
 def test_manifest(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
-    """All but versions and digests of what a compiler makes."""
+    """All fields are compared, except versions and digests of compiled code."""
     schedule = tw.Schedule(tw.atoms.fma("f32", lanes=(1, 1), each=(4, 8)), (32, 64, 64), staging="panels")
     kinds = [*[square("f32", 64)] * 2, tw.like("f32", 64), *[square("f32", 64)] * 2, None]
     made = exported(tmp_path, linear.bind(schedule=schedule), kinds, archs=("x86-64-v3",)).manifest
@@ -422,7 +422,7 @@ def test_manifest(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
 def test_a_wrong_kernel_is_found_before_its_first_use(
     of_linear: Case, of_counted: Case, tmp_path: Path
 ) -> None:
-    """The folder says that the kernel subtracts the bias, or that the reference counted further."""
+    """The folder claims that the kernel subtracts the bias, or that the reference counted further."""
     folder = tmp_path / "linear"
     shutil.copytree(of_linear.folder, folder)
     manifest = (folder / MANIFEST).read_text()
@@ -501,7 +501,7 @@ def test_damaged_folders(of_counted: Case, tmp_path: Path) -> None:
 
 
 def test_the_check_takes_the_problem_of_this_machine(of_linear: Case) -> None:
-    """Kernels of other architectures may have other divisors, so that their problems are refused here."""
+    """Kernels of other architectures may have other divisors; their problems are refused here."""
     manifest = json.loads(json.dumps(of_linear.manifest))
     (first, *_), data = manifest["kernels"], (of_linear.folder / "liblinear.so").read_bytes()
     foreign = json.loads(json.dumps(first))
@@ -560,7 +560,7 @@ def test_each_class_tells_the_workspace_of_its_own_extents(tmp_path: Path) -> No
 
 
 def test_strides_beyond_all_memory_are_refused(of_linear: Case) -> None:
-    """Offsets in bits stay within 64 bits, so that no sum of the checks overflows."""
+    """Offsets in bits stay within 64 bits, so no sum of the checks overflows."""
     library = ctypes.CDLL(str(of_linear.folder / "liblinear.so"))
     a = np.zeros((8, 8), np.float32)
     for stride in (1 << 56, -(1 << 63), (1 << 63) - 1):
@@ -602,7 +602,7 @@ def test_cmake_finds_the_library(of_linear: Case, tmp_path: Path) -> None:
 
 
 def test_the_program_of_the_page(tmp_path: Path) -> None:
-    """The page shows the kernel, the command, the program and what it prints."""
+    """The page shows the kernel, the command, the program and its output."""
     page = (ROOT / "docs" / "cpp.md").read_text()
     fences = re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (kernel,), (program,) = (

@@ -1,4 +1,4 @@
-"""Exported kernels for GPUs: what the launch code asks of a driver that writes calls down."""
+"""Exported kernels for GPUs: the calls that the launch code makes to a driver that records them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def fakes(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def called(
     made: Made, fakes: list[str], function: str, given: dict[str, Any], **environment: Any
 ) -> list[str]:
-    """The lines that the driver and the caller write."""
+    """Return the lines that the driver and the caller write."""
     words = json.dumps({"numbers": [], "status": "_".join(function.split("_")[:2]), **given})
     script = Path(__file__).with_name("call_exported.py")
     command = [sys.executable, str(script), str(made.folder / "libgemm.so"), function, words, *fakes]
@@ -124,7 +124,7 @@ def given_as(infos: dict[str, ArrayInfo]) -> dict[str, Any]:
 def expected_buffer(
     one: Exported, infos: dict[str, ArrayInfo]
 ) -> tuple[bytes, tuple[int, ...], tuple[int, ...]]:
-    """The argument buffer as the library's own launch writes it, up to tensor maps; offsets; the grid."""
+    """Return the library's own argument buffer up to tensor maps; offsets; the grid."""
     binding, layout = bind(one.kernel, infos, {}), argument_layout(one.kernel, one.parameters)
     buffer = ctypes.create_string_buffer(layout.size)
     layout.address_writer(buffer, 3)(*(info.pointer for info in infos.values()))
@@ -172,7 +172,7 @@ def test_a_launch_asks_the_driver_for_what_the_library_asks(made: Made, fakes: l
 
 
 def map_line(one: Exported, tensor_map: Any, info: ArrayInfo) -> str:
-    """What the driver is asked to encode, dimensions from the innermost."""
+    """Return the line of an encoded map, dimensions from the innermost."""
     inwards = tensor_map.order[::-1]
     kind = driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
     words = [f"e{info.shape[dim]} b{tensor_map.box[dim]} s{tensor_map.steps[dim]}" for dim in inwards]
@@ -183,7 +183,7 @@ def map_line(one: Exported, tensor_map: Any, info: ArrayInfo) -> str:
 
 
 def test_numbers_of_the_drivers_constants() -> None:
-    """Those in the launch code are those of NVIDIA's header."""
+    """The launch code has the numbers of NVIDIA's header."""
     kinds = {"f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64", "i32": "INT32"}
     for name, called_there in kinds.items():
         kind = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{called_there}")
@@ -277,7 +277,7 @@ def test_wrong_arrays_are_refused_before_the_driver_loads_anything(made: Made, f
 def test_partial_sums_and_counters(
     arch: str, target: str, machine: dict[str, Any], tmp_path: Path, fakes: list[str]
 ) -> None:
-    """Memory for parts, and counters that are cleared before each launch, lie in the caller's workspace."""
+    """The caller's workspace holds partial sums, and counters that are cleared before each launch."""
     arrays = aligned("f16", 128, 128, 512)
     manifest = export(GEMM.bind(schedule=SPLIT[arch]), [arrays], [arch], tmp_path)
     assert manifest["kernels"][0]["workspace_bytes"] > 0

@@ -63,7 +63,7 @@ DIVISORS: list[Int] = [2, 3, 4, 8, 16, 64, K, M, K * M, K * 4, K + 1]
 
 
 def values(rng: random.Random) -> Env:
-    """A value for every symbol that keeps to what the symbol promises."""
+    """Draw a value for every symbol, within the symbol's range and divisor."""
     env: Env = {}
     for sym in SYMBOLS:
         high = 40 if sym.high is None else sym.high
@@ -74,7 +74,7 @@ def values(rng: random.Random) -> Env:
 
 
 def expression(rng: random.Random, depth: int) -> tuple[Int, Plain]:
-    """A random expression, and the same as a function of plain integers."""
+    """Draw a random expression, and the same as a function of plain integers."""
     if depth == 0 or rng.random() < 0.12:
         if rng.random() < 0.85:
             sym = rng.choice(SYMBOLS)
@@ -137,7 +137,7 @@ def parse(node: ast.AST) -> Any:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_expressions(seed: int) -> None:
-    """Constructors, evaluation, substitution, expansion and text agree; bounds and divisor tell the truth."""
+    """Constructors, evaluation, substitution, expansion and text agree; bounds and divisor are true."""
     rng = random.Random(seed)
     for _ in range(700):
         value, plain = expression(rng, rng.randint(1, 4))

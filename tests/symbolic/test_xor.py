@@ -1,4 +1,4 @@
-"""Exclusive or keeps apart what the other operand cannot reach: addresses split into base and step."""
+"""Exclusive or splits into parts that the other operand cannot reach: addresses become base and step."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tilewright.threads.distribution import blocked
 def visits(
     chunk: Sequence[int], vector_dim: int, access_order: Sequence[int], vector: int
 ) -> Iterator[list[int]]:
-    """A thread's elements from the first of its chunk, the dimensions in order, fastest first."""
+    """Return a thread's elements from the first of its chunk on, with dimensions in order, fastest first."""
     units = [extent // vector if dim == vector_dim else extent for dim, extent in enumerate(chunk)]
     access_order = access_order[::-1]  # loops are nested from the slowest to the fastest
     for numbers in itertools.product(*(range(units[dim]) for dim in access_order)):
@@ -84,7 +84,7 @@ PLACE = re.compile(r"[(]([^()]*) < M && ([^()]*) < N[,)]")
 @pytest.mark.parametrize("access_order", [(0, 1), (1, 0)])
 @pytest.mark.parametrize(("vector_dim", "vector"), [(1, 4), (1, 1), (0, 2)])
 def test_the_text_of_a_thread_follows_the_order(access_order, vector_dim, vector) -> None:
-    """The loops around the load and the store, run as they stand; a thread's chunk is 4 x 8."""
+    """The test runs the loops around the load and the store; a thread's chunk is 4 x 8."""
     constants = {"access_order": access_order, "vector_dim": vector_dim, "vector": vector}
     X = spec(vector_dim)
     text = moved.compile(X, X, **constants, target="cuda", arch="sm_80").source

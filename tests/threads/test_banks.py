@@ -1,4 +1,4 @@
-"""Bank conflicts and coalescing, against counts in plain loops and against known hardware cases."""
+"""Bank conflicts and coalescing equal counts in plain loops, and known hardware cases."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_ldmatrix_of_floats() -> None:
 
 @pytest.mark.parametrize(("vector", "degree"), [(1, 32), (2, 16), (4, 8)])
 def test_wide_accesses_go_in_parts_of_a_warp(vector: int, degree: int) -> None:
-    """Lanes down the rows of a tile of 32 words: 32, 16 or 8 lanes access together, all in one bank."""
+    """Lanes go down the rows of a tile of 32 words: 32, 16 or 8 lanes access together, all in one bank."""
     column = blocked((32, 32), (32, 32 // vector), order=(0, 1))
     assert bank_conflicts(View.strided((32, 32), (32, 1)), column, vector, 4) == degree
     assert bank_conflicts(View.strided((32, 32), (32, 1)), column, vector, 4, phase=4) == 4

@@ -1,4 +1,4 @@
-"""A map of a tile to a number of threads: exact, in few sectors; what gives way where extents do not fit."""
+"""A map of a tile to a number of threads: exact, in few sectors; priorities if extents do not fit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_element_is_moved_once_by_at_most_so_many_threads(tile, threads, v
     ],
 )
 def test_no_sector_is_touched_twice(tile, threads, order, vector, element_bytes) -> None:
-    """In a dense tile and in the rows of a larger array alike."""
+    """This holds in a dense tile and in the rows of a larger array."""
     made = coalesced(tile, threads, order, vector, element_bytes)
     for stride in (tile[order[0]], 4096):
         strides = (stride, 1) if order == (1, 0) else (1, stride)

@@ -1,4 +1,4 @@
-"""Distributions: each coordinate has one owner, by the right thread, in the right order."""
+"""Distributions: each coordinate has one owner, the right thread, in the right order."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_replicated_threads_hold_copies() -> None:
 
 
 def test_the_wrappers_thread_layouts() -> None:
-    """Tile 256x32 on (64,4):(4,1): four threads to a row, eight elements each."""
+    """Tile 256x32 on (64,4):(4,1): four threads share a row, with eight elements each."""
     made = blocked((256, 32), (64, 4), order=(1, 0))
     assert made.coordinate(0, 0) == (0, 0)
     assert made.coordinate(1, 0) == (0, 8)
@@ -147,7 +147,7 @@ def test_a_slice_holds_what_its_threads_held_in_the_box(whole: Distribution, dat
 
 
 def _sliced(whole: Distribution, start: list[int], shape: list[int]) -> Distribution | None:
-    """Return the slice, or None if it is refused; an aligned box of an offered extent must not be refused."""
+    """Return the slice, or None if it is refused; an aligned box of an offered extent must be legal."""
     nearest = tuple(whole._nearest(dim, extent) for dim, extent in enumerate(shape))
     if tuple(shape) == nearest and all(at % extent == 0 for at, extent in zip(start, shape, strict=True)):
         return whole.slice(start, shape)
@@ -216,7 +216,7 @@ def test_a_projection_keeps_an_extent_or_makes_it_one(shape, nearest) -> None:
 
 
 def test_threads_are_numbered_along_the_first_dimension_first_unless_asked_otherwise() -> None:
-    """A compact layout numbers threads in this order, and so does a tuple of counts everywhere else."""
+    """A compact layout numbers threads in this order, like a tuple of counts elsewhere."""
     assert blocked((8, 12, 6), (2, 3, 6)) == blocked((8, 12, 6), (2, 3, 6), order=(0, 1, 2))
     assert blocked((8, 12), (2, 3)).coordinate(1, 0) == (4, 0)
     assert blocked((8, 12), (2, 3), order=(1, 0)).coordinate(1, 0) == (0, 4)

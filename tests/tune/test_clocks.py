@@ -1,4 +1,4 @@
-"""The device's clock on a driver that writes down what it is asked; the real one is tested on a GPU."""
+"""The device's clock on a driver that records its calls; GPU tests use the real one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FakeDriver:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """A driver whose constants, which the real one keeps, are forgotten after the test."""
+    """Return a driver; its constants, which a real one keeps, are forgotten after the test."""
     fake, own = FakeDriver(), vars(CUDA_DRIVER)
     before = {**own, "_constants": {**own["_constants"]}}
     monkeypatch.setattr(CUDA_DRIVER, "call", fake.call)

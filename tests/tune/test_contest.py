@@ -1,4 +1,4 @@
-"""Contests: who is wrong takes no part; every call finds its arrays cold; the record says how it was."""
+"""Contests: wrong kernels do not take part, calls find cold arrays, and the record has the conditions."""
 
 from __future__ import annotations
 
@@ -111,13 +111,13 @@ def test_a_picture_has_every_interval(tmp_path: Path) -> None:
 
 
 def _meanwhile(path: Path, found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What was read before the timing begins does not count."""
+    """Readings before the timing begins do not count."""
     (path / "clocks").write_text("1000, 100, 40\n1200, 120, 41\n")
     return found
 
 
 def _marked(readings: Readings, path: Path) -> Readings:
-    """Readings that go on when somebody has marked where they are."""
+    """Readings that continue when a mark is set."""
     mark = readings.mark
 
     def marked() -> int:
@@ -131,7 +131,7 @@ def _marked(readings: Readings, path: Path) -> Readings:
 
 
 def test_all_of_a_small_problem_is_cold_on_a_device_by_its_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose small sets are no more than a few; the clock overwrites the cache besides."""
+    """Small problems have only a few sets; the clock overwrites the cache as well."""
     monkeypatch.setattr(module, "cache_bytes", lambda target: 50 << 20)
     assert sets_for(1000, "cuda") == MOST_SETS
     assert sets_for(100 << 20, "cuda") == 2

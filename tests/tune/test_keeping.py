@@ -1,4 +1,4 @@
-"""The tuner's files: files of other users are not read, cut or written; damaged files are set aside."""
+"""The tuner's files: other users' files are never read, cut or written; damaged files are set aside."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def kept(path: Path, said: list[str] | None = None, renew: bool = False) -> Tuni
 
 
 def used(path: Path) -> None:
-    """All that the tuner does with its files."""
+    """Do everything that the tuner does with its files."""
     store = kept(path)
     store.journal.add(Outcome("p", "s", 1.0, 1.0))
     store.journal.win(ENTRY)
@@ -150,7 +150,7 @@ def test_no_table_is_kept_where_others_exchange_files(
 def test_a_table_lies_in_a_folder_of_the_user_s_private_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkout under the umask 002, in which a table is a file like all others."""
+    """This is a checkout under the umask 002, with a table like all other files."""
     monkeypatch.setattr(trust, "_is_alone", lambda group: True)
     work = tmp_path / "work"
     work.mkdir()
@@ -297,7 +297,7 @@ VALUES = (
 
 
 def every_change(record: dict[str, Any]) -> Iterator[str]:
-    """A record with each field replaced by each of `VALUES`, left out, or with one more."""
+    """Yield a record with each field replaced by each of `VALUES`, left out, or with one more."""
     for name in record:
         for value in VALUES:
             marked = json.dumps({**record, name: "\0"})

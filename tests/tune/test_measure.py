@@ -1,4 +1,4 @@
-"""Measuring in turns, and the record of the machine."""
+"""Measurements in turns, and the record of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs that show a kernel share: arguments are read, wrong kernels are found, words say what ran."""
+"""Common parts of programs that show a kernel: arguments, wrong kernels, and their output."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_wrong_gemm_is_an_error(init: str) -> None:
 
 @tw.kernel(Q="B H M D", K="B H N D", V="B H N D", O="B H M D", scale=tw.f32, shift=int)
 def small_attention(Q, K, V, O, scale, shift, *, factor, causal):
-    """16 queries see 16 keys, in one tile; the scores are off by a factor."""
+    """16 queries see 16 keys, in one tile; the scores are wrong by a factor."""
     mma = tw.TiledMma(tw.atoms.MMA_F16, tile=(16, 16))
     h, b = tw.block_index((Q.shape[1], Q.shape[0]))
     scores, acc = tw.accumulator(mma), tw.accumulator(mma)

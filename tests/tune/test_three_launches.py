@@ -1,4 +1,4 @@
-"""The passes that `scaled_mm` replaces: right, and with the launches and bytes that are said of them."""
+"""The passes that `scaled_mm` replaces: right results, and the stated launches and bytes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_passes_compute_the_same(case: str, target: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", ["weights of fp8", "contiguous along N", "neither scales nor bias"])
 def test_the_passes_compute_the_same_on_a_gpu(case: str) -> None:
-    """Our passes and PyTorch's are compared."""
+    """The results of our passes and of PyTorch's are compared."""
     pytest.importorskip("torch")
     kinds, words, _ = CASES[case]
     made = trial(kinds, words, "cuda", None)

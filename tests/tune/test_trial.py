@@ -1,4 +1,4 @@
-"""One kernel on one problem: what it is called, what it counts, what it finds."""
+"""One kernel on one problem: its name, its counts, its errors."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ LITTLE = Effort(seconds=0.0, warm_up_seconds=0.0, least=3)
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A place of its own for tables; kernels come from the cache of all tests, and nobody waits for quiet."""
+    """Use a separate folder for tables, the kernels of all tests, and no wait for a quiet machine."""
     monkeypatch.setattr(clocks, "wait_for_quiet", lambda: None)
     monkeypatch.setattr(tables, "directory", lambda: tmp_path / "tables")
     tables.forget()
@@ -97,7 +97,7 @@ def test_what_a_kill_cut_off_is_measured_again_and_all_else_is_kept(directory: P
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, wrong: Schedule, call: Callable[[Arrays], object]) -> None:
-    """Have one schedule's kernel replaced by something else, which takes no time."""
+    """Replace one schedule's kernel by something that takes no time."""
     bind = GemmArrays.bind
 
     def other(self: GemmArrays, schedule: Schedule) -> Callable[[Arrays], Callable[[], object]]:
@@ -134,7 +134,7 @@ def test_a_kernel_that_changes_its_inputs_is_found(directory: Path, monkeypatch:
 def test_inputs_that_change_while_it_is_timed_are_found(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And are again what they were for who is measured next."""
+    """The next candidate gets the unchanged inputs."""
     calls = iter(range(10**6))
 
     def scribbles(arrays: Arrays) -> None:
@@ -151,7 +151,7 @@ def test_inputs_that_change_while_it_is_timed_are_found(
 def test_a_winner_that_is_right_on_one_set_of_numbers_alone_is_found(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It knows the product of the numbers that it is measured on, and is the fastest there."""
+    """It knows the product of the measured numbers, and is the fastest on them."""
     made = GemmArrays(GEMM, 0, sets=1).made
     product = made.a @ made.b
     planted(monkeypatch, legal()[2], lambda arrays: np.copyto(arrays[2], product))
@@ -292,5 +292,5 @@ def test_a_killed_command_goes_on_where_it_was(directory: Path, monkeypatch: pyt
 
 
 def lines(path: Path) -> int:
-    """How many whole lines there are."""
+    """Return the number of whole lines."""
     return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -19,7 +19,7 @@ from tilewright.views.view import View
 
 @st.composite
 def tiles(draw: st.DrawFn) -> View:
-    """A stage of a ring of swizzled tiles: rows, columns, or K0 x rows x K1."""
+    """Return a stage of a ring of swizzled tiles: rows, columns, or K0 x rows x K1."""
     rows, depth = (1 << draw(st.integers(0, 4)) for _ in "mk")
     k1 = 1 << draw(st.integers(0, depth.bit_length() - 1))
     layout = draw(

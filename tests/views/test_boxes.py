@@ -1,4 +1,4 @@
-"""Views that are boxes are compared element by element; for other views the reason is checked."""
+"""Views that are boxes are compared element by element; other views have the right reason."""
 
 from __future__ import annotations
 

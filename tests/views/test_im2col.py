@@ -1,4 +1,4 @@
-"""The matrix view of a convolution's input, against a gather in plain loops."""
+"""The matrix view of a convolution's input equals a gather in plain loops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilewright.views.view import View
 
 
 def read(view: View, buffer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The tensor that a view shows, 0 where it is invalid."""
+    """Return the tensor that a view shows, with 0 for invalid elements."""
     index = np.indices(view.shape)
     valid = np.broadcast_to(view.valid_at(tuple(index)), view.shape)
     offset = np.broadcast_to(view.at(tuple(index)), view.shape)
@@ -33,7 +33,7 @@ def naive(
     dilation: list[int],
     padding: list[tuple[int, int]],
 ) -> np.ndarray[Any, Any]:
-    """Gather of an image (G, N, spatial..., C) into (G, N*outputs, taps*C)."""
+    """Gather an image (G, N, spatial..., C) into (G, N*outputs, taps*C)."""
     groups, batch, *extents, channels = image.shape
     padded = np.pad(image, [(0, 0), (0, 0), *padding, (0, 0)])
     outputs = [
@@ -104,7 +104,7 @@ def test_im2col_is_the_naive_gather(case: dict[str, Any]) -> None:
 @settings(max_examples=100)
 @given(convolutions(), st.lists(st.integers(-4, 2), min_size=3, max_size=3))
 def test_a_filter_that_is_larger_than_the_padded_image_is_refused(case: dict[str, Any], more: Any) -> None:
-    """Statically and through what sizes of the launch must satisfy alike; the padding that is named fits."""
+    """It is refused statically, and by conditions on sizes of the launch; the suggested padding fits."""
     (taps, stride, dilation, padding), rank = case["geometry"], len(case["geometry"][0])
     reach = [d * (t - 1) + 1 for t, d in zip(taps, dilation, strict=True)]
     extents = [max(r + n, 0) for r, n in zip(reach, more, strict=False)]

@@ -1,4 +1,4 @@
-"""Runs and alignment: answers are true, and refusals give a reason."""
+"""Answers about runs and alignment are true, and refusals have a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every transform against an oracle in NumPy: an array of the elements it shows, 0 where there are none."""
+"""Every transform equals an oracle in NumPy: an array of the visible elements, with 0 for missing ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Step: TypeAlias = tuple[Transform, Callable[[Array], Array]]
 
 
 def read(view: View, buffer: Array) -> Array:
-    """The tensor that a view shows, 0 where it is invalid; no valid offset lies outside."""
+    """Return the tensor that a view shows, 0 if invalid; check that valid offsets are inside."""
     index = tuple(np.indices(view.shape))
     valid = np.broadcast_to(view.valid_at(index), view.shape)
     offset = np.broadcast_to(view.at(index), view.shape)
@@ -51,7 +51,7 @@ def read(view: View, buffer: Array) -> Array:
 
 @st.composite
 def views(draw: st.DrawFn) -> tuple[View, Array]:
-    """A view of a buffer without zeros, with dimensions in any order and perhaps padded strides."""
+    """Draw a view of a buffer without zeros, with dimensions in any order and perhaps padded strides."""
     shape = [draw(st.integers(1, 6)) for _ in range(draw(st.integers(1, 3)))]
     strides, span = [0] * len(shape), 1
     for dim in draw(st.permutations(range(len(shape)))):

@@ -1,4 +1,4 @@
-"""Views: what they show, and that a claimed vector width holds for every instance."""
+"""Views show the right elements, and a claimed vector width holds for every instance."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SIZES = [{M: m, N: n, K: k} for m, n, k in [(1, 4, 16), (3, 12, 32), (17, 8, 48)
 
 
 def instance(view: View, env: dict[Sym, int]) -> tuple[tuple[int, ...], Any, Any]:
-    """Extents, offsets and validity of a view at given sizes."""
+    """Return extents, offsets and validity of a view at given sizes."""
     shape = tuple(substitute(extent, env) for extent in view.shape)
     index = dict(zip(view.coords, np.indices(shape), strict=True))
     static = View(shape, rename(view, view.offset, shape, env), 0, rename(view, view.valid, shape, env))
@@ -53,7 +53,7 @@ def rename(view: View, what: Any, shape: tuple[int, ...], env: dict[Sym, int]) -
 
 
 def check_width(view: View, dim: int, width: int, env: dict[Sym, int]) -> bool:
-    """Whether every aligned group of ``width`` neighbours is contiguous, aligned and of one validity."""
+    """Return whether aligned groups of ``width`` neighbours are contiguous, aligned, and equally valid."""
     shape, offset, valid = instance(view, env)
     if shape[dim] % width:
         return False
@@ -115,7 +115,7 @@ TRANSFORMS: list[Callable[[random.Random, View], Transform]] = [
 
 
 def random_view(rng: random.Random) -> View:
-    """A view with symbolic extents, put through random transforms."""
+    """Draw a view with symbolic extents and random transforms."""
     view = random_strided(rng)
     for _ in range(rng.randint(0, 4)):
         with contextlib.suppress(LayoutError):

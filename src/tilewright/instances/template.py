@@ -116,7 +116,7 @@ class Template(ABC):
 
     @property
     def enable_lds(self) -> tuple[bool, bool]:
-        """Whether A and B go through shared memory; else straight to the registers that multiply."""
+        """Whether A and B are copied to shared memory, and not directly to registers."""
         return True, True
 
     @property

@@ -75,7 +75,7 @@ class Ticket(Op):
 
 @dataclass(frozen=True)
 class Await(Op):
-    """The first warp waits until ``counter >= value``; it is then ordered after the signals up to there."""
+    """The first warp waits until ``counter >= value``, and then comes after the signals that made it so."""
 
     name = "await_"
     traits = Traits((GLOBAL,))

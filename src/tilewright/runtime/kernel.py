@@ -422,7 +422,7 @@ class Bound(BoundChecks):
     def question(
         self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
     ) -> Question | None:
-        """Return the problem that `schedule_for` chooses a schedule for, with the same arguments.
+        """Return the problem for which `schedule_for` chooses a schedule; it takes the same arguments.
 
         Returns:
             The problem, for `tilewright.schedule.choice`; None for an explicit kernel.

@@ -48,7 +48,7 @@ class Plan:
 
     @property
     def prepared_launches(self) -> tuple[Prepared, ...]:
-        """The prepared launches that it holds: one."""
+        """The prepared launches; there is one."""
         return (self.prepared,)
 
     def apart(self, pointers: Sequence[int]) -> bool:

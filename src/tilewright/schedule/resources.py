@@ -38,7 +38,8 @@ from tilewright.schedule.needs import (
     shared_of,
 )
 from tilewright.schedule.panels_ring import PanelStaging
-from tilewright.schedule.partition import Batches, DataParallel, Partition, Persistent, Shares, Stream
+from tilewright.schedule.partition import Batches, DataParallel, Partition, Shares
+from tilewright.schedule.persistent import Persistent, Stream
 from tilewright.schedule.plans import row_sum_plan, values_of_sums
 from tilewright.schedule.registers_ring import Registers
 from tilewright.schedule.rings import CpAsync, DirectStaging, DoubleBuffer, Staging

@@ -126,7 +126,7 @@ def sources_of(
 def _pairs(
     form: Form, schedule: Schedule, factor: Factor, arguments: dict[str, Any], partition: Partition
 ) -> Pairs | None:
-    """The array of 16-byte pairs with an operand's numbers, if the other numbers are an operand too."""
+    """The array of 16-byte pairs that contains an operand, if another operand has the other numbers."""
     in_order = schedule.k1 == (0, 0) and schedule.dealt == ((0, 0), (0, 0))
     if not schedule.copies_in_background or schedule.atom.asynchronous or not in_order:
         return None

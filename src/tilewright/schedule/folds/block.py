@@ -98,7 +98,7 @@ class HeldOperand:
         return tile if self.spans[1] == self.along else tile.permute(1, 0)
 
     def bring(self, place: StepPlace) -> None:
-        """Copy the tile of a step to shared memory; decode it on the way if it is computed from an array."""
+        """Copy the tile of a step to shared memory; decode it on the way if it has a function."""
         block = self.block
         is_inner = self.along in block.form.depths and not block.schedule.resident
         target = self.stage(place.inner if is_inner else place.step)

@@ -53,7 +53,7 @@ OF_LANES = 512
 
 
 def dealt(groups: int) -> int:
-    """Registers that the roles of a block share: its threads start with equal numbers, multiples of 8."""
+    """Return the number of registers that roles share; threads start with equally many, a multiple of 8."""
     return OF_LANES // (groups + 1) // 8 * 8 * (groups + 1)
 
 
@@ -251,7 +251,7 @@ class GroupBlock(FoldBlock):
         products = GroupProducts(self, self.rings, self.step_rows, g, turn, cells, parts)
 
         def release_rows() -> None:
-            """All products with these rows are complete, and results are stored from another place."""
+            """Release the rows: all products with them are complete, and results have other memory."""
             if self.items is not None and self.apart:
                 for ring in self.fixed:
                     arrive(ring.empty[g], each="warp")

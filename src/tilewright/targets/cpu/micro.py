@@ -373,9 +373,9 @@ def _calling(
     panel: Panel | None = None,
     place: StoredPlace | None = None,
 ) -> _Calling | None:
-    """The calls for some of the products; None for several products that share no sum, or do not fit.
+    """The calls for some of the products; None if several share no sum, or if they do not fit.
 
-    A sum starts at 0 whenever it does for the first product that is added to it.
+    A sum starts at 0 if it does for the first product that is added to it.
     """
 
     def index(found: Sequence[Value], value: Value) -> int:

@@ -281,7 +281,7 @@ class Count:
         return [wait for wait in self.passed if not wait.is_before(after)]
 
     def unordered(self, agent: Actor, marks: Sequence[Mark]) -> Mark | None:
-        """Return the first of some marks that an agent does not come after."""
+        """Return the first mark that does not come before an agent."""
         return next((mark for mark in marks if not mark.is_before(agent.seen)), None)
 
     def become_zero(self, mark: Mark) -> None:
@@ -321,7 +321,7 @@ class Counts:
         return self.known.setdefault((id(buffer), at), Count(buffer, at))
 
     def number(self, agent: Actor) -> int:
-        """Return the number of a new bit, and let the agent have seen it."""
+        """Add a bit that the agent has seen, and return its number."""
         self._numbers += 1
         agent.seen |= 1 << self._numbers
         return self._numbers

@@ -188,7 +188,7 @@ def _integer(wide: Code, kind: DType, target: DType) -> Code:
 
 @SIMT_RULES.rule(AsBytes)
 def as_bytes(emitter: SimtEmitter, op: AsBytes) -> None:
-    """No text: accesses spell the address."""
+    """Write nothing: each access writes its own address."""
 
 
 def _registers(scope: LocalNames, op: Unpack | Pack, bytes_: int) -> tuple[Sym, list[Int]]:
