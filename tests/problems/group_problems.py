@@ -1,4 +1,4 @@
-"""Random products of groups along K, with bounds in memory: gradients of the matrices of groups."""
+"""Random products of a mixture of experts: groups along K, and rows that are added to chosen rows."""
 
 from __future__ import annotations
 
@@ -94,6 +94,78 @@ def with_sums(X, Y, ends, C, total):
         total[g, m] = row
 
 
+# ---------------------------------------------------------------- rows that are added to chosen rows
+
+
+@tw.kernel(A="M K", B="N K", rows="M", C="T N")
+def scattered(A, B, rows, C):
+    for m, n in tw.tiles((A.shape[0], B.shape[0])):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C.rows(rows, padded=True)[m, n] += acc
+
+
+@tw.kernel(A="M K", B="G N K", w="M", rows="M", ends="G", C="T N", D="M N")
+def mixture(A, B, w, rows, ends, C, D):
+    """The products of groups of rows, weighted, are added to the rows of their tokens."""
+    for g, m, n in tw.tiles((A.shape[0], B.shape[1]), groups=ends):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[g, n, k].T
+        D[m, n] = acc
+        C.rows(rows, padded=True)[m, n] += acc * w[m][:, None]
+
+
+@tw.kernel(A="M K", B="N K", rows="N", C="M T")
+def columns(A, B, rows, C):
+    for m, n in tw.tiles((A.shape[0], B.shape[0])):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C.rows(rows, 1, padded=True)[m, n] -= tw.maximum(acc, 0)
+
+
+@tw.kernel(A="B M K", W="G N K", experts="B", rows="B", C="T M N")
+def matrices(A, W, experts, rows, C):
+    """Whole matrices, which integers choose, are added to matrices that other integers choose."""
+    for b, m, n in tw.tiles((A.shape[0], A.shape[1], W.shape[1])):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[2]):
+            acc += A[b, m, k] @ W.rows(experts, padded=True)[b, n, k].T
+        C.rows(rows, padded=True)[b, m, n] += acc
+
+
+@tw.kernel(A="M K", x="K", rows="M", total="T")
+def vectors(A, x, rows, total):
+    for m in tw.tiles(A.shape[0]):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ x[k]
+        total.rows(rows, padded=True)[m] += acc
+
+
+@tw.kernel(A="M K", B="N K", rows="M", C="M N", total="T")
+def sums(A, B, rows, C, total):
+    """The result, and the sums of its rows, which are added."""
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+        total.rows(rows, padded=True)[m] += acc.sum(axis=1)
+
+
+ADDED: dict[str, tuple[Any, str]] = {
+    "scattered": (scattered, "A MK, B NK, rows M<T, C TN"),
+    "mixture": (mixture, "A MK, B GNK, w M, rows M<T, ends G<M, C TN, D MN"),
+    "columns": (columns, "A MK, B NK, rows N<T, C MT"),
+    "matrices": (matrices, "A BMK, W GNK, experts B<G, rows B<T, C TMN"),
+    "vectors": (vectors, "A MK, x K, rows M<T, total T"),
+    "sums": (sums, "A MK, B NK, rows M<T, C MN, total T"),
+}
+"""Each kernel, and the dimensions of its arrays; of integers also the extent that they index."""
+
 KERNELS: dict[str, tuple[Any, str]] = {
     "gradients": (gradients, "X TM, Y TN, ends G, C GMN"),
     "apart": (apart, "X MT, Y NT, starts G, ends G, bias GN, C GMN"),
@@ -108,7 +180,7 @@ KERNELS: dict[str, tuple[Any, str]] = {
 STORED = ("C", "D", "total")
 """Results; C is also read by one kernel."""
 
-INTEGERS = ("starts", "ends", "rows")
+INTEGERS = ("starts", "ends", "rows", "experts")
 
 LARGEST = {"reference": 90, "cpu": 200, "cuda": 900}
 """Of an extent."""
@@ -122,7 +194,13 @@ SCHEDULES = {
     "persistent fragments": replace(SYNC, stages=3, staging="fragments", blocks=3, group_n=2),
     "shares": replace(SYNC, staging="registers", balanced=True),
 }
-"""A schedule of every form that takes groups along K; those that a kernel cannot have are refused."""
+"""A schedule of every form without parts of K; those that a kernel cannot have are refused."""
+
+PARTS = {
+    "parts of K": replace(SYNC, stages=3, staging="cp_async", split_k=2),
+    "stream": replace(SYNC, stages=3, staging="cp_async", blocks=3, split_k="stream"),
+}
+"""Schedules that rows that are added may have too."""
 
 
 @dataclass(frozen=True)
@@ -171,9 +249,15 @@ class GroupProblem:
         used = np.zeros(self.sizes["T"], bool)
         for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
             used[max(first, 0) : max(last, 0)] = True
-        for text in KERNELS[self.name][1].split(", "):
-            name, dims = text.split()
+        is_added = self.name in ADDED
+        for text in {**KERNELS, **ADDED}[self.name][1].split(", "):
+            name, (dims, _, chosen) = text.split()[0], text.split()[1].partition("<")
             shape = [self.sizes[dim] for dim in dims]
+            if chosen:
+                least, most = (0, 1) if name == "ends" else (-2, 3)
+                drawn = draw.integers(least, self.sizes[chosen] + most, shape)
+                made[name] = (np.sort(drawn) if name == "ends" else drawn).astype(self.kind)
+                continue
             if name in INTEGERS:
                 rows = draw.integers(0, max(self.sizes["T"], 1), shape)
                 made[name] = {"starts": starts, "ends": ends, "rows": rows.astype(np.int32)}[name]
@@ -183,45 +267,56 @@ class GroupProblem:
             wide = np.full([one + self.gaps for one in (reversed(shape) if turned else shape)], np.nan, kind)
             inside = (wide.transpose() if turned else wide)[tuple(slice(0, extent) for extent in shape)]
             inside[...] = draw.standard_normal(shape).astype(kind)
-            if "T" in dims and self.name != "gathered":
+            if "T" in dims and self.name != "gathered" and not is_added:
                 np.moveaxis(inside, dims.index("T"), 0)[~used] = np.nan
             made[name] = inside
             around |= {name: wide} if name in STORED else {}
         return made, around
 
 
-def problem(number: int, target: str) -> GroupProblem:
+def problem(number: int, target: str, *, added: bool = False) -> GroupProblem:
     """Return the problem of a number."""
     terms, rng = generators(number, target)
-    name = str(terms.choice([*KERNELS]))
+    name = str(terms.choice([*(ADDED if added else KERNELS)]))
     dtype = str(terms.choice(["f16", "bf16", "f32"]))
     schedule = None
     if target == "reference" and rng.random() < 0.7:
-        schedule, dtype = str(rng.choice([*SCHEDULES])), "f16"
-    t, m, n = extents(terms, rng, LARGEST[target], 3)
-    sizes = {"T": t * int(rng.integers(1, 3)), "M": m, "N": n, "B": int(rng.integers(1, 3))}
+        schedule, dtype = str(rng.choice([*SCHEDULES, *(PARTS if added else ())])), "f16"
+    t, m, n, k = extents(terms, rng, LARGEST[target], 4)
+    sizes = {"T": t * int(rng.integers(1, 3)), "M": m, "N": n, "B": int(rng.integers(1, 3)), "K": k}
+    if added:  # rows are added to few rows, or to many
+        sizes |= {"T": int(rng.integers(1, 2 * t)), "B": int(rng.integers(1, 9))}
+    if name == "sums" and schedule is not None:  # a tile has whole rows
+        sizes["N"] = min(n, SCHEDULES.get(schedule, SYNC).tile[1])
     sizes["G"] = int(rng.integers(1, 7))
     kind = str(terms.choice(["i4", "i8"]))
     gaps, turned = int(terms.choice([0, 0, 16])), bool(terms.random() < 0.25)
     return GroupProblem(name, sizes, dtype, kind, schedule, gaps, turned)
 
 
-def carried_out(number: int, target: str) -> str:
+def added(number: int, target: str) -> str:
+    """Compute a problem of rows that are added; see `carried_out`."""
+    return carried_out(number, target, added=True)
+
+
+def carried_out(number: int, target: str, *, added: bool = False) -> str:
     """Compute a problem, and compare every element.
 
     Args:
         number: which; numbers of one set need the same few kernels.
         target: ``"reference"``, ``"cpu"`` or ``"cuda"``.
+        added: whether it is one of rows that are added, instead of groups along K.
 
     Returns:
         What is wrong; empty if nothing is, or if the schedule that was drawn is refused.
     """
-    made = problem(number, target)
+    made = problem(number, target, added=added)
     arrays, around = made.arrays(number)
     before = {name: array.copy() for name, array in arrays.items()}
     placed = {name: Placed(array, target) for name, array in arrays.items()}
-    kernel = KERNELS[made.name][0]
-    bound = kernel if made.schedule is None else kernel.bind(schedule=SCHEDULES[made.schedule])
+    kernel = {**KERNELS, **ADDED}[made.name][0]
+    known = {**SCHEDULES, **PARTS}
+    bound = kernel if made.schedule is None else kernel.bind(schedule=known[made.schedule])
     numbers = {"shift": int(made.sizes["T"] // 3)} if made.name == "weighted" else {}
     try:
         launch = bound(*(one.there for one in placed.values()), **numbers, target=target)

@@ -44,6 +44,7 @@ MEMBERS: dict[str, Callable[[int, str], str]] = {
     "reduced_matmul": reduced_problems.carried_out,
     "masked products": masked_problems.carried_out,
     "groups along K": group_problems.carried_out,
+    "added rows": group_problems.added,
     "several loops": flow_problems.several_loops,
     "sums of rows": flow_problems.row_sums,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .flow_problems import row_sums, several_loops
-from .group_problems import carried_out
+from .group_problems import added, carried_out
 
 
 @pytest.mark.parametrize(("target", "count"), [("reference", 6), ("cpu", 2)])
@@ -21,3 +21,8 @@ def test_random_sums_of_rows(target: str, count: int) -> None:
 @pytest.mark.parametrize(("target", "count"), [("reference", 12), ("cpu", 2)])
 def test_random_groups_along_k(target: str, count: int) -> None:
     assert [wrong for number in range(count) if (wrong := carried_out(number, target))] == []
+
+
+@pytest.mark.parametrize(("target", "count"), [("reference", 10), ("cpu", 2)])
+def test_random_rows_that_are_added(target: str, count: int) -> None:
+    assert [wrong for number in range(count) if (wrong := added(number, target))] == []

@@ -156,6 +156,125 @@ def test_rows_are_added_to_the_same_rows(target: str) -> None:
     assert not np.array_equal(c[7], before[7])
 
 
+@tw.kernel(A="M K", B="E N K", w="M", rows="M", ends="E", C="T N")
+def combined(A, B, w, rows, ends, C):
+    for g, m, n in tw.tiles((A.shape[0], B.shape[1]), groups=ends):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[g, n, k].T
+        C[rows[m], n] += acc * w[m][:, None]
+
+
+@pytest.mark.parametrize(
+    "form", [None, "direct", "persistent", "wgmma, cp_async", "cooperative", "ping-pong"]
+)
+@pytest.mark.parametrize("out", ["f32", "f16", "f64"])
+def test_equal_rows_are_added(form: str | None, out: str) -> None:
+    """Experts add to the rows of their tokens; the result is exact for small whole numbers."""
+    rng = np.random.default_rng(5)
+    a, b = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((150, 24), (3, 70, 24)))
+    w, c = (
+        rng.integers(-2, 3, 150).astype(np.float32),
+        rng.integers(-9, 9, (20, 70)).astype(tw.dtype(out).numpy),
+    )
+    rows, ends = rng.integers(0, 20, 150).astype(np.int32), [60, 60, 140]
+    expected = c.astype(np.float64)
+    for one, start, end in zip(b, [0, *ends], ends, strict=False):
+        np.add.at(expected, rows[start:end], (a[start:end] @ one.T) * w[start:end, None].astype(np.float64))
+    bound = combined if form is None else combined.bind(schedule=FORMS[form])
+    if form == "ping-pong":
+        with pytest.raises(
+            tw.ScheduleError, match="the sizes of the groups of m are known only on the device"
+        ):
+            bound(a, b, w, rows, np.int32(ends), c, target="reference")
+        return
+    for target in ("cpu",) if form is None else ("reference",):
+        assert bound(a, b, w, rows, np.int32(ends), c, target=target).target == target
+        assert np.array_equal(c.astype(np.float64), expected)
+
+
+def test_added_rows_are_texts_and_their_bound_is_tight() -> None:
+    a, b, w = normal(90, 16), normal(2, 24, 16, seed=1), normal(90, dtype=np.float32)
+    rows, ends = np.random.default_rng(6).integers(0, 7, 90).astype(np.int32), np.int32([50, 90])
+    c = normal(7, 24, dtype=np.float32)
+    given = {"A": a, "B": b, "w": w, "rows": rows, "ends": ends, "C": c.copy()}
+    flow = combined(a, b, w, rows, ends, c, target="cpu").flow
+    text = tw.ir.print_flow(flow)
+    assert "C_view[m, n] += " in text
+    assert tw.ir.parse_flow(text) == flow
+    assert tw.ir.parse_flow(text.replace("] += ", "] = ")) != flow
+    assert compare_flow(flow, {"C": c}, given).ok
+    assert np.allclose(tw.ir.evaluate(flow, given)["C"], c, rtol=1e-4, atol=1e-4)
+    forgotten = c - given["C"]
+    assert not compare_flow(flow, {"C": forgotten}, given).ok
+    c[3, 3] *= 1.0005
+    assert compare_flow(flow, {"C": c}, given).wrong == 1
+
+
+def test_a_value_does_not_read_the_rows_that_it_is_added_to() -> None:
+    @tw.kernel(A="M K", B="N K", rows="M", C="T N")
+    def circular(A, B, rows, C):
+        for m, n in tw.tiles((A.shape[0], B.shape[0])):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[n, k].T
+            C[rows[m], n] += acc * C[rows[m], n]
+
+    words = r"C\[rows\[m\], n\] \+= a value that C\[rows\[m\], n\] enters"
+    with pytest.raises(tw.TraceError, match=words):
+        circular(
+            normal(4, 8), normal(3, 8), np.int32([0, 1, 1, 0]), np.zeros((2, 3), np.float32), target="cpu"
+        )
+
+
+def test_rows_of_8_bits_are_not_added() -> None:
+    a, b, rows = np.ones((4, 8), np.int8), np.ones((3, 8), np.int8), np.int32([0, 1, 1, 0])
+
+    @tw.kernel(A="M K", B="N K", rows="M", C="T N")
+    def narrow(A, B, rows, C):
+        for m, n in tw.tiles((A.shape[0], B.shape[0])):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[n, k].T
+            C[rows[m], n] += acc
+
+    with pytest.raises(tw.TraceError, match="C, an array of i8, is added to, which blocks do atomically"):
+        narrow(a, b, rows, np.zeros((2, 3), np.int8), target="cpu")
+    c = np.zeros((2, 3), np.int32)
+    narrow(a, b, rows, c, target="cpu")
+    assert (c == 16).all()
+
+
+def test_loops_with_a_state_add_no_rows() -> None:
+    @tw.kernel(A="M K", rows="M", y="T")
+    def largest(A, rows, y):
+        for m in tw.tiles(A.shape[0]):
+            top = tw.full((m,), -1.0, tw.f32)
+            for k in tw.steps(A.shape[1]):
+                top.assign(tw.maximum(top, A[m, k].max(axis=1)))
+            y[rows[m]] += top
+
+    with pytest.raises(tw.TraceError, match="rows of y are added to, and a loop carries a state"):
+        largest(normal(4, 8, dtype=np.float32), np.int32([0, 1, 1, 0]), np.zeros(2, np.float32), target="cpu")
+
+
+@pytest.mark.parametrize(("target", "arch"), [("cuda", "sm_90a"), ("cuda", "sm_80"), ("hip", "gfx942")])
+@pytest.mark.parametrize("out", ["f32", "bf16"])
+def test_added_rows_on_gpus(target: str, arch: str, out: str) -> None:
+    shapes = [("bf16", (32768, 1408)), ("bf16", (64, 4096, 1408)), ("f32", (32768,)), ("i32", (32768,))]
+    args = [tw.like(*one) for one in (*shapes, ("i32", (64,)), (out, (4096, 4096)))]
+    if out == "bf16" and arch != "sm_90a":
+        with pytest.raises(tw.LegalityError, match=f"{arch} has no 'add' of bf16 in memory"):
+            combined.compile(*args, target=target, arch=arch)
+        return
+    made = combined.compile(*args, target=target, arch=arch)
+    assert f"reduce_add_{out}" in made.source
+    if arch == "sm_90a":
+        assert combined.bind().schedule_for(*args, target=target, arch=arch).staging == "tma"
+        assert {"f32": "reduce_add_f32x4(", "bf16": "reduce_add_bf16x8("}[out] in made.source
+        assert made.resources["spill_store_bytes"] == 0
+
+
 def test_integers_share_no_memory_with_results() -> None:
     a, b = normal(20, 16), normal(4, 16)
     c = np.zeros((20, 4), np.float32)

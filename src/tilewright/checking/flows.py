@@ -102,13 +102,18 @@ def compare_flow(
     """
     evaluation = _Bounded(FlowArguments(flow, {**stored, **arrays}, numbers or {}), how, halves)
     found = []
+    totals = {store.operand.name: _Total.of(evaluation, store) for store in flow.stores if store.added}
     for place in evaluation.groups():
         known: dict[int, Array] = {}
         for store in flow.stores:
             at = place(store)
+            if store.added:
+                totals[store.operand.name].add(evaluation, store, known, at)
+                continue
             one = _worst(evaluation, store, known, stored[store.operand.name], at)
             begins = zip(one.index, (part.start or 0 for part in at), strict=False)
             found.append(replace(one, index=tuple(index + begin for index, begin in begins)))
+    found += [one.compared(stored[name].reshape(-1)) for name, one in totals.items()]
     worst = max(found, key=lambda one: one.wrong, default=StoredComparison(0, 0))
     return replace(worst, wrong=sum(one.wrong for one in found), size=sum(one.size for one in found))
 
@@ -117,7 +122,6 @@ def _worst(
     evaluation: _Bounded, store: Store, known: dict[int, Array], array: Array, at: tuple[slice, ...]
 ) -> StoredComparison:
     """Compare one store, along some elements of its spans."""
-    target, kind, name = store.operand.dtype, store.value.dtype, store.operand.name
     centre = evaluation.stored(store, known, rounded=False)
     radius = evaluation.stored(store, {id(store.value): evaluation.radius[id(store.value)]}, rounded=False)
     if store.operand.transforms:
@@ -126,6 +130,12 @@ def _worst(
     else:
         given = array[at]
         valid = np.ones(given.shape, np.bool_)
+    return _compared(store, centre, radius, given, valid)
+
+
+def _compared(store: Store, centre: Array, radius: Array, given: Array, valid: Array) -> StoredComparison:
+    """Compare elements of a store with their intervals."""
+    target, kind, name = store.operand.dtype, store.value.dtype, store.operand.name
     if not given.size:
         return StoredComparison(0, 0, name)
     with np.errstate(all="ignore"):
@@ -149,6 +159,55 @@ def _worst(
         float(low[index]),
         float(high[index]),
     )
+
+
+@dataclass
+class _Total:
+    """Sums of the values that a store adds to each element of an array, in any order.
+
+    Args:
+        store: the store.
+        centre: the sums.
+        radius: the largest errors of the values.
+        size: sums of the sizes of all that is added, with the element before.
+        count: numbers of values.
+    """
+
+    store: Store
+    centre: Array
+    radius: Array
+    size: Array
+    count: Array
+
+    @staticmethod
+    def of(evaluation: _Bounded, store: Store) -> _Total:
+        """The elements before the launch."""
+        before = evaluation.before(store, rounded=False).reshape(-1)
+        zeros = np.zeros(before.shape)
+        return _Total(store, before, zeros, np.abs(before).astype(np.float64), zeros.copy())
+
+    def add(self, evaluation: _Bounded, store: Store, known: dict[int, Array], at: tuple[slice, ...]) -> None:
+        """Add the values of some elements of the store's spans."""
+        centre = evaluation.stored(store, known, rounded=False)
+        far = evaluation.stored(store, {id(store.value): evaluation.radius[id(store.value)]}, rounded=False)
+        offset, valid = (one[at] for one in evaluation.given.places(store.operand))
+        where = offset[valid]
+        sizes = np.abs(centre).astype(np.float64) + far
+        for total, one in zip(
+            (self.centre, self.radius, self.size, self.count),
+            (centre, far, sizes, np.ones(centre.shape)),
+            strict=True,
+        ):
+            np.add.at(total, where, one[valid])
+
+    def compared(self, given: Array) -> StoredComparison:
+        """Compare the array: each value is rounded to its dtype, and so is each partial sum."""
+        target = self.store.operand.dtype
+        radius = self.radius
+        if target.is_float:
+            least = np.where(self.count > 0, float(wide.smallest(target)), 0.0)
+            radius = radius + 1.02 * (2 * self.count) * (target.unit_roundoff * (self.size + radius) + least)
+        return _compared(self.store, self.centre, radius, given, np.ones(given.shape, np.bool_))
 
 
 def _number(values: Array, kind: DType) -> Array:

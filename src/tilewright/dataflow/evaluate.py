@@ -231,14 +231,21 @@ class Evaluation:
         for place in self.groups():
             known: dict[int, Array] = {}
             for store in flow.stores:
-                made, name = self.stored(store, known, rounded), store.operand.name
+                made, name = self.stored(store, known, rounded and not store.added), store.operand.name
                 if store.operand.transforms:
                     offset, valid = (one[place(store)] for one in self.given.places(store.operand))
-                    found[name].reshape(-1)[offset[valid]] = made[valid]
+                    if store.added:
+                        np.add.at(found[name].reshape(-1), offset[valid], made[valid])
+                    else:
+                        found[name].reshape(-1)[offset[valid]] = made[valid]
                 elif not flow.cut:
                     found[name] = self.above_diagonal(store, made, found[name]) if name in found else made
                 else:
                     found[name][place(store)] = made
+        for store in flow.stores if rounded else ():
+            if store.added:  # sums are rounded once
+                name = store.operand.name
+                found[name] = wide.stored(found[name], store.value.dtype, store.operand.dtype)
         return found
 
     def above_diagonal(self, store: Store, made: Array, below: Array) -> Array:
@@ -250,7 +257,8 @@ class Evaluation:
 
     def before(self, store: Store, rounded: bool) -> Array:
         """Return the initial contents of a stored array."""
-        kind = store.operand.dtype.numbers if rounded else wide.held(store.value.dtype)
+        is_wide = store.added or not rounded
+        kind = wide.held(store.value.dtype) if is_wide else store.operand.dtype.numbers
         name = store.operand.name
         if not store.operand.transforms and name not in self.given.arrays:
             return np.zeros(self.given.shape(store.operand), kind)

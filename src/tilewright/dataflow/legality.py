@@ -160,6 +160,8 @@ def _store(made: Store) -> str:
         return "a store inside of a loop over steps"
     if not fits(made.value.axes, own):
         return f"the axes of the value differ from the indices of {made.operand.name}"
+    if made.added and not made.operand.indices:
+        return f"no integers choose the rows of {made.operand.name} to which is added"
     return _places(made.operand, made.at)
 
 

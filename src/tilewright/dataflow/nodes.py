@@ -362,18 +362,21 @@ class Folded(Node):
 @layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Store:
-    """``operand[at] = value``, rounded to the operand's dtype.
+    """``operand[at] = value``, rounded to the operand's dtype; or ``operand[at] += value``.
 
     Args:
         operand: an array of the kernel.
         at: the span that indexes each dimension of the array.
         value: the value to store; its axes broadcast to the spans of ``at`` other than `BATCH`.
+        added: whether the value is added, atomically and in any order; several rows of the view may be one
+            row of the array.
         location: the author's line.
     """
 
     operand: Operand
     at: tuple[Span, ...]
     value: Node
+    added: bool = False
     location: Location | None = field(default=None, compare=False, kw_only=True)
 
 

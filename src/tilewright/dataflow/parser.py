@@ -116,6 +116,11 @@ class _FlowParser(TextReader):
             case ast.Assign(targets=[ast.Subscript() as place], value=value):
                 operand, at = self.place(place)
                 self.stores.append(self.legal(Store(operand, at, self.node(value, operand.dtype))))
+            case ast.AugAssign(target=ast.Subscript() as place, op=ast.Add(), value=value):
+                operand, at = self.place(place)
+                self.stores.append(
+                    self.legal(Store(operand, at, self.node(value, operand.dtype), added=True))
+                )
             case ast.AnnAssign(target=ast.Name(id=name), annotation=kind, value=ast.expr() as value):
                 self.called(name, self.computed(name, *self.kind(kind), value))
             case ast.Expr(value=ast.Call(func=ast.Name(id="require"), args=[condition, message, *values])):

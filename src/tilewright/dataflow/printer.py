@@ -137,7 +137,8 @@ class _FlowPrinter:
             yield from self.values(store.value, seen)
             yield from self.operand(store.operand)
             value = self.argument(store.value, store.operand.dtype)
-            yield f"{self.place(store.operand, store.at)} = {value}{self.note(store)}"
+            sign = "+=" if store.added else "="
+            yield f"{self.place(store.operand, store.at)} {sign} {value}{self.note(store)}"
 
     def parameters(self) -> Iterator[str]:
         passed = {one.value for one in self.flow.parameters if isinstance(one, Integer)}

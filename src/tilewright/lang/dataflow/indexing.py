@@ -23,6 +23,7 @@ from tilewright.dataflow.nodes import (
 )
 from tilewright.dtypes import i32
 from tilewright.errors import TraceError, shown
+from tilewright.ir.copies import REDUCTIONS
 from tilewright.ir.ops import Gather, Reshape
 from tilewright.ir.types import Memory
 from tilewright.lang.dataflow.recorder import Recorder
@@ -71,6 +72,16 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
     flow.tiles += tuple(span for span in whole.values() if span not in flow.tiles)
     at = tuple(whole.get(one, one) for one in at)
     axes = tuple(None if one is None else whole.get(one, one) for one in axes)
+    part, more = (value.added if isinstance(value, Tile) else None) or (None, None)
+    is_added = isinstance(part, ArrayPart) and (part.operand, part.at) == (operand, at)
+    if is_added and operand.dtype.name not in REDUCTIONS["add"]:
+        kinds = ", ".join(REDUCTIONS["add"])
+        raise TraceError(
+            f"{operand.name}, an array of {operand.dtype}, is added to, which blocks do atomically; nearest "
+            f"legal choice: an array of {kinds}",
+            here(),
+        )
+    value = more if is_added else value
     node = flow.known(value)
     if node is None:
         node = flow.literal(number(value), operand.dtype)
@@ -108,7 +119,7 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
             "broadcast axis",
             here(),
         )
-    flow.stores.append(Store(operand, at, node, location=here()))
+    flow.stores.append(Store(operand, at, node, is_added, location=here()))
 
 
 def mirrored_at(flow: Recorder, operand: Operand, at: tuple[Span, ...]) -> tuple[Span, ...] | None:
@@ -302,6 +313,12 @@ def check_in_place(flow: Recorder) -> None:
         if not isinstance(node, ArrayPart) or node.operand.name not in stores:
             continue
         store = stores[node.operand.name]
+        if store.added:
+            raise TraceError(
+                f"{_spelled(store)} += a value that {_spelled(node)} enters: the order of the tiles would "
+                "decide what it holds; nearest legal choice: read another array",
+                node.location,
+            )
         if store.operand.name in twice or (node.operand, node.at) != (store.operand, store.at):
             at, read = _spelled(store), _spelled(node)
             raise TraceError(

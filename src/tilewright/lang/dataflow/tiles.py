@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NoReturn, Protocol
 
-from tilewright.dataflow.nodes import Literal, Node, Span
+from tilewright.dataflow.nodes import ArrayPart, Literal, Node, Span
 from tilewright.dtypes import DType, f32
 from tilewright.errors import Location, TraceError, shown
 from tilewright.lang.fragments import Arithmetic
@@ -366,6 +366,28 @@ class Tile(Arithmetic):
             [0.0, 3.0]
         """
         return self.flow.reduced(self, "min", axis)
+
+    added: tuple[Any, Any] | None = None
+    """The rows chosen by integers, and the value that ``+=`` added to them."""
+
+    def __iadd__(self, other: object) -> Tile:
+        return self._with_added(other, other)
+
+    def __isub__(self, other: object) -> Tile:
+        made: Any = other
+        return self._with_added(other, -made)
+
+    def _with_added(self, other: Any, value: Any) -> Tile:
+        """Return the sum with a value, or the difference; a store to the same chosen rows adds the value."""
+        whole: Any = self
+        part = self.added[0] if self.added is not None else self.node
+        is_chosen = isinstance(part, ArrayPart) and bool(part.operand.indices)
+        if is_chosen and isinstance(other, Tile) and other.dtype != self.dtype:
+            whole = self.to(other.dtype)
+        total: Tile = whole + other if value is other else whole - other
+        if is_chosen:
+            total.added = part, value if self.added is None else self.added[1] + value
+        return total
 
     def __bool__(self) -> NoReturn:
         raise TraceError(

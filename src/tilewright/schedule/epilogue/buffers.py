@@ -39,10 +39,12 @@ class StagedArray:
         views: blocks of the arrays.
         operand: the array.
         at: the span of each of its dimensions.
+        added: whether blocks are added to the array.
     """
 
-    def __init__(self, views: Views, operand: Operand, at: Sequence[Span]) -> None:
+    def __init__(self, views: Views, operand: Operand, at: Sequence[Span], *, added: bool = False) -> None:
         self.views, self.operand, self.at = views, operand, at
+        self.reduction = "add" if added else None
         with aside():
             batch = tuple(anywhere(f"batch{i}") for i in range(len(views.form.batch)))
             m, n = (
@@ -116,7 +118,7 @@ class PanelBuffers:
     def send(self, group: Index, buffer: Index, place: TilePlace, threads: int) -> None:
         """Store a buffer: by bulk copies that go on in the background, or by threads in whole rows."""
         if not self.by_bulk:
-            tw.copy(self.tile(group, buffer), self.side.block(place), threads=threads)
+            store_rows(self.tile(group, buffer), self.side, place, threads)
             return
         for held, target in self.pairs(group, buffer, place):
             tma_store(held, target)
@@ -141,7 +143,12 @@ class RowBuffers:
 
     def send(self, group: Index, buffer: Index, place: TilePlace, threads: int) -> None:
         """Store a buffer: consecutive threads store consecutive elements."""
-        tw.copy(self.tile(group, buffer), self.side.block(place), threads=threads)
+        store_rows(self.tile(group, buffer), self.side, place, threads)
+
+
+def store_rows(held: Tensor, side: StagedArray, place: TilePlace, threads: int) -> None:
+    """Store a buffer by threads, or add it to the array."""
+    tw.copy(held, side.block(place), threads=threads, reduction=side.reduction)
 
 
 def panel_of(dtype: DType, shape: tuple[int, int], *, along_rows: bool) -> tuple[tuple[int, int], int]:

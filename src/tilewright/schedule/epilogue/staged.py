@@ -85,7 +85,7 @@ class StagedEpilogue(DirectEpilogue):
     @cached_property
     def sides(self) -> list[StagedArray]:
         """The results that pass through shared memory."""
-        return [StagedArray(self.views, store.operand, store.at) for store in self.blocks]
+        return [StagedArray(self.views, store.operand, store.at, added=store.added) for store in self.blocks]
 
     def _slice(self) -> int:
         """Columns of a slice."""

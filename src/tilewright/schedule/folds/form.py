@@ -194,6 +194,9 @@ def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
         folds = [_as_fold(span, outer) for span in dict.fromkeys(one.span for one in outer)]
         results = {id(one): at for at, one in enumerate(outer)}
     where = flow.stores[0].location
+    for store in (one for one in flow.stores if one.added):
+        what = f"rows of {store.operand.name} are added to, and a loop carries a state"
+        _refuse(what, "an array of its own for the result, which a second kernel adds", store.location)
     if len({one.span for one in folds}) > 1 or any(one.turns for one in folds[1:]):
         names = " and ".join(one.span.name for one in folds)
         _refuse(f"the loops over {names} carry a state, and a schedule has one loop", ONE_LOOP, where)

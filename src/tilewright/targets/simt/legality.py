@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from tilewright.arch import Arch
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import Role
-from tilewright.ir.copies import Copy
+from tilewright.ir.copies import REDUCTIONS, Copy
 from tilewright.ir.fragment_ops import ReduceOp
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.mma import MmaAtom
@@ -181,7 +181,8 @@ def _shared(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
 def _operation(op: Op, arch: Arch, dialect: SimtDialect) -> Iterator[Violation]:
     if isinstance(op, Copy) and op.reduction is not None:
         known = dialect.atomics.get((op.reduction, op.target.dtype.name), ())
-        if known and not any(one.feature in ("", *arch.features) for one in known):
+        is_kind = op.target.dtype.name in REDUCTIONS.get(op.reduction, ())
+        if is_kind and not any(one.feature in ("", *arch.features) for one in known):
             text = f"{arch.name} has no {op.reduction!r} of {op.target.dtype} in memory"
             yield op.violation("reduction", text, "a target of f32")
     elif isinstance(op, Elementwise):
