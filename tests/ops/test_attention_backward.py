@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -65,9 +66,10 @@ class Backward:
     biased: bool = False
     seed: int = 0
     how: str = ""
-    arrays: dict[str, Array] = field(init=False)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def arrays(self) -> dict[str, Array]:
+        """The arguments of the call, drawn when they are first read."""
         (b, h, g), (m, n), (d, e) = self.heads, self.rows, self.columns
         rng = np.random.default_rng(self.seed)
         shapes = {"q": (b, h, m, d), "k": (b, g, n, d), "v": (b, g, n, e), "dout": (b, h, m, e)}
@@ -78,7 +80,7 @@ class Backward:
             self.arrays["bias"] = bias.astype(np.float32)
         p, _, lse, _ = self.weights()
         out = p * self.kept @ self.wide("v")
-        self.arrays |= {"out": out.astype(self.element.numpy), "lse": lse.astype(np.float32)}
+        return self.arrays | {"out": out.astype(self.element.numpy), "lse": lse.astype(np.float32)}
 
     @property
     def scale(self) -> float:
@@ -90,6 +92,8 @@ class Backward:
     def kept(self) -> Array:
         """The factor by which dropout multiplies each weight."""
         (b, h, _), (m, n), p = self.heads, self.rows, self.words.get("dropout", 0.0)
+        if not p:
+            return np.ones(())
         number = np.arange(b * h * m).reshape(b, h, m, 1) * (-(-n // 4) * 4) + np.arange(n)
         bits = tw.testing.philox(number, self.words.get("seed", 0), self.words.get("offset", 0))
         made: Array = (bits >= round(p * 2**32)) / (1 - p)
