@@ -55,7 +55,7 @@ HEAD = "# tilewright flow 1\nflow('f')\nM = size()\nA = array(f32, (M, M))\nC = 
         ("m = tile(M)\nx: f32 = C[m]", "line 7: the axes are not those of the indices"),
         ("m = tile(M)\nx: f32[m] = C[m]\nC[m] = add(x, x)", "line 8: .*not a value"),
         ("m = tile(M)\nx: f32[m] = C[m]\ny: f16[m] = exp(x)", "line 8: exp of f32 is f32, not f16"),
-        ("m = tile(M)\nx: f32[m] = C[m]\ny: f32[m] = exp(x, x)", "line 8: exp takes 1 values, not 2"),
+        ("m = tile(M)\nx: f32[m] = C[m]\ny: f32[m] = exp(x, x)", "line 8: exp takes 1 operands, not 2"),
         (
             "m = tile(M)\nx: f32[m] = C[m]\ny: f32 = reduce('mean', x, axis=0)",
             "one of sum, max, min, not 'mean'",

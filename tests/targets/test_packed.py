@@ -18,10 +18,11 @@ from .poisoned import TARGETS, Poisoned
 
 pytestmark = pytest.mark.in_turns(3)
 
-KINDS = [tw.i4, tw.f4e2m1]
+KINDS = [tw.i4, tw.u4, tw.f4e2m1]
 SHAPES = [(64, 128), (45, 74), (3, 2), (33, 62)]
 VALUES = {
     tw.i4: [0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1],
+    tw.u4: [*range(16)],
     tw.f4e2m1: [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6],
 }
 """What each pattern of bits stands for.  Source: OCP Microscaling Formats (MX) Specification, FP4."""
@@ -134,7 +135,7 @@ def test_numbers_are_rounded_as_they_are_stored(target: str, shape: tuple[int, i
     values, low_high = np.array(VALUES[kind], np.float64), (min(VALUES[kind]), max(VALUES[kind]))
     inside = np.clip(x.astype(np.float64), *low_high)
     found = tw.unpack(place.read(w), kind).astype(np.float64)
-    if kind == tw.i4:
+    if not kind.is_float:
         assert np.array_equal(found, np.trunc(inside))
         return
     off = np.abs(values[None, :] - inside.reshape(-1, 1))

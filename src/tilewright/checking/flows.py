@@ -276,6 +276,8 @@ class _Bounded(Evaluation):
                 either = np.abs(np.asarray(one - other, np.longdouble)) + np.maximum(far, farther)
                 chosen = np.where(unsure > 0, either, np.where(condition, far, farther))
                 return chosen.astype(np.float64)
+            case Map(function="take"):  # codes are exact, and all targets round the entries alike
+                return np.zeros(centre.shape)
             case Map(function="add" | "sub") if len(terms := added_up(node)) > 1:
                 # All products may be added to each other: the error of each term grows with their number.
                 counts = [max(self.given.integer(term.sum.span.extent), 1) for term in terms]

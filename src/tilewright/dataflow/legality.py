@@ -34,7 +34,8 @@ from tilewright.dataflow.nodes import (
     walk,
 )
 from tilewright.dtypes import DType, boolean, limits
-from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
+from tilewright.functions.function import integers
+from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS, TAKE
 from tilewright.views.view import View
 
 COMBINED = ("sum", "max", "min")
@@ -210,8 +211,8 @@ def _rearrange(node: Rearrange) -> str:
 
 def _map(node: Map) -> str:
     row, given = FUNCTIONS[node.function], node.given
-    if len(given) != row.arity:
-        return f"{node.function} takes {row.arity} values, not {len(given)}"
+    if obstacle := row.counts(len(given)):
+        return obstacle
     if not all(fits(one.axes, node.axes) for one in given):
         return f"the axes of the arguments of {node.function} are not those of its result"
     if _spans(node.axes) != set[Span]().union(*(_spans(one.axes) for one in given)):
@@ -223,6 +224,14 @@ def _map(node: Map) -> str:
         if kinds[0] != boolean:
             return f"the condition of select is a truth value, not {kinds[0]}"
         del kinds[0]
+    if node.function == TAKE:
+        if obstacle := integers(kinds[0]):
+            return f"take by codes of {kinds[0]}: {obstacle}"
+        if not all(isinstance(one, Literal) for one in given[1:]):
+            return "an entry of the table of take is not a plain number"
+        return (
+            "" if set(kinds[1:]) == {node.dtype} else f"take from a table of another dtype than {node.dtype}"
+        )
     if len(set(kinds)) > 1:
         return f"{node.function} takes values of one dtype, not {' and '.join(map(str, kinds))}"
     if node.function == "bitcast":

@@ -32,6 +32,7 @@ from tilewright.dataflow.nodes import (
     walk,
 )
 from tilewright.dtypes import ALL, DType
+from tilewright.functions.table import TAKE
 from tilewright.symbolic.nodes import Expr, Int, Sym
 from tilewright.symbolic.rebuilding import symbols
 from tilewright.symbolic.spelling import format_cond, format_int
@@ -327,5 +328,5 @@ def _spans(node: Node) -> list[Span]:
 
 def literals_dtype(function: str, given: Sequence[object], made: DType) -> DType:
     """Return the dtype of plain numbers among a function's arguments: the others' dtype, or the result's."""
-    values = given[1:] if function == "select" else given
+    values = given[1:] if function in ("select", TAKE) else given
     return next((one.dtype for one in values if isinstance(one, Node) and not isinstance(one, Literal)), made)

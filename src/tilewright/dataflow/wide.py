@@ -24,7 +24,7 @@ from tilewright.functions.conversions import (
     widen,
 )
 from tilewright.functions.conversions import rounded as rounded_to
-from tilewright.functions.table import COMPARISON, FUNCTIONS
+from tilewright.functions.table import COMPARISON, FUNCTIONS, TAKE, looked_up
 
 _IDENTITIES: dict[str, Callable[[DType], float]] = {
     "sum": lambda kind: 0,
@@ -124,6 +124,9 @@ def applied(function: str, values: Sequence[Array], made: DType) -> Array:
     with np.errstate(all="ignore"):
         if function == "select":
             return to_dtype(np.where(values[0], values[1], values[2]), made)
+        if function == TAKE:
+            table = np.array([entry.item() for entry in values[1:]], values[1].dtype)
+            return to_dtype(looked_up(values[0], table), made)
         if function == "fma":
             return to_dtype(values[0] * values[1] + values[2], made)
         meaning = FUNCTIONS[function].meaning

@@ -70,6 +70,7 @@ class Function:
         keeps_sign: `all` if no result is negative unless an operand is; `any` if no result is negative unless
             all operands are.
         gives: the dtype of the result: ``"operands"``, ``"truth"``, or ``"asked"`` if the operation names it.
+        fewest: the smallest number of operands; 0: ``arity``.
     """
 
     name: str
@@ -83,6 +84,14 @@ class Function:
     non_negative: bool = False
     keeps_sign: Callable[..., bool] | None = None
     gives: str = "operands"
+    fewest: int = 0
+
+    def counts(self, operands: int) -> str:
+        """Return why a number of operands is wrong; empty if it is right."""
+        if (self.fewest or self.arity) <= operands <= self.arity:
+            return ""
+        wanted = f"{self.fewest} to {self.arity}" if self.fewest else f"{self.arity}"
+        return f"{self.name} takes {wanted} operands, not {operands}"
 
     def c_name(self, kind: DType) -> str:
         """Return the C name of the function for operands that compute in f32 or f64.

@@ -86,6 +86,24 @@ def _nearest(above: int, below: int, zero: float) -> float:
         return math.inf if above > 0 else -math.inf
 
 
+TAKE = "take"
+"""The function ``take(code, *table) = table[code]``, with a table of 1 to `MOST_ENTRIES` numbers."""
+
+MOST_ENTRIES = 256
+"""Most entries of a table: those that a code of a byte selects."""
+
+
+def looked_up(codes: Array, table: Array) -> Array:
+    """``table[codes]``, and 0 for codes outside of the table.
+
+    Example:
+        >>> looked_up(np.int8([2, 0, 3, -1]), np.float32([0.5, 1, 4])).tolist()
+        [4.0, 0.5, 0.0, 0.0]
+    """
+    inside = (codes >= 0) & (codes < len(table))
+    return np.where(inside, table[np.where(inside, codes, 0).astype(np.int64)], np.zeros((), table.dtype))
+
+
 ARITHMETIC = (
     # Integers wrap.
     Function("add", 2, numbers, np.add, keeps_sign=all),
@@ -117,6 +135,8 @@ ARITHMETIC = (
     Function("saturate", 1, anything, gives="asked"),
     Function("bitcast", 1, anything, gives="asked"),
     Function("select", 3, anything),
+    # The first operand is the code, the others are the table.
+    Function(TAKE, 1 + MOST_ENTRIES, integers, gives="asked", fewest=2),
 )
 
 
@@ -383,4 +403,5 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 COMPARISON = tuple(name for name, row in FUNCTIONS.items() if row.gives == "truth")
-CONVERSION = tuple(name for name, row in FUNCTIONS.items() if row.gives == "asked")
+ASKED = tuple(name for name, row in FUNCTIONS.items() if row.gives == "asked")
+CONVERSION = tuple(name for name in ASKED if name != TAKE)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tilewright.dtypes import DType, limits, nearest_held
 from tilewright.errors import Violation
-from tilewright.functions.table import CONVERSION, FUNCTIONS
+from tilewright.functions.table import CONVERSION, FUNCTIONS, TAKE
 from tilewright.ir.fragment_ops import choice_dtype, widest_map
 from tilewright.ir.op import Op
 from tilewright.ir.ops import Elementwise, Fill, FragmentOp
@@ -62,9 +62,8 @@ def verify_fill(op: Fill) -> Iterator[Violation]:
 
 def verify_elementwise(op: Elementwise) -> Iterator[Violation]:
     """Require a known function with the right number of operands, and compatible distributions and dtypes."""
-    arity = FUNCTIONS[op.function].arity
-    if len(op.operands_) != arity:
-        yield op.violation("elementwise", f"{op.function} takes {arity} operands, not {len(op.operands_)}")
+    if obstacle := FUNCTIONS[op.function].counts(len(op.operands_)):
+        yield op.violation("elementwise", obstacle)
     values = [v for v in op.operands_ if isinstance(v, Value)]
     maps: dict[Distribution, Value] = {}
     for value in values:
@@ -94,6 +93,10 @@ def verify_elementwise(op: Elementwise) -> Iterator[Violation]:
     if op.function in CONVERSION:
         for value in values:
             yield from verify_conversion(op, value, op.result)
+    elif op.function == TAKE:
+        yield from verify_literals(op, op.result.dtype, op.operands_[1:])
+        if len(values) != 1 or len(op.table) != len(op.operands_) - 1:
+            yield op.violation("elementwise", "take takes codes, and a table of plain numbers")
     elif values:
         of_choice = choice_dtype(op.function, op.operands_)
         kind = values[-1].dtype if of_choice is None else op.result.dtype

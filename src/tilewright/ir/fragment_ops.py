@@ -9,7 +9,8 @@ from typing import ClassVar
 
 from tilewright.dtypes import DType, boolean, f32, i32, i64, limits
 from tilewright.errors import DTypeError, LayoutError, Violation
-from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
+from tilewright.functions.function import integers
+from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS, TAKE
 from tilewright.ir.op import IN_REGISTERS, REGISTERS, SHARED, Op, Traits
 from tilewright.ir.types import FragmentType, Type, Value
 from tilewright.symbolic.nodes import Expr, Int, bounds
@@ -197,6 +198,13 @@ def result_dtype(function: str, operands: Sequence[DType], asked: DType | None) 
             if obstacle:
                 raise DTypeError(f"bitcast of {given} to {asked}: {obstacle}")
         return asked
+    if function == TAKE:
+        if operands and (obstacle := integers(operands[0])):
+            raise DTypeError(f"{function} by codes of {operands[0]}: {obstacle}")
+        made = f32 if asked is None else asked
+        if made.components > 1 or made.kind in ("bool", "exponent") or made.is_packed:
+            raise DTypeError(f"{function} of a table of {made}: needs real numbers of whole bytes")
+        return made
     values = list(operands[1:]) if function == "select" else list(operands)
     if len(set(values)) > 1:
         raise DTypeError(f"{function} of {' and '.join(str(v) for v in values)}: convert one of them first")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.dtypes import DType, boolean
+from tilewright.functions.conversions import number
 from tilewright.ir.async_ops import ASYNC_OPS
 from tilewright.ir.copies import ENGINES, Copy, Gather
 from tilewright.ir.fragment_ops import FRAGMENT_OPS, Redistribute, result_dtype, widest_map
@@ -204,6 +205,12 @@ class Elementwise(Op):
     function: str
     operands_: tuple[Value | float | bool | Int, ...]
     dtype: DType | None = None
+
+    @property
+    def table(self) -> tuple[float, ...]:
+        """The plain numbers among the operands of a look-up by codes, rounded to the dtype of the result."""
+        kind, plain = self.result.dtype, (one for one in self.operands_ if isinstance(one, float | int))
+        return tuple(float(number(one, kind)) if kind.is_float else int(one) for one in plain)
 
     @staticmethod
     def infer(

@@ -169,9 +169,18 @@ class Unpack(_Conversion):
         target: the fragment of the numbers, converted to its dtype; ``n`` times as long along ``dim``.
         packed: the dtype of the elements in the bytes.
         dim: the dimension along which neighbours share bytes.
+        table: if not empty, the number of each pattern of bits, rounded to the dtype of ``target``.
     """
 
     name = "unpack"
+    table: tuple[float, ...] = ()
+
+    def verify(self) -> Iterator[Violation]:
+        """Require also a number for each pattern of bits."""
+        yield from super().verify()
+        if self.table and len(self.table) != 1 << self.packed.bits:
+            text = f"a table of {len(self.table)} numbers for {self.packed}"
+            yield self.violation("elementwise", text, f"{1 << self.packed.bits} numbers")
 
     @property
     def digits(self) -> tuple[Digit, ...]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, f32
+from tilewright.errors import TraceError, shown
+from tilewright.functions.conversions import number as rounded
+from tilewright.functions.table import MOST_ENTRIES, TAKE
+from tilewright.ir.elementwise_legality import literal_obstacle
 from tilewright.lang.dataflow.tiles import Tile
 from tilewright.lang.fragments import Fragment, Number, Operand, element_type, elementwise, number, of_integer
 from tilewright.lang.scalars import Condition, Scalar
 from tilewright.lang.scalars import maximum as integer_maximum
 from tilewright.lang.scalars import minimum as integer_minimum
+from tilewright.lang.source import here
 from tilewright.lang.tracer import inline, verb
 
 __all__ = [
@@ -23,6 +29,7 @@ __all__ = [
     "maximum",
     "minimum",
     "round",
+    "take",
     "where",
 ]
 
@@ -227,3 +234,51 @@ def where(
         ('reference', [-1.0, 0.0, 3.0])
     """
     return elementwise("select", condition, x, y)
+
+
+@verb
+def take(table: Any, codes: Fragment | Tile | Number, dtype: DType | str | None = None) -> Any:
+    """``table[codes]``, element by element; 0 for a code outside of the table.
+
+    Args:
+        table: 1 to 256 numbers: a tuple, a list, or a NumPy array of one dimension.  They are constants of
+            the kernel, rounded to ``dtype``.
+        codes: integers.  Packed numbers of `u4` are looked up as they are unpacked.
+        dtype: the dtype of the result; default: f32.
+
+    Raises:
+        TraceError: the table is empty or too long, has more than one dimension, or has entries that are not
+            finite, or that the dtype does not hold; codes are not integers.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(codes="N", Y="N")
+        ... def levels(codes, Y):
+        ...     for n in tw.tiles(Y):
+        ...         Y[n] = tw.take((-1.0, 0.0, 0.5, 4.0), codes[n])
+        >>> codes, y = np.uint8([3, 0, 2, 4]), np.empty(4, np.float32)
+        >>> levels(codes, y, target="reference").target, y.tolist()
+        ('reference', [4.0, -1.0, 0.5, 0.0])
+    """
+    kind = f32 if dtype is None else element_type(dtype)
+    return elementwise(TAKE, codes, *_entries(table, kind), dtype=kind)
+
+
+def _entries(table: Any, kind: DType) -> list[float]:
+    """Return the entries of a table, rounded to a dtype."""
+    near = f"nearest legal choice: a tuple of 1 to {MOST_ENTRIES} finite numbers"
+    entries = table.tolist() if isinstance(table, np.ndarray) and table.ndim == 1 else table
+    if not isinstance(entries, tuple | list):
+        raise TraceError(f"take: the table is {shown(table)}; {near}", here())
+    if not 1 <= len(entries) <= MOST_ENTRIES:
+        raise TraceError(f"take: a table of {len(entries)} entries; {near}", here())
+    found = list[float]()
+    for entry in map(number, entries):
+        if not math.isfinite(entry):
+            raise TraceError(f"take: the table has the entry {entry}; {near}", here())
+        if (obstacle := literal_obstacle(kind, entry)) is not None:
+            raise TraceError(f"take: {'; nearest legal choice: '.join(obstacle)}", here())
+        real = kind.is_float and kind.components == 1
+        found.append(float(rounded(entry, kind)) if real else int(entry))
+    return found

@@ -6,13 +6,15 @@ bytes; each byte holds neighbours along the dimension of the copy's vectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeGuard
 
 from tilewright.dtypes import DType, u8
+from tilewright.functions.table import TAKE
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Copy, FragmentOp, Op
+from tilewright.ir.ops import Copy, Elementwise, FragmentOp, Op
 from tilewright.ir.packed_ops import AsBytes, Pack, Unpack, in_memory_order, is_packed, map_in_bytes
 from tilewright.ir.types import Value
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
@@ -22,6 +24,44 @@ from tilewright.threads.distribution import Distribution
 def copy_bytes(kernel: Kernel) -> Kernel:
     """Replace every copy of packed elements by copies of bytes; return the same kernel if it has none."""
     return rewrite_kernel(kernel, _changed) if any(map(_moves_packed, kernel.walk())) else kernel
+
+
+def look_up_packed(kernel: Kernel, is_quick: Callable[[Unpack], bool]) -> Kernel:
+    """Join the unpacking of codes and their look-up in a table to one operation.
+
+    Args:
+        kernel: the kernel, after `copy_bytes`.
+        is_quick: whether a target has instructions for the operation.
+    """
+    found: dict[Value, Unpack] = {}
+    takes: dict[Value, Elementwise] = {}
+    uses = Counter(value for op in kernel.walk() for value in (*op.read, *op.written))
+    for op in kernel.walk():
+        if isinstance(op, Unpack) and op.packed.kind == "uint" and uses[op.target] == 2:
+            found[op.target] = op
+        elif isinstance(op, Elementwise) and op.function == TAKE and op.operands_[0] in found:
+            codes, table = op.operands_[0], op.table
+            assert isinstance(codes, Value), "a fragment"
+            whole = replace(found[codes], table=table)
+            if len(table) == 1 << whole.packed.bits and is_quick(replace(whole, target=op.result)):
+                takes[codes] = op
+
+    results = {op.result for op in takes.values()}
+
+    def changed(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
+        if isinstance(op, Elementwise | FragmentOp) and (op.result in results or op.result in takes):
+            return ()
+        if not isinstance(op, Unpack) or op.target not in takes:
+            return None
+        take = takes[op.target]
+        spread = op.target.fragment.distribution
+        made = rewriter.define(
+            FragmentOp, take.result.name, take.location, dtype=take.result.dtype, distribution=spread
+        )
+        rewriter.values[take.result] = made.result
+        return made, replace(op, target=made.result, table=take.table)
+
+    return rewrite_kernel(kernel, changed) if takes else kernel
 
 
 def _moves_packed(op: Op) -> TypeGuard[Copy]:

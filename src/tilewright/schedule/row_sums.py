@@ -26,7 +26,7 @@ from tilewright.dataflow.nodes import (
     Sum,
     walk,
 )
-from tilewright.functions.table import CONVERSION
+from tilewright.functions.table import ASKED
 from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
 from tilewright.lang.control import range as traced_range
@@ -260,7 +260,7 @@ def _of_elements(node: Node, elements: Callable[[], Fragment]) -> Fragment:
             known[id(one)] = one.value
         elif isinstance(one, Map):
             given: Sequence[object] = [known[id(argument)] for argument in one.given]
-            kind = one.dtype if one.function in CONVERSION else None
+            kind = one.dtype if one.function in ASKED else None
             known[id(one)] = elementwise(one.function, *given, dtype=kind)
         elif isinstance(one, Rearrange):
             known[id(one)] = known[id(one.argument)]

@@ -20,7 +20,7 @@ from tilewright.dataflow.nodes import (
     Span,
 )
 from tilewright.dtypes import i32
-from tilewright.functions.table import CONVERSION
+from tilewright.functions.table import ASKED
 from tilewright.lang.fragments import Fragment, elementwise, of_integer
 from tilewright.lang.launch import derived
 from tilewright.lang.scalars import Index, Scalar, maximum, minimum
@@ -61,7 +61,7 @@ def replay(node: Node, leaf: Callable[[Node], Any], made: dict[Node, Any] | None
         if argument not in made:
             made[argument] = replay(argument, leaf, made)
     values = [made[argument] for argument in given]
-    return elementwise(node.function, *values, dtype=node.dtype if node.function in CONVERSION else None)
+    return elementwise(node.function, *values, dtype=node.dtype if node.function in ASKED else None)
 
 
 MOST_STREAMED = 1 << 28

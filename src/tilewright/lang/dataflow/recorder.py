@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.dataflow.nodes import STEPS, Axis, Integer, Literal, Map, Node, NumberParam, Span, Store
 from tilewright.dtypes import ALL, DType, boolean, f32, f64, i32, i64, u64
 from tilewright.errors import DTypeError, TraceError
-from tilewright.functions.table import CONVERSION
+from tilewright.functions.table import ASKED, CONVERSION, TAKE
 from tilewright.ir.elementwise_legality import literal_obstacle
 from tilewright.ir.fragment_ops import choice_dtype, result_dtype
 from tilewright.ir.ops import Elementwise
@@ -300,15 +300,15 @@ class Recorder(TileRecorder):
         if any(isinstance(one, Tile) and set(one.node.axes) & {*self.rows.spans} for one in operands):
             operands = [whole(self, one) if isinstance(one, Tensor) else one for one in operands]
         nodes = [self._operand(function, operand) for operand in operands]
-        first = 1 if function == "select" else 0
+        first = 1 if function in ("select", TAKE) else 0
         kinds = [node.dtype for node in nodes[first:] if isinstance(node, Node)]
         with located():
             if function not in CONVERSION and len(set(kinds)) > 1:
                 common = promoted(function, kinds)
                 nodes[first:] = [self._converted(node, common) for node in nodes[first:]]
                 kinds = [common]
-            asked = element if function in CONVERSION else choice_dtype(function, nodes)
-            conditions = [boolean] * first
+            asked = element if function in ASKED else choice_dtype(function, nodes)
+            conditions = [nodes[0].dtype] if function == TAKE else [boolean] * first
             known = conditions + [node.dtype for node in nodes[first:] if isinstance(node, Node)]
             made = result_dtype(function, known, asked)
         wanted = kinds[0] if kinds else made

@@ -28,7 +28,7 @@ from tilewright.dataflow.nodes import (
 )
 from tilewright.dtypes import i32
 from tilewright.errors import TraceError
-from tilewright.functions.table import CONVERSION
+from tilewright.functions.table import ASKED
 from tilewright.lang import operations as tw
 from tilewright.lang.fragments import Fragment, elementwise, of_integer
 from tilewright.lang.scalars import Index, Scalar
@@ -258,7 +258,7 @@ class Values:
         if shapes and wanted not in shapes:  # rows alone meet columns alone
             at = next(i for i, value in enumerate(given) if isinstance(value, Fragment))
             given[at] = self._wide(given[at], (wanted[0], wanted[1]))
-        return elementwise(function, *given, dtype=node.dtype if function in CONVERSION else None)
+        return elementwise(function, *given, dtype=node.dtype if function in ASKED else None)
 
 
 def repeated(tile: Fragment, spread: Distribution) -> Fragment:

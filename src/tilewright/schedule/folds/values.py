@@ -29,7 +29,7 @@ from tilewright.dataflow.nodes import (
     Sum,
 )
 from tilewright.dtypes import DType, i32, limits
-from tilewright.functions.table import CONVERSION
+from tilewright.functions.table import ASKED
 from tilewright.lang import operations as tw
 from tilewright.lang.control import when
 from tilewright.lang.exact_functions import where
@@ -234,7 +234,7 @@ class TileValues:
         if shapes and wanted not in shapes:  # rows alone meet columns alone
             at = next(i for i, value in enumerate(given) if isinstance(value, Fragment))
             given[at] = self.repeated(given[at], node.axes, node.given[at].dtype)
-        return elementwise(node.function, *given, dtype=node.dtype if node.function in CONVERSION else None)
+        return elementwise(node.function, *given, dtype=node.dtype if node.function in ASKED else None)
 
     def _position(self, span: Span) -> Any:
         """The index of each row, or column, in the whole dimension; of a batch the index of its item."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from tilewright.dtypes import DType, f32, i64
+from tilewright.dtypes import DType, f32, i64, u32, u64
 from tilewright.functions.conversions import clamped_in, saturation
-from tilewright.functions.table import COMPARISON, CONVERSION
+from tilewright.functions.table import COMPARISON, CONVERSION, TAKE
 from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.ops import Copy, Elementwise, Fill, FragmentOp, Op
 from tilewright.ir.packed_ops import Pack, Unpack
@@ -16,7 +16,7 @@ from tilewright.symbolic.expr import add, ceil_div, mul
 from tilewright.symbolic.nodes import Expr, Int
 from tilewright.targets.cpu import functions
 from tilewright.targets.cpu.conversions import STORAGE, computes_in
-from tilewright.targets.cpu.emitter import CpuEmitter, literal
+from tilewright.targets.cpu.emitter import SELF, CpuEmitter, literal
 from tilewright.targets.cpu.multiply import Pointwise, made_by
 from tilewright.targets.statements import Code, call, code, joined, named, names_in
 from tilewright.threads.distribution import Distribution
@@ -247,6 +247,16 @@ def _function(emitter: CpuEmitter, op: Elementwise, present: dict[Value, Code], 
         if asked is not None and computes_in(asked.dtype) != asked.dtype:
             test = operand(asked, f32)
         return code("{} ? {} : {}", test, operand(left, result), operand(right, result))
+    if op.function == TAKE:
+        [codes] = op.read
+        real, wide = computes_in(result), u64 if codes.dtype.bits > 32 else u32
+        entries = ", ".join(literal(emitter, one, real) for one in op.table)
+        made = f"""static inline {STORAGE[real.name]} {SELF}({STORAGE[wide.name]} code) {{
+  static const {STORAGE[real.name]} table[{len(op.table)}] = {{{entries}}};
+  return code < {len(op.table)} ? table[code] : 0;
+}}"""
+        found = call(emitter.function("take", made), _element(emitter, codes, present, loops))
+        return emitter.convert(found, real, result)
     known = [value.dtype for value in op.operands_ if isinstance(value, Value)]
     wide = computes_in(known[0] if known else result)
     operands = [operand(value, wide) for value in op.operands_]

@@ -14,10 +14,12 @@ from tilewright.ir.ops import Mma, Op
 from tilewright.passes.common import IDLE_WAITS, INVERSES, OPERANDS, PACKED, SHARED_PLAN, WIDTHS
 from tilewright.passes.expand_mma import wait_for_multiplies
 from tilewright.passes.memory_instructions import matrices_of, settle_async
+from tilewright.passes.packed import look_up_packed
 from tilewright.passes.pipeline import Pass, Passed, run_passes
 from tilewright.passes.relayout import relayout_shared
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.targets.atoms import multiplied_without_tensor_cores
+from tilewright.targets.cuda.pairs import word_function
 from tilewright.targets.cuda.prelude import DIALECT
 from tilewright.targets.cuda.spelling import CUDA_RULES
 from tilewright.targets.rules import EmittedText
@@ -83,6 +85,11 @@ def choose_engines(kernel: Kernel, *, stores: bool) -> Kernel:
 
 PASSES: tuple[Pass, ...] = (
     PACKED,
+    Pass(
+        "tables",
+        "Packed codes are looked up in tables of 16 numbers as they are unpacked, four at a time.",
+        lambda kernel, arch: look_up_packed(kernel, lambda op: word_function(op) is not None),
+    ),
     Pass(
         "at-once",
         "Synchronous products by asynchronous atoms get their fence, commit and wait.",

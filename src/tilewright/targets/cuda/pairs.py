@@ -13,8 +13,11 @@ Source: PTX ISA, "cvt", "prmt", "lop3".
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 
+from tilewright.functions.conversions import number
 from tilewright.ir.ops import Elementwise
 from tilewright.ir.packed_ops import Unpack
 from tilewright.ir.types import FragmentType, Value
@@ -22,7 +25,7 @@ from tilewright.symbolic.nodes import Sym
 from tilewright.targets.cuda.spelling import CUDA_RULES
 from tilewright.targets.simt.arithmetic import elementwise
 from tilewright.targets.simt.conversion import unpack
-from tilewright.targets.simt.dialect import PairFunction
+from tilewright.targets.simt.dialect import PairFunction, TextFunction
 from tilewright.targets.simt.emitter import SimtEmitter
 from tilewright.targets.statements import Do, call, code
 from tilewright.threads.registers import broadcast, indexed, registers_of
@@ -83,22 +86,30 @@ STEMS = {"f16": "half", "bf16": "bf16"}
 @CUDA_RULES.rule(Unpack)
 def unpack_words(emitter: SimtEmitter, op: Unpack) -> None:
     """Write the numbers of bytes to registers; eight at a time if they are words in one of two orders."""
-    stem, count = STEMS.get(op.target.dtype.name), op.source.fragment.distribution.size_values
-    if stem is None or op.packed.name != "i4" or count % WORD_BYTES or (found := _order(op)) is None:
+    if (found := word_function(op)) is None:
         unpack(emitter, op)
         return
-    emitter.comment(op, f"{op.source} -> {op.target}, 8 numbers of i4 in each word")
+    count = op.source.fragment.distribution.size_values
+    emitter.comment(op, f"{op.source} -> {op.target}, 8 numbers of {op.packed} in each word")
     i = Sym(emitter.local("i"), 0, count // WORD_BYTES - 1)
     each = op.packed.per_byte * WORD_BYTES
     source = code("&{}[{}]", emitter.name(op.source), emitter.spell(WORD_BYTES * i))
     target = code("&{}[{}]", emitter.name(op.target), emitter.spell(indexed(op.digits, each * i)))
     name, near, far = found
-    made = call(f"{name}_to_{stem}", target, code("{}", near), code("{}", far), source)
-    emitter.one_line((i,), Do(made))
+    function = emitter.defined(_looked_up(name, op)) if op.table else name
+    emitter.one_line((i,), Do(call(function, target, code("{}", near), code("{}", far), source)))
 
 
-def _order(op: Unpack) -> tuple[str, int, int] | None:
-    """The function for the order of a word's numbers, and the offsets of the second and the third pair."""
+def word_function(op: Unpack) -> tuple[str, int, int] | None:
+    """Return the function that unpacks a word of 8 numbers, and the offsets of the second and third pair.
+
+    None if no function has the dtypes and the order of the numbers.
+    """
+    stem, count = STEMS.get(op.target.dtype.name), op.source.fragment.distribution.size_values
+    if stem is None or op.packed.bits != 4 or count % WORD_BYTES:
+        return None
+    if not op.table and op.packed.name != "i4":
+        return None
     size = op.packed.per_byte * WORD_BYTES
     places = registers_of(op.digits, op.target.fragment.distribution.size_values).reshape(-1, size)
     for name, apart in (("i4x8", 1), ("i4x8_apart", size // 2)):
@@ -107,8 +118,42 @@ def _order(op: Unpack) -> tuple[str, int, int] | None:
         near, far = (int(pairs[0, at, 0]) for at in (1, 2))
         wanted = np.array([0, near, far, near + far])[:, None] + np.arange(2)
         if (pairs == wanted).all():
-            return name, near, far
+            return f"{name}_to_{stem}", near, far
     return None
+
+
+def _looked_up(name: str, op: Unpack) -> TextFunction:
+    """The function that looks up the 8 codes of a word in a table of 16 halves.
+
+    The table is held as 16 low bytes and 16 high bytes, in four words each.  Of 4 codes at once, ``prmt``
+    takes the bytes that three bits choose from either half of the table, and then one of these two.
+    """
+    held = [number(entry, op.target.dtype) for entry in op.table]
+    bits = np.array(held, op.target.dtype.numpy).view(np.uint16)
+    low, high = ([int(word) for word in part.astype(np.uint8).view(np.uint32)] for part in (bits, bits >> 8))
+    stem = STEMS[op.target.dtype.name]
+    apart = "_apart_" in name
+    word, places = "*(const unsigned*)from", ("0x5140", "0x7362")
+    if apart:  # bytes 0 and 2 have the numbers of the first two pairs
+        word, places = f"__byte_perm({word}, 0, 0x3120)", ("0x6240", "0x7351")
+
+    def chosen(words: list[int]) -> str:
+        first, second, third, fourth = (f"{word:#x}" for word in words)
+        return f"__byte_perm(__byte_perm({first}, {second}, at), __byte_perm({third}, {fourth}, at), upper)"
+
+    text = f"""({stem}_t* to, int near, int far, const unsigned char* from) {{
+  const unsigned word = {word};
+  #pragma unroll
+  for (int i = 0; i < 2; ++i) {{
+    const unsigned codes = word >> 16*i, at = codes & 0x7777u, upper = codes >> 1 & 0x4444u | 0x3210u;
+    const unsigned low = {chosen(low)};
+    const unsigned high = {chosen(high)};
+    *(unsigned*)(to + i*far) = __byte_perm(low, high, {places[0]});
+    *(unsigned*)(to + i*far + near) = __byte_perm(low, high, {places[1]});
+  }}
+}}"""
+    made = f"taken{'_apart' if apart else ''}_{stem}_{zlib.crc32(text.encode()):08x}"
+    return TextFunction(made, f"DEVICE void {made}{text}")
 
 
 # ----------------------------------------------------------------

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, u8
 from tilewright.functions.conversions import Array
+from tilewright.functions.table import TAKE
 from tilewright.ir import ops
 from tilewright.ir.async_ops import LaunchDependents, Peer, PriorGridWait
 from tilewright.ir.copies import ByMap, is_in_background
@@ -424,7 +425,11 @@ def _coordinates(machine: Simulator, warp: Warp, op: Coordinates) -> None:
 def _unpack(machine: Simulator, warp: Warp, op: Unpack) -> None:
     numbers = numbers_of(read(machine, warp, op, op.source), op.packed)
     beyond = warp.beyond.get(op.source)
-    made = machine.numbers.convert(numbers, op.packed, op.target.dtype)
+    if op.table:
+        kinds, codes = [u8, *(None for _ in op.table)], numbers.view(np.uint8)
+        made = machine.numbers.elementwise(TAKE, [codes, *op.table], kinds, op.target.dtype)
+    else:
+        made = machine.numbers.convert(numbers, op.packed, op.target.dtype)
     order = np.argsort(registers_of(op.digits, made.shape[1]))
     if beyond is not None:
         beyond = np.repeat(beyond, op.packed.per_byte, axis=1)[:, order]

@@ -23,7 +23,7 @@ from tilewright.functions.conversions import (
     saturated,
     widen,
 )
-from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
+from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS, TAKE, looked_up
 from tilewright.ir.mma import MmaAtom
 
 REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
@@ -138,6 +138,10 @@ class Numbers:
                 for arm, dtype in zip(arms, dtypes[1:], strict=True)
             )
             return np.where(np.asarray(condition), left, right)
+        if function == TAKE:
+            codes, *entries = operands
+            table = np.stack([number(entry, result) for entry in entries])
+            return looked_up(np.asarray(codes), table)
         meaning = FUNCTIONS[function].meaning
         assert meaning is not None, function
         common = known[0] if known else result

@@ -29,7 +29,7 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError
 from tilewright.functions.conversions import Array
-from tilewright.functions.table import COMPARISON
+from tilewright.functions.table import COMPARISON, TAKE, looked_up
 from tilewright.ir.mma import MmaAtom
 from tilewright.targets.reference.numbers import Numbers
 
@@ -286,6 +286,9 @@ class Residues(Numbers):
         if function == "select":
             arms = [self._held(*pair) for pair in zip(operands[1:], dtypes[1:], strict=True)]
             return np.where(np.asarray(operands[0]), *arms)
+        if function == TAKE:
+            table = [self._held(*pair).item() for pair in zip(operands[1:], dtypes[1:], strict=True)]
+            return looked_up(np.asarray(operands[0]), np.array(table, np.uint64))
         held = [self._held(*pair) for pair in zip(operands, dtypes, strict=True)]
         if function in COMPARISON:
             return self.ring.compare(function, *held)

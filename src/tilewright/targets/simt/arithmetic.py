@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from math import gcd
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from tilewright.dtypes import FP8, DType, encoding, f32, f64, i32, i64
 from tilewright.functions.conversions import clamped_in, saturation
-from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
+from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS, TAKE
 from tilewright.ir.ops import Elementwise, Fill, FragmentOp
 from tilewright.ir.types import FragmentType, Value
 from tilewright.symbolic.expr import add, floordiv, mod, mul
@@ -18,7 +19,7 @@ from tilewright.symbolic.nodes import Expr, Int, Sym
 from tilewright.symbolic.rebuilding import substitute
 from tilewright.targets.dialect import suffix, unsigned_type
 from tilewright.targets.simt.conversion import converted, widened
-from tilewright.targets.simt.dialect import PairFunction, SimtDialect
+from tilewright.targets.simt.dialect import PairFunction, SimtDialect, TextFunction
 from tilewright.targets.simt.emitter import SIMT_RULES, LocalNames, SimtEmitter, element
 from tilewright.targets.simt.random_places import FOUR, RandomPlace
 from tilewright.targets.simt.thread_values import split_offset, thread_coordinate
@@ -290,6 +291,11 @@ def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> Code
             else _number(emitter, condition, result)
         )
         return code("{} ? {} : {}", test, *texts)
+    if op.function == TAKE:
+        [codes] = op.read
+        kind, wide = result.computed, "u64" if codes.dtype.bits > 32 else "u32"
+        table = emitter.defined(_table(emitter, op.table, kind, wide))
+        return converted(call(table, _spelled(emitter, op, codes, index)), kind, result, types)
     common = known[0] if known else result
     first = op.operands_[0]
     if op.function == "neg" and isinstance(first, Value) and common.name in SIGNED_BITS:
@@ -307,6 +313,17 @@ def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> Code
     if kind == result and not kind.is_float and kind.bits < 32:
         return code("({})({})", named(types[result.name]), value)
     return converted(value, kind, result, types)
+
+
+def _table(emitter: SimtEmitter, entries: tuple[float, ...], kind: DType, wide: str) -> TextFunction:
+    """The function of the entries of a table in memory; 0 for a code outside of it."""
+    types, held = emitter.dialect.types, ", ".join(literal(one, kind, emitter.dialect) for one in entries)
+    body = f"""({types[wide]} code) {{
+  static const {types[kind.name]} table[{len(entries)}] = {{{held}}};
+  return code < {len(entries)} ? table[code] : 0;
+}}"""
+    name = f"take_{kind}_{zlib.crc32(body.encode()):08x}"
+    return TextFunction(name, f"DEVICE {types[kind.name]} {name}{body}")
 
 
 def _spelled(emitter: SimtEmitter, op: Elementwise, value: Value, index: Sym | None) -> Code:
