@@ -112,7 +112,7 @@ def turned(values: tuple[int, ...], is_turned: bool) -> tuple[int, ...]:
 
 
 def once(given: Strided, rank: int) -> Strided:
-    """An array with extent 1 along batch dimensions in which it is broadcast."""
+    """Return an array with extent 1 along its broadcast batch dimensions."""
     info = given.info
     pairs = zip(info.shape[:rank], info.strides[:rank], strict=True)
     lead = tuple(extent if step else min(extent, 1) for extent, step in pairs)

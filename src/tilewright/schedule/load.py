@@ -110,7 +110,7 @@ class Load:
 
     @cached_property
     def parts(self) -> int:
-        """Parts of K; for a stream, those of a tile on average, rounded up.
+        """Parts of K; for a stream, the average number of parts of a tile, rounded up.
 
         Every launch computes the same number from its extents.
         """

@@ -217,7 +217,7 @@ def kept_results(form: Form, n: Span) -> tuple[Comparison, ...]:
 
 
 def kept_steps(form: Form) -> tuple[Comparison, ...]:
-    """The comparisons that hold wherever a product is not 0, as bounds of the position along K."""
+    """The comparisons that every product other than 0 fulfils, as bounds of the position along K."""
     found = []
     if len(form.depths) > 1 or form.row_sums:  # sums of rows take every step
         return ()

@@ -289,7 +289,7 @@ class OverlappedEpilogue(StagedEpilogue):
 
     @classmethod
     def needs(cls, facts: ScheduleFacts) -> Needs:
-        """Barriers of each buffer as well, and the warps that store."""
+        """The needs of the base class, barriers for each buffer, and the warps that store."""
         found, schedule, warps = super().needs(facts), facts.schedule, cls.storing_warps(facts)
         if not warps:
             return found

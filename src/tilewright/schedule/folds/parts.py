@@ -132,7 +132,7 @@ class StateMerge:
 
     @property
     def is_stated(self) -> bool:
-        """Whether the author states how cells merge; such a merge knows no part without steps."""
+        """Whether the author states how cells merge; that merge does not handle parts without steps."""
         return any(isinstance(rule, Stated) for rule in self.rules)
 
     def merged(self, place: Any, first: Sequence[Fragment], second: Sequence[Fragment]) -> list[Any]:

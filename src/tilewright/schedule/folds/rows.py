@@ -537,7 +537,7 @@ def _guarded(node: Node) -> Node | None:
 
 
 def _reduced(node: Node) -> Reduce | Sum:
-    """The reduction of a guarded one, or of itself."""
+    """The reduction inside of a guard, or the reduction itself."""
     found = _guarded(node) or node
     assert isinstance(found, Reduce | Sum)
     return found

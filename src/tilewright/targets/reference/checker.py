@@ -191,7 +191,7 @@ class Checker:
         return replace(batch, at=at, lanes=lanes), places, batch.agent.after(batch.buffer.memory)
 
     def _find_unwritten(self, batch: Batch, history: History, places: Array) -> None:
-        """Report elements that nothing has written, or that were last written as another tensor's."""
+        """Report elements that were never written, or whose last write was to another tensor."""
         owner = batch.buffer.owner
         if not batch.buffer.written and np.count_nonzero(missing := ~history.is_written(places)):
             reason = (

@@ -198,7 +198,7 @@ DEVICE T floor_remainder(T a, T b) {
 
 
 def _of_floats(real: str, suffix: str) -> dict[str, str]:
-    """Quotient and rest of one type of floats, the steps being those of NumPy and Python."""
+    """Quotient and remainder of one float type, by the steps of NumPy and Python."""
     return {
         f"floor_remainder_{real}": f"""
 DEVICE {real} floor_remainder_{real}({real} a, {real} b) {{
