@@ -26,10 +26,10 @@ from tilewright.runtime import tables
 from tilewright.schedule.tables import ScheduleTable, Version, chosen
 from tilewright.tune.contest import Contest, rounded
 from tilewright.tune.figures import draw_intervals
-from tilewright.tune.gemm import Arrays, Gemm, GemmArrays
+from tilewright.tune.gemm import Gemm
 from tilewright.tune.journal import Journal, TuningFiles
 from tilewright.tune.measure import Effort, Interval
-from tilewright.tune.rivals import rivals
+from tilewright.tune.subject import Arrays, SubjectArrays
 from tilewright.tune.tuner import Tuner
 
 RULES, NEAREST, BEST = "rules", "table", "best"
@@ -134,13 +134,13 @@ class UnseenTask:
             BEST: best.schedule,
         }
         progress.begin("timing", 300)
-        arrays = GemmArrays(gemm, 2)
-        contest: Contest[Arrays] = Contest(gemm.subject(arrays.made.about), arrays.sets, gemm.bytes)
+        arrays = SubjectArrays(gemm, 2)
+        contest: Contest[Arrays] = Contest(gemm.contested(arrays.about), arrays.sets, gemm.bytes)
         for name, schedule in schedules.items():
             contest.enter(name, arrays.bind(schedule), arrays.check(schedule))
 
         def calls(given: Arrays) -> dict[str, Any]:
-            return rivals(*given, gemm.target, tf32=gemm.precision == "tf32")
+            return gemm.rivals(given)
 
         others = [n for n in calls(arrays.sets[0]) if contest.enter(n, lambda given, n=n: calls(given)[n])]
         found = contest.run(Effort(seconds=3 * seconds, warm_up_seconds=0.3, least=5), progress.clocks)

@@ -189,3 +189,96 @@ def test_the_largest_number_of_a_type_without_infinities_may_stand_for_what_is_n
         made = np.array([[largest, 1], [2, 3]], np.float32).astype(kind)
         wide = replace(Accumulation.default(tw.f32), sum_bits=6)
         assert compare_flow(flow, {"D": made}, {"A": a, "B": b}, how=wide).ok == ok
+
+
+# ---------------------------------------------------------------- loops that carry a state
+
+
+@tw.kernel(Q="M D", K="N D", V="N E", O="M E", lse="M", scale=tw.f32)
+def attention(Q, K, V, O, lse, scale):
+    for m, e in tw.tiles(O):
+        top, total = tw.full((m,), -1e38, tw.f32), tw.zeros((m,), tw.f32)
+        out = tw.zeros((m, e), tw.f32)
+        for n in tw.steps(K.shape[0]):
+            s = tw.zeros(dtype=tw.f32)
+            for d in tw.steps(Q.shape[1]):
+                s += Q[m, d] @ K[n, d].T
+            new = tw.maximum(top, scale * s.max(axis=1))
+            p, keep = tw.exp(scale * s - new[:, None]), tw.exp(top - new)
+            total.assign(total * keep + p.sum(axis=1))
+            out.assign(out * keep[:, None] + p.to(V.dtype) @ V[n, e])
+            top.assign(new)
+        O[m, e] = out / total[:, None]
+        lse[m] = tw.log(total) + top
+
+
+def attended(run: int, seed: int, *, forgets: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments of `attention`, and what a kernel with steps of some length stores.
+
+    Args:
+        run: elements of a step.
+        seed: of the arrays.
+        forgets: whether one step does not rescale the sums.
+    """
+    rng = np.random.default_rng(seed)
+    given = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+    q, k, v = given.values()
+    scale = np.float32(0.5)
+    top, total = np.full(19, -1e38, np.float32), np.zeros(19, np.float32)
+    out = np.zeros((19, 9), np.float32)
+    for begin in range(0, 83, run):
+        s = scale * (q @ k[begin : begin + run].T)
+        new = np.maximum(top, s.max(axis=1))
+        keep = np.ones_like(top) if forgets and begin == 2 * run else np.exp(top - new)
+        p = np.exp(s - new[:, None])
+        total, out = total * keep + p.sum(axis=1), out * keep[:, None] + p @ v[begin : begin + run]
+        top = new
+    return given, {"O": out / total[:, None], "lse": np.log(total) + top}
+
+
+SHAPES = {"Q": (19, 12), "K": (83, 12), "V": (83, 9)}
+
+
+@pytest.mark.parametrize("run", [1, 8, 50, 100])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_error_of_a_state_is_carried_from_step_to_step(run: int, seed: int) -> None:
+    given, stored = attended(run, seed)
+    flow = attention.flow(*given.values(), *stored.values(), 0.5)
+    assert compare_flow(flow, stored, given, {"scale": 0.5}, run=run).ok
+    for name in ("O", "lse"):
+        off = {one: array.copy() for one, array in stored.items()}
+        off[name].flat[5] += np.float32(2e-3)
+        found = compare_flow(flow, off, given, {"scale": 0.5}, run=run)
+        assert (found.wrong, found.name) == (1, name)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_step_that_does_not_rescale_is_found(seed: int) -> None:
+    given, stored = attended(8, seed, forgets=True)
+    flow = attention.flow(*given.values(), *stored.values(), 0.5)
+    assert compare_flow(flow, stored, given, {"scale": 0.5}, run=8).wrong > 9
+
+
+def test_sums_of_small_whole_numbers_are_exact() -> None:
+    """One unit in the last place is an error, which the bound of a rounded sum allows."""
+    given, _ = problem(np.float32)
+    rng = np.random.default_rng(1)
+    given["A"], given["B"] = (rng.integers(-4, 5, given[one].shape).astype(np.float32) for one in "AB")
+
+    @tw.kernel(A="M K", B="N K", C="M N")
+    def product(A, B, C):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[n, k].T
+            C[m, n] = acc
+
+    c = given["A"] @ given["B"].T
+    flow, read = product.flow(given["A"], given["B"], c), {name: given[name] for name in "AB"}
+    assert compare_flow(flow, {"C": c}, read).ok
+    c[3, 4] = np.nextafter(c[3, 4], np.float32(99))
+    assert compare_flow(flow, {"C": c}, read).wrong == 1
+    half = {"A": read["A"] / 3, "B": read["B"]}
+    c = half["A"] @ half["B"].T
+    c[3, 4] = np.nextafter(c[3, 4], np.float32(99))
+    assert compare_flow(product.flow(half["A"], half["B"], c), {"C": c}, half).ok

@@ -25,9 +25,10 @@ from tilewright.schedule.question import Splitting
 from tilewright.schedule.tables import read_schedule
 from tilewright.tune import clocks
 from tilewright.tune.figures import Roofs
-from tilewright.tune.gemm import Arrays, Gemm, GemmArrays
+from tilewright.tune.gemm import Gemm
 from tilewright.tune.measure import Effort
 from tilewright.tune.profiling import ProfileRow, profile
+from tilewright.tune.subject import Arrays, SubjectArrays
 
 pytestmark = pytest.mark.in_turns(3)
 
@@ -113,14 +114,14 @@ def test_a_candidate_that_is_wrong_is_said_and_not_timed(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = [one.schedule for one in GEMM.candidates() if not one.against][1]
-    bind = GemmArrays.bind
+    bind = SubjectArrays.bind
 
-    def planted(self: GemmArrays, schedule: Any) -> Any:
+    def planted(self: SubjectArrays, schedule: Any) -> Any:
         if schedule != wrong:
             return bind(self, schedule)
         return lambda arrays: lambda: _almost(arrays)
 
-    monkeypatch.setattr(GemmArrays, "bind", planted)
+    monkeypatch.setattr(SubjectArrays, "bind", planted)
     kept = directory / "p.json"
     result = run("profile", "gemm", 40, 50, 60, *QUICK, "--json", kept)
     assert result.exit_code == 1
@@ -226,7 +227,7 @@ REFUSED = [
     (("profile", "gemm", 8, 8, 8, 9, 9, 9), "2 products; profile takes one"),
     (("profile", "gemm", 8, 8, 8, "--why"), "no rates are known of"),
     (("profile", "gemm", 8, 8, 8, "--arch", "sm_80"), "--arch sm_80 without --why"),
-    (("profile", "conv", 8, 8, 8), "unknown operation 'conv'; choose one of gemm"),
+    (("profile", "conv", 8, 8, 8), "unknown operation 'conv'; choose one of gemm, matmul"),
     (("profile", "gemm", 8, 8, "x"), "'x', which is not a whole number"),
     (("profile", "gemm", 8, 0, 8), "extents [8, 0, 8]; the extents M N K must be three positive"),
     (("profile", "gemm", 8, 8, 8, "--dtype", "f33"), "unknown dtype 'f33'; nearest: f32"),
@@ -236,7 +237,7 @@ REFUSED = [
         ("tune", "gemm", 8, 8, 8, "--target", "reference"),
         "target reference is not measured, so it has no tables",
     ),
-    (("tune", "gemm"), "Missing argument"),
+    (("tune", "gemm"), "0 extents (); give three for each product"),
     (("tune", "gemm", "absent.json"), "absent.json: No such file"),
 ]
 

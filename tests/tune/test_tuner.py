@@ -20,10 +20,11 @@ from tilewright.runtime import tables
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import OtherVersionError, ScheduleTable, Version
 from tilewright.tune import clocks
-from tilewright.tune import gemm as module
-from tilewright.tune.gemm import Arrays, Gemm, GemmArrays, build, checksum
+from tilewright.tune import subject as module
+from tilewright.tune.gemm import Gemm, build
 from tilewright.tune.journal import Journal, Outcome, TuningFiles, set_aside
 from tilewright.tune.measure import Effort
+from tilewright.tune.subject import Arrays, SubjectArrays, checksum
 from tilewright.tune.tuner import Tuned, Tuner
 
 pytestmark = pytest.mark.in_turns(3)
@@ -69,7 +70,7 @@ def test_the_winner_is_one_of_the_candidates_and_is_taken_from_then_on(directory
     assert set(found.refused) == {repr(one.schedule) for one in GEMM.candidates() if one.against}
     forced = replace(found.entry, schedule=legal()[2], by_rules=False)
     store.add([forced])
-    assert GEMM.bound().schedule_for(*GEMM.specimens, target="cpu") == legal()[2]
+    assert GEMM.bound().schedule_for(*GEMM.arguments, target="cpu") == legal()[2]
 
 
 def test_what_is_measured_is_not_measured_again(directory: Path) -> None:
@@ -98,14 +99,14 @@ def test_what_a_kill_cut_off_is_measured_again_and_all_else_is_kept(directory: P
 
 def planted(monkeypatch: pytest.MonkeyPatch, wrong: Schedule, call: Callable[[Arrays], object]) -> None:
     """Replace one schedule's kernel by something that takes no time."""
-    bind = GemmArrays.bind
+    bind = SubjectArrays.bind
 
-    def other(self: GemmArrays, schedule: Schedule) -> Callable[[Arrays], Callable[[], object]]:
+    def other(self: SubjectArrays, schedule: Schedule) -> Callable[[Arrays], Callable[[], object]]:
         if schedule != wrong:
             return bind(self, schedule)
         return lambda arrays: lambda: call(arrays)
 
-    monkeypatch.setattr(GemmArrays, "bind", other)
+    monkeypatch.setattr(SubjectArrays, "bind", other)
 
 
 def test_a_kernel_that_is_wrong_is_not_timed(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,8 +153,8 @@ def test_a_winner_that_is_right_on_one_set_of_numbers_alone_is_found(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It knows the product of the measured numbers, and is the fastest on them."""
-    made = GemmArrays(GEMM, 0, sets=1).made
-    product = made.a @ made.b
+    made = SubjectArrays(GEMM, 0, sets=1).made
+    product = made["A"] @ made["B"]
     planted(monkeypatch, legal()[2], lambda arrays: np.copyto(arrays[2], product))
     journal = Journal(directory / "a.journal", version())
     found = Tuner(GEMM, journal, Effort(seconds=0.0, warm_up_seconds=0.0, least=9)).run()
@@ -179,7 +180,7 @@ def test_where_the_untuned_choice_is_wrong_nothing_is_tuned(
 
 def test_of_a_large_product_some_rows_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_FLOPS", 2 * 7 * 50 * 60)
-    arrays = GemmArrays(GEMM, 0, sets=1)
+    arrays = SubjectArrays(GEMM, 0, sets=1)
     call, given = arrays.bind(legal()[0])(arrays.sets[0]), arrays.sets[0]
     assert arrays.check(legal()[0])(call, given)["compared"] == 7 * 50
     assert arrays.check(legal()[0], whole=True)(call, given)["compared"] == 40 * 50

@@ -11,7 +11,7 @@ radius is 0, and stored elements must be equal to the bit.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from tilewright.checking.compare import Accumulation, ElementComparison, gemm_bo
 from tilewright.checking.composed_products import halves_bound
 from tilewright.dataflow import wide
 from tilewright.dataflow.evaluate import Evaluation, FlowArguments
-from tilewright.dataflow.nodes import Flow, Folded, Map, Node, Rearrange, Reduce, Store, Sum, walk
+from tilewright.dataflow.nodes import Flow, Fold, Folded, Map, Node, Rearrange, Reduce, Span, Store, Sum, walk
 from tilewright.dtypes import DType, f64
 from tilewright.functions.conversions import Array, keep_fraction
 from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
@@ -48,11 +48,14 @@ class StoredComparison(ElementComparison):
         value: its value.
         low: the least value that a correct kernel may store.
         high: the largest value that a correct kernel may store.
+        worst: the largest distance of a right element from the middle of its bounds, in units of the distance
+            of these.
     """
 
     value: float = 0.0
     low: float = 0.0
     high: float = 0.0
+    worst: float = 0.0
 
     def __str__(self) -> str:
         if self.ok:
@@ -69,6 +72,7 @@ def compare_flow(
     numbers: Mapping[str, float] | None = None,
     how: Accumulation | None = None,
     halves: int = 0,
+    run: int | None = None,
 ) -> StoredComparison:
     """Compare the arrays that a kernel stored with its flow.
 
@@ -80,6 +84,7 @@ def compare_flow(
         numbers: the numbers and integers of the call, by parameter.
         how: how the kernel adds up products; default: one multiply-add at a time.
         halves: number of halves into which f32 operands were split before the multiply; 0: they were not.
+        run: number of elements of a step of a loop that carries a state; default: all, which serves sums.
 
     Raises:
         LaunchError: arrays or numbers do not fit the flow.
@@ -100,65 +105,143 @@ def compare_flow(
         >>> compare_flow(flow, {"C": c}, given).ok, compare_flow(flow, {"C": c * 1.0001}, given).ok
         (True, False)
     """
-    evaluation = _Bounded(FlowArguments(flow, {**stored, **arrays}, numbers or {}), how, halves)
-    found = []
-    totals = {store.operand.name: _Total.of(evaluation, store) for store in flow.stores if store.added}
-    for place in evaluation.groups():
-        known: dict[int, Array] = {}
-        for store in flow.stores:
-            at = place(store)
-            if store.added:
-                totals[store.operand.name].add(evaluation, store, known, at)
-                continue
-            one = _worst(evaluation, store, known, stored[store.operand.name], at)
-            begins = zip(one.index, (part.start or 0 for part in at), strict=False)
-            found.append(replace(one, index=tuple(index + begin for index, begin in begins)))
-    found += [one.compared(stored[name].reshape(-1)) for name, one in totals.items()]
-    worst = max(found, key=lambda one: one.wrong, default=StoredComparison(0, 0))
-    return replace(worst, wrong=sum(one.wrong for one in found), size=sum(one.size for one in found))
+    return FlowBounds(flow, {**stored, **arrays}, numbers, how, halves, run).compare(stored)
 
 
-def _worst(
-    evaluation: _Bounded, store: Store, known: dict[int, Array], array: Array, at: tuple[slice, ...]
-) -> StoredComparison:
-    """Compare one store, along some elements of its spans."""
+Part = Mapping[Span, tuple[int, int]]
+"""Elements of some spans, from a first one to one past the last; of other spans all."""
+
+
+@dataclass(frozen=True)
+class _StoreBounds:
+    """What a correct kernel stores in some elements of an array.
+
+    Args:
+        store: the store.
+        at: the elements.
+        low: the least numbers.
+        high: the largest numbers.
+        may_be_none: whether NaN is right, too.
+        valid: which elements exist.
+        offset: their places in the array, if the store goes through a view.
+    """
+
+    store: Store
+    at: tuple[slice, ...]
+    low: Array
+    high: Array
+    may_be_none: Array
+    valid: Array
+    offset: Array | None
+
+    def compare(self, array: Array) -> StoredComparison:
+        """Compare the elements of the array that a kernel stored."""
+        name, target = self.store.operand.name, self.store.operand.dtype
+        if self.offset is None:
+            given = array[self.at]
+        else:
+            given = array.reshape(-1)[np.where(self.valid, self.offset, 0)]
+        if not given.size:
+            return StoredComparison(0, 0, name)
+        low, high = self.low, self.high
+        with np.errstate(all="ignore"):
+            value = _number(given, target)
+            right = ((low <= value) & (value <= high)) | (np.isnan(value) & self.may_be_none)
+            right |= ~self.valid
+            off = np.where(right, 0, np.nan_to_num(np.maximum(low - value, value - high), nan=np.inf) + 1)
+            half = (high - low) / 2
+            share = np.where(right & (half > 0) & np.isfinite(half), np.abs(value - low - half) / half, 0)
+        index = tuple(int(i) for i in np.unravel_index(int(np.argmax(off)), off.shape))
+        begins = zip(index, (part.start or 0 for part in self.at), strict=False)
+        return StoredComparison(
+            int((~right).sum()),
+            int(self.valid.sum()),
+            name,
+            tuple(place + begin for place, begin in begins),
+            float(value[index]),
+            float(low[index]),
+            float(high[index]),
+            float(np.nan_to_num(share).max()),
+        )
+
+
+class FlowBounds:
+    """The least and the largest number that a correct kernel stores in each element of its results.
+
+    Args:
+        flow: the flow of the kernel.
+        arrays: its arrays, by parameter; only the extents of results matter.
+        numbers: the numbers and integers of the call, by parameter.
+        how: as for `compare_flow`, like ``halves`` and ``run``.
+        halves: number of halves of f32 operands.
+        run: number of elements of a step of a loop.
+        parts: the elements to compute, for flows without groups; default: all.
+
+    Raises:
+        LaunchError: arrays or numbers do not fit the flow.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        arrays: Mapping[str, Array],
+        numbers: Mapping[str, float] | None = None,
+        how: Accumulation | None = None,
+        halves: int = 0,
+        run: int | None = None,
+        parts: Sequence[Part] = (),
+    ) -> None:
+        evaluation = _Bounded(FlowArguments(flow, arrays, numbers or {}), how, halves, run, parts)
+        self._stores: list[_StoreBounds] = []
+        totals = {store.operand.name: _Total.of(evaluation, store) for store in flow.stores if store.added}
+        for place in evaluation.groups():
+            known: dict[int, Array] = {}
+            for store in flow.stores:
+                if store.added:
+                    totals[store.operand.name].add(evaluation, store, known, place(store))
+                else:
+                    self._stores.append(_bounds(evaluation, store, known, place(store)))
+        self._stores += [one.bounds for one in totals.values()]
+
+    def compare(self, stored: Mapping[str, Array]) -> StoredComparison:
+        """Compare the arrays that a kernel stored, by parameter."""
+        found = [one.compare(stored[one.store.operand.name]) for one in self._stores]
+        worst = max(found, key=lambda one: one.wrong, default=StoredComparison(0, 0))
+        share = max((one.worst for one in found), default=0.0)
+        count, size = sum(one.wrong for one in found), sum(one.size for one in found)
+        return replace(worst, wrong=count, size=size, worst=share)
+
+
+def _bounds(
+    evaluation: _Bounded, store: Store, known: dict[int, Array], at: tuple[slice, ...]
+) -> _StoreBounds:
+    """Return the bounds of one store, along some elements of its spans."""
     centre = evaluation.stored(store, known, rounded=False)
     radius = evaluation.stored(store, {id(store.value): evaluation.radius[id(store.value)]}, rounded=False)
-    if store.operand.transforms:
-        offset, valid = (one[at] for one in evaluation.given.places(store.operand))
-        given = array.reshape(-1)[np.where(valid, offset, 0)]
-    else:
-        given = array[at]
-        valid = np.ones(given.shape, np.bool_)
-    return _compared(store, centre, radius, given, valid)
+    if not store.operand.transforms:
+        return _rounded(store, at, centre, radius, np.ones(centre.shape, np.bool_))
+    offset, valid = (one[at] for one in evaluation.given.places(store.operand))
+    return _rounded(store, at, centre, radius, valid, offset)
 
 
-def _compared(store: Store, centre: Array, radius: Array, given: Array, valid: Array) -> StoredComparison:
-    """Compare elements of a store with their intervals."""
-    target, kind, name = store.operand.dtype, store.value.dtype, store.operand.name
-    if not given.size:
-        return StoredComparison(0, 0, name)
+def _rounded(
+    store: Store,
+    at: tuple[slice, ...],
+    centre: Array,
+    radius: Array,
+    valid: Array,
+    offset: Array | None = None,
+) -> _StoreBounds:
+    """Return the bounds of elements from their intervals, whose ends are rounded to the stored dtype."""
+    target, kind = store.operand.dtype, store.value.dtype
     with np.errstate(all="ignore"):
         ends = [centre] if kind.kind == "bool" or not radius.any() else [centre - radius, centre + radius]
         low, high = (_number(wide.stored(end, kind, target), target) for end in (ends[0], ends[-1]))
-        value = _number(given, target)
         # Beyond the largest number of a type without infinities is NaN, unless the kernel saturates.
         may_be_none = np.isnan(low + high)
         high = np.where(np.isnan(high) & ~np.isnan(low), np.inf, high)
         low = np.where(np.isnan(low) & ~np.isnan(high), -np.inf, low)
-        right = ((low <= value) & (value <= high)) | (np.isnan(value) & may_be_none)
-        right |= ~valid
-        off = np.where(right, 0, np.nan_to_num(np.maximum(low - value, value - high), nan=np.inf) + 1)
-    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(off)), off.shape))
-    return StoredComparison(
-        int((~right).sum()),
-        int(valid.sum()),
-        name,
-        index,
-        float(value[index]),
-        float(low[index]),
-        float(high[index]),
-    )
+    return _StoreBounds(store, at, low, high, may_be_none, valid, offset)
 
 
 @dataclass
@@ -200,14 +283,16 @@ class _Total:
         ):
             np.add.at(total, where, one[valid])
 
-    def compared(self, given: Array) -> StoredComparison:
-        """Compare the array: each value is rounded to its dtype, and so is each partial sum."""
-        target = self.store.operand.dtype
+    @property
+    def bounds(self) -> _StoreBounds:
+        """The bounds of the whole array: each value is rounded to its dtype, and so is each partial sum."""
+        target, centre = self.store.operand.dtype, self.centre
         radius = self.radius
         if target.is_float:
             least = np.where(self.count > 0, float(wide.smallest(target)), 0.0)
             radius = radius + 1.02 * (2 * self.count) * (target.unit_roundoff * (self.size + radius) + least)
-        return _compared(self.store, self.centre, radius, given, np.ones(given.shape, np.bool_))
+        every = np.ones(centre.shape, np.bool_)
+        return _rounded(self.store, (), centre, radius, every, np.arange(centre.size))
 
 
 def _number(values: Array, kind: DType) -> Array:
@@ -218,16 +303,36 @@ def _number(values: Array, kind: DType) -> Array:
 class _Bounded(Evaluation):
     """An evaluation that also computes the largest error of a correct kernel.
 
+    The error of a state is carried from step to step: that of a value after a step follows from the errors
+    of the values before it.
+
     Args:
         given: the arguments.
         how: how products are added up; None: one multiply-add at a time.
         halves: into how many halves operands were split; 0: none were.
+        run: number of elements of a step of a loop that carries a state; None: all.
+        parts: the elements to compute; none: all.
     """
 
-    def __init__(self, given: FlowArguments, how: Accumulation | None, halves: int = 0) -> None:
-        super().__init__(given, None)
-        self.how, self.halves = how, halves
+    def __init__(
+        self,
+        given: FlowArguments,
+        how: Accumulation | None,
+        halves: int = 0,
+        run: int | None = None,
+        parts: Sequence[Part] = (),
+    ) -> None:
+        super().__init__(given, run)
+        self.how, self.halves, self.parts = how, halves, parts
         self.radius: dict[int, Array] = {}
+
+    def groups(self) -> Iterator[Callable[[Store], tuple[slice, ...]]]:
+        """Yield, for each part or group, a function from a store to its slice."""
+        if not self.parts:
+            yield from super().groups()
+        for part in self.parts:
+            self.runs |= part
+            yield lambda store: tuple(slice(*self.runs.get(one, (None,))) for one in store.at)
 
     def computed(self, node: Node, given: Sequence[Array]) -> Array:
         """Return the centre of a value, and store its radius."""
@@ -241,26 +346,21 @@ class _Bounded(Evaluation):
                 rounded.append(values)
             given = [*rounded, *given[2:]]
         if isinstance(node, Folded):
-            return self._row_sum(node, given)
+            for cell in node.fold.cells:
+                self.radius[id(cell)] = self.lifted(self.radius[id(cell.start)], cell.start, len(cell.axes))
         centre = super().computed(node, given)
+        if isinstance(node, Folded):
+            self.radius[id(node)] = self.radius[id(node.fold.cells[node.index])]
+            return centre
         radii = [self.radius[id(one)] for one in node.arguments]
         with np.errstate(all="ignore"):
             self.radius[id(node)] = self._radius(node, given, radii, centre)
         return centre
 
-    def _row_sum(self, node: Folded, given: Sequence[Array]) -> Array:
-        """Return the centre of a sum of rows that a loop carries, which is evaluated in one step.
-
-        The error of a sum in any order covers steps of any depth.
-        """
-        cell, step = node.fold.cells[node.index], node.fold.steps[node.index]
-        if not isinstance(step, Map) or step.function != "add" or cell not in step.given:
-            raise NotImplementedError(f"a bound for {cell.name}, which a loop carries, that is not a sum")
-        for one in node.fold.cells:
-            self.radius[id(one)] = np.zeros((1,) * (len(self.batches) + len(one.axes)))
-        centre = super().computed(node, given)
-        self.radius[id(node)] = self.radius.get(id(step), np.zeros(centre.shape))  # no steps: the start
-        return centre
+    def assigned(self, fold: Fold) -> None:
+        """Give the cells of a loop the errors of their new values."""
+        radii = [self.radius[id(step)] for step in fold.steps]
+        self.radius |= {id(cell): radius for cell, radius in zip(fold.cells, radii, strict=True)}
 
     def _radius(self, node: Node, given: Sequence[Array], radii: Sequence[Array], centre: Array) -> Array:
         match node:
@@ -307,6 +407,9 @@ class _Bounded(Evaluation):
 
     def _function(self, node: Map, given: Sequence[Array], radii: Sequence[Array], centre: Array) -> Array:
         given, radii = self.aligned(node.given, given), self.aligned(node.given, radii)
+        if node.function in ("eq", "ne") and any(radius.any() for radius in radii):
+            unsure = (np.abs(given[0] - given[1]) <= radii[0] + radii[1]) & (radii[0] + radii[1] > 0)
+            return np.asarray(unsure, np.float64)
         is_exact = node.function in EXACT or node.function in COMPARISON
         # Whether a function of exact values has the same bits on every target and in the evaluator.
         keeps_bits = is_exact or not node.dtype.is_float
@@ -329,8 +432,9 @@ class _Bounded(Evaluation):
         least = np.asarray(wide.smallest(node.dtype))
         if node.dtype.is_float and node.dtype.component.bits <= 32 and row.ulp:
             # An intermediate result may be flushed, and then multiplied by the argument, or by 1.
-            least = np.maximum(least, FLUSHED * (1 + np.abs(given[0])))
-        return np.asarray(moved + own * (size + moved) + least, np.float64)
+            times = np.abs(given[0]) if row.of_operand else 0
+            least = np.maximum(least, FLUSHED * (1 + _finite(np.asarray(times))))
+        return np.asarray(moved + own * (_finite(size) + moved) + least, np.float64)
 
     def _product(self, node: Sum, given: Sequence[Array], radii: Sequence[Array], centre: Array) -> Array:
         if not node.dtype.is_float:
@@ -352,11 +456,21 @@ class _Bounded(Evaluation):
         for index in np.ndindex(batches):
             (a, far_a), (b, far_b) = ([each[index] for each in side] for side in sides)
             halves = self.halves
+            if _adds_exactly(a, b, far_a, far_b, how):
+                continue
             bound = halves_bound(a, b, how, halves) if halves else gemm_bound(a, b, how, f64, twice=False)[2]
             made[index] = bound
             if far_a.any() or far_b.any():
                 made[index] += far_a @ (np.abs(b) + far_b) + np.abs(a) @ far_b
         return made.reshape(centre.shape)
+
+
+def _adds_exactly(a: Array, b: Array, far_a: Array, far_b: Array, how: Accumulation) -> bool:
+    """Whether operands are small whole numbers, so that the sums of their products are exact in any order."""
+    if far_a.any() or far_b.any() or not all((np.rint(one) == one).all() for one in (a, b)):
+        return False
+    bits = min(how.acc.mantissa, how.sum_bits or how.acc.mantissa)
+    return bool((np.abs(a) @ np.abs(b)).max(initial=0) < 2.0 ** (bits - 2))
 
 
 def _scaled(value: Array, radius: Array, scale: Array, far: Array, kind: DType) -> list[Array]:
@@ -395,6 +509,11 @@ def added_up(node: Node) -> list[AddedSum]:
         return []
     left, right = (added_up(one) for one in node.given)
     return [*left, *right] if left and right else []
+
+
+def _finite(sizes: Array) -> Array:
+    """Return magnitudes that rounding errors grow with: 0 for those of infinities, which are exact."""
+    return np.where(np.isinf(sizes), 0, sizes)
 
 
 def _ends(value: Array, radius: Array) -> list[Array]:

@@ -98,27 +98,42 @@ def read_array(text: str) -> tuple[str, Specimen]:
 
 
 def read_problems(texts: Sequence[str], parameters: Sequence[Parameter]) -> list[list[Specimen | None]]:
-    """Read the arrays of one or more problems of a kernel.
+    """Read the arrays of one or more problems of a kernel; see `read_arrays`.
+
+    Args:
+        texts: options, each with one or more arrays.
+        parameters: the kernel's parameters.
+    """
+    tensors = [one.name for one in parameters if one.kind == "tensor"]
+    return [
+        [problem.get(one.name) for one in parameters]
+        for problem in read_arrays(texts, tensors, tensors, "the kernel")
+    ]
+
+
+def read_arrays(
+    texts: Sequence[str], names: Sequence[str], needed: Sequence[str], of: str
+) -> list[dict[str, Specimen]]:
+    """Read the arrays of one or more problems.
 
     Args:
         texts: options, each with one or more arrays. An option with an array that was given before, or an
             array that is given twice in one option, begins the next problem.
-        parameters: the kernel's parameters.
+        names: the names of all possible arrays.
+        needed: the names of those that each problem has.
+        of: what takes the arrays, in words.
 
     Raises:
         UsageError: an array has no name, is unknown, or is missing.
     """
-    tensors = [one.name for one in parameters if one.kind == "tensor"]
     problems = list[dict[str, Specimen]]()
     fresh = set[str]()
     for text in texts:
         given = [read_array(word) for word in text.split(",")]
         begins = not problems or any(called in fresh for called, _ in given)
         for called, one in given:
-            if called not in tensors:
-                raise UsageError(
-                    f"--shape {text!r}: the kernel has no array {called!r}; it has {', '.join(tensors)}"
-                )
+            if called not in names:
+                raise UsageError(f"--shape {text!r}: {of} has no array {called!r}; it has {', '.join(names)}")
             if begins or called in fresh:
                 problems.append(dict(problems[-1]) if problems else {})
                 fresh.clear()
@@ -126,10 +141,10 @@ def read_problems(texts: Sequence[str], parameters: Sequence[Parameter]) -> list
             fresh.add(called)
             problems[-1][called] = one
     for problem in problems or [{}]:
-        if missing := [one for one in tensors if one not in problem]:
+        if missing := [one for one in needed if one not in problem]:
             options = " ".join(f"--shape {one}=EXTENTS:DTYPE" for one in missing)
             raise UsageError(f"no array {', '.join(missing)}; give {options}")
-    return [[problem.get(one.name) for one in parameters] for problem in problems]
+    return problems
 
 
 def _matmul(

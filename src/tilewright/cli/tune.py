@@ -1,19 +1,23 @@
-"""`tilewright tune` and `profile`: measure the candidates of products; keep the fastest, or show all."""
+"""`tilewright tune` and `profile`: measure the candidates of kernels; keep the fastest, or show all."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tilewright.cli.console import (
+    Constants,
     Element,
     ExactOrTf32,
     MostCandidates,
@@ -28,44 +32,177 @@ from tilewright.cli.console import (
     reports,
     say,
 )
+from tilewright.cli.export import read_arrays
 from tilewright.cli.matrices import LAYOUTS, check_memory, chosen_dtype
 from tilewright.dataflow.nodes import EXACT, TF32
-from tilewright.dtypes import dtype as dtype_named
+from tilewright.errors import LaunchError
+from tilewright.inspect.from_files import bound_in_file, read_constants
 from tilewright.inspect.typed import whole
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.drivers import driver_for
 from tilewright.runtime.environment import CACHE_DIR, usable_processors
+from tilewright.runtime.kernel import Bound
 from tilewright.runtime.outputs import check_output, is_standard_output, output
+from tilewright.runtime.specimens import Specimen
 from tilewright.runtime.tables import user_table, version_of
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CPU, TARGETS
 from tilewright.tune.contest import Readings, watched
 from tilewright.tune.figures import Roofs, draw_roofline, roofs
-from tilewright.tune.gemm import Gemm
+from tilewright.tune.gemm import Gemm, OperationLaunch
 from tilewright.tune.journal import TuningFiles
 from tilewright.tune.machine import machine
 from tilewright.tune.measure import Effort
 from tilewright.tune.profiling import Profile, constants_source, reasons_of
 from tilewright.tune.profiling import profile as profiled
+from tilewright.tune.subject import TuningSubject, by_name
 from tilewright.tune.tuner import Tuner
 
 # ---------------------------------------------------------------- products to measure, and a progress bar
 
 
-OPERATIONS = ("gemm",)
-"""The operations that can be tuned and profiled."""
+OPERATIONS = (
+    "gemm",
+    "matmul",
+    "scaled_mm",
+    "gated_matmul",
+    "complex_matmul",
+    "einsum",
+    "reduced_matmul",
+    "grouped_matmul",
+    "gram",
+    "attention",
+    "attention_backward",
+    "gemm_chain",
+)
+"""The operations that can be tuned and profiled: `gemm` by its extents, the others by their arrays."""
+
+WHAT = (
+    "gemm: C = A @ B; path/to/file.py:name: a kernel of a file; or an operation such as attention, "
+    "whose last kernel is measured."
+)
+
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="NAME=EXTENTS:DTYPE[:STRIDES]",
+        help="An array of a kernel or an operation, as of tilewright export, e.g. A=4096x4096:bf16; an array "
+        "that is given again begins the next problem.",
+        show_default=False,
+    ),
+]
 
 Extents = tuple[int, int, int]
 FIELDS = ("shape", "dtype", "layout", "precision")
 """Fields of a product in a file."""
 
 
-def products(
-    operation: str, given: Sequence[str], defaults: Mapping[str, str], target: str, example: str
-) -> list[Gemm]:
+@dataclass(frozen=True)
+class KernelInFile(TuningSubject):
+    """A kernel of a Python file on arrays of given shapes.
+
+    Args:
+        where: ``path/to/file.py:name``; see `bound_in_file`.
+        constants: ``NAME=EXPRESSION`` for each constant and number of the kernel.
+        arrays: specimens of its arrays, in the order of its parameters.
+        target: where it is computed.
+
+    Raises:
+        LaunchError: the file or the kernel does not exist, or a number is missing.
+    """
+
+    where: str
+    constants: tuple[str, ...]
+    arrays: tuple[Specimen, ...]
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.where.rpartition(':')[2]} of {by_name(self.named)} on {self.target}"
+
+    @cached_property
+    def _loaded(self) -> tuple[Bound, dict[str, Any]]:
+        return bound_in_file(self.where, self.constants, "gemm, or an operation")
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """Specimens of the arrays, and the numbers."""
+        bound, numbers = self._loaded
+        arrays, found = iter(self.arrays), list[Any]()
+        for one in bound.program.parameters:
+            if one.kind != "tensor" and one.name not in numbers and one.default is None:
+                raise LaunchError(
+                    f"kernel {bound.program.name} takes the number {one.name}; nearest legal choice: "
+                    f"--set {one.name}=1"
+                )
+            found.append(next(arrays) if one.kind == "tensor" else numbers.get(one.name, one.default))
+        return tuple(found)
+
+    def bound(self, schedule: Schedule | None = None) -> Bound:
+        """Return the kernel under a schedule; default: the schedule that the library chooses."""
+        bound, _ = self._loaded
+        return bound if schedule is None else bound.under(schedule)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs: it loads the file itself."""
+        names = ("where", "constants", "arrays", "target")
+        return {name: self.__dict__[name] for name in names}
+
+
+def subjects(
+    operation: str,
+    given: Sequence[str],
+    shapes: Sequence[str],
+    constants: Sequence[str],
+    defaults: Mapping[str, str],
+    target: str,
+    example: str,
+) -> list[TuningSubject]:
+    """Return the kernels that the command line names.
+
+    Args:
+        operation: one of `OPERATIONS`, or a kernel of a file.
+        given: for gemm, as of `products`; of operations the arguments before their arrays.
+        shapes: arrays of a kernel or an operation; see `read_arrays`.
+        constants: ``NAME=EXPRESSION`` for constants and numbers.
+        defaults: as of `products`, like the following.
+        target: the target that computes them.
+        example: a correct command, for messages.
+
+    Raises:
+        UsageError: the request cannot be served; says what to ask instead.
+        LaunchError: the file or the kernel does not exist, or the operation refuses the arrays.
+    """
+    choose("target", target, tuple(TARGETS))
+    if ".py" in operation:
+        if given:
+            raise UsageError(f"{' '.join(given)}: arrays of a kernel have names; nearest: --shape A=8x8:f32")
+        bound, _ = bound_in_file(operation, constants, "gemm, or an operation")
+        tensors = [one.name for one in bound.program.parameters if one.kind == "tensor"]
+        return [
+            KernelInFile(operation, tuple(constants), tuple(one[name] for name in tensors), target)
+            for one in read_arrays(shapes, tensors, tensors, "the kernel")
+        ]
+    choose("operation", operation, OPERATIONS)
+    if operation == "gemm":
+        if shapes or constants:
+            raise UsageError("gemm takes extents M N K; nearest: matmul --shape a=8x8:f32 --shape b=8x8:f32")
+        return [*products(given, defaults, target, example)]
+    module = sys.modules["tilewright"]
+    known = inspect.signature(getattr(module, operation)).parameters
+    words = read_constants(constants, module)
+    if unknown := [name for name in words if name not in known]:
+        raise UsageError(f"--set {unknown[0]}: {operation} takes {', '.join(known)}")
+    problems = read_arrays(shapes, [*known], (), operation)
+    if not problems:
+        raise UsageError(f"{operation} has no arrays; nearest: --shape {next(iter(known))}=64x64:f16")
+    return [OperationLaunch.of(operation, one, words, target, given) for one in problems]
+
+
+def products(given: Sequence[str], defaults: Mapping[str, str], target: str, example: str) -> list[Gemm]:
     """Return the products that the command line names.
 
     Args:
-        operation: one of `OPERATIONS`.
         given: extents M N K, three for each product, MxNxK, or names of files of JSON.
         defaults: ``dtype`` of A and B, their ``layout``, and the ``precision`` of f32, if a file has none.
         target: the target that computes them.
@@ -74,8 +211,6 @@ def products(
     Raises:
         UsageError: the request cannot be served; says what to ask instead.
     """
-    choose("operation", operation, OPERATIONS)
-    choose("target", target, tuple(TARGETS))
     found: list[dict[str, Any]] = []
     numbers: list[str] = []
     for text in given:
@@ -174,15 +309,17 @@ EXAMPLE = "tilewright tune gemm 512 512 512 64 64 4096"
 
 @reports
 def tune(
-    operation: Annotated[str, typer.Argument(metavar="OPERATION", help="gemm: C = A @ B.")],
+    operation: Annotated[str, typer.Argument(metavar="OPERATION", help=WHAT)],
     given: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="M N K … | MxNxK … | FILE.json …",
             help="Extents of products, three each, or files: lists of [M, N, K], or of objects with shape, "
-            "dtype, layout, precision.",
+            "dtype, layout, precision. Of einsum, its subscripts.",
         ),
-    ],
+    ] = None,
+    shape: Shapes = None,
+    constant: Constants = None,
     dtype: Element = "f32",
     layout: OperandLayout = "nn",
     precision: ExactOrTf32 = "exact",
@@ -204,7 +341,7 @@ def tune(
     ] = False,
     seed: Seed = 0,
 ) -> None:
-    """Find the fastest schedule of each product, and have tw.matmul take it from now on.
+    """Find the fastest schedule of each kernel, and have calls take it from now on.
 
     Every candidate is compared with a float64 reference on a poisoned output, and timed in turns with the
     untuned choice on arrays that no cache holds; what came of it is on disk before the next one begins, so
@@ -214,8 +351,14 @@ def tune(
     Exit status: 0, 1 when the untuned choice computes something wrong, 2 when the request cannot be served.
     """
     defaults = {"dtype": dtype, "layout": layout, "precision": precision}
-    found = products(operation, given, defaults, target, EXAMPLE)
+    found = subjects(operation, given or [], shape or [], constant or [], defaults, target, EXAMPLE)
+    if not found:
+        raise UsageError(f"{operation} has no arrays; nearest: --shape A=64x64:f16")
     question = found[0].question()
+    if question is None:
+        raise UsageError(
+            f"{found[0]} is explicit: its author chose the schedule; nearest: tw.steps in its body"
+        )
     version = version_of(question.arch, question.processors)
     if version is None:
         raise UsageError(
@@ -231,14 +374,14 @@ def tune(
         table or user_table(version), version, renew=renew, say=lambda text: say("aside", text)
     )
     effort, bar = Effort(seconds=seconds, warm_up_seconds=seconds / 5, least=5), ProgressBar()
-    for gemm in found:
-        tuner = Tuner(gemm, files.journal, effort, processes or usable_processors(), most, seed, bar)
+    for subject in found:
+        tuner = Tuner(subject, files.journal, effort, processes or usable_processors(), most, seed, bar)
         with bar.drawn():
             tuned = tuner.run()
         entry = tuned.entry
         files.add([entry])
-        took, tflops = duration(entry.us / 1e6), gemm.flops / entry.us / 1e6
-        say("tuned", f"{gemm}: {took}, {tflops:.4g} TFlops, {entry.schedule}")
+        took, tflops = duration(entry.us / 1e6), subject.flops / entry.us / 1e6
+        say("tuned", f"{subject}: {took}, {tflops:.4g} TFlops, {entry.schedule}")
         say("", f"{tuned.speed} times as fast as the untuned choice; verified again on other numbers")
         say("", f"{tuned.measured} measured now, {tuned.known} known, {len(tuned.refused)} refused or wrong")
         for schedule, why in tuned.refused.items():
@@ -257,10 +400,15 @@ WIDE = 160
 
 @reports
 def profile(
-    operation: Annotated[str, typer.Argument(metavar="OPERATION", help="gemm: C = A @ B.")],
+    operation: Annotated[str, typer.Argument(metavar="OPERATION", help=WHAT)],
     extents: Annotated[
-        list[str], typer.Argument(metavar="M N K | MxNxK", help="Extents of A (M, K) and B (K, N).")
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="M N K | MxNxK", help="Extents of A (M, K) and B (K, N). Of einsum, its subscripts."
+        ),
+    ] = None,
+    shape: Shapes = None,
+    constant: Constants = None,
     dtype: Element = "f32",
     layout: OperandLayout = "nn",
     precision: ExactOrTf32 = "exact",
@@ -285,7 +433,7 @@ def profile(
         str | None, typer.Option(help="With --why: an architecture, e.g. sm_80. Default: this machine's.")
     ] = None,
 ) -> None:
-    """List every schedule that the rules propose for a product: its time, or why it is refused.
+    """List every schedule that the rules propose for a kernel: its time, or why it is refused.
 
     Each is compared with a float64 reference first, on an output that was poisoned. Those that are right are
     timed in turns with each other and with NumPy (cuda: PyTorch), on arrays that no cache holds.
@@ -293,18 +441,19 @@ def profile(
     Exit status: 0, 1 when a candidate computes something wrong, 2 when the request cannot be served.
     """
     defaults = {"dtype": dtype, "layout": layout, "precision": precision}
-    found = products(operation, extents, defaults, target, PROFILE_EXAMPLE)
+    given = (extents or [], shape or [], constant or [])
+    found = subjects(operation, *given, defaults, target, PROFILE_EXAMPLE)
     if len(found) != 1:
         raise UsageError(f"{len(found)} products; profile takes one, tilewright tune takes several")
     for path in filter(None, (json_, plot)):
         check_output(path)
-    bar, (gemm,) = ProgressBar(), found
+    bar, (subject,) = ProgressBar(), found
     if why or arch is not None:
         if not why:
             raise UsageError(
                 f"--arch {arch} without --why: candidates are measured on this machine; nearest: --why"
             )
-        _explain(gemm, arch, json_)
+        _explain(subject, arch, json_)
         return
     streams = contextlib.ExitStack()
     if json_ is not None and is_standard_output(json_):  # a reader expects the record alone
@@ -312,7 +461,7 @@ def profile(
     with streams, read_clocks(target) as readings:
         with bar.drawn():
             made = profiled(
-                gemm,
+                subject,
                 effort=Effort(seconds=seconds, warm_up_seconds=seconds / 5, least=3),
                 processes=processes or usable_processors(),
                 most=most,
@@ -321,7 +470,9 @@ def profile(
                 readings=readings,
             )
         about = machine(target)
-        roof = roofs(about, gemm.question().arch, dtype_named(gemm.dtype), gemm.precision)
+        question = subject.question()
+        assert question is not None, "what was profiled has a flow"
+        roof = roofs(about, question.arch, *subject.multiplies)
         _show(made, roof)
     if json_ is not None:
         record: dict[str, Any] = {"benchmark": "profile", "machine": about.record(), "roofs": roof.record()}
@@ -329,25 +480,25 @@ def profile(
             file.write(f"{json.dumps(record | made.record(), indent=1)}\n".encode())
     if plot is not None:
         rates = {timing.name: made.result.tflops(timing.name) for timing in made.result.taken.timings}
-        best, title = "", f"{gemm}: nothing measured"
+        best, title = "", f"{subject}: nothing measured"
         if made.measured:
             best = made.measured[0].name
-            title = f"{gemm}: {duration(made.result.taken[best].us.median / 1e6)}"
-        draw_roofline(plot, roof, gemm.flops / gemm.bytes, rates, title, best)
+            title = f"{subject}: {duration(made.result.taken[best].us.median / 1e6)}"
+        draw_roofline(plot, roof, subject.flops / subject.bytes, rates, title, best)
         say("plot", str(plot))
     if any(row.against.startswith("wrong") for row in made.rows):
         raise typer.Exit(1)
 
 
-def _explain(gemm: Gemm, arch: str | None, json_: Path | None) -> None:
+def _explain(subject: TuningSubject, arch: str | None, json_: Path | None) -> None:
     """Print, or write, the parts of the estimated times of the choice and of the runner-up."""
     from rich.console import Console
     from rich.table import Table
 
-    found, source = reasons_of(gemm, arch), constants_source(gemm, arch)
+    found, source = reasons_of(subject, arch), constants_source(subject, arch)
     names = ("choice", "runner-up")
     if json_ is not None:
-        record: dict[str, Any] = {"benchmark": "why", "problem": str(gemm), "constants": source}
+        record: dict[str, Any] = {"benchmark": "why", "problem": str(subject), "constants": source}
         record |= {name: one.record() for name, one in zip(names, found, strict=False)}
         with output(json_) as file:
             file.write(f"{json.dumps(record, indent=1)}\n".encode())
@@ -387,8 +538,11 @@ def _show(made: Profile, roof: Roofs) -> None:
     for name in made.rivals:
         table.add_row(name, *_rates(made, name), "", "", "", "")
     console.print(table)
-    say("problem", f"{made.gemm}; {made.gemm.flops:.4g} operations, {made.gemm.bytes:.4g} bytes at least")
-    intensity = made.gemm.flops / made.gemm.bytes
+    say(
+        "problem",
+        f"{made.subject}; {made.subject.flops:.4g} operations, {made.subject.bytes:.4g} bytes at least",
+    )
+    intensity = made.subject.flops / made.subject.bytes
     most = f"{roof.at(intensity) / 1e12:.4g} TFlops at {intensity:.4g} operations per byte"
     say("roof", f"{most}; {roof.source}")
     sets, each, cache = made.result.buffers.values()
@@ -405,7 +559,7 @@ def _show(made: Profile, roof: Roofs) -> None:
         speed = made.result.taken.speed(untuned.name, best.name) if untuned != best else 1
         place = f"{ranked.index(untuned) + 1} of {len(ranked)}, {speed} times as fast as the best"
         say("untuned", f"{place}; by the rule: {untuned.candidate.rule}")
-    now = made.gemm.bound().schedule_for(*made.gemm.specimens, target=made.gemm.target)
+    now = made.subject.bound().schedule_for(*made.subject.arguments, target=made.subject.target)
     if now != untuned.candidate.schedule:
         say("now", f"a table has another schedule taken: {now}")
 

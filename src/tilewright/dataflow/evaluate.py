@@ -453,12 +453,16 @@ class Evaluation:
             self.cells = outer | {id(cell): value for cell, value in zip(fold.cells, now, strict=True)}
             known = dict(self.cells)
             now = [self.value(step, known) for step in fold.steps]
+            self.assigned(fold)
         self.cells = outer
         self.runs.pop(fold.span, None)
         self.runs |= dict.fromkeys(fold.turns, (0, 1))
         if place is not None:  # a step of another loop along the span reads the result
             self.runs[fold.span] = place
         return now
+
+    def assigned(self, fold: Fold) -> None:
+        """Receive a loop whose cells get the values of its steps."""
 
     # ---------------------------------------------------------------- stores
 

@@ -62,7 +62,7 @@ def bound_in_file(where: str, constants: Sequence[str], other: str = "gemm") -> 
     if found is None:
         what = f"no kernel {name!r}" if name else "no kernel of the empty name"
         raise LaunchError(f"{path} has {what}; it has {', '.join(kernels) or 'none'}{nearest(name, kernels)}")
-    given = _constants(constants, module)
+    given = read_constants(constants, module)
     for parameter in found.program.parameters:
         if parameter.name not in given:
             continue
@@ -163,7 +163,12 @@ def _dtypes(names: str, program: Program) -> dict[str, DType]:
     return given
 
 
-def _constants(texts: Sequence[str], module: ModuleType) -> dict[str, Any]:
+def read_constants(texts: Sequence[str], module: ModuleType) -> dict[str, Any]:
+    """Evaluate ``NAME=EXPRESSION`` texts among the names of a module.
+
+    Raises:
+        LaunchError: a text has another form, or its expression raises.
+    """
     names = {"tw": sys.modules["tilewright"], **vars(module)}
     given: dict[str, Any] = {}
     for text in texts:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
@@ -19,7 +20,17 @@ from tilewright.ir.mma import MmaAtom
 from tilewright.ir.ops import Mma
 from tilewright.namespaces import part
 from tilewright.ops.problem import Matrices
-from tilewright.ops.replay import IN_SCRATCH, SCRATCH, Clear, Done, Located, Replay, ReplayedLaunch, stream_on
+from tilewright.ops.replay import (
+    IN_SCRATCH,
+    RECORDED,
+    SCRATCH,
+    Clear,
+    Done,
+    Located,
+    Replay,
+    ReplayedLaunch,
+    stream_on,
+)
 from tilewright.runtime.arrays import ArrayInfo, Fresh, describe, fresh, is_same, overlap, reach, sharing
 from tilewright.runtime.backends import arch_of, backend_for
 from tilewright.runtime.binding import check_output
@@ -355,6 +366,8 @@ class LaunchPlan:
         Args:
             stream: the CUDA stream; None: the framework's current one.
         """
+        if RECORDED:
+            RECORDED[-1].append(self)
         if not self.launches:
             return ()
         if len(self.launches) == 1:
@@ -405,6 +418,16 @@ class LaunchPlan:
         record = Replay(tuple(launches), self.call.clear, fresh, device, self.scratch_bytes, self.numbers)
         record.takes_more = self.takes_more
         return Done(self.result, record)
+
+
+@contextmanager
+def recorded_plans() -> Iterator[list[LaunchPlan]]:
+    """Record the plans that start meanwhile, of which none replays an earlier call."""
+    RECORDED.append([])
+    try:
+        yield RECORDED[-1]
+    finally:
+        RECORDED.pop()
 
 
 def plan_text(kernels: Sequence[Bound], scratch_bytes: int, moved_bytes: int, reason: str) -> str:

@@ -41,7 +41,7 @@ from tilewright.schedule.choice import proposals
 from tilewright.schedule.estimate import ELEMENTS
 from tilewright.schedule.legality import width, with_fallback
 from tilewright.schedule.load import Load
-from tilewright.schedule.question import Splitting
+from tilewright.schedule.question import Question, Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA, TARGETS
 from tilewright.threads.distribution import Distribution, raked
@@ -567,7 +567,7 @@ def _estimated_us(arrays: Mapping[str, ArrayInfo], precision: str, machine: tupl
     given = [Strided(None, arrays[name]) for name in ("a", "b", "out")]
     kernel = plain(len(arrays["out"].shape) - 2).bind(precision=precision, schedule=None)
     question = kernel.question(*given, target=CUDA.name, arch=machine[0].name)
-    assert question is not None, "the kernel has a flow"
+    assert isinstance(question, Question), "the kernel is a product"
     question = replace(question, processors=machine[1] or question.processors)
     first = next(proposals(question))
     asked = first.schedule, question.form, question.classes, question.arch

@@ -48,7 +48,7 @@ from tilewright.runtime.recent import Recent, remembers
 from tilewright.runtime.scheduled import TraceRequest, without_schedule
 from tilewright.runtime.specialise import Builds, Surroundings
 from tilewright.runtime.specimens import Specimen, in_order
-from tilewright.schedule.question import Question, Splitting
+from tilewright.schedule.question import LoopQuestion, Question, Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.rules import EmittedText
 from tilewright.tracebacks import trim
@@ -206,6 +206,11 @@ class Bound(BoundChecks):
             )
         constants = self.constants if self.schedule is None else {**self.constants, "schedule": self.schedule}
         return partial(kernel.bind, **constants), ()
+
+    def under(self, schedule: Schedule) -> Bound:
+        """Return the same kernel, with the same constants, under a schedule."""
+        kernel = None if self._kernel is None else self._kernel()
+        return Bound(self.program, self.constants, self._builds.around, schedule, kernel)
 
     def __copy__(self) -> Bound:
         """Return the same object, as for a function."""
@@ -421,7 +426,7 @@ class Bound(BoundChecks):
 
     def question(
         self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
-    ) -> Question | None:
+    ) -> Question | LoopQuestion | None:
         """Return the problem for which `schedule_for` chooses a schedule; it takes the same arguments.
 
         Returns:

@@ -18,7 +18,7 @@ from tilewright.runtime.recent import Recent
 from tilewright.schedule.folds.form import FoldForm, fold_form_of, is_folded
 from tilewright.schedule.folds.rows import with_rows
 from tilewright.schedule.form import Form, form_of
-from tilewright.schedule.question import Question, Splitting, coarse, question_of
+from tilewright.schedule.question import LoopQuestion, Question, Splitting, coarse, question_of
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import ScheduleTable, chosen
 
@@ -27,9 +27,6 @@ EXPANDED = "tilewright.schedule.expand:Expanded"
 
 EXPANDED_FOLD = "tilewright.schedule.folds.expand:ExpandedFold"
 """The class that expands loops that carry a state; imported at the first use."""
-
-CHOOSE_FOLD = "tilewright.schedule.folds.choice:choose"
-"""The function that chooses a schedule for a loop that carries a state; imported at the first use."""
 
 TABLES = "tilewright.runtime.tables:table_for"
 """The function that finds a machine's table of measured schedules; imported at the first use."""
@@ -169,9 +166,7 @@ class Scheduled:
             return Explicit(self._program, request.specs, self._constants, traced=made)
         form, rows = made.form, None
         if isinstance(form, FoldForm):
-            schedule = self._schedule or part(CHOOSE_FOLD)(
-                form, classes, request.shapes, arch, request.processors
-            )
+            schedule = self._schedule or _chosen_loop(form, request)
         else:
             question = self._question(form, request)
             schedule = self._schedule or self._chosen(made, question, request)
@@ -184,8 +179,8 @@ class Scheduled:
                 rows = None if self._schedule is not None else _in_rows(made)
                 if rows is None:
                     raise
-        schedule = part(CHOOSE_FOLD)(rows.form, classes, request.shapes, arch, request.processors)
-        return self._settled(rows, schedule, classes, arch)
+        assert isinstance(rows.form, FoldForm), "whole rows become a loop"
+        return self._settled(rows, _chosen_loop(rows.form, request), classes, arch)
 
     def _settled(
         self, made: RecordedFlow, schedule: Schedule, classes: Mapping[str, TensorSpec], arch: Arch
@@ -216,7 +211,7 @@ class Scheduled:
         found: Schedule = part(KEPT)(["schedule", *parts], lambda: chosen(question, table), meta)
         return found
 
-    def question(self, request: TraceRequest) -> Question | None:
+    def question(self, request: TraceRequest) -> Question | LoopQuestion | None:
         """Return the problem that a schedule is chosen for; None for an explicit kernel.
 
         The arguments and errors are those of `explicit`.
@@ -225,11 +220,7 @@ class Scheduled:
         if not isinstance(made, RecordedFlow):
             return None
         if isinstance(made.form, FoldForm):
-            raise LaunchError(
-                f"kernel {self._program.name}: the loop over {made.form.n.name} carries "
-                f"{made.form.fold.cells[0].name}, and only schedules of sums of products are compared; "
-                "nearest legal choice: .bind(schedule=tw.Schedule(...)) of your own"
-            )
+            return _loop_question(made.form, request)
         return self._question(made.form, request)
 
     def _question(self, form: Form, request: TraceRequest) -> Question:
@@ -264,6 +255,17 @@ class Scheduled:
             known = RecordedFlow(self._program, made, form)
             self._flows.keep(key, known)
         return known
+
+
+def _loop_question(form: FoldForm, request: TraceRequest) -> LoopQuestion:
+    """Return the problem of a loop that carries a state."""
+    return LoopQuestion(form, _classes(request), request.shapes, request.arch, request.processors)
+
+
+def _chosen_loop(form: FoldForm, request: TraceRequest) -> Schedule:
+    """Return the schedule of a loop that carries a state."""
+    table: ScheduleTable | None = part(TABLES)(request.arch, request.processors)
+    return chosen(_loop_question(form, request), table)
 
 
 def _in_rows(made: RecordedFlow) -> RecordedFlow | None:

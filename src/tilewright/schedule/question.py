@@ -8,10 +8,11 @@ from functools import cached_property, lru_cache
 from math import prod
 
 from tilewright.arch import Arch
-from tilewright.dataflow.nodes import ArrayPart, Operand, Reduce
+from tilewright.dataflow.nodes import ArrayPart, Operand, Reduce, Span
 from tilewright.dtypes import DType
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.factors import Factor
+from tilewright.schedule.folds.form import FoldForm
 from tilewright.schedule.form import Form, reduced_in_parts
 from tilewright.schedule.schedule import Schedule
 from tilewright.symbolic.nodes import Sym
@@ -215,6 +216,38 @@ class Question:
         """The problem ``C^T = B^T @ A^T``: operands, rows and columns change places."""
         *batch, m, n, k = self.extents
         return replace(self, form=self.form.arranged(True), extents=(*batch, n, m, k))
+
+
+@dataclass(frozen=True)
+class LoopQuestion:
+    """A loop that carries a state, and needs a schedule.
+
+    Args:
+        form: the computation.
+        specs: the classes of the arrays, without properties that no access uses.
+        shapes: extents of the arrays.
+        arch: the machine.
+        processors: number of processors in use.
+    """
+
+    form: FoldForm
+    specs: Mapping[str, TensorSpec]
+    shapes: Mapping[str, tuple[int, ...]]
+    arch: Arch
+    processors: int
+
+    @property
+    def of_spans(self) -> dict[Span, int]:
+        """The extent of every span."""
+        return self.form.extents(self.shapes)
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Items with a loop of their own, rows, elements of the loop, then columns and depths of products."""
+        form, of_spans = self.form, self.of_spans
+        items = prod(of_spans[span] for span in (*form.batch, *form.fold.turns))
+        inside = [of_spans[span] for span in (*form.columns, *form.depths)]
+        return (items, of_spans[form.m], of_spans[form.n], *(inside or [1]))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, get_type_hints
@@ -19,10 +19,11 @@ from typing import Any, get_type_hints
 from tilewright.argument_checks import MOST
 from tilewright.errors import ParseError, TilewrightError, shown
 from tilewright.ir.mma import MmaAtom
+from tilewright.namespaces import part
 from tilewright.schedule.choice import choose, split_candidates
 from tilewright.schedule.legality import is_carried, reasons
 from tilewright.schedule.load import Load
-from tilewright.schedule.question import Question
+from tilewright.schedule.question import LoopQuestion, Question
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.skipping import is_masked
 from tilewright.schedule.time_parts import time_parts
@@ -39,6 +40,15 @@ RULES = "9ff2e9052b60"
 
 A test computes it anew.  If the rules propose other schedules, it changes, and earlier tables are refused.
 """
+
+CHOOSE_LOOP = "tilewright.schedule.folds.choice:choose"
+"""The function that chooses a schedule for a loop that carries a state; imported at the first use."""
+
+LOOP_REASONS = "tilewright.schedule.folds.choice:reasons"
+"""The function that says why such a loop refuses a schedule; imported at the first use."""
+
+PRINTER = "tilewright.dataflow.printer:print_flow"
+"""The function that prints flows; imported at the first use."""
 
 # ---------------------------------------------------------------- schedules as text
 
@@ -110,7 +120,8 @@ def _value(node: ast.expr) -> Any:
 
 # ---------------------------------------------------------------- tables
 
-Extents = tuple[int, int, int, int]
+Extents = tuple[int, ...]
+"""Batches, M, N and K of a product; of a loop that carries a state, `LoopQuestion.extents`."""
 
 
 class TableError(TilewrightError, ValueError):
@@ -205,7 +216,7 @@ class MeasuredSchedule:
 
     Args:
         kind: class of the problem, from `class_of`.
-        extents: batches, M, N and K.
+        extents: see `Extents`.
         schedule: the fastest schedule.
         us: its median time.
         speed: time of the untuned choice, relative to this time.
@@ -252,7 +263,7 @@ class MeasuredSchedule:
         kinds = get_type_hints(MeasuredSchedule) | {"extents": list, "schedule": str}
         found = checked(record, kinds, where)
         extents = found["extents"]
-        if len(extents) != 4 or not all(type(one) is int and 0 <= one < MOST for one in extents):
+        if len(extents) < 4 or not all(type(one) is int and 0 <= one < MOST for one in extents):
             raise TableError(f"{where}: damaged: extents={shown(extents)} are no four extents of 63 bits")
         try:
             schedule = read_schedule(found["schedule"])
@@ -283,25 +294,24 @@ class ScheduleTable:
         found = {(entry.kind, entry.extents): entry for entry in (*self.entries, *entries)}
         return replace(self, entries=tuple(found[key] for key in sorted(found)))
 
-    def nearest(self, question: Question) -> Iterator[MeasuredSchedule]:
+    def nearest(self, question: Question | LoopQuestion) -> Iterator[MeasuredSchedule]:
         """The entries of the question's class, the nearest first, none further than `NEAR`."""
         kind, extents = class_of(question), extents_of(question)
         ranked = sorted(
             (entry.distance(extents), entry.extents, at)
             for at, entry in enumerate(self.entries)
-            if entry.kind == kind
+            if entry.kind == kind and len(entry.extents) == len(extents)
         )
         return (self.entries[at] for distance, _, at in ranked if distance <= NEAR)
 
-    def find(self, question: Question) -> MeasuredSchedule | None:
+    def find(self, question: Question | LoopQuestion) -> MeasuredSchedule | None:
         """Return the nearest entry whose schedule is legal for a problem; None if the rules choose.
 
         The rules choose if no entry is near, if the nearest entry is their own choice, or if its schedule
         should lose more than it gained where it was measured; see `is_worth`.
         """
-        asked = question.form, question.classes, question.arch
         found = self.nearest(question)
-        legal = (one for one in found if one.by_rules or not reasons(one.schedule, *asked))
+        legal = (one for one in found if one.by_rules or not _against(one.schedule, question))
         nearest = next(legal, None)
         return None if nearest is None or nearest.by_rules or not is_worth(nearest, question) else nearest
 
@@ -332,13 +342,33 @@ class ScheduleTable:
         return ScheduleTable(version, tuple(entries))
 
 
-def class_of(question: Question) -> str:
-    """The class of a problem: everything but its extents; "" if no table may answer for it.
+def _against(schedule: Schedule, question: Question | LoopQuestion) -> Sequence[object]:
+    """The reasons to refuse a schedule; none if it is legal."""
+    if isinstance(question, LoopQuestion):
+        found: Sequence[object] = part(LOOP_REASONS)(schedule, question.form, question.specs, question.arch)
+        return found
+    return reasons(schedule, question.form, question.classes, question.arch)
 
-    It names dtypes, contiguous dimensions, precision, and whether rows are grouped.  Elementwise epilogues do
-    not matter, because they take about the same time under all schedules.  Problems that read arrays of the
-    size of the result, reduce it, or leave out tiles, have no class.
+
+def class_of(question: Question | LoopQuestion) -> str:
+    """The class of a problem: everything but its extents.
+
+    For products it names dtypes, contiguous dimensions, precision, and whether rows are grouped.  Elementwise
+    epilogues do not matter, because they take about the same time under all schedules.  Everything else
+    serves only the same flow, with arrays of the same dtypes and contiguous dimensions: loops that carry a
+    state, several loops, and products that decode operands, read arrays of the size of the result, reduce
+    it, or leave out tiles.
     """
+    if isinstance(question, Question) and (kind := _product_class(question)):
+        return kind
+    flow, specs = question.form.flow, question.specs
+    arrays = ", ".join(f"{name} {spec.dtype}[{spec.unit_dim}]" for name, spec in specs.items())
+    text = hashlib.sha256(part(PRINTER)(flow).encode()).hexdigest()[:12]
+    return f"{flow.name} {text}: {arrays}"
+
+
+def _product_class(question: Question) -> str:
+    """The class of a product that other flows share; empty if it is not such a product."""
     form = question.form
     operands = [form.a.part.operand, form.b.part.operand, *(store.operand for store in form.stores)]
     if (
@@ -365,18 +395,19 @@ def class_of(question: Question) -> str:
     return f"{a} x {b} -> {spec.dtype}[{along or 'strided'}], {form.precision}{grouped}"
 
 
-def is_worth(entry: MeasuredSchedule, question: Question) -> bool:
+def is_worth(entry: MeasuredSchedule, question: Question | LoopQuestion) -> bool:
     """Whether a measured schedule should be faster than the rules' choice for another problem, too.
 
     The estimate says how the times of both change from the measured problem to this one.  The measured gain
-    must outweigh the difference.  Without an estimate, as on processors, it is taken to be worth it.
+    must outweigh the difference.  Without an estimate, as on processors and for loops that carry a state, it
+    is taken to be worth it.
 
     Args:
         entry: an entry of the question's class.
         question: the problem.
     """
     items, *shape = entry.extents
-    if extents_of(question) == entry.extents:
+    if isinstance(question, LoopQuestion) or extents_of(question) == entry.extents:
         return True
     batch = [items if dim == 0 else 1 for dim in range(len(question.extents) - 3)]
     there = replace(question, extents=(*batch, *shape))
@@ -389,19 +420,32 @@ def is_worth(entry: MeasuredSchedule, question: Question) -> bool:
     return changes[1] <= changes[0] * entry.speed
 
 
-def extents_of(question: Question) -> Extents:
-    """Number of batch items, M, N and K."""
+def extents_of(question: Question | LoopQuestion) -> Extents:
+    """Number of batch items, M, N and K; or the extents of a loop that carries a state."""
+    if isinstance(question, LoopQuestion):
+        return question.extents
     return (question.items, *question.shape)
 
 
-def chosen(question: Question, table: ScheduleTable | None) -> Schedule:
+def chosen(question: Question | LoopQuestion, table: ScheduleTable | None) -> Schedule:
     """The schedule of the nearest measured problem, if one is near and legal; else the rules' choice.
 
-    A problem with several loops takes the schedule of its longest one, if that is legal for all.
+    A problem with several loops that was not measured takes the schedule of its longest one, if that is legal
+    for all.
 
     Raises:
         LaunchError: no proposal of the rules can split K as requested.
     """
+    is_asked = isinstance(question, Question) and question.splitting is not None
+    if table is not None and table.entries and not is_asked:
+        found = table.find(question)
+        if found is not None:
+            return found.schedule
+    if isinstance(question, LoopQuestion):
+        rules: Schedule = part(CHOOSE_LOOP)(
+            question.form, question.specs, question.shapes, question.arch, question.processors
+        )
+        return rules
     if len(question.form.loops) > 1:
         alone = chosen(question.of_longest_loop, table)
         # Other loops may have rings of their own, if their operands lie in another order.
@@ -410,5 +454,4 @@ def chosen(question: Question, table: ScheduleTable | None) -> Schedule:
                 return replace(alone, stages=stages)
     if question.splitting is not None:
         return next(split_candidates(question)).schedule
-    found = table.find(question) if table is not None and table.entries and class_of(question) else None
-    return choose(question) if found is None else found.schedule
+    return choose(question)

@@ -1,4 +1,4 @@
-"""Profiling: every candidate of a product, checked and measured in turns, or why it was not."""
+"""Profiling: every candidate of a kernel, checked and measured in turns, or why it was not."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tilewright.errors import LaunchError
+from tilewright.schedule.folds.choice import parts_in
 from tilewright.schedule.load import Load
-from tilewright.schedule.question import Candidate
+from tilewright.schedule.question import Candidate, LoopQuestion, Question
 from tilewright.schedule.time_parts import TimeParts, ranked_us, time_parts
 from tilewright.tune.contest import Contest, Readings, Result
-from tilewright.tune.gemm import Arrays, Gemm, GemmArrays, build
+from tilewright.tune.gemm import build
 from tilewright.tune.measure import Effort
-from tilewright.tune.rivals import rivals
+from tilewright.tune.subject import Arrays, SubjectArrays, TuningSubject
 
 Progress = Callable[[str, int, int], object]
 """Receives the step, how much of it is done, and its total."""
@@ -44,16 +45,16 @@ class ProfileRow:
 
 @dataclass(frozen=True)
 class Profile:
-    """Every candidate of a product.
+    """Every candidate of a kernel.
 
     Args:
-        gemm: the product.
+        subject: the kernel.
         rows: the candidates in the order of the rules, the untuned choice first.
         result: the times of candidates and of other libraries.
         rivals: names of the calls of other libraries.
     """
 
-    gemm: Gemm
+    subject: TuningSubject
     rows: tuple[ProfileRow, ...]
     result: Result
     rivals: tuple[str, ...]
@@ -91,8 +92,8 @@ class Profile:
                 }
             candidates.append(said)
         return {
-            "problem": str(self.gemm),
-            "shape": list(self.gemm.shape),
+            "problem": str(self.subject),
+            "shapes": {name: list(one.shape) for name, one in self.subject.specimens.items()},
             "untuned": repr(self.rows[0].candidate.schedule),
             "best": repr(best[0].candidate.schedule) if best else None,
             "candidates": candidates,
@@ -102,7 +103,7 @@ class Profile:
 
 
 def profile(
-    gemm: Gemm,
+    subject: TuningSubject,
     *,
     effort: Effort,
     processes: int,
@@ -111,29 +112,42 @@ def profile(
     progress: Progress = lambda step, done, total: None,
     readings: Readings | None = None,
 ) -> Profile:
-    """Check and measure every candidate of a product.
+    """Check and measure every candidate of a kernel.
 
     Args:
-        gemm: the product.
+        subject: the kernel.
         effort: the effort for each candidate.
         processes: number of processes that compile.
         most: number of legal candidates to measure, in the order of the rules; None: all.
         seed: seed of the numbers.
         progress: receives the step, and how much of it is done.
         readings: the clocks and the power meanwhile.
+
+    Raises:
+        LaunchError: the kernel is explicit, and has no candidates.
     """
-    rows, legal, question = list[ProfileRow](), 0, gemm.question()
-    for count, candidate in enumerate(gemm.candidates()):
+    rows, legal, question = list[ProfileRow](), 0, subject.question()
+    if question is None:
+        raise LaunchError(
+            f"{subject} is explicit, so that no schedules are compared; nearest legal choice: tw.testing."
+            "do_bench, or tilewright inspect --measure"
+        )
+    for count, candidate in enumerate(subject.candidates()):
         name = "untuned" if count == 0 else f"candidate {count}"
         against = "; ".join(candidate.against)
         legal += not against
         if not against and most is not None and legal > most:
             against = f"left out: {most} were asked for"
-        rows.append(ProfileRow(name, candidate, Load(question, candidate.schedule).parts, against))
+        schedule = candidate.schedule
+        if isinstance(question, LoopQuestion):
+            parts = parts_in(schedule, question)
+        else:
+            parts = Load(question, schedule).parts
+        rows.append(ProfileRow(name, candidate, parts, against))
     wanted = [row.candidate.schedule for row in rows if not row.against]
-    failed = build(gemm, wanted, processes, done=lambda done: progress("compiling", done, len(wanted)))
-    arrays = GemmArrays(gemm, seed)
-    contest: Contest[Arrays] = Contest(gemm.subject(arrays.made.about), arrays.sets, gemm.bytes)
+    failed = build(subject, wanted, processes, done=lambda done: progress("compiling", done, len(wanted)))
+    arrays = SubjectArrays(subject, seed)
+    contest: Contest[Arrays] = Contest(subject.contested(arrays.about), arrays.sets, subject.bytes)
     found: list[ProfileRow] = []
     for count, row in enumerate(rows):
         progress("checking", count, len(rows))
@@ -143,17 +157,16 @@ def profile(
         elif not row.against and not contest.enter(row.name, arrays.bind(schedule), arrays.check(schedule)):
             row = replace(row, against=f"wrong: {contest.wrong[row.name]}")
         found.append(row)
-    tf32 = gemm.precision == "tf32"
 
     def rival(name: str) -> Callable[[Arrays], Callable[[], object]]:
-        return lambda given: rivals(*given, gemm.target, tf32=tf32)[name]
+        return lambda given: subject.rivals(given)[name]
 
-    libraries = rivals(*arrays.sets[0], gemm.target, tf32=tf32)
+    libraries = subject.rivals(arrays.sets[0])
     names = tuple(name for name in libraries if contest.enter(name, rival(name)))
     progress("timing", 0, 1)
     result = contest.run(scaled(effort, len(wanted) + len(names)), readings)
     progress("timing", 1, 1)
-    return Profile(gemm, tuple(found), result, names)
+    return Profile(subject, tuple(found), result, names)
 
 
 @dataclass(frozen=True)
@@ -181,30 +194,36 @@ class Reason:
         }
 
 
-def reasons_of(gemm: Gemm, arch: str | None = None) -> list[Reason]:
+def reasons_of(subject: TuningSubject, arch: str | None = None) -> list[Reason]:
     """Return the untuned choice and its runner-up, each with the parts of its estimated time.
 
     The runner-up is the other legal candidate with the least estimate.  Nothing is compiled or measured.
 
     Args:
-        gemm: the product.
+        subject: the product.
         arch: the architecture; default: that of this machine.
 
     Raises:
-        LaunchError: no rates of the architecture are known.
+        LaunchError: no rates of the architecture are known, or it is no product.
 
     Example:
+        >>> from tilewright.tune.gemm import Gemm
         >>> choice, other = reasons_of(Gemm((64, 4096, 4096), "bf16", "nt", "exact", "cuda"), "sm_90a")
         >>> choice.parts.limit, choice.candidate.schedule == other.candidate.schedule
         ('memory', False)
     """
-    question = gemm.question(arch)
+    question = subject.question(arch)
+    if not isinstance(question, Question):
+        raise LaunchError(
+            f"profile --why: {subject} is no product, whose time is estimated in parts; nearest legal "
+            "choice: tilewright profile without --why"
+        )
     if question.arch.rates is None:
         raise LaunchError(
             f"profile --why: no rates are known of {question.arch.name}, so that no time is estimated; "
             "nearest legal choice: --target cuda --arch sm_90a"
         )
-    choice, *others = [one for one in gemm.candidates(arch) if not one.against]
+    choice, *others = [one for one in subject.candidates(arch) if not one.against]
     ranked = sorted(others, key=lambda one: ranked_us(Load(question, one.schedule)))
     found = []
     for one in (choice, *ranked[:1]):
@@ -214,9 +233,11 @@ def reasons_of(gemm: Gemm, arch: str | None = None) -> list[Reason]:
     return found
 
 
-def constants_source(gemm: Gemm, arch: str | None = None) -> str:
+def constants_source(subject: TuningSubject, arch: str | None = None) -> str:
     """Say what the constants of the estimate were fitted to."""
-    found = gemm.question(arch).arch
+    question = subject.question(arch)
+    assert question is not None, "a dataflow kernel"
+    found = question.arch
     return found.times.source or f"nothing on {found.name}: rates of its data sheet"
 
 

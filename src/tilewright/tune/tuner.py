@@ -1,19 +1,20 @@
-"""The tuner: which of a product's candidates is fastest, measured so that a kill loses nothing."""
+"""The tuner: which of a kernel's candidates is fastest, measured so that a kill loses nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tilewright.errors import WrongResultError
-from tilewright.schedule.question import Candidate
+from tilewright.errors import LaunchError, WrongResultError
+from tilewright.schedule.question import Candidate, LoopQuestion, Question
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import MeasuredSchedule, class_of, extents_of
 from tilewright.tune.contest import Contest
-from tilewright.tune.gemm import Arrays, Gemm, GemmArrays, build
+from tilewright.tune.gemm import build
 from tilewright.tune.journal import Journal, Outcome
 from tilewright.tune.measure import Effort, Interval
 from tilewright.tune.profiling import Progress, scaled
+from tilewright.tune.subject import Arrays, SubjectArrays, TuningSubject
 
 UNTUNED = "untuned"
 FINALISTS = 4
@@ -22,7 +23,7 @@ FINALISTS = 4
 
 @dataclass(frozen=True)
 class Tuned:
-    """The outcome of tuning a product.
+    """The outcome of tuning a kernel.
 
     Args:
         entry: the entry for the table.
@@ -41,10 +42,10 @@ class Tuned:
 
 @dataclass
 class Tuner:
-    """Measures the candidates of a product, each in turns with the untuned choice, then the best together.
+    """Measures the candidates of a kernel, each in turns with the untuned choice, then the best together.
 
     Args:
-        gemm: the product.
+        subject: the kernel.
         journal: receives every outcome at once; a candidate with an outcome there is not measured again.
         effort: the effort for each candidate.
         processes: number of processes that compile.
@@ -53,7 +54,7 @@ class Tuner:
         progress: receives the step, and how much of it is done.
     """
 
-    gemm: Gemm
+    subject: TuningSubject
     journal: Journal
     effort: Effort
     processes: int = 1
@@ -67,23 +68,29 @@ class Tuner:
         Raises:
             WrongResultError: the untuned choice itself is wrong.
         """
-        found = self.gemm.candidates()
+        found = self.subject.candidates()
         legal = [candidate for candidate in found if not candidate.against][: self.most]
         refused = {repr(one.schedule): "; ".join(one.against) for one in found if one.against}
+        if not legal:
+            why = next(iter(refused.values()), "it is explicit, so that no schedule makes it")
+            raise LaunchError(f"{self.subject} has no candidates: {why}; nearest legal choice: tw.steps")
         known = self.journal.outcomes(self._problem)
         left = [one for one in legal if repr(one.schedule) not in known]
         # A candidate that cannot be compiled has an outcome too.
         wanted = list(dict.fromkeys(one.schedule for one in (legal[0], *left)))
         failed = build(
-            self.gemm, wanted, self.processes, done=lambda done: self.progress("compiling", done, len(wanted))
+            self.subject,
+            wanted,
+            self.processes,
+            done=lambda done: self.progress("compiling", done, len(wanted)),
         )
         for schedule, why in failed.items():
             self.journal.add(Outcome(self._problem, repr(schedule), against=f"not compiled: {why}"))
         left = [one for one in left if one.schedule not in failed]
-        arrays, untuned = GemmArrays(self.gemm, self.seed), legal[0].schedule
+        arrays, untuned = SubjectArrays(self.subject, self.seed), legal[0].schedule
         contest = self._contest(arrays)
         if not contest.enter(UNTUNED, arrays.bind(untuned), arrays.check(untuned)):
-            raise WrongResultError(f"{self.gemm}: the untuned choice is wrong: {contest.wrong[UNTUNED]}")
+            raise WrongResultError(f"{self.subject}: the untuned choice is wrong: {contest.wrong[UNTUNED]}")
         for count, candidate in enumerate(left):
             self.progress("measuring", count, len(left))
             self.journal.add(self._outcome(candidate.schedule, untuned, arrays))
@@ -96,10 +103,15 @@ class Tuner:
 
     @cached_property
     def _problem(self) -> str:
-        question = self.gemm.question()
-        return f"{class_of(question)} {extents_of(question)}"
+        return f"{class_of(self._question)} {extents_of(self._question)}"
 
-    def _outcome(self, schedule: Schedule, untuned: Schedule, arrays: GemmArrays) -> Outcome:
+    @cached_property
+    def _question(self) -> Question | LoopQuestion:
+        found = self.subject.question()
+        assert found is not None, "a dataflow kernel"
+        return found
+
+    def _outcome(self, schedule: Schedule, untuned: Schedule, arrays: SubjectArrays) -> Outcome:
         """Check a candidate, and measure it in turns with the untuned choice."""
         outcome, name = Outcome(self._problem, repr(schedule)), "candidate"
         contest = self._contest(arrays)
@@ -115,7 +127,7 @@ class Tuner:
         speed = taken.speed(name, UNTUNED).median if schedule != untuned else 1.0
         return replace(outcome, us=taken[name].us.median, speed=speed)
 
-    def _final(self, legal: list[Candidate], arrays: GemmArrays) -> tuple[MeasuredSchedule, Interval]:
+    def _final(self, legal: list[Candidate], arrays: SubjectArrays) -> tuple[MeasuredSchedule, Interval]:
         """Return the winner among the fastest, verified on other numbers, and its speed.
 
         Raises:
@@ -143,21 +155,21 @@ class Tuner:
             winner = max(faster, key=faster.__getitem__, default=UNTUNED)
             schedule = names[winner]
             self.progress("verifying", 0, 1)
-            others = GemmArrays(self.gemm, self.seed + 1, sets=1)
+            others = SubjectArrays(self.subject, self.seed + 1, sets=1)
             contest = self._contest(others)
             is_right = contest.enter(winner, others.bind(schedule), others.check(schedule, whole=True))
             self.progress("verifying", 1, 1)
             if is_right:
-                question, us = self.gemm.question(), taken[winner].us.median
-                kind, extents, speed = class_of(question), extents_of(question), speeds[winner]
+                question, us, speed = self._question, taken[winner].us.median, speeds[winner]
+                kind, extents = class_of(question), extents_of(question)
                 count, by_rules = len(outcomes), schedule == untuned
                 entry = MeasuredSchedule(kind, extents, schedule, us, speed.median, count, by_rules)
                 return entry, speed
             why = contest.wrong[winner]
             if schedule == untuned:
-                raise WrongResultError(f"{self.gemm}: the untuned choice is wrong: {why}")
+                raise WrongResultError(f"{self.subject}: the untuned choice is wrong: {why}")
             against = f"wrong on other numbers than it was measured on: {why}"
             self.journal.add(Outcome(self._problem, repr(schedule), against=against))
 
-    def _contest(self, arrays: GemmArrays) -> Contest[Arrays]:
-        return Contest(self.gemm.subject(arrays.made.about), arrays.sets, self.gemm.bytes)
+    def _contest(self, arrays: SubjectArrays) -> Contest[Arrays]:
+        return Contest(self.subject.contested(arrays.about), arrays.sets, self.subject.bytes)

@@ -8,7 +8,7 @@ from itertools import chain
 from math import lcm, prod
 
 from tilewright.arch import Arch
-from tilewright.dataflow.nodes import SUMMED, TF32, ArrayPart, Span
+from tilewright.dataflow.nodes import SUMMED, TF32, ArrayPart, Map, Span
 from tilewright.errors import Location, Origin, ScheduleError, Violation
 from tilewright.ir.mma import MmaAtom
 from tilewright.lang.specs import TensorSpec
@@ -21,8 +21,9 @@ from tilewright.schedule.folds.group_rings import ROWS
 from tilewright.schedule.folds.parts import StateMerge
 from tilewright.schedule.needs import tickets
 from tilewright.schedule.partition import parts_of_k
+from tilewright.schedule.question import Candidate, LoopQuestion
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.atoms import TENSOR_CORE, dots, fma, spelled
+from tilewright.targets.atoms import TENSOR_CORE, dots, fma, spelled, wgmma
 from tilewright.targets.matrix_cores import nearest
 
 STAGINGS = ("direct", "cp_async")
@@ -394,7 +395,123 @@ def choose(
     processors: int = 0,
 ) -> Schedule:
     """The first legal proposal; if none is legal, the last one, whose refusal says why."""
-    if not processors and arch.rates is not None:
-        processors = arch.rates.boards[0].multiprocessors
-    found = [*proposals(form, shapes, arch, processors)]
+    found = [*proposals(form, shapes, arch, processors or _known(arch))]
     return next((one for one in found if not reasons(one, form, specs, arch)), found[-1])
+
+
+def _known(arch: Arch) -> int:
+    """Processors of the best known product of an architecture; 0 if none is known."""
+    return 0 if arch.rates is None else arch.rates.boards[0].multiprocessors
+
+
+# ---------------------------------------------------------------- candidates for measurements
+
+
+def candidates(question: LoopQuestion) -> tuple[Candidate, ...]:
+    """The proposals of the rules, the choice first; then legal schedules near them, by their estimates.
+
+    Args:
+        question: the loop, on a machine.
+
+    Returns:
+        Each schedule once.  If a proposal is not legal, its ``against`` has every reason.
+    """
+    form, arch = question.form, question.arch
+    processors = question.processors or _known(arch)
+    near: dict[Schedule, Candidate] = {}
+
+    def candidate(schedule: Schedule, rule: str) -> Candidate:
+        broken = reasons(schedule, form, question.specs, arch)
+        against = tuple(f"{reason.message}; {reason.nearest}" for reason in broken)
+        return Candidate(schedule, estimate(schedule, question), rule, against)
+
+    proposed = {
+        one: candidate(one, "proposed for loops that carry a state")
+        for one in proposals(form, question.shapes, arch, processors)
+    }
+    ranked = sorted(proposed.values(), key=lambda one: bool(one.against))  # stable: the choice is first
+    for made in ranked:
+        for field, one in () if made.against else _near(made.schedule, form):
+            if one not in proposed and one not in near:
+                tried = candidate(one, f"another {field} than a proposal")
+                near |= {} if tried.against else {one: tried}
+    return (*ranked, *sorted(near.values(), key=lambda one: one.estimate))
+
+
+def _near(schedule: Schedule, form: FoldForm) -> Iterator[tuple[str, Schedule]]:
+    """Schedules that differ from another one, each with the field that differs; some are illegal."""
+    rows, run, depth = schedule.tile
+    unit = max(schedule.atom.shape[1:]) if not schedule.by_bulk else 16
+    tiles = [(rows, run, depth)]
+    runs = (run // 2, run * 2) if not schedule.by_bulk else (run - 32, run - 16, run + 16, run + 32)
+    tiles += [(rows, step, depth) for step in runs if step >= unit and step % unit == 0]
+    if not schedule.by_bulk:
+        tiles += [(side, step, depth) for side in (rows // 2, rows * 2) for step in (run, run * 2) if side]
+    for tile in tiles:
+        atom = wgmma(form.element, tile[1]) if schedule.by_bulk else schedule.atom
+        one = replace(schedule, atom=atom, tile=tile)
+        if tile != schedule.tile:
+            yield "tile", one
+        for stages in STAGES if schedule.copies_in_background else ():
+            yield "stages", replace(one, stages=stages)
+    if schedule.by_bulk:
+        for epilogue in group_choice.ENDINGS:
+            yield "epilogue", replace(schedule, epilogue=epilogue)
+    if schedule.split_k == AUTO:
+        yield "split_k", replace(schedule, split_k=1, blocks=0)
+    if form.earlier:
+        yield "fold", replace(schedule, fold="two passes" if schedule.fold == "online" else "online")
+
+
+STEP_COST, FUNCTION_COST, SYNCHRONOUS, LOADED = 400.0, 4.0, 0.6, 32.0
+"""Constants of `estimate`, which ranks candidates for measurements and decides no choice: clocks of a step
+besides its work; multiply-adds that a function of an element takes as long as; the rate of instructions that
+wait for their sums, relative to `wgmma`; and bytes that a processor loads in a clock."""
+
+
+def parts_in(schedule: Schedule, question: LoopQuestion) -> int:
+    """Number of parts of a loop, also if the schedule says ``"auto"``."""
+    form, extents = question.form, question.of_spans
+    if isinstance(schedule.split_k, int):
+        return schedule.split_k
+    columns = max((extents[span] for span in form.columns), default=1)
+    tiles = prod(extents[span] for span in form.batch) * -(-extents[form.m] // schedule.tile[0])
+    tiles *= -(-columns // schedule.width) if schedule.width else 1
+    steps = -(-extents[form.n] // schedule.tile[1]) * prod(extents[span] for span in form.fold.turns)
+    found = parts_of_k(tiles, max(steps, 1), schedule.blocks)
+    assert isinstance(found, int), "extents are numbers"
+    return found
+
+
+def estimate(schedule: Schedule, question: LoopQuestion) -> float:
+    """Time of a schedule of a loop, in clocks of one processor: work of whole tiles, by rounds of blocks.
+
+    Args:
+        schedule: the schedule.
+        question: the loop, on a machine.
+    """
+    form, arch, extents = question.form, question.arch, question.of_spans
+    rows, run, _ = schedule.tile
+    columns = max((extents[span] for span in form.columns), default=1)
+    wide = -(-columns // schedule.width) if schedule.width else 1
+    tiles = prod(extents[span] for span in form.batch) * -(-extents[form.m] // rows) * wide
+    turns = prod(extents[span] for span in form.fold.turns)
+    steps, parts = max(-(-extents[form.n] // run) * turns, 1), parts_in(schedule, question)
+    together = question.processors or _known(arch) or 1
+    deep = sum(-(-extents[one.span] // 16) * 16 for one in form.scores)
+    element = form.element
+    lanes = float(max(arch.vector_bytes // max(element.bytes, 1), 1))
+    tensor, scalar = lanes, lanes
+    if arch.rates is not None:
+        scalar = arch.rates.fma_flops.get("f32", 256) / 2
+        tensor = scalar
+        if schedule.atom.instruction != "fma":
+            rate = arch.rates.tensor_flops.get(element.name, 2 * scalar) / 2
+            tensor = rate * (1.0 if schedule.by_bulk else SYNCHRONOUS)
+    functions = sum(isinstance(node, Map) and form.n in node.axes for node in form.inside())
+    products = rows * run * (deep + len(form.mixtures) * (schedule.width or columns)) / tensor
+    products += run * (deep + len(form.mixtures) * schedule.width) * element.bytes / LOADED
+    step = STEP_COST / lanes + products + rows * run * FUNCTION_COST * functions / scalar
+    rounds = -(-tiles * max(parts, 1) // together)
+    merges = rows * (schedule.width or columns) * len(form.fold.cells) * (parts - 1) / scalar
+    return rounds * -(-steps // max(parts, 1)) * step + merges
