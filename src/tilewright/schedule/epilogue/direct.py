@@ -229,8 +229,12 @@ class DirectEpilogue(EpilogueTraits):
         for store in stores:
             made = values.stored(store)
             with self.stored(store, values.place.work):
-                block = self.views.block(store.operand, store.at, values.place)
-                tw.copy(made, block, reduction="add" if store.added else None)
+                # Without a name: a branch must not rebind a variable of an earlier store.
+                tw.copy(
+                    made,
+                    self.views.block(store.operand, store.at, values.place),
+                    reduction="add" if store.added else None,
+                )
 
     def stored(self, store: Store, work: Work) -> AbstractContextManager[None]:
         """Record operations for tiles that a store writes: for a second one those below the diagonal."""
