@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 import runpy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.problems.window_problems import WindowProblem, depthwise, grouped
 from tests.runtime.fake_gpu import OnGpu
 from tests.runtime.fake_gpu import gpu as gpu  # a fixture
 
@@ -238,3 +240,34 @@ def test_the_example_refuses_a_matrix_of_another_geometry(shape, said) -> None:
     with pytest.raises(tw.LaunchError, match=said):
         EXAMPLE["LARGE"](image, np.zeros(shape, np.float32), target="reference")
     EXAMPLE["LARGE"](image, np.zeros((2, 48, 216), np.float32), target="reference")
+
+
+# ---------------------------------------------------------------- windows and groups in dataflow kernels
+
+
+def test_the_launcher_checks_that_groups_divide_the_channels() -> None:
+    made = WindowProblem("grouped", (2, 7, 6, 24), (3, 2), (1, 1, 1), 3, 5, "f32", 0)
+    draw = np.random.default_rng(0)
+    x, f = (draw.standard_normal(shape).astype(np.float32) for shape in ((2, 7, 6, 24), (3, 5, 48)))
+    y = np.empty((2 * math.prod(made.positions), 3, 5), np.float32)
+    bound = grouped.bind(taps=made.taps, how=made.how, groups=3)
+    bound(x, f, y, target="cpu")
+    seen = made.seen(x).reshape(len(y), 6, 3, 8).transpose(2, 0, 1, 3).reshape(3, len(y), 48)
+    assert np.allclose(y, np.einsum("gpk,gok->pgo", seen, f), rtol=0, atol=1e-4)
+    with pytest.raises(tw.LaunchError, match="3 groups do not divide 25 channels; 1 are left over"):
+        bound(np.zeros((2, 7, 6, 25), np.float32), f, y, target="cpu")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize(("target", "arch"), [("cuda", "sm_90a"), ("cuda", "sm_80"), ("hip", "gfx942")])
+def test_depthwise_loads_are_wide(target: str, arch: str, dtype: str) -> None:
+    given = [tw.like(dtype, shape) for shape in ((32, 28, 28, 384), (7, 7, 384), (32, 28, 28, 384))]
+    bound = depthwise.bind(how=(1, 1, 3))
+    schedule = bound.schedule_for(*given, target=target, arch=arch)
+    made = bound.compile(*given, target=target, arch=arch)
+    assert schedule.atom.shape[1] * 2 % (128 // tw.dtype(dtype).bytes) == 0  # whole sectors of a row
+    assert schedule.tile[0] == 28  # no row of a tile lies outside
+    assert "16 bytes at a time" in made.source
+    assert "quotient(" not in made.source.partition("__global__")[2]
+    if target == "cuda":
+        assert made.resources["spill_store_bytes"] == made.resources["stack_bytes"] == 0

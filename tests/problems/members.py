@@ -25,6 +25,7 @@ from . import (
     reduced_problems,
     scaled_problems,
     weights_problems,
+    window_problems,
 )
 from .sets import SETS
 
@@ -45,6 +46,7 @@ MEMBERS: dict[str, Callable[[int, str], str]] = {
     "masked products": masked_problems.carried_out,
     "groups along K": group_problems.carried_out,
     "added rows": group_problems.added,
+    "windows": window_problems.carried_out,
     "several loops": flow_problems.several_loops,
     "sums of rows": flow_problems.row_sums,
 }

@@ -6,6 +6,7 @@ import pytest
 
 from .flow_problems import row_sums, several_loops
 from .group_problems import added, carried_out
+from .window_problems import carried_out as of_windows
 
 
 @pytest.mark.parametrize(("target", "count"), [("reference", 6), ("cpu", 2)])
@@ -26,3 +27,8 @@ def test_random_groups_along_k(target: str, count: int) -> None:
 @pytest.mark.parametrize(("target", "count"), [("reference", 10), ("cpu", 2)])
 def test_random_rows_that_are_added(target: str, count: int) -> None:
     assert [wrong for number in range(count) if (wrong := added(number, target))] == []
+
+
+@pytest.mark.parametrize(("target", "count"), [("reference", 6), ("cpu", 2)])
+def test_random_windows(target: str, count: int) -> None:
+    assert [wrong for number in range(count) if (wrong := of_windows(number, target))] == []

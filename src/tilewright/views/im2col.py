@@ -10,9 +10,9 @@ import numpy as np
 from tilewright.calls import layouts
 from tilewright.errors import LayoutError
 from tilewright.layout.limits import divisor_at_most
-from tilewright.symbolic.expr import add, floordiv, less, mul, prove
+from tilewright.symbolic.expr import add, equal, floordiv, less, mod, mul, prove
 from tilewright.symbolic.nodes import Cond, Int, divisor
-from tilewright.views.transforms import Embed, Merge, Permute, Transform, Unmerge
+from tilewright.views.transforms import Embed, Merge, Permute, Slice, Transform, Unmerge
 from tilewright.views.view import View
 
 
@@ -147,8 +147,13 @@ class Geometry(NamedTuple):
     def requirements(self, shape: Sequence[Int]) -> list[Requirement]:
         """Return the conditions of `im2col` on a tensor of ``shape`` that only the run time can check."""
         pairs = zip(self.spatial, self.windows(), strict=True)
-        all_fit = [window.fits(shape[dim]) for dim, window in pairs]
-        return [fits for fits in all_fit if prove(fits.condition) is not True]
+        found = [window.fits(shape[dim]) for dim, window in pairs]
+        if self.groups > 1:
+            channels = shape[self.channel]
+            message = f"{self.groups} groups do not divide {{}} channels; {{}} are left over"
+            left = mod(channels, self.groups)
+            found.append(Requirement(equal(left, 0), message, (channels, left)))
+        return [one for one in found if prove(one.condition) is not True]
 
 
 @layouts
@@ -182,6 +187,7 @@ def im2col(
         channel: the dimension of channels.
         group: the dimension of groups, if the tensor has one.
         groups: the number of groups that the channels fall into, if the tensor has no dimension of groups.
+            If the channels are known only at launch, the launcher checks that the groups divide them.
 
     Returns:
         A view of shape ``(N*Ho*Wo, Y*X*C)``, with groups ``(G, N*Ho*Wo, Y*X*C)``.
@@ -221,18 +227,19 @@ def _split_groups(
         )
     channel = where[-1]
     channels = divisor(shape[channel])
-    if groups < 1 or channels % groups:
-        instead = "an array with a dimension of groups, and group= instead of groups="
-        known = ""
-        if isinstance(shape[channel], int):
-            instead = f"groups={divisor_at_most(channels, groups)}, or {instead}"
-        else:
-            known = f" (only their divisor {channels} is known for all arrays that share the kernel)"
-        raise LayoutError(
-            f"{groups} groups do not divide {shape[channel]} channels{known}; nearest legal choice: {instead}"
-        )
     moved = [dim + 1 if dim >= channel else dim for dim in where]
-    return [Unmerge(channel, (groups, floordiv(shape[channel], groups)))], [*moved, channel]
+    each = floordiv(shape[channel], groups) if groups > 0 else 0
+    if groups > 0 and channels % groups and not isinstance(shape[channel], int):
+        whole: list[tuple[int, Int]] = [(0, extent) for extent in shape]
+        whole[channel] = (0, mul(each, groups))  # all channels: `Geometry.requirements` says so
+        return [Slice(tuple(whole)), Unmerge(channel, (groups, each))], [*moved, channel]
+    if groups < 1 or channels % groups:
+        near = divisor_at_most(channels, groups)
+        raise LayoutError(
+            f"{groups} groups do not divide {shape[channel]} channels; nearest legal choice: groups={near}, "
+            "or an array with a dimension of groups, and group= instead of groups="
+        )
+    return [Unmerge(channel, (groups, each))], [*moved, channel]
 
 
 def _order(where: list[int], count: int) -> tuple[int, ...]:

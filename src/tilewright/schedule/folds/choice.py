@@ -60,6 +60,12 @@ loop in one step then: a step does much work, and its operands fit the second-le
 ROWS_OF_A_WARP = 16
 """Rows of one instruction of a warp: a loop for no more is limited by what it reads, not by its products."""
 
+LOADED_BYTES, ACROSS, MOST_SUMS = 16, 16, 64
+"""Loops without products on GPUs: bytes that a lane loads at once, lanes along columns, sums of a lane."""
+
+WIDE_SUMS = 16
+"""Loops without products on processors: neighbouring sums."""
+
 AUTO = "auto"
 """Value of `Schedule.split_k` for as many parts as give each block one."""
 
@@ -289,6 +295,8 @@ def proposals(
     columns = min(max((extents[span] for span in form.columns), default=0), most)
     deep = max((extents[span] for span in form.depths), default=0)
     resident = deep <= MOST_RESIDENT
+    if form.columns and not form.products and not varies_along_loop(form):
+        yield _by_taps(form, extents, arch)
     if (low := _few_rows(form, extents, arch, deep, columns)) is not None:
         yield from in_parts(low, form, extents, arch, processors)
         yield low
@@ -319,6 +327,43 @@ def proposals(
         for way in ways:
             yield from in_parts(way, form, extents, arch, processors)
             yield way
+
+
+def varies_along_loop(form: FoldForm) -> bool:
+    """Whether a value inside the loop varies along its span, so that a step has several elements of it."""
+    return any(form.n in node.axes for node in form.inside())
+
+
+def _by_taps(form: FoldForm, extents: Mapping[Span, int], arch: Arch) -> Schedule:
+    """The schedule of a loop without products, each step of which has one element of each sum.
+
+    Such a loop is limited by loads.  A thread loads the widest vector along columns, and has several rows, so
+    that what varies along columns alone is loaded once for all of them.  The last tiles are full if possible.
+
+    Args:
+        form: the form.
+        extents: extents of all spans.
+        arch: the machine.
+    """
+    loaded = [one for one in form.inside() if isinstance(one, ArrayPart) and {*form.columns} & {*one.at}]
+    narrowest = min((one.operand.dtype.bytes for one in loaded), default=form.total.bytes)
+    count_of_lanes = 1 if arch.vector_registers else arch.lanes  # a block of a processor is one thread
+    wide = LOADED_BYTES // narrowest if count_of_lanes > 1 else WIDE_SUMS
+    columns, rows = max(extents[span] for span in form.columns), max(extents[form.m], 1)
+    lanes = [1 << power for power in range(count_of_lanes.bit_length())]
+    across = min(lanes, key=lambda count: (_padded(columns, count * wide), abs(count - ACROSS)))
+    down = count_of_lanes // across
+    each = min(range(1, MOST_SUMS // wide + 1), key=lambda count: (_padded(rows, count * down), -count))
+    atoms = -(-rows // (each * down))
+    warps = next(count for count in (4, 3, 2, 1) if atoms % count == 0) if count_of_lanes > 1 else 1
+    atom = fma(form.element, form.total, lanes=(down, across), each=(each, wide))
+    m, n, _ = atom.shape
+    return Schedule(atom, (m * warps, n, 16), (warps, 1), width=n, resident=True)
+
+
+def _padded(extent: int, unit: int) -> int:
+    """An extent, rounded up to whole units."""
+    return -(-max(extent, 1) // unit) * unit
 
 
 def _few_rows(
