@@ -4,7 +4,7 @@
 
 Each kernel says what is computed in one pass over the keys, words or classes, and nothing about hardware.  No
 score is ever stored.  `attention_of_rows` and the gradients that read logarithms of sums compute with whole
-rows, and the library makes the loop.  The others write the loop and its state; `moments` and `top_k` also say
+rows, and the library makes the loop.  The others write the loop and its state; `moments` also says
 how the states of two parts of a row merge.  Examples 09 and 10 write attention by hand.  Every element is
 compared with float64.
 """
@@ -22,7 +22,7 @@ from tilewright.testing import device_get, device_put, do_bench, parse_args, sof
 SHAPES = {"cuda": (4096, 128, 32000), "cpu": (512, 64, 1000), "reference": (70, 32, 150)}
 SMALL = {"cuda": (300, 64, 1000), "cpu": (90, 32, 200), "reference": (40, 16, 70)}
 
-LARGEST = 3
+LARGEST = 8
 """Scores of each row that `top_k` finds."""
 
 U = 2.0**-11
@@ -149,45 +149,27 @@ def argmax(X, W, best, at):
         best[m], at[m] = top, place
 
 
-def inserted(best, places, value, place):
-    """The largest of a sorted list and another value, with their places; of equal ones the earlier first."""
-    ahead = [value > one for one in best]
-    made, at = [tw.where(ahead[0], value, best[0])], [tw.where(ahead[0], place, places[0])]
-    for i in range(1, len(best)):
-        made.append(tw.where(ahead[i - 1], best[i - 1], tw.where(ahead[i], value, best[i])))
-        at.append(tw.where(ahead[i - 1], places[i - 1], tw.where(ahead[i], place, places[i])))
-    return made, at
-
-
-def of_both(a, b):
-    """The list of two parts: the values of the second part are inserted into the list of the first."""
-    half = len(a) // 2
-    best, places = a[:half], a[half:]
-    for value, place in zip(b[:half], b[half:], strict=True):
-        best, places = inserted(best, places, value, place)
-    return *best, *places
-
-
 @tw.kernel(X="M K", W="N K", best="M T", at="M T")
-def top_k(X, W, best, at, *, k):
-    """The k largest scores of each row in their order, and their places."""
-    for m in tw.tiles(best.shape[0]):
-        state = [tw.full((m,), -math.inf, tw.f32) for _ in range(k)]
-        state += [tw.full((m,), 0, tw.i32) for _ in range(k)]
-        for n in tw.steps(W.shape[0], state=state, merge=of_both):
-            s = tw.zeros(dtype=tw.f32)
+def top_k(X, W, best, at):
+    """The largest scores of each row in their order, and their places; of equal scores the first."""
+    for m, t in tw.tiles(best):
+        values, places = tw.full((m, t), -math.inf, tw.f32), tw.full((m, t), 0, tw.i32)
+        for n in tw.steps(W.shape[0]):
+            s, old, kept = tw.zeros(dtype=tw.f32), tw.zeros((m, t), tw.f32), tw.zeros((m, t), tw.i32)
             for d in tw.steps(X.shape[1]):
                 s += X[m, d] @ W[n, d].T
-            values, places = state[:k], state[k:]
-            for _ in range(k):
-                here = s.max(axis=1)
-                first = tw.where(s == here[:, None], tw.positions(n), 2**30).min(axis=1)
-                s = tw.where(tw.positions(n) == first[:, None], -math.inf, s)
-                values, places = inserted(values, places, here, first)
-            for one, new in zip(state, values + places, strict=True):
-                one.assign(new)
-        for i in range(k):
-            best[m, i], at[m, i] = state[i], state[k + i]
+            old.assign(values)
+            kept.assign(places)
+            for i, _ in tw.steps((best.shape[1], 1)):  # the largest that is left in the list or in the step
+                known, new = old.max(axis=1), s.max(axis=1)
+                before = tw.where(old == known[:, None], kept, 2**30).min(axis=1)
+                first = tw.where(s == new[:, None], tw.positions(n), 2**30).min(axis=1)
+                place, here = tw.where(known >= new, before, first), tw.positions(t) == tw.positions(i)
+                values.assign(tw.where(here, tw.maximum(known, new)[:, None], values))
+                places.assign(tw.where(here, place[:, None], places))
+                old.assign(tw.where(kept == place[:, None], -math.inf, old))
+                s.assign(tw.where(tw.positions(n) == place[:, None], -math.inf, s))
+        best[m, t], at[m, t] = values, places
 
 
 def check(name, found, exact, room):
@@ -244,7 +226,7 @@ def main():
     gradient_of_queries(*read, there["dQ"], scale, target=target)
     gradients_of_keys(*read, there["dK"], there["dV"], scale, target=target)
     argmax(there["x"], there["w"], there["best"], there["at"], target=target)
-    top_k.bind(k=LARGEST)(there["x"], there["w"], there["largest"], there["places"], target=target)
+    top_k(there["x"], there["w"], there["largest"], there["places"], target=target)
     found = {name: device_get(there[name]) for name in results}
     for name in ("out", "of rows"):
         check("attention", found[name], softmax_attention(x, k, v, scale, shift=0), 4 * U * np.abs(v).max())

@@ -187,6 +187,25 @@ def loops(number: int, target: str) -> str:
     return computed(make(rng, count, long, kind), target, terms)
 
 
+def lists(number: int, target: str) -> str:
+    """Find the largest scores of each row and their places, up to 32, by a computation that a step repeats.
+
+    Returns:
+        What is wrong; empty if nothing is.
+    """
+    terms, rng = generators(number, target)
+    kind, most = str(terms.choice(["f2", "f4"])), int(terms.integers(1, 33))
+    (M,), (N,) = extents(terms, rng, ROWS[target], 1), extents(terms, rng, LARGEST[target], 1)
+    k, depth = min(most, N), int(terms.integers(1, 50))
+    x, w = (rng.integers(-3, 4, (rows, depth)).astype(kind) for rows in (M, N))
+    s = x.astype(np.float64) @ w.astype(np.float64).T
+    at = np.argsort(-s, axis=1, kind="stable")[:, :k]
+    results = {"best": poison("f4", M, k), "at": poison("i4", M, k)}
+    expected, room = {"best": np.take_along_axis(s, at, 1), "at": at}, {"best": 0, "at": 0}
+    case = FoldCase(folding.top_k, {"X": x, "W": w}, results, expected, room)
+    return computed(case, target, terms, fold="online")
+
+
 # ---------------------------------------------------------------- whole rows
 
 

@@ -36,6 +36,7 @@ MEMBERS: dict[str, Callable[[int, str], str]] = {
     "attention": attention_problems.attention,
     "attention_backward": fold_problems.backward,
     "loops with a state": fold_problems.loops,
+    "largest of rows": fold_problems.lists,
     "whole rows": fold_problems.rows,
     "gemm_chain": attention_problems.chain,
     "complex_matmul": complex_problems.carried_out,

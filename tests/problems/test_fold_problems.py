@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from .fold_problems import backward, loops, rows
+from .fold_problems import backward, lists, loops, rows
 
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_random_loops_in_parts(target: str) -> None:
     found = {number: loops(number, target) for number in range(6)}
+    assert set(found.values()) == {""}, found
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_random_lists_of_the_largest(target: str) -> None:
+    found = {number: lists(number, target) for number in range(2)}
     assert set(found.values()) == {""}, found
 
 

@@ -132,6 +132,29 @@ def normalised(X, W, Y):
         Y[m, e] = made / tw.absolute(made).max(axis=1)[:, None]
 
 
+@tw.kernel(X="M K", W="N K", best="M T", at="M T")
+def top_k(X, W, best, at):
+    """The largest scores of each row in their order, and their places; of equal scores the first."""
+    for m, t in tw.tiles(best):
+        values, places = tw.full((m, t), -math.inf, tw.f32), tw.full((m, t), 0, tw.i32)
+        for n in tw.steps(W.shape[0]):
+            s, old, kept = tw.zeros(dtype=tw.f32), tw.zeros((m, t), tw.f32), tw.zeros((m, t), tw.i32)
+            for d in tw.steps(X.shape[1]):
+                s += X[m, d] @ W[n, d].T
+            old.assign(values)
+            kept.assign(places)
+            for i, _ in tw.steps((best.shape[1], 1)):  # the largest that is left in the list or in the step
+                known, new = old.max(axis=1), s.max(axis=1)
+                before = tw.where(old == known[:, None], kept, 2**30).min(axis=1)
+                first = tw.where(s == new[:, None], tw.positions(n), 2**30).min(axis=1)
+                place, here = tw.where(known >= new, before, first), tw.positions(t) == tw.positions(i)
+                values.assign(tw.where(here, tw.maximum(known, new)[:, None], values))
+                places.assign(tw.where(here, place[:, None], places))
+                old.assign(tw.where(kept == place[:, None], -math.inf, old))
+                s.assign(tw.where(tw.positions(n) == place[:, None], -math.inf, s))
+        best[m, t], at[m, t] = values, places
+
+
 @dataclass(frozen=True)
 class FoldCase:
     """A kernel, its arguments, and its expected results.

@@ -94,6 +94,9 @@ KERNELS = {
     "places of the largest": in_file(
         FOLDING, "argmax", *f16((19, 24), (24, 70)), tw.like("f32", 19), tw.like("i32", 19)
     ),
+    "lists of the largest": in_file(
+        FOLDING, "top_k", *f16((19, 24), (70, 24)), tw.like("f32", 19, 5), tw.like("i32", 19, 5)
+    ),
     "whole rows": in_file(
         LOOPS, "attention_of_rows", *f16((33, 24), (50, 24), (50, 9), (33, 9)), constants=("scale=0.3",)
     ),

@@ -35,7 +35,7 @@ from tilewright.runtime.kernel import Bound
 from tilewright.runtime.specimens import Specimen
 from tilewright.schedule.choice import candidates
 from tilewright.schedule.folds.choice import candidates as loop_candidates
-from tilewright.schedule.folds.form import fold_form_of, is_folded
+from tilewright.schedule.folds.form import fold_form_of, is_folded, is_repeated
 from tilewright.schedule.question import Candidate, LoopQuestion, Question
 from tilewright.schedule.schedule import Schedule
 from tilewright.symbolic.nodes import Sym
@@ -143,7 +143,8 @@ class TuningSubject(ABC):
             return 0
         items = prod(self.extent(span) for span in self.flow.tiles if span.kind == BATCH)
         folds = {id(one.fold): one.fold for one in self.flow.walk() if isinstance(one, Folded)}
-        items *= prod(self.extent(span) for fold in folds.values() for span in fold.turns)
+        loops = (fold for fold in folds.values() if not is_repeated(fold))
+        items *= prod(self.extent(span) for fold in loops for span in fold.turns)
         sums = {id(one): one for one in self.flow.walk() if isinstance(one, Sum)}
         return sum(
             2 * items * prod(self.extent(axis) for axis in (*one.axes, one.span) if axis is not None)

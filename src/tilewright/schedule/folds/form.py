@@ -79,6 +79,12 @@ class FoldForm:
         """All loops, in their order."""
         return (*self.earlier, self.fold)
 
+    @cached_property
+    def repeats(self) -> tuple[Fold, ...]:
+        """The loops that a step repeats."""
+        found = {id(node.fold): node.fold for node in self.inside() if isinstance(node, Folded)}
+        return tuple(fold for fold in found.values() if fold not in self.folds)
+
     @property
     def n(self) -> Span:
         """The span of the loop."""
@@ -155,9 +161,15 @@ class FoldForm:
 
 
 def folds_of(flow: Flow) -> list[Fold]:
-    """The loops of a flow that carry a state, and products of products as loops."""
+    """The loops of a flow that carry a state, without those that a step repeats."""
     found = {id(node.fold): node.fold for node in flow.walk() if isinstance(node, Folded)}
-    return [*found.values()]
+    repeated = [one for one in found.values() if is_repeated(one)]
+    return [one for one in found.values() if one not in repeated or len(found) == 1]
+
+
+def is_repeated(fold: Fold) -> bool:
+    """Whether a loop has one turn after the other, each of one element: it repeats a computation."""
+    return len(fold.turns) == 1 and fold.span.extent == 1
 
 
 def is_folded(flow: Flow) -> bool:
@@ -188,7 +200,11 @@ def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
     flow = in_loops(flow, how)
     folds = folds_of(flow)
     first = {id(fold): sum(len(one.cells) for one in folds[:at]) for at, fold in enumerate(folds)}
-    results = {id(one): first[id(one.fold)] + one.index for one in flow.walk() if isinstance(one, Folded)}
+    results = {
+        id(one): first[id(one.fold)] + one.index
+        for one in flow.walk()
+        if isinstance(one, Folded) and id(one.fold) in first
+    }
     if not folds:  # the recorder writes a cell to which products are added as their sum
         outer = _outer(flow)
         folds = [_as_fold(span, outer) for span in dict.fromkeys(one.span for one in outer)]
@@ -214,7 +230,7 @@ def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
     scores = tuple(one for one in sums if one.span != fold.span)
     mixtures = tuple(one for one in sums if one.span == fold.span)
     form = FoldForm(flow, fold, batch, inner[0], inner[1:], scores, mixtures, results, tuple(earlier))
-    for rule in (_stores, _cells, _values, _scores, _mixtures):
+    for rule in (_stores, _cells, _repeats, _values, _scores, _mixtures):
         rule(form)
     return form
 
@@ -283,6 +299,15 @@ def _cells(form: FoldForm) -> None:
                 f"{cell.name} = tw.zeros({_named((m,))}, tw.{cell.dtype})",
                 cell.location or form.flow.stores[0].location,
             )
+
+
+def _repeats(form: FoldForm) -> None:
+    """A step may repeat a computation without products of its own."""
+    for fold in form.repeats:
+        for node in (one for step in fold.steps for one in walk(step, set(map(id, fold.cells)))):
+            if isinstance(node, Sum):
+                text = f"a product along {node.span.name} in the loop over {fold.turns[0].name} of a step"
+                _refuse(text, "the product before this loop", node.location)
 
 
 def _values(form: FoldForm) -> None:

@@ -300,6 +300,8 @@ def against_form(form: FoldForm) -> Iterator[str]:
     if form.earlier:
         yield f"{len(form.folds)} loops follow each other; warpgroups compute one"
         return
+    if form.repeats:
+        yield f"a step repeats a computation for each {form.repeats[0].turns[0].name}"
     if not form.scores or (len(form.scores) > 1 and not form.mixtures):
         counts = f"{len(form.scores)} and {len(form.mixtures)}"
         yield f"a step has {counts} products; warpgroups take one or more of each, or one inside of it alone"

@@ -68,8 +68,10 @@ class Mask:
 
 
 def masks_of(form: FoldForm) -> tuple[Mask, ...]:
-    """The masks in a step of a loop."""
-    found = []
+    """The masks in a step of a loop; none if it repeats a computation, whose turns are not tried apart."""
+    found: list[Mask] = []
+    if form.repeats:
+        return ()
     for node in form.inside():
         if not isinstance(node, Map) or node.function != "select":
             continue
@@ -135,7 +137,7 @@ def numbers_behind(form: FoldForm, node: Node, number: float) -> dict[int, float
     Returns:
         The numbers, by the `id` of the values.
     """
-    if form.earlier:  # a trial has one loop
+    if form.earlier or form.repeats:  # a trial has one loop
         return {}
     found = _constants(form, node, number)
     settled = _settled(form, node, number, found)

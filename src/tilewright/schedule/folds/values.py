@@ -16,6 +16,8 @@ from tilewright.dataflow.nodes import (
     ArrayPart,
     Axis,
     Cell,
+    Fold,
+    Folded,
     Integer,
     Literal,
     Map,
@@ -31,6 +33,7 @@ from tilewright.dataflow.nodes import (
 from tilewright.dtypes import DType, i32, limits
 from tilewright.functions.table import ASKED
 from tilewright.lang import operations as tw
+from tilewright.lang.control import range as repeat
 from tilewright.lang.control import when
 from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment, elementwise, of_integer
@@ -119,6 +122,27 @@ class PositionMask(Protocol):
 
     def cuts(self, place: Place) -> Condition | bool:
         """Whether the mask may be false somewhere in the tile of a step."""
+
+
+class TurnPlace:
+    """A place in one turn of a loop inside of a step.
+
+    Args:
+        place: the place of the step.
+        span: the span of the turns.
+        turn: index of the turn.
+    """
+
+    def __init__(self, place: Place, span: Span, turn: Index) -> None:
+        self.place, self.span, self.turn = place, span, turn
+
+    def at(self, span: Span) -> Index:
+        """Index of the tile along a span, or of the turn."""
+        return self.turn if span == self.span else self.place.at(span)
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is that of the step."""
+        return getattr(self.place, name)
 
 
 class TileValues:
@@ -216,8 +240,32 @@ class TileValues:
                 return self._masked(mask)
             case Reduce(combine=combine, argument=argument):
                 return REDUCTIONS[combine](self.hidden(argument, neutral_of(combine, argument.dtype)), 1)
+            case Folded(fold=fold, index=index):
+                if id(fold) not in self.known:
+                    self.known[id(fold)] = self._repeated(fold)
+                return self.known[id(fold)][index]
         assert isinstance(node, Map), f"a {type(node).__name__} in a step"
         return self._map(node)
+
+    def _repeated(self, fold: Fold) -> list[Fragment]:
+        """The cells of a loop inside of a step, after its last turn."""
+        held = []
+        for cell in fold.cells:
+            start = self.carried(self.value(cell.start), cell)
+            held.append(tw.fragment(start.distribution, cell.dtype, name=cell.name))
+            held[-1].assign(start)
+        [span] = fold.turns
+        for turn in repeat(self.place.integer(span.extent)):
+            known = self.known | dict(zip(map(id, fold.cells), held, strict=True))
+            inner = TileValues(TurnPlace(self.place, span, turn), known)
+            pairs = zip(fold.cells, fold.steps, strict=True)
+            made = [inner.carried(inner.value(step), cell) for cell, step in pairs]
+            changed = [(one, new) for one, new in zip(held, made, strict=True) if new is not one]
+            for one, new in changed:
+                assert all(new is not other for other in held), "a new value is computed, not another cell"
+                one.assign(new)
+        self._beyond, self._derived = {}, {}  # a turn may have put other numbers beyond the end of columns
+        return held
 
     def _masked(self, mask: PositionMask) -> Fragment:
         """A value that a mask hides in part, in steps in which it hides anything."""
