@@ -322,6 +322,34 @@ def test_no_element_past_an_array_is_read_or_written(
 
 
 @pytest.mark.in_turns(4)
+@pytest.mark.parametrize("layout", ["n", "t"])
+@pytest.mark.parametrize("dtype", [tw.f32, tw.f64])
+def test_whole_panels_are_read_from_their_arrays(
+    machine: Machine, toolchain: native.Toolchain, dtype: tw.DType, layout: str
+) -> None:
+    """Up to some panels of either operand, and copied beyond them; the last panel may be a part."""
+    rng = np.random.default_rng([dtype.bytes, ord(layout)])
+    for arch in cpu.PROCESSORS:
+        mma = tw.TiledMma(tw.atoms.fma(dtype, lanes=(1, 1), each=(6, 16)), repeats=(12, 8))
+        kernel = None
+        for m, n in ((5, 16), (6, 33), (24, 64), (29, 65), (48, 47), (70, 90), (72, 128), (75, 16)):
+            k = int(rng.choice([1, 2, 15, 16, 17, 33, 40]))
+            a = between_guards(rng, (m, k), dtype.numpy, layout)
+            b = between_guards(rng, (n, k), dtype.numpy, "t")
+            c = between_guards(rng, (m, n), dtype.numpy, "n")
+            if kernel is None:  # for any strides and addresses
+                kinds = [
+                    guarded((29, 37), np.dtype(dtype.numpy), row_step=41, column=one == "t")
+                    for one in (layout, "t", "n")
+                ]
+                kernel = tiled.trace(*kinds, tile=(72, 128, 16), mma=mma)
+            listing = machine(kernel, {"A": a, "B": b, "C": c}, arch=arch, toolchain=toolchain)
+            assert np.array_equal(c, a @ b.T), (arch, m, n, k)
+            assert "const rows = m_panel < " in listing.text
+            assert "bool in_place = " in listing.text
+
+
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", KINDS)
 def test_sums_of_one_step_are_stored_from_registers(
     machine: Machine, toolchain: native.Toolchain, dtype: tw.DType

@@ -192,7 +192,15 @@ def emit_panel(emitter: CpuEmitter, op: Copy | Twins | Decoding, panel: Sym, row
         _copy(emitter, op, *sides[0])
 
 
-def _sides(emitter: CpuEmitter, op: Copy, panel: tuple[Sym, int] | None = None) -> tuple[CopySide, CopySide]:
+def emit_rows(emitter: CpuEmitter, op: Copy, panel: Sym, rows: int) -> None:
+    """Write the copy that fills one panel of operand A, which keeps its place among the others."""
+    emitter.comment(op, f"a panel of {op.target} = {op.source}")
+    _copy(emitter, op, *_sides(emitter, op, (panel, rows), is_kept=True))
+
+
+def _sides(
+    emitter: CpuEmitter, op: Copy, panel: tuple[Sym, int] | None = None, *, is_kept: bool = False
+) -> tuple[CopySide, CopySide]:
     """The source and the target of a copy, or of one panel, without elements that no multiply reads."""
     source, target = emitter.side(op.source), emitter.side(op.target)
     bounds = emitter.read.get(op, {})
@@ -200,8 +208,10 @@ def _sides(emitter: CpuEmitter, op: Copy, panel: tuple[Sym, int] | None = None) 
         number, rows = panel
         depth = op.target.tensor.shape[1]
         row, k = coordinates((rows, depth))
-        source = replace(source, view=source.view.map((rows, depth), (add(mul(number, rows), row), k)))
-        target = replace(target, view=View.strided((rows, depth), (1, rows)))
+        at = add(mul(number, rows), row), k
+        source = replace(source, view=source.view.map((rows, depth), at))
+        kept = target.view.map((rows, depth), at)
+        target = replace(target, view=kept if is_kept else View.strided((rows, depth), (1, rows)))
         bounds = {dim: bound for dim, bound in bounds.items() if dim == 1}
     if bounds:
         view = target.view

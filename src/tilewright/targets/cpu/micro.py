@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from tilewright.dtypes import f32
 from tilewright.ir.ops import Copy, Mma
@@ -15,7 +16,7 @@ from tilewright.symbolic.nodes import FALSE, Int, Sym
 from tilewright.symbolic.rebuilding import slope, substitute
 from tilewright.targets.cpu.arch import adds_along_k, adds_groups
 from tilewright.targets.cpu.byte_dots import group_count, grouping, row_sums
-from tilewright.targets.cpu.copies import Twins, emit_panel, paired
+from tilewright.targets.cpu.copies import Twins, emit_copy, emit_panel, paired
 from tilewright.targets.cpu.decoding import Decoding
 from tilewright.targets.cpu.decoding_dots import MOST_ROWS, dots_of
 from tilewright.targets.cpu.emitter import CACHE_LINE_BYTES, CpuEmitter
@@ -27,6 +28,7 @@ from tilewright.targets.cpu.unpacked import (
     Panel,
     PanelExtent,
     ResultArray,
+    Rows,
     StoredPlace,
     Unpacked,
 )
@@ -150,6 +152,10 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
         n = _panels(emitter, "n", extents.columns, tile_n, columns)
         deep = emitter.local("depth")
         emitter.constant("Index", deep, _within(emitter, extents.depth, depth_of(first.a)))
+        rows_of_a = Rows.of(emitter, op, m, n)
+        if rows_of_a is None:
+            for copy in op.rows:
+                emit_copy(emitter, copy)
         array = Unpacked.of(emitter, op)
         if array is not None and _in_dots(emitter, op, m, n, deep, array):
             return
@@ -162,7 +168,8 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
         result = None if op.store is None else ResultArray.of(emitter, op.store)
         place = None if result is None else StoredPlace.of(emitter, result, columns)
         # One call for all products if registers hold their sums, else one call for each product.
-        whole = _calling(emitter, op, range(len(op.products)), deep, m, n, panel, place)
+        arrays = InArrays(rows_of_a, panel, place)
+        whole = _calling(emitter, op, range(len(op.products)), deep, m, n, arrays)
         each = () if whole else (_calling(emitter, op, [at], deep, m, n) for at in range(len(op.products)))
         callings = [calling for calling in (whole, *each) if calling is not None]
         grouped = callings[0].grouped
@@ -177,7 +184,7 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
             with (
                 nullcontext()
                 if array is None or panel is None
-                else panel.unless_in_place(emitter, array, packed, (n.at, columns), m.count)
+                else panel.unless_in_place(emitter, array, packed, (n.at, columns), m.count, deep)
             ):
                 for packing in paired(op.packing, emitter.kernel):
                     assert isinstance(packing, Copy | Twins | Decoding)
@@ -196,6 +203,8 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
             with emitter.turns(m.at.name, m.count):
                 for ahead in asking:
                     ahead.turn(m.at)
+                if rows_of_a is not None:
+                    rows_of_a.turn(emitter, m.at)
                 if place is not None:
                     place.turn(emitter, callings[0].sums or Code("0"), (m, n))
                 _choose(emitter, callings, (m, n))
@@ -244,7 +253,7 @@ def _in_dots(
     high = Code(str(tile_m)) if m.needed is None else m.needed
     wide = Code(str(tile_n)) if n.needed is None else n.needed
     start, sums = _start(emitter, product.a, a, 0), _sums(emitter, product.c, (rows, columns), 0, 0)
-    step, adds = emitter.spell(array.column_step), emitter.spell_cond(negate(op.begins[0]))
+    step, adds = emitter.spell(array.line_step), emitter.spell_cond(negate(op.begins[0]))
     if n.needed is None and array.bound is not None:  # sums of columns past the array are sums of zeros
         wide = emitter.local("columns")
         emitter.constant("Index", wide, emitter.within(emitter.spell(array.bound), tile_n))
@@ -331,6 +340,23 @@ class _Calling:
     sums: Code | None = None
 
 
+class InArrays(NamedTuple):
+    """What micro-kernels read from arrays, or store there.
+
+    Args:
+        rows: panels of A.
+        panel: a panel of B.
+        place: the place of the sums.
+    """
+
+    rows: Rows | None = None
+    panel: Panel | None = None
+    place: StoredPlace | None = None
+
+
+NO_ARRAYS = InArrays()
+
+
 @dataclass(frozen=True)
 class _Grouped:
     """Operands regrouped for instructions that multiply several neighbours along K.
@@ -370,8 +396,7 @@ def _calling(
     depth: Code,
     m: PanelExtent,
     n: PanelExtent,
-    panel: Panel | None = None,
-    place: StoredPlace | None = None,
+    arrays: InArrays = NO_ARRAYS,
 ) -> _Calling | None:
     """The calls for some of the products; None if several share no sum, or if they do not fit.
 
@@ -401,9 +426,13 @@ def _calling(
         is_narrow = atom.c_dtype != atom.c_dtype.computed
         if len(terms) == len(c) or not (width and alike) or is_narrow:
             return None
-    deepest, steps = depth_of(products[0].a), panel is not None
-    stores = None if place is None else place.result.dtype
-    form = KernelForm(atom, lanes, deepest, of_a[0], of_b[0], terms, width % vectors, steps, stores)
+    rows_of_a, panel, place = arrays
+    form = KernelForm(
+        atom, lanes, depth_of(products[0].a), of_a[0], of_b[0], terms, width % vectors,
+        apart=rows_of_a is not None,
+        steps=panel is not None,
+        stores=None if place is None else place.result.dtype,
+    )  # fmt: skip
     kernels = [[micro_kernel(emitter, form, (high, wide)) for wide in widths] for high in heights]
     at_a = [_start(emitter, value, one, m.at) for value, one in zip(a, of_a, strict=True)]
     packed = [next(op.is_packed(one) for one in products if same_place(one.b, value)) for value in b]
@@ -411,6 +440,8 @@ def _calling(
         _start(emitter, value, replace(one, base=0, panel_stride=0) if there else one, n.at)
         for value, one, there in zip(b, of_b, packed, strict=True)
     ]
+    if rows_of_a is not None:
+        at_a = [rows_of_a.address, rows_of_a.apart]
     if panel is not None:
         at_b = [panel.address, panel.step]
     into = [_sums(emitter, value, (rows, columns), m.at, n.at) for value in c]

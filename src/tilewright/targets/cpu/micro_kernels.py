@@ -45,6 +45,7 @@ class KernelForm:
         b: the layout of the panels of each B.
         terms: the products, in the order of the text.
         width: vectors of each sum that are in registers at the same time; 0 for all.
+        apart: whether an argument says how far rows of A are apart, or its columns if rows are neighbours.
         steps: whether an argument says how far rows of B are apart.
         stores: the dtype of the result, if arguments say how far its rows are apart, and how many rows and
             columns are stored; another dtype than that of the sums has an address of its own.
@@ -57,6 +58,7 @@ class KernelForm:
     b: PanelLayout
     terms: tuple[Term, ...] = (Term(0, 0, 0),)
     width: int = 0
+    apart: bool = False
     steps: bool = False
     stores: DType | None = None
 
@@ -152,7 +154,8 @@ def _source(emitter: CpuEmitter, form: KernelForm) -> str:
         tuple(_numbered(name, at) for at in range(len(many)))
         for name, many in (("sum", c), ("right", b), ("adds", c))
     )
-    parameters = [f"const {real}* {one}" for one in (*a, *b)] + (["Index step"] if form.steps else [])
+    parameters = [f"const {real}* {one}" for one in a] + (["Index apart"] if form.apart else [])
+    parameters += [f"const {real}* {one}" for one in b] + (["Index step"] if form.steps else [])
     parameters += [f"{real}* {one}" for one in c]
     is_rounded = form.stores is not None and form.stores != compute
     if form.stores is not None:
@@ -170,16 +173,21 @@ def _source(emitter: CpuEmitter, form: KernelForm) -> str:
     lines += [each_row, f"  {each_vector} {{"]
     for one, place in zip(sums, c, strict=True):
         lines += [f"    {one}[i][j] = vector{{}};", f"    __builtin_prefetch({place} + {at_c});"]
-    lines += ["  }", "for (Index k = 0; k < depth; ++k) {"]
+    following = ""
+    if form.apart:  # a step of an address, so that no compiler keeps more addresses than registers hold
+        following = "".join(f", {one} += {1 if form.a.k_stride == 1 else 'apart'}" for one in a)
+    lines += ["  }", f"for (Index k = 0; k < depth; ++k{following}) {{"]
     row_of_b = "k * step" if form.steps else _index("k", form.b.k_stride)
     at_b = f"{row_of_b} + {_index(at, lanes)}"
     for one, place in zip(rights, b, strict=True):
         value = _narrowed(emitter, atom, f"*(const vector*)({place} + {at_b})", "bits, vector")
         lines.append(f"  {each_vector} {one}[j] = {value};")
         if form.steps:
-            following = at_b.replace("k *", f"(k + {ROWS_AHEAD}) *")
-            lines.append(f"  {each_vector} __builtin_prefetch({place} + {following});")
+            later = at_b.replace("k *", f"(k + {ROWS_AHEAD}) *")
+            lines.append(f"  {each_vector} __builtin_prefetch({place} + {later});")
     at_a = f"{_index('i', form.a.row_stride)} + {_index('k', form.a.k_stride)}"
+    if form.apart:
+        at_a = "i * apart" if form.a.k_stride == 1 else "i"
     for number, place in enumerate(a):
         value = _narrowed(emitter, atom, f"{place}[{at_a}]", "int, float")
         if form.is_fused and lanes > 1:

@@ -82,6 +82,7 @@ class Multiply(CompoundOp):
         products: the multiplies, of the same tiles and extents, in program order.
         begins: for each multiply the condition under which its accumulator counts as 0.
         packing: the copies that fill operands B, one panel at a time, just before it is multiplied.
+        rows: the copy that fills operand A of its only product, before the first panel of B.
         store: copies the sums of its only product to memory, and nothing else reads them.
     """
 
@@ -89,12 +90,13 @@ class Multiply(CompoundOp):
     products: tuple[Mma, ...]
     begins: tuple[Cond, ...]
     packing: tuple[Copy | Decoding, ...] = ()
+    rows: tuple[Copy, ...] = ()
     store: StoreSums | None = None
 
     @property
     def parts(self) -> tuple[Op, ...]:
         """The multiplies, then the copies."""
-        return (*self.products, *self.packing)
+        return (*self.products, *self.packing, *self.rows)
 
     def is_packed(self, product: Mma) -> bool:
         """Whether operand B of one of the products is filled panel by panel."""
@@ -171,12 +173,12 @@ def _join(op: Mma, before: list[Op], extents: Mapping[Op, NeededExtents]) -> Non
 
 
 def _pack(op: Multiply, ops: list[Op], uses: _Uses) -> None:
-    """Move the copies that pack B from the operations before a multiply into the multiply."""
+    """Move the copies that fill operands from the operations before a multiply into the multiply."""
     taken: list[Copy | Decoding] = []
     for product in op.products:
         if any(same_place(copy.target, product.b) for copy in taken):
             continue
-        at = _packing_copy(op, product, ops, uses)
+        at = _packing_copy(op, product.b, ops, uses, is_a=False)
         if at is None:
             continue
         copy, own = ops[at], [ops[at]]
@@ -190,12 +192,27 @@ def _pack(op: Multiply, ops: list[Op], uses: _Uses) -> None:
         else:
             taken.append(copy)
         ops[:] = [one for one in ops if not any(one is other for other in own)]
+    rows: tuple[Copy, ...] = ()
+    if len(op.products) == 1 and taken:
+        at = _packing_copy(op, op.products[0].a, ops, uses, is_a=True)
+        filling = None if at is None else ops[at]
+        if isinstance(filling, Copy) and _is_array_of_floats(filling.source, filling.target):
+            rows = (filling,)
+            ops[:] = [one for one in ops if one is not filling]
     if taken:
-        ops[place_of(ops, op)] = replace(op, packing=tuple(taken))
+        ops[place_of(ops, op)] = replace(op, packing=tuple(taken), rows=rows)
 
 
-def _packing_copy(op: Multiply, product: Mma, before: Sequence[Op], uses: _Uses) -> int | None:
-    """Return the index of the copy that packs operand B, if panels can be packed one by one."""
+def _is_array_of_floats(source: Value, target: Value) -> bool:
+    """Whether a copy only moves floats from an array."""
+    is_array = source.is_tensor and source.tensor.memory is Memory.GLOBAL
+    return is_array and source.dtype == target.dtype and source.dtype.is_float
+
+
+def _packing_copy(
+    op: Multiply, operand: Value, before: Sequence[Op], uses: _Uses, *, is_a: bool
+) -> int | None:
+    """Return the index of the copy that fills an operand, if panels can be copied one by one."""
     end = place_of(before, op)
     for at in range(end - 1, -1, -1):
         copy = before[at]
@@ -206,28 +223,28 @@ def _packing_copy(op: Multiply, product: Mma, before: Sequence[Op], uses: _Uses)
         kind = copy.target.type
         if not isinstance(kind, TensorType) or kind.memory is not Memory.SHARED:
             return None
-        if same_place(copy.target, product.b):
+        if same_place(copy.target, operand):
             break
     else:
         return None
     later = (value.buffer for one in before[at + 1 : end] for value in one.written)
     if copy.reduction is not None or copy.source.buffer in later:
         return None
-    # Only this copy may write the tensor, and only these multiplies, as this B, may read it.
-    buffer = product.b.buffer
+    # Only this copy may write the tensor, and only these multiplies, as this operand, may read it.
+    buffer = operand.buffer
     readers = uses.readers.get(buffer, ())
     if len(uses.writers.get(buffer, ())) != 1 or not readers:
         return None
     if not all(any(reader is other for other in op.products) for reader in readers):
         return None
-    if any(
-        buffer is other.a.buffer or (buffer is other.b.buffer and not same_place(other.b, product.b))
-        for other in op.products
-    ):
-        return None
-    view, columns = product.b.tensor.view, product.mma.atom.shape[1]
-    found = panels(view, columns)
-    if view.valid != TRUE or found is None or (found.row_stride, found.k_stride) != (1, columns):
+    for other in op.products:
+        same_side, opposite = (other.a, other.b) if is_a else (other.b, other.a)
+        if buffer is opposite.buffer or (buffer is same_side.buffer and not same_place(same_side, operand)):
+            return None
+    unit = op.products[0].mma.atom.shape[0 if is_a else 1]
+    view, found = operand.tensor.view, panels(operand.tensor.view, unit)
+    is_packed = found is not None and (is_a or (found.row_stride, found.k_stride) == (1, unit))
+    if view.valid != TRUE or not is_packed:
         return None
     return at
 

@@ -74,7 +74,7 @@ static inline void store_f32_part(float* to, Vector value, Index count) {
 
 // c[i][j] = (adds ? c[i][j] : 0) + sum of a[i][k] * b[k][j] over k, for i < ROWS and j < 4 * VECTORS
 template <int ROWS, int VECTORS>
-__attribute__((noinline)) static void multiply_f32(const float* a, const float* b, float* c, Index pitch, Index rows, Index columns, Index depth, bool adds) {
+__attribute__((noinline)) static void multiply_f32(const float* a, Index apart, const float* b, float* c, Index pitch, Index rows, Index columns, Index depth, bool adds) {
   typedef float vector __attribute__((vector_size(16), aligned(4)));
   vector sum[ROWS][VECTORS], right[VECTORS];
   UNROLL for (Index i = 0; i < ROWS; ++i)
@@ -82,10 +82,10 @@ __attribute__((noinline)) static void multiply_f32(const float* a, const float* 
       sum[i][j] = vector{};
       __builtin_prefetch(c + i * pitch + j * 4);
     }
-  for (Index k = 0; k < depth; ++k) {
+  for (Index k = 0; k < depth; ++k, a += 1) {
     UNROLL for (Index j = 0; j < VECTORS; ++j) right[j] = *(const vector*)(b + k * 8 + j * 4);
     UNROLL for (Index i = 0; i < ROWS; ++i) {
-      const vector left = a[i * 32 + k] - vector{};
+      const vector left = a[i * apart] - vector{};
       UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] = fused_lanes<1>(left, right[j], sum[i][j]);
     }
   }
@@ -203,38 +203,6 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
   }
   const Index k_end = (K + 28) / 32;
   for (Index k = 0; k < k_end; ++k) {
-    // test_text.py:48: sA = A.tile((48, 32), (m, k))
-    {
-      const Index limit0 = within(-48*m + 12*((M + 8) / 12), 48);
-      const Index limit1 = within(-32*k + K, 32);
-      const Index inside0 = within(min_int(-48*m + 12*((M + 8) / 12), -48*m + M), 48);
-      if (inside0 < limit0) {
-        for (Index i0 = inside0; i0 < limit0; ++i0) {
-          if (limit1 == 32) {
-            INDEPENDENT
-            for (Index i1 = 0; i1 < 32; ++i1) sA[32*i0 + i1] = 0;
-          }
-          else {
-            INDEPENDENT
-            for (Index i1 = 0; i1 < limit1; ++i1) sA[32*i0 + i1] = 0;
-          }
-        }
-      }
-      for (Index i0 = 0; i0 < inside0; ++i0) {
-        if (limit1 == 32) {
-          INDEPENDENT
-          for (Index i1 = 0; i1 < 32; ++i1) {
-            sA[32*i0 + i1] = A[48*A_stride0*m + 32*k + A_stride0*i0 + i1];
-          }
-        }
-        else {
-          INDEPENDENT
-          for (Index i1 = 0; i1 < limit1; ++i1) {
-            sA[32*i0 + i1] = A[48*A_stride0*m + 32*k + A_stride0*i0 + i1];
-          }
-        }
-      }
-    }
     // test_text.py:53: acc += sA * sB
     {
       const Index m_needed = within(-48*m + M, 48);
@@ -242,6 +210,42 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       const Index n_needed = within(-64*n + N, 64);
       const Index n_panels = (n_needed + 7) / 8;
       const Index depth = within(-32*k + K, 32);
+      const Index whole = n_panels <= 4 && m_needed > 4 ? m_needed / 12 : 0;
+      for (Index m_panel = whole; m_panel < m_panels; ++m_panel) {
+        // test_text.py:48: a panel of sA = A.tile((48, 32), (m, k))
+        {
+          const Index limit1 = within(-32*k + K, 32);
+          const Index inside0 = within(-48*m - 12*m_panel + M, 12);
+          if (inside0 < 12) {
+            for (Index i0 = inside0; i0 < 12; ++i0) {
+              if (limit1 == 32) {
+                INDEPENDENT
+                for (Index i1 = 0; i1 < 32; ++i1) sA[384*m_panel + 32*i0 + i1] = 0;
+              }
+              else {
+                INDEPENDENT
+                for (Index i1 = 0; i1 < limit1; ++i1) sA[384*m_panel + 32*i0 + i1] = 0;
+              }
+            }
+          }
+          for (Index i0 = 0; i0 < inside0; ++i0) {
+            if (limit1 == 32) {
+              INDEPENDENT
+              for (Index i1 = 0; i1 < 32; ++i1) {
+                sA[384*m_panel + 32*i0 + i1] =
+                    A[48*A_stride0*m + 32*k + 12*A_stride0*m_panel + A_stride0*i0 + i1];
+              }
+            }
+            else {
+              INDEPENDENT
+              for (Index i1 = 0; i1 < limit1; ++i1) {
+                sA[384*m_panel + 32*i0 + i1] =
+                    A[48*A_stride0*m + 32*k + 12*A_stride0*m_panel + A_stride0*i0 + i1];
+              }
+            }
+          }
+        }
+      }
       const bool in_result = (K + 28) / 32 == 1 && 4 < -48*m + M;
       const Index pitch = in_result ? C_stride0 : 8;
       if (m_needed <= 1) {
@@ -284,61 +288,62 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
                 __builtin_prefetch(B + 64*B_stride0*n + 32*k + 8*B_stride0*n_panel + 8*B_stride0
                     + B_stride0*row + 31);
               }
+              const float* const rows = m_panel < whole ? A + 48*A_stride0*m + 32*k
+                  + 12*A_stride0*m_panel : sA + 384*m_panel;
+              const Index apart = m_panel < whole ? A_stride0 : 32;
               float* const sums = in_result ? C + 64*n + 48*C_stride0*m + 12*C_stride0*m_panel
                   + 8*n_panel : acc + 384*n_panel + 96*m_panel;
               const Index high = in_result ? m_needed - (12*m_panel) : 12;
               const Index wide = in_result ? n_needed - (8*n_panel) : 8;
               if (m_needed - (12*m_panel) <= 1) {
                 if (n_needed - (8*n_panel) <= 4) {
-                  multiply_f32<1,1>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
-                      !(k == 0));
+                  multiply_f32<1,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth, !(k == 0));
                 }
                 else {
-                  multiply_f32<1,2>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
-                      !(k == 0));
+                  multiply_f32<1,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth, !(k == 0));
                 }
               }
               else {
                 if (m_needed - (12*m_panel) <= 3) {
                   if (n_needed - (8*n_panel) <= 4) {
-                    multiply_f32<3,1>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
+                    multiply_f32<3,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                         !(k == 0));
                   }
                   else {
-                    multiply_f32<3,2>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
+                    multiply_f32<3,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                         !(k == 0));
                   }
                 }
                 else {
                   if (m_needed - (12*m_panel) <= 6) {
                     if (n_needed - (8*n_panel) <= 4) {
-                      multiply_f32<6,1>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
+                      multiply_f32<6,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                           !(k == 0));
                     }
                     else {
-                      multiply_f32<6,2>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
+                      multiply_f32<6,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                           !(k == 0));
                     }
                   }
                   else {
                     if (m_needed - (12*m_panel) <= 9) {
                       if (n_needed - (8*n_panel) <= 4) {
-                        multiply_f32<9,1>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
+                        multiply_f32<9,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                             !(k == 0));
                       }
                       else {
-                        multiply_f32<9,2>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
+                        multiply_f32<9,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                             !(k == 0));
                       }
                     }
                     else {
                       if (n_needed - (8*n_panel) <= 4) {
-                        multiply_f32<12,1>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide,
-                            depth, !(k == 0));
+                        multiply_f32<12,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                            !(k == 0));
                       }
                       else {
-                        multiply_f32<12,2>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide,
-                            depth, !(k == 0));
+                        multiply_f32<12,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                            !(k == 0));
                       }
                     }
                   }
