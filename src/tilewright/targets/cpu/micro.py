@@ -28,7 +28,7 @@ from tilewright.targets.cpu.unpacked import (
     Panel,
     PanelExtent,
     ResultArray,
-    Rows,
+    RowPanels,
     StoredPlace,
     Unpacked,
 )
@@ -152,7 +152,7 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
         n = _panels(emitter, "n", extents.columns, tile_n, columns)
         deep = emitter.local("depth")
         emitter.constant("Index", deep, _within(emitter, extents.depth, depth_of(first.a)))
-        rows_of_a = Rows.of(emitter, op, m, n)
+        rows_of_a = RowPanels.of(emitter, op, m, n)
         if rows_of_a is None:
             for copy in op.rows:
                 emit_copy(emitter, copy)
@@ -349,7 +349,7 @@ class InArrays(NamedTuple):
         place: the place of the sums.
     """
 
-    rows: Rows | None = None
+    rows: RowPanels | None = None
     panel: Panel | None = None
     place: StoredPlace | None = None
 

@@ -229,7 +229,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowPanels:
     """Panels of A: whole ones are read from their array if few panels of B are multiplied by them.
 
     Args:
@@ -251,14 +251,14 @@ class Rows:
     apart: Code
 
     @staticmethod
-    def of(emitter: CpuEmitter, op: Multiply, m: PanelExtent, n: PanelExtent) -> Rows | None:
+    def of(emitter: CpuEmitter, op: Multiply, m: PanelExtent, n: PanelExtent) -> RowPanels | None:
         """The panels; None if none may be read from an array.  Writes the copy of the other ones."""
         array = Unpacked.of_rows(emitter, op)
         layout = None if array is None else panels(op.products[0].a.tensor.view, m.unit)
         if array is None or layout is None:
             return None
         (copy,), extent = op.rows, op.products[0].a.tensor.shape[0]
-        made = Rows(array, copy, layout, m.unit, *map(emitter.local, ("whole", "rows", "apart")))
+        made = RowPanels(array, copy, layout, m.unit, *map(emitter.local, ("whole", "rows", "apart")))
         rows = Code(str(extent)) if m.needed is None else m.needed
         if m.needed is None and array.bound is not None:
             rows = emitter.within(emitter.spell(array.bound), extent if isinstance(extent, int) else 0)
