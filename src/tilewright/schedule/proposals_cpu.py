@@ -15,7 +15,7 @@ from tilewright.schedule.proposals_reference import tensor_core
 from tilewright.schedule.question import Candidate, Question, widened
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import dots, fma
-from tilewright.targets.cpu.arch import micro_tile
+from tilewright.targets.cpu.arch import PANELS_IN_PLACE, PANELS_OF_B, has_masks, micro_tile
 
 ROWS, COLUMNS, DEPTH = (48, 96, 192, 288, 384, 768), (32, 128, 256, 384, 512, 1024, 2048), 256
 """Rows, columns and depth of all tiles; the micro-tiles of all vector widths divide them.
@@ -31,16 +31,23 @@ TOLERANCE = 1.01
 PACK_ROW, PACK_COLUMN, WAKE = 28, 14, 300_000
 """Costs in multiply-adds of the micro-kernel: to pack an element of A or B, and to wake a second thread."""
 
-COPIED, TURNED, SWAP_GAIN = 4, 12, 1.1
+COPIED, TURNED, SWAP_GAIN = 4, 8, 1.1
 """Costs in multiply-adds of the micro-kernel: to copy an element that is in the caches, and to copy it to a
 transposed place; and how much faster the transposed product must be to be chosen."""
+
+HALF_VECTOR = 2 / 3
+"""Time of half a vector of columns, relative to a whole one: loads of A, not multiply-adds, limit it."""
+
+DOT, DOT_SUM = 2.2, 10
+"""Costs in multiply-adds of the micro-kernel: a multiply-add of a dot product, which loads more; and to add
+up a vector of partial sums, for each of its lanes.  Measured on a Zen 4 with 2 to 12 rows of f32 and f64."""
 
 FEW_IN_PLACE = {True: 2, False: 4}
 """Rows of A up to which B is read once, where it lies, by whether its columns are contiguous."""
 
 DOT_ROWS, DOT_BYTES = 12, 2048
-"""Rows of A up to which dot products along K are faster than packing B, which must be contiguous along K; and
-bytes of a row in a tile, so that a few rows of both operands fit the first-level cache."""
+"""Rows of A, at most, of dot products along K, for which B must be contiguous along K; and bytes of a row in
+a tile, so that a few rows of both operands fit the first-level cache."""
 
 STREAM_COLUMNS, STREAM_BYTES = 1024, 16384
 """Columns, and bytes of a row, of a tile for one or two rows: half the first-level cache, so that columns are
@@ -142,6 +149,8 @@ def _in_dots(question: Question) -> Iterator[Candidate]:
         m, n, k = asked.shape
         if m > DOT_ROWS or m > n or k < 2 * lanes or asked.majors[1] != "k" or lanes < LEAST_DOTS:
             continue
+        if m > FEW_IN_PLACE[True] and m * n * (DOT * k + DOT_SUM * lanes) >= min(_both_ways(question)):
+            continue
         atom = dots(question.dtype, DOTS_TOGETHER, lanes)
         columns = tile_for(asked.shape, asked.processors, balanced=True)[1]
         depth = DOT_BYTES // size
@@ -166,10 +175,7 @@ def _transposed(question: Question) -> Iterator[Candidate]:
         form.is_single and are_plain and are_floats and form.precision == "exact" and _is_dense(question)
     ):
         return
-    is_widened = any(one.computed != one for one in dtypes)
-    lanes = max(question.arch.vector_bytes // question.dtype.computed.bytes, 1)
-    here = way_time(question.shape, question.majors, lanes, along_rows=True, is_widened=is_widened)
-    there = way_time(other.shape, other.majors, lanes, along_rows=False, is_widened=is_widened)
+    here, there = _both_ways(question)
     if there * SWAP_GAIN >= here:
         return
     for one in _tiles(other):
@@ -178,12 +184,25 @@ def _transposed(question: Question) -> Iterator[Candidate]:
         return
 
 
+def _both_ways(question: Question) -> tuple[float, float]:
+    """Estimated times of a product and of the transposed product; see `way_time`."""
+    other, size = question.transposed(), question.dtype.computed.bytes
+    lanes = max(question.arch.vector_bytes // size, 1)
+    is_widened = any(one.view.dtype.computed != one.view.dtype for one in question.form.factors)
+    known = {"has_halves": has_masks(question.arch, lanes * size), "is_widened": is_widened}
+    return (
+        way_time(question.shape, question.majors, lanes, along_rows=True, **known),
+        way_time(other.shape, other.majors, lanes, along_rows=False, **known),
+    )
+
+
 def way_time(
     shape: tuple[int, int, int],
     majors: tuple[str, str],
     lanes: int,
     *,
     along_rows: bool,
+    has_halves: bool = False,
     is_widened: bool = False,
 ) -> float:
     """Estimated time of a product by one thread, in multiply-adds, to compare it with the transposed product.
@@ -193,7 +212,8 @@ def way_time(
         majors: the contiguous dimensions of A and B, as in `Question.majors`.
         lanes: elements of a vector.
         along_rows: whether the rows of the result are contiguous.
-        is_widened: whether operands are halves: micro-kernels then read no panel of B from its array.
+        has_halves: whether the last columns may be half a vector.
+        is_widened: whether operands are halves: micro-kernels then read no panel from its array.
 
     Example:
         >>> tall = way_time((1000, 3, 500), ("mn", "mn"), 8, along_rows=True)
@@ -204,15 +224,17 @@ def way_time(
     along = majors[1] == "mn"
     store = m * n * (COPIED if along_rows or min(m, n) == 1 else TURNED)
     if m <= FEW_IN_PLACE[along] and (along or not is_widened):
-        return n * k * (COPIED if along else TURNED) + m * k * COPIED + store
+        return n * k * (COPIED if along else TURNED + m) + m * k * COPIED + store
     whole, rest = divmod(m, 2 * WHOLE_ROWS)
-    rows = 2 * WHOLE_ROWS * whole + (
-        0 if rest == 0 else 1 if rest == 1 else -(-rest // WHOLE_ROWS) * WHOLE_ROWS
-    )
-    columns = -(-n // lanes) * lanes
-    is_in_place = along and not is_widened and whole + (rest > 0) == 1
-    pack = 0 if is_in_place else COPIED if along else TURNED
-    return rows * columns * k + m * k * COPIED + n * k * pack + store
+    last = rest if rest <= 1 else -(-rest // (WHOLE_ROWS // 2)) * (WHOLE_ROWS // 2)
+    rows = 2 * WHOLE_ROWS * whole + last
+    columns = float(-(-n // lanes) * lanes)
+    if has_halves and 0 < n % lanes <= lanes // 2:
+        columns += (HALF_VECTOR - 1) * lanes
+    is_few = whole + (rest > 0) <= PANELS_IN_PLACE, -(-n // (2 * lanes)) <= PANELS_OF_B
+    pack = 0 if along and is_few[0] and not is_widened else COPIED if along else TURNED
+    copy = 0 if is_few[1] and not is_widened else COPIED
+    return rows * columns * k + m * k * copy + n * k * pack + store
 
 
 def _small(question: Question) -> Iterator[Candidate]:

@@ -279,8 +279,8 @@ def test_nothing_past_an_edge_is_filled_but_the_rest_of_a_micro_tile() -> None:
     text = text_of("plain")
     fills = re.findall(r"sA\[[^]]*\] = 0;", text)
     assert fills
-    assert re.search(r"for \(Index i0 = inside0; i0 < limit0; \+\+i0\)", text)
-    assert "inside1" not in text[: text.index("acc += sA")]
+    assert re.search(r"for \(Index i0 = inside0; i0 < 6; \+\+i0\)", text)
+    assert "inside1" not in text
 
 
 TUNED = {"aarch64": ()}

@@ -226,9 +226,9 @@ def test_few_rows_by_columns_along_k_are_dot_products(dtype: tw.DType) -> None:
 
     for m, n, k, layouts, swap in (
         (1, 900, 900, "nt", False),
-        (12, 900, 64, "tt", False),
+        (2, 900, 64, "tt", False),
         (800, 1, 300, "nn", True),
-        (90, 7, 512, "nt", True),
+        (90, 2, 512, "nt", True),
     ):
         made = chosen(m, n, k, layouts)
         assert (made.atom.instruction, made.swap_ab) == ("dots", swap), (m, n, k)
@@ -237,6 +237,7 @@ def test_few_rows_by_columns_along_k_are_dot_products(dtype: tw.DType) -> None:
     for m, n, k, layouts in (
         (1, 900, 900, "nn"),
         (13, 900, 900, "nt"),
+        (12, 900, 64, "tt"),
         (4, 900, 15, "nt"),
         (800, 1, 300, "tn"),
     ):
@@ -389,7 +390,7 @@ def test_sums_that_something_else_reads_stay_in_their_fragment() -> None:
         compare_gemm(factor * a, b, out).raise_if_wrong()
 
 
-@pytest.mark.parametrize("shape", [(500, 3, 600), (300, 5, 900), (2000, 1, 800)])
+@pytest.mark.parametrize("shape", [(500, 3, 600), (300, 2, 900), (2000, 1, 800)])
 def test_columns_that_fill_no_vector_are_rows_of_the_transposed_product(shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     given = (tw.like("f32", m, k), tw.like("f32", k, n), tw.like("f32", m, n))

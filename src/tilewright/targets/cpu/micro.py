@@ -14,7 +14,7 @@ from tilewright.passes.expand_mma import depth_of
 from tilewright.symbolic.expr import add, expand, mul, negate
 from tilewright.symbolic.nodes import FALSE, Int, Sym
 from tilewright.symbolic.rebuilding import slope, substitute
-from tilewright.targets.cpu.arch import adds_along_k, adds_groups
+from tilewright.targets.cpu.arch import adds_along_k, adds_groups, has_masks
 from tilewright.targets.cpu.byte_dots import group_count, grouping, row_sums
 from tilewright.targets.cpu.copies import Twins, emit_copy, emit_panel, paired
 from tilewright.targets.cpu.decoding import Decoding
@@ -22,7 +22,14 @@ from tilewright.targets.cpu.decoding_dots import MOST_ROWS, dots_of
 from tilewright.targets.cpu.emitter import CACHE_LINE_BYTES, CpuEmitter
 from tilewright.targets.cpu.few_rows import TOGETHER, dots_kernel, few_rows_kernel
 from tilewright.targets.cpu.linear import PanelLayout, distinct, panels, same_place
-from tilewright.targets.cpu.micro_kernels import KernelForm, Term, lanes_of, micro_kernel, vectors_at_once
+from tilewright.targets.cpu.micro_kernels import (
+    KernelForm,
+    Term,
+    lanes_of,
+    micro_kernel,
+    part_kernel,
+    vectors_at_once,
+)
 from tilewright.targets.cpu.multiply import Multiply
 from tilewright.targets.cpu.unpacked import (
     Panel,
@@ -164,9 +171,10 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
         if array is not None and array.is_converted and not array.is_along_rows:
             array = None
         is_read = array is not None and array.is_along_rows and not array.is_converted
-        panel = Panel.of(emitter) if is_read else None
         result = None if op.store is None else ResultArray.of(emitter, op.store)
-        place = None if result is None else StoredPlace.of(emitter, result, columns)
+        masks = n.needed is not None and has_masks(emitter.arch, columns * first.c.dtype.bytes)
+        place = None if result is None else StoredPlace.of(emitter, result, columns, masks=masks)
+        panel = Panel.of(emitter, masks=masks and place is not None) if is_read else None
         # One call for all products if registers hold their sums, else one call for each product.
         arrays = InArrays(rows_of_a, panel, place)
         whole = _calling(emitter, op, range(len(op.products)), deep, m, n, arrays)
@@ -433,7 +441,18 @@ def _calling(
         steps=panel is not None,
         stores=None if place is None else place.result.dtype,
     )  # fmt: skip
-    kernels = [[micro_kernel(emitter, form, (high, wide)) for wide in widths] for high in heights]
+    if place is not None and place.masks:
+        # Parts have fewer heights, because each height takes time to compile.
+        widths, last, tall = (
+            (columns - 1, columns),
+            replace(form, ends="all"),
+            sorted({1, -(-rows // 2), rows}),
+        )
+        wholes = [micro_kernel(emitter, last, (high, columns)) for high in heights]
+        parts_of = [part_kernel(emitter, form, next(one for one in tall if one >= high)) for high in heights]
+        kernels = [[*pair] for pair in zip(parts_of, wholes, strict=True)]
+    else:
+        kernels = [[micro_kernel(emitter, form, (high, wide)) for wide in widths] for high in heights]
     at_a = [_start(emitter, value, one, m.at) for value, one in zip(a, of_a, strict=True)]
     packed = [next(op.is_packed(one) for one in products if same_place(one.b, value)) for value in b]
     at_b = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tilewright.arch import Arch
@@ -14,7 +14,7 @@ from tilewright.targets.cpu.byte_dots import dot_kernel
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
 from tilewright.targets.cpu.linear import PanelLayout
-from tilewright.targets.cpu.vector_moves import narrowing, store_part
+from tilewright.targets.cpu.vector_moves import load_part, narrowing, store_part
 from tilewright.targets.statements import Code, code
 
 ROWS_AHEAD = 8
@@ -49,6 +49,8 @@ class KernelForm:
         steps: whether an argument says how far rows of B are apart.
         stores: the dtype of the result, if arguments say how far its rows are apart, and how many rows and
             columns are stored; another dtype than that of the sums has an address of its own.
+        ends: the columns that are loaded and stored: ``"all"``, the first ones by ``"masks"``, or ``"some"``,
+            which loads all of them.
     """
 
     atom: MmaAtom
@@ -61,6 +63,7 @@ class KernelForm:
     apart: bool = False
     steps: bool = False
     stores: DType | None = None
+    ends: str = "some"
 
     @property
     def is_fused(self) -> bool:
@@ -142,6 +145,48 @@ static void {SELF}(const {real}* a, const {real}* b, {stored}* c, Index depth, b
     return emitter.function(f"multiply_{rows}x{size[1]}_into_{acc}{subtracting}", text)
 
 
+def part_kernel(emitter: CpuEmitter, form: KernelForm, rows: int) -> Code:
+    """Add the micro-kernel for the first columns of a micro-tile, which loads no others; return its name.
+
+    It multiplies one vector of columns after the other, and the last ones as half a vector if they fit.
+    """
+    whole, half = (replace(form, lanes=form.lanes // part, ends="masks") for part in (1, 2))
+    names = [micro_kernel(emitter, one, (rows, one.lanes)) for one in (whole, half)]
+    parameters, given = _parameters(form), []
+    for parameter in parameters:
+        name = parameter.split()[-1]
+        moved = {
+            "b": "b + n",
+            "c": "c + n",
+            "halves": "halves ? halves + n : halves",
+            "columns": "columns - n",
+        }
+        given.append(moved.get(name, name))
+    text = f"""\
+// {names[0].partition("<")[0]} for the first columns of a micro-tile
+template <int ROWS>
+static void {SELF}({", ".join(parameters)}) {{
+  for (Index n = 0; n < columns; n += {form.lanes})
+    if (columns - n > {half.lanes}) {names[0].replace(f"<{rows},", "<ROWS,")}({", ".join(given)});
+    else {names[1].replace(f"<{rows},", "<ROWS,")}({", ".join(given)});
+}}"""
+    return code("{}<{}>", emitter.function(f"multiply_part_{form.atom.c_dtype.computed}", text), rows)
+
+
+def _parameters(form: KernelForm) -> list[str]:
+    """The parameters of a micro-kernel."""
+    compute = form.atom.c_dtype.computed
+    real = STORAGE[compute.name]
+    a, b, c = (form.names(side) for side in "abc")
+    parameters = [f"const {real}* {one}" for one in a] + (["Index apart"] if form.apart else [])
+    parameters += [f"const {real}* {one}" for one in b] + (["Index step"] if form.steps else [])
+    parameters += [f"{real}* {one}" for one in c]
+    if form.stores is not None:
+        parameters += [] if form.stores == compute else [f"{STORAGE[form.stores.name]}* halves"]
+        parameters += ["Index pitch", "Index rows", "Index" if form.ends == "all" else "Index columns"]
+    return [*parameters, "Index depth", *(f"bool {_numbered('adds', at)}" for at in range(len(c)))]
+
+
 def _source(emitter: CpuEmitter, form: KernelForm) -> str:
     """The text of a micro-kernel, which broadcasts the rows of A from memory."""
     atom, lanes = form.atom, form.lanes
@@ -154,14 +199,8 @@ def _source(emitter: CpuEmitter, form: KernelForm) -> str:
         tuple(_numbered(name, at) for at in range(len(many)))
         for name, many in (("sum", c), ("right", b), ("adds", c))
     )
-    parameters = [f"const {real}* {one}" for one in a] + (["Index apart"] if form.apart else [])
-    parameters += [f"const {real}* {one}" for one in b] + (["Index step"] if form.steps else [])
-    parameters += [f"{real}* {one}" for one in c]
+    parameters = _parameters(form)
     is_rounded = form.stores is not None and form.stores != compute
-    if form.stores is not None:
-        parameters += [f"{STORAGE[form.stores.name]}* halves"] if is_rounded else []
-        parameters += ["Index pitch", "Index rows", "Index columns"]
-    parameters += ["Index depth", *(f"bool {one}" for one in adds)]
     wide = form.width or "VECTORS"
     at = "j" if not form.width else "(first + j)"
     each_row = "UNROLL for (Index i = 0; i < ROWS; ++i)"
@@ -180,7 +219,11 @@ def _source(emitter: CpuEmitter, form: KernelForm) -> str:
     row_of_b = "k * step" if form.steps else _index("k", form.b.k_stride)
     at_b = f"{row_of_b} + {_index(at, lanes)}"
     for one, place in zip(rights, b, strict=True):
-        value = _narrowed(emitter, atom, f"*(const vector*)({place} + {at_b})", "bits, vector")
+        load = f"*(const vector*)({place} + {at_b})"
+        if form.ends == "masks":
+            part = load_part(emitter, compute, lanes, in_registers=True)
+            load = f"{part}<vector>({place} + {at_b}, columns - {_index(at, lanes)})"
+        value = _narrowed(emitter, atom, load, "bits, vector")
         lines.append(f"  {each_vector} {one}[j] = {value};")
         if form.steps:
             later = at_b.replace("k *", f"(k + {ROWS_AHEAD}) *")
@@ -211,6 +254,9 @@ def _source(emitter: CpuEmitter, form: KernelForm) -> str:
     lines.append("}")
     for one, place, adding in zip(sums, c, adds, strict=True):
         there = f"*({{}}vector*)({place} + {at_c})"
+        if is_pitched:
+            lines += [f"if ({adding}) {{", *_deeper(_part_sums(emitter, form, f"{place} + {at_c}")), "}"]
+            continue
         lines += [f"if ({adding}) {{", f"  {each_row}"]
         lines += [f"    {each_vector} {one}[i][j] += {there.format('const ')};", "}"]
     if is_rounded and form.stores is not None:
@@ -263,17 +309,31 @@ def _part_stores(emitter: CpuEmitter, form: KernelForm, dtype: DType, place: str
     whole = f"*(vector*)({place}) = sum[i][j];"
     if is_rounded:
         whole = f"{narrowing(emitter, dtype, form.lanes)}({place}, sum[i][j]);"
-    part = store_part(emitter, dtype, form.lanes, is_rounded=is_rounded)
+    part = store_part(emitter, dtype, form.lanes, is_rounded=is_rounded, in_registers=form.ends == "masks")
     left = f"columns - {_index('j', form.lanes)}"
+    return _in_parts(form, whole, f"{part}({place}, sum[i][j], {left});")
+
+
+def _part_sums(emitter: CpuEmitter, form: KernelForm, place: str) -> list[str]:
+    """The statements that add the stored sums to the only sum; see `_part_stores`."""
+    load = load_part(emitter, form.atom.c_dtype.computed, form.lanes, in_registers=form.ends == "masks")
+    part = f"sum[i][j] += {load}<vector>({place}, columns - {_index('j', form.lanes)});"
+    return _in_parts(form, f"sum[i][j] += *(const vector*)({place});", part)
+
+
+def _in_parts(form: KernelForm, whole: str, part: str) -> list[str]:
+    """The statements that move the needed rows of the only sum as whole vectors, or as parts of vectors."""
     rows = ["  UNROLL for (Index i = 0; i < ROWS; ++i)", "    if (i < rows)"]
     each = "      UNROLL for (Index j = 0; j < VECTORS; ++j)"
+    if form.ends != "some":
+        return [line[2:] for line in (*rows, f"{each} {whole if form.ends == 'all' else part}")]
     return [
         f"if (columns >= {_index('VECTORS', form.lanes)}) {{",
         *rows,
         f"{each} {whole}",
         "} else {",
         *rows,
-        f"{each} {part}({place}, sum[i][j], {left});",
+        f"{each} {part}",
         "}",
     ]
 

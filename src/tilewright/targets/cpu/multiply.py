@@ -17,7 +17,7 @@ from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, Copy, Elementwise, Fill, For, FragmentOp, If, Mma, Op, Reshape, Shared
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
-from tilewright.symbolic.expr import add, equal, less_equal, prove
+from tilewright.symbolic.expr import add, all_of, equal, less, less_equal, mul, prove
 from tilewright.symbolic.nodes import FALSE, TRUE, Cond
 from tilewright.targets.cpu.arch import adds_groups
 from tilewright.targets.cpu.decoding import Decoding, decoding_of
@@ -61,12 +61,14 @@ class StoreSums(CompoundOp):
         copy: the copy.
         product: the multiply whose sums it copies.
         is_once: whether the multiply runs once.
+        is_short: whether it runs once or twice.
     """
 
     name = "store_sums"
     copy: Copy
     product: Mma
     is_once: Cond
+    is_short: Cond
 
     @property
     def parts(self) -> tuple[Op, ...]:
@@ -336,9 +338,12 @@ def _with_stores(ops: Sequence[Op], uses: _Uses) -> tuple[Op, ...]:
 def _storing(op: Op, copy: Copy, uses: _Uses) -> tuple[Op, StoreSums] | None:
     """A multiply, or the loop around it, that stores its sums, and the copy that does so otherwise."""
     is_once: Cond = TRUE
+    is_short: Cond = TRUE
     body: Sequence[Op] = (op,)
     if isinstance(op, For):
         is_once, body = equal(op.stop, add(op.start, op.step)), op.body.ops
+        some = less(op.start, op.stop), less_equal(op.stop, add(op.start, mul(op.step, 2)))
+        is_short = all_of(*some)
     multiplies = [one for one in body if isinstance(one, Multiply)]
     if len(multiplies) != 1 or len(multiplies[0].products) != 1:
         return None
@@ -358,7 +363,7 @@ def _storing(op: Op, copy: Copy, uses: _Uses) -> tuple[Op, StoreSums] | None:
         return None
     if any(one is not product and one is not copy for one in uses.of_fragments[copy.source]):
         return None
-    store = StoreSums(copy, product, is_once, location=copy.location)
+    store = StoreSums(copy, product, is_once, is_short, location=copy.location)
     storing = replace(multiply, store=store)
     if not isinstance(op, For):
         return storing, store

@@ -18,7 +18,7 @@ from tilewright.ir.types import Memory
 from tilewright.symbolic.expr import add, all_of, expand, less, less_equal, mul
 from tilewright.symbolic.nodes import TRUE, Cond, Int, Sym
 from tilewright.symbolic.rebuilding import slope, substitute
-from tilewright.targets.cpu.arch import adds_along_k, adds_groups
+from tilewright.targets.cpu.arch import NEAR_BYTES, PANELS_IN_PLACE, PANELS_OF_B, adds_along_k, adds_groups
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.copies import emit_copy, emit_rows
 from tilewright.targets.cpu.emitter import CpuEmitter
@@ -36,17 +36,6 @@ ALONG_ROWS, ACROSS_ROWS = (1, 2), (1, 4)
 """Heights of the functions for few rows, by the contiguous dimension of B: its columns, or K."""
 
 MOST_FEW = max(*ALONG_ROWS, *ACROSS_ROWS)
-
-PANELS_OF_B, PANELS_IN_PLACE, NEAR_BYTES = 4, 8, 1 << 19
-"""Panels of B up to which panels of A are read from their array; panels of A up to which panels of B are; and
-bytes that a tile of B spans in its array, at most, if its panels are always read there (half of a cache of
-the second level).
-
-Rows of A that are a power of 2 apart share sets of the first-level cache, and distant rows of B lie in a
-page of memory each.  Copies avoid both, at a cost that all panels share.  Measured on a Zen 4, one
-thread, f32, with copies and without: 136 x 32 x 224 19.8 and 16.7 us, 2048 x 64 x 2048 6.2 and 5.5 ms, 48
-x 1000 x 256 246 and 219 us; but 2048 x 256 x 2048 21.2 and 22.1 ms, whose rows of A are 8 KiB apart.
-"""
 
 
 @dataclass(frozen=True)
@@ -175,22 +164,25 @@ class Unpacked:
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel of B: read from its array if it is whole and packing does not pay, else packed.
+    """A panel of B: read from its array if packing does not pay, else packed; so is a part without masks.
 
     Args:
         address: the variable of its address.
         step: the variable of elements between its rows.
         in_place: the variable that says whether it is read from its array.
+        masks: whether micro-kernels load parts of its rows.
     """
 
     address: Code
     step: Code
     in_place: Code
+    masks: bool
 
     @staticmethod
-    def of(emitter: CpuEmitter) -> Panel:
+    def of(emitter: CpuEmitter, *, masks: bool) -> Panel:
         """A panel with new names."""
-        return Panel(*(emitter.local(name) for name in ("panel", "step", "in_place")))
+        address, step, in_place = map(emitter.local, ("panel", "step", "in_place"))
+        return Panel(address, step, in_place, masks)
 
     @contextmanager
     def unless_in_place(
@@ -216,7 +208,7 @@ class Panel:
         first, step = mul(panel, unit), emitter.spell(array.k_step)
         near = NEAR_BYTES // array.dtype.bytes
         when = code("({} <= {} || {} * {} <= {})", panels_of_a, PANELS_IN_PLACE, step, depth, near)
-        if array.bound is not None:
+        if array.bound is not None and not self.masks:
             is_whole = less_equal(add(first, unit), array.bound)
             when = code("{} && {}", when, emitter.spell_cond(is_whole))
         emitter.constant("bool", self.in_place, when)
@@ -345,7 +337,9 @@ class ResultArray:
             return None
         start = expand(substitute(kind.view.offset, {row: 0, column: 0}))
         rows = needed.rows if needed.rows is not None else kind.view.shape[0]
-        when = all_of(store.is_once, less(MOST_FEW, rows))
+        # A few sums are rounded once, after their last product.
+        steps = store.is_short if kind.dtype == sums else store.is_once
+        when = all_of(steps, less(MOST_FEW, rows))
         return ResultArray(emitter.name(copy.target.buffer), kind.dtype, start, row_step, when)
 
     def address(self, emitter: CpuEmitter, row: Int, column: Int) -> Code:
@@ -364,6 +358,7 @@ class StoredPlace:
         in_result: the variable that says where sums are stored.
         address: the variable of the address; of sums that are rounded to halves: that in the fragment.
         halves: the variable of the address of halves, or of null; None if sums are not rounded.
+        masks: whether parts of vectors are stored in the fragment too.
         pitch: the variable of the elements between rows.
         rows: the variable of the rows to store.
         columns: the variable of the columns to store.
@@ -377,9 +372,10 @@ class StoredPlace:
     rows: Code
     columns: Code
     halves: Code | None
+    masks: bool
 
     @staticmethod
-    def of(emitter: CpuEmitter, result: ResultArray, unit: int) -> StoredPlace:
+    def of(emitter: CpuEmitter, result: ResultArray, unit: int, *, masks: bool) -> StoredPlace:
         """A place with new names; declares what is the same for all calls."""
         in_result, address, pitch, high, wide = (
             emitter.local(name) for name in ("in_result", "sums", "pitch", "high", "wide")
@@ -388,7 +384,7 @@ class StoredPlace:
         emitter.constant("bool", in_result, emitter.spell_cond(result.when))
         step = code("{} ? {} : {}", in_result, emitter.spell(result.row_step), unit)
         emitter.constant("Index", pitch, step)
-        return StoredPlace(result, unit, in_result, address, pitch, high, wide, halves)
+        return StoredPlace(result, unit, in_result, address, pitch, high, wide, halves, masks)
 
     @property
     def arguments(self) -> tuple[Code, ...]:
@@ -416,7 +412,7 @@ class StoredPlace:
             left = Code(str(one.unit))
             if one.needed is not None:
                 rest = code("{} - {}", one.needed, emitter.spell(mul(one.at, one.unit), True))
-                left = code("{} ? {} : {}", self.in_result, rest, left)
+                left = rest if one is n and self.masks else code("{} ? {} : {}", self.in_result, rest, left)
             emitter.constant("Index", name, left)
 
 

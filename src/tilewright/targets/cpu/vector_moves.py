@@ -191,22 +191,29 @@ def exchanged(lanes: int) -> list[str]:
 # AVX-512 and AVX load and store part of a vector by one instruction.
 
 
-def _masked(dtype: DType, lanes: int) -> tuple[str, str, str, str]:
-    """The condition of masks, declarations of ``kept``, and the builtins that load and store."""
+def _masked(dtype: DType, lanes: int, *, in_registers: bool = False) -> tuple[str, str, str, str]:
+    """The condition of masks, declarations of ``kept``, and the builtins that load and store.
+
+    Half a vector has a mask in a register of its own with AVX-512, whose stores are faster than those of AVX.
+    """
     real, size, letter = STORAGE[dtype.name], dtype.bytes, "s" if dtype.bytes == 4 else "d"
     kind = f"__attribute__((vector_size({lanes * size})))"
-    if lanes * size == VECTOR_BYTES:
+    if lanes * size == VECTOR_BYTES or in_registers:
+        is_half = lanes * size < VECTOR_BYTES
         mask = "unsigned short" if lanes == 16 else "unsigned char"
         all_kept = (1 << lanes) - 1
         lines = f"""\
   typedef {real} whole {kind};
   const {mask} kept = ({mask})(count < {lanes} ? (1u << (count > 0 ? count : 0)) - 1 : {all_kept}u);"""
-        name = f"__builtin_ia32_{{}}up{letter}512_mask"
-        load, store = (
-            f"{name.format('load')}(from, whole{{}}, kept)",
-            f"{name.format('store')}(to, (whole)value, kept)",
-        )
-        return "defined(__AVX512F__)", lines, load, store
+        start, end = "from", "to"
+        if is_half:  # compilers differ in the type of the address
+            start, end = "(const place*)from", "(place*)to"
+            kinds = "#if defined(__clang__)\n  typedef whole place;\n#else\n  typedef {} place;\n#endif"
+            lines += "\n" + kinds.format(real)
+        name = f"__builtin_ia32_{{}}up{letter}{8 * lanes * size}_mask"
+        load = f"{name.format('load')}({start}, whole{{}}, kept)"
+        store = f"{name.format('store')}({end}, (whole)value, kept)"
+        return f"defined(__AVX512{'VL' if is_half else 'F'}__)", lines, load, store
     integer = "int" if size == 4 else "long long"
     lines = f"""\
   typedef {real} whole {kind};
@@ -224,7 +231,9 @@ def has_parts(dtype: DType, lanes: int) -> bool:
     return dtype in (f32, f64) and lanes * dtype.bytes in (VECTOR_BYTES // 2, VECTOR_BYTES)
 
 
-def store_part(emitter: CpuEmitter, dtype: DType, lanes: int, *, is_rounded: bool = False) -> Code:
+def store_part(
+    emitter: CpuEmitter, dtype: DType, lanes: int, *, is_rounded: bool = False, in_registers: bool = False
+) -> Code:
     """Return the function that stores the first ``count`` elements of a vector.
 
     Args:
@@ -232,6 +241,7 @@ def store_part(emitter: CpuEmitter, dtype: DType, lanes: int, *, is_rounded: boo
         dtype: the dtype in memory.
         lanes: elements of the vector.
         is_rounded: whether a vector of f32 is rounded to halves.
+        in_registers: whether masks lie in registers of their own, which AVX-512 has.
     """
     real, lane = STORAGE[dtype.name], "value[l]" if lanes > 1 else "value"
     text = f"  for (Index l = 0; l < count && l < {lanes}; ++l) to[l] = {lane};"
@@ -247,7 +257,7 @@ def store_part(emitter: CpuEmitter, dtype: DType, lanes: int, *, is_rounded: boo
             text += f"\n  if (kept & {size}) {{\n    {move}\n    l += {size};\n  }}"
             size //= 2
     if has_parts(dtype, lanes):
-        when, lines, _, store = _masked(dtype, lanes)
+        when, lines, _, store = _masked(dtype, lanes, in_registers=in_registers)
         text = f"#if {when}\n{lines}\n  {store};\n#else\n{text}\n#endif"
     text = f"""\
 // to[l] = value[l] for l < count
@@ -258,7 +268,7 @@ static inline void {SELF}({real}* to, Vector value, Index count) {{
     return emitter.function(f"store_{dtype}_part", text)
 
 
-def load_part(emitter: CpuEmitter, dtype: DType, lanes: int) -> Code:
+def load_part(emitter: CpuEmitter, dtype: DType, lanes: int, *, in_registers: bool = False) -> Code:
     """Return the function that loads the first ``count`` elements of a vector; the others are 0."""
     real = STORAGE[dtype.name]
     text = f"""\
@@ -266,7 +276,7 @@ def load_part(emitter: CpuEmitter, dtype: DType, lanes: int) -> Code:
   for (Index l = 0; l < count && l < {lanes}; ++l) value[l] = from[l];
   return value;"""
     if has_parts(dtype, lanes):
-        when, lines, load, _ = _masked(dtype, lanes)
+        when, lines, load, _ = _masked(dtype, lanes, in_registers=in_registers)
         text = f"#if {when}\n{lines}\n  return (Vector){load};\n#else\n{text}\n#endif"
     text = f"""\
 // from[l] for l < count, else 0

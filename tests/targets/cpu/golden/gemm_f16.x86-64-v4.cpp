@@ -131,6 +131,20 @@ static inline void copy_f16_to_f32(float* target, const f16* source, Index count
   for (; i < count; ++i) target[i] = f32_of_f16(source[i]);
 }
 
+// from[l] for l < count, else 0
+template <typename Vector>
+static inline Vector load_f32_part(const float* from, Index count) {
+#if defined(__AVX512F__)
+  typedef float whole __attribute__((vector_size(64)));
+  const unsigned short kept = (unsigned short)(count < 16 ? (1u << (count > 0 ? count : 0)) - 1 : 65535u);
+  return (Vector)__builtin_ia32_loadups512_mask(from, whole{}, kept);
+#else
+  Vector value{};
+  for (Index l = 0; l < count && l < 16; ++l) value[l] = from[l];
+  return value;
+#endif
+}
+
 // to[l] = value[l] for l < count
 template <typename Vector>
 static inline void store_f32_part(float* to, Vector value, Index count) {
@@ -145,7 +159,7 @@ static inline void store_f32_part(float* to, Vector value, Index count) {
 
 // c[i][j] = (adds ? c[i][j] : 0) + sum of a[i][k] * b[k][j] over k, for i < ROWS and j < 16 * VECTORS
 template <int ROWS, int VECTORS>
-__attribute__((noinline)) static void multiply_f32(const float* a, const float* b, float* c, Index pitch, Index rows, Index columns, Index depth, bool adds) {
+__attribute__((noinline)) static void multiply_f32(const float* a, const float* b, float* c, Index pitch, Index rows, Index, Index depth, bool adds) {
   typedef float vector __attribute__((vector_size(64), aligned(4)));
   vector sum[ROWS][VECTORS], right[VECTORS];
   UNROLL for (Index i = 0; i < ROWS; ++i)
@@ -162,31 +176,110 @@ __attribute__((noinline)) static void multiply_f32(const float* a, const float* 
   }
   if (adds) {
     UNROLL for (Index i = 0; i < ROWS; ++i)
-      UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] += *(const vector*)(c + i * pitch + j * 16);
+      if (i < rows)
+        UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] += *(const vector*)(c + i * pitch + j * 16);
   }
-  if (columns >= VECTORS * 16) {
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    if (i < rows)
+      UNROLL for (Index j = 0; j < VECTORS; ++j) *(vector*)(c + i * pitch + j * 16) = sum[i][j];
+}
+
+// c[i][j] = (adds ? c[i][j] : 0) + sum of a[i][k] * b[k][j] over k, for i < ROWS and j < 16 * VECTORS
+template <int ROWS, int VECTORS>
+__attribute__((noinline)) static void multiply_f32_1(const float* a, const float* b, float* c, Index pitch, Index rows, Index columns, Index depth, bool adds) {
+  typedef float vector __attribute__((vector_size(64), aligned(4)));
+  vector sum[ROWS][VECTORS], right[VECTORS];
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    UNROLL for (Index j = 0; j < VECTORS; ++j) {
+      sum[i][j] = vector{};
+      __builtin_prefetch(c + i * pitch + j * 16);
+    }
+  for (Index k = 0; k < depth; ++k) {
+    UNROLL for (Index j = 0; j < VECTORS; ++j) right[j] = load_f32_part<vector>(b + k * 32 + j * 16, columns - j * 16);
+    UNROLL for (Index i = 0; i < ROWS; ++i) {
+      const vector left = a[i * 32 + k] - vector{};
+      UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] = fused_lanes<1>(left, right[j], sum[i][j]);
+    }
+  }
+  if (adds) {
     UNROLL for (Index i = 0; i < ROWS; ++i)
       if (i < rows)
-        UNROLL for (Index j = 0; j < VECTORS; ++j) *(vector*)(c + i * pitch + j * 16) = sum[i][j];
-  } else {
-    UNROLL for (Index i = 0; i < ROWS; ++i)
-      if (i < rows)
-        UNROLL for (Index j = 0; j < VECTORS; ++j) store_f32_part(c + i * pitch + j * 16, sum[i][j], columns - j * 16);
+        UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] += load_f32_part<vector>(c + i * pitch + j * 16, columns - j * 16);
   }
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    if (i < rows)
+      UNROLL for (Index j = 0; j < VECTORS; ++j) store_f32_part(c + i * pitch + j * 16, sum[i][j], columns - j * 16);
 }
 
 // from[l] for l < count, else 0
 template <typename Vector>
-static inline Vector load_f32_part(const float* from, Index count) {
-#if defined(__AVX512F__)
-  typedef float whole __attribute__((vector_size(64)));
-  const unsigned short kept = (unsigned short)(count < 16 ? (1u << (count > 0 ? count : 0)) - 1 : 65535u);
-  return (Vector)__builtin_ia32_loadups512_mask(from, whole{}, kept);
+static inline Vector load_f32_part_1(const float* from, Index count) {
+#if defined(__AVX512VL__)
+  typedef float whole __attribute__((vector_size(32)));
+  const unsigned char kept = (unsigned char)(count < 8 ? (1u << (count > 0 ? count : 0)) - 1 : 255u);
+#if defined(__clang__)
+  typedef whole place;
+#else
+  typedef float place;
+#endif
+  return (Vector)__builtin_ia32_loadups256_mask((const place*)from, whole{}, kept);
 #else
   Vector value{};
-  for (Index l = 0; l < count && l < 16; ++l) value[l] = from[l];
+  for (Index l = 0; l < count && l < 8; ++l) value[l] = from[l];
   return value;
 #endif
+}
+
+// to[l] = value[l] for l < count
+template <typename Vector>
+static inline void store_f32_part_1(float* to, Vector value, Index count) {
+#if defined(__AVX512VL__)
+  typedef float whole __attribute__((vector_size(32)));
+  const unsigned char kept = (unsigned char)(count < 8 ? (1u << (count > 0 ? count : 0)) - 1 : 255u);
+#if defined(__clang__)
+  typedef whole place;
+#else
+  typedef float place;
+#endif
+  __builtin_ia32_storeups256_mask((place*)to, (whole)value, kept);
+#else
+  for (Index l = 0; l < count && l < 8; ++l) to[l] = value[l];
+#endif
+}
+
+// c[i][j] = (adds ? c[i][j] : 0) + sum of a[i][k] * b[k][j] over k, for i < ROWS and j < 8 * VECTORS
+template <int ROWS, int VECTORS>
+__attribute__((noinline)) static void multiply_f32_2(const float* a, const float* b, float* c, Index pitch, Index rows, Index columns, Index depth, bool adds) {
+  typedef float vector __attribute__((vector_size(32), aligned(4)));
+  vector sum[ROWS][VECTORS], right[VECTORS];
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    UNROLL for (Index j = 0; j < VECTORS; ++j) {
+      sum[i][j] = vector{};
+      __builtin_prefetch(c + i * pitch + j * 8);
+    }
+  for (Index k = 0; k < depth; ++k) {
+    UNROLL for (Index j = 0; j < VECTORS; ++j) right[j] = load_f32_part_1<vector>(b + k * 32 + j * 8, columns - j * 8);
+    UNROLL for (Index i = 0; i < ROWS; ++i) {
+      const vector left = a[i * 32 + k] - vector{};
+      UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] = fused_lanes<1>(left, right[j], sum[i][j]);
+    }
+  }
+  if (adds) {
+    UNROLL for (Index i = 0; i < ROWS; ++i)
+      if (i < rows)
+        UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] += load_f32_part_1<vector>(c + i * pitch + j * 8, columns - j * 8);
+  }
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    if (i < rows)
+      UNROLL for (Index j = 0; j < VECTORS; ++j) store_f32_part_1(c + i * pitch + j * 8, sum[i][j], columns - j * 8);
+}
+
+// multiply_f32_1 for the first columns of a micro-tile
+template <int ROWS>
+static void multiply_part_f32(const float* a, const float* b, float* c, Index pitch, Index rows, Index columns, Index depth, bool adds) {
+  for (Index n = 0; n < columns; n += 16)
+    if (columns - n > 8) multiply_f32_1<ROWS,1>(a, b + n, c + n, pitch, rows, columns - n, depth, adds);
+    else multiply_f32_2<ROWS,1>(a, b + n, c + n, pitch, rows, columns - n, depth, adds);
 }
 
 // target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
@@ -306,7 +399,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       const Index n_needed = within(-64*n + N, 64);
       const Index n_panels = (n_needed + 31) / 32;
       const Index depth = within(-32*k + K, 32);
-      const bool in_result = (K + 28) / 32 == 1 && 4 < -48*m + M;
+      const bool in_result = 0 < (K + 28) / 32 && (K + 28) / 32 < 3 && 4 < -48*m + M;
       const Index pitch = in_result ? C_stride0 : 32;
       for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
         {
@@ -339,10 +432,10 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
           float* const sums = in_result ? C + 64*n + 48*C_stride0*m + 32*n_panel
               + 12*C_stride0*m_panel : acc + 1536*n_panel + 384*m_panel;
           const Index high = in_result ? m_needed - (12*m_panel) : 12;
-          const Index wide = in_result ? n_needed - (32*n_panel) : 32;
+          const Index wide = n_needed - (32*n_panel);
           if (m_needed - (12*m_panel) <= 1) {
-            if (n_needed - (32*n_panel) <= 16) {
-              multiply_f32<1,1>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
+            if (n_needed - (32*n_panel) <= 31) {
+              multiply_part_f32<1>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
                   !(k == 0));
             }
             else {
@@ -352,8 +445,8 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
           }
           else {
             if (m_needed - (12*m_panel) <= 3) {
-              if (n_needed - (32*n_panel) <= 16) {
-                multiply_f32<3,1>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
+              if (n_needed - (32*n_panel) <= 31) {
+                multiply_part_f32<6>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
                     !(k == 0));
               }
               else {
@@ -363,8 +456,8 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
             }
             else {
               if (m_needed - (12*m_panel) <= 6) {
-                if (n_needed - (32*n_panel) <= 16) {
-                  multiply_f32<6,1>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
+                if (n_needed - (32*n_panel) <= 31) {
+                  multiply_part_f32<6>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
                       !(k == 0));
                 }
                 else {
@@ -374,8 +467,8 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
               }
               else {
                 if (m_needed - (12*m_panel) <= 9) {
-                  if (n_needed - (32*n_panel) <= 16) {
-                    multiply_f32<9,1>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
+                  if (n_needed - (32*n_panel) <= 31) {
+                    multiply_part_f32<12>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
                         !(k == 0));
                   }
                   else {
@@ -384,8 +477,8 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
                   }
                 }
                 else {
-                  if (n_needed - (32*n_panel) <= 16) {
-                    multiply_f32<12,1>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
+                  if (n_needed - (32*n_panel) <= 31) {
+                    multiply_part_f32<12>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
                         !(k == 0));
                   }
                   else {
@@ -400,7 +493,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       }
     }
   }
-  if (!((K + 28) / 32 == 1 && 4 < -48*m + M)) {
+  if (!(0 < (K + 28) / 32 && (K + 28) / 32 < 3 && 4 < -48*m + M)) {
     // test_text.py:55: C.tile((48, 64), (m, n)) = acc
     {
       const Index limit0 = within(-48*m + M, 48);

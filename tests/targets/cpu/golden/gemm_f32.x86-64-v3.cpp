@@ -124,8 +124,15 @@ __attribute__((noinline)) static void multiply_f32(const float* a, Index apart, 
     }
   }
   if (adds) {
-    UNROLL for (Index i = 0; i < ROWS; ++i)
-      UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] += *(const vector*)(c + i * pitch + j * 8);
+    if (columns >= VECTORS * 8) {
+      UNROLL for (Index i = 0; i < ROWS; ++i)
+        if (i < rows)
+          UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] += *(const vector*)(c + i * pitch + j * 8);
+    } else {
+      UNROLL for (Index i = 0; i < ROWS; ++i)
+        if (i < rows)
+          UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] += load_f32_part<vector>(c + i * pitch + j * 8, columns - j * 8);
+    }
   }
   if (columns >= VECTORS * 8) {
     UNROLL for (Index i = 0; i < ROWS; ++i)
@@ -298,7 +305,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
           }
         }
       }
-      const bool in_result = (K + 28) / 32 == 1 && 4 < -48*m + M;
+      const bool in_result = 0 < (K + 28) / 32 && (K + 28) / 32 < 3 && 4 < -48*m + M;
       const Index pitch = in_result ? C_stride0 : 16;
       if (m_needed <= 1) {
         multiply_along_k<1>(sA + 0, B + 64*B_stride0*n + 32*k, B_stride0, acc + 0, n_needed, depth,
@@ -407,7 +414,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       }
     }
   }
-  if (!((K + 28) / 32 == 1 && 4 < -48*m + M)) {
+  if (!(0 < (K + 28) / 32 && (K + 28) / 32 < 3 && 4 < -48*m + M)) {
     // test_text.py:55: C.tile((48, 64), (m, n)) = acc
     {
       const Index limit0 = within(-48*m + M, 48);

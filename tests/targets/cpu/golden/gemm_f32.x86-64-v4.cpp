@@ -102,7 +102,7 @@ static inline void copy_f32(float* target, const float* source, Index count) {
 
 // c[i][j] = (adds ? c[i][j] : 0) + sum of a[i][k] * b[k][j] over k, for i < ROWS and j < 16 * VECTORS
 template <int ROWS, int VECTORS>
-__attribute__((noinline)) static void multiply_f32(const float* a, Index apart, const float* b, float* c, Index pitch, Index rows, Index columns, Index depth, bool adds) {
+__attribute__((noinline)) static void multiply_f32(const float* a, Index apart, const float* b, float* c, Index pitch, Index rows, Index, Index depth, bool adds) {
   typedef float vector __attribute__((vector_size(64), aligned(4)));
   vector sum[ROWS][VECTORS], right[VECTORS];
   UNROLL for (Index i = 0; i < ROWS; ++i)
@@ -119,17 +119,110 @@ __attribute__((noinline)) static void multiply_f32(const float* a, Index apart, 
   }
   if (adds) {
     UNROLL for (Index i = 0; i < ROWS; ++i)
-      UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] += *(const vector*)(c + i * pitch + j * 16);
+      if (i < rows)
+        UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] += *(const vector*)(c + i * pitch + j * 16);
   }
-  if (columns >= VECTORS * 16) {
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    if (i < rows)
+      UNROLL for (Index j = 0; j < VECTORS; ++j) *(vector*)(c + i * pitch + j * 16) = sum[i][j];
+}
+
+// c[i][j] = (adds ? c[i][j] : 0) + sum of a[i][k] * b[k][j] over k, for i < ROWS and j < 16 * VECTORS
+template <int ROWS, int VECTORS>
+__attribute__((noinline)) static void multiply_f32_1(const float* a, Index apart, const float* b, float* c, Index pitch, Index rows, Index columns, Index depth, bool adds) {
+  typedef float vector __attribute__((vector_size(64), aligned(4)));
+  vector sum[ROWS][VECTORS], right[VECTORS];
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    UNROLL for (Index j = 0; j < VECTORS; ++j) {
+      sum[i][j] = vector{};
+      __builtin_prefetch(c + i * pitch + j * 16);
+    }
+  for (Index k = 0; k < depth; ++k, a += 1) {
+    UNROLL for (Index j = 0; j < VECTORS; ++j) right[j] = load_f32_part<vector>(b + k * 32 + j * 16, columns - j * 16);
+    UNROLL for (Index i = 0; i < ROWS; ++i) {
+      const vector left = a[i * apart] - vector{};
+      UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] = fused_lanes<1>(left, right[j], sum[i][j]);
+    }
+  }
+  if (adds) {
     UNROLL for (Index i = 0; i < ROWS; ++i)
       if (i < rows)
-        UNROLL for (Index j = 0; j < VECTORS; ++j) *(vector*)(c + i * pitch + j * 16) = sum[i][j];
-  } else {
+        UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] += load_f32_part<vector>(c + i * pitch + j * 16, columns - j * 16);
+  }
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    if (i < rows)
+      UNROLL for (Index j = 0; j < VECTORS; ++j) store_f32_part(c + i * pitch + j * 16, sum[i][j], columns - j * 16);
+}
+
+// from[l] for l < count, else 0
+template <typename Vector>
+static inline Vector load_f32_part_1(const float* from, Index count) {
+#if defined(__AVX512VL__)
+  typedef float whole __attribute__((vector_size(32)));
+  const unsigned char kept = (unsigned char)(count < 8 ? (1u << (count > 0 ? count : 0)) - 1 : 255u);
+#if defined(__clang__)
+  typedef whole place;
+#else
+  typedef float place;
+#endif
+  return (Vector)__builtin_ia32_loadups256_mask((const place*)from, whole{}, kept);
+#else
+  Vector value{};
+  for (Index l = 0; l < count && l < 8; ++l) value[l] = from[l];
+  return value;
+#endif
+}
+
+// to[l] = value[l] for l < count
+template <typename Vector>
+static inline void store_f32_part_1(float* to, Vector value, Index count) {
+#if defined(__AVX512VL__)
+  typedef float whole __attribute__((vector_size(32)));
+  const unsigned char kept = (unsigned char)(count < 8 ? (1u << (count > 0 ? count : 0)) - 1 : 255u);
+#if defined(__clang__)
+  typedef whole place;
+#else
+  typedef float place;
+#endif
+  __builtin_ia32_storeups256_mask((place*)to, (whole)value, kept);
+#else
+  for (Index l = 0; l < count && l < 8; ++l) to[l] = value[l];
+#endif
+}
+
+// c[i][j] = (adds ? c[i][j] : 0) + sum of a[i][k] * b[k][j] over k, for i < ROWS and j < 8 * VECTORS
+template <int ROWS, int VECTORS>
+__attribute__((noinline)) static void multiply_f32_2(const float* a, Index apart, const float* b, float* c, Index pitch, Index rows, Index columns, Index depth, bool adds) {
+  typedef float vector __attribute__((vector_size(32), aligned(4)));
+  vector sum[ROWS][VECTORS], right[VECTORS];
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    UNROLL for (Index j = 0; j < VECTORS; ++j) {
+      sum[i][j] = vector{};
+      __builtin_prefetch(c + i * pitch + j * 8);
+    }
+  for (Index k = 0; k < depth; ++k, a += 1) {
+    UNROLL for (Index j = 0; j < VECTORS; ++j) right[j] = load_f32_part_1<vector>(b + k * 32 + j * 8, columns - j * 8);
+    UNROLL for (Index i = 0; i < ROWS; ++i) {
+      const vector left = a[i * apart] - vector{};
+      UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] = fused_lanes<1>(left, right[j], sum[i][j]);
+    }
+  }
+  if (adds) {
     UNROLL for (Index i = 0; i < ROWS; ++i)
       if (i < rows)
-        UNROLL for (Index j = 0; j < VECTORS; ++j) store_f32_part(c + i * pitch + j * 16, sum[i][j], columns - j * 16);
+        UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] += load_f32_part_1<vector>(c + i * pitch + j * 8, columns - j * 8);
   }
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    if (i < rows)
+      UNROLL for (Index j = 0; j < VECTORS; ++j) store_f32_part_1(c + i * pitch + j * 8, sum[i][j], columns - j * 8);
+}
+
+// multiply_f32_1 for the first columns of a micro-tile
+template <int ROWS>
+static void multiply_part_f32(const float* a, Index apart, const float* b, float* c, Index pitch, Index rows, Index columns, Index depth, bool adds) {
+  for (Index n = 0; n < columns; n += 16)
+    if (columns - n > 8) multiply_f32_1<ROWS,1>(a, apart, b + n, c + n, pitch, rows, columns - n, depth, adds);
+    else multiply_f32_2<ROWS,1>(a, apart, b + n, c + n, pitch, rows, columns - n, depth, adds);
 }
 
 // c[i][n] = (adds ? c[i][n] : 0) + sum of a[i][k] * b[k][n] over k, for i < ROWS and n < columns;
@@ -304,7 +397,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
           }
         }
       }
-      const bool in_result = (K + 28) / 32 == 1 && 4 < -48*m + M;
+      const bool in_result = 0 < (K + 28) / 32 && (K + 28) / 32 < 3 && 4 < -48*m + M;
       const Index pitch = in_result ? C_stride0 : 32;
       if (m_needed <= 1) {
         multiply_along_k<1>(sA + 0, B + 64*B_stride0*n + 32*k, B_stride0, acc + 0, n_needed, depth,
@@ -352,10 +445,11 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
               float* const sums = in_result ? C + 64*n + 48*C_stride0*m + 32*n_panel
                   + 12*C_stride0*m_panel : acc + 1536*n_panel + 384*m_panel;
               const Index high = in_result ? m_needed - (12*m_panel) : 12;
-              const Index wide = in_result ? n_needed - (32*n_panel) : 32;
+              const Index wide = n_needed - (32*n_panel);
               if (m_needed - (12*m_panel) <= 1) {
-                if (n_needed - (32*n_panel) <= 16) {
-                  multiply_f32<1,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth, !(k == 0));
+                if (n_needed - (32*n_panel) <= 31) {
+                  multiply_part_f32<1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                      !(k == 0));
                 }
                 else {
                   multiply_f32<1,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth, !(k == 0));
@@ -363,8 +457,8 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
               }
               else {
                 if (m_needed - (12*m_panel) <= 3) {
-                  if (n_needed - (32*n_panel) <= 16) {
-                    multiply_f32<3,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                  if (n_needed - (32*n_panel) <= 31) {
+                    multiply_part_f32<6>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                         !(k == 0));
                   }
                   else {
@@ -374,8 +468,8 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
                 }
                 else {
                   if (m_needed - (12*m_panel) <= 6) {
-                    if (n_needed - (32*n_panel) <= 16) {
-                      multiply_f32<6,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                    if (n_needed - (32*n_panel) <= 31) {
+                      multiply_part_f32<6>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                           !(k == 0));
                     }
                     else {
@@ -385,8 +479,8 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
                   }
                   else {
                     if (m_needed - (12*m_panel) <= 9) {
-                      if (n_needed - (32*n_panel) <= 16) {
-                        multiply_f32<9,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                      if (n_needed - (32*n_panel) <= 31) {
+                        multiply_part_f32<12>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                             !(k == 0));
                       }
                       else {
@@ -395,8 +489,8 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
                       }
                     }
                     else {
-                      if (n_needed - (32*n_panel) <= 16) {
-                        multiply_f32<12,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                      if (n_needed - (32*n_panel) <= 31) {
+                        multiply_part_f32<12>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                             !(k == 0));
                       }
                       else {
@@ -413,7 +507,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       }
     }
   }
-  if (!((K + 28) / 32 == 1 && 4 < -48*m + M)) {
+  if (!(0 < (K + 28) / 32 && (K + 28) / 32 < 3 && 4 < -48*m + M)) {
     // test_text.py:55: C.tile((48, 64), (m, n)) = acc
     {
       const Index limit0 = within(-48*m + M, 48);
