@@ -450,8 +450,9 @@ def without_waiting(question: Question, whole: Sequence[Candidate], promoted: in
         yield from _parted(question, rated, few, inf)
         return
     least = min((one.estimate for one in rated), default=0.0)
+    chosen = rated[0].estimate if rated else 0.0  # the form that is taken if nothing else pays
     wave = [one for one in _of_one_wave(question) if _doubted_us(one) < WAVE_PAYS * least]
-    parted = _parted(question, rated, wave, PARTS_PAY * least)
+    parted = _parted(question, rated, wave, PARTS_PAY * chosen)
     yield from (one for one in parted if one not in rated)
     yield from whole
 
@@ -545,7 +546,10 @@ def _parted(
     Schedules with K in parts, and forms for few rows, are checked for legality when it is their turn; those
     of symmetric results later, when their stages are known.
     """
-    parted = (made for one in (*whole, *few) for made in _parts(question, one) if made.estimate < most)
+    # Blocks that take tile after tile have the parts of their twins that take one tile.
+    simple = {one.schedule.tile for one in whole if not one.schedule.blocks}
+    able = [one for one in whole if not one.schedule.blocks or one.schedule.tile not in simple]
+    parted = (made for one in (*able, *few) for made in _parts(question, one) if made.estimate < most)
     found = [*whole, *few, *parted]
     for one in sorted(found, key=_doubted_us):
         if one in whole or question.form.mirrored or is_carried(question, one.schedule):
@@ -554,7 +558,7 @@ def _parted(
 
 def _parts(question: Question, whole: Candidate) -> Iterator[Candidate]:
     """A schedule with K in parts, legal or not, if at least half of the multiprocessors would be idle."""
-    if whole.schedule.blocks or question.form.flow.grouped is not None:
+    if question.form.flow.grouped is not None:
         return
     if question.shape[2] * question.dtype.bytes < SHORTEST_BYTES:
         return

@@ -20,7 +20,7 @@ CLUSTERS = (2, 4, 8)
 MORE_PAYS = 0.9
 """More blocks for each multiprocessor are proposed if their time, relative to one block, is below this."""
 
-MOST_SPLIT_SUMS = 64 * 128
+MOST_SPLIT_SUMS = 64 * 256
 """Sums of a group of warps, at most, if blocks compute parts of K and roles set no registers."""
 
 CLUSTERS_THAT_SHARE = ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4))

@@ -21,6 +21,7 @@ from tilewright.errors import ParseError, TilewrightError, shown
 from tilewright.ir.mma import MmaAtom
 from tilewright.namespaces import part
 from tilewright.schedule.choice import choose, split_candidates
+from tilewright.schedule.estimate import estimate_of
 from tilewright.schedule.legality import is_carried, reasons
 from tilewright.schedule.load import Load
 from tilewright.schedule.question import LoopQuestion, Question
@@ -35,7 +36,7 @@ NEAR = 1.0
 One extent twice as large is at this distance.  Further away the model of the rules is better than the table.
 """
 
-RULES = "9ff2e9052b60"
+RULES = "950e76eea3a6"
 """Hash of the schedules that the rules propose for the corpus of `benchmarks/rules.py`.
 
 A test computes it anew.  If the rules propose other schedules, it changes, and earlier tables are refused.
@@ -398,9 +399,10 @@ def _product_class(question: Question) -> str:
 def is_worth(entry: MeasuredSchedule, question: Question | LoopQuestion) -> bool:
     """Whether a measured schedule should be faster than the rules' choice for another problem, too.
 
-    The estimate says how the times of both change from the measured problem to this one.  The measured gain
-    must outweigh the difference.  Without an estimate, as on processors and for loops that carry a state, it
-    is taken to be worth it.
+    An estimate says how the times of both change from the measured problem to this one.  The measured gain
+    must outweigh the difference by each estimate that knows both: that of `time_parts`, and the one by which
+    the rules order their proposals.  Without an estimate, as on processors and for loops that carry a state,
+    it is taken to be worth it.
 
     Args:
         entry: an entry of the question's class.
@@ -411,13 +413,24 @@ def is_worth(entry: MeasuredSchedule, question: Question | LoopQuestion) -> bool
         return True
     batch = [items if dim == 0 else 1 for dim in range(len(question.extents) - 3)]
     there = replace(question, extents=(*batch, *shape))
-    changes = []
-    for asked, rules in ((there, choose(there)), (question, choose(question))):
-        pair = [time_parts(Load(asked, one)) for one in (entry.schedule, rules)]
-        if pair[0] is None or pair[1] is None:
+    loads = [[Load(one, made) for made in (entry.schedule, choose(one))] for one in (there, question)]
+
+    def outweighs(estimated: Callable[[Load], float]) -> bool:
+        times = [[estimated(load) for load in pair] for pair in loads]
+        if not all(all(pair) for pair in times):
             return True
-        changes.append(pair[0].total / pair[1].total)
-    return changes[1] <= changes[0] * entry.speed
+        before, now = (measured / rules for measured, rules in times)
+        return now <= before * entry.speed
+
+    def by_rules(load: Load) -> float:
+        model = estimate_of(load)
+        return model.time_us(load) if model is not None else 0.0
+
+    def by_parts(load: Load) -> float:
+        found = time_parts(load)
+        return found.total if found is not None else 0.0
+
+    return outweighs(by_parts) and outweighs(by_rules)
 
 
 def extents_of(question: Question | LoopQuestion) -> Extents:
