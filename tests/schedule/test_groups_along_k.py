@@ -14,9 +14,10 @@ from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
 from tilewright.lang.control import index
 from tilewright.lang.scalars import maximum, minimum
+from tilewright.schedule import bulk
 from tilewright.schedule.work import RowGroups
 
-from .forms import BULK, SYNC
+from .forms import BULK, FORMS, SYNC
 
 SIZES = {"T": 300, "M": 80, "N": 72, "B": 1, "G": 5}
 
@@ -42,7 +43,7 @@ def compared(name: str, kernel: Any, target: str, **numbers: int) -> Any:
 def test_every_schedule(form: str) -> None:
     launch, found = compared("gradients", gradients.bind(schedule=SCHEDULES[form]), "reference")
     assert found.ok, found
-    assert launch.schedule == SCHEDULES[form] or SCHEDULES[form].by_bulk
+    assert launch.schedule == SCHEDULES[form]
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -131,13 +132,53 @@ def test_large_groups_are_multiplied_by_matrix_units(target: str, arch: str) -> 
     schedule = gradients.bind().schedule_for(*given, target=target, arch=arch)
     made = gradients.compile(*given, target=target, arch=arch)
     assert schedule.atom.instruction != "fma"
-    assert schedule.atom.asynchronous == (arch == "sm_90a")
+    assert schedule.by_bulk == schedule.atom.asynchronous == (arch == "sm_90a")
     if target == "cuda":
         assert made.resources["spill_store_bytes"] == made.resources["stack_bytes"] == 0
+        assert "serialized_wgmma" not in made.resources
 
 
-def test_boxes_reach_into_the_next_group() -> None:
-    launch, found = compared("gradients", gradients.bind(schedule=BULK), "reference")
+WIDE = replace(BULK, tile=(128, 128, 64), atom=tw.atoms.wgmma("f16", 128))
+"""Groups of warps that share columns, of which each clears a part."""
+
+
+@pytest.mark.parametrize(
+    "schedule", [BULK, WIDE, FORMS["ping-pong"], replace(BULK, cluster=(1, 2), blocks=0, group_m=0)]
+)
+@pytest.mark.parametrize("name", ["gradients", "prefixes", "pairs", "with_sums"])
+def test_boxes_reach_into_the_next_group(name: str, schedule: tw.Schedule) -> None:
+    """Rows after a group are NaN, or those of another group: they are cleared in shared memory."""
+    launch, found = compared(name, KERNELS[name][0].bind(schedule=schedule), "reference")
     assert found.ok, found
-    assert launch.schedule.staging == "cp_async"
-    assert any("boxes of bulk copies reach into the next group along k" in one for one in launch.notes)
+    assert launch.schedule.staging == "tma"
+
+
+def test_decoded_operands_of_groups_are_loaded_by_threads() -> None:
+    kernel = KERNELS["weighted"][0]
+    text = "X is decoded, and boxes of bulk copies reach into the next group along k"
+    with pytest.raises(tw.ScheduleError, match=text):
+        compared("weighted", kernel.bind(schedule=replace(WIDE, tile=(128, 128, 128))), "reference", shift=50)
+    shapes = ("f16", (9999, 4096)), ("f16", (9999,)), ("f16", (9999, 1408)), ("i32", (8,))
+    given = [*(tw.like(*one) for one in shapes), tw.like("f16", (8, 4096, 1408)), 50]
+    assert not kernel.bind().schedule_for(*given, target="cuda", arch="sm_90a").by_bulk
+    kernel.compile(*given, target="cuda", arch="sm_90a")
+
+
+@pytest.mark.parametrize("fault", ["nothing is cleared", "no fence", "no barrier", "a row too few"])
+@pytest.mark.parametrize("form", ["cooperative", "ping-pong"])
+def test_faults_of_cleared_rows_are_found(fault: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clear = bulk._zero_after
+    changed = {
+        "nothing is cleared": ("_zero_after", lambda *given: None),
+        "no fence": ("fence_async", lambda: None),
+        "no barrier": ("role_barrier", lambda *given, **words: None),
+        "a row too few": ("_zero_after", lambda tile, left, threads: clear(tile, left + 1, threads)),
+    }
+    monkeypatch.setattr(bulk, *changed[fault])
+    stages = 2 + list(changed).index(fault)  # nobody else's schedules
+    kernel = gradients.bind(schedule=replace(FORMS[form], stages=stages, group_m=3))
+    try:
+        found = compared("gradients", kernel, "reference")[1]
+    except tw.HazardError:
+        return
+    assert not found.ok

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from math import gcd
 from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.lang import operations as tw
-from tilewright.lang.asynchrony import acquire_map, tma_load
+from tilewright.lang.asynchrony import acquire_map, fence_async, tma_load
 from tilewright.lang.control import let, unroll, when
-from tilewright.lang.roles import role
+from tilewright.lang.roles import role, role_barrier
 from tilewright.lang.scalars import Index, minimum
 from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.lang.tracer import current
@@ -31,10 +32,14 @@ from tilewright.schedule.rings import Agent, OperandSource, Sources, Staging, of
 from tilewright.schedule.scaled_sums import ScaleRing, scale_tiles
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import Share, SwizzledStages
-from tilewright.schedule.work import Work
+from tilewright.schedule.work import Work, natural
+from tilewright.threads.distribution import raked
 
 COPYING_WARPS = 4
 """Warps of the group whose first warp copies; only whole warpgroups can give registers away."""
+
+VECTOR_BYTES = 16
+"""Bytes that a thread clears at once."""
 
 COPYING_REGISTERS = 40
 """Registers of each thread of that group."""
@@ -141,7 +146,7 @@ class BulkStaging(Staging):
             return
         (across, beside), (row, column) = self.schedule.cluster, self.rank
         relaxed = self.schedule.atom.asynchronous and not self.is_read_by_threads and not self.scales
-        relaxed = relaxed and not self.form.row_sums
+        relaxed = relaxed and not self.form.row_sums and self.form.bounded is None
         for i in unroll(across):
             arrive(self.empty[stage], each="warp", block=((row + i) % across, column), relaxed=relaxed)
         for j in unroll(beside - 1):
@@ -276,12 +281,50 @@ class Consumer(Agent):
         def release(step: LoopStep) -> None:
             ring.release(ring.number(work, step) % ring.stages)
 
+        def clear(step: LoopStep) -> None:
+            self._clear(work, step)
+
         return [
             Verb("acquire", 0, acquire),
+            *([] if work.cuts[2] is None else [Verb("clear", 0, clear)]),
             *self.accumulation.verbs(sums, operands, work, column),
             Verb("release", -self.accumulation.behind, release),
             *self.accumulation.promoting(sums, work),
         ]
+
+    def _clear(self, work: Work, step: LoopStep) -> None:
+        """Replace elements after the end of a group along K by 0: boxes reach into the next group.
+
+        Groups of warps that share the rows of a tile also share its columns, and clear a part of them each.
+        """
+        ring, cut = self.ring, work.cuts[2]
+        assert cut is not None, "K has groups"
+        schedule, depth = ring.schedule, ring.schedule.block_k
+        left = let(natural(cut.stop - cut.start - (work.segment.begin + step.index) * depth))
+        sharing = 1 if ring.pingpong else schedule.groups
+        with when(left < depth):
+            for source, held in zip(ring.sources, ring.rings, strict=True):
+                tile, count = held.operand(step.shared["stage"], 0 if source.side else work.group), 1
+                if source.side and sharing > 1:
+                    count = sharing
+                    tile = tile.tiles((tile.shape[0] // count, depth))[work.group, 0]
+                _zero_after(tile, left, schedule.mma.threads)
+            fence_async()
+            first = 1 + schedule.groups  # the barriers before are those of the epilogue
+            number = first + work.group if ring.pingpong else first
+            role_barrier(number, threads=schedule.mma.threads * sharing)
+
+
+def _zero_after(tile: Tensor, left: Index, threads: int) -> None:
+    """``tile[:, left:] = 0``, by all threads of a group; rows are contiguous."""
+    rows, depth = tile.shape
+    widest = gcd(rows, VECTOR_BYTES // tile.dtype.bytes)
+    halves = (widest >> power for power in range(widest.bit_length()))
+    vector = next(size for size in halves if depth * gcd(rows // size, threads) % threads == 0)
+    across = gcd(rows // vector, threads)
+    spread = raked((rows, depth), (across, threads // across), vector, 0)
+    rest = tile[:, left:]
+    tw.copy(tw.fragment(spread, tile.dtype, 0, name="zeros"), rest.tile((rows, depth), (0, 0)))
 
 
 # ---------------------------------------------------------------- operand A decoded in registers

@@ -160,6 +160,6 @@ def against_groups(case: ScheduleOnMachine, side: OperandSide) -> str:
         return ""
     if side.along_k:
         return f"{name} is contiguous along {depth.name}, and groups may begin anywhere"
-    if case.is_bulk:
-        return f"boxes of bulk copies reach into the next group along {depth.name}"
+    if case.is_bulk and not side.factor.is_plain:
+        return f"{name} is decoded, and boxes of bulk copies reach into the next group along {depth.name}"
     return ""

@@ -24,6 +24,7 @@ FIELD_OF_VERB = {
     "decode": "staging",
     "ready": "stages",
     "acquire": "stages",
+    "clear": "stages",
     "release": "stages",
     "turn": "roles",
     "multiply": "atom",
