@@ -77,13 +77,18 @@ NAMES = [
 ]
 """All public names, as written after ``tw.``."""
 
+CONSTANTS = {
+    "NF4": "| 4 | the 16 numbers of NF4, by codes of `tw.u4`: a table of `tw.take` and `tw.scaled_mm` |"
+}
+"""Public constants, as rows of the table of dtypes."""
+
 BESIDE = {op.name for op in ASYNC_OPS} | {*BULK_VERBS}
 
 
 def page() -> str:
     """Return the page."""
     parts = [INTRODUCTION]
-    homes = {name: _home(name) for name in NAMES if name != "__version__"}
+    homes = {name: _home(name) for name in NAMES if name not in ("__version__", *CONSTANTS)}
     for section, files in SECTIONS.items():
         names = [name for file in files for name, home in homes.items() if _within(home, file)]
         homes = {name: home for name, home in homes.items() if name not in names}
@@ -132,6 +137,7 @@ def _said(found: object) -> str:
 def _dtypes() -> Iterator[str]:
     yield "| Name | Bits | Kind |"
     yield "|---|---|---|"
+    yield from (f"| `tw.{name}` {cells}" for name, cells in CONSTANTS.items())
     for name in tw.__all__:
         if isinstance(dtype := getattr(tw, name), tw.DType):
             kind = f"complex, of two {dtype.component}" if dtype.components > 1 else dtype.kind

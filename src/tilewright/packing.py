@@ -11,6 +11,17 @@ from tilewright.calls import Calls
 from tilewright.dtypes import DType, dtype, limits
 from tilewright.errors import DTypeError, shown
 
+NF4 = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
+    *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
+    *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+    *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
+"""The sixteen numbers of the format NF4, in the order of their codes.
+
+Source: Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs" (2023), appendix E; bitsandbytes.
+"""
+
 Bytes = npt.NDArray[np.uint8]
 
 

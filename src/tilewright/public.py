@@ -92,7 +92,7 @@ from tilewright.namespaces import import_whole
 from tilewright.ops.grouped import grouped_matmul
 from tilewright.ops.matmul import matmul
 from tilewright.ops.rearranged_weights import RearrangedWeights, rearrange_weights
-from tilewright.packing import pack, unpack
+from tilewright.packing import NF4, pack, unpack
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.kernel import Bound, Kernel, PreparedLaunch, kernel
 from tilewright.runtime.packed_arrays import Packed, packed
@@ -122,6 +122,7 @@ if TYPE_CHECKING:
     from tilewright.targets.reference.report import Report
 
 __all__ = [
+    "NF4",
     "Bound",
     "CompileError",
     "Condition",

@@ -50,7 +50,9 @@ def drawn(m: int, n: int, k: int, group: int, wide: Any) -> tuple[Array, ...]:
 
 
 @ON_ALL
-@pytest.mark.parametrize(("kind", "wide"), [(tw.i4, "f16"), (tw.i4, "bf16"), (tw.f4e2m1, "f16")], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "wide"), [(tw.i4, "f16"), (tw.i4, "bf16"), (tw.u4, "f16"), (tw.f4e2m1, "f16")], ids=str
+)
 def test_every_code_is_multiplied_as_what_it_is(kind: Any, wide: str, target: str) -> None:
     """With one number in each row of A, the products are the weights, rounded as documented."""
     rng = np.random.default_rng(0)
@@ -66,6 +68,40 @@ def test_every_code_is_multiplied_as_what_it_is(kind: Any, wide: str, target: st
     given = {"scale_b": on(target, scales), "zero_b": on(target, zeros), "group": 32}
     made = tw.scaled_mm(eye, there, **given, out_dtype="f32", target=target)
     assert np.array_equal(back(made), scaled.astype(np.float32))
+
+
+@ON_ALL
+@pytest.mark.parametrize("wide", ["f16", "bf16", "f32"])
+def test_codes_are_multiplied_as_the_numbers_of_a_table(wide: str, target: str) -> None:
+    """With one number in each row of A, the products are the weights of NF4, rounded as documented."""
+    rng = np.random.default_rng(0)
+    dtype = tw.dtype(wide).numpy
+    for along, prepass in (("k", False), ("n", False), ("k", True)):
+        codes = rng.integers(0, 16, (64, 18))
+        scales = rng.standard_normal((2, 18)).astype(dtype)
+        there, eye = weights(codes, tw.u4, target, along=along), on(target, np.eye(64).astype(dtype))
+        words = {"scale_b": on(target, scales), "group": 32, "table": tw.NF4, "out_dtype": "f32"}
+        made = tw.scaled_mm(eye, there, **words, prepass=prepass, target=target)
+        numbers = np.array(tw.NF4).astype(dtype).astype(np.float32)[codes]
+        exact = (numbers * scales.astype(np.float32).repeat(32, 0)).astype(dtype).astype(np.float32)
+        assert np.array_equal(back(made), exact)
+    for rows in (1, 4, 40):  # as it is chosen
+        a = rng.standard_normal((rows, 64)).astype(dtype)
+        made = tw.scaled_mm(on(target, a), there, **words, target=target)
+        a = a.astype(np.float64)
+        assert (np.abs(back(made) - a @ exact) <= 66 * 2.0**-24 * (np.abs(a) @ np.abs(exact))).all()
+
+
+def test_tables_that_do_not_fit_are_refused() -> None:
+    a, scales = np.ones((1, 8), np.float16), np.ones((1, 2), np.float16)
+    codes = tw.pack(np.zeros((2, 8)), tw.u4).T
+    words = {"scale_b": scales, "group": 8, "target": "reference"}
+    with pytest.raises(tw.LaunchError, match=r"table is 2 numbers, \(1, 2\); .* 16 finite numbers"):
+        tw.scaled_mm(a, tw.packed(codes, tw.u4), **words, table=(1, 2))
+    with pytest.raises(tw.LaunchError, match=r"b is i4; nearest legal choice: tw\.packed"):
+        tw.scaled_mm(a, tw.packed(codes, tw.i4), **words, table=tw.NF4)
+    with pytest.raises(tw.LaunchError, match="group is None; nearest legal choice: group=8"):
+        tw.scaled_mm(a, tw.packed(codes, tw.u4), table=tw.NF4, target="reference")
 
 
 @ON_ALL

@@ -185,7 +185,7 @@ def scaled_in_groups(rank: int, rare: tuple[str, ...] = ()) -> Kernel:
     """`scaled` of ``A @ W``, where groups of rows of W have their own scales.
 
     ``W[k, n] = (B[k, n] - zero_b[k // group, n]) * scale_b[k // group, n]``, in the dtype of the
-    multiplication, in which both steps are rounded.
+    multiplication, in which both steps are rounded.  With a table, ``table[B[k, n]]`` replaces ``B[k, n]``.
 
     Args:
         rank: number of batch dimensions; zero points and scales of groups have none.
@@ -202,9 +202,10 @@ def scaled_in_groups(rank: int, rare: tuple[str, ...] = ()) -> Kernel:
         terms: frozenset[str],
         activation: str | None,
         late: LateTerms = NO_LATE_TERMS,
+        table: tuple[float, ...] = (),
     ) -> TiledProduct:
         zeros, factors = (f"{name} k/{group} n" if name in terms else "" for name in ("zero_b", "scale_b"))
-        b = Operand(("B",), multiplied, zeros, factors)
+        b = Operand(("B",), multiplied, zeros, factors, table=table)
         ending = [*_scaled(terms, "scale_a"), *_narrowed(terms - {"alpha"}, activation, late)]
         return TiledProduct(Operand(("A",), multiplied), b, ending)
 

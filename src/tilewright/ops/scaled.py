@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tilewright import dtypes
 from tilewright.calls import launches
 from tilewright.dtypes import PACKED, DType
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, shown
 from tilewright.ops.ending import LateTerms
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import UPDATED, as_parameter, drop_unread_c, scale_of_c
@@ -37,6 +37,7 @@ from tilewright.ops.scales import (
     pays_widened_groups,
     scaled_dtype,
     shared_rows,
+    widens_groups,
 )
 from tilewright.ops.wanted import (
     NO_DROPOUT,
@@ -63,6 +64,9 @@ IN_KERNEL = ("a", "b", "scale_a", "scale_b", "bias", "out")
 WITH_GROUPS = ("a", "b", "scale_a", "scale_b", "zero_b", "bias", "out")
 """The arrays of the kernel for weights in groups; scales may replace zero points, or the reverse."""
 
+TABLE_ENTRIES = 16
+"""Numbers of a table of 4-bit codes."""
+
 _PLANS: Plans[Replay] = Plans()
 
 
@@ -72,10 +76,12 @@ class ScaledExtras(NamedTuple):
     Args:
         group: number of neighbours along K that share a scale; None: there are no groups.
         prepass: whether operand B is widened in memory first; None: if that is faster.
+        table: the 16 numbers of the codes of B; empty: B has numbers.
     """
 
     group: int | None = None
     prepass: bool | None = None
+    table: tuple[float, ...] = ()
 
 
 @repeated(_PLANS, ARRAYS)
@@ -89,6 +95,7 @@ def scaled_mm(
     scale_b: Any = None,
     zero_b: Any = None,
     group: int | None = None,
+    table: Sequence[float] | None = None,
     c: Any = None,
     beta: float | None = None,
     bias: Any = None,
@@ -125,6 +132,9 @@ def scaled_mm(
     `packed` f4e2m1.  Each product of a number and its scale is rounded once, and is exact unless it leaves
     the range of the dtype of the multiplication; the scale 255 is NaN.
 
+    With ``table``, the numbers of ``b`` are ``table[b[k, n]]``, of 4-bit codes.  For NF4, ``table`` is `NF4`,
+    and a scale is the largest magnitude of its group, the "absmax".
+
     One kernel reads the narrower operand in its own dtype, and converts it exactly before the multiplication,
     on Hopper in registers.  If it is faster, a separate kernel converts ``b`` in memory first.  On Hopper
     this happens for thousands of rows of ``a``, and for 4-bit weights in groups from 257 rows on.  On
@@ -141,7 +151,7 @@ def scaled_mm(
         a: array (..., M, K) of f32, f16, bf16, f8e4m3, f8e5m2, f8e4m3fnuz, f8e5m2fnuz or i8, or a vector
             (K,); of any strides.
         b: array (..., K, N) of one of these, or a vector (K,); of any strides; or `packed` numbers of 4 bits,
-            i4 or f4e2m1, of two dimensions, best contiguous along K.  Shapes follow NumPy's rules, as in
+            i4, u4 or f4e2m1, of two dimensions, best contiguous along K.  Shapes follow NumPy's rules, as in
             `matmul`.  Different dtypes are multiplied as the wider one, i8 and fp8 as f16; f16 and bf16 are
             not mixed.  Tensor cores of Hopper multiply f8e4m3 and f8e5m2 as they are, alone or mixed, if both
             arrays are contiguous along K.  Matrix cores of AMD's GPUs multiply two arrays of one fp8 dtype as
@@ -158,6 +168,8 @@ def scaled_mm(
         zero_b: zero points, with ``group``: they are subtracted from the numbers of ``b`` before these are
             scaled.  An array (K / group, N) of f32, f16, bf16, i8 or u8.
         group: number of neighbours along K that share a scale; a divisor of K.
+        table: the 16 numbers that the codes of ``b`` stand for, such as `NF4`, rounded to the dtype of the
+            multiplication.  Then ``b`` is `packed` u4, with ``group``.
         c: array that is broadcast to the result, of one of the dtypes of ``a``; it may be ``out``.
         beta: a number, as in `matmul`: the factor of ``c``, or of ``out`` if there is no ``c``.
         bias: array (N,) of f32, f16 or bf16, added to each row.
@@ -210,6 +222,13 @@ def scaled_mm(
         >>> tw.scaled_mm(np.float16([1, 1, 1, 1]), codes, scale_b=scales, group=2, target="reference")
         array([5.5], dtype=float16)
 
+        Weights of NF4, in groups of 4:
+
+        >>> codes = tw.packed(tw.pack([[0, 15, 7, 15]], tw.u4).T, tw.u4)
+        >>> words = {"scale_b": np.float16([[3]]), "group": 4, "table": tw.NF4}
+        >>> tw.scaled_mm(np.float16([1, 2, 3, 4]), codes, **words, target="reference")
+        array([15.], dtype=float16)
+
         Weights of mxfp4, of which 32 have the scale 2:
 
         >>> codes = tw.packed(tw.pack(np.full((1, 32), -1.5), tw.f4e2m1).T, tw.f4e2m1)
@@ -233,17 +252,33 @@ def scaled_mm(
     if dropout or seed or offset:
         dropped = dropout_of("scaled_mm", dropout, seed, offset)
         numbers, drawn = (*numbers, *dropped.numbers), dropped.words
+    entries = _entries(table)
     split = (split_k, reduction, batch_invariant)
     late = (said(beta), derivative, drawn)
-    words = (number == 1, activation, out_dtype, schedule, target, group, prepass, *split, *late)
+    words = (number == 1, activation, out_dtype, schedule, target, group, prepass, entries, *split, *late)
 
     def first(located: Sequence[Located]) -> Done:
         how = (schedule, target, *split)
         wanted = Wanted(number, beta, activation, "exact", out_dtype, *how, derivative, False, dropped)
-        given, extras = dict(zip(ARRAYS, arrays, strict=True)), ScaledExtras(group, prepass)
+        given, extras = dict(zip(ARRAYS, arrays, strict=True)), ScaledExtras(group, prepass, entries)
         return plan_scaled(given, wanted, extras, located).launch(stream)
 
     return called(_PLANS, arrays, words, numbers, stream, first)
+
+
+def _entries(table: Sequence[float] | None) -> tuple[float, ...]:
+    """The numbers of a table of 4-bit codes; empty without a table."""
+    if table is None:
+        return ()
+    try:
+        found = tuple(map(float, table))
+    except (TypeError, ValueError, OverflowError):
+        found = ()
+    if len(found) != TABLE_ENTRIES or not all(map(math.isfinite, found)):
+        what = shown(table) if not found else f"{len(found)} numbers, {shown(table)}"
+        near = f"{TABLE_ENTRIES} finite numbers, such as tw.NF4"
+        raise LaunchError(f"scaled_mm: table is {what}; nearest legal choice: {near}")
+    return found
 
 
 def _numbers_apart(scales: tuple[Any, Any]) -> tuple[float, list[Any]]:
@@ -352,6 +387,12 @@ def plan_scaled(
             f"scaled_mm: K is {depth[0]} in a and {b[0]} in b, and b packs {packed.per_byte} numbers along "
             f"N into each byte; nearest legal choice: b=tw.packed(bytes, '{packed}', axis=0), along K"
         )
+    if extras.table and (packed != dtypes.u4 or extras.group is None):
+        what = f"b is {packed}" if packed != dtypes.u4 else "group is None"
+        near = "tw.packed(bytes, 'u4')" if packed != dtypes.u4 else f"group={depth[0]}, or a divisor of it"
+        raise LaunchError(
+            f"scaled_mm: a table needs codes of u4, in groups, and {what}; nearest legal choice: {near}"
+        )
     shape = result_shape(call.infos["a"].shape, call.infos["b"].shape, "scaled_mm")
     call.serve(wanted.target)
     call.make("out", shape, kind)
@@ -380,6 +421,7 @@ def plan_scaled(
         scaling, terms = replace(scaling, group=None), terms - {*OF_GROUPS}
     elif scaling.group is not None:
         make, names, words = scaled_in_groups, [*WITH_GROUPS], {**words, "group": scaling.group}
+        words["table"] = extras.table
     elif scaling.shared is not None:
         make, words = scaled_by_blocks, {**words, "shared": scaling.shared}
     kernel = make(len(scaling.problem.batch), scaling.rare).bind(terms=frozenset(terms), **words)
@@ -387,7 +429,9 @@ def plan_scaled(
     in_call, seen = zip(*(scaling.seen(name, call) for name in names), strict=True)
     product = Launch(kernel, seen, in_call, numbers)
     return (
-        plan_widened(call, product, groups) if widens else call.plan(product, warns=wanted.schedule is None)
+        plan_widened(call, product, groups, extras.table)
+        if widens
+        else call.plan(product, warns=wanted.schedule is None)
     )
 
 
@@ -404,6 +448,8 @@ def _multiplied(
             pass
         elif grouped:
             widens = pays_widened_groups(infos, multiplied, arch.features, target)
+            if extras.table and not target.warps:  # panels decode numbers, not codes of a table
+                widens = target.machine_code and widens_groups(infos, multiplied)
         elif shared is None:
             widens = pays_widened(infos, multiplied, arch.features)
     if shared is not None and not multiplied.is_float:

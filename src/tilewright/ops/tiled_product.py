@@ -24,7 +24,7 @@ from tilewright.dataflow.nodes import EXACT, SUMMED
 from tilewright.dtypes import DType, f8e4m3, f8e5m2, f16, f32, u8, u32
 from tilewright.lang.asynchrony import prior_grid_wait
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
-from tilewright.lang.exact_functions import bitcast, maximum
+from tilewright.lang.exact_functions import bitcast, maximum, take
 from tilewright.lang.launch import require
 from tilewright.lang.scalars import ceil_div
 from tilewright.runtime.kernel import Kernel, kernel
@@ -186,6 +186,7 @@ class Operand:
         zeros: array of zero points, subtracted from groups of neighbours along K; "": none.
         factors: array of factors by which groups are then multiplied, or of bytes of powers of 2; "": none.
         scales: array of factors of the products of blocks along K; "": none.
+        table: the numbers that elements are codes of; empty: elements are numbers.
     """
 
     parts: tuple[str, ...]
@@ -193,6 +194,7 @@ class Operand:
     zeros: str = ""
     factors: str = ""
     scales: str = ""
+    table: tuple[float, ...] = ()
 
     def require_extents(self, arrays: KernelArrays, first: Mapping[str, str]) -> None:
         """Require an element for each group of neighbours and each block; no group may be cut.
@@ -214,7 +216,7 @@ class Operand:
             # Of f16 the product is rounded once, for powers of 2 are beyond its range.
             inside = replace(self, multiplied=f32 if self.multiplied == f16 else self.multiplied, factors="")
             return self._converted(inside._decoded(tile, arrays) * inside._converted(power_of_two(factor)))
-        tile = self._converted(tile)
+        tile = take(self.table, tile, self.multiplied) if self.table else self._converted(tile)
         if self.zeros:
             tile = tile - self._converted(arrays.tile(self.zeros))
         return tile if factor is None else tile * self._converted(factor)

@@ -13,8 +13,9 @@ from functools import lru_cache
 from math import gcd, prod
 from typing import Any
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, i8
 from tilewright.lang import operations as tw
+from tilewright.lang.exact_functions import take
 from tilewright.lang.launch import batch_index, block_index
 from tilewright.lang.scalars import ceil_div
 from tilewright.ops.halves import Part, once, transposed, turned
@@ -68,10 +69,15 @@ def spread_over(group: int) -> Distribution:
 
 @lru_cache(maxsize=1)
 def widen_in_groups() -> Kernel:
-    """``Y[r, c] = (X[r, c] - Z[r, c // group]) * S[r, c // group]``, in the dtype of Y."""
+    """``Y[r, c] = (X[r, c] - Z[r, c // group]) * S[r, c // group]``, in the dtype of Y.
+
+    With a table, ``table[X[r, c]]`` replaces ``X[r, c]``.
+    """
 
     @kernel(X="R C", S="R G", Z="R G", Y="R C")
-    def widened_groups(X: Any, S: Any, Z: Any, Y: Any, *, group: int, terms: frozenset[str]) -> None:
+    def widened_groups(
+        X: Any, S: Any, Z: Any, Y: Any, *, group: int, terms: frozenset[str], table: tuple[float, ...] = ()
+    ) -> None:
         spread = spread_over(group)
         tile = spread.shape
         r, c = block_index(ceil_div(X.shape, tile))
@@ -83,7 +89,8 @@ def widen_in_groups() -> Kernel:
             one = array.tile((tile[0], 1), (r, c * tile[1] // group))
             return tw.load(one, spread.projected((tile[0], 1))).to(Y.dtype)
 
-        wide = tw.load(X.tile(tile, (r, c)), spread, element=Y.dtype)
+        wide = tw.load(X.tile(tile, (r, c)), spread, element=i8 if table else Y.dtype)
+        wide = take(table, wide, Y.dtype) if table else wide
         if "zero_b" in terms:
             wide = wide - of_group(Z)
         if "scale_b" in terms:
@@ -128,7 +135,10 @@ class Wide:
 
 
 def plan_widened(
-    call: Call, product: Launch, groups: tuple[int, Mapping[str, tuple[str, Strided]]] | None = None
+    call: Call,
+    product: Launch,
+    groups: tuple[int, Mapping[str, tuple[str, Strided]]] | None = None,
+    table: tuple[float, ...] = (),
 ) -> LaunchPlan:
     """The launches that widen operand B, and multiply.
 
@@ -139,6 +149,7 @@ def plan_widened(
         product: multiplies operands of one dtype; its ``b`` is replaced by the wide copy.
         groups: the length of groups along K, and for ``"scale_b"`` and ``"zero_b"`` the name and the view
             (groups, columns) of the array that the pass is given; None: there are no groups.
+        table: the numbers that the elements of groups are codes of; empty: elements are numbers.
     """
     seen = dict(zip(product.names, product.arrays, strict=True))
     wide = Wide.of(seen["b"], seen["a"].info.dtype)
@@ -151,7 +162,7 @@ def plan_widened(
         assert wide.is_turned, "b must be contiguous along K"
         size, of_groups = groups
         rows = [transposed(one) for _, one in of_groups.values()]
-        bound = widen_in_groups().bind(group=size, terms=frozenset({*of_groups} & call.there))
+        bound = widen_in_groups().bind(group=size, terms=frozenset({*of_groups} & call.there), table=table)
         names = ("b", *(name for name, _ in of_groups.values()), OWN)
         before = Prepass(bound, (wide.given, *rows, copy), names, made=made)
     reason = "a prepass widens the narrow weights once for all rows"

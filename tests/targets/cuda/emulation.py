@@ -93,6 +93,10 @@ static void copy_async(void* to, const void* from, bool exists = true) {
 """What stands for the pieces of the prelude that are made of instructions."""
 
 
+LOOK_UPS = re.compile(r"^__device__ __forceinline__ (\w+ take\w+\(.*?^\})$", re.MULTILINE | re.DOTALL)
+"""The functions of a text that look up codes in a table."""
+
+
 def kernel_text(listing: EmittedText) -> str:
     """Return the kernel without the prelude."""
     return listing.text[listing.text.index('extern "C" __global__') :]
@@ -106,6 +110,8 @@ def source(listings: Mapping[str, EmittedText]) -> str:
     pieces = [OVERRIDES.get(name, text) for name, text in known.items() if text in whole]
     # Instructions that are spelled from atoms are no pieces of the prelude.
     pieces += [text for name, text in OVERRIDES.items() if name not in known and f"{name}(" in kernels]
+    # Tables are functions of one kernel, in plain C++.
+    pieces += dict.fromkeys(f"static {text}" for text in LOOK_UPS.findall(whole))
     assert not (wrong := [text for text in pieces if "asm" in text]), wrong
     parts = [f'#include "{HEADER}"', *pieces]
     for at, listing in enumerate(listings.values()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -26,13 +27,13 @@ FEW_ROWS = tw.Schedule(
 )
 
 
-def arrays(wide: tw.DType) -> dict[str, Any]:
+def arrays(wide: tw.DType, kind: tw.DType = tw.i4) -> dict[str, Any]:
     """The kernel's arrays in host memory, by its names."""
     rng = np.random.default_rng(0)
-    numbers = rng.integers(-8, 8, (K, N))
+    numbers = rng.integers(*((-8, 8) if kind == tw.i4 else (0, 16)), (K, N))
     return {
         "A": rng.standard_normal((M, K)).astype(wide.numpy),
-        "B": tw.packed(tw.pack(numbers.T, tw.i4).T, tw.i4),
+        "B": tw.packed(tw.pack(numbers.T, kind).T, kind),
         "scale_a": np.ones(M, np.float32),
         "scale_b": rng.uniform(0.5, 2, (K // GROUP, N)).astype(wide.numpy),
         "zero_b": rng.integers(-8, 8, (K // GROUP, N)).astype(np.int8),
@@ -50,28 +51,32 @@ ORDERS = {
 """Tiles and warps, by how the two numbers of a register lie in memory."""
 
 
-def listing(wide: tw.DType, given: dict[str, Any], order: str) -> Any:
+def listing(wide: tw.DType, given: dict[str, Any], order: str, table: tuple[float, ...] = ()) -> Any:
     atom = {"f16": tw.atoms.MMA_F16, "bf16": tw.atoms.MMA_BF16}[wide.name]
     kernel = scaled_in_groups(0).bind(
         multiplied=wide,
         group=GROUP,
         terms=frozenset({"scale_b", "zero_b"}),
         activation=None,
+        table=table,
         schedule=replace(FEW_ROWS, atom=atom, tile=ORDERS[order][0], warps=ORDERS[order][1]),
     )
     *given_arrays, _ = given.values()
     return cuda.emit(kernel.trace(*given_arrays, 1.0), "sm_90a")
 
 
+@pytest.mark.parametrize("table", [(), tw.NF4], ids=["integers", "NF4"])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("wide", [tw.f16, tw.bf16], ids=str)
 def test_few_rows_are_multiplied_by_what_the_words_hold(
-    wide: tw.DType, order: str, emulation: dict[str, Any], tmp_path: Any
+    wide: tw.DType, order: str, table: tuple[float, ...], emulation: dict[str, Any], tmp_path: Any
 ) -> None:
-    given = arrays(wide)
-    made = listing(wide, given, order)
-    name = "i4x8_apart_to" if "apart" in order else "i4x8_to"
-    assert f"{name}_{'half' if wide == tw.f16 else 'bf16'}(&" in made.text
+    given = arrays(wide, tw.u4 if table else tw.i4)
+    made = listing(wide, given, order, table)
+    name, stem = "i4x8_apart_to" if "apart" in order else "i4x8_to", "half" if wide == tw.f16 else "bf16"
+    if table:  # always of neighbours
+        name, stem = "taken", rf"{stem}_\w+"
+    assert re.search(rf"\b{name}_{stem}\(&", made.text)
     machine = emulation["Emulator"]({"few": made}, find_toolchains()[0], tmp_path)
     held = {name: array.array if name == "B" else array for name, array in given.items() if name != "numbers"}
     held["B"] = np.ascontiguousarray(held["B"].T)  # the bytes in their order
@@ -87,7 +92,11 @@ def test_few_rows_are_multiplied_by_what_the_words_hold(
     grid = [int(evaluate(axis.extent, env)) for axis in made.kernel.grid]
     machine.run("few", grid, made.kernel.threads, packed)
     zeros, scales = (given[name].astype(np.float64).repeat(GROUP, 0) for name in ("zero_b", "scale_b"))
-    weights = ((given["numbers"] - zeros) * scales).astype(wide.numpy).astype(np.float64)
+    numbers = given["numbers"]
+    if table:  # rounded as numbers, and again without their zero points
+        numbers = (np.array(table).astype(wide.numpy).astype(np.float64)[numbers] - zeros).astype(wide.numpy)
+        numbers, zeros = numbers.astype(np.float64), 0.0
+    weights = ((numbers - zeros) * scales).astype(wide.numpy).astype(np.float64)
     size = np.abs(given["A"].astype(np.float64)) @ np.abs(weights)
     off = np.abs(guarded["D"].array - given["A"].astype(np.float64) @ weights)
     assert (off <= K * 2.0**-22 * size).all()

@@ -96,7 +96,7 @@ def unpack_words(emitter: SimtEmitter, op: Unpack) -> None:
     source = code("&{}[{}]", emitter.name(op.source), emitter.spell(WORD_BYTES * i))
     target = code("&{}[{}]", emitter.name(op.target), emitter.spell(indexed(op.digits, each * i)))
     name, near, far = found
-    function = emitter.defined(_looked_up(name, op)) if op.table else name
+    function = emitter.defined(_looked_up(op)) if op.table else name
     emitter.one_line((i,), Do(call(function, target, code("{}", near), code("{}", far), source)))
 
 
@@ -112,7 +112,7 @@ def word_function(op: Unpack) -> tuple[str, int, int] | None:
         return None
     size = op.packed.per_byte * WORD_BYTES
     places = registers_of(op.digits, op.target.fragment.distribution.size_values).reshape(-1, size)
-    for name, apart in (("i4x8", 1), ("i4x8_apart", size // 2)):
+    for name, apart in (("i4x8", 1), *([] if op.table else [("i4x8_apart", size // 2)])):
         first = [at for at in range(size) if not at // apart % 2]
         pairs = places[:, [[at, at + apart] for at in first]] - places[:, :1, None]
         near, far = (int(pairs[0, at, 0]) for at in (1, 2))
@@ -122,7 +122,7 @@ def word_function(op: Unpack) -> tuple[str, int, int] | None:
     return None
 
 
-def _looked_up(name: str, op: Unpack) -> TextFunction:
+def _looked_up(op: Unpack) -> TextFunction:
     """The function that looks up the 8 codes of a word in a table of 16 halves.
 
     The table is held as 16 low bytes and 16 high bytes, in four words each.  Of 4 codes at once, ``prmt``
@@ -132,27 +132,23 @@ def _looked_up(name: str, op: Unpack) -> TextFunction:
     bits = np.array(held, op.target.dtype.numpy).view(np.uint16)
     low, high = ([int(word) for word in part.astype(np.uint8).view(np.uint32)] for part in (bits, bits >> 8))
     stem = STEMS[op.target.dtype.name]
-    apart = "_apart_" in name
-    word, places = "*(const unsigned*)from", ("0x5140", "0x7362")
-    if apart:  # bytes 0 and 2 have the numbers of the first two pairs
-        word, places = f"__byte_perm({word}, 0, 0x3120)", ("0x6240", "0x7351")
 
     def chosen(words: list[int]) -> str:
         first, second, third, fourth = (f"{word:#x}" for word in words)
         return f"__byte_perm(__byte_perm({first}, {second}, at), __byte_perm({third}, {fourth}, at), upper)"
 
     text = f"""({stem}_t* to, int near, int far, const unsigned char* from) {{
-  const unsigned word = {word};
+  const unsigned word = *(const unsigned*)from;
   #pragma unroll
   for (int i = 0; i < 2; ++i) {{
     const unsigned codes = word >> 16*i, at = codes & 0x7777u, upper = codes >> 1 & 0x4444u | 0x3210u;
     const unsigned low = {chosen(low)};
     const unsigned high = {chosen(high)};
-    *(unsigned*)(to + i*far) = __byte_perm(low, high, {places[0]});
-    *(unsigned*)(to + i*far + near) = __byte_perm(low, high, {places[1]});
+    *(unsigned*)(to + i*far) = __byte_perm(low, high, 0x5140);
+    *(unsigned*)(to + i*far + near) = __byte_perm(low, high, 0x7362);
   }}
 }}"""
-    made = f"taken{'_apart' if apart else ''}_{stem}_{zlib.crc32(text.encode()):08x}"
+    made = f"taken_{stem}_{zlib.crc32(text.encode()):08x}"
     return TextFunction(made, f"DEVICE void {made}{text}")
 
 
