@@ -30,7 +30,7 @@ def main() -> int:
     for machine in asked.machines:
         for threads in asked.threads:
             for name in (name for name in CASES if asked.only in name):
-                done = subprocess.run(command(threads, machine, 0, name), cwd=ROOT, check=False)
+                done = subprocess.run(command(threads, machine, 0, "each", name), cwd=ROOT, check=False)
                 wrong += done.returncode != 0
     print(f"{wrong} cases are wrong")
     return min(wrong, 1)

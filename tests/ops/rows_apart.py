@@ -1,9 +1,10 @@
 """The sweep of row counts: with `batch_invariant=True`, a row has the same bits among any other rows.
 
-    python -m tests.ops.rows_apart THREADS MACHINE PART CASE...
+    python -m tests.ops.rows_apart THREADS MACHINE PART COMPILER CASE...
 
-Runs cases with each compiler of this machine, in a child process for each, and prints a line for each pair.
-`test_rows_apart.py` asks for one case at a time, `scripts/try_rows.py` for all of them.
+Runs cases with one compiler of this machine, given by its number, or with each (``each``), in a child process
+for each, and prints a line for each pair.  `test_rows_apart.py` asks for one case and one compiler at a time,
+`scripts/try_rows.py` for all of them.
 """
 
 from __future__ import annotations
@@ -259,11 +260,14 @@ def run(case: Case, compiler: str, threads: int, machine: str, part: int, choice
     return [*found, str(compared)]
 
 
-def tried(case: Case, threads: int, machine: str, part: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield each compiler with the lines of `run`, in a child process that gets the earlier choices."""
+def tried(
+    case: Case, threads: int, machine: str, part: int, compiler: str
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield compilers with the lines of `run`, in a child process that gets the earlier choices."""
     context = multiprocessing.get_context("fork")
     choices = Choices()
-    for toolchain in native.find_toolchains():
+    toolchains = native.find_toolchains()
+    for toolchain in toolchains if compiler == "each" else [toolchains[int(compiler) % len(toolchains)]]:
         ours, theirs = context.Pipe(duplex=False)
         asked = (case, toolchain.name, threads, machine, part)
         child = context.Process(target=_told, args=(theirs, choices, *asked))
@@ -284,17 +288,18 @@ def _told(
     pipe.send((lines, choices.known))
 
 
-def command(threads: int, machine: str, part: int, *names: str) -> list[str]:
+def command(threads: int, machine: str, part: int, compiler: str, *names: str) -> list[str]:
     """Return the command that runs cases in a new process, from the root of the repository."""
-    return [sys.executable, "-m", "tests.ops.rows_apart", str(threads), machine, str(part), *names]
+    words = str(threads), machine, str(part), compiler
+    return [sys.executable, "-m", "tests.ops.rows_apart", *words, *names]
 
 
 def main() -> int:
     """See the top of this file."""
-    threads, machine, part, *names = sys.argv[1:]
+    threads, machine, part, chosen, *names = sys.argv[1:]
     wrong = 0
     for name in names:
-        for compiler, lines in tried(CASES[name], int(threads), machine, int(part)):
+        for compiler, lines in tried(CASES[name], int(threads), machine, int(part), chosen):
             *found, compared = lines
             is_right = not found and compared.isdigit()
             wrong += not is_right

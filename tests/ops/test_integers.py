@@ -119,8 +119,10 @@ def test_many_true_pairs_are_still_true(target: str) -> None:
 
 @pytest.mark.in_turns(3)
 @pytest.mark.parametrize("target", ["reference", "cpu"])
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "order"),
+    [*((kind, "CF"[at % 2]) for at, kind in enumerate(KINDS)), ("boolean", "F"), ("i8", "C")],
+)
 def test_every_byte_of_a_boolean_but_0_is_true(kind: str, order: Any, target: str) -> None:
     """As in NumPy. Some bytes have products that cancel as integers of 8 bits, or are 0 in 8 bits."""
     rng = np.random.default_rng(11)

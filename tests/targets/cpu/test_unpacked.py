@@ -257,8 +257,7 @@ TILES = [(17, 48, 8), (2, 24, 5), (3, 16, 40), (34, 8, 24), (22, 1008, 12), (14,
 
 
 @pytest.mark.in_turns(4)
-@pytest.mark.parametrize("layout", ["n", "t"])
-@pytest.mark.parametrize("dtype", [tw.f32, tw.f64, tw.i32])
+@pytest.mark.parametrize(("dtype", "layout"), [(tw.f32, "n"), (tw.f32, "t"), (tw.f64, "n"), (tw.i32, "t")])
 @pytest.mark.parametrize("tile", TILES)
 def test_micro_tiles_of_all_sizes_stay_in_their_memory(
     machine: Machine, arch: str, tile: tuple[int, int, int], dtype: tw.DType, layout: str
