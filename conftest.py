@@ -1,13 +1,13 @@
-"""A skipped test is a failed test: what cannot run everywhere carries a marker and is deselected.
+"""A skipped test counts as failed: tests that cannot run everywhere carry a marker, and are deselected.
 
-The markers are `gpu` and `two_gpus`; `-m gpu` asks for those tests, and without a GPU they then fail.  So it
-is with `disassembler`, for tests that compare what `llvm-objdump` says of a code object for AMD GPUs, and
-with `torch`, for all of `tests/torch` and the examples of `tilewright.torch`; these files import PyTorch, so
-without `-m torch` they are not even read.
+The markers `gpu` and `two_gpus` are for tests that need GPUs: `-m gpu` runs them, and without a GPU they
+fail.  `disassembler` is for tests that compare the code objects for AMD GPUs with the output of
+`llvm-objdump`.  `torch` is for all of `tests/torch` and the examples of `tilewright.torch`; these files
+import PyTorch, so without `-m torch` they are not even read.
 
-In every GPU test the fixture `canaries` is in force: see `tests/canaries.py`.
+Every GPU test uses the fixture `canaries`: see `tests/canaries.py`.
 
-Golden files hold the text that a test expects; `--update-golden` writes them anew, to be read as a diff.
+Golden files hold the text that a test expects; `--update-golden` rewrites them, and you read the diff.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """The processes that tests start import this tree, whatever ``PYTHONPATH`` says, and compile it once.
+    """Processes that tests start import this tree, whatever ``PYTHONPATH`` is, and compile it once.
 
-    Where Python is told to write no bytecode they share a folder of it for as long as the session lasts: some
+    If Python may write no bytecode, they share a folder of bytecode during the session: otherwise some
     hundred processes would compile hundreds of modules each.
     """
     paths = dict.fromkeys((str(ROOT / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)))
@@ -114,7 +114,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def _runs_every_case(config: pytest.Config) -> bool:
-    """Whether no test takes turns: as was asked for, or for cases that are named, or that have failed."""
+    """Return whether no test takes turns: on request, for named cases, or for cases that failed before."""
     failed = config.getoption("lf", False) or config.getoption("failedfirst", False)
     named = config.getoption("keyword") or any("::" in argument for argument in config.args)
     return bool(named or failed) or any(map(config.getoption, ("--every-case", "--update-golden")))
@@ -122,13 +122,13 @@ def _runs_every_case(config: pytest.Config) -> bool:
 
 @pytest.fixture(scope="session")
 def fuzz_seed(request: pytest.FixtureRequest) -> int:
-    """The seed of the session: from the commit, or ``--fuzz-seed``."""
+    """Return the seed of the session: from the commit, or ``--fuzz-seed``."""
     return _fuzz_seed(request.config)
 
 
 @pytest.fixture
 def turns(request: pytest.FixtureRequest) -> Any:
-    """Which mutants are tried: see `tests/turns.py`."""
+    """Return the mutants to try: see `tests/turns.py`."""
     every = any(request.config.getoption(option) for option in ("--every-mutant", "--update-golden"))
     found = import_module("tests.turns")
     number = found.draw_of(request.node, _fuzz_seed(request.config))
@@ -137,7 +137,7 @@ def turns(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """`golden(text, "name.txt")` compares with `golden/name.txt` beside the test."""
+    """`golden(text, "name.txt")` compares with `golden/name.txt` next to the test."""
 
     def check(text: str, name: str) -> None:
         path = Path(request.path).parent / "golden" / name
@@ -154,7 +154,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 @pytest.fixture
 def no_known_products() -> None:
-    """`matmul` knows no kernel yet, as in a process that has just begun."""
+    """`matmul` knows no kernel yet, as in a new process."""
     matmul, products = (import_module(f"tilewright.ops.{name}") for name in ("matmul", "products"))
     for kernels in (products.plain, products.combined):
         kernels.cache_clear()
@@ -163,20 +163,20 @@ def no_known_products() -> None:
 
 
 def runs_on_gpu(item: Any) -> bool:
-    """Whether a test carries a marker of those that need a GPU."""
+    """Return whether a test has a marker for GPUs."""
     return any(item.get_closest_marker(name) for name in ("gpu", "two_gpus"))
 
 
 @pytest.fixture(autouse=True, scope="session")
 def nothing_kept() -> Generator[None, None, None]:
-    """No kernel is kept for later processes: tests replace functions, which no key includes."""
+    """Keep no kernel for later processes: tests replace functions, which no key includes."""
     with patch("tilewright.runtime.cache.library", lambda: ""):
         yield
 
 
 @pytest.fixture(autouse=True)
 def canaries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Generator[Any, None, None]:
-    """In every GPU test: outputs lie between canaries, which are looked at when the test ends."""
+    """In every GPU test, outputs lie between canaries, which are checked when the test ends."""
     if not runs_on_gpu(request.node):
         yield None
         return
@@ -195,7 +195,7 @@ def kernels_executed(request: pytest.FixtureRequest) -> Generator[None, None, No
 
 
 def without_canaries(items: Iterable[Any]) -> list[str]:
-    """The GPU tests that go around the fixture."""
+    """Return the GPU tests that do not use the fixture."""
     return [item.nodeid for item in items if runs_on_gpu(item) and "canaries" not in item.fixturenames]
 
 
@@ -214,10 +214,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays to the end: from here on garbage is looked for among the rest alone.
+    """Collected tests live until the end; the garbage collector skips them, and runs seldom.
 
-    And seldom: tracing makes much that lives as long as its kernel, and to look for garbage after every 700
-    objects took a tenth of its time.
+    Tracing makes many objects that live as long as their kernel, and a collection after every 700 objects
+    took a tenth of its time.
     """
     gc.collect()
     gc.freeze()

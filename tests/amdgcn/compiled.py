@@ -24,7 +24,7 @@ OPTIONS = (
 
 @functools.cache
 def listing_text(program: str, arch: str) -> str:
-    """The listing of a program for an architecture."""
+    """Return the listing of a program for an architecture."""
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "out.s"
         command = [sys.executable, "-m", "ziglang", "clang", *OPTIONS, f"--offload-arch={arch}"]
@@ -38,6 +38,6 @@ def listing(program: str, arch: str) -> Listing:
 
 
 def typed(arguments: Sequence[Any]) -> list[Any]:
-    """Integers as i32 and floats as f32, as the programs take them."""
+    """Return integers as i32 and floats as f32, as the programs take them."""
     kinds = {int: np.int32, float: np.float32}
     return [kinds[type(one)](one) if type(one) in kinds else one for one in arguments]

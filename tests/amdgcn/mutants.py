@@ -1,4 +1,4 @@
-"""Listings with one instruction made wrong on purpose: products in plain HIP, and kernels of the library.
+"""Listings with one deliberately wrong instruction: products in plain HIP, and kernels of the library.
 
 ``python -m tests.amdgcn.mutants`` writes all of them to `mutants.json` in this folder.
 """
@@ -64,7 +64,7 @@ class Mutant(NamedTuple):
 
 
 def mutants(text: str) -> Iterator[Mutant]:
-    """Every mutant of a listing: dropped barriers and waits, weaker waits, other offsets, operands, masks."""
+    """Yield every mutant of a listing: no barrier, no wait, weaker waits, other offsets, operands, masks."""
     lines = text.splitlines()
     for number, line in enumerate(lines):
         for kind, new in _changes(line.strip()):
@@ -104,7 +104,7 @@ def _shifted(line: str) -> str:
 
 
 def plain_hip(text: str, shape: Shape) -> bool:
-    """Whether a listing of the small program computes the product."""
+    """Return whether a listing of the small program computes the product."""
     m, n, k = shape
     random = np.random.default_rng(4)
     a, b = (random.standard_normal((rows, k)).astype(np.float16) for rows in (m, n))
@@ -114,7 +114,7 @@ def plain_hip(text: str, shape: Shape) -> bool:
 
 
 def ours(made: Executable, order: str, text: str, shape: Shape) -> bool:
-    """Whether a listing of the library's does; rows lie apart, so that none is read beyond its end."""
+    """Return whether a listing of the library does; rows have gaps, so reads past their end show."""
     m, n, k = shape
     random = np.random.default_rng(4)
     extents = (m, k), (n, k) if order == "nt" else (k, n)
@@ -126,7 +126,7 @@ def ours(made: Executable, order: str, text: str, shape: Shape) -> bool:
 
 
 def is_product(a: Any, b: Any, found: Any) -> bool:
-    """Every element within the bound of sums in f32."""
+    """Return whether every element is within the bound of sums in f32."""
     wide = a.astype(np.float64), b.astype(np.float64)
     bound = (a.shape[1] + 2) * 2.0**-24 * (np.abs(wide[0]) @ np.abs(wide[1]))
     return bool(np.all(np.abs(found - wide[0] @ wide[1]) <= bound))
@@ -146,7 +146,7 @@ class Subject(NamedTuple):
     shapes: tuple[Shape, ...]
 
     def verdict(self, text: str) -> str:
-        """How a listing is found out: the error's class, ``"wrong numbers"``, or not at all."""
+        """Return how a listing is found wrong: the error's class, ``"wrong numbers"``, or "" if it is not."""
         for shape in self.shapes:
             try:
                 if not self.is_right(text, shape):
@@ -156,7 +156,7 @@ class Subject(NamedTuple):
         return ""
 
     def idle_waits(self) -> set[int]:
-        """Lines of waits that had nothing to wait for, at any extents."""
+        """Return lines of waits that had nothing to wait for, at any extents."""
         executed, needed = set[int](), set[int]()
         run = WaitStep.run
 
@@ -175,7 +175,7 @@ class Subject(NamedTuple):
 
 @functools.cache
 def subject(name: str, arch: str) -> Subject:
-    """The program in plain HIP, ``"gemm.hip"``; ``"tw.matmul"`` of f16, 128 x 128 by 256 threads; a ring."""
+    """Return the program in plain HIP (``"gemm.hip"``), ``"tw.matmul"`` of f16, or a product with a ring."""
     if name == "gemm.hip":
         return Subject(listing_text("gemm", arch), plain_hip, SHAPES)
     a, b, d = (tw.TensorSpec(dtype, 2, 1, (1, 8), (8, 1), 16, False) for dtype in (tw.f16, tw.f16, tw.f32))
@@ -195,13 +195,13 @@ SUBJECTS = [
 
 
 def instructions(text: str) -> str:
-    """What stands for a listing's instructions: another one if any of them is."""
+    """Return a hash of a listing's instructions."""
     found = re.findall(r"^\s+([a-z]\w*_\w+[^;\n]*)", text, re.MULTILINE)
     return hashlib.sha256("\n".join(map(str.strip, found)).encode()).hexdigest()[:16]
 
 
 def made_of(one: Subject) -> str:
-    """The subject of a record: the instructions, and the compiler that wrote them."""
+    """Return the subject of a record: the instructions, and the compiler that wrote them."""
     return f"{instructions(one.text)} by {amdgcn.find_toolchain().name} {amdgcn.find_toolchain().version}"
 
 

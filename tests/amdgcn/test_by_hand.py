@@ -1,4 +1,4 @@
-"""Instructions whose results were worked out by hand from the published descriptions."""
+"""Instructions whose results were computed by hand from the published descriptions."""
 
 from __future__ import annotations
 

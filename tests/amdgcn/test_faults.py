@@ -54,12 +54,12 @@ def run(arch: str, *body: str, threads: int = 64, **more: Any) -> np.ndarray:
 
 
 def old(*body: str, **more: Any) -> np.ndarray:
-    """On gfx942, with the address of the array in s[2:3] and four times the thread's number in v1."""
+    """Run on gfx942, with the address of the array in s[2:3] and four times the thread's number in v1."""
     return run("gfx942", "s_load_dwordx2 s[2:3], s[0:1], 0x0", "v_lshlrev_b32_e32 v1, 2, v0", *body, **more)
 
 
 def new(*body: str, **more: Any) -> np.ndarray:
-    """The same on gfx1151."""
+    """Run on gfx1151, with the same registers."""
     return run("gfx1151", "s_load_b64 s[2:3], s[0:1], 0x0", "v_lshlrev_b32_e32 v1, 2, v0", *body, **more)
 
 
@@ -131,7 +131,7 @@ def test_uninitialised_registers_are_found_where_something_depends_on_them() -> 
 
 
 def test_undefined_bits_that_nothing_depends_on_are_no_fault() -> None:
-    """The upper half of a register is cut off; a lane that was never written is not chosen."""
+    """The upper half of a register is cut off; a select does not take a lane that was never written."""
     half = (
         "v_and_b32_e32 v2, 0xffff, v7",
         "v_and_b32_e32 v2, 0xffff0000, v2",
@@ -196,7 +196,7 @@ def test_races_in_lds() -> None:
 
 @pytest.mark.parametrize("waited", [True, False])
 def test_a_read_that_is_waited_for_behind_a_barrier_races_on_either_side(waited: bool) -> None:
-    """One wave reads while one of another branch writes the same; both then come to their barrier."""
+    """One wave reads while a wave of another branch writes the same; both then reach their barrier."""
     body = (
         "v_readfirstlane_b32 s4, v0",
         "v_and_b32_e32 v4, 0xfc, v1",
@@ -282,7 +282,7 @@ def test_waves_that_never_end() -> None:
 
 
 def test_a_barrier_that_some_waves_end_without() -> None:
-    """Hardware does not count ended waves; a kernel that promises that all arrive is reported."""
+    """Hardware does not count ended waves; kernels that promise that all waves arrive are reported."""
     first = ("v_readfirstlane_b32 s4, v0", "s_cmp_eq_u32 s4, 0", "s_cbranch_scc1 .LBB0_1")
     body = (*first, "s_barrier", ".LBB0_1:")
     old(*body, threads=256)

@@ -1,4 +1,4 @@
-"""Rules that hardware does not check: listings that keep each rule, and the same listings broken by hand."""
+"""Rules that hardware does not check: listings that keep each rule, and the same listings with it broken."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ TOO_SOON = [
     ("before", "states", "then", "said"), [case[1:] for case in TOO_SOON], ids=[c[0] for c in TOO_SOON]
 )
 def test_wait_states(before: list[str], states: int, then: str, said: str) -> None:
-    """One wait state fewer than hardware asks for is found; as many are enough, and so are instructions."""
+    """One wait state fewer than required is found; enough wait states or other instructions are not."""
     body = ["s_load_dwordx2 s[2:3], s[0:1], 0x0", *before]
     for nops in ([f"s_nop {states - 1}"], ["s_nop 0"] * states, ["s_sleep 0"] * states):
         run("gfx942", *body, *nops, then)
@@ -131,7 +131,7 @@ def test_m0_is_not_used_at_once() -> None:
 
 
 def declared(arch: str, *body: str, **says: int) -> None:
-    """Executes a kernel that declares its registers, or LDS."""
+    """Execute a kernel that declares its registers, or LDS."""
     more = "".join(f"  .amdhsa_{name} {value}\n" for name, value in says.items())
     text = TEXT.format(arch=arch, body="\n  ".join(body)).replace(
         "  .amdhsa_user_sgpr_count 2\n", f"  .amdhsa_user_sgpr_count 2\n{more}"
@@ -164,7 +164,7 @@ def test_accumulation_registers_and_scalar_ones_are_declared() -> None:
 
 
 def test_tuples_begin_where_they_may() -> None:
-    """Vector registers on gfx90a and later at an even one, scalar ones everywhere at a multiple of 2 or 4."""
+    """Vector tuples begin at even registers on gfx90a and later; scalar ones at multiples of 2 or 4."""
     run("gfx1151", "v_mov_b32_e32 v3, 0", "v_mov_b32_e32 v4, 0", "v_lshlrev_b64 v[3:4], 1, v[3:4]")
     for arch in ("gfx90a", "gfx942"):
         run(arch, "v_mov_b32_e32 v4, 0", "v_mov_b32_e32 v5, 0", "v_lshlrev_b64 v[4:5], 1, v[4:5]")
@@ -220,7 +220,7 @@ def test_what_an_architecture_lacks_is_refused(arch: str, instruction: str, havi
 
 
 def test_bits_by_a_table() -> None:
-    """``v_bitop3``: the table of a formula is the formula of 0xf0, 0xcc and 0xaa."""
+    """``v_bitop3``: the table of a formula is the formula applied to 0xf0, 0xcc and 0xaa."""
     random = np.random.default_rng(5)
     of = wave("gfx950")
     a, b, c = (random.integers(0, 1 << 32, 64, dtype=np.uint32) for _ in range(3))
@@ -244,7 +244,7 @@ def test_bits_by_a_table() -> None:
     ],
 )
 def test_bytes_are_the_numbers_of_the_architecture(arch: str, kinds: Any) -> None:
-    """All bytes that are finite, times 1: on gfx950 by the OCP's formats."""
+    """All finite bytes are multiplied by 1; gfx950 has OCP's formats."""
     for name, kind in zip(("fp8", "bf8"), kinds, strict=True):
         every = np.arange(256, dtype=np.uint8).view(kind).astype(np.float64)
         of, one = wave(arch, 64), int(np.array(1, kind).view(np.uint8))

@@ -1,4 +1,4 @@
-"""Matrix instructions: where each element lies, by AMD's tables, and how sums are rounded, as assumed."""
+"""Matrix instructions: each element's place by AMD's tables, and the assumed rounding of sums."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ C = 32
 
 
 def fill(of: Waves, first: int, values: np.ndarray) -> None:
-    """Registers from numbers of lanes: (lanes, numbers)."""
+    """Fill registers from numbers of lanes: (lanes, numbers)."""
     words = np.ascontiguousarray(values).view(np.uint32)
     for place in range(words.shape[1]):
         put(of, f"v{first + place}", words[:, place])
 
 
 def held(of: Waves, first: int, count: int, dtype: Any) -> np.ndarray:
-    """The numbers of lanes in registers."""
+    """Return the numbers of lanes in registers."""
     words = np.stack([of.vector[first + place][0] for place in range(count)], -1)
     return np.ascontiguousarray(words).view(dtype)
 
@@ -61,7 +61,7 @@ def span(first: int, count: int) -> str:
 
 
 def sum_place(m: int, wide: bool, b: int, i: int, j: int) -> tuple[int, int]:
-    """The lane and the register of D[i][j] of block b."""
+    """Return the lane and the register of D[i][j] of block b."""
     if m == 4:
         return j + 4 * b, i
     if wide:
@@ -152,7 +152,7 @@ def test_signs_and_saturation_of_integers() -> None:
 
 @pytest.mark.parametrize("arch", ["gfx1151", "gfx942"])
 def test_products_of_one_instruction_are_rounded_once(arch: str) -> None:
-    """1 + 2⁻²⁴ + 2⁻²⁴ is 1 + 2⁻²³ if it is rounded at the end, and 1 if after each product."""
+    """1 + 2⁻²⁴ + 2⁻²⁴ is 1 + 2⁻²³ with one rounding at the end, and 1 with a rounding after each product."""
     made = wave(arch)
     row = np.zeros(16 if arch == "gfx1151" else 4, np.float16)
     row[:2] = 2.0**-12

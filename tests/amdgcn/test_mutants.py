@@ -1,4 +1,4 @@
-"""A listing that is wrong in one instruction is found out; `mutants.py` tries all of them."""
+"""A listing with one wrong instruction is detected; `mutants.py` tries all of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_listing_itself_is_right(name: str, arch: str) -> None:
 @pytest.mark.parametrize("kind", EACH)
 @pytest.mark.parametrize(("name", "arch"), SUBJECTS)
 def test_mutants_are_found(name: str, arch: str, kind: str, turns: Turns) -> None:
-    """One of each kind in each listing."""
+    """One mutant of each kind in each listing is tried."""
     one = subject(name, arch)
     made = [mutant for mutant in mutants(one.text) if mutant.kind == kind]
     assert len(made) >= 2
@@ -40,7 +40,7 @@ def test_mutants_are_found(name: str, arch: str, kind: str, turns: Turns) -> Non
 
 
 def test_all_of_them_were_found() -> None:
-    """Read the record of the last run of all mutants."""
+    """The record of the last run of all mutants shows it."""
     record = json.loads(RECORD.read_text())
     for name, arch in SUBJECTS:
         found = record[f"{name} {arch}"]
@@ -52,7 +52,7 @@ def test_all_of_them_were_found() -> None:
 
 
 def test_the_record_is_of_what_is_compiled_now() -> None:
-    """Another listing of the same compiler wants all tried again: ``python -m tests.amdgcn.mutants``."""
+    """If the compiler's listing changes, all must be tried again: ``python -m tests.amdgcn.mutants``."""
     record = json.loads(RECORD.read_text())
     for name, arch in SUBJECTS:
         now, then = made_of(subject(name, arch)), record[f"{name} {arch}, listing"]

@@ -1,4 +1,4 @@
-"""Whole kernels from a compiler's listing, element by element against NumPy, on both instruction sets."""
+"""Whole kernels from a compiler's listing equal NumPy, element by element, on both instruction sets."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_arguments_that_are_not_the_kernels() -> None:
 def test_buffers_read_zeros_beyond_their_bytes_and_store_nothing_there(
     arch: str, random: np.random.Generator
 ) -> None:
-    """128 lanes of four numbers each; descriptors end within a lane's four, at 203 and 301."""
+    """128 lanes have four numbers each; descriptors end inside a lane's four, at 203 and 301."""
     x, y = random.standard_normal(203).astype(F32), np.full(301, np.nan, F32)
     execute(listing("buffers", arch), typed([x, y, 4 * 203, 4 * 301]), (2,), (64,))
     padded = np.concatenate([x, np.zeros(512 - 203, F32)])
@@ -199,7 +199,7 @@ def test_buffers_read_zeros_beyond_their_bytes_and_store_nothing_there(
 
 @archs
 def test_a_number_without_a_dtype_is_refused(arch: str) -> None:
-    """Metadata has its size alone: ``2`` for a float would be taken as an integer's bits."""
+    """Metadata has only its size: ``2`` for a float would be read as the bits of an integer."""
     x, out = np.ones(8, F32), np.zeros(8, F32)
     for wrong in (2, 2.0, True):
         with pytest.raises(ListingError, match=r"argument 3.*4 bytes.*np\.float32\(2\) or np\.int32\(2\)"):

@@ -1,4 +1,4 @@
-"""One wave in which instructions are executed one by one, its registers given and read by name."""
+"""One wave that executes instructions one by one; its registers are written and read by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Values = Any
 
 
 def wave(arch: str, vectors: int = 64) -> Waves:
-    """A wave all of whose lanes are active, with LDS, whose other registers were never written."""
+    """Return a wave with all lanes active and with LDS, whose other registers were never written."""
     family = family_of(arch)
     made = Waves(family, 1, range(vectors))
     made.lds = Lds(1024, np.zeros(1, np.int64), 1)
@@ -27,7 +27,7 @@ def wave(arch: str, vectors: int = 64) -> Waves:
 
 
 def put(of: Waves, name: str, value: Values) -> None:
-    """Writes a register: one number, or one for each lane; of 64 bits where the name says two registers."""
+    """Write a register: one number, or one for each lane; 64 bits if the name has two registers."""
     item = operand(name)
     wide = np.asarray(value).astype(np.uint64) if np.asarray(value).dtype.kind in "iu" else np.uint64(value)
     for place, register in enumerate(item.registers):
@@ -41,7 +41,7 @@ def put(of: Waves, name: str, value: Values) -> None:
 
 
 def get(of: Waves, name: str, lane: int = 0) -> int:
-    """A register's number, in a lane."""
+    """Return a register's number in a lane."""
     words = [
         of.scalar[register - SGPR, 0] if register >= SGPR else of.vector[register][0, lane]
         for register in operand(name).registers
@@ -50,7 +50,7 @@ def get(of: Waves, name: str, lane: int = 0) -> int:
 
 
 def do(of: Waves, *texts: str) -> None:
-    """Executes instructions, one after another, as a launch would."""
+    """Execute instructions, one after another, like a launch."""
     for line, text in enumerate(texts, 1):
         step = step_of(instruction(line, text), of.family)
         with np.errstate(all="ignore"):
@@ -58,5 +58,5 @@ def do(of: Waves, *texts: str) -> None:
 
 
 def bits(value: float, kind: str = "f4") -> int:
-    """The bits of a floating-point number."""
+    """Return the bits of a floating-point number."""
     return int(np.array(value, kind).view(f"u{np.dtype(kind).itemsize}"))
