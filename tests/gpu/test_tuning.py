@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import tilewright as tw
+from tilewright.cli.tune import KernelInFile
 from tilewright.runtime import tables
 from tilewright.schedule.tables import Version
 from tilewright.tune.gemm import Gemm
@@ -17,6 +20,7 @@ from tilewright.tune.tuner import Tuner
 
 pytestmark = pytest.mark.gpu
 
+FOLDING = Path(__file__).parents[1] / "schedule/folding.py"
 LITTLE = Effort(seconds=0.0, warm_up_seconds=0.0, least=3)
 
 
@@ -45,6 +49,22 @@ def test_every_candidate_is_right(dtype: str, layout: str, shape: tuple[int, int
     assert len(made.measured) == len(legal)
     assert all(made.result.checks[row.name]["error_of_bound"] <= 1 for row in made.measured)
     assert made.result.buffers["sets"] > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "constants"),
+    [
+        ("attention", [("f16", 1, 2, rows, 64) for rows in (300, 520, 520, 300)], ("scale=0.125",)),
+        ("top_k", [("f16", 300, 64), ("f16", 1000, 64), ("f32", 300, 32), ("i32", 300, 32)], ()),
+    ],
+)
+def test_every_candidate_of_a_loop_is_right(name: str, shapes: list[Any], constants: tuple[str, ...]) -> None:
+    arrays = tuple(tw.like(*shape) for shape in shapes)
+    loop = KernelInFile(f"{FOLDING}:{name}", constants, arrays, "cuda")
+    made = profile(loop, effort=LITTLE, processes=8, most=12)
+    assert not made.result.wrong
+    assert len(made.measured) == min(12, sum(not one.against for one in loop.candidates()))
+    assert all(made.result.checks[row.name]["error_of_bound"] <= 1 for row in made.measured)
 
 
 def test_what_is_measured_is_not_measured_again(tmp_path: Path) -> None:
