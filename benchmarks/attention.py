@@ -1,7 +1,7 @@
 """`tw.attention` compared with PyTorch's kernels on the GPU, or with NumPy on the CPU, in turns.
 
     python benchmarks/attention.py [--target cpu] [--quick] [--decode] [--backward] [--varlen] [--rows]
-        [--examples] [--json FILE]
+        [--loss] [--examples] [--json FILE]
 
 Each element of each head, ours and PyTorch's, is compared with a softmax in float64.  Our kernel is timed
 twice, under two names: the difference between the two is noise.  With ``--examples`` the kernels of examples
@@ -10,7 +10,9 @@ a case is causal, half of the products are counted.  ``--backward`` times `tw.at
 backward passes of PyTorch's kernels on a GPU; it counts 2.5 times the products of the forward pass.
 ``--varlen`` times packed sequences of random lengths and FlashAttention's kernel for them.  Shapes are then
 sequences x heads x heads of keys x rows of all sequences x the same x head dimension.  ``--rows`` times the
-softmax of the rows of a product; shapes are then 1 x 1 x 1 x rows x columns x depth.
+softmax of the rows of a product; shapes are then 1 x 1 x 1 x rows x columns x depth.  ``--loss`` times the
+cross-entropy of a linear layer, whose shapes are 1 x 1 x 1 x tokens x words x depth, and records the memory
+that each call allocates.
 """
 
 from __future__ import annotations
@@ -41,6 +43,14 @@ EXAMPLES = {
 PEERS = {"torch (cuDNN)": "CUDNN_ATTENTION", "torch (flash)": "FLASH_ATTENTION"}
 Case = tuple[str, tuple[int, int, int, int, int, int], bool]
 """Dtype, shape, and whether the case is causal."""
+
+GPU_ONLY = {
+    "backward": "attention backward",
+    "varlen": "packed attention",
+    "rows": "softmax of rows",
+    "loss": "cross-entropy",
+}
+"""Options that need a GPU, and what they time."""
 
 LENGTHS = [(4, 16, 1024), (4, 16, 2048), (4, 16, 4096), (1, 16, 16384)]
 """Batches, heads, queries and keys."""
@@ -85,6 +95,20 @@ ROWS = [
 """Rows, columns and depth of the softmax of a product."""
 
 
+LOSSES = [(4096, 32000, 4096), (4096, 128256, 4096), (512, 128256, 4096)]
+"""Tokens, words and depth of the cross-entropy of a linear layer."""
+
+
+@tw.kernel(X="M K", W="N K", word="M", loss="M")
+def cross_entropy(X: Any, W: Any, word: Any, loss: Any) -> None:
+    """``loss = log(sum(exp(X Wᵀ))) - (X Wᵀ)[word]`` for each row."""
+    for m in tw.tiles(loss):
+        s = X[m] @ W.T
+        top = s.max(axis=1)
+        hit = tw.where(tw.positions(s) == word[m][:, None], s, 0.0).sum(axis=1)
+        loss[m] = tw.log(tw.exp(s - top[:, None]).sum(axis=1)) + top - hit
+
+
 @tw.kernel(X="M K", W="K N", Y="M N")
 def softmax_of_rows(X: Any, W: Any, Y: Any) -> None:
     """``Y = softmax(X W)`` over whole rows."""
@@ -101,8 +125,9 @@ def cases(asked: Any) -> Iterator[Case]:
                 for causal in (False, True):
                     yield name, (*shape, depth), causal
         return
-    if asked.rows:
-        for rows, columns, depth in [(300, 520, 200)] if asked.quick else ROWS:
+    if asked.rows or asked.loss:
+        shapes = LOSSES if asked.loss else ROWS
+        for rows, columns, depth in [(300, 520, 200)] if asked.quick else shapes:
             yield "bf16", (1, 1, 1, rows, columns, depth), False
         return
     if asked.varlen:
@@ -137,9 +162,10 @@ def main() -> None:
     parser.add_argument("--backward", action="store_true", help="gradients, on a GPU")
     parser.add_argument("--varlen", action="store_true", help="packed sequences, on a GPU")
     parser.add_argument("--rows", action="store_true", help="the softmax of a product, on a GPU")
+    parser.add_argument("--loss", action="store_true", help="the cross-entropy of a linear layer, on a GPU")
     parser.add_argument("--examples", action="store_true", help="also time examples 09 and 10")
     asked = parser.parse_args()
-    for name in ("backward", "varlen", "rows"):
+    for name in GPU_ONLY:
         if getattr(asked, name) and asked.target != "cuda":
             parser.error(f"--{name} needs --target cuda")
     rows: list[dict[str, Any]] = []
@@ -153,7 +179,7 @@ def main() -> None:
             failed.append({"dtype": name, "shape": list(shape), "layout": kind, "failed": str(error)})
             print(f"FAILED {failed[-1]}", flush=True)
         # Keep finished rows, even if a time limit ends this process.
-        kind = next((f"_{one}" for one in ("backward", "varlen", "rows") if getattr(asked, one)), "")
+        kind = next((f"_{one}" for one in GPU_ONLY if getattr(asked, one)), "")
         keep(asked, f"attention{kind}_{asked.target}", asked.target, [*rows, *failed])
     print()
     print(table((*HEAD, "of the best"), [[*columns(found), f"{found['of_best']:.3f}"] for found in rows]))
@@ -169,8 +195,8 @@ def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> d
         call, check, rivals = gradients_on_gpu(element, shape, causal=causal)
     elif asked.varlen:
         call, check, rivals = packed_on_gpu(element, shape, causal=causal)
-    elif asked.rows:
-        call, check, rivals = rows_on_gpu(element, shape)
+    elif asked.rows or asked.loss:
+        call, check, rivals = (loss_on_gpu if asked.loss else rows_on_gpu)(element, shape)
     else:
         make = on_gpu if asked.target == "cuda" else on_cpu
         arrays, check, rivals = make(element, shape, causal=causal)
@@ -188,7 +214,7 @@ def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> d
     peers = [label for label in calls if label not in (OURS, AGAIN)]
     if (
         asked.examples
-        and not (asked.backward or asked.varlen or asked.rows)
+        and not any(getattr(asked, one) for one in GPU_ONLY)
         and heads == shared
         and depth in (64, 128)
         and asked.target == "cuda"
@@ -200,11 +226,10 @@ def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> d
             calls[label]()
             of_bound = max(of_bound, check())
     taken = measure(calls, asked.target, effort=effort(asked))
-    products = (10 if asked.backward else 2 if asked.rows else 4) * (0.5 if causal else 1)
+    products = (10 if asked.backward else 2 if asked.rows or asked.loss else 4) * (0.5 if causal else 1)
     flops = products * heads * pairs(asked, shape) * depth
     speeds = {label: speed(taken, OURS, label) for label in calls if label != OURS}
-    what = "attention backward" if asked.backward else "packed attention" if asked.varlen else "attention"
-    what = "softmax of rows" if asked.rows else what
+    what = next((GPU_ONLY[one] for one in GPU_ONLY if getattr(asked, one)), "attention")
     return {
         "name": f"{what}<{asked.target}, {name}, {'x'.join(map(str, shape))}>",
         "dtype": name,
@@ -216,6 +241,7 @@ def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> d
         "speed": speeds,
         "of_best": min((speeds[label][0] for label in peers), default=math.nan),
         "without": wrong,
+        "allocated_bytes": {label: allocated(one) for label, one in calls.items()} if asked.loss else {},
         **taken.record(),
     }
 
@@ -417,6 +443,62 @@ def rows_on_gpu(element: DType, shape: tuple[int, ...]) -> tuple[Any, ...]:
 
     call = functools.partial(softmax_of_rows, x, w, y)
     return call, check, {"torch": lambda: torch.softmax(x @ w, dim=-1)}
+
+
+def loss_on_gpu(element: DType, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """Return the cross-entropy of random tensors, a function that compares all rows, and PyTorch's.
+
+    The bound is twice that of a score, as in `rows_on_gpu`, and that of a sum of N terms.  PyTorch rounds its
+    scores and losses.
+    """
+    import torch
+
+    _, _, _, rows, columns, depth = shape
+    kind = {"f16": torch.float16, "bf16": torch.bfloat16}[element.name]
+    x = torch.randn((rows, depth), dtype=kind, device="cuda")
+    w = torch.randn((columns, depth), dtype=kind, device="cuda") / math.sqrt(depth)
+    word = torch.randint(columns, (rows,), dtype=torch.int32, device="cuda")
+    loss = torch.full((rows,), float("nan"), device="cuda")
+    right, most, wide = [], [], w.double()
+    for start in range(0, rows, 512):
+        part = x[start : start + 512].double()
+        s = part @ wide.T
+        off = 2 * (depth + 1) * f32.unit_roundoff * (part.abs() @ wide.abs().T)
+        off = (off + 8 * f32.unit_roundoff * s.abs()).max(dim=1).values
+        words = word[start : start + 512, None].long()
+        right.append(torch.logsumexp(s, dim=1) - s.gather(1, words)[:, 0])
+        most.append((off, s.abs().max(dim=1).values))
+    wanted, (off, largest) = torch.cat(right), map(torch.cat, zip(*most, strict=True))
+    del wide
+
+    def check(found: Any = None) -> float:
+        given, rounding = (loss, 0.0) if found is None else (found, element.unit_roundoff)
+        room = 2 * (off + 2 * rounding * largest) + 2 * (columns + 64) * f32.unit_roundoff
+        room = room + 2 * rounding * wanted.abs()
+        worst = float(((given.double() - wanted).abs() / room).nan_to_num(1e9).max())
+        assert worst <= 1, f"off by {worst:.3g} of the bound"
+        return worst
+
+    def rival() -> Any:
+        scores = torch.nn.functional.linear(x, w)
+        return torch.nn.functional.cross_entropy(scores, word.long(), reduction="none")
+
+    return functools.partial(cross_entropy, x, w, word, loss), check, {"torch": rival}
+
+
+def allocated(call: Callable[[], object]) -> int:
+    """Return the bytes that PyTorch allocates during a call, at most at the same time.
+
+    Our kernels keep the states of parts of a row outside of PyTorch's memory: a few numbers for each.
+    """
+    import torch
+
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return int(torch.cuda.max_memory_allocated() - before)
 
 
 def on_cpu(element: DType, shape: tuple[int, ...], *, causal: bool) -> tuple[Any, ...]:

@@ -169,6 +169,7 @@ def survivors(kernel: Kernel, least: int, execute: Any, is_right: Any) -> set[st
         *("other parity", "next stage", "each role"),
     ]
     wanted = {one for one in names(kernel) if one.split()[0] in verbs and one.endswith(tuple(kinds))}
+    wanted |= {one for one in names(kernel) if one.split()[0] in ("signal", "await_")}
     assert len(wanted) > least
     outcomes = {mutant.name: outcome(mutant, execute, is_right) for mutant in mutants(kernel, wanted)}
     return {mutant for mutant, found in outcomes.items() if found == "survived"}
@@ -260,6 +261,16 @@ IN_PARTS = replace(
 )
 
 
+KEPT = {
+    "wait 1: removed": "the rings of both operands fill at about the same time",
+    "mma_wait 0: one fewer pending": "it waits longer",
+    "role_barrier 1: removed": "the next barrier follows at once",
+    "await_ 0: after role_barrier 1": "the next barrier follows at once",
+    "role_barrier 2: removed": "the barrier before it comes after the wait",
+}
+"""Harmless mutants of kept steps, with why."""
+
+
 def test_two_passes_by_warpgroups_need_their_synchronisation() -> None:
     """There are three tiles of rows. Both passes have two steps, each with two tiles of operands."""
     x, w, s, off = scores(np.random.default_rng(2), 150, 72, 120, "f2")
@@ -279,3 +290,25 @@ def test_two_passes_by_warpgroups_need_their_synchronisation() -> None:
     assert set(report.uncovered.values()) == {0}
     assert is_right()
     assert survivors(kernel, 30, execute, is_right) == set(TWO_PASSES)
+
+
+def test_kept_steps_by_warpgroups_need_their_synchronisation() -> None:
+    """Two tiles of rows, each of two blocks that wait for each other; a step has two tiles of operands."""
+    x, w, s, off = scores(np.random.default_rng(2), 70, 72, 120, "f2")
+    case = of_rows(softmax, {"X": x, "W": w}, s, off, "f2")
+    given = case.arguments()
+    schedule = replace(IN_PARTS, fold="kept", split_k="auto", blocks=2)
+    kernel = softmax.bind(schedule=schedule).trace(*given.values())
+
+    def execute(kernel: Kernel) -> Report:
+        given["Y"][...] = np.nan
+        return run(kernel, given, {}, {})
+
+    def is_right() -> bool:
+        return case.wrong({"Y": given["Y"]}) == []
+
+    report = execute(kernel)
+    report.raise_if_any()
+    assert set(report.uncovered.values()) == {0}
+    assert is_right()
+    assert survivors(kernel, 30, execute, is_right) == set(KEPT)

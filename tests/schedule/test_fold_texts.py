@@ -221,3 +221,16 @@ def test_softmax_of_a_product(golden: Any) -> None:
     schedule = Schedule(tw.atoms.MMA_F16, (64, 128, 32), (4, 1), stages=4, staging="cp_async")
     text = tw.ir.print_kernel(softmax.bind(schedule=schedule).trace(*arguments, target="cuda", arch="sm_80"))
     golden(text, "softmax.ir")
+    kept = Schedule(
+        tw.atoms.wgmma("f16", 256),
+        (128, 256, 64),
+        stages=4,
+        staging="tma",
+        roles="cooperative",
+        groups=2,
+        blocks=132,
+        split_k="auto",
+        fold="kept",
+    )
+    text = tw.ir.print_kernel(softmax.bind(schedule=kept).trace(*arguments, target="cuda", arch="sm_90a"))
+    golden(text, "softmax_hopper.ir")

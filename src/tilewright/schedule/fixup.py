@@ -219,7 +219,7 @@ class WorkspaceSums(Fixup):
 
     def __init__(self, schedule: Schedule, tiles: Index, parts: Index, totals: int = 1) -> None:
         super().__init__(schedule, tiles, parts, totals)
-        self.is_flat = is_flat(schedule)
+        self.is_flat = self.rounds(schedule) == 1
         if not self.is_flat:
             arrived_near = launcher_memory((maximum(parts, 1), self.groups), u32, resets=True)
             self.arrived_near = arrived_near
@@ -241,6 +241,7 @@ class WorkspaceSums(Fixup):
             self._add(work, totals, first, near, 1)
             has_all.set(1)
             with when(segment.parts > FAN):
+                self._have_read()
                 self._write(work, totals, first)
                 count = let(ceil_div(segment.parts, FAN))
                 last = self.take_ticket(work, self.counter(work), count)
@@ -248,6 +249,9 @@ class WorkspaceSums(Fixup):
                 with when(last > 0):
                     self._add(work, totals, 0, count, FAN)
         return has_all.get()
+
+    def _have_read(self) -> None:
+        """Wait until the memory of a part may be written again; each thread has read what it writes."""
 
     def _write(self, work: Work, totals: Sequence[Fragment], part: Index) -> None:
         for number, total in enumerate(totals):

@@ -30,8 +30,8 @@ together.  ``"ping-pong"``: one warp copies, and each group multiplies its own t
 registers while the other one loads.
 """
 
-FOLDS = ("online", "two passes")
-"""Ways to make loops of what is reduced along a whole row."""
+FOLDS = ("online", "two passes", "kept")
+"""Ways to make loops of what is reduced along a whole row, and to store results along the row."""
 
 SPLITS = ("auto", "stream")
 """Ways to split K, besides a number of parts.
@@ -233,7 +233,11 @@ class Schedule:
         fold: how the reductions of a whole row become loops.  ``"online"``: as few loops as possible; sums of
             powers of an extreme are rescaled in each step, and factors that are the same along the row follow
             the loop.  ``"two passes"``: a first loop computes these factors, such as the sum of the weights
-            of a softmax, and a second one multiplies normalised values, as they are written.
+            of a softmax, and a second one multiplies normalised values, as they are written.  ``"kept"``: for
+            results along the row, as softmax(X W).  Each block has one step of the loop, and keeps its values
+            in registers.  With ``split_k=1`` the step is the whole row.  With ``split_k="auto"`` the blocks
+            of a row exchange their sums and extremes, and each stores its own part; ``blocks`` blocks run at
+            the same time.
 
     Raises:
         LaunchError: a field has an illegal value, e.g. an unknown name, or stages below 1.

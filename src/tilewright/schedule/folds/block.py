@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import gcd, prod
+from math import gcd, lcm, prod
 from typing import Any
 
 from tilewright.dataflow.nodes import (
@@ -28,6 +28,7 @@ from tilewright.dataflow.nodes import (
     Sum,
     walk,
 )
+from tilewright.dtypes import DType
 from tilewright.functions.table import CONVERSION
 from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
@@ -42,8 +43,10 @@ from tilewright.lang.tile_arithmetic import coordinates, redistribute
 from tilewright.lang.tracer import current
 from tilewright.schedule.fixup import SplitReduction
 from tilewright.schedule.folds.form import FoldForm, transposed
+from tilewright.schedule.folds.kept import MERGED_AT_ONCE, ExchangedStates, KeptStep
 from tilewright.schedule.folds.masks import Mask, bounds_in, leaves_state, masks_of, numbers_behind
 from tilewright.schedule.folds.parts import MergedStates, StateMerge
+from tilewright.schedule.folds.rows import KEPT
 from tilewright.schedule.folds.values import TileValues, tile_of
 from tilewright.schedule.form import array, integer_in
 from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
@@ -257,6 +260,9 @@ class FoldBlock:
     scratch: Tensor | None = None
     """Shared memory through which left operands pass between threads; None: they stay where they are."""
 
+    segment = Segment()
+    """The block's part of the loop."""
+
     all_steps: Index = 0
     """The number of steps of all parts."""
 
@@ -289,7 +295,9 @@ class FoldBlock:
         self.behind: dict[tuple[int, float], dict[int, float]] = {}
         """What `numbers_behind` found, by a value and its number."""
 
-        self.hiding = [one for one in found if not form.earlier and leaves_state(form, one)]
+        self.hiding = [
+            one for one in found if not (form.earlier or schedule.fold == KEPT) and leaves_state(form, one)
+        ]
         """The masks whose hidden steps are skipped."""
 
         self.cuts: dict[Span, slice] = {}
@@ -310,6 +318,10 @@ class FoldBlock:
             most = self.lengths[span]
             text = f"{span.name} must be at most {most}: one tile of the schedule covers it ({field})"
             require(self.place.integer(span.extent) <= most, text)
+        if schedule.fold == KEPT and not schedule.is_split:
+            most = self.lengths[form.n]
+            text = f"{form.n.name} must be at most {most}: one step of the schedule covers it (tile)"
+            require(self.place.integer(form.n.extent) <= most, text)
 
     def length(self, span: Span) -> int:
         """Extent of a tile along a span; 1 along a batch."""
@@ -340,8 +352,13 @@ class FoldBlock:
         counts.append((form.m, tiles_of[form.m]))
         self.tiles: Index = prod((count for _, count in counts), start=1)
         self.parts = self._parts()
+        if self.schedule.fold == KEPT and self.schedule.is_split:
+            most = self.schedule.blocks
+            require(
+                self.tiles * self.parts <= most,
+                f"the tiles have more than {most} blocks, which wait for each other",
+            )
         rest: Index = block_index(self.tiles * self.parts)
-        self.segment = Segment()
         if self.schedule.is_split:
             part, tile = let(rest % self.parts), let(rest // self.parts)
             self.segment = Segment(0, tile, part, self.parts, lambda p: tile * self.parts + p)
@@ -390,6 +407,9 @@ class FoldBlock:
         if not schedule.is_split:
             return 1
         steps = ceil_div(self.place.integer(self.form.n.extent), self.length(self.form.n))
+        if schedule.fold == KEPT:
+            parts = derived(maximum(minimum(steps, MOST), 1))
+            return parts  # noqa: RET504 the kernel's parameter is named after it
         steps = prod((self.place.integer(one.extent) for one in self.form.fold.turns), start=steps)
         split = schedule.split_k
         wanted = parts_of_k(self.tiles, steps, schedule.blocks) if isinstance(split, str) else split
@@ -473,55 +493,100 @@ class FoldBlock:
         with made_by("reduction"):
             reduction = SplitReduction()
             if schedule.is_split:
-                parts = self.tiles * self.parts
-
-                def starts() -> list[Fragment]:
-                    return self.starts(form.fold)
-
-                merge = StateMerge(form)
-                reduction = MergedStates(schedule, self.tiles, parts, cells, starts, merge, self.place)
+                kinds = [(cell.distribution, cell.dtype) for cell in cells]
+                reduction = self.reduction(self.tiles, kinds)
+        if schedule.fold == KEPT:
+            work = Work((), 0, 0, 0, 1, 0, 0, self.segment)
+            kept = KeptStep(self, self.only_step(cells), cells, StepPlace(self, self.segment.part))
+            reduction.end_tile(work, cells, (), kept, form.flow.stores[0])
+            return
         count = self.fold(form.fold, cells)
         if isinstance(reduction, MergedStates):
             reduction.steps = self.all_steps
         work = Work((), 0, 0, 0, count, 0, 0, self.segment)
         reduction.end_tile(work, cells, (), self, form.flow.stores[0])
 
+    def reduction(self, tiles: Index, cells: Sequence[tuple[Distribution, DType]]) -> MergedStates:
+        """How the cells of the parts of a loop come together.
+
+        Args:
+            tiles: tiles of all rows.
+            cells: the map of each cell to threads, and its dtype.
+        """
+        form, schedule = self.form, self.schedule
+
+        def starts() -> list[Fragment]:
+            return self.starts(form.fold)
+
+        given = (schedule, tiles, tiles * self.parts, cells, starts, StateMerge(form), self.place)
+        if schedule.fold != KEPT:
+            return MergedStates(*given)
+        made = ExchangedStates(*given)
+        columns = MERGED_AT_ONCE if schedule.by_bulk else lcm(MERGED_AT_ONCE, schedule.atom.shape[1])
+        made.spread = self.multiply(columns).c()
+        return made
+
     def fold(self, fold: Fold, cells: Sequence[Fragment]) -> Index:
         """Write one loop, which changes its cells; return the number of its steps."""
-        form = self.form
-        sums = [
-            one for step in fold.steps for one in walk(step, set(self.done.known)) if isinstance(one, Sum)
-        ]
-        scores = [one for one in form.scores if one in sums]
-        mixtures = [one for one in form.mixtures if one in sums]
+        scores, mixtures = self.products_of(fold)
         begin, count = self.steps()
 
         def combine(step: LoopStep) -> None:
-            """Compute all new values of the old ones, then assign them."""
-            known = {**self.done.known, **dict(zip(map(id, fold.cells), cells, strict=True))}
-            at = step.index + begin
-            self.score(known, at, scores)
-            values = TileValues(StepPlace(self, at), known)
-            late: list[tuple[Fragment, Sum]] = []
-            made: list[Any] = []
-            for cell, held, new in zip(fold.cells, cells, fold.steps, strict=True):
-                rest, product = self.added(new)
-                if product is None:
-                    made.append(values.value(new))
-                else:
-                    made.append(held if rest is cell else values.value(rest))
-                    self.left(product, values)
-                    late.append((held, product))
-            for cell, held, new in zip(fold.cells, cells, made, strict=True):
-                if new is not held:
-                    held.assign(values.carried(new, cell))
-            for held, product in late:
-                self.mix(product, values, at, held)
+            self.combine(fold, cells, step.index + begin)
 
         moving = self.moving(scores) + [self.held[id(node.b)] for node in mixtures]
         verbs = self.verbs(moving, lambda at: StepPlace(self, at + begin), [Verb("multiply", 0, combine)])
         main_loop(verbs, count)
         return count
+
+    def products_of(self, fold: Fold) -> tuple[list[Sum], list[Sum]]:
+        """The products inside of a step of a loop, and those along the loop."""
+        known, form = set(self.done.known), self.form
+        sums = [one for step in fold.steps for one in walk(step, known) if isinstance(one, Sum)]
+        return [one for one in form.scores if one in sums], [one for one in form.mixtures if one in sums]
+
+    def combine(self, fold: Fold, cells: Sequence[Fragment], at: Index) -> TileValues:
+        """Compute all new values of the cells from the old ones, then assign them; return those of the step.
+
+        Args:
+            fold: the loop.
+            cells: its cells.
+            at: index of the step.
+        """
+        scores, _ = self.products_of(fold)
+        known = {**self.done.known, **dict(zip(map(id, fold.cells), cells, strict=True))}
+        self.score(known, at, scores)
+        values = TileValues(StepPlace(self, at), known)
+        late: list[tuple[Fragment, Sum]] = []
+        made: list[Any] = []
+        for cell, held, new in zip(fold.cells, cells, fold.steps, strict=True):
+            rest, product = self.added(new)
+            if product is None:
+                made.append(values.value(new))
+            else:
+                made.append(held if rest is cell else values.value(rest))
+                self.left(product, values)
+                late.append((held, product))
+        for cell, held, new in zip(fold.cells, cells, made, strict=True):
+            if new is not held:
+                held.assign(values.carried(new, cell))
+        for held, product in late:
+            self.mix(product, values, at, held)
+        return values
+
+    def only_step(self, cells: Sequence[Fragment]) -> TileValues:
+        """Compute the only step of the block; return its values."""
+        fold, (at, _) = self.form.fold, self.steps()
+        scores, _ = self.products_of(fold)
+        with made_by("staging"):
+            for one in {id(one): one for one in self.moving(scores)}.values():
+                one.bring(StepPlace(self, at))
+            if self.schedule.copies_in_background:
+                tw.async_commit()
+                tw.async_wait(0)
+            tw.barrier()
+        with made_by("atom"):
+            return self.combine(fold, cells, at)
 
     def moving(self, scores: Sequence[Sum]) -> list[HeldOperand]:
         """The operands of products inside of a step that each step loads."""
@@ -594,13 +659,18 @@ class FoldBlock:
             with made_by("stages"):
                 tw.barrier()
 
-    def steps(self) -> tuple[Index, Index]:
+    def steps(self, part: Index | None = None) -> tuple[Index, Index]:
         """The first of the block's steps, and their number.
+
+        Args:
+            part: the block's part of the loop, if the block has several, one after the other.
 
         Masks may leave out the first and the last steps of all parts.  Parts differ by a step at most.  If
         the loop has turns, the steps of all turns that are not left out are numbered.
         """
         form, place = self.form, self.place
+        if self.schedule.fold == KEPT:
+            return (self.segment.part if part is None else part), 1
         first: Index = 0
         start, end = place.begin(form.n), place.extent(form.n)
         for mask in self.hiding:
@@ -622,8 +692,8 @@ class FoldBlock:
             begin, count = 0, let(prod(self.loop_turns.values(), start=count))
         if not self.schedule.is_split:
             return begin, count
-        self.all_steps = count
-        part = self.segment.part
+        if part is None:
+            self.all_steps, part = count, self.segment.part
         each, more = let(count // self.parts), let(count % self.parts)
         own = let(each + minimum(maximum(more - part, 0), 1))
         return let(begin + part * each + minimum(part, more)), own

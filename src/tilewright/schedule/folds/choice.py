@@ -17,8 +17,11 @@ from tilewright.schedule.fixup import WorkspaceSums
 from tilewright.schedule.folds import group_choice
 from tilewright.schedule.folds.block import is_exchanged
 from tilewright.schedule.folds.form import FoldForm, transposed
+from tilewright.schedule.folds.group_choice import ROWS_OF_A_WARP
 from tilewright.schedule.folds.group_rings import ROWS
+from tilewright.schedule.folds.kept import against_kept
 from tilewright.schedule.folds.parts import StateMerge
+from tilewright.schedule.folds.rows import KEPT, TWO_PASSES
 from tilewright.schedule.needs import tickets
 from tilewright.schedule.partition import parts_of_k
 from tilewright.schedule.question import Candidate, LoopQuestion
@@ -56,9 +59,6 @@ SCHEDULERS = 4
 FEW_ROWS, LONG_STEP = 8, 256
 """Rows up to which processors read the keys of scores in place, as dot products along K; and elements of the
 loop in one step then: a step does much work, and its operands fit the second-level cache."""
-
-ROWS_OF_A_WARP = 16
-"""Rows of one instruction of a warp: a loop for no more is limited by what it reads, not by its products."""
 
 LOADED_BYTES, ACROSS, MOST_SUMS = 16, 16, 64
 """Loops without products on GPUs: bytes that a lane loads at once, lanes along columns, sums of a lane."""
@@ -111,7 +111,7 @@ def _reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec]
     carried = f"in a loop over {form.n.name} that carries {form.fold.cells[0].name}"
     yield from group_choice.not_taken(schedule, FIELDS, carried, step)
     yield from _staging(schedule, form, specs, arch)
-    yield from _split(schedule, form)
+    yield from _split(schedule, form, arch)
     yield from _fold(schedule, form)
     wrong = [*_instruction(schedule, form, arch), *_tile(schedule, form)]
     yield from wrong
@@ -122,19 +122,28 @@ def _reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec]
 
 
 def _fold(schedule: Schedule, form: FoldForm) -> Reasons:
-    if schedule.fold != "online" and not form.earlier:
-        text = f"fold={schedule.spelled('fold')}; everything along {form.n.name} is computed by one loop"
-        yield "fold", text, 'fold="online"', form.fold.steps[0]
+    step, fold = form.fold.steps[0], schedule.spelled("fold")
+    if schedule.fold == TWO_PASSES and not form.earlier:
+        text = f"fold={fold}; everything along {form.n.name} is computed by one loop"
+        yield "fold", text, 'fold="online"', step
+    elif schedule.fold == KEPT and (why := against_kept(form)):
+        yield "fold", f"fold={fold}; {why}", 'fold="online"', step
 
 
-def _split(schedule: Schedule, form: FoldForm) -> Reasons:
+def _split(schedule: Schedule, form: FoldForm, arch: Arch) -> Reasons:
     step, split = form.fold.steps[0], schedule.spelled("split_k")
     if schedule.blocks and schedule.split_k != AUTO:
         text = f"blocks={schedule.blocks} with split_k={split}; each tile, or part, has its own block"
         yield "blocks", text, 'blocks=0, or split_k="auto"', step
     if not schedule.is_split:
         return
-    if why := against_parts(form):
+    if schedule.fold == KEPT and schedule.split_k != AUTO:
+        text = f'split_k={split} with fold="kept"; a row has a block for each step'
+        yield "split_k", text, 'split_k="auto"', step
+    elif schedule.fold == KEPT and arch.vector_registers:
+        text = f'split_k={split} with fold="kept"; {arch.name} does not run all blocks at the same time'
+        yield "split_k", f"{text}, and those of a row wait for each other", "split_k=1", step
+    elif schedule.fold != KEPT and (why := against_parts(form)):
         yield "split_k", f"split_k={split}; {why}", "split_k=1", step
     elif schedule.is_streamed:
         text = f"split_k={split}; the loop over {form.n.name} carries {form.fold.cells[0].name}"
@@ -288,7 +297,7 @@ def proposals(
     # Few rows are limited by what the loop reads, of which more blocks read more at the same time.
     faster = group_choice.SPEEDUP if extents[form.m] > ROWS_OF_A_WARP else 1
     for bulk in group_choice.proposals(form, extents, arch, processors):
-        if next(in_parts(bulk, form, extents, arch, processors // faster), None) is None:
+        if bulk.is_split or next(in_parts(bulk, form, extents, arch, processors // faster), None) is None:
             yield bulk  # enough tiles for the machine
     sums = max(len(form.mixtures), 1)  # tiles of results in registers
     most = MOST_COVERED if form.covered else MOST_WIDTH // sums
@@ -325,6 +334,7 @@ def proposals(
         if not arch.vector_registers:  # processors copy at once
             ways[:0] = [replace(made, staging="cp_async", stages=stages) for stages in STAGES]
         for way in ways:
+            yield from _kept(way, form, extents, arch, processors)
             yield from in_parts(way, form, extents, arch, processors)
             yield way
 
@@ -403,13 +413,32 @@ def in_parts(
     if form.columns:
         tiles *= -(-max(extents[span] for span in form.columns) // schedule.width)
     steps = -(-extents[form.n] // schedule.tile[1]) * prod(extents[span] for span in form.fold.turns)
-    beside = 1
-    if arch.shared_bytes and not schedule.by_bulk:  # blocks of one multiprocessor
-        used = shared_bytes(schedule, form)
-        beside = max(min(SCHEDULERS // schedule.warps[0], arch.shared_bytes // max(used, 1)), 1)
-    blocks = processors * beside
+    blocks = _at_once(schedule, form, arch, processors)
     if tiles < processors and parts_of_k(tiles, steps, blocks) > 1 and not against_parts(form):
         yield replace(schedule, split_k=AUTO, blocks=blocks)
+
+
+def _at_once(schedule: Schedule, form: FoldForm, arch: Arch, processors: int) -> int:
+    """Blocks that run at the same time."""
+    if not arch.shared_bytes or schedule.by_bulk:
+        return processors
+    used = max(shared_bytes(schedule, form), 1)
+    return processors * max(min(SCHEDULERS // schedule.warps[0], arch.shared_bytes // used), 1)
+
+
+def _kept(
+    schedule: Schedule, form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: int
+) -> Iterator[Schedule]:
+    """The schedule whose blocks keep the values of their only step, if all blocks run at the same time."""
+    if against_kept(form):
+        return
+    steps = -(-extents[form.n] // schedule.tile[1])
+    tiles = prod(extents[span] for span in form.batch) * -(-extents[form.m] // schedule.tile[0])
+    blocks = _at_once(schedule, form, arch, processors)
+    if steps == 1:
+        yield replace(schedule, fold=KEPT)
+    elif tiles * steps <= blocks and not arch.vector_registers:
+        yield replace(schedule, fold=KEPT, split_k=AUTO, blocks=blocks)
 
 
 def _sizes(form: FoldForm, columns: int, rows: int) -> Iterator[tuple[int, int, int]]:

@@ -192,7 +192,7 @@ def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
 
     Args:
         flow: the flow.
-        how: how reductions of a whole row become loops: ``"online"`` or ``"two passes"``.
+        how: how reductions of a whole row become loops: a value of `Schedule.fold`.
 
     Raises:
         TraceError: no schedule can compute the flow; the message has the nearest legal choice.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -32,8 +33,12 @@ from tilewright.schedule.folds.group_rings import (
 )
 from tilewright.schedule.folds.groups import dealt
 from tilewright.schedule.folds.items import longest
+from tilewright.schedule.folds.kept import against_kept
 from tilewright.schedule.folds.masks import masks_of
+from tilewright.schedule.folds.parts import StateMerge
+from tilewright.schedule.folds.rows import KEPT, TWO_PASSES
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.time_parts import FILL_BYTES, joined
 from tilewright.targets.atoms import wgmma
 
 SPEEDUP = 2
@@ -62,8 +67,12 @@ FIELDS = (
     "width",
     "resident",
     "epilogue",
+    "fold",
 )
 """Fields that these loops have; the others keep their default."""
+
+ROWS_OF_A_WARP = 16
+"""Rows of one instruction of a warp: a loop for no more is limited by what it reads, not by its products."""
 
 MOST_COLUMNS = 256
 """Columns of one `wgmma`, at most."""
@@ -99,6 +108,12 @@ MOST_BAND = 64
 BARRIER_BYTES = 256
 """Bytes of shared memory for transaction barriers."""
 
+
+LANES = 128
+"""Instructions of threads that a multiprocessor issues in a clock."""
+
+VALUE_INSTRUCTIONS = 16
+"""Instructions for the values of an element that a block keeps: a maximum, a power, a sum, two factors."""
 
 CACHE_SHARE = 0.7
 """Fraction of the L2 cache that the operands of the loop may fill, of all batch items of a band."""
@@ -185,10 +200,12 @@ def _in_parts(form: FoldForm, extents: Mapping[Span, int], arch: Arch, processor
         arch: the machine.
         processors: its processors; 0: unknown.
     """
+    yield from _kept(form, extents, arch, processors)
     run = min(int(AT_ONCE / (most_tiles(form, late=False) / 2)) // PANEL * PANEL, MOST_COLUMNS)
     rows = extents[form.m]
     tiles = prod(extents[span] for span in form.batch) * -(-rows // (2 * ROWS))
-    groups = 1 if rows <= ROWS or tiles < processors else 2  # few rows have more blocks
+    split = tiles < processors and rows > ROWS_OF_A_WARP and not against_parts(form)
+    groups = 1 if rows <= ROWS or (tiles < processors and not split) else 2  # few rows have more blocks
     for stages in (4, 3, 2):
         made = Schedule(
             wgmma(form.element, run),
@@ -199,10 +216,56 @@ def _in_parts(form: FoldForm, extents: Mapping[Span, int], arch: Arch, processor
             groups=groups,
             blocks=processors,
             registers=REGISTERS[groups],
+            split_k="auto" if split else 1,
         )
         if shared_bytes(made, form) <= arch.shared_bytes:
             yield made
             return
+
+
+def _kept(form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: int) -> Iterator[Schedule]:
+    """The schedules whose blocks keep the scores of their only step, the fastest first.
+
+    The blocks of a row run at the same time, so that a machine with fewer processors has none.  The time of a
+    tile follows from the rates of the machine: its products and its loads from the second-level cache; then
+    the first loads, the exchange, and the values of each element.
+
+    Args:
+        form: the form.
+        extents: the extent of every span.
+        arch: the machine.
+        processors: its processors; 0: unknown.
+    """
+    rates, constants = arch.rates, arch.times
+    if not processors or rates is None or against_kept(form):
+        return
+    flops, clock = rates.tensor_flops[form.element.name], rates.boards[0].clock_mhz
+    most = AT_ONCE / (most_tiles(form, late=False, kept=True) / 2)
+    steps = -(-max(extents[span] for span in form.depths) // PANEL)
+    found = []
+    for groups, run in product((2, 1), range(MOST_COLUMNS, 0, -PANEL)):
+        rows, parts = ROWS * groups, -(-extents[form.n] // run)
+        if run > most or parts > processors:
+            continue
+        tiles = prod(extents[span] for span in form.batch) * -(-extents[form.m] // rows) * parts
+        step = joined(2 * rows * run * PANEL / flops, (rows + run) * PANEL * form.element.bytes / FILL_BYTES)
+        values = rows * run * VALUE_INSTRUCTIONS / LANES
+        fixed = (constants.arrival_us + constants.ticket_us) * clock
+        made = Schedule(
+            wgmma(form.element, run),
+            (rows, run, PANEL),
+            staging="tma",
+            roles="cooperative",
+            groups=groups,
+            blocks=processors,
+            registers=REGISTERS[groups],
+            split_k="auto",
+            fold=KEPT,
+        )
+        found.append((-(-tiles // processors) * (steps * step + values + fixed), made))
+    for _, made in sorted(found, key=lambda one: one[0]):
+        ways = (replace(made, stages=stages) for stages in (4, 3, 2))
+        yield from [way for way in ways if shared_bytes(way, form) <= arch.shared_bytes][:1]
 
 
 def _step(form: FoldForm, width: int) -> tuple[int, bool]:
@@ -334,6 +397,16 @@ def against_form(form: FoldForm) -> Iterator[str]:
         yield "a sum of products is multiplied again"
 
 
+def against_parts(form: FoldForm) -> str:
+    """Why warpgroups do not split a loop into parts; empty if they do."""
+    if form.mixtures:
+        return "schedules without bulk copies split loops with products along them"
+    if form.passing:
+        return f"{form.passing[0].operand.name} is stored along {form.n.name}"
+    merge = StateMerge(form)
+    return merge.against or ("the author states a merge" if merge.is_stated else "")
+
+
 def not_taken(schedule: Schedule, taken: Sequence[str], why: str, node: Node) -> Reasons:
     """A reason for each field that a schedule sets, although such loops do not take it.
 
@@ -360,9 +433,24 @@ def reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec],
     for text in unfit:
         yield "staging", f'staging="tma"; {text}', 'staging="cp_async"', step
     yield from not_taken(schedule, (*FIELDS, "split_k"), "with warpgroups", step)
-    if schedule.is_split:
-        text = f"split_k={schedule.spelled('split_k')} with warpgroups; schedules without bulk copies split"
+    if schedule.fold == KEPT:
+        if why := against_kept(form):
+            yield "fold", f'fold="kept"; {why}', 'fold="online"', step
+        if schedule.split_k not in (1, "auto"):
+            text = f'split_k={schedule.split_k} with fold="kept"; a row has a block for each step'
+            yield "split_k", text, 'split_k="auto"', step
+        elif schedule.is_split and not schedule.blocks:
+            text = 'split_k="auto" with blocks=0; the blocks of a row run at the same time'
+            yield "blocks", text, "blocks=132, or as many as the machine has multiprocessors", step
+    elif schedule.is_split and (why := against_parts(form)):
+        text = f"split_k={schedule.spelled('split_k')} with warpgroups; {why}"
         yield "split_k", text, "split_k=1", step
+    elif schedule.is_split and (schedule.is_streamed or not schedule.blocks):
+        text = f"split_k={schedule.spelled('split_k')} with blocks={schedule.blocks}; each has parts of rows"
+        yield "split_k", text, 'split_k="auto" and blocks=132, or as many as the machine runs', step
+    if schedule.fold == TWO_PASSES and not form.earlier:
+        text = f'fold="two passes"; everything along {form.n.name} is computed by one loop'
+        yield "fold", text, 'fold="online"', step
     endings, kept = (ENDINGS, True) if form.mixtures or unfit else (("direct",), False)
     for field, wanted in (("roles", ("cooperative",)), ("epilogue", endings), ("resident", (kept,))):
         if getattr(schedule, field) not in wanted:

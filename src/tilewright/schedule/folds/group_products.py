@@ -27,6 +27,8 @@ from tilewright.schedule.folds.block import FoldBlock, StepPlace
 from tilewright.schedule.folds.form import FoldForm
 from tilewright.schedule.folds.group_rings import ROWS, GroupRing, RowRing
 from tilewright.schedule.folds.items import RowTile
+from tilewright.schedule.folds.kept import kept_results
+from tilewright.schedule.folds.rows import KEPT
 from tilewright.schedule.folds.values import TileValues
 from tilewright.schedule.pipeline import LoopStep, Verb, main_loop
 from tilewright.schedule.schedule import Schedule
@@ -89,7 +91,7 @@ def unconverted(node: Node) -> Node:
 # ---------------------------------------------------------------- registers
 
 
-def most_tiles(form: FoldForm, *, late: bool) -> float:
+def most_tiles(form: FoldForm, *, late: bool, kept: bool = False) -> float:
     """Tiles of scores that a thread holds at the same time, at most; left operands count half.
 
     Values are computed in the order in which mixtures need them, each in the registers of one that no later
@@ -98,9 +100,12 @@ def most_tiles(form: FoldForm, *, late: bool) -> float:
     Args:
         form: the form.
         late: whether the left operands of the last step are held, too.
+        kept: whether a block keeps the values of its only step until results are stored.
     """
     lefts = {id(node): node for node in (unconverted(one.product.a) for one in mixtures_of(form))}
     passes = [(*lefts.values(), *form.fold.steps), tuple(store.value for store in form.passing)]
+    if kept:
+        passes = [(*form.fold.steps, *kept_results(form))]
     return max(_most_tiles(form, values, lefts, late=late) for values in passes if values)
 
 
@@ -113,7 +118,7 @@ def _most_tiles(form: FoldForm, values: Sequence[Node], lefts: Mapping[int, Node
         lefts: those that are left operands of mixtures, by their `id`.
         late: whether the left operands of the last step are held, too.
     """
-    seen: set[int] = set()
+    seen = set(form.results)
     found = [node for one in values for node in walk(one, seen)]
     order = [node for node in found if id(node) in lefts or id(unconverted(node)) not in lefts]
     ends = {id(argument): at for at, node in enumerate(order) for argument in node.arguments}
@@ -135,7 +140,8 @@ def _most_tiles(form: FoldForm, values: Sequence[Node], lefts: Mapping[int, Node
 def registers_of(form: FoldForm, schedule: Schedule, *, late: bool) -> int:
     """Registers of a thread for scores, left operands and sums."""
     run, width = schedule.tile[1], schedule.width
-    return int(most_tiles(form, late=late) * run / 2) + len(form.mixtures) * width // 2
+    tiles = most_tiles(form, late=late, kept=schedule.fold == KEPT)
+    return int(tiles * run / 2) + len(form.mixtures) * width // 2
 
 
 def is_late(form: FoldForm, schedule: Schedule) -> bool:

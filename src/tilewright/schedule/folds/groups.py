@@ -11,7 +11,7 @@ epilogue results have memory of their own, so that the next rows are loaded whil
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from math import prod
 
@@ -39,10 +39,14 @@ from tilewright.schedule.folds.group_rings import (
     copied_operands,
 )
 from tilewright.schedule.folds.items import Items, RowTile
+from tilewright.schedule.folds.kept import KeptStep
+from tilewright.schedule.folds.parts import MergedStates
+from tilewright.schedule.folds.rows import KEPT
 from tilewright.schedule.folds.values import TileValues
 from tilewright.schedule.form import array
 from tilewright.schedule.pipeline import LoopStep, Verb, main_loop
-from tilewright.schedule.provenance import made_by
+from tilewright.schedule.provenance import FIELD_OF_VERB, made_by
+from tilewright.schedule.work import Segment, Work
 from tilewright.targets.atoms import wgmma
 
 FEW = 40
@@ -63,6 +67,9 @@ class GroupBlock(FoldBlock):
     items: Items | None = None
     """The tiles of rows of the block; None: it has one, whose place is known."""
 
+    exchange: MergedStates | None = None
+    """How the cells of the parts of a row come together; None: a block has whole rows."""
+
     def _number(self) -> dict[Span, Index]:
         """Return the index of the block's tile along each span; of a persistent block, none yet."""
         form, schedule = self.form, self.schedule
@@ -78,7 +85,12 @@ class GroupBlock(FoldBlock):
             band = ceil_div(heads, ceil_div(heads, schedule.group_n))
         rises = [one.rises for mask in self.hiding for one in mask.comparisons]
         falling = bool(rises) and all(rises)
-        self.items = Items(leading, tiles, schedule.blocks, band, falling=falling)
+        self.tiles = prod(leading, start=tiles)
+        self.parts = self._parts()
+        if schedule.fold == KEPT:
+            most = schedule.blocks
+            require(self.parts <= most, f"a row has more than {most} blocks, which wait for each other")
+        self.items = Items(leading, tiles * self.parts, schedule.blocks, band, falling=falling)
         return dict.fromkeys(form.columns, 0)
 
     @property
@@ -102,12 +114,15 @@ class GroupBlock(FoldBlock):
         for item in self.items.all():
             self.at.update(zip(self.heads, item.batch, strict=True))
             self.at[self.form.m] = item.tile
+            if self.exchange is not None:  # the parts of a row follow each other
+                self.at[self.form.m] = let(item.tile // self.parts)
             if groups is not None:
                 self.find(groups, self.at)
             super().read_bounds()
             before = let(maximum(minimum(done.get(), twice - 1), 0))
-            begin, count = self.steps()
-            yield RowTile(item.parity, before, self.at[self.form.m], begin, count)
+            part = 0 if self.exchange is None else let(item.tile % self.parts)
+            begin, count = self.steps(part)
+            yield RowTile(item.parity, before, self.at[self.form.m], begin, count, part)
             done.set(
                 (before + (count + again) * inner) % twice
             )  # after two turns of a ring, stages and parities repeat
@@ -116,7 +131,7 @@ class GroupBlock(FoldBlock):
         """Steps of the second pass of a tile of rows, and tiles of operands in a step."""
         form = self.form
         again: Index = 0
-        if form.passing:
+        if form.passing and self.schedule.fold != KEPT:
             again = let(ceil_div(self.place.integer(form.n.extent), self.length(form.n)))
         if self.schedule.resident or form.depth is None:
             return again, 1
@@ -160,6 +175,10 @@ class GroupBlock(FoldBlock):
                 self.outs = [tw.shared(shape, form.element, swizzle=128, name="sOut")]
             self.lengths[form.m] = schedule.tile[0]
             tw.barrier()
+        with made_by("reduction"):
+            if schedule.is_split:
+                kinds = [(self.place.spread(cell.axes), cell.dtype) for cell in form.fold.cells]
+                self.exchange = self.reduction(self.tiles * groups, kinds)
         few = min(FEW, dealt(groups) - groups * schedule.registers) if schedule.registers else None
         with made_by("roles"), role(warps=WARPS, registers=few), role(warps=1):
             for loaded in self.turns():
@@ -226,7 +245,7 @@ class GroupBlock(FoldBlock):
             main_loop([Verb("load", 0, load_one)], inner)
 
         passes = [(turn.count, turn.begin, turn.before)]
-        if self.form.passing:
+        if self.form.passing and self.schedule.fold != KEPT:
             passes.append((again, 0, let(turn.before + turn.count * inner)))
         for count, begin, before in passes:
             verb = Verb("load", 0, partial(load, begin=begin, before=before))
@@ -257,11 +276,15 @@ class GroupBlock(FoldBlock):
                     arrive(ring.empty[g], each="warp")
 
         own = count
-        is_uneven = self.hiding and not form.fold.turns
+        is_uneven = self.hiding and not form.fold.turns and self.exchange is None
         if is_uneven and self.schedule.tile[1] < self.schedule.tile[0] != ROWS:
             begin, own = self.steps()  # of the rows of this group
             if isinstance(begin, Scalar):  # rows that see nothing begin after the last step
                 own = let(minimum(begin + own - turn.begin, count))
+        if self.schedule.fold == KEPT:
+            self._compute_once(products, cells, g, turn)
+            self.lengths[form.m] = self.schedule.tile[0]
+            return
         for ring in self.fixed:
             wait(ring.full[g], turn.parity)
         main_loop(products.verbs(), own, issued=release_rows, peeled=True)
@@ -271,6 +294,10 @@ class GroupBlock(FoldBlock):
                     stage, parity = moved.place(turn.before + number)
                     wait(moved.full[stage], parity)
                     arrive(moved.empty[stage], each="warp")
+        if self.exchange is not None:
+            self.exchange.end_tile(self._part(turn, g), cells, (), self, form.flow.stores[0])
+            self.lengths[form.m] = self.schedule.tile[0]
+            return
         done = self.after(form.fold, cells, [store.value for store in form.passing])
         if form.passing:
             main_loop(products.second_pass(done), again)
@@ -289,6 +316,31 @@ class GroupBlock(FoldBlock):
                 for ring in self.fixed:
                     arrive(ring.empty[g], each="warp")
         self.lengths[form.m] = self.schedule.tile[0]
+
+    def _compute_once(
+        self, products: GroupProducts, cells: Sequence[Fragment], g: Index, turn: RowTile
+    ) -> None:
+        """Compute the only step of a tile, exchange its cells with those of the row, and store results."""
+        step = LoopStep(0, 0, 0, 0)
+        for verb in products.verbs():
+            with made_by(FIELD_OF_VERB[verb.name]):
+                verb.do(step)
+        kept = KeptStep(self, step.shared["values"], cells, StepPlace(self, turn.begin))
+        if self.exchange is None:
+            kept.store(cells)
+        else:
+            self.exchange.end_tile(self._part(turn, g), cells, (), kept, self.form.flow.stores[0])
+
+    def _part(self, turn: RowTile, g: Index) -> Work:
+        """The part of a row that a group of warps has computed."""
+        at: Index = 0
+        for span in self.heads:
+            at = at * self.place.integer(span.extent) + self.at[span]
+        tiles = ceil_div(self.place.integer(self.form.m.extent), self.schedule.tile[0])
+        row = let(at * tiles + turn.tile)
+        number = let(row * self.schedule.groups + g)
+        segment = Segment(0, row, turn.part, self.parts, lambda part: number * self.parts + part)
+        return Work((), 0, 0, 0, turn.count, 0, g, segment)
 
     def _is_bulk(self, store: Store) -> bool:
         """Whether a result leaves through shared memory by bulk copies."""

@@ -45,6 +45,7 @@ class RowTile:
         tile: its number along the rows.
         begin: its first step.
         count: number of its steps.
+        part: the part of the loop to which they belong.
     """
 
     parity: Index
@@ -52,6 +53,7 @@ class RowTile:
     tile: Index
     begin: Index
     count: Index
+    part: Index = 0
 
 
 class Items:

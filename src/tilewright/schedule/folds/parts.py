@@ -28,6 +28,7 @@ from tilewright.dataflow.nodes import (
     Node,
     walk,
 )
+from tilewright.dtypes import DType
 from tilewright.lang import operations as tw
 from tilewright.lang.control import otherwise, when
 from tilewright.lang.control import range as traced_range
@@ -42,6 +43,7 @@ from tilewright.schedule.folds.powers import NEW, OLD, PLAIN, POWERS, ZERO, Powe
 from tilewright.schedule.folds.values import TileValues
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.work import Work
+from tilewright.threads.distribution import Distribution
 
 
 @dataclass(frozen=True)
@@ -167,17 +169,35 @@ class StateMerge:
                 made.append(elementwise("add", *terms))
         return made
 
+    def rescaling(self, node: Node) -> Added | None:
+        """The rule of a sum that is rescaled as a value of a step must be; None if no sum is."""
+        weight = self.powers.weight(node)
+        for rule in self.rules:
+            if isinstance(rule, Added) and rule.keep is not None and weight not in (None, PLAIN, ZERO):
+                power = in_order(rule.keep)
+                assert isinstance(power, Map)
+                exponent = self.powers.exponent(power.given[0])
+                assert exponent is not None
+                if weight == (power.function, (((rule.by, NEW), exponent[rule.by, NEW]),)):
+                    return rule
+        return None
+
+    def keep(self, rule: Added, place: Any, own: Any, both: Any) -> Any:
+        """The factor from the extreme of a part to that of all parts; 1 if they are equal.
+
+        The difference of two infinite extremes is no number.
+        """
+        assert rule.keep is not None
+        known = {id(self.cells[rule.by]): own, id(self.form.fold.steps[rule.by]): both}
+        return where(elementwise("equal", own, both), 1.0, TileValues(place, known).value(rule.keep))
+
     def _rescaled(
         self, at: int, rule: Added, place: Any, part: Sequence[Fragment], extremes: dict[int, Any]
     ) -> Any:
         """A cell of a part, rescaled from the part's extreme to that of both parts."""
         if rule.keep is None:
             return part[at]
-        own, both = part[rule.by], extremes[rule.by]
-        known = {id(self.cells[rule.by]): own, id(self.form.fold.steps[rule.by]): both}
-        keep = TileValues(place, known).value(rule.keep)
-        # The difference of two infinite extremes is no number.
-        return elementwise("mul", part[at], where(elementwise("equal", own, both), 1.0, keep))
+        return elementwise("mul", part[at], self.keep(rule, place, part[rule.by], extremes[rule.by]))
 
     def _chosen(
         self, at: int, rule: Companion, place: Any, first: Sequence[Fragment], second: Sequence[Fragment]
@@ -281,7 +301,7 @@ class MergedStates(WorkspaceSums):
         schedule: how the loop is computed.
         tiles: tiles of the result.
         parts: parts of all of them.
-        cells: the cells in registers.
+        cells: the map of each cell to threads, and its dtype.
         starts: function that returns the cells before the first step.
         merge: how they merge.
         place: the tile of the block.
@@ -292,7 +312,7 @@ class MergedStates(WorkspaceSums):
         schedule: Schedule,
         tiles: Index,
         parts: Index,
-        cells: Sequence[Fragment],
+        cells: Sequence[tuple[Distribution, DType]],
         starts: Callable[[], list[Fragment]],
         merge: StateMerge,
         place: Any,
@@ -305,10 +325,10 @@ class MergedStates(WorkspaceSums):
 
     def allocate(self, schedule: Schedule, kept: Index) -> None:
         """Allocate the memory of the cells of each part."""
-        self.orders = [in_order_of_threads(cell.distribution) for cell in self.cells]
+        self.orders = [in_order_of_threads(spread) for spread, _ in self.cells]
         self.memory = []
-        for cell, order in zip(self.cells, self.orders, strict=True):
-            partial_state = launcher_memory((kept, *order.extents), cell.dtype)
+        for (_, dtype), order in zip(self.cells, self.orders, strict=True):
+            partial_state = launcher_memory((kept, *order.extents), dtype)
             self.memory.append(partial_state)
 
     def held(self, slot: Index, group: Index, number: int = 0) -> Any:
@@ -317,7 +337,7 @@ class MergedStates(WorkspaceSums):
 
     def _add(self, work: Work, totals: Sequence[Fragment], first: Index, count: Index, step: int) -> None:
         """Merge the parts ``first``, ``first + step``, ..., ``count`` in number; several are read at once."""
-        values = sum(cell.distribution.size_values * cell.dtype.bytes for cell in self.cells)
+        values = sum(spread.size_values * dtype.bytes for spread, dtype in self.cells)
         at_once = parts_at_once(count, IN_FLIGHT * REGISTER_BYTES // max(values, 1))
         for cell, start in zip(totals, self.starts(), strict=True):
             cell.assign(start)
@@ -341,6 +361,11 @@ class MergedStates(WorkspaceSums):
                             self._merge(totals, cells)
                     else:
                         self._merge(totals, cells)
+
+    def _have_read(self) -> None:
+        """Wait for the warp: several lanes have read the numbers of a row, and one of them writes."""
+        if any(spread.copies > 1 for spread, _ in self.cells):
+            tw.warp_barrier()
 
     def _merge(self, totals: Sequence[Fragment], cells: Sequence[Fragment]) -> None:
         for cell, new in zip(totals, self.merge.merged(self.place, totals, cells), strict=True):

@@ -43,8 +43,8 @@ from tilewright.schedule.factors import EXPLICIT
 from tilewright.schedule.folds.powers import PLAIN, POWERS, ZERO, Powers, Weight, finite, in_order, times
 from tilewright.schedule.folds.values import neutral_of
 
-ONLINE = "online"
-"""The default of `Schedule.fold`."""
+ONLINE, TWO_PASSES, KEPT = "online", "two passes", "kept"
+"""The values of `Schedule.fold`."""
 
 NOTHING_BELOW = 2.0**32
 """From such an exponent on, the power of the next f32 below it is 0."""
@@ -287,7 +287,7 @@ class RowLoops:
         if weight is None or (isinstance(reduced, Sum) and not self._is_free(reduced.b)):
             return None
         if scalings and (
-            self.how != ONLINE or not all(holds_all(node.dtype, [by.dtype]) for _, by in scalings)
+            self.how == TWO_PASSES or not all(holds_all(node.dtype, [by.dtype]) for _, by in scalings)
         ):
             return None
         cell = self._cell("total" if isinstance(reduced, Reduce) else "out", node, 0)

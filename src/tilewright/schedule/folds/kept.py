@@ -1,0 +1,224 @@
+"""Results along a whole row whose loop has one step for each block: the block keeps the values of its step.
+
+``Y[m] = softmax(X[m] @ W)`` stores a value for each element of a row.  A block that computes one step of the
+row keeps its products in registers.  It needs the extreme and the sum of the whole row: the blocks of a row
+exchange theirs through memory.  Then each stores its own part, and no product is computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilewright.dataflow.nodes import Folded, Literal, Map, Node, Rearrange, Store, walk
+from tilewright.lang import operations as tw
+from tilewright.lang.control import range as traced_range
+from tilewright.lang.control import when
+from tilewright.lang.exact_functions import where
+from tilewright.lang.fragments import Fragment, elementwise
+from tilewright.lang.scalars import Index, ceil_div
+from tilewright.lang.signals import await_, signal
+from tilewright.lang.tile_arithmetic import coordinates, reduce_sum
+from tilewright.schedule.folds.form import FoldForm
+from tilewright.schedule.folds.parts import Added, Extreme, MergedStates, StateMerge
+from tilewright.schedule.folds.powers import POWERS
+from tilewright.schedule.folds.values import REDUCTIONS, TileValues
+from tilewright.schedule.provenance import made_by
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.work import Segment, Work
+from tilewright.threads.distribution import Distribution
+
+MERGED_AT_ONCE = 16
+"""Parts whose cells a block reads before it merges them."""
+
+
+def against_kept(form: FoldForm) -> str:
+    """Why no block keeps the values of its step; empty if blocks can."""
+    if not form.passing:
+        return f"nothing is stored along {form.n.name}"
+    if form.earlier:
+        return f"{len(form.folds)} loops along {form.n.name} follow each other, and a step is kept for one"
+    if form.mixtures:
+        return f"a step has a product along {form.n.name}, which needs the whole row"
+    if form.fold.turns or form.m.groups is not None or form.n.groups is not None:
+        return "the loop has turns or groups"
+    merge = StateMerge(form)
+    if not all(isinstance(rule, Extreme | Added) for rule in merge.rules):
+        return merge.against or "the cells of more than two parts do not merge at once"
+    return ""
+
+
+class ExchangedStates(MergedStates):
+    """The cells of every part are written; each block waits for those of its row, and merges all of them.
+
+    The cells of several parts are a tile, with a column for each part.  It lies in the threads as scores do,
+    so that extremes and sums are reduced along its columns.  All blocks of a row compute the same numbers.
+    """
+
+    takes_tickets, waits = False, True
+    spread: Distribution
+    """The map of the tile to threads."""
+
+    @classmethod
+    def rounds(cls, schedule: Schedule) -> int:
+        """Every block reads all parts."""
+        return 1
+
+    def end_tile(
+        self, work: Work, totals: Sequence[Fragment], values: Any, epilogue: Any, store: Store
+    ) -> None:
+        """Exchange the cells, and store what the block's own part gives with those of the whole row."""
+        with made_by("reduction"):
+            self.quiet()
+            with when(work.segment.parts > 1):
+                self.meet(work, totals)
+        with made_by("epilogue", store):
+            epilogue.store(*values, totals)
+
+    def meet(self, work: Work, totals: Sequence[Fragment]) -> Index:
+        """Write, wait for the other parts, and merge all of them; return 1, because every block has them."""
+        segment, barrier, counter = work.segment, self.barrier(work), self.counter(work)
+        self._write(work, totals, segment.part)
+        signal(counter, barrier=barrier)
+        await_(counter, segment.parts, barrier=barrier)
+        # Blocks that have waited count, too, and the last one resets the counter.
+        signal(counter, of=2 * segment.parts, barrier=barrier)
+        for cell, start in zip(totals, self.starts(), strict=True):
+            cell.assign(start)
+        for turn in traced_range(ceil_div(segment.parts, self.spread.shape[1])):
+            self._merge_tiles(segment, turn, totals)
+        return 1
+
+    def _merge_tiles(self, segment: Segment, turn: Index, cells: Sequence[Fragment]) -> None:
+        """Merge the cells of some parts, the columns of a tile, into the cells of those before them."""
+        merge, place, columns = self.merge, self.place, self.spread.shape[1]
+        first, left = segment.slot(0), segment.parts - turn * columns
+        inside = coordinates(self.spread, 1) < left
+        held = []
+        for order, memory, cell in zip(self.orders, self.memory, merge.cells, strict=True):
+            parts = order.stack(memory[first : first + segment.parts]).merge(1)
+            read = tw.load(parts.tile(self.spread.shape, (0, turn)), self.spread)
+            held.append(where(inside, read, TileValues(place, {}).value(cell.start)))
+        new: dict[int, Any] = {}
+        for at, rule in enumerate(merge.rules):
+            if isinstance(rule, Extreme):
+                new[at] = elementwise(rule.function, cells[at], REDUCTIONS[rule.function](held[at], 1))
+        for at, rule in enumerate(merge.rules):
+            if isinstance(rule, Added):
+                before, tile = cells[at], held[at]
+                if rule.keep is not None:
+                    both = new[rule.by]
+                    before = elementwise("mul", before, merge.keep(rule, place, cells[rule.by], both))
+                    tile = elementwise("mul", tile, merge.keep(rule, place, held[rule.by], both))
+                new[at] = elementwise("add", before, reduce_sum(tile, 1))
+        for at, (cell, held_cell) in enumerate(zip(merge.cells, cells, strict=True)):
+            held_cell.assign(TileValues(place, {}).carried(new[at], cell))
+
+
+def kept_powers(form: FoldForm) -> dict[int, tuple[Node, Added]]:
+    """The powers of a step from which results follow, by the `id` of the power that the result has.
+
+    Each has the power of the step, and the rule of a sum that is rescaled by the same factor.
+    """
+    found: dict[int, tuple[Node, Added]] = {}
+    merge = StateMerge(form)
+    for node in (one for store in form.passing for one in walk(store.value, set(form.results))):
+        if isinstance(node, Map) and node.function in POWERS:
+            twin = next((one for one in form.inside() if _is_twin(node, one, form)), None)
+            rule = None if twin is None or twin is node else merge.rescaling(twin)
+            if twin is not None and rule is not None:
+                found[id(node)] = twin, rule
+    return found
+
+
+def kept_results(form: FoldForm) -> list[Node]:
+    """The results as they follow from the values of a step; a factor stands for each number of a row."""
+    powers, known = kept_powers(form), dict[int, Node]()
+
+    def again(node: Node) -> Node:
+        """The value with powers of the step, times a factor, in place of those of the row."""
+        if id(node) not in known:
+            made = node
+            if id(node) in powers:
+                factor = Literal(node.dtype, (), 1)
+                made = Map(node.dtype, node.axes, "mul", (powers[id(node)][0], factor))
+            elif isinstance(node, Map):
+                made = replace(node, given=tuple(map(again, node.given)))
+            elif isinstance(node, Rearrange):
+                made = replace(node, argument=again(node.argument))
+            known[id(node)] = made
+        return known[id(node)]
+
+    return [again(store.value) for store in form.passing]
+
+
+class KeptStep:
+    """The only step of a block, whose values it keeps; results follow from them and from the whole row.
+
+    A power ``f(c * (x - top))`` of the step has the extreme of the block's part.  The result needs that of
+    the row, and so the power times ``f(c * (own top - top))``, by which sums of such powers are rescaled.
+
+    Args:
+        block: the block.
+        values: the values of the step.
+        cells: its cells, before they are merged with those of other blocks.
+        place: the step.
+    """
+
+    def __init__(self, block: Any, values: TileValues, cells: Sequence[Fragment], place: Any) -> None:
+        self.block, self.step, self.place = block, values, place
+        self.form: FoldForm = block.form
+        self.merge = StateMerge(self.form)
+        self.powers = kept_powers(self.form)
+        self.own: dict[int, Fragment] = {}
+        """The extremes of the block's part, by the number of the cell."""
+
+        for _, rule in self.powers.values():
+            if rule.by not in self.own:
+                cell = cells[rule.by]
+                self.own[rule.by] = tw.fragment(cell.distribution, cell.dtype, name="own")
+                self.own[rule.by].assign(cell)
+
+    def store(self, cells: Sequence[Fragment]) -> None:
+        """Store the results.
+
+        Args:
+            cells: the cells of the whole row.
+        """
+        form, block = self.form, self.block
+        done = block.after(form.fold, cells, [store.value for store in form.passing])
+        others = [store for store in form.flow.stores if store not in form.passing]
+        if others:
+            with when(self.place.step == 0):  # every block of the row has their values
+                for store in others:
+                    block.store_one(store, done)
+        reached = {id(node) for store in form.passing for node in walk(store.value)}
+        known = {key: value for key, value in self.step.known.items() if key in reached} | done.known
+        for key, (twin, rule) in self.powers.items():
+            keep = self.merge.keep(rule, self.place, self.own[rule.by], cells[rule.by])
+            known[key] = elementwise("mul", self.step.known[id(twin)], keep)
+        values = TileValues(self.place, known)
+        for store in form.passing:
+            block.store_one(store, values)
+
+
+def _is_twin(after: Node, inside: Node, form: FoldForm) -> bool:
+    """Whether a value after the loop is one of a step, if results stand for the next values of cells."""
+    if isinstance(after, Folded):
+        return after.fold is form.fold and form.fold.steps[after.index] is inside
+    if after is inside:
+        return True
+    if (after.dtype, after.axes) != (inside.dtype, inside.axes):
+        return False
+    match after, inside:
+        case Literal(value=one), Literal(value=other):
+            return one == other
+        case (Map(function=one), Map(function=other)) if one == other:
+            pass
+        case Rearrange(), Rearrange():
+            pass
+        case _:
+            return False
+    pairs = zip(after.arguments, inside.arguments, strict=True)
+    return all(_is_twin(one, other, form) for one, other in pairs)
