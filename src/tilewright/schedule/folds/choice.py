@@ -552,6 +552,8 @@ def parts_in(schedule: Schedule, question: LoopQuestion) -> int:
     tiles = prod(extents[span] for span in form.batch) * -(-extents[form.m] // schedule.tile[0])
     tiles *= -(-columns // schedule.width) if schedule.width else 1
     steps = -(-extents[form.n] // schedule.tile[1]) * prod(extents[span] for span in form.fold.turns)
+    if schedule.fold == KEPT:
+        return max(steps, 1)
     found = parts_of_k(tiles, max(steps, 1), schedule.blocks)
     assert isinstance(found, int), "extents are numbers"
     return found
