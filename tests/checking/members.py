@@ -115,7 +115,8 @@ def _along_k() -> Member:
     like = {"A": spec("f16", M, K, turned=True), "B": spec("f16", K, N), "ends": ends}
     like |= {"bias": spec("f32", 4, N), "D": spec("f32", 4, M, N)}
     words = {"precision": "exact", "terms": frozenset(["bias"]), "activation": None}
-    schedules = {"direct": DIRECT, "persistent": replace(SYNC, blocks=2), "bulk copies": BULK}
+    bulk = replace(BULK, atom=tw.atoms.wgmma("f16", 64), tile=(64, 64, 64))  # rows of 128 bytes along N
+    schedules = {"direct": DIRECT, "persistent": replace(SYNC, blocks=2), "bulk copies": bulk}
 
     def want(x: dict[str, Exact]) -> dict[str, Exact]:
         parts = [slice(*one) for one in zip([0, *ends], ends, strict=False)]
