@@ -54,6 +54,8 @@ class Backward:
         element: the dtype.
         words: the arguments besides arrays.
         biased: whether a random array is added to the scores.
+        bias_shape: its shape; None: heads, rows and keys.
+        has_sinks: whether heads have sinks.
         seed: of the numbers.
         how: the strides of all arrays.
     """
@@ -64,6 +66,8 @@ class Backward:
     element: tw.DType = tw.f16
     words: dict[str, Any] = field(default_factory=dict)
     biased: bool = False
+    bias_shape: tuple[int, ...] | None = None
+    has_sinks: bool = False
     seed: int = 0
     how: str = ""
 
@@ -76,8 +80,11 @@ class Backward:
         made = {name: rng.standard_normal(shape).astype(self.element.numpy) for name, shape in shapes.items()}
         self.arrays = {name: strided(one, self.how) if self.how else one for name, one in made.items()}
         if self.biased:
-            bias = np.where(rng.random((h, m, n)) < 0.2, -np.inf, rng.standard_normal((h, m, n)))
+            shape = (h, m, n) if self.bias_shape is None else self.bias_shape
+            bias = np.where(rng.random(shape) < 0.2, -np.inf, rng.standard_normal(shape))
             self.arrays["bias"] = bias.astype(np.float32)
+        if self.has_sinks:
+            self.arrays["sinks"] = rng.standard_normal(h).astype(np.float32)
         p, _, lse, _ = self.weights()
         out = p * self.kept @ self.wide("v")
         return self.arrays | {"out": out.astype(self.element.numpy), "lse": lse.astype(np.float32)}
@@ -118,7 +125,10 @@ class Backward:
             top = np.max(s, axis=-1, initial=-np.inf)
             base = np.where(np.isinf(top), 0.0, top)
             with np.errstate(divide="ignore"):
-                lse = np.log(np.exp(s - base[..., None]).sum(axis=-1)) + base
+                sums = np.exp(s - base[..., None]).sum(axis=-1)
+                if self.has_sinks:
+                    sums += np.exp(self.arrays["sinks"].astype(np.float64)[:, None] - base)
+                lse = np.log(sums) + base
         shift = np.where(np.isinf(lse), np.inf, lse)[..., None]
         return np.exp(s - shift), s, lse, 1 - bent**2
 

@@ -161,9 +161,12 @@ CASES = {
         (SQUARE, SQUARE, SQUARE, SQUARE, ROW, SQUARE),
         {"causal": True, "diagonal": 1, "scale": 0.5, "window": 5, "soft_cap": 3.0, "bias": ROW.copy()}
         | {name: SQUARE.copy() for name in ("dq", "dk", "dv")}
-        | {"q_offsets": ENDS, "k_offsets": ENDS, **DRAWN, **TARGET},
+        | {"q_offsets": ENDS, "k_offsets": ENDS, **DRAWN, **TARGET}
+        | {"sinks": ROW[:1].astype(np.float16), "dbias": ROWS[:1].copy(), "dsinks": ROW[1:2].copy()}
+        | {"return_dbias": True, "return_dsinks": True},
         "attention_backward",
         SEEDS,
+        given={"bias": ROWS[:1].copy(), "sinks": ROW[1:2].copy()},
     ),
 }
 
@@ -266,7 +269,7 @@ def test_a_repeated_call_gives_the_bits_of_the_planned_one(name: str) -> None:
         named = {**case.given, "target": "cpu", **more}
         names = [*named]
         arrays, rest = given[: len(case.arrays)], dict(zip(names, given[len(case.arrays) :], strict=True))
-        for written in ("out", "lse", "product", "dq", "dk", "dv"):
+        for written in ("out", "lse", "product", "dq", "dk", "dv", "dbias", "dsinks"):
             if isinstance(rest.get(written), np.ndarray):
                 rest[written][...] = np.nan
         return case.call(*arrays, **rest)

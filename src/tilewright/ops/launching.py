@@ -250,12 +250,14 @@ class Launch:
         arrays: its array arguments.  A pointer into scratch memory is an offset in bytes.
         names: for each of them the name of the call's array, or `OWN` in scratch memory.
         numbers: its scalar arguments.
+        own: scalar arguments before these, which no other launch of the call has.
     """
 
     kernel: Bound
     arrays: tuple[Strided, ...]
     names: tuple[str, ...]
     numbers: tuple[Any, ...] = ()
+    own: tuple[int, ...] = ()
 
     def prepare(self, start: int, target: str) -> tuple[Prepared, tuple[Any, ...], list[int]]:
         """Return the prepared launch, its arguments, and their addresses.
@@ -268,13 +270,13 @@ class Launch:
             Strided(one.array, replace(one.info, pointer=start + one.info.pointer)) if name == OWN else one
             for one, name in zip(self.arrays, self.names, strict=True)
         ]
-        arguments = (*arrays, *self.numbers)
+        arguments = (*arrays, *self.own, *self.numbers)
         plan, pointers = self.kernel.planned(arguments, target)
         return plan.prepared, arguments, pointers
 
     def schedule(self, target: str) -> Schedule | None:
         """Return the schedule of the kernel on a target; None for an explicit kernel."""
-        return self.kernel.schedule_for(*self.arrays, *self.numbers, target=target)
+        return self.kernel.schedule_for(*self.arrays, *self.own, *self.numbers, target=target)
 
     @property
     def moved_bytes(self) -> int:
@@ -413,7 +415,7 @@ class LaunchPlan:
                     whole, offset = (self.call.inside or {}).get(name, (name, 0))
                     places.append(self.call.names.index(whole))
                     offsets.append(offset)
-            launches.append(ReplayedLaunch.of(made, tuple(places), tuple(offsets)))
+            launches.append(ReplayedLaunch.of(made, tuple(places), tuple(offsets), one.own))
         fresh, device = self.call.fresh, self.launches[0].arrays[0].info.device
         record = Replay(tuple(launches), self.call.clear, fresh, device, self.scratch_bytes, self.numbers)
         record.takes_more = self.takes_more

@@ -50,17 +50,25 @@ class ReplayedLaunch(NamedTuple):
         places: for each array of the kernel its index among the arrays of the call, or `IN_SCRATCH`.
         offsets: bytes to add to the addresses of these arrays; empty if all are 0.
         pick: selects the values at ``places``.
+        own: scalar arguments of this launch alone, before those of all launches.
     """
 
     prepared: Prepared
     places: tuple[int, ...]
     offsets: tuple[int, ...]
     pick: Callable[[Sequence[Any]], tuple[Any, ...]]
+    own: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, prepared: Prepared, places: tuple[int, ...], offsets: tuple[int, ...]) -> ReplayedLaunch:
+    def of(
+        cls,
+        prepared: Prepared,
+        places: tuple[int, ...],
+        offsets: tuple[int, ...],
+        own: tuple[int, ...] = (),
+    ) -> ReplayedLaunch:
         """Make a launch that selects its values by one call into C."""
-        return cls(prepared, places, offsets if any(offsets) else (), selector(places))
+        return cls(prepared, places, offsets if any(offsets) else (), selector(places), own)
 
 
 class Clear(NamedTuple):
@@ -141,23 +149,23 @@ class Replay:
         numbers = (*self.numbers, *numbers) if self.takes_more else self.numbers or numbers
         pointers: Sequence[int]
         if len(self.launches) == 1:
-            prepared, _, offsets, pick = self.launches[0]
+            prepared, _, offsets, pick, own = self.launches[0]
             pointers = pick(at)
             if offsets:
                 pointers = (*map(add, pointers, offsets),)
             # A kernel ignores numbers beyond its parameters.
-            prepared.launch((*pick(arrays), *numbers), pointers, stream)
+            prepared.launch((*pick(arrays), *own, *numbers), pointers, stream)
             return arrays
         # A whole call has other values beside its arrays.
         read = [arrays[at] for one in self.launches for at in one.places if at >= 0]
         handle, stream = stream_on(self.device, read, stream)
         with part(SCRATCH)(self.scratch_bytes or 1, self.device, handle) as start:
             addresses = (*at, start)  # `IN_SCRATCH` is the last one
-            for prepared, _, offsets, pick in self.launches:
+            for prepared, _, offsets, pick, own in self.launches:
                 pointers = pick(addresses)
                 if offsets:
                     pointers = (*map(add, pointers, offsets),)
-                prepared.launch((*pointers, *numbers), pointers, stream)
+                prepared.launch((*pointers, *own, *numbers), pointers, stream)
         return arrays
 
 
@@ -461,7 +469,9 @@ class WholeCall(NamedTuple):
         if any(there[place] is not part for place, part in zip(picked, parts, strict=True)):
             return None
         launches = tuple(
-            ReplayedLaunch.of(one.prepared, tuple(order.get(at, at) for at in one.places), one.offsets)
+            ReplayedLaunch.of(
+                one.prepared, tuple(order.get(at, at) for at in one.places), one.offsets, one.own
+            )
             for one in record.launches
         )
         clear = (one._replace(stored=order[one.stored], other=order[one.other]) for one in record.clear)
@@ -623,9 +633,9 @@ def remember(shortcuts: Shortcuts, record: Replay, arrays: Sequence[Any]) -> Non
         arrays: the arrays of the call, and its texts, which are left out; the last array is the result.
     """
     if len(record.launches) == 1:
-        prepared, places, offsets, _ = record.launches[0]
+        prepared, places, offsets, _, own = record.launches[0]
         given = [at for at, one in enumerate(arrays) if not is_text(one)]
         order = [given.index(place) for place in places]
         addresses = [*zip(order, offsets or [0] * len(order), strict=True)]
         there, fresh = [arrays[at] for at in given], bool(record.fresh)
-        shortcuts.keep(prepared, there, addresses, record.numbers, fresh=fresh)
+        shortcuts.keep(prepared, there, addresses, (*own, *record.numbers), fresh=fresh)

@@ -300,7 +300,7 @@ def _attend(
         for d in steps(keys.k.shape[-1]):
             s += rows.q[(*rows.at, m, d)] @ keys.k[(*keys.at, n, d)].T
         added = None if rows.bias is None else rows.bias[(*rows.at, m, n)].to(f32)
-        s, _ = _scores(s, added, rows.numbers[:, None] + diagonal, keys.numbers(n), scores, factor)
+        s, _ = scores_of(s, added, rows.numbers[:, None] + diagonal, keys.numbers(n), scores, factor)
         new = maximum(top, s.max(axis=1))
         if power:
             steep = where(absolute(new * exponent) < STEEP, exponent, power)
@@ -329,7 +329,7 @@ def _attend(
         rows.lse[(*rows.at, m)] = lse
 
 
-def _scores(s: Any, bias: Any, last: Any, at: Any, scores: Scores, factor: float) -> tuple[Any, Any]:
+def scores_of(s: Any, bias: Any, last: Any, at: Any, scores: Scores, factor: float) -> tuple[Any, Any]:
     """Return scores of products ``s``, -inf where a key is hidden, and the tanh of their bound, or None.
 
     Args:
@@ -458,7 +458,7 @@ def _queries(
         for e in steps(keys.v.shape[-1]):
             dp += dout[(*rows.at, m, e)] @ keys.v[(*keys.at, n, e)].T
         added = None if rows.bias is None else rows.bias[(*rows.at, m, n)].to(f32)
-        s, bent = _scores(s, added, rows.numbers[:, None] + diagonal, keys.numbers(n), scores, factor)
+        s, bent = scores_of(s, added, rows.numbers[:, None] + diagonal, keys.numbers(n), scores, factor)
         p = minimum(exp2(fma(s, exponent, -shift[(*rows.at, m)][:, None])), 1.0)  # shifts are rounded
         if rows.dropped is not None:
             dp = rows.dropped.drop(dp, positions(m)[:, None], positions(n))
@@ -543,7 +543,7 @@ def _keys(
             dp += V[(*keys.at, n, c)] @ dout[(*at, c)].T
         added = None if rows.bias is None else rows.bias[(*at, n)].T.to(f32)
         last = positions(m) if rows.first is None else positions(m) - rows.first
-        s, bent = _scores(s, added, last + diagonal, keys.numbers(n)[:, None], scores, factor)
+        s, bent = scores_of(s, added, last + diagonal, keys.numbers(n)[:, None], scores, factor)
         p = weights = minimum(exp2(fma(s, exponent, -shift[at])), 1.0)
         if rows.dropped is not None:
             head = rows.dropped._replace(first=rows.dropped.first + positions(r).to(u64) * Q.shape[-2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isnan
 from typing import Any, NamedTuple, NoReturn
@@ -238,6 +238,26 @@ def check_gradients(infos: Mapping[str, ArrayInfo], results: Mapping[str, str]) 
         if name in infos and infos[name].dtype not in SUPPORTED:
             known = ", ".join(map(str, SUPPORTED))
             raise DTypeError(f"{op}: {name} is {infos[name].dtype}; nearest legal choice: one of {known}")
+
+
+def check_terms(infos: Mapping[str, ArrayInfo], results: Mapping[str, str], wanted: Sequence[bool]) -> None:
+    """Check that the terms are given whose gradients a backward pass returns or writes.
+
+    Args:
+        infos: the arrays of the call.
+        results: the name of each gradient of a term, and that of the term.
+        wanted: whether each is returned.
+
+    Raises:
+        LaunchError: a term is not given.
+    """
+    for (name, of), asks in zip(results.items(), wanted, strict=True):
+        if of not in infos and (asks or name in infos):
+            asked = name if name in infos else f"return_{name}=True"
+            raise LaunchError(
+                f"attention_backward: {asked} without {of}; nearest legal choice: {of}=, the array that "
+                "attention took"
+            )
 
 
 def broadcast(info: ArrayInfo, shape: tuple[int, ...]) -> ArrayInfo:
