@@ -101,7 +101,13 @@ READERS: dict[str, tuple[Reader, ...]] = {
     "permuted": (of_problems,),
     "complex": (of_complex,),
     "accurate": (of_grades,),
-    "attention_cuda": (of_attention,),
+    **dict.fromkeys(
+        (
+            *("attention_cuda", "attention_backward_cuda", "attention_varlen_cuda"),
+            *("attention_decode_cuda", "attention_rows_cuda", "attention_loss_cuda"),
+        ),
+        (of_attention,),
+    ),
     "dense": (of_dense,),
     "gemm_cpu": (of_processors,),
     "scaled_cpu": (of_processors,),
@@ -145,6 +151,7 @@ class Work:
 
 
 ALONE, PASSES, MIXED = "cuBLAS fp16 alone", "three passes", r"^f16 x f8e4m3, contiguous along k "
+DECODE, BACKWARD, ROWS = "h200_decode.json", "h200_attention_backward.json", "h200_softmax_rows.json"
 SCALED, COMPLEX, ATTENTION = "h200_scaled.json", "h200_complex.json", "h200_attention.json"
 BLOCKS, INTEGERS = "h200_scaled_blocks.json", "cpu_integers.json"
 PERMUTED, CUBE = "h200_permuted.json", r"(2x2048x(32x128|64x64)|64x64x64x64)x4096"
@@ -200,6 +207,19 @@ ASKED = (
         "cuDNN, FlashAttention",
         *(0.8, 1.05, ATTENTION, "x(96|192|256) ", "the better"),
     ),
+    Work(
+        "attention, one query",
+        "cuDNN, FlashAttention",
+        *(1.0, 1.2, DECODE, r"x1x\d+x(64|128) ", "the better"),
+    ),
+    Work(
+        "attention, 4 and 16 queries", "the same", *(1.0, 1.2, DECODE, r"x(4|16)x\d+x(64|128) ", "the better")
+    ),
+    Work("gradients of attention", "cuDNN, FlashAttention", *(0.65, 1.0, BACKWARD, "", "the better")),
+    Work("packed sequences", "FlashAttention", *(1.0, 1.1, "h200_varlen.json", "", "the better")),
+    Work("softmax(X W), N ≤ 2048", "two kernels", *(1.1, 1.4, ROWS, r"x(1024|2048)x1024 ", "the better")),
+    Work("softmax(X W), other extents", "two kernels", *(0.95, 1.4, ROWS, r"x8192x\d+ ", "the better")),
+    Work("cross-entropy of a product", "PyTorch", *(1.0, 1.3, "h200_loss.json", "", "the better")),
     Work("complex64 on a processor", "NumPy", 0.9, 1.05, "cpu_complex.json", r"^f32 .* 4m ", "NumPy"),
     Work("complex128 on a processor", "NumPy", 0.9, 1.05, "cpu_complex.json", r"^f64 ", "NumPy"),
     Work("fp64 on a processor", "NumPy", 0.9, 1.05, "cpu_f64.json", r"^f64 ", "NumPy"),

@@ -89,11 +89,12 @@ SEED_DIGITS = 8
 
 
 def question_of(plan: LaunchPlan) -> Question | None:
-    """Return the question that the product of a plan asked; None for an explicit kernel."""
+    """Return the question that the product of a plan asked; None for other kernels than products."""
     if not plan.launches:
         return None
     one = plan.product
-    return one.kernel.question(*one.arrays, *one.numbers, target=plan.target)
+    found = one.kernel.question(*one.arrays, *one.numbers, target=plan.target)
+    return found if isinstance(found, Question) else None
 
 
 def predicted_us(question: Question, schedule: Schedule) -> float | None:
