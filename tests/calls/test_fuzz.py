@@ -30,7 +30,7 @@ NAMES = {*tw.__all__, *(f"{space}.{name}" for space in SPACES for name in getatt
 
 NOT_CALLED = {
     "errors are raised": {name for name in tw.__all__ if name.endswith(("Error", "Warning"))},
-    "constants": {name for name in tw.__all__ if isinstance(getattr(tw, name), tw.DType | str)},
+    "constants": {name for name in tw.__all__ if isinstance(getattr(tw, name), tw.DType | str | tuple)},
     "modules": {"atoms", "draw", *SPACES},
     "made by others": {
         *("Bound", "Condition", "Executable", "Fragment", "Kernel", "MutableIndex", "Number"),

@@ -86,7 +86,7 @@ CASES = {
         {"out": HALF.copy(), "scale_a": 2.0, "scale_b": ROW, "zero_b": ROWS, "group": 4, "bias": ROW}
         | {"activation": "relu", "out_dtype": "f32", "prepass": True, "schedule": SCHEDULE, **TARGET}
         | {"c": SQUARE, "beta": 0.0, "multiply": SQUARE, "derivative": "relu", **DRAWN, "residual": SQUARE}
-        | {**SPLIT, "batch_invariant": True},
+        | {**SPLIT, "batch_invariant": True, "table": tw.NF4},
         "scaled",
         SEEDS,
     ),
@@ -96,7 +96,7 @@ CASES = {
         {"out": HALF.copy(), "scale_a": 2.0, "scale_b": BATCH[0, :2].copy(), "zero_b": ROWS, "group": 8}
         | {"bias": ROW, "activation": "relu", "out_dtype": "f32", "prepass": False, "schedule": SCHEDULE}
         | {"c": SQUARE, "beta": 0.0, "multiply": SQUARE, "derivative": "relu", **DRAWN, "residual": SQUARE}
-        | {**TARGET, **SPLIT, "batch_invariant": True},
+        | {**TARGET, **SPLIT, "batch_invariant": True, "table": tw.NF4},
         "scaled",
         SEEDS,
         given={"scale_b": HALF[:2].copy(), "group": 4},

@@ -12,9 +12,18 @@ from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceArray
+from tilewright.schedule.choice import choose
 from tilewright.schedule.folds.form import is_folded
 from tilewright.schedule.form import form_of
 from tilewright.schedule.row_sums import RowSum
+from tilewright.schedule.tables import (
+    MeasuredSchedule,
+    ScheduleTable,
+    Version,
+    chosen,
+    class_of,
+    extents_of,
+)
 
 from .forms import FORMS
 
@@ -279,3 +288,14 @@ def test_masks_leave_out_nothing_that_is_added_up(kernel, target):
         wanted = np.tril(wide_a) @ wide_b.T + (wide_b**2).sum(axis=1)
     bound = 2e-5 * (abs(wide_a) @ abs(wide_b.T) + (wide_a**2).sum(axis=1)[:, None] + (wide_b**2).sum(axis=1))
     assert (abs(c - wanted) <= bound).all()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_tables_of_measured_schedules_know_a_class(name):
+    """A machine with a table asks for the class of every problem."""
+    made = [tw.like("bf16", array.shape) for array in _shapes(name, (1024, 512, 256, 64))]
+    asked = KERNELS[name].bind().question(*made, eps=0.5, target="cuda", arch="sm_90a")
+    measured = MeasuredSchedule(class_of(asked), extents_of(asked), choose(asked), 1.0, 1.0, 1)
+    table = ScheduleTable(Version("", "", "sm_90a", "a GPU", 132), (measured,))
+    assert next(table.nearest(asked)) is measured
+    assert chosen(asked, table) == measured.schedule

@@ -62,11 +62,14 @@ class Inside(DeviceArray):
 def _on_device(kernel: Any, arguments: list[Any]) -> None:
     """Copy the arrays and the memory around them to the GPU and back."""
     whole = {id(a): DeviceArray.of(a.around) for a in arguments if isinstance(a, Poisoned)}
-    moved = [
-        Inside(d.memory, a.array.shape, d.strides, dtype(d.dtype)) if (d := whole.get(id(a))) else a
-        for a in arguments
-    ]
+    moved = [_moved(a, whole) for a in arguments]
     assert kernel(*moved, target="cuda").target == "cuda"
     for a in arguments:
         if isinstance(a, Poisoned):
             a.around[...] = whole[id(a)].host()
+
+
+def _moved(argument: Any, whole: dict[int, DeviceArray]) -> Any:
+    if (d := whole.get(id(argument))) is not None:
+        return Inside(d.memory, argument.array.shape, d.strides, dtype(d.dtype))
+    return DeviceArray.of(argument) if isinstance(argument, np.ndarray) else argument

@@ -253,13 +253,16 @@ def take(table: Any, codes: Fragment | Tile | Number, dtype: DType | str | None 
     Example:
         >>> import numpy as np
         >>> import tilewright as tw
-        >>> @tw.kernel(codes="N", Y="N")
-        ... def levels(codes, Y):
-        ...     for n in tw.tiles(Y):
-        ...         Y[n] = tw.take((-1.0, 0.0, 0.5, 4.0), codes[n])
-        >>> codes, y = np.uint8([3, 0, 2, 4]), np.empty(4, np.float32)
-        >>> levels(codes, y, target="reference").target, y.tolist()
-        ('reference', [4.0, -1.0, 0.5, 0.0])
+        >>> @tw.kernel(A="M K", codes="N K", C="M N")
+        ... def linear(A, codes, C):
+        ...     for m, n in tw.tiles(C):
+        ...         acc = tw.zeros()
+        ...         for k in tw.steps(A.shape[1]):
+        ...             acc += A[m, k] @ tw.take((-1.0, 0.0, 0.5, 4.0), codes[n, k]).T
+        ...         C[m, n] = acc
+        >>> a, codes, c = np.float32([[1, 2]]), np.uint8([[3, 0], [2, 4]]), np.empty((1, 2), np.float32)
+        >>> linear(a, codes, c, target="reference").target, c.tolist()
+        ('reference', [[2.0, 0.5]])
     """
     kind = f32 if dtype is None else element_type(dtype)
     return elementwise(TAKE, codes, *_entries(table, kind), dtype=kind)

@@ -68,6 +68,7 @@ class Form:
         batch: the leading spans.
         m: the span of the rows of the result.
         n: the span of its columns.
+        author: the graph as the author wrote it; in `flow`, sums of rows are leaves.
         swap_ab: whether this is the transposed product; see `arranged`.
         lists: whether each item of the batch has its own arrays; see `tilewright.schedule.lists`.
     """
@@ -83,6 +84,7 @@ class Form:
     batch: tuple[Span, ...]
     m: Span
     n: Span
+    author: Flow
     swap_ab: bool = False
     lists: bool = False
 
@@ -228,7 +230,7 @@ def form_of(flow: Flow) -> Form:
     Raises:
         TraceError: no schedule can compute the flow; the message names the explicit form.
     """
-    flow = of_matrices(with_row_sums(flow))
+    author, flow = flow, of_matrices(with_row_sums(flow))
     sums = flow.sums
     batch = tuple(span for span in flow.tiles if span.kind == BATCH)
     inner = tuple(span for span in flow.tiles if span.kind != BATCH)
@@ -298,7 +300,7 @@ def form_of(flow: Flow) -> Form:
     row_sums = tuple(node for node in flow.walk() if isinstance(node, RowSum))
     return Form(
         *(flow, plan.rows_m, plan.rows_n, plan.products, plan.totals, plan.depths, plan.rescales),
-        *(row_sums, batch, m, n),
+        *(row_sums, batch, m, n, author),
     )
 
 

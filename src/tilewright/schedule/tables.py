@@ -362,7 +362,8 @@ def class_of(question: Question | LoopQuestion) -> str:
     """
     if isinstance(question, Question) and (kind := _product_class(question)):
         return kind
-    flow, specs = question.form.flow, question.specs
+    flow = question.form.author if isinstance(question, Question) else question.form.flow
+    specs = question.specs
     arrays = ", ".join(f"{name} {spec.dtype}[{spec.unit_dim}]" for name, spec in specs.items())
     text = hashlib.sha256(part(PRINTER)(flow).encode()).hexdigest()[:12]
     return f"{flow.name} {text}: {arrays}"

@@ -394,6 +394,10 @@ def _placed(array: Array, target: str) -> Any:
             "without; nearest legal choice: no strides"
         )
     made: DeviceArray = device_put(dense, target)
+    if order == [*range(array.ndim)]:
+        return made
+    if order == [*reversed(range(array.ndim))]:
+        return made.T
     return DeviceArray(made.memory, array.shape, array.strides, dtype_of(made.dtype))
 
 
