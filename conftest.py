@@ -85,22 +85,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-IN_TORCH = (ROOT / "tests" / "torch", ROOT / "src" / "tilewright" / "torch")
-"""Folders whose files import PyTorch."""
+FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX"}
+"""Frameworks by the marker of their tests, which is also the name of their folders."""
 
 
-def _asks_for_torch(config: pytest.Config) -> bool:
-    return re.search(r"(?<!not )\btorch\b", config.option.markexpr) is not None
+def _framework_of(path: Path) -> str | None:
+    """The marker of a folder whose files import a framework."""
+    is_one = path.parent in (ROOT / "tests", ROOT / "src" / "tilewright") and path.name in FRAMEWORKS
+    return path.name if is_one else None
+
+
+def _asks_for(marker: str, config: pytest.Config) -> bool:
+    return re.search(rf"(?<!not )\b{marker}\b", config.option.markexpr) is not None
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    return True if collection_path in IN_TORCH and not _asks_for_torch(config) else None
+    marker = _framework_of(collection_path)
+    return True if marker is not None and not _asks_for(marker, config) else None
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     cases = "all" if _runs_every_case(config) else "those that the seed draws; all of them: --every-case"
-    in_torch = "run" if _asks_for_torch(config) else "left out; with them alone: -m torch"
-    return f"fuzz seed: {_fuzz_seed(config)}\ncases of tests in turns: {cases}\ntests in PyTorch: {in_torch}"
+    lines = [f"fuzz seed: {_fuzz_seed(config)}", f"cases of tests in turns: {cases}"]
+    for marker, name in FRAMEWORKS.items():
+        run = "run" if _asks_for(marker, config) else f"left out; with them alone: -m {marker}"
+        lines.append(f"tests in {name}: {run}")
+    return "\n".join(lines)
 
 
 def _fuzz_seed(config: pytest.Config) -> int:
@@ -204,9 +214,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if missing := without_canaries(items):
         raise pytest.UsageError(f"GPU tests without the fixture `canaries`: {', '.join(missing)}")
     for item in items:
-        if any(folder in item.path.parents for folder in IN_TORCH):
-            item.add_marker("torch")
-            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"))
+        for marker in filter(None, map(_framework_of, item.path.parents)):
+            item.add_marker(marker)
+            item.add_marker(pytest.mark.filterwarnings(f"ignore::DeprecationWarning:{marker}"))
     if not _runs_every_case(config):
         waiting = import_module("tests.turns").left_out(items, _fuzz_seed(config), runs_on_gpu)
         items[:] = [item for item in items if id(item) not in waiting]

@@ -16,6 +16,9 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 IN_TORCH = "pytorch.md"
 """The page whose code `tests/torch/test_page.py` runs."""
 
+IN_JAX = "jax.md"
+"""The page whose code `tests/jax/test_page.py` runs."""
+
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -76,6 +79,7 @@ def test_ci_runs_what_the_readme_says() -> None:
         'cd "$(dirname "${BASH_SOURCE[0]}")/.."',
         first["body"].splitlines()[1],
         "sh dev torch",
+        "sh dev jax",
     ]
 
 
@@ -167,7 +171,7 @@ def test_an_unquoted_arrow_is_found() -> None:
 @pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     "document",
-    [page for page in DOCUMENTS if page.name != IN_TORCH],
+    [page for page in DOCUMENTS if page.name not in (IN_TORCH, IN_JAX)],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_python_in_documents(document: Path) -> None:

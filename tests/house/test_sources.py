@@ -23,7 +23,7 @@ FOREIGN = re.compile(
     r"|\bpypi[.]org|\bpythonhosted[.]org|\bnpmjs[.]org|\bdebian[.]org"  # a registry
 )
 OUTSIDE_ACCESS = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
-HEAVY = {"cuda", "filelock", "matplotlib", "platformdirs", "rich", "torch", "typer"}
+HEAVY = {"cuda", "filelock", "jax", "matplotlib", "platformdirs", "rich", "torch", "typer"}
 
 
 def environment_accesses(tree: ast.AST) -> Iterator[str]:

@@ -53,6 +53,6 @@ def test_the_wheel_is_pure_and_serves_python_3_11_to_3_14(wheel: zipfile.ZipFile
     }
     assert versions == {"3.11", "3.12", "3.13", "3.14"}
     extras = about.get_all("Provides-Extra", [])
-    assert {"cuda", "native", "torch"} <= {*extras}
+    assert {"cuda", "jax", "native", "torch"} <= {*extras}
     needed = [one.partition(";")[0] for one in about.get_all("Requires-Dist", []) if "extra ==" not in one]
-    assert not any("torch" in one or "cuda" in one for one in needed)
+    assert not any("torch" in one or "cuda" in one or "jax" in one for one in needed)

@@ -240,6 +240,11 @@ def called(
         first: checks, plans and launches a new call; takes the arrays' keys and addresses, or nothing.
         picked: selects the result among the arrays of the call.
     """
+    if (recording := _recording.calls) is not None:
+        done = first(())
+        if not done.passed_on:
+            recording.append(RecordedCall(done.record, arrays, numbers))
+        return done.result
     key: tuple[Any, ...] | None = None
     keys: list[Any] = [type(arrays[0]), words]
     at: list[Any] = []
@@ -276,6 +281,67 @@ def called(
         record.last_numbers = numbers
         plans.keep(key, record)
     return result
+
+
+# ---------------------------------------------------------------- calls that are only recorded
+
+
+class RecordedCall(NamedTuple):
+    """A call that was planned and compiled, but not launched.
+
+    Args:
+        record: its launches; None if there is nothing to compute.
+        arrays: the arrays of the call; None for an absent one.
+        numbers: the scalar arguments of the call.
+    """
+
+    record: Replay | None
+    arrays: Sequence[Any]
+    numbers: tuple[Any, ...]
+
+    def arguments(self, launch: ReplayedLaunch) -> tuple[Any, ...]:
+        """Return the arguments of a launch: None for each of its arrays, and its numbers.
+
+        Args:
+            launch: one of the record.
+        """
+        assert self.record is not None, "there is a launch"
+        fixed = self.record.numbers
+        numbers = (*fixed, *self.numbers) if self.record.takes_more else fixed or self.numbers
+        return *(None,) * len(launch.places), *launch.own, *numbers
+
+
+class _Recording(threading.local):
+    """The calls recorded so far in this thread; None: calls are launched."""
+
+    calls: list[RecordedCall] | None = None
+
+
+_recording = _Recording()
+
+
+def is_recorded() -> bool:
+    """Whether calls of this thread are recorded, and not launched."""
+    return _recording.calls is not None
+
+
+def recorded_calls(operation: Callable[..., Any], *args: Any, **kwargs: Any) -> list[RecordedCall]:
+    """Plan and compile a call of an operation without a launch.
+
+    Args:
+        operation: the operation.
+        args: its arguments; arrays are only described.
+        kwargs: its other arguments.
+
+    Returns:
+        The calls that launch kernels, in order.
+    """
+    before, _recording.calls = _recording.calls, []
+    try:
+        inspect.unwrap(operation)(*args, **kwargs)
+        return _recording.calls
+    finally:
+        _recording.calls = before
 
 
 # ---------------------------------------------------------------- whole calls

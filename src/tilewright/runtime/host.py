@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import struct
 import time
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from tilewright.errors import LaunchError, Violation
 from tilewright.ir.kernel import Kernel
@@ -78,6 +78,26 @@ class CpuBackend:
         return PreparedCpu(executable, binding, parameters)
 
 
+class LaunchImage(NamedTuple):
+    """All that code without Python needs for launches of one exact shape.
+
+    Args:
+        entry: address of the kernel's function.
+        blocks: number of blocks.
+        scratch_bytes: scratch memory that each thread needs.
+        arguments: the argument buffer; addresses in it are 0.
+        addresses: for each array its offset in the buffer; the kernel does not read an array without one.
+        workspaces: for each workspace the offset of its address, its bytes, and whether it begins with zeros.
+    """
+
+    entry: int
+    blocks: int
+    scratch_bytes: int
+    arguments: bytes
+    addresses: Mapping[int, int]
+    workspaces: tuple[tuple[int, int, bool], ...]
+
+
 class PreparedCpu:
     """Launches of one exact shape, each with its own argument buffer.
 
@@ -140,6 +160,20 @@ class PreparedCpu:
             tuple(offsets[at] for at in range(self._arrays)),
             (buffer, scratch, used),
         )
+
+    def image(self, arguments: Sequence[Any]) -> LaunchImage:
+        """Return the launch for code that makes its own argument buffers and threads.
+
+        Args:
+            arguments: the arguments in the order of the kernel's parameters, for its numbers.
+        """
+        buffer = ctypes.create_string_buffer(max(self._layout.size, 1))
+        for number in self._layout.numbers:
+            NumberWriter(number).write(buffer, arguments)
+        sizes = self._layout.write_sizes(buffer, self._binding)
+        spaces = tuple((offset, max(size, 1), bool(param.zeroed)) for param, offset, size in sizes)
+        where = self._launcher.address, self._blocks, self._launcher.scratch_bytes
+        return LaunchImage(*where, buffer.raw, dict(self._layout.tensors), spaces)
 
     def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
         """Run on these arguments and return when they are done."""

@@ -16,7 +16,8 @@ from weakref import ref
 from tilewright.arch import Arch
 from tilewright.calls import is_hashable, launches
 from tilewright.dataflow.nodes import Flow
-from tilewright.errors import LaunchError, TilewrightError, shown
+from tilewright.dtypes import f32
+from tilewright.errors import LaunchError, SignatureError, TilewrightError, shown
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.lang.specs import TensorSpec
@@ -47,7 +48,7 @@ from tilewright.runtime.reads import exact as exactly
 from tilewright.runtime.recent import Recent, remembers
 from tilewright.runtime.scheduled import TraceRequest, without_schedule
 from tilewright.runtime.specialise import Builds, Surroundings
-from tilewright.runtime.specimens import Specimen, in_order
+from tilewright.runtime.specimens import Specimen, in_order, like
 from tilewright.schedule.question import LoopQuestion, Question, Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.rules import EmittedText
@@ -55,6 +56,9 @@ from tilewright.tracebacks import trim
 
 MOST_BOUND = 256
 """Sets of constants for which a kernel keeps its `Bound`."""
+
+EXTENT = 64
+"""Extents of the arrays with which a kernel is traced to find its results."""
 
 
 @launches
@@ -385,6 +389,22 @@ class Bound(BoundChecks):
                 "legal choice: trace"
             )
         return made
+
+    def stored(self) -> tuple[str, ...]:
+        """Return the names of the arrays that a dataflow kernel stores to, in the order of its parameters.
+
+        Raises:
+            SignatureError: the kernel is explicit, or its flow cannot be traced for extents of 64.
+        """
+        parameters = self.program.parameters
+        given = [like(f32, *(EXTENT,) * len(one.dims)) if one.kind == "tensor" else 1 for one in parameters]
+        try:
+            names = {store.operand.name for store in self.flow(*given).stores}
+        except TilewrightError as error:
+            raise SignatureError(
+                f"{error}; its results are not known; nearest legal choice: results="
+            ) from error
+        return tuple(one.name for one in parameters if one.name in names)
 
     def schedule_for(
         self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any

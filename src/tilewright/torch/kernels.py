@@ -8,10 +8,8 @@ from typing import Any
 
 import torch
 
-from tilewright.dtypes import f32
-from tilewright.errors import LaunchError, SignatureError, TilewrightError
+from tilewright.errors import LaunchError, SignatureError
 from tilewright.runtime.kernel import Bound, Kernel
-from tilewright.runtime.specimens import like
 from tilewright.torch.registry import Operation, recorded, tensors_of
 
 _NAMES: set[str] = set()
@@ -19,9 +17,6 @@ _NAMES: set[str] = set()
 
 TYPES = {"tensor": "Tensor", "scalar": "float", "index": "SymInt"}
 """PyTorch's type of each kind of parameter."""
-
-EXTENT = 64
-"""Extents of the arrays with which a kernel is traced to find its results."""
 
 
 def op(
@@ -63,18 +58,7 @@ def op(
         [[9.0], [9.0]]
     """
     bound = kernel.bind() if isinstance(kernel, Kernel) else kernel
-    return KernelOperation(bound, tuple(results) or _stored(bound), dtypes)
-
-
-def _stored(bound: Bound) -> tuple[str, ...]:
-    """The parameters that a dataflow kernel stores to, in the order of the kernel."""
-    parameters = bound.program.parameters
-    given = [like(f32, *(EXTENT,) * len(one.dims)) if one.kind == "tensor" else 1 for one in parameters]
-    try:
-        names = {store.operand.name for store in bound.flow(*given).stores}
-    except TilewrightError as error:
-        raise SignatureError(f"{error}; its results are not known; nearest legal choice: results=") from error
-    return tuple(one.name for one in parameters if one.name in names)
+    return KernelOperation(bound, tuple(results) or bound.stored(), dtypes)
 
 
 class KernelOperation:

@@ -27,15 +27,12 @@ from tilewright.lang.functions import exp2
 from tilewright.ops.attending.choice import by_head_of_keys
 from tilewright.ops.attending.flow import STEPPED, WEIGHED, Dropped, Scores, scores_of
 from tilewright.ops.attending.softmax import NEVER_0
-from tilewright.ops.launching import OWN, Launch
+from tilewright.ops.launching import ALIGNED, OWN, Launch
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.kernel import kernel
 
 OF_HEAD = ("q", "k", "v", "dout", "shift", "delta", "bias")
 """Arrays that all kernels of a bias read."""
-
-ALIGNED = 256
-"""Bytes of which offsets of arrays in scratch memory are multiples."""
 
 
 class Drawn(NamedTuple):

@@ -1,0 +1,201 @@
+"""`attention` for JAX, with gradients by kernels that store no scores, and a rule for `vmap`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.custom_batching import custom_vmap
+
+from tilewright.errors import LaunchError
+from tilewright.jax.calls import Made, Read, call
+from tilewright.jax.products import looped, reduced_to
+
+
+class AttentionOptions(NamedTuple):
+    """The arguments of attention that are no arrays."""
+
+    causal: bool
+    diagonal: int
+    window: int | None
+    soft_cap: float | None
+    dropout: float
+    seed: int
+    offset: int
+    scale: float | None
+
+
+def _whole_batch(size: int, one: Array, is_batched: bool, rank: int) -> Array:
+    """An array with a new batch and its own batch, heads and matrices, the first two of them joined."""
+    if not is_batched:
+        one = jnp.broadcast_to(one, (size, *one.shape))
+    one = one.reshape(size, *(1,) * (rank + 1 - one.ndim), *one.shape[1:])
+    return one.reshape(size * one.shape[1], *one.shape[2:])
+
+
+def _batched(
+    function: Callable[..., tuple[Array, ...]], size: int, are: Any, arrays: tuple[Array, ...], terms: Any
+) -> tuple[tuple[Array, ...], tuple[bool, ...]]:
+    """Call attention, or its gradients, on a batch of problems, which becomes a part of their batch."""
+    rank = arrays[0].ndim - are[0][0]
+    if rank == 4 or any(jax.tree.leaves(are[1])):
+        batch = arrays[0].shape[are[0][0]] if rank == 4 else 0
+        if any(jax.tree.leaves(are[1])) or ("bias" in terms and batch not in (0, 1)):
+            found = looped(function, are, arrays, terms)
+            return found, (True,) * len(found)
+    # `lse` has a row fewer of dimensions; every other array has four with its heads.
+    ranks = [4 - (rank - (one.ndim - is_batched)) for one, is_batched in zip(arrays, are[0], strict=True)]
+    given = tuple(
+        _whole_batch(size, one, is_batched, own)
+        for one, is_batched, own in zip(arrays, are[0], ranks, strict=True)
+    )
+    found = function(given, terms)
+    shapes = (one.shape[1:] if rank == 4 else one.shape[4 - rank :] for one in found)
+    own = (given[0].shape[0] // size,) if rank == 4 else ()
+    made = tuple(one.reshape(size, *own, *shape) for one, shape in zip(found, shapes, strict=True))
+    return made, (True,) * len(made)
+
+
+@lru_cache(maxsize=256)
+def _attention(words: AttentionOptions) -> Callable[..., Array]:
+    """Attention with gradients."""
+    given = words._asdict()
+
+    @custom_vmap
+    def launched(arrays: tuple[Array, ...], terms: dict[str, Array]) -> tuple[Array, ...]:
+        q, k, v = arrays
+        operands = [Read(name, one) for name, one in {"q": q, "k": k, "v": v, **terms}.items()]
+        shape = (*q.shape[:-1], v.shape[-1])
+        made = [Made("out", shape, q.dtype), Made("lse", shape[:-1], jnp.float32)]
+        return call("attention", operands, made, **given)
+
+    @custom_vmap
+    def gradients(arrays: tuple[Array, ...], terms: dict[str, Array]) -> tuple[Array, ...]:
+        names = ("q", "k", "v", "out", "lse", "dout")
+        operands = [Read(name, one) for name, one in zip(names, arrays, strict=True)]
+        operands += [Read(name, one) for name, one in terms.items()]
+        made = [Made(f"d{name}", one.shape, one.dtype) for name, one in zip("qkv", arrays, strict=False)]
+        return call("attention_backward", operands, made, **given)
+
+    @launched.def_vmap
+    def batched(size: int, are: Any, arrays: Any, terms: Any) -> Any:
+        return _batched(launched, size, are, arrays, terms)
+
+    @gradients.def_vmap
+    def batched_gradients(size: int, are: Any, arrays: Any, terms: Any) -> Any:
+        return _batched(gradients, size, are, arrays, terms)
+
+    @jax.custom_vjp
+    def attend(q: Array, k: Array, v: Array, terms: dict[str, Array]) -> Array:
+        return launched((q, k, v), terms)[0]
+
+    def forward(q: Array, k: Array, v: Array, terms: dict[str, Array]) -> tuple[Array, Any]:
+        out, lse = launched((q, k, v), terms)
+        return out, (q, k, v, terms, out, lse)
+
+    def backward(kept: Any, dy: Array) -> tuple[Array, Array, Array, dict[str, Array]]:
+        q, k, v, terms, out, lse = kept
+        own = {name: one for name, one in terms.items() if name == "bias"}  # sinks enter by `lse` alone
+        d_q, d_k, d_v = gradients((q, k, v, out, lse, dy.astype(q.dtype)), own)
+        found = dict[str, Array]()
+        delta = (dy.astype(jnp.float32) * out.astype(jnp.float32)).sum(-1)
+        if "sinks" in terms:
+            sinks = terms["sinks"]
+            by_head = sinks[:, None] if q.ndim > 2 else sinks
+            weights = jnp.exp(by_head.astype(jnp.float32) - jnp.where(lse == -jnp.inf, 0, lse))
+            found["sinks"] = reduced_to(-weights * delta, by_head.shape, sinks.dtype).reshape(sinks.shape)
+        if "bias" in terms:
+            found["bias"] = _gradient_of_bias(words, q, k, v, terms["bias"], lse, dy, delta)
+        return d_q, d_k, d_v, found
+
+    attend.defvjp(forward, backward)
+    return attend
+
+
+def _gradient_of_bias(
+    words: AttentionOptions, q: Array, k: Array, v: Array, bias: Array, lse: Array, dy: Array, delta: Array
+) -> Array:
+    """The gradient of a bias, with stored scores; a program that does not use it does not compute it."""
+    wide = jnp.float32
+    groups = q.shape[-3] // k.shape[-3] if q.ndim > 2 else 1
+    keys, values = (jnp.repeat(one, groups, -3) if groups > 1 else one for one in (k, v))
+    factor = 1 / math.sqrt(q.shape[-1]) if words.scale is None else words.scale
+    scores = factor * jnp.matmul(q.astype(wide), keys.astype(wide).swapaxes(-1, -2), precision="highest")
+    if words.soft_cap is not None:
+        scores = words.soft_cap * jnp.tanh(scores / words.soft_cap)
+    weights = jnp.exp(scores + bias - jnp.where(lse == -jnp.inf, 0, lse)[..., None])
+    if words.causal:
+        last = jnp.arange(q.shape[-2])[:, None] + words.diagonal
+        columns = jnp.arange(k.shape[-2])
+        seen = columns <= last
+        seen = seen if words.window is None else seen & (columns > last - words.window)
+        weights = jnp.where(seen, weights, 0)
+    d_weights = jnp.matmul(dy.astype(wide), values.astype(wide).swapaxes(-1, -2), precision="highest")
+    d_scores = jnp.where(weights == 0, 0, weights * (d_weights - delta[..., None]))
+    return reduced_to(d_scores, bias.shape, bias.dtype)
+
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    bias: Array | None = None,
+    sinks: Array | None = None,
+    causal: bool = False,
+    diagonal: int | str = 0,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
+    scale: float | None = None,
+) -> Array:
+    """``dropout(softmax(scale * q @ kᵀ + bias)) @ v`` for every batch and head, with gradients.
+
+    Neither the kernel nor those of its gradients store the scores; the gradient of ``bias`` does.
+
+    Args:
+        q: array (B, H, M, D) of float16, bfloat16 or float32; (H, M, D) or (M, D) likewise.
+        k: array (B, G, N, D); G divides H.
+        v: array (B, G, N, E).
+        bias: array that is broadcast to (B, H, M, N).
+        sinks: array (H,): a score of each head that joins the sum of its weights, and has no value.
+        causal: whether row i sees only the keys up to ``i + diagonal``.
+        diagonal: offset of the mask; with ``"last"`` the last row sees every key.
+        window: number of keys that a row sees at most; needs ``causal``.
+        soft_cap: a bound of the scores.
+        dropout: probability that a weight is 0, as in `tilewright.attention`; not with ``bias``.
+        seed: the key of the random numbers, not traced.
+        offset: another number of them, likewise.
+        scale: a number, not traced; default: ``1 / sqrt(D)``.
+
+    Returns:
+        An array (B, H, M, E).
+
+    Raises:
+        LaunchError: both a bias and dropout.
+
+    Example:
+        >>> q = jnp.zeros((2, 8))
+        >>> attention(q, q, jnp.eye(2), causal=True).tolist()
+        [[1.0, 0.0], [0.5, 0.5]]
+    """
+    if bias is not None and dropout:
+        raise LaunchError(
+            f"tilewright.jax.attention: bias and dropout={dropout}, whose gradients need the random numbers; "
+            "nearest legal choice: dropout=0, or no bias"
+        )
+    apart = k.shape[-2] - q.shape[-2] if diagonal == "last" else diagonal
+    if isinstance(apart, str):
+        raise LaunchError(
+            f"tilewright.jax.attention: diagonal={diagonal!r}; nearest legal choice: 'last', or a number"
+        )
+    words = AttentionOptions(causal, apart, window, soft_cap, float(dropout), seed, offset, scale)
+    terms = {name: one for name, one in (("bias", bias), ("sinks", sinks)) if one is not None}
+    return _attention(words)(q, k, v, terms)

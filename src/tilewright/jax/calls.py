@@ -1,0 +1,197 @@
+"""Calls of operations and kernels inside of XLA's programs: their texts, and how a text becomes launches."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+
+from tilewright.errors import LaunchError
+from tilewright.jax.handler import TARGET, Step, handler
+from tilewright.ops.attention import attention
+from tilewright.ops.attention_backward import attention_backward
+from tilewright.ops.einsum import einsum
+from tilewright.ops.matmul import matmul
+from tilewright.ops.replay import RecordedCall, recorded_calls
+from tilewright.ops.scaled import scaled_mm
+from tilewright.runtime.host import PreparedCpu
+from tilewright.runtime.kernel import Bound
+from tilewright.runtime.packed_arrays import packed
+from tilewright.targets.target import CPU
+
+OPERATIONS: Mapping[str, Callable[..., Any]] = {
+    one.__name__: one for one in (matmul, einsum, scaled_mm, attention, attention_backward)
+}
+"""The operations that calls name."""
+
+KERNELS: dict[str, Bound] = {}
+"""The kernels that calls name, by the names of their operations."""
+
+PAGE, UNIT = 32, 16
+"""Arrays of the same alignment as XLA's buffers begin `UNIT` bytes after a multiple of `PAGE` bytes."""
+
+
+class Read(NamedTuple):
+    """An array that a call reads.
+
+    Args:
+        name: the argument of the operation, or the parameter of the kernel.
+        array: the array, row-major.
+        axes: how the operation sees it: the order of the array's axes; None: as it is.
+        packed: the dtype of its numbers, if each byte has two along its first axis as the operation sees it.
+    """
+
+    name: str
+    array: Any
+    axes: tuple[int, ...] | None = None
+    packed: str | None = None
+
+
+class Made(NamedTuple):
+    """An array that a call writes.
+
+    Args:
+        name: the argument of the operation, or the parameter of the kernel.
+        shape: its extents.
+        dtype: its element type.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+def call(op: str, operands: Sequence[Read], results: Sequence[Made], **words: Any) -> tuple[Array, ...]:
+    """Call an operation or a kernel as one step of an XLA program.
+
+    Args:
+        op: its name in `OPERATIONS` or `KERNELS`.
+        operands: the arrays that it reads.
+        results: the arrays that it writes.
+        words: its other arguments: numbers, texts, truths and None.
+
+    Returns:
+        The results.
+
+    Raises:
+        LaunchError: an extent is not known when the program is traced.
+    """
+    for one in operands:
+        if not all(isinstance(extent, int) for extent in one.array.shape):
+            raise LaunchError(
+                f"tilewright.jax.{op}: {one.name} has the shape {one.array.shape}; nearest legal choice: "
+                "numbers as extents, and one program for each shape"
+            )
+    described: dict[str, Any] = {
+        "op": op,
+        "operands": [
+            (one.name, one.array.shape, np.dtype(one.array.dtype).name, one.axes, one.packed)
+            for one in operands
+        ],
+        "results": [(one.name, one.shape, np.dtype(one.dtype).name) for one in results],
+        "words": words,
+    }
+    text = json.dumps(described, sort_keys=True)
+    ready()
+    made = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in results]
+    launch = jax.ffi.ffi_call(TARGET, made, vmap_method="sequential")
+    found = launch(*(one.array for one in operands), call=text, key=np.int64(_number(text)))
+    return tuple(found)
+
+
+def ready() -> None:
+    """Make this process ready for programs that contain calls; calls of this process do it themselves.
+
+    Raises:
+        ToolchainError: there is no C++ compiler.
+
+    Example:
+        >>> ready()
+    """
+    handler(_compiled)
+
+
+def _number(text: str) -> int:
+    """The number of a text in the handler's table; MLIR's attributes have a sign."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+# ---------------------------------------------------------------- from a text to launches
+
+
+def _compiled(text: str) -> tuple[int, int, int, int, Sequence[Step]]:
+    """Compile the launches of a call; the arguments of the handler's record.
+
+    Raises:
+        LaunchError: the operation is not known, or the arrays do not fit it.
+        DTypeError: an unsupported dtype or mixture.
+    """
+    described = json.loads(text)
+    op, words = described["op"], described["words"]
+    arrays, given = list[Any](), dict[str, Any]()
+    for name, shape, kind, axes, bits in described["operands"]:
+        seen: Any = _array(shape, kind)
+        arrays.append(seen := seen if axes is None else seen.transpose(axes))
+        if bits is not None:
+            arrays[-1] = seen = packed(seen, bits, 0)
+        given[name] = seen
+    operands = len(arrays)
+    for name, shape, kind in described["results"]:
+        arrays.append(_array(shape, kind))
+        given[name] = arrays[-1]
+    steps, scratch = list[Step](), 0
+    if op in OPERATIONS:
+        for one in recorded_calls(OPERATIONS[op], **given, **words, target=CPU.name):
+            if one.record is not None:
+                scratch = max(scratch, one.record.scratch_bytes)
+                steps += _steps(one, arrays)
+    elif op in KERNELS:
+        steps = [_step_of_kernel(KERNELS[op], given | words, arrays)]
+    else:
+        known = ", ".join((*OPERATIONS, *KERNELS))
+        raise LaunchError(
+            f"tilewright.jax: the program calls {op}, which this process does not have; nearest legal "
+            f"choice: the same tilewright.jax.op before the program is loaded; there are {known}"
+        )
+    return _number(text), operands, len(arrays) - operands, scratch, steps
+
+
+def _array(shape: Sequence[int], kind: str) -> np.ndarray[Any, Any]:
+    """An array of zeros with the least alignment of XLA's buffers."""
+    element = np.dtype(kind)
+    size = element.itemsize * int(np.prod(shape, dtype=np.int64))
+    memory = np.zeros(size + 2 * PAGE, np.uint8)
+    start = -memory.ctypes.data % PAGE + UNIT
+    return memory[start : start + size].view(element).reshape(shape)
+
+
+def _steps(one: RecordedCall, arrays: Sequence[Any]) -> list[Step]:
+    """The launches of a recorded call."""
+    assert one.record is not None, "it has launches"
+    made = list[Step]()
+    for launch in one.record.launches:
+        assert isinstance(launch.prepared, PreparedCpu), "the call is for processors"
+        places = [-1 if at < 0 else _place(arrays, one.arrays[at]) for at in launch.places]
+        offsets = launch.offsets or (0,) * len(places)
+        image = launch.prepared.image(one.arguments(launch))
+        made.append(Step(image, places, offsets, launch.prepared))
+    return made
+
+
+def _place(arrays: Sequence[Any], one: Any) -> int:
+    return next(at for at, other in enumerate(arrays) if other is one)
+
+
+def _step_of_kernel(bound: Bound, given: Mapping[str, Any], arrays: Sequence[Any]) -> Step:
+    """The launch of a kernel of the user's."""
+    parameters = bound.program.parameters
+    arguments = tuple(given[one.name] for one in parameters)
+    plan, _ = bound.planned(arguments, CPU.name)
+    assert isinstance(plan.prepared, PreparedCpu), "the call is for processors"
+    places = [_place(arrays, given[one.name]) for one in parameters if one.kind == "tensor"]
+    return Step(plan.prepared.image(arguments), places, (0,) * len(places), plan.prepared)

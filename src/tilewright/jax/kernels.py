@@ -1,0 +1,200 @@
+"""A kernel of the user's as an operation of JAX: ``op = tilewright.jax.op(kernel)``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.custom_batching import custom_vmap
+
+from tilewright.errors import LaunchError, SignatureError
+from tilewright.jax.calls import KERNELS, Made, Read, call
+from tilewright.jax.products import looped
+from tilewright.runtime.kernel import Bound, Kernel
+
+
+def op(
+    kernel: Kernel | Bound, *, results: Sequence[str] = (), dtypes: Mapping[str, Any] = {}
+) -> KernelFunction:
+    """Make an operation of JAX from a kernel.
+
+    A call takes the kernel's arguments without its results, and returns new arrays for these.  The extents of
+    a result are those of the arguments whose dimensions have the same names.  The operation runs under
+    `jax.jit` and `jax.vmap`; for gradients see `KernelFunction.backward`.
+
+    Args:
+        kernel: the kernel, whose results declare the names of their dimensions; with constants: what
+            `Kernel.bind` returns.
+        results: the names of its results; default: the parameters that a dataflow kernel stores to. An
+            explicit kernel needs them.
+        dtypes: dtypes of results by name; default: that of the first array.
+
+    Returns:
+        The operation.
+
+    Raises:
+        SignatureError: no argument has a dimension of that name, or the results are not known.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(A="M K", B="N K", C="M N")
+        ... def squares(A, B, C):
+        ...     for m, n in tw.tiles(C):
+        ...         acc = tw.zeros(dtype=tw.f32)
+        ...         for k in tw.steps(A.shape[1]):
+        ...             acc += A[m, k] @ B[n, k].T
+        ...         C[m, n] = acc * acc
+        >>> squared = op(squares)
+        >>> jax.jit(squared)(jnp.ones((2, 3)), jnp.ones((1, 3))).tolist()
+        [[9.0], [9.0]]
+    """
+    bound = kernel.bind() if isinstance(kernel, Kernel) else kernel
+    return KernelFunction(bound, tuple(results) or bound.stored(), dtypes)
+
+
+class KernelFunction:
+    """An operation of JAX made by `op`.
+
+    Args:
+        bound: the kernel.
+        results: the names of its results.
+        dtypes: dtypes of results by name.
+    """
+
+    def __init__(self, bound: Bound, results: tuple[str, ...], dtypes: Mapping[str, Any] = {}) -> None:
+        parameters = {one.name: one for one in bound.program.parameters}
+        name = bound.program.name
+        for result in (*results, *dtypes):
+            if result not in parameters or parameters[result].kind != "tensor":
+                raise SignatureError(f"kernel {name} has no array {result}; it has {', '.join(parameters)}")
+        self.bound, self.dtypes = bound, dict(dtypes)
+        self.results = tuple(parameters[result] for result in results)
+        self.arguments = tuple(one for one in parameters.values() if one.name not in results)
+        self._arrays = tuple(one.name for one in self.arguments if one.kind == "tensor")
+        known = {dim for one in self.arguments for dim in one.dims}
+        for one in self.results:
+            if missing := [dim for dim in one.dims if dim not in known]:
+                raise SignatureError(
+                    f"kernel {name}: no argument has the dimension {missing[0]} of the result {one.name}; "
+                    f"nearest legal choice: one of {', '.join(sorted(known))}"
+                )
+        self.name, number = f"kernel_{name}", 1
+        while self.name in KERNELS:
+            number += 1
+            self.name = f"kernel_{name}_{number}"
+        KERNELS[self.name] = bound
+        self._gradient: Callable[..., Mapping[str, Any]] | None = None
+        self._read: tuple[str, ...] = ()
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Launch the kernel on new results; numbers and integers are not traced.
+
+        Raises:
+            LaunchError: another number of arguments, or a traced number.
+        """
+        if len(arguments) != len(self.arguments):
+            raise LaunchError(
+                f"{self.name} takes {len(self.arguments)} arguments, and was given {len(arguments)}; nearest "
+                f"legal choice: {', '.join(one.name for one in self.arguments)}"
+            )
+        arrays, numbers = dict[str, Array](), dict[str, Any]()
+        for one, value in zip(self.arguments, arguments, strict=True):
+            if one.kind == "tensor":
+                arrays[one.name] = jnp.asarray(value)
+            elif isinstance(value, int | float):
+                numbers[one.name] = value
+            else:
+                raise LaunchError(
+                    f"{self.name}: {one.name} is {type(value).__name__}; nearest legal choice: a number of "
+                    "Python"
+                )
+        made = self._made(numbers)(arrays)
+        return made[0] if len(made) == 1 else made
+
+    def _made(self, numbers: Mapping[str, Any]) -> Callable[[dict[str, Array]], tuple[Array, ...]]:
+        """The operation on its arrays."""
+
+        @custom_vmap
+        def launched(arrays: dict[str, Array]) -> tuple[Array, ...]:
+            extents = dict[str, int]()
+            for one in self.arguments:
+                if one.kind == "tensor":
+                    pairs = zip(one.dims, arrays[one.name].shape, strict=False)
+                    extents = {**dict(pairs), **extents}
+            first = arrays[self._arrays[0]].dtype
+            results = [
+                Made(one.name, tuple(extents[dim] for dim in one.dims), self.dtypes.get(one.name, first))
+                for one in self.results
+            ]
+            return call(self.name, [Read(*pair) for pair in arrays.items()], results, **numbers)
+
+        @launched.def_vmap
+        def batched(_size: int, are: Any, arrays: dict[str, Array]) -> tuple[tuple[Array, ...], Any]:
+            return looped(launched, are, arrays), (True,) * len(self.results)
+
+        gradient = self._gradient
+        if gradient is None:
+            return launched
+
+        def backward(kept: dict[str, Any], dys: tuple[Array, ...]) -> tuple[dict[str, Array]]:
+            given = kept | {f"d{one.name}": dy for one, dy in zip(self.results, dys, strict=True)}
+            found = dict(gradient(**{name: given[name] for name in self._read}))
+            made = {name: found.pop(name, jnp.zeros_like(given[name])) for name in self._arrays}
+            if found:
+                raise LaunchError(
+                    f"the gradient of {self.name} returns {next(iter(found))}; nearest legal choice: one of "
+                    f"{', '.join(self._arrays)}"
+                )
+            return (made,)
+
+        def forward(arrays: dict[str, Array]) -> tuple[tuple[Array, ...], dict[str, Any]]:
+            made = differentiable(arrays)  # another derivative differentiates this rule
+            named = {one.name: y for one, y in zip(self.results, made, strict=True)}
+            return made, arrays | named
+
+        differentiable = jax.custom_vjp(lambda arrays: launched(arrays))
+        differentiable.defvjp(forward, lambda kept, dys: backward(kept | dict(numbers), dys))
+        return differentiable
+
+    def backward(self, gradient: Callable[..., Mapping[str, Any]]) -> Callable[..., Mapping[str, Any]]:
+        """Set the function that computes gradients; a decorator.
+
+        Args:
+            gradient: its parameters are named ``d`` and a result's name, for the gradient of that result, or
+                as an argument or a result. It returns a dictionary of gradients by the names of arguments; an
+                array that is missing there has zeros.
+
+        Raises:
+            SignatureError: a parameter has another name.
+
+        Example:
+            >>> import tilewright as tw
+            >>> @tw.kernel(A="M K", B="N K", C="M N")
+            ... def product(A, B, C):
+            ...     for m, n in tw.tiles(C):
+            ...         acc = tw.zeros(dtype=tw.f32)
+            ...         for k in tw.steps(A.shape[1]):
+            ...             acc += A[m, k] @ B[n, k].T
+            ...         C[m, n] = acc
+            >>> multiply = op(product)
+            >>> @multiply.backward
+            ... def gradient(dC, A, B):
+            ...     return {"A": multiply(dC, B.T), "B": multiply(dC.T, A.T)}
+            >>> jax.grad(lambda a: multiply(a, jnp.ones((4, 3))).sum())(jnp.ones((2, 3))).tolist()
+            [[4.0, 4.0, 4.0], [4.0, 4.0, 4.0]]
+        """
+        kept = tuple(one.name for one in (*self.arguments, *self.results))
+        known = (*kept, *(f"d{one.name}" for one in self.results))
+        read = tuple(inspect.signature(gradient).parameters)
+        for name in read:
+            if name not in known:
+                raise SignatureError(
+                    f"the gradient of {self.name} has a parameter {name}; nearest legal choice: one of "
+                    f"{', '.join(known)}"
+                )
+        self._gradient, self._read = gradient, read
+        return gradient
