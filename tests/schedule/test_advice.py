@@ -218,10 +218,13 @@ def of_a_dimension(X, F, Y, *, taps):
 
 
 def test_a_depthwise_convolution_has_a_dimension_of_groups() -> None:
+    """Both ways to say it; for `groups=`, the launch proves that they divide the channels."""
     x, f = integers(2, 8, 9, 6), integers(6, 9, 1)
-    y = np.full((6, 2 * 6 * 7, 1), np.nan, np.float32)
-    with pytest.raises(tw.TraceError, match=r"only their divisor \d is known.*choice: an array with a dim"):
-        of_groups(x, f, y, taps=(3, 3), groups=6, target="reference")
-    of_a_dimension(x[..., None], f, y, taps=(3, 3), target="cpu")
     wanted = sum(x[:, i : i + 6, j : j + 7] * f[:, 3 * i + j, 0] for i in range(3) for j in range(3))
-    np.testing.assert_array_equal(y[..., 0].T.reshape(wanted.shape), wanted)
+    for kernel, words in ((of_groups, {"groups": 6}), (of_a_dimension, {})):
+        y = np.full((6, 2 * 6 * 7, 1), np.nan, np.float32)
+        given = x[..., None] if kernel is of_a_dimension else x
+        assert kernel(given, f, y, taps=(3, 3), target="cpu", **words).target == "cpu"
+        np.testing.assert_array_equal(y[..., 0].T.reshape(wanted.shape), wanted)
+    with pytest.raises(tw.LaunchError, match="groups"):
+        of_groups(integers(2, 8, 9, 7), f, y, taps=(3, 3), groups=6, target="reference")

@@ -538,6 +538,10 @@ extern "C" __global__ void __launch_bounds__(32) attention(
         float max_1_1[2];
         #pragma unroll
         for (int i = 0; i < 2; ++i) max_1_1[i] = max_or_nan(top[i], top_2[i]);
+        // 18_loops_with_a_state.py:41 reduction: equal = equal(top, max_1)
+        bool equal[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) equal[i] = top[i] == max_1_1[i];
         // 18_loops_with_a_state.py:42 reduction: sub_2 = sub(top, max_1)
         float sub_2[2];
         #pragma unroll
@@ -546,10 +550,6 @@ extern "C" __global__ void __launch_bounds__(32) attention(
         float exp_2[2];
         #pragma unroll
         for (int i = 0; i < 2; ++i) exp_2[i] = expf(sub_2[i]);
-        // 18_loops_with_a_state.py:41 reduction: equal = equal(top, max_1)
-        bool equal[2];
-        #pragma unroll
-        for (int i = 0; i < 2; ++i) equal[i] = top[i] == max_1_1[i];
         // 18_loops_with_a_state.py:41 reduction: select_2 = select(equal, 1.0, exp_2)
         float select_2[2];
         #pragma unroll
@@ -558,6 +558,10 @@ extern "C" __global__ void __launch_bounds__(32) attention(
         float mul_3[2];
         #pragma unroll
         for (int i = 0; i < 2; ++i) mul_3[i] = total[i] * select_2[i];
+        // 18_loops_with_a_state.py:41 reduction: equal_1 = equal(top_2, max_1)
+        bool equal_1[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) equal_1[i] = top_2[i] == max_1_1[i];
         // 18_loops_with_a_state.py:42 reduction: sub_3 = sub(top_2, max_1)
         float sub_3[2];
         #pragma unroll
@@ -566,10 +570,6 @@ extern "C" __global__ void __launch_bounds__(32) attention(
         float exp_3[2];
         #pragma unroll
         for (int i = 0; i < 2; ++i) exp_3[i] = expf(sub_3[i]);
-        // 18_loops_with_a_state.py:41 reduction: equal_1 = equal(top_2, max_1)
-        bool equal_1[2];
-        #pragma unroll
-        for (int i = 0; i < 2; ++i) equal_1[i] = top_2[i] == max_1_1[i];
         // 18_loops_with_a_state.py:41 reduction: select_3 = select(equal_1, 1.0, exp_3)
         float select_3[2];
         #pragma unroll
@@ -582,6 +582,10 @@ extern "C" __global__ void __launch_bounds__(32) attention(
         float add_3[2];
         #pragma unroll
         for (int i = 0; i < 2; ++i) add_3[i] = mul_3[i] + mul_4[i];
+        // 18_loops_with_a_state.py:41 reduction: equal_2 = equal(top, max_1)
+        bool equal_2[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) equal_2[i] = top[i] == max_1_1[i];
         // 18_loops_with_a_state.py:42 reduction: sub_4 = sub(top, max_1)
         float sub_4[2];
         #pragma unroll
@@ -590,10 +594,6 @@ extern "C" __global__ void __launch_bounds__(32) attention(
         float exp_4[2];
         #pragma unroll
         for (int i = 0; i < 2; ++i) exp_4[i] = expf(sub_4[i]);
-        // 18_loops_with_a_state.py:41 reduction: equal_2 = equal(top, max_1)
-        bool equal_2[2];
-        #pragma unroll
-        for (int i = 0; i < 2; ++i) equal_2[i] = top[i] == max_1_1[i];
         // 18_loops_with_a_state.py:41 reduction: select_4 = select(equal_2, 1.0, exp_4)
         float select_4[2];
         #pragma unroll
@@ -602,6 +602,10 @@ extern "C" __global__ void __launch_bounds__(32) attention(
         float mul_5[64];
         #pragma unroll
         for (int i = 0; i < 64; ++i) mul_5[i] = out[i] * select_4[(i / 2) % 2];
+        // 18_loops_with_a_state.py:41 reduction: equal_3 = equal(top_2, max_1)
+        bool equal_3[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) equal_3[i] = top_2[i] == max_1_1[i];
         // 18_loops_with_a_state.py:42 reduction: sub_5 = sub(top_2, max_1)
         float sub_5[2];
         #pragma unroll
@@ -610,10 +614,6 @@ extern "C" __global__ void __launch_bounds__(32) attention(
         float exp_5[2];
         #pragma unroll
         for (int i = 0; i < 2; ++i) exp_5[i] = expf(sub_5[i]);
-        // 18_loops_with_a_state.py:41 reduction: equal_3 = equal(top_2, max_1)
-        bool equal_3[2];
-        #pragma unroll
-        for (int i = 0; i < 2; ++i) equal_3[i] = top_2[i] == max_1_1[i];
         // 18_loops_with_a_state.py:41 reduction: select_5 = select(equal_3, 1.0, exp_5)
         float select_5[2];
         #pragma unroll
@@ -638,6 +638,8 @@ extern "C" __global__ void __launch_bounds__(32) attention(
       }
       has_all = 1;
       if (12 < parts) {
+        // 18_loops_with_a_state.py:41 reduction: barrier of each warp
+        __syncwarp();
         // 18_loops_with_a_state.py:41 reduction: top -> partial_state[parts*tile + first], 4 bytes at a time
         if (tid % 4 == 0) {
           const int row = tid / 4;
@@ -750,6 +752,10 @@ extern "C" __global__ void __launch_bounds__(32) attention(
             float max_2[2];
             #pragma unroll
             for (int i = 0; i < 2; ++i) max_2[i] = max_or_nan(top[i], top_4[i]);
+            // 18_loops_with_a_state.py:41 reduction: equal_4 = equal(top, max_2)
+            bool equal_4[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) equal_4[i] = top[i] == max_2[i];
             // 18_loops_with_a_state.py:42 reduction: sub_6 = sub(top, max_2)
             float sub_6[2];
             #pragma unroll
@@ -758,10 +764,6 @@ extern "C" __global__ void __launch_bounds__(32) attention(
             float exp_6[2];
             #pragma unroll
             for (int i = 0; i < 2; ++i) exp_6[i] = expf(sub_6[i]);
-            // 18_loops_with_a_state.py:41 reduction: equal_4 = equal(top, max_2)
-            bool equal_4[2];
-            #pragma unroll
-            for (int i = 0; i < 2; ++i) equal_4[i] = top[i] == max_2[i];
             // 18_loops_with_a_state.py:41 reduction: select_6 = select(equal_4, 1.0, exp_6)
             float select_6[2];
             #pragma unroll
@@ -770,6 +772,10 @@ extern "C" __global__ void __launch_bounds__(32) attention(
             float mul_7[2];
             #pragma unroll
             for (int i = 0; i < 2; ++i) mul_7[i] = total[i] * select_6[i];
+            // 18_loops_with_a_state.py:41 reduction: equal_5 = equal(top_4, max_2)
+            bool equal_5[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) equal_5[i] = top_4[i] == max_2[i];
             // 18_loops_with_a_state.py:42 reduction: sub_7 = sub(top_4, max_2)
             float sub_7[2];
             #pragma unroll
@@ -778,10 +784,6 @@ extern "C" __global__ void __launch_bounds__(32) attention(
             float exp_7[2];
             #pragma unroll
             for (int i = 0; i < 2; ++i) exp_7[i] = expf(sub_7[i]);
-            // 18_loops_with_a_state.py:41 reduction: equal_5 = equal(top_4, max_2)
-            bool equal_5[2];
-            #pragma unroll
-            for (int i = 0; i < 2; ++i) equal_5[i] = top_4[i] == max_2[i];
             // 18_loops_with_a_state.py:41 reduction: select_7 = select(equal_5, 1.0, exp_7)
             float select_7[2];
             #pragma unroll
@@ -794,6 +796,10 @@ extern "C" __global__ void __launch_bounds__(32) attention(
             float add_5[2];
             #pragma unroll
             for (int i = 0; i < 2; ++i) add_5[i] = mul_7[i] + mul_8[i];
+            // 18_loops_with_a_state.py:41 reduction: equal_6 = equal(top, max_2)
+            bool equal_6[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) equal_6[i] = top[i] == max_2[i];
             // 18_loops_with_a_state.py:42 reduction: sub_8 = sub(top, max_2)
             float sub_8[2];
             #pragma unroll
@@ -802,10 +808,6 @@ extern "C" __global__ void __launch_bounds__(32) attention(
             float exp_8[2];
             #pragma unroll
             for (int i = 0; i < 2; ++i) exp_8[i] = expf(sub_8[i]);
-            // 18_loops_with_a_state.py:41 reduction: equal_6 = equal(top, max_2)
-            bool equal_6[2];
-            #pragma unroll
-            for (int i = 0; i < 2; ++i) equal_6[i] = top[i] == max_2[i];
             // 18_loops_with_a_state.py:41 reduction: select_8 = select(equal_6, 1.0, exp_8)
             float select_8[2];
             #pragma unroll
@@ -814,6 +816,10 @@ extern "C" __global__ void __launch_bounds__(32) attention(
             float mul_9[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) mul_9[i] = out[i] * select_8[(i / 2) % 2];
+            // 18_loops_with_a_state.py:41 reduction: equal_7 = equal(top_4, max_2)
+            bool equal_7[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) equal_7[i] = top_4[i] == max_2[i];
             // 18_loops_with_a_state.py:42 reduction: sub_9 = sub(top_4, max_2)
             float sub_9[2];
             #pragma unroll
@@ -822,10 +828,6 @@ extern "C" __global__ void __launch_bounds__(32) attention(
             float exp_9[2];
             #pragma unroll
             for (int i = 0; i < 2; ++i) exp_9[i] = expf(sub_9[i]);
-            // 18_loops_with_a_state.py:41 reduction: equal_7 = equal(top_4, max_2)
-            bool equal_7[2];
-            #pragma unroll
-            for (int i = 0; i < 2; ++i) equal_7[i] = top_4[i] == max_2[i];
             // 18_loops_with_a_state.py:41 reduction: select_9 = select(equal_7, 1.0, exp_9)
             float select_9[2];
             #pragma unroll
