@@ -104,7 +104,7 @@ READERS: dict[str, tuple[Reader, ...]] = {
     **dict.fromkeys(
         (
             *("attention_cuda", "attention_backward_cuda", "attention_varlen_cuda"),
-            *("attention_decode_cuda", "attention_rows_cuda", "attention_loss_cuda"),
+            *("attention_rows_cuda", "attention_loss_cuda"),
         ),
         (of_attention,),
     ),
@@ -213,7 +213,9 @@ ASKED = (
         *(1.0, 1.2, DECODE, r"x1x\d+x(64|128) ", "the better"),
     ),
     Work(
-        "attention, 4 and 16 queries", "the same", *(1.0, 1.2, DECODE, r"x(4|16)x\d+x(64|128) ", "the better")
+        "attention, 4 and 16 queries",
+        "cuDNN, FlashAttention",
+        *(1.0, 1.2, DECODE, r"x(4|16)x\d+x(64|128) ", "the better"),
     ),
     Work("gradients of attention", "cuDNN, FlashAttention", *(0.65, 1.0, BACKWARD, "", "the better")),
     Work("packed sequences", "FlashAttention", *(1.0, 1.1, "h200_varlen.json", "", "the better")),
