@@ -55,7 +55,7 @@ from tests.schedule import forms, small  # noqa: E402
 import tilewright as tw  # noqa: E402
 from tilewright import dtypes  # noqa: E402
 from tilewright.checking.sample import normal  # noqa: E402
-from tilewright.errors import LaunchError, LegalityError, TilewrightError  # noqa: E402
+from tilewright.errors import LegalityError, TilewrightError  # noqa: E402
 from tilewright.ir.verify import violations  # noqa: E402
 from tilewright.ops import launching  # noqa: E402
 from tilewright.ops.lists import ListTable  # noqa: E402
@@ -69,6 +69,7 @@ from tilewright.runtime.host import CpuBackend  # noqa: E402
 from tilewright.runtime.kernel import Bound  # noqa: E402
 from tilewright.runtime.plans import Plan  # noqa: E402
 from tilewright.schedule.choice import candidates  # noqa: E402
+from tilewright.schedule.question import LoopQuestion  # noqa: E402
 from tilewright.targets.dialect import KEYWORDS  # noqa: E402
 from tilewright.targets.target import CPU, CUDA, HIP, HOST, TARGETS, Target, owner  # noqa: E402
 
@@ -158,6 +159,7 @@ scaled_mm(bf16(M, 192), i8.T(192, N), scale_b=bf16(6, N), zero_b=i8(6, N), group
     bias=f32(N))
 scaled_mm(f16(M, 192), i4.T(192, N), scale_b=f16(6, N), zero_b=u8(6, N), group=32, activation="tanh")
 scaled_mm(f16(M, 192), i4(192, N), scale_b=f16(3, N), group=64)
+scaled_mm(f16(M, 192), u4.T(192, N), scale_b=f16(3, N), group=64, table=NF4)
 scaled_mm(f16(M, 192), i4.T(192, N), scale_b=f16(3, N), group=64, prepass=True)
 scaled_mm(bf16(5, 192), f4e2m1.T(192, N), scale_b=f32(12, N), group=16)
 scaled_mm(bf16(M, 192), f4e2m1.T(192, N), scale_b=f32(N))
@@ -374,7 +376,7 @@ def drawn_numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: tw.DTy
 KINDS = {kind.name: kind for kind in vars(dtypes).values() if isinstance(kind, tw.DType)}
 ENDS = ("matmul", "_mm", "einsum", "gram", "_chain", "attention", "col2im")
 MEMBERS = [name for name in dir(tw) if name.endswith(ENDS)]
-MEMBERS += ["rearrange_weights"]
+MEMBERS += ["rearrange_weights", "NF4"]
 
 
 def called(line: str, extents: Mapping[str, int], target: str, *, filled: bool) -> tuple[list[Any], Any]:
@@ -672,9 +674,8 @@ def _proposed(line: str, extents: Mapping[str, int], arch: str) -> list[str]:
     found: list[str] = []
 
     def planned(self: Bound, arguments: Any, target: Any) -> tuple[Plan, list[int]]:
-        try:
-            question = self.question(*arguments, target=target)
-        except LaunchError:  # schedules of loops that carry a state are not ranked
+        question = self.question(*arguments, target=target)
+        if isinstance(question, LoopQuestion):  # its schedule follows from the form
             found.append(repr(self.schedule_for(*arguments, target=target)))
             return done(self, arguments)
         # The arguments of an explicit kernel, without the names of their classes.

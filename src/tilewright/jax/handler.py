@@ -19,6 +19,7 @@ from tilewright.runtime.cache import Cache, key
 from tilewright.runtime.host import LaunchImage
 from tilewright.runtime.libraries import Library
 from tilewright.runtime.native import compile_library, toolchain_id
+from tilewright.targets.target import HOST
 
 TARGET = "tilewright"
 """Name of the handler in XLA's programs."""
@@ -132,7 +133,7 @@ class Handler:
             stage: jax.ffi.pycapsule(_TAKES_ADDRESS(self._library.address(f"tilewright_{stage}")))
             for stage in ("instantiate", "execute")
         }
-        jax.ffi.register_ffi_target(TARGET, stages, platform="cpu")
+        jax.ffi.register_ffi_target(TARGET, stages, platform=HOST)
 
     def _compiled(self, text: int, size: int, message: int, room: int) -> int:
         """Compile a call for XLA; on failure write a message, and return 1."""

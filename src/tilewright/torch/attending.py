@@ -14,6 +14,7 @@ from tilewright.ops import attention as of_attention
 from tilewright.ops import attention_backward as of_gradients
 from tilewright.ops.attending.problem import LAST
 from tilewright.ops.wanted import Dropout
+from tilewright.targets.target import HOST
 from tilewright.torch.products import matmul
 from tilewright.torch.registry import Operation, recorded
 from tilewright.torch.terms import reduced_to
@@ -346,7 +347,7 @@ def attention(
         [0.5, 0.5, 3.0, 3.0, 3.0]
     """
     if seed is None:
-        seed = int(torch.randint(LARGEST_SEED, (), device="cpu")) if dropout else 0
+        seed = int(torch.randint(LARGEST_SEED, (), device=HOST)) if dropout else 0
     for name, number in (("seed", seed), ("offset", offset)):
         if number > LARGEST_SEED:
             raise LaunchError(
