@@ -376,7 +376,7 @@ def drawn_numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: tw.DTy
 KINDS = {kind.name: kind for kind in vars(dtypes).values() if isinstance(kind, tw.DType)}
 ENDS = ("matmul", "_mm", "einsum", "gram", "_chain", "attention", "col2im")
 MEMBERS = [name for name in dir(tw) if name.endswith(ENDS)]
-MEMBERS += ["rearrange_weights", "NF4"]
+MEMBERS += ["rearrange_weights"]
 
 
 def called(line: str, extents: Mapping[str, int], target: str, *, filled: bool) -> tuple[list[Any], Any]:
@@ -389,7 +389,7 @@ def called(line: str, extents: Mapping[str, int], target: str, *, filled: bool) 
 
     names: dict[str, Any] = {name: partial(getattr(tw, name), target=target) for name in MEMBERS}
     names |= {name: Maker(kind, made, filled=filled) for name, kind in KINDS.items()}
-    names |= {"ends": ends, "up": lambda extent, unit: -(-extent // unit), **extents}
+    names |= {"NF4": tw.NF4, "ends": ends, "up": lambda extent, unit: -(-extent // unit), **extents}
     RECORDED.arrays, MEMORY.used = made, 0
     forget_plans()
     return made, eval(line, names)
