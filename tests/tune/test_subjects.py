@@ -29,6 +29,7 @@ TESTS = Path(__file__).parents[1]
 EXAMPLES = TESTS.parent / "examples"
 FOLDING, LOOPS = str(TESTS / "schedule/folding.py"), str(EXAMPLES / "18_loops_with_a_state.py")
 SUMS = str(EXAMPLES / "20_adapters_and_norms.py")
+ROWS = str(TESTS / "schedule/chosen_rows.py")
 LITTLE = Effort(seconds=0.0, warm_up_seconds=0.0, least=3)
 
 
@@ -134,6 +135,42 @@ def test_the_product_of_an_operation_is_checked(
 
     with pytest.raises(tw.WrongResultError, match=r"wrong: [12] of"):
         checked(one, harm)
+
+
+F32, I32 = tw.f32, tw.i32
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arrays"),
+    [
+        ("scattered", [(F32, 30, 8), (F32, 9, 8), (I32, 30), (F32, 41, 9)]),
+        ("scattered", [(F32, 30, 8), (F32, 9, 8), (I32, 30), (F32, 30, 9)]),
+        ("gathered", [(F32, 5, 40), (F32, 9, 40), (I32, 30), (F32, 30, 9)]),
+        ("gathered", [(F32, 5, 0), (F32, 9, 0), (I32, 30), (F32, 30, 9)]),
+        ("chosen_columns", [(F32, 30, 40), (F32, 40, 7), (I32, 12), (F32, 30, 12)]),
+        ("chosen_features", [(F32, 30, 5), (F32, 5, 8), (I32, 12), (F32, 30, 8)]),
+        ("gathered", [(F32, 5, 40), (F32, 9, 40), (I32, 0), (F32, 0, 9)]),
+    ],
+)
+def test_chosen_rows_exist_and_are_stored_once(kernel: str, arrays: list[tuple[Any, ...]]) -> None:
+    """An array may have fewer columns than rows are chosen, or no elements."""
+    one = in_file(ROWS, kernel, *(tw.like(dtype, *shape) for dtype, *shape in arrays))
+    found = checked(one)
+    assert found["error_of_bound"] <= 1
+    assert found["compared"] == np.prod((30, 9) if kernel == "scattered" else arrays[-1][1:])
+    numbers = SubjectArrays(one, 0, sets=1).made[next(n for n in one.specimens if n not in ("A", "B", "C"))]
+    most = {"gathered": 5, "scattered": arrays[-1][1], "chosen_columns": 7, "chosen_features": 5}[kernel]
+    assert ((numbers >= 0) & (numbers < most)).all()
+    assert kernel != "scattered" or len(set(numbers)) == len(numbers)
+
+
+def test_rows_that_cannot_be_stored_once_are_refused() -> None:
+    shapes = (F32, 30, 8), (F32, 9, 8), (I32, 30), (F32, 20, 9)
+    one = in_file(ROWS, "scattered", *(tw.like(dtype, *shape) for dtype, *shape in shapes))
+    with pytest.raises(
+        tw.LaunchError, match="rows has 30 elements, and chooses among 20 rows; nearest legal"
+    ):
+        checked(one)
 
 
 def test_a_wrong_place_of_the_largest_is_found() -> None:

@@ -265,7 +265,9 @@ class MeasuredSchedule:
         found = checked(record, kinds, where)
         extents = found["extents"]
         if len(extents) < 4 or not all(type(one) is int and 0 <= one < MOST for one in extents):
-            raise TableError(f"{where}: damaged: extents={shown(extents)} are no four extents of 63 bits")
+            raise TableError(
+                f"{where}: damaged: extents={shown(extents)} are not four or more extents of 63 bits"
+            )
         try:
             schedule = read_schedule(found["schedule"])
         except ParseError as error:

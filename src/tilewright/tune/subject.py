@@ -22,6 +22,7 @@ from tilewright.dataflow.nodes import (
     Integer,
     Operand,
     Reduce,
+    Rows,
     Span,
     Sum,
 )
@@ -42,6 +43,7 @@ from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.tune.contest import Check, ContestSubject, Work, sets_for
 from tilewright.tune.trial import accumulation_of
+from tilewright.views.view import View
 
 Array = npt.NDArray[Any]
 Arrays = tuple[Any, ...]
@@ -262,14 +264,32 @@ class SubjectArrays:
             found[span.groups.ends.name] = edges[1:]
             if isinstance(span.groups.starts, Operand):
                 found[span.groups.starts.name] = edges[:-1]
+        rows: dict[Operand, int] = {}
         viewed = [one.operand for one in flow.walk() if isinstance(one, ArrayPart)]
-        for operand in (*viewed, *(store.operand for store in flow.stores)):
-            for index in operand.indices:
-                rows = min(shapes[operand.name])
-                found[index.name] = rng.permutation(rows)[: shapes[index.name][0]]
-                if len(found[index.name]) < shapes[index.name][0]:
-                    found[index.name] = rng.integers(0, rows, shapes[index.name])
+        written = [store.operand for store in flow.stores]
+        for index, extent in (pair for one in (*viewed, *written) for pair in self._chosen(one)):
+            rows[index] = min(extent, rows.get(index, extent))
+        distinct = {index for store in flow.stores if not store.added for index in store.operand.indices}
+        for index, extent in rows.items():
+            (count,) = shapes[index.name]
+            if extent < (count if index in distinct else min(count, 1)):
+                raise LaunchError(
+                    f"{index.name} has {count} elements, and chooses among {extent} rows; nearest legal "
+                    f"choice: {extent} elements"
+                )
+            found[index.name] = rng.permutation(extent)[:count]
+            if count > extent:
+                found[index.name] = rng.integers(0, extent, count)
         return found
+
+    def _chosen(self, operand: Operand) -> Iterator[tuple[Operand, int]]:
+        """The arrays of integers that choose rows of an array, each with the number of rows."""
+        shape = self.subject.specimens[operand.name].shape
+        view = View.strided(shape, (0,) * len(shape))
+        for one in operand.transforms:
+            if isinstance(one, Rows):
+                yield one.index, int(evaluate(view.shape[one.dim], self.subject.sizes))
+            view = one.apply(view)
 
     # ------------------------------------------------------------ calls and their check
 
@@ -411,7 +431,8 @@ def fill(array: Any, source: Array) -> None:
 
 def unwritten(c: Array) -> int:
     """Return the number of elements whose bytes are all `_UNWRITTEN`."""
-    return int((np.ascontiguousarray(c).view(np.uint8).reshape(*c.shape, -1) == _UNWRITTEN).all(-1).sum())
+    held = np.ascontiguousarray(c).view(np.uint8).reshape(*c.shape, c.itemsize)
+    return int((held == _UNWRITTEN).all(-1).sum())
 
 
 def checksum(array: Array) -> int:
@@ -427,7 +448,7 @@ def checksum(array: Array) -> int:
 
 
 def by_name(names: Mapping[str, Any]) -> str:
-    """Return extents, dtypes and strides of arrays, for the name of a subject."""
+    """Return dtypes and extents of arrays, and numbers, for the name of a subject."""
     said = []
     for name, one in names.items():
         if isinstance(one, Specimen):
