@@ -350,6 +350,8 @@ def test_few_queries_have_parts_of_the_keys(arch: str) -> None:
         assert made.resources["spill_store_bytes"] == 0
     assert len(schedules) == 1
     assert 'split_k="auto"' in schedules.pop()
+    batches = chosen(question(Problem((8, 8, 8), (1, 5000), (64, 64)), arch))  # 64 heads for 132 processors
+    assert batches.kernel.constants["between"].power == 0
     for rows, keys in ((1, 100), (1500, 5000)):
         answer = chosen(question(Problem((1, 8, 2), (rows, keys), (64, 64)), arch))
         assert answer.kernel.constants["between"].power > 0

@@ -14,7 +14,7 @@ from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import spec_of
 from tilewright.runtime.kernel import Bound
 from tilewright.schedule.bulk_views import against_array, against_store
-from tilewright.schedule.folds.group_choice import SPEEDUP
+from tilewright.schedule.folds.group_choice import ROWS_OF_A_WARP, SPEEDUP
 from tilewright.schedule.folds.group_rings import ROWS
 from tilewright.schedule.partition import parts_of_k
 
@@ -150,12 +150,13 @@ def keys_in_parts(question: AttentionQuestion) -> bool:
     """Whether several blocks take parts of the keys of each head, e.g. to decode one row of queries.
 
     Otherwise each tile of queries has one block.  These would be fewer than half of the processors, or than a
-    quarter if warpgroups multiply.
+    quarter if warpgroups multiply many rows.  Few rows wait for memory, whatever multiplies them.
     """
     q, k, packed = question.queries, question.keys, max(question.sequences or 1, 1)
     rows, keys = -(-q.shape[2] // packed), -(-k.shape[2] // packed)
     tiles = packed * q.shape[0] * q.shape[1] * -(-rows // ROWS)
-    processors = question.processors // (1 if any(against_warpgroups(question)) else SPEEDUP)
+    is_slow = rows <= ROWS_OF_A_WARP or any(against_warpgroups(question))
+    processors = question.processors // (1 if is_slow else SPEEDUP)
     parts = parts_of_k(tiles, keys // ROWS, processors)
     return isinstance(parts, int) and parts > 1
 
