@@ -141,9 +141,12 @@ def test_large_groups_are_multiplied_by_matrix_units(target: str, arch: str) -> 
 WIDE = replace(BULK, tile=(128, 128, 64), atom=tw.atoms.wgmma("f16", 128))
 """Groups of warps that share columns, of which each clears a part."""
 
+THREE = replace(BULK, tile=(192, 64, 64), groups=3)
+"""The columns do not have three equal parts, and one group of warps clears them."""
+
 
 @pytest.mark.parametrize(
-    "schedule", [BULK, WIDE, FORMS["ping-pong"], replace(BULK, cluster=(1, 2), blocks=0, group_m=0)]
+    "schedule", [BULK, WIDE, THREE, FORMS["ping-pong"], replace(BULK, cluster=(1, 2), blocks=0, group_m=0)]
 )
 @pytest.mark.parametrize("name", ["gradients", "prefixes", "pairs", "with_sums"])
 def test_boxes_reach_into_the_next_group(name: str, schedule: tw.Schedule) -> None:

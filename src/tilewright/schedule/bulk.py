@@ -295,7 +295,8 @@ class Consumer(Agent):
     def _clear(self, work: Work, step: LoopStep) -> None:
         """Replace elements after the end of a group along K by 0: boxes reach into the next group.
 
-        Groups of warps that share the rows of a tile also share its columns, and clear a part of them each.
+        Groups of warps that share a step also share its columns.  Each group clears a part of them, or the
+        first group all of them, if they have no equal parts.
         """
         ring, cut = self.ring, work.cuts[2]
         assert cut is not None, "K has groups"
@@ -304,11 +305,12 @@ class Consumer(Agent):
         sharing = 1 if ring.pingpong else schedule.groups
         with when(left < depth):
             for source, held in zip(ring.sources, ring.rings, strict=True):
-                tile, count = held.operand(step.shared["stage"], 0 if source.side else work.group), 1
-                if source.side and sharing > 1:
-                    count = sharing
-                    tile = tile.tiles((tile.shape[0] // count, depth))[work.group, 0]
-                _zero_after(tile, left, schedule.mma.threads)
+                tile = held.operand(step.shared["stage"], 0 if source.side else work.group)
+                is_whole = bool(source.side and tile.shape[0] % sharing)
+                if source.side and sharing > 1 and not is_whole:
+                    tile = tile.tiles((tile.shape[0] // sharing, depth))[work.group, 0]
+                with when(work.group == 0) if is_whole else nullcontext():
+                    _zero_after(tile, left, schedule.mma.threads)
             fence_async()
             first = 1 + schedule.groups  # the barriers before are those of the epilogue
             number = first + work.group if ring.pingpong else first
