@@ -34,7 +34,7 @@ def pack(numbers: Any, element: DType | str) -> Bytes:
 
     Args:
         numbers: an array, or nested sequences; the last extent is even.
-        element: `i4` or `f4e2m1`.
+        element: `i4`, `u4` or `f4e2m1`.
 
     Returns:
         An array of u8 with half the last extent.
@@ -63,7 +63,7 @@ def unpack(array: Any, element: DType | str) -> npt.NDArray[Any]:
 
     Args:
         array: an array of u8 in host memory, of one dimension or more.
-        element: `i4` or `f4e2m1`.
+        element: `i4`, `u4` or `f4e2m1`.
 
     Returns:
         An array with twice the last extent.
@@ -105,7 +105,7 @@ def narrow(element: DType | str) -> DType:
         raise DTypeError(f"element: {unknown}") from None
     if not kind.is_packed:
         said = shown(element) if str(element) == str(kind) else f"element={shown(element)}, {kind},"
-        raise DTypeError(f"{said} fills bytes by itself; nearest legal choice: i4 or f4e2m1")
+        raise DTypeError(f"{said} fills bytes by itself; nearest legal choice: i4, u4 or f4e2m1")
     return kind
 
 

@@ -102,6 +102,9 @@ def test_tables_that_do_not_fit_are_refused() -> None:
         tw.scaled_mm(a, tw.packed(codes, tw.i4), **words, table=tw.NF4)
     with pytest.raises(tw.LaunchError, match="group is None; nearest legal choice: group=8"):
         tw.scaled_mm(a, tw.packed(codes, tw.u4), table=tw.NF4, target="reference")
+    for target in ("reference", "cpu"):  # the CPU widens weights in a pass of its own
+        with pytest.raises(tw.LaunchError, match=r"scaled_mm: in table, 100000.0 .* f16; .* choice: 65504.0"):
+            tw.scaled_mm(a, tw.packed(codes, tw.u4), **{**words, "target": target}, table=(*tw.NF4[:15], 1e5))
 
 
 @ON_ALL

@@ -111,7 +111,9 @@ def test_only_bytes_are_unpacked(given: Any) -> None:
 
 
 def test_packing_asks_for_types_of_four_bits_and_whole_bytes() -> None:
-    with pytest.raises(tw.DTypeError, match="u8 fills bytes by itself; nearest legal choice: i4 or f4e2m1"):
+    with pytest.raises(
+        tw.DTypeError, match="u8 fills bytes by itself; nearest legal choice: i4, u4 or f4e2m1"
+    ):
         tw.packed(np.zeros((4, 4), np.uint8), tw.u8)
     with pytest.raises(tw.DTypeError, match=r"shape \(3,\) fills no bytes.*multiple of 2"):
         tw.pack([1, 2, 3], tw.i4)

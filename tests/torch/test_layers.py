@@ -188,13 +188,10 @@ def test_sinks_and_dropout(how: str, words: dict[str, Any], monkeypatch: pytest.
 @pytest.mark.parametrize("how", ["kernels", "lse"])
 @pytest.mark.parametrize("words", [{"causal": True, "diagonal": "last", "window": 9}, {}])
 def test_packed_sequences(how: str, words: dict[str, Any]) -> None:
-    """Each sequence is attention of its own; rows before, between and after sequences have no gradient."""
+    """Each sequence is attention of its own; other rows have no gradient, even by ``lse``."""
     of_rows, of_keys = [2, 9, 9, 20], [1, 13, 15, 21]
     arrays = drawn(24, 4, 16), drawn(23, 2, 16, seed=1), drawn(23, 2, 8, seed=2), drawn(4, seed=5)
-    dy, d_lse = drawn(24, 4, 8, seed=3), None
-    if how == "lse":
-        d_lse = drawn(24, 4, seed=4)
-        d_lse[[0, 1, 20, 21, 22, 23]] = 0  # the logarithms of rows of no sequence are -inf
+    dy, d_lse = drawn(24, 4, 8, seed=3), drawn(24, 4, seed=4) if how == "lse" else None
     kept = factors(4, 24, 23, 0.25, 3, 0)
 
     def call(q: Any, k: Any, v: Any, sinks: Any) -> Any:
@@ -204,10 +201,10 @@ def test_packed_sequences(how: str, words: dict[str, Any]) -> None:
             q, k, v, q_offsets=offsets[0], k_offsets=offsets[1], **dropped, **words, return_lse=True
         )
         assert lse[of_rows[-1] :].eq(-math.inf).all()
-        return out, lse.masked_fill(lse == -math.inf, 0)
+        return out, lse
 
     def like(q: Any, k: Any, v: Any, sinks: Any) -> Any:
-        out, lse = torch.zeros(24, 4, 8, dtype=f64), torch.zeros(24, 4, dtype=f64)
+        out, lse = torch.zeros(24, 4, 8, dtype=f64), torch.full((24, 4), -math.inf, dtype=f64)
         for at in range(len(of_rows) - 1):
             rows, keys = (slice(one[at], one[at + 1]) for one in (of_rows, of_keys))
             own = [one.transpose(0, 1) for one in (q[rows], k[keys], v[keys])]
@@ -234,6 +231,8 @@ def test_seeds_of_dropout() -> None:
     assert not torch.equal(first, second)
     with pytest.raises(LaunchError, match="nearest legal choice: 9223372036854775807"):
         tt.attention(q, q, q, dropout=0.5, seed=2**63)
+    with pytest.raises(LaunchError, match="seed='a'; nearest legal choice: an integer"):
+        tt.attention(q, q, q, dropout=0.5, seed="a")
     with pytest.raises(LaunchError, match="diagonal='first'"):
         tt.attention(q, q, q, causal=True, diagonal="first")
     compiled = torch.compile(tt.attention, fullgraph=True, dynamic=True, backend="aot_eager")

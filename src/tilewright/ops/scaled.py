@@ -11,6 +11,7 @@ from tilewright import dtypes
 from tilewright.calls import launches
 from tilewright.dtypes import PACKED, DType
 from tilewright.errors import LaunchError, shown
+from tilewright.ir.elementwise_legality import literal_obstacle
 from tilewright.ops.ending import LateTerms
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import UPDATED, as_parameter, drop_unread_c, scale_of_c
@@ -400,6 +401,10 @@ def plan_scaled(
     drop_unread_c(call, beta, shape)
     shared = None if in_groups(call.infos, extras.group) else shared_rows(call.infos)
     multiplied, widens = _multiplied(call, wanted, extras, shared)
+    for entry in extras.table:
+        if (obstacle := literal_obstacle(multiplied, entry)) is not None:
+            what, near = obstacle
+            raise LaunchError(f"scaled_mm: in table, {what}; nearest legal choice: {near}")
     scaling = Scaling.of(call, wanted, extras.group, shared)
     if extras.group is not None and (batch := scaling.problem.batch):
         if extras.prepass:

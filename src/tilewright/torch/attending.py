@@ -168,7 +168,8 @@ class AttentionGradient(torch.autograd.Function):
             mean = mean if d_lse is None else mean - d_lse
         if needs[4]:
             by_head = sinks if is_packed or q.dim() == 2 else sinks[:, None]
-            d_sinks = reduced_to(-torch.exp(by_head.to(wide) - total) * mean, by_head).reshape(sinks.shape)
+            shares = torch.exp(by_head.to(wide) - total).masked_fill(lse == -math.inf, 0)
+            d_sinks = reduced_to(-shares * mean, by_head).reshape(sinks.shape)
         after = (d_sinks, *(None,) * (2 + len(words)))
         if by_kernels:
             made = (None, None, None)
@@ -349,6 +350,11 @@ def attention(
     if seed is None:
         seed = int(torch.randint(LARGEST_SEED, (), device=HOST)) if dropout else 0
     for name, number in (("seed", seed), ("offset", offset)):
+        if not isinstance(number, int | torch.SymInt):
+            raise LaunchError(
+                f"tilewright.torch.attention: {name}={number!r}; nearest legal choice: an integer from 0 to "
+                f"{LARGEST_SEED}"
+            )
         if number > LARGEST_SEED:
             raise LaunchError(
                 f"tilewright.torch.attention: {name}={number}; nearest legal choice: {LARGEST_SEED}"
