@@ -1,9 +1,8 @@
 """Operands that are multiplied in their arrays, and results that are stored from registers.
 
 Packing a panel of B pays if many panels of A are multiplied by it, and copying A pays if many panels of B
-are.  If few are, micro-kernels read whole panels from their array: of B if columns are neighbours, of A
-in any layout.  If one call of a micro-kernel has all products of a sum, it stores the sum in the result's
-array.
+are.  Otherwise micro-kernels read whole panels from their array: of B if columns are neighbours, of A in
+any layout.  If a sum has one or two steps along K, a micro-kernel stores it in the result's array.
 """
 
 from __future__ import annotations
@@ -164,7 +163,7 @@ class Unpacked:
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel of B: read from its array if packing does not pay, else packed; so is a part without masks.
+    """A panel of B: read from its array if packing does not pay, else packed.  Part of a panel needs masks.
 
     Args:
         address: the variable of its address.
