@@ -65,11 +65,11 @@ OF_TERMS = {"dbias": "bias", "dsinks": "sinks"}
 """Results that a call asks for, likewise."""
 
 ROW_UNIT = 4
-"""Numbers of f32 of which rows in scratch memory begin at multiples: bulk copies need 16 bytes."""
+"""Rows in scratch memory begin at multiples of this number of f32 elements: bulk copies need 16 bytes."""
 
 
 def returned(wanted: Sequence[bool]) -> tuple[str, ...]:
-    """Return the names of the results of a call, of which some gradients of `OF_TERMS` are wanted."""
+    """Return the names of the results: those of `GRADIENTS`, then those of `OF_TERMS` that are wanted."""
     return (*GRADIENTS, *(name for name, asks in zip(OF_TERMS, wanted, strict=True) if asks))
 
 

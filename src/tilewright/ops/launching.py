@@ -48,7 +48,7 @@ OWN = ""
 """Name of an array in scratch memory."""
 
 ALIGNED = 256
-"""Bytes of which the address of scratch memory, and offsets of arrays in it, are multiples."""
+"""Alignment in bytes of scratch memory, and of the arrays in it."""
 
 
 @dataclass
@@ -432,7 +432,7 @@ class LaunchPlan:
 
 @contextmanager
 def recorded_plans() -> Iterator[list[LaunchPlan]]:
-    """Record the plans that start meanwhile, of which none replays an earlier call."""
+    """Record the plans of the calls meanwhile. Each call is planned again: none replays an earlier one."""
     RECORDED.append([])
     try:
         yield RECORDED[-1]

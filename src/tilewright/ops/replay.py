@@ -217,7 +217,7 @@ def stream_on(device: Device, arrays: Sequence[Any], stream: Any) -> tuple[int, 
 
 
 RECORDED: list[list[Any]] = []
-"""Lists that receive the plan of each call; if there is one, no call is replayed."""
+"""Lists that receive the plans of calls. No call is replayed while there is a list."""
 
 
 def called(

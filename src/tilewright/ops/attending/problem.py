@@ -241,7 +241,7 @@ def check_gradients(infos: Mapping[str, ArrayInfo], results: Mapping[str, str]) 
 
 
 def check_terms(infos: Mapping[str, ArrayInfo], results: Mapping[str, str], wanted: Sequence[bool]) -> None:
-    """Check that the terms are given whose gradients a backward pass returns or writes.
+    """Check that a bias and sinks are given if their gradients are wanted.
 
     Args:
         infos: the arrays of the call.

@@ -354,7 +354,7 @@ class BiasTerm(NamedTuple):
         return [*launches, self.launch(sum_of_heads.bind(), {"terms": source, "dbias": flat})]
 
     def _zeros(self) -> Launch:
-        """The launch that stores 0, as a sum of no terms: batches or heads have the extent 0."""
+        """The launch that stores 0, the sum of no terms, if there are no batches or no heads."""
         b, h, m, n = self.result.shape
         step = self.result.strides
         batch, of_batch = (b, step[0]) if h == 1 else (h, step[1])
