@@ -447,7 +447,10 @@ class _Bounded(Evaluation):
         for one, value, radius, (scale, far), before in operands:
             pair = [np.asarray(each, np.float64) for each in (value, radius)]
             if scale is not None and far is not None:
-                pair = _scaled(pair[0], pair[1], scale, far, node.dtype)
+                size = np.abs(pair[0]) + pair[1]
+                off = pair[1] * np.abs(scale)
+                off = off + size * (far + 2 * node.dtype.unit_roundoff * np.abs(scale))
+                pair = [np.asarray(pair[0] * scale), np.asarray(off)]
             pair = [self.whole(one, each) for each in pair]
             if len(one.axes) < 2:
                 pair = [each[..., None, :] if before else each[..., None] for each in pair]
@@ -471,13 +474,6 @@ def _adds_exactly(a: Array, b: Array, far_a: Array, far_b: Array, how: Accumulat
         return False
     bits = min(how.acc.mantissa, how.sum_bits or how.acc.mantissa)
     return bool((np.abs(a) @ np.abs(b)).max(initial=0) < 2.0 ** (bits - 2))
-
-
-def _scaled(value: Array, radius: Array, scale: Array, far: Array, kind: DType) -> list[Array]:
-    """Return an operand times its scales, and its largest error."""
-    size = np.abs(value) + radius
-    off = radius * np.abs(scale) + size * (far + 2 * kind.unit_roundoff * np.abs(scale))
-    return [np.asarray(value * scale), np.asarray(off)]
 
 
 @dataclass(frozen=True)

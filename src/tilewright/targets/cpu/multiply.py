@@ -198,17 +198,14 @@ def _pack(op: Multiply, ops: list[Op], uses: _Uses) -> None:
     if len(op.products) == 1 and taken:
         at = _packing_copy(op, op.products[0].a, ops, uses, is_a=True)
         filling = None if at is None else ops[at]
-        if isinstance(filling, Copy) and _is_array_of_floats(filling.source, filling.target):
-            rows = (filling,)
-            ops[:] = [one for one in ops if one is not filling]
+        if isinstance(filling, Copy):
+            source, kind = filling.source, filling.target.dtype
+            is_array = source.is_tensor and source.tensor.memory is Memory.GLOBAL
+            if is_array and source.dtype == kind and kind.is_float:  # it only moves floats from an array
+                rows = (filling,)
+                ops[:] = [one for one in ops if one is not filling]
     if taken:
         ops[place_of(ops, op)] = replace(op, packing=tuple(taken), rows=rows)
-
-
-def _is_array_of_floats(source: Value, target: Value) -> bool:
-    """Whether a copy only moves floats from an array."""
-    is_array = source.is_tensor and source.tensor.memory is Memory.GLOBAL
-    return is_array and source.dtype == target.dtype and source.dtype.is_float
 
 
 def _packing_copy(
