@@ -73,7 +73,7 @@ def _slopes(
         diagonal: the mask's first diagonal.
         scores: how scores are computed.
         factor: their last factor.
-        drawn: the numbers of dropout; None: there is none.
+        drawn: the numbers of dropout, or None without dropout.
         of_keys: whether a row of the tile is a key, not a query.
     """
     Q, K, V, dO, shift, delta, bias = arrays
