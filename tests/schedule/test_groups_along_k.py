@@ -139,7 +139,7 @@ def test_large_groups_are_multiplied_by_matrix_units(target: str, arch: str) -> 
 
 
 WIDE = replace(BULK, tile=(128, 128, 64), atom=tw.atoms.wgmma("f16", 128))
-"""Two and three groups of warps share the columns of a tile; each group clears its part."""
+"""The groups of warps share the columns of a tile, and each clears its part of them."""
 
 THREE = replace(BULK, tile=(192, 64, 64), groups=3)
 """The columns do not have three equal parts, and one group of warps clears them."""
