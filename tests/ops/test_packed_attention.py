@@ -297,7 +297,7 @@ def test_gradients_compile_without_spills(target: str, arch: str) -> None:
             *read, *results, 0.1, 0.2, 0, *UNDROPPED, target=target, arch=arch
         )
         used = made.resources
-        most = 24 if arch == "gfx1100" else 8  # bounds take registers that its loops lack
+        most = 16 if arch == "gfx1100" else 8  # bounds take registers that its loops lack
         assert used.get("spill_store_bytes", 0) + used.get("spilled_registers", 0) <= most, used
 
 
