@@ -139,6 +139,7 @@ def by_schedule(problem: Problem, words: dict[str, Any], arch: str) -> tuple[Any
         "scores": Scores(problem.diagonal is not None),
         "between": between,
         "with_lse": True,
+        "from_last": False,
         "terms": terms,
     }
     kernel = attention_with_terms.bind(**bound)
@@ -146,14 +147,15 @@ def by_schedule(problem: Problem, words: dict[str, Any], arch: str) -> tuple[Any
     shapes = [(8, g, r, 999, d), (8, g, n, d), (8, g, n, e), (8, g, r, 999, e)]
     like = [tw.like(kind, shape) for shape in shapes] + [tw.like("f32", (8, g, r, 999))]
     like += [tw.like(kind, (8, g, r, 999, n), strides=(0,) * 5), tw.like("f32", (g, r))]
+    like.append(tw.like("i32", (8,)))
     found = kernel.schedule_for(*like, *numbers, target="cuda", arch=arch)
     assert isinstance(found, tw.Schedule)
     assert (found.staging == "tma") == (arch == "sm_90a")
     found = replace(found, blocks=3) if arch == "sm_90a" else found
     out, lse = np.full((b, g, r, m, e), np.nan, kind.numpy), np.full((b, g, r, m), np.nan, np.float32)
     bias = np.broadcast_to(np.zeros((), kind.numpy), (b, g, r, m, n))
-    sinks = SINKS[:h].reshape(g, r).copy()
-    arrays = (problem.q.reshape(b, g, r, m, d), problem.k, problem.v, out, lse, bias, sinks)
+    sinks, lengths = SINKS[:h].reshape(g, r).copy(), np.zeros(b, np.int32)
+    arrays = (problem.q.reshape(b, g, r, m, d), problem.k, problem.v, out, lse, bias, sinks, lengths)
     done = attention_with_terms.bind(**bound, schedule=found)(*arrays, *numbers, target="reference")
     assert done.target == "reference"
     return out.reshape(b, h, m, e), lse.reshape(b, h, m)
@@ -202,8 +204,8 @@ def test_hidden_steps_are_left_out_with_dropout() -> None:
     """Dropout chooses between equal numbers in hidden steps: 0 and a dropped 0."""
     arrays = [np.zeros(shape, np.float16) for shape in ((1, 2, 1, 9, 16), (1, 2, 7, 16), (1, 2, 7, 8))]
     arrays += [np.zeros((1, 2, 1, 9, 8), np.float16), np.zeros((1, 2, 1, 9), np.float32)]
-    arrays += [np.zeros((1, 2, 1, 9, 7), np.float16), np.zeros((2, 1), np.float32)]
-    words = {"scores": Scores(True), "between": BySoftmax.of(0.3)[0], "with_lse": True}
+    arrays += [np.zeros((1, 2, 1, 9, 7), np.float16), np.zeros((2, 1), np.float32), np.zeros(1, np.int32)]
+    words = {"scores": Scores(True), "between": BySoftmax.of(0.3)[0], "with_lse": True, "from_last": False}
     kernel = attention_with_terms.bind(**words, terms=frozenset({"dropout"}))
     form = fold_form_of(kernel.flow(*arrays, 0.3, 0, 1, 2, 3, 1.5))
     assert [leaves_state(form, one) for one in masks_of(form)] == [True]
@@ -219,11 +221,15 @@ COMPILED = [
 @pytest.mark.parametrize(("target", "arch"), COMPILED)
 def test_text_compiles_without_spills(target: str, arch: str, terms: set[str]) -> None:
     kernel = attention_with_terms.bind(
-        scores=Scores(True), between=BySoftmax.of(0.125)[0], with_lse=True, terms=frozenset(terms)
+        scores=Scores(True),
+        between=BySoftmax.of(0.125)[0],
+        with_lse=True,
+        from_last=False,
+        terms=frozenset(terms),
     )
     q, k, rows = (8, 8, 2, 4096, 64), (8, 8, 4096, 64), (8, 8, 2, 4096)
     like = [tw.like("f16", shape) for shape in (q, k, k, q)] + [tw.like("f32", rows)]
-    like += [tw.like("f16", (*rows, 4096), strides=(0,) * 5), tw.like("f32", (8, 2))]
+    like += [tw.like("f16", (*rows, 4096), strides=(0,) * 5), tw.like("f32", (8, 2)), tw.like("i32", (4,))]
     used = kernel.compile(*like, 0.1, 0, 1, 2, 3, 1.5, target=target, arch=arch).resources
     assert used.get("spill_store_bytes", 0) + used.get("spilled_registers", 0) == 0, used
     assert not used.get("serialized_wgmma", 0)

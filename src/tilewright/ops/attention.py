@@ -13,6 +13,7 @@ from tilewright.dtypes import DType, f32
 from tilewright.ops.attending.choice import AttentionQuestion, chosen
 from tilewright.ops.attending.problem import (
     LAST,
+    LENGTHS,
     AttentionWords,
     are_checked,
     bounds_of,
@@ -35,7 +36,7 @@ from tilewright.ops.wanted import dropout_of
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
 
-ARRAYS = ("q", "k", "v", "out", "lse", "bias", "q_offsets", "k_offsets", "sinks")
+ARRAYS = ("q", "k", "v", "out", "lse", "bias", "q_offsets", "k_offsets", "sinks", LENGTHS)
 OUT, LSE = ARRAYS.index("out"), ARRAYS.index("lse")
 
 _RESULTS = itemgetter(OUT, LSE)
@@ -57,6 +58,7 @@ def attention(
     bias: Any = None,
     q_offsets: Any = None,
     k_offsets: Any = None,
+    k_lengths: Any = None,
     sinks: Any = None,
     dropout: float = 0.0,
     seed: int = 0,
@@ -99,6 +101,8 @@ def attention(
             may be empty.  The mask counts rows and keys from the first of the sequence, or with
             ``diagonal="last"`` from its last.  Rows of no sequence are not written.
         k_offsets: likewise for ``k`` and ``v``; default: ``q_offsets``.
+        k_lengths: integers (B,) of i32 or i64: batch b has only the first ``k_lengths[b]`` keys, none with 0.
+            With ``diagonal="last"`` the last row sees the last of these.
         sinks: array (H,) of f16, bf16 or f32: a score of each head that joins the sum of its weights, and has
             no value: ``lse[i] = log(exp(sinks) + sum_j exp(s[i, j]))``.
         dropout: probability that a weight is 0 before it multiplies a value; the others are multiplied by
@@ -123,8 +127,8 @@ def attention(
 
     Raises:
         LaunchError: shapes or devices do not fit, ``out`` shares memory with an array that is read, offsets
-            in host memory descend or lie outside of the rows, or ``diagonal`` or ``window`` is given without
-            ``causal``.
+            in host memory descend or lie outside of the rows, lengths exceed the keys, or ``diagonal`` or
+            ``window`` is given without ``causal``.
         DTypeError: an unsupported dtype or mixture.
 
     Example:
@@ -147,7 +151,7 @@ def attention(
         >>> tw.attention(q, q, v, q_offsets=np.int32([0, 2, 5]), target="reference")[:, 0, 0].tolist()
         [0.5, 0.5, 3.0, 3.0, 3.0]
     """
-    arrays = (q, k, v, out, lse, bias, q_offsets, k_offsets, sinks)
+    arrays = (q, k, v, out, lse, bias, q_offsets, k_offsets, sinks, k_lengths)
     dropped = dropout_of("attention", dropout, seed, offset)
     given = (causal, diagonal, scale, return_lse, target, out_dtype, window, soft_cap)
 
@@ -155,7 +159,7 @@ def attention(
         words = AttentionWords(*given, dropped=dropped)
         return plan_attention(arrays, words, located).launch(stream)
 
-    kept = None if are_checked(q_offsets, k_offsets) else (*given, dropped.words)
+    kept = None if are_checked(q_offsets, k_offsets, k_lengths) else (*given, dropped.words)
     numbers = dropped.numbers if dropped.probability else ()
     made = called(_PLANS, arrays, kept, numbers, stream, first, _RESULTS)
     return made if return_lse else made[0]
@@ -197,13 +201,16 @@ def plan_attention(
     seen = {name: in_four(given_infos[name]) for name in ARRAYS[:LSE]}
     # Without lse, a column of the result takes its place in the call; the kernel does not access it.
     seen["lse"] = in_four(in_columns(given_infos["lse"])) if has_lse else first_column(seen["out"])
-    from_last = sequences is not None and words.diagonal == LAST
+    from_last = (sequences is not None or LENGTHS in infos) and words.diagonal == LAST
     if from_last:
         words = words._replace(diagonal=0)
+        if sequences is None and seen["q"].shape[2] == 1 and words.window is None:  # it sees every key
+            from_last, words = False, words._replace(causal=False)
     diagonal, window = within_keys(words, *(seen[name].shape[2] for name in "qk"))
     terms = {"bias", "sinks"} & infos.keys() | ({"dropout"} if words.dropped.probability else set())
-    if sequences is None and window is None and not terms and shares_rows(seen, diagonal):
+    if sequences is None and window is None and not terms and not from_last and shares_rows(seen, diagonal):
         seen, diagonal = heads_as_rows(seen, diagonal), None
+    terms |= {"lengths"} if LENGTHS in infos else set()
     if terms and sequences is None:
         rows = *seen["q"].shape[:3], seen["k"].shape[2]
         seen["bias"] = broadcast(infos["bias"], rows) if "bias" in infos else stand_in(infos["out"], rows)
@@ -226,6 +233,8 @@ def plan_attention(
         sinks = infos.get("sinks", stand_in(infos["out"], (groups * ratio,)))
         [step] = sinks.strides
         views["sinks"] = replace(sinks, shape=(groups, ratio), strides=(step * ratio, step))
+        if sequences is None:
+            views[LENGTHS] = infos.get(LENGTHS, stand_in(infos["out"], seen["q"].shape[:1]))
         numbers = (*numbers, *words.dropped.numbers)
     tensors = [Strided(call.arrays.get(name, results[0]), info) for name, info in views.items()]
     places = call.stand_ins(views)

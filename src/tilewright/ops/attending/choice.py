@@ -31,9 +31,10 @@ class AttentionQuestion(NamedTuple):
         with_lse: whether the kernel stores logarithms of sums too.
         window: number of keys that a row sees at most; None: all up to the diagonal.
         soft_cap: bound of the scores; None: they have none.
-        terms: ``"bias"``, ``"sinks"`` and ``"dropout"``, if the call has them.
+        terms: ``"bias"``, ``"sinks"``, ``"dropout"`` and ``"lengths"``, if the call has them.
         sequences: number of packed sequences; None: none are packed.
-        from_last: whether the mask of a packed sequence counts from its last row and key.
+        from_last: whether the mask counts from the last row and key, of a packed sequence or a batch with a
+            length.
     """
 
     infos: Mapping[str, ArrayInfo]
@@ -141,7 +142,8 @@ def chosen(question: AttentionQuestion) -> Answer:
         packed = flow.packed_attention.bind(**words, from_last=question.from_last, terms=question.terms)
         return Answer(packed, _numbers(question), packed=True)
     if question.terms:
-        bound = flow.attention_with_terms.bind(**words, terms=question.terms)
+        with_terms = {"from_last": question.from_last, "terms": question.terms}
+        bound = flow.attention_with_terms.bind(**words, **with_terms)
         return Answer(bound, _numbers(question))
     return Answer(flow.attention.bind(**words), _numbers(question))
 

@@ -96,7 +96,7 @@ DRAWN: dict[str, Any] = {"seed": u64, "offset": u64, "threshold": u32, "kept": f
 """Numbers of dropout, as `tilewright.ops.wanted.Dropout` has them."""
 
 
-@kernel(**ARRAYS, bias="B G R M N", sinks="G R", **NUMBERS, **DRAWN)
+@kernel(**ARRAYS, bias="B G R M N", sinks="G R", lengths="B", **NUMBERS, **DRAWN)
 def attention_with_terms(
     Q: Any,
     K: Any,
@@ -105,6 +105,7 @@ def attention_with_terms(
     L: Any,
     bias: Any,
     sinks: Any,
+    lengths: Any,
     exponent: Any,
     diagonal: Any,
     seed: Any,
@@ -115,6 +116,7 @@ def attention_with_terms(
     scores: Scores,
     between: BySoftmax,
     with_lse: bool,
+    from_last: bool,
     terms: frozenset[str],
 ) -> None:
     """``O = dropout(softmax(scale Q Kᵀ + bias)) V``, likewise, with a sink for each head of queries.
@@ -127,6 +129,7 @@ def attention_with_terms(
         L: logarithms of sums.
         bias: is added to the scores, if ``"bias"`` is one of the terms; otherwise it is not read.
         sinks: a score of each head that joins the sum of its weights, if ``"sinks"`` is one.
+        lengths: numbers of the keys of each batch, if ``"lengths"`` is one.
         exponent: `BySoftmax.of`'s exponent.
         diagonal: the mask's first diagonal.
         seed: the numbers of dropout, if ``"dropout"`` is one.
@@ -136,9 +139,12 @@ def attention_with_terms(
         scores: how scores are computed.
         between: the softmax.
         with_lse: whether L is stored.
+        from_last: whether the mask counts from the last row, and from the last key of the batch.
         terms: the terms that the call has.
     """
     for b, g, r, m, e in tiles(O):
+        end = lengths[b] if "lengths" in terms else None
+        first = (Q.shape[3], end) if from_last else (None, None)
         head = (positions(b).to(u64) * Q.shape[1] + positions(g).to(u64)) * Q.shape[2] + positions(r).to(u64)
         dropped = Dropped((seed, offset, threshold, kept), head * Q.shape[3], K.shape[2])
         rows = QueryRows(
@@ -148,10 +154,11 @@ def attention_with_terms(
             (b, g, r),
             m,
             bias if "bias" in terms else None,
+            first=first[0],
             sink=sinks[g, r].to(f32) if "sinks" in terms else None,
             dropped=dropped if "dropout" in terms else None,
         )
-        keys = KeyLoop(K, V, (b, g), steps(K.shape[2]))
+        keys = KeyLoop(K, V, (b, g), steps(K.shape[2], end=end), first[1])
         _attend(rows, keys, e, exponent, diagonal, scores, between)
 
 

@@ -39,6 +39,9 @@ LEAST_CAP = 2.0**-40
 LAST = "last"
 """Value of `diagonal` for masks in which the last row sees the last key."""
 
+LENGTHS = "k_lengths"
+"""Name of the array of the numbers of keys of each batch."""
+
 OFFSETS = {"q_offsets": "q", "k_offsets": "k"}
 """Arrays of the bounds of packed sequences, each with the array whose rows they bound."""
 
@@ -141,6 +144,8 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
             known = ", ".join(map(str, SUPPORTED))
             kind = infos["sinks"].dtype
             raise DTypeError(f"attention: sinks is {kind}; nearest legal choice: one of {known}")
+    if LENGTHS in infos:
+        _check_lengths(infos, q[0] if len(q) == 4 else 1)
     if "bias" in infos:
         whole, given = (*q[:-1], k[-2]), infos["bias"].shape
         fits = len(given) <= len(whole) and all(
@@ -184,6 +189,32 @@ def _check_packed(infos: Mapping[str, ArrayInfo]) -> None:
     keys = infos["k"].shape[0]
     if "k_offsets" not in infos and keys != infos["q"].shape[0]:
         _refuse(infos, f"k_offsets too, for {keys} keys")
+
+
+def _check_lengths(infos: Mapping[str, ArrayInfo], batches: int) -> None:
+    """Check the numbers of keys of each batch; their values only if they lie in host memory.
+
+    Raises:
+        LaunchError: there are offsets, too, the shape does not fit, or a length is not that of keys.
+        DTypeError: lengths that are no integers of 32 or 64 bits.
+    """
+    info = infos[LENGTHS]
+    if "q_offsets" in infos:
+        raise LaunchError("attention: k_lengths with q_offsets; nearest legal choice: k_offsets")
+    if info.dtype not in (i32, i64):
+        raise DTypeError(f"attention: k_lengths is {info.dtype}; nearest legal choice: i32 or i64")
+    if info.shape != (batches,):
+        _refuse(infos, f"k_lengths with shape {(batches,)}, one for each batch")
+    if memory_of(info.device) != HOST:
+        return
+    keys, found = infos["k"].shape[-2], elements(info).view(info.dtype.numbers)
+    ranges = (found < 0) | (found > keys)
+    if ranges.any():
+        at = int(ranges.argmax())
+        near = min(max(int(found[at]), 0), keys)
+        raise LaunchError(
+            f"attention: k_lengths[{at}] is {found[at]}; k has {keys} keys; nearest legal choice: {near}"
+        )
 
 
 def are_checked(*offsets: Any) -> bool:

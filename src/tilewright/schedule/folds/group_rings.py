@@ -11,16 +11,19 @@ from dataclasses import dataclass
 
 from tilewright.dataflow.nodes import BATCH, ArrayPart, Node, Span
 from tilewright.lang import operations as tw
-from tilewright.lang.asynchrony import tma_load
-from tilewright.lang.control import let, unroll
-from tilewright.lang.scalars import Index
+from tilewright.lang.asynchrony import fence_async, tma_load
+from tilewright.lang.control import let, otherwise, unroll, var, when
+from tilewright.lang.control import range as traced_range
+from tilewright.lang.scalars import Index, ceil_div, minimum
 from tilewright.lang.tensors import Tensor
-from tilewright.lang.transaction_barriers import arrive, mbarrier
+from tilewright.lang.transaction_barriers import BarrierStage, arrive, mbarrier, wait
 from tilewright.schedule.bulk_views import against_row, anywhere, aside
 from tilewright.schedule.folds.block import FoldBlock, StepPlace
 from tilewright.schedule.folds.form import FoldForm, transposed
 from tilewright.schedule.form import array
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.work import natural
+from tilewright.threads.distribution import raked
 
 WARPS, ROWS = 4, 64
 """Warps and rows of a warpgroup."""
@@ -31,6 +34,9 @@ PANEL = 64
 
 ROW_ALIGN = 128
 """Alignment in bytes of copied rows in shared memory."""
+
+CLEARED = 16
+"""Elements of a loop that a warp clears at once."""
 
 
 def in_panels(extent: int) -> int:
@@ -143,6 +149,9 @@ class CopyRing:
         """The stage of a step, counted from the first step of the block, and the parity of its turn."""
         return let(number % self.stages), let(number // self.stages % 2)
 
+    def begin(self) -> None:
+        """Begin the role that loads."""
+
     def load(self, stage: Index, at: Index, place: StepPlace) -> None:
         """Copy what a step reads to a stage that is empty.
 
@@ -212,6 +221,10 @@ class GroupRing(CopyRing):
     The rows of a tile are along the first axis of the operand in the graph.  If the array is contiguous along
     its rows, panels of 64 rows are copied, otherwise panels of 64 columns.
 
+    Boxes of a group's last step reach beyond its end.  What they bring may be NaN, and mixtures multiply it
+    by 0.  The warp that copies waits for these boxes, replaces what lies beyond the end by 0, and then says
+    that the stage is full.
+
     Args:
         block: the block.
         operand: the operand.
@@ -229,6 +242,11 @@ class GroupRing(CopyRing):
         name = f"s{part.operand.name}"
         self.held = tw.shared((stages, panels, across, PANEL), part.dtype, swizzle=128, name=name)
         super().__init__(stages, readers)
+        self.is_cut = operand.moves and operand.is_mixed and operand.rows.groups is not None
+        """Whether a tile may have rows beyond the end of a group, which are cleared."""
+
+        if self.is_cut:
+            self.landed = mbarrier(1, arrivals=1)
 
     def whole(self, at: Mapping[Span, Index] | StepPlace) -> Tensor:
         """The array without batches, as (rows, columns).
@@ -245,9 +263,45 @@ class GroupRing(CopyRing):
             whole = whole[tuple(block.place.cut(span, whole=True) for span in spans)]
         return whole.permute(1, 0) if self.turned else whole
 
+    def begin(self) -> None:
+        """Count the tiles that are cleared, from 0."""
+        if self.is_cut:
+            self.cleared = var(0)
+
     def load(self, stage: Index, at: Index, place: StepPlace) -> None:
-        """Copy the tile of some rows to a stage that is empty."""
-        held, full = self.held[stage], self.full[stage]
+        """Copy the tile of some rows to a stage that is empty; clear those beyond the end of a group."""
+        if not self.is_cut:
+            self._copy(stage, at, place, self.full[stage])
+            return
+        left = let(natural(place.extent(self.operand.rows) - at * self.rows))
+        with when(left < self.rows):
+            self._copy(stage, at, place, self.landed[0])
+            parity = let(minimum(natural(self.cleared.get()), 1))
+            wait(self.landed[0], parity)
+            self.cleared.set(1 - parity)
+            self._clear(stage, left)
+            fence_async()
+            arrive(self.full[stage], each="warp")
+        with otherwise():
+            self._copy(stage, at, place, self.full[stage])
+
+    def _clear(self, stage: Index, left: Index) -> None:
+        """Replace the rows of a tile from ``left`` on by 0, by the warp that copies."""
+        for p in unroll(int(self.held.shape[1])):
+            panel = self.held[stage][p]
+            first, shape, spread = 0, (CLEARED, PANEL), raked((CLEARED, PANEL), (4, 8), 8, 1)
+            if self.by_row:  # an element at a time: rows are contiguous, and begin anywhere
+                panel, first, spread = panel.permute(1, 0), p * PANEL, raked(shape, (1, 32), 1, 1)
+                shape = (CLEARED, int(panel.shape[1]))
+                spread = raked(shape, (CLEARED, 2), 1, 0)
+            rest = panel[let(minimum(natural(left - first), panel.shape[0])) :]
+            for i in traced_range(let(ceil_div(rest.shape[0], CLEARED))):
+                zeros = tw.fragment(spread, panel.dtype, 0, name="zeros")
+                tw.copy(zeros, rest.tile(shape, (i, 0)))
+
+    def _copy(self, stage: Index, at: Index, place: StepPlace, full: BarrierStage) -> None:
+        """Begin the copies of a tile, which a barrier counts."""
+        held = self.held[stage]
         panels, across = int(held.shape[0]), int(held.shape[1])
         arrive(full, expect_bytes=panels * across * PANEL * self.operand.part.dtype.bytes)
         whole = self.whole(place)

@@ -181,6 +181,8 @@ class GroupBlock(FoldBlock):
                 self.exchange = self.reduction(self.tiles * groups, kinds)
         few = min(FEW, dealt(groups) - groups * schedule.registers) if schedule.registers else None
         with made_by("roles"), role(warps=WARPS, registers=few), role(warps=1):
+            for copied in self.moved:
+                copied.begin()
             for loaded in self.turns():
                 (self._load if schedule.resident else self._load_in_parts)(loaded)
         with (
