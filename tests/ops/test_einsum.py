@@ -11,9 +11,8 @@ from tests.ops.layouts import layouts
 from tests.schedule.small import CASES
 
 import tilewright as tw
-from tilewright.functions.derivatives import DERIVATIVES, derivative_of
 from tilewright.functions.philox import rounds
-from tilewright.functions.table import FUNCTIONS
+from tilewright.functions.table import DERIVATIVES, FUNCTIONS, derivative_of
 from tilewright.ops.contraction import posed, read_subscripts
 from tilewright.ops.einsum import ARRAYS, plan_einsum
 from tilewright.ops.wanted import Dropout, Wanted

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import dtype
-from tilewright.functions.derivatives import DERIVATIVES
 from tilewright.functions.philox import philox
+from tilewright.functions.table import DERIVATIVES
 from tilewright.ops.ending import ACTIVATIONS
 from tilewright.ops.wanted import Dropout
 from tilewright.tune.einsum_trial import Contracted, EinsumTrial

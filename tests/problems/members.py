@@ -16,6 +16,7 @@ from . import (
     attention_problems,
     complex_problems,
     einsum_problems,
+    elementwise_problems,
     flow_problems,
     fold_problems,
     gated_problems,
@@ -50,6 +51,7 @@ MEMBERS: dict[str, Callable[[int, str], str]] = {
     "windows": window_problems.carried_out,
     "several loops": flow_problems.several_loops,
     "sums of rows": flow_problems.row_sums,
+    "flows without a product": elementwise_problems.carried_out,
 }
 """What carries out a problem of each, given its number and a target, and says what is wrong with it."""
 

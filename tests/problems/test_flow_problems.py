@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from .elementwise_problems import carried_out as without_product
 from .flow_problems import row_sums, several_loops
 from .group_problems import added, carried_out
 from .window_problems import carried_out as of_windows
@@ -32,3 +33,8 @@ def test_random_rows_that_are_added(target: str, count: int) -> None:
 @pytest.mark.parametrize(("target", "count"), [("reference", 6), ("cpu", 2)])
 def test_random_windows(target: str, count: int) -> None:
     assert [wrong for number in range(count) if (wrong := of_windows(number, target))] == []
+
+
+@pytest.mark.parametrize(("target", "count"), [("reference", 20), ("cpu", 3)])
+def test_random_flows_without_a_product(target: str, count: int) -> None:
+    assert [wrong for number in range(count) if (wrong := without_product(number, target))] == []

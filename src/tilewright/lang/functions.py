@@ -6,7 +6,7 @@ from typing import Any
 
 from tilewright.dtypes import f32, u32, u64
 from tilewright.errors import TraceError, close_to, shown
-from tilewright.functions.derivatives import DERIVATIVES
+from tilewright.functions.table import DERIVATIVES
 from tilewright.lang.dataflow.tiles import Tile
 from tilewright.lang.exact_functions import maximum, where
 from tilewright.lang.fragments import Fragment, Number, elementwise

@@ -10,7 +10,7 @@ from tilewright.calls import launches
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, close_to, shown
-from tilewright.functions.derivatives import DERIVATIVES
+from tilewright.functions.table import DERIVATIVES
 from tilewright.ops.ending import ACTIVATIONS, LateTerms
 from tilewright.runtime.binding import number as held_number
 from tilewright.schedule.question import Splitting

@@ -176,31 +176,8 @@ class Form:
         return self.depths[0] if self.depths[0].groups is not None else None
 
     def spec(self, operand: Operand, specs: Mapping[str, TensorSpec]) -> TensorSpec:
-        """The class of an array or a view; of a view, only the contiguous dimension is known.
-
-        Args:
-            operand: the array, or the view.
-            specs: the classes of the arrays, by name.
-        """
-        spec = specs[operand.name]
-        if (kept := _kept(spec, operand.transforms)) is not None:
-            return kept
-        arrays = (one for one in self.flow.parameters if isinstance(one, Operand))
-        shape = next(one.shape for one in arrays if one.name == operand.name)
-        steps = [1 if dim == spec.unit_dim else Sym(f"step{dim}", 0, MOST) for dim in range(spec.rank)]
-        view = View.strided(shape, steps)
-        for transform in operand.transforms:
-            view = transform.apply(view)
-        ones = (1,) * view.rank
-        return replace(
-            spec,
-            rank=view.rank,
-            unit_dim=view.run_dim(ROW_BYTES // spec.dtype.bytes),
-            extent_divisors=ones,
-            stride_divisors=ones,
-            align=spec.dtype.bytes,
-            signed=True,
-        )
+        """The class of an array or a view; see `spec_of`."""
+        return spec_of(self.flow, operand, specs)
 
     @property
     def scaled_every(self) -> int:
@@ -318,6 +295,35 @@ def _agree(one: Node, other: Node) -> bool:
     if isinstance(one, ArrayPart) or len(arguments[0]) != len(arguments[1]):
         return same(one, other)
     return all(a == b for a, b in numbers) and all(map(_agree, *arguments))
+
+
+def spec_of(flow: Flow, operand: Operand, specs: Mapping[str, TensorSpec]) -> TensorSpec:
+    """The class of an array or a view; of a view, only the contiguous dimension is known.
+
+    Args:
+        flow: the flow whose parameter it is.
+        operand: the array, or the view.
+        specs: the classes of the arrays, by name.
+    """
+    spec = specs[operand.name]
+    if (kept := _kept(spec, operand.transforms)) is not None:
+        return kept
+    arrays = (one for one in flow.parameters if isinstance(one, Operand))
+    shape = next(one.shape for one in arrays if one.name == operand.name)
+    steps = [1 if dim == spec.unit_dim else Sym(f"step{dim}", 0, MOST) for dim in range(spec.rank)]
+    view = View.strided(shape, steps)
+    for transform in operand.transforms:
+        view = transform.apply(view)
+    ones = (1,) * view.rank
+    return replace(
+        spec,
+        rank=view.rank,
+        unit_dim=view.run_dim(ROW_BYTES // spec.dtype.bytes),
+        extent_divisors=ones,
+        stride_divisors=ones,
+        align=spec.dtype.bytes,
+        signed=True,
+    )
 
 
 def _kept(spec: TensorSpec, transforms: tuple[Transform, ...]) -> TensorSpec | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from math import gcd, lcm, prod
 from typing import Any
 
@@ -37,7 +38,7 @@ from tilewright.lang.control import index, let, when
 from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import block_index, derived, require
-from tilewright.lang.scalars import Index, Scalar, ceil_div, maximum, minimum
+from tilewright.lang.scalars import Condition, Index, Scalar, ceil_div, maximum, minimum
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates, redistribute
 from tilewright.lang.tracer import current
@@ -209,6 +210,11 @@ class StepPlace:
         shape = (whole.shape[0] if form.m in spans else 1, whole.shape[1] if column is not None else 1)
         return whole if shape == whole.shape else whole.projected(shape)
 
+    def ordered(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        """Axes of a value in the order of a tile: rows, then columns."""
+        m = self.block.form.m
+        return (m, *(axis for axis in axes if axis != m)) if m in axes else axes
+
     @property
     def loop(self) -> Span:
         """The span of the loop."""
@@ -241,6 +247,10 @@ class OperandPlace(StepPlace):
         rows, columns = map(self.length, spans)
         across = gcd(columns, threads)
         self.whole = blocked((rows, columns), (gcd(rows, threads // across), across), order=(1, 0))
+
+    def ordered(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        """Axes of a value in the order of the operand."""
+        return tuple(sorted(axes, key=lambda axis: self.spans.index(axis) if axis in self.spans else -1))
 
     def spread(self, axes: tuple[Axis, ...]) -> Distribution:
         """The map of a value with these axes to threads."""
@@ -280,11 +290,12 @@ class FoldBlock:
 
         rows, run, depth = schedule.tile
         self.lengths: dict[Span, int] = {form.m: rows, form.n: run}
-        self.lengths |= dict.fromkeys(form.columns, schedule.width) | dict.fromkeys(form.depths, depth)
-        self.threads = schedule.warps[0] * schedule.atom.lanes
+        width = schedule.tile[1] if form.is_elementwise else schedule.width
+        self.lengths |= dict.fromkeys(form.columns, width) | dict.fromkeys(form.depths, depth)
+        self.threads = prod(schedule.warps) * schedule.atom.lanes
         self.tiled = {form.n: self.multiply(run)}
         if form.columns:
-            self.tiled |= dict.fromkeys(form.columns, self.multiply(schedule.width))
+            self.tiled |= dict.fromkeys(form.columns, self.multiply(width))
         self.place = StepPlace(self)
         nodes = {id(one): one for one in (*form.flow.walk(), *form.inside())}.values()
         uses = Counter(id(argument) for one in nodes for argument in one.arguments)
@@ -328,10 +339,11 @@ class FoldBlock:
         return self.lengths.get(span, 1)
 
     def multiply(self, columns: int) -> TiledMma:
-        """The multiplication of tiles with these columns, by warps that have whole rows each."""
-        atom, warps = self.schedule.atom, self.schedule.warps[0]
+        """The multiplication of tiles with these columns; warps of a loop have whole rows each."""
+        atom, (down, across) = self.schedule.atom, self.schedule.warps
+        rows, wide, _ = atom.shape
         return TiledMma(
-            atom, (warps, 1), (self.schedule.tile[0] // atom.shape[0] // warps, columns // atom.shape[1])
+            atom, (down, across), (self.schedule.tile[0] // rows // down, columns // wide // across)
         )
 
     def _number(self) -> dict[Span, Index]:
@@ -350,6 +362,8 @@ class FoldBlock:
         if groups is not None:
             tiles_of[form.m] = groups.numbers
         counts.append((form.m, tiles_of[form.m]))
+        if form.is_elementwise and form.columns:  # blocks that follow each other read whole rows
+            counts[-2:] = reversed(counts[-2:])
         self.tiles: Index = prod((count for _, count in counts), start=1)
         self.parts = self._parts()
         if self.schedule.fold == KEPT and self.schedule.is_split:
@@ -369,7 +383,7 @@ class FoldBlock:
         if form.columns:
             found |= dict.fromkeys(form.columns, found[form.columns[0]])
         if any(not one.rises for mask in self.hiding for one in mask.comparisons):
-            tiles = counts[-1][1]  # the last rows have the most steps, and begin first
+            tiles = tiles_of[form.m]  # the last rows have the most steps, and begin first
             found[form.m] = let(tiles - 1 - found[form.m])
         if groups is not None:
             self.find(groups, found)
@@ -714,12 +728,16 @@ class FoldBlock:
         axes = tuple(span for span in (form.m, *form.columns, form.n) if span in spans)
         with made_by("epilogue", store):
             made = values.repeated(values.value(store.value), axes, store.value.dtype)
+            if form.is_elementwise and made.dtype != store.operand.dtype:
+                made = made.to(store.operand.dtype)  # before its accesses are cut
             target = tile_of(values.place, store.operand, store.at, axes)
-            if not form.columns or any(span in form.columns for span in spans):
-                tw.copy(made, target)
-                return
-            with when(self.at[form.columns[0]] == 0):
-                tw.copy(made, target)
+            first: Condition | bool = True
+            if form.columns and not any(span in form.columns for span in spans):
+                first = self.at[form.columns[0]] == 0
+            if form.m not in spans and form.m.extent != 1:
+                first = (self.at[form.m] == 0) & first
+            with nullcontext() if first is True else when(first):
+                tw.copy(made, target, reduction="add" if store.added else None)
 
     def verbs(self, loads: list[HeldOperand], place: Any, does: list[Verb]) -> list[Verb]:
         """The verbs of one step: load the tiles, wait for them, do the work, release them.

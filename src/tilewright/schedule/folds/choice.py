@@ -14,7 +14,7 @@ from tilewright.ir.mma import MmaAtom
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.facts import Reasons
 from tilewright.schedule.fixup import WorkspaceSums
-from tilewright.schedule.folds import group_choice
+from tilewright.schedule.folds import elementwise, group_choice
 from tilewright.schedule.folds.block import is_exchanged
 from tilewright.schedule.folds.form import FoldForm, transposed
 from tilewright.schedule.folds.group_choice import ROWS_OF_A_WARP
@@ -104,6 +104,9 @@ def check(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], a
 
 
 def _reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], arch: Arch) -> Reasons:
+    if form.is_elementwise:
+        yield from elementwise.reasons(schedule, form, arch)
+        return
     if schedule.by_bulk:
         yield from group_choice.reasons(schedule, form, specs, arch)
         return
@@ -283,16 +286,24 @@ def atom_of(form: FoldForm, arch: Arch, run: int = 16) -> MmaAtom:
 
 
 def proposals(
-    form: FoldForm, shapes: Mapping[str, tuple[int, ...]], arch: Arch, processors: int = 0
+    form: FoldForm,
+    specs: Mapping[str, TensorSpec],
+    shapes: Mapping[str, tuple[int, ...]],
+    arch: Arch,
+    processors: int = 0,
 ) -> Iterator[Schedule]:
     """The schedules that the rules propose, the best first.
 
     Args:
         form: the form.
+        specs: the classes of the arrays, by name.
         shapes: extents of the arrays.
         arch: the machine.
         processors: its processors; 0: unknown, and no loop is split.
     """
+    if form.is_elementwise:
+        yield from elementwise.proposals(form, specs, shapes, arch, processors)
+        return
     extents = form.extents(shapes)
     # Few rows are limited by what the loop reads, of which more blocks read more at the same time.
     faster = group_choice.SPEEDUP if extents[form.m] > ROWS_OF_A_WARP else 1
@@ -469,7 +480,7 @@ def choose(
     processors: int = 0,
 ) -> Schedule:
     """The first legal proposal; if none is legal, the last one, whose refusal says why."""
-    found = [*proposals(form, shapes, arch, processors or _known(arch))]
+    found = [*proposals(form, specs, shapes, arch, processors or _known(arch))]
     return next((one for one in found if not reasons(one, form, specs, arch)), found[-1])
 
 
@@ -501,7 +512,7 @@ def candidates(question: LoopQuestion) -> tuple[Candidate, ...]:
 
     proposed = {
         one: candidate(one, "proposed for loops that carry a state")
-        for one in proposals(form, question.shapes, arch, processors)
+        for one in proposals(form, question.specs, question.shapes, arch, processors)
     }
     ranked = sorted(proposed.values(), key=lambda one: bool(one.against))  # stable: the choice is first
     for made in ranked:

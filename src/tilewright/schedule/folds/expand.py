@@ -13,6 +13,7 @@ from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.folds.block import FoldBlock
 from tilewright.schedule.folds.choice import check
+from tilewright.schedule.folds.elementwise import ElementwiseBlock
 from tilewright.schedule.folds.form import fold_form_of
 from tilewright.schedule.folds.groups import GroupBlock
 from tilewright.schedule.folds.trials import against_merge
@@ -42,10 +43,12 @@ class ExpandedFold(Program):
                     next(one.first.location for one in fold.merges if one is not None),
                 )
 
+        block = ElementwiseBlock if form.is_elementwise else GroupBlock if schedule.by_bulk else FoldBlock
+
         def explicit(*arguments: Any) -> None:
             given = dict(zip((p.name for p in program.parameters), arguments, strict=True))
-            with expanding(schedule, form.fold.steps[0]):
-                (GroupBlock if schedule.by_bulk else FoldBlock)(form, schedule, given).run()
+            with expanding(schedule, form.subject):
+                block(form, schedule, given).run()
 
         self.function = explicit
         self.name = program.name

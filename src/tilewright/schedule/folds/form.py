@@ -10,12 +10,14 @@ may be computed from scores.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NoReturn
 
 from tilewright.dataflow.nodes import (
     BATCH,
+    STEPS,
+    TILE,
     ArrayPart,
     Axis,
     Cell,
@@ -43,6 +45,9 @@ from tilewright.schedule.row_sums import with_row_sums
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
 
+NO_LOOP = Fold(Span("none", 1, STEPS), (), ())
+"""The loop of a flow without one: it carries nothing."""
+
 UNKNOWN = 4096
 """Extent assumed for the spans of arrays whose shapes are not known."""
 
@@ -62,6 +67,8 @@ class FoldForm:
         results: the cell of each value that is known after the loop, by the `id` of its node; the cells of
             earlier loops come first.
         earlier: loops along the same span that come before, and whose results the loop reads.
+
+    An elementwise flow has the loop `NO_LOOP`.  Its only span, if it has one, is that of columns.
     """
 
     flow: Flow
@@ -73,6 +80,21 @@ class FoldForm:
     mixtures: tuple[Sum, ...]
     results: Mapping[int, int]
     earlier: tuple[Fold, ...] = ()
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether the flow has no loop."""
+        return self.fold is NO_LOOP
+
+    @property
+    def subject(self) -> Node:
+        """The value that errors about the whole flow point at."""
+        return self.flow.stores[0].value if self.is_elementwise else self.fold.steps[0]
+
+    @cached_property
+    def turned(self) -> FoldForm:
+        """The form of an elementwise flow with its columns as rows."""
+        return replace(self, m=self.columns[0], columns=(self.m,))
 
     @property
     def folds(self) -> tuple[Fold, ...]:
@@ -173,9 +195,20 @@ def is_repeated(fold: Fold) -> bool:
 
 
 def is_folded(flow: Flow) -> bool:
-    """Whether a flow has a loop with a state, a product of another product, or reduces a whole row."""
+    """Whether a flow is not one of products of arrays.
+
+    Such a flow has a loop with a state, has a product of another product, reduces a whole row, or has no
+    product.
+    """
+    if is_elementwise(flow):
+        return True
     flow = with_row_sums(flow)
     return bool(folds_of(flow)) or bool(_outer(flow)) or bool(rows_of(flow))
+
+
+def is_elementwise(flow: Flow) -> bool:
+    """Whether each element of a result depends on elements of arrays at its own place alone."""
+    return not any(isinstance(node, Sum | Folded | Reduce) for node in flow.walk())
 
 
 def _outer(flow: Flow) -> list[Sum]:
@@ -197,6 +230,8 @@ def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
     Raises:
         TraceError: no schedule can compute the flow; the message has the nearest legal choice.
     """
+    if is_elementwise(flow):
+        return _without_loop(flow)
     flow = in_loops(flow, how)
     folds = folds_of(flow)
     first = {id(fold): sum(len(one.cells) for one in folds[:at]) for at, fold in enumerate(folds)}
@@ -232,6 +267,19 @@ def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
     form = FoldForm(flow, fold, batch, inner[0], inner[1:], scores, mixtures, results, tuple(earlier))
     for rule in (_stores, _cells, _repeats, _values, _scores, _mixtures):
         rule(form)
+    return form
+
+
+def _without_loop(flow: Flow) -> FoldForm:
+    """The form of an elementwise flow; tiles of one dimension without groups are single rows."""
+    batch = tuple(span for span in flow.tiles if span.kind == BATCH)
+    inner = tuple(span for span in flow.tiles if span.kind != BATCH)
+    if len(inner) == 1 and inner[0].groups is None:
+        inner = (Span("one", 1, TILE), *inner)
+    form = FoldForm(flow, NO_LOOP, batch, inner[0], inner[1:], (), (), {})
+    if len(inner) > 2:
+        text = f"elements over {len(inner)} tiled dimensions; a tile has rows and columns"
+        _refuse(text, f"batch={len(flow.tiles) - 2} of tw.tiles", flow.stores[0].location)
     return form
 
 

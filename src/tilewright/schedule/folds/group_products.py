@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.dataflow.nodes import ArrayPart, Axis, Cell, Folded, Map, Node, Reduce, Sum, walk
+from tilewright.dataflow.nodes import ArrayPart, Cell, Folded, Map, Node, Reduce, Sum, walk
 from tilewright.functions.table import CONVERSION
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import mma_async, mma_commit, mma_fence, mma_wait
@@ -182,11 +182,11 @@ class GroupValues(TileValues):
         super().__init__(place, known)
         self.rows, self.stage = rows, stage
 
-    def _loaded(self, part: ArrayPart, axes: tuple[Axis, ...]) -> Fragment:
+    def _loaded(self, part: ArrayPart) -> Fragment:
         row = None if self.rows is None else self.rows.row(self.stage, part)
         if row is None:
-            return super()._loaded(part, axes)
-        return tw.load(row, self.place.spread(axes), name=f"r{part.operand.name}")
+            return super()._loaded(part)
+        return tw.load(row, self.place.spread(part.axes), name=f"r{part.operand.name}")
 
 
 class GroupProducts:

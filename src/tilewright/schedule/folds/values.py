@@ -95,6 +95,9 @@ class Place(Protocol):
     def spread(self, axes: tuple[Axis, ...]) -> Distribution:
         """The map of a value with these axes to threads."""
 
+    def ordered(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        """Axes of a value in the order of a tile: rows, then columns."""
+
     def product(self, node: Sum, values: TileValues) -> Fragment:
         """A product of this step."""
 
@@ -227,9 +230,7 @@ class TileValues:
             case ArrayPart() if (integer := place.loaded(node)) is not None:
                 return of_integer(integer.expr, node.dtype) if isinstance(integer, Scalar) else integer
             case ArrayPart():
-                return self._loaded(node, node.axes)
-            case Rearrange(argument=ArrayPart() as part) if len(node.axes) == len(part.axes):
-                return self._loaded(part, node.axes)
+                return self._loaded(node)
             case Rearrange(argument=argument):
                 return self.value(argument)
             case Position(span=span):
@@ -294,7 +295,8 @@ class TileValues:
         first = place.at(span) * place.length(span) + place.begin(span)
         return coordinates(spread, 0 if spread.shape[0] > 1 else 1) + first
 
-    def _loaded(self, part: ArrayPart, axes: tuple[Axis, ...]) -> Fragment:
+    def _loaded(self, part: ArrayPart) -> Fragment:
+        axes = self.place.ordered(part.axes)
         spread = self.place.spread(axes)
         return tw.load(tile_of(self.place, part.operand, part.at, axes), spread, name=f"r{part.operand.name}")
 

@@ -1,0 +1,251 @@
+"""Flows without products and loops: an element of a result depends on elements of arrays at its own place.
+
+A block has a tile of the results.  Its threads load each array once, by vectors along the columns of the
+tile, compute, and store.  The instruction of the schedule multiplies nothing: its map of sums to lanes is the
+map of elements to lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Any
+
+from tilewright.arch import Arch
+from tilewright.dataflow.nodes import ArrayPart, Operand, Span
+from tilewright.dtypes import f32
+from tilewright.lang.control import otherwise, when
+from tilewright.lang.scalars import unwrap
+from tilewright.lang.specs import TensorSpec
+from tilewright.lang.tensors import Tensor
+from tilewright.schedule.facts import Reasons
+from tilewright.schedule.folds.block import FoldBlock, StepPlace
+from tilewright.schedule.folds.form import FoldForm
+from tilewright.schedule.folds.group_choice import not_taken
+from tilewright.schedule.folds.values import TileValues
+from tilewright.schedule.form import spec_of
+from tilewright.schedule.provenance import made_by
+from tilewright.schedule.schedule import Schedule
+from tilewright.symbolic.nodes import divisor
+from tilewright.targets.atoms import fma
+
+FIELDS = ("atom", "tile", "warps", "swap_ab")
+"""Fields that these flows have; the others keep their default."""
+
+VECTOR_BYTES = 16
+"""Bytes of the widest access of a thread."""
+
+WARPS, VECTORS = 4, 4
+"""Warps of a block, and vectors of a thread, at most: both only hide latency, as enough blocks do, too."""
+
+BLOCKS = 4
+"""Blocks for each processor from which on a thread has several vectors."""
+
+CPU_ELEMENTS, CPU_COLUMNS = 4096, 1024
+"""Elements and columns of the tile of a processor, which passes through its first-level cache."""
+
+CPU_VECTOR = 16
+"""Neighbouring columns that a processor computes together."""
+
+
+# ---------------------------------------------------------------- legality
+
+
+def reasons(schedule: Schedule, form: FoldForm, arch: Arch) -> Reasons:
+    """Every reason to refuse a schedule of an elementwise flow."""
+    subject, atom = form.subject, schedule.atom
+    name = form.flow.stores[0].operand.name
+    yield from not_taken(schedule, FIELDS, f"for {name}, which has no product", subject)
+    if schedule.swap_ab and (len(form.columns) != 1 or form.m.extent == 1 or form.m.groups is not None):
+        why = "groups" if form.m.groups is not None else "one tiled dimension"
+        yield "swap_ab", f"swap_ab=True with {why}", "swap_ab=False", subject
+    lanes = (*(() if arch.vector_registers else (arch.lanes,)), *arch.other_lanes)
+    near = f"tw.atoms.fma(tw.f32, lanes=(1, {arch.lanes}))"
+    if atom.instruction != "fma":
+        yield "atom", f"{atom} for {name}, which has no product", near, subject
+    elif lanes and atom.lanes not in lanes:
+        yield "atom", f"{atom} with {atom.lanes} lanes; {arch.name} has {arch.lanes}", near, subject
+    units = (atom.shape[0] * schedule.warps[0], atom.shape[1] * schedule.warps[1], 1)
+    if any(side == 0 or side % unit for side, unit in zip(schedule.tile[:2], units, strict=False)) or (
+        schedule.tile[2] != 1
+    ):
+        nearest = (*(max(-(-s // u), 1) * u for s, u in zip(schedule.tile[:2], units, strict=False)), 1)
+        text = f"{schedule.tile} is no multiple of {units[:2]}, and a depth of 1"
+        yield "tile", text, f"tile={nearest}", subject
+    elif form.m.extent == 1 and schedule.tile[0] > 1:  # threads of several rows would store the same elements
+        text = f"{schedule.tile} for one tiled dimension, which is a single row"
+        yield "tile", text, f"tile=(1, {prod(schedule.tile)}, 1), and lanes along columns alone", subject
+
+
+# ---------------------------------------------------------------- the choice
+
+
+@dataclass(frozen=True)
+class ArrayAccess:
+    """An access of a flow to an array.
+
+    Args:
+        at: the spans of its place.
+        unit: the span along which the array is contiguous, or None.
+        full: elements of the widest access of a thread.
+        aligned: elements of the widest access for which the array is aligned.
+    """
+
+    at: tuple[Span, ...]
+    unit: Span | None
+    full: int
+    aligned: int
+
+
+def accesses(form: FoldForm, specs: Mapping[str, TensorSpec]) -> list[ArrayAccess]:
+    """The accesses of a flow, each place once.
+
+    Args:
+        form: the form.
+        specs: the classes of the arrays, by name.
+    """
+    found = []
+    for operand, at in places_of(form):
+        spec, bits = spec_of(form.flow, operand, specs), operand.dtype.bits
+        steps = (step * bits // 8 for dim, step in enumerate(spec.stride_divisors) if dim != spec.unit_dim)
+        aligned = max(gcd(VECTOR_BYTES, spec.align, *steps) * 8 // bits, 1)
+        unit = None if spec.unit_dim is None else at[spec.unit_dim]
+        found.append(ArrayAccess(at, unit, VECTOR_BYTES * 8 // bits, aligned))
+    return found
+
+
+def places_of(form: FoldForm) -> list[tuple[Operand, tuple[Span, ...]]]:
+    """The arrays that a flow reads or stores, each with the spans that index it, once."""
+    parts = [(one.operand, one.at) for one in form.flow.walk() if isinstance(one, ArrayPart)]
+    return [*dict.fromkeys((*parts, *((store.operand, store.at) for store in form.flow.stores)))]
+
+
+def proposals(
+    form: FoldForm,
+    specs: Mapping[str, TensorSpec],
+    shapes: Mapping[str, tuple[int, ...]],
+    arch: Arch,
+    processors: int = 0,
+) -> Iterator[Schedule]:
+    """The schedule of an elementwise flow.
+
+    Columns are the dimension along which more matrices are contiguous.  A lane has as many neighbours as fill
+    the widest access to the array with the narrowest elements, if all arrays are aligned.
+
+    Args:
+        form: the form.
+        specs: the classes of the arrays.
+        shapes: extents of the arrays.
+        arch: the machine.
+        processors: its processors; 0: unknown.
+    """
+    found = accesses(form, specs)
+    matrices = [one for one in found if {form.m, *form.columns} <= {*one.at}]
+    by_rows, by_columns = (sum(one.unit in spans for one in matrices) for spans in ((form.m,), form.columns))
+    swap = form.m.groups is None and by_rows > by_columns
+    form = form.turned if swap else form
+    extents = form.extents(shapes)
+    rows = max(extents[form.m], 1)
+    columns = max((extents[span] for span in form.columns), default=1)
+    own = [one for one in found if one.unit in form.columns]
+    wide = min(
+        (max((one.full for one in own), default=1), *(one.aligned for one in own if one.aligned < one.full))
+    )
+    wide = min(wide, _power(columns))
+    if arch.vector_registers:
+        wide = min(CPU_VECTOR, _power(columns))
+        width = -(-min(columns, CPU_COLUMNS if rows > 1 else CPU_ELEMENTS) // wide) * wide
+        tile = min(_power(rows), max(CPU_ELEMENTS // width, 1)), width, 1
+        yield Schedule(fma(f32, lanes=(1, 1), each=(1, wide)), tile, swap_ab=swap)
+        return
+    across = min(_power(-(-columns // wide)), arch.lanes) if rows > 1 else arch.lanes
+    down = arch.lanes // across
+    # Warps lie along the columns of few rows.
+    least = -(-columns // (across * wide))
+    beside = min(_power(least), WARPS) if rows <= down else 1
+    below = min(_power(-(-rows // down)), WARPS // beside)
+    unit = down * below, across * wide * beside
+    blocks = prod(extents[span] for span in form.batch) * -(-rows // unit[0]) * -(-columns // unit[1])
+    each = min(_power(max(blocks // (BLOCKS * max(processors, 1)), 1)), VECTORS)
+    high = min(each, _power(-(-rows // unit[0])))
+    tile = unit[0] * high, unit[1] * (each // high), 1
+    yield Schedule(fma(f32, lanes=(down, across), each=(1, wide)), tile, (below, beside), swap_ab=swap)
+
+
+def _power(number: int) -> int:
+    """The least power of two that is not smaller."""
+    return 1 << (max(number, 1) - 1).bit_length()
+
+
+# ---------------------------------------------------------------- the block
+
+
+class ElementwiseBlock(FoldBlock):
+    """The work of one block of an elementwise flow; see `FoldBlock`."""
+
+    def __init__(self, form: FoldForm, schedule: Schedule, arguments: dict[str, Any]) -> None:
+        super().__init__(form.turned if schedule.swap_ab else form, schedule, arguments)
+
+    def run(self) -> None:
+        """Write the kernel.
+
+        Rows that are aligned, and whose ends are not, have whole tiles, with wide accesses, and a last tile.
+        """
+        cut = self._whole_tiles()
+        if not cut:
+            self._store_all(self.place)
+            return
+        [column] = self.form.columns
+        with made_by("tile"):
+            inside = self.at[column] < self.place.integer(column.extent) // self.length(column)
+        with when(inside):
+            self._store_all(ViewPlace(self, cut))
+        with otherwise():
+            self._store_all(self.place)
+
+    def _whole_tiles(self) -> dict[str, Tensor]:
+        """The arrays without the columns of the last tile, if their accesses are wider than with them."""
+        form, wide = self.form, self.schedule.atom.c.values[0].extent
+        if len(form.columns) != 1 or self.schedule.atom.lanes == 1:
+            return {}
+        [column], unit = form.columns, self.length(form.columns[0])
+        if divisor(unwrap(self.place.integer(column.extent))) % wide == 0:
+            return {}
+        found: dict[str, Tensor] = {}
+        for operand, at in places_of(form):
+            if column in at and not operand.transforms:
+                array = self.arguments[operand.name]
+                ends = (
+                    array.shape[dim] // unit * unit if span == column else None for dim, span in enumerate(at)
+                )
+                found[operand.name] = array[tuple(slice(0, end) for end in ends)]
+        return found
+
+    def _store_all(self, place: StepPlace) -> None:
+        """Compute the results of the tile, and store them."""
+        values = TileValues(place, {})
+        stored = {store.operand.name for store in self.form.flow.stores}
+        for node in self.form.flow.walk():
+            if isinstance(node, ArrayPart) and node.operand.name in stored:
+                values.value(node)  # before it is replaced
+        for store in self.form.flow.stores:
+            self.store_one(store, values)
+
+
+class ViewPlace(StepPlace):
+    """The tile of a block in views of arrays.
+
+    Args:
+        block: the block.
+        views: the views, by the name of the array; other arrays are accessed themselves.
+    """
+
+    def __init__(self, block: FoldBlock, views: Mapping[str, Tensor]) -> None:
+        super().__init__(block)
+        self.views = views
+
+    def array(self, operand: Operand) -> Tensor:
+        """An array of the kernel, or its view."""
+        view = None if operand.transforms else self.views.get(operand.name)
+        return super().array(operand) if view is None else view

@@ -1,0 +1,165 @@
+"""Random flows without products: elementwise, and reduced along rows or columns."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+from tests.movers.random_movers import Array
+
+import tilewright as tw
+from tilewright.checking.flows import compare_flow
+
+from .drawing import placed
+from .placing import Placed
+from .sets import extents, generators
+
+LARGEST = {"reference": 70, "cpu": 300, "cuda": 1500}
+"""Of an extent of a matrix."""
+
+KINDS = ("f16", "bf16", "f32", "f32", "f64", "i8", "i32", "f8e4m3")
+
+ROUNDED = ("A", "B", "C", "D", "x", "y", "z", "b", "r")
+"""Arrays of the drawn dtypes; the others have integers."""
+
+
+@tw.kernel(A="M N", b="N", r="M", C="M N", alpha=tw.f32)
+def scaled(A, b, r, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = tw.relu(alpha * A[m, n].to(tw.f32) + b[n].to(tw.f32)) - r[m].to(tw.f32)[:, None]
+
+
+@tw.kernel(A="N M", C="M N")
+def turned(A, C):
+    for m, n in tw.tiles(C):
+        C[m, n] = A[n, m].T.to(tw.f32)
+
+
+@tw.kernel(A="M N", B="M N", C="M N", D="N M", r="M")
+def several(A, B, C, D, r):
+    """Three results; the old values of one are read after it is stored."""
+    for m, n in tw.tiles(C):
+        a, b, c = A[m, n].to(tw.f32), B[m, n].to(tw.f32), C[m, n].to(tw.f32)
+        C[m, n] = tw.maximum(a, b)
+        D[n, m] = (a - c).T
+        r[m] = tw.positions(m).to(tw.f32)
+
+
+@tw.kernel(A="L M N", b="L N", C="L M N")
+def batched(A, b, C):
+    for i, m, n in tw.tiles(C):
+        C[i, m, n] = A[i, m, n].to(tw.f32) + b[i, n].to(tw.f32) * tw.positions(i).to(tw.f32)
+
+
+@tw.kernel(A="M N", codes="M N", C="M N", shift=int)
+def chosen(A, codes, C, shift):
+    for m, n in tw.tiles(C):
+        lower = tw.positions(m)[:, None] + shift >= tw.positions(n)
+        C[m, n] = tw.where(lower, tw.take((-1.0, 0.5, 3.0), codes[m, n]), A[m, n].to(tw.f32))
+
+
+@tw.kernel(C="M N", r="M", seed=tw.u32)
+def dropped(C, r, seed):
+    """In place: a row is kept, or an element is dropped."""
+    for m, n in tw.tiles(C):
+        index = tw.positions(m)[:, None] * C.shape[1] + tw.positions(n)
+        kept = tw.dropout(C[m, n].to(tw.f32), index, 1 << 30, 2.0, seed)
+        C[m, n] = tw.where(r[m].to(tw.f32)[:, None] > 0, kept, C[m, n].to(tw.f32))
+
+
+@tw.kernel(x="N", y="N", z="N", alpha=tw.f32)
+def line(x, y, z, alpha):
+    for n in tw.tiles(y):
+        old = y[n].to(tw.f32)
+        y[n] = alpha * x[n].to(tw.f32) + old
+        z[n] = tw.minimum(old, tw.positions(n).to(tw.f32))
+
+
+@tw.kernel(A="T N", rows="M", C="M N")
+def gathered(A, rows, C):
+    for m, n in tw.tiles(C):
+        C[m, n] = abs(A.rows(rows, padded=True)[m, n].to(tw.f32))
+
+
+@tw.kernel(A="M N", b="G N", ends="G", C="M N")
+def grouped(A, b, ends, C):
+    for g, m, n in tw.tiles(C, groups=ends):
+        C[m, n] = A[m, n].to(tw.f32) * b[g, n].to(tw.f32)
+
+
+KERNELS = {
+    one.__name__: one for one in (scaled, turned, several, batched, chosen, dropped, line, gathered, grouped)
+}
+OUTPUTS = {"several": ("C", "D", "r"), "line": ("y", "z")}
+"""Results of the kernels that have not only C."""
+
+IN_PLACE = {"several": "C", "dropped": "C", "line": "y"}
+"""Results whose old values are read."""
+
+
+def carried_out(number: int, target: str) -> str:
+    """Compute a problem, and compare every element and the memory between elements.
+
+    Args:
+        number: which; numbers of one set need the same few kernels.
+        target: where.
+
+    Returns:
+        What is wrong; empty if nothing is.
+    """
+    terms, rng = generators(number, target)
+    draw, name = random.Random(int(terms.integers(1 << 30))), str(terms.choice([*KERNELS]))
+    kernel, outputs = KERNELS[name], OUTPUTS.get(name, ("C",))
+    M, N = extents(terms, rng, LARGEST[target], 2)
+    N = N * int(terms.choice((1, 20))) if name == "line" else N
+    sizes = {"M": M, "N": N, "L": int(rng.integers(1, 4)), "T": int(rng.integers(1, 40)), "G": 3}
+    layout = draw.choice("nnt"), draw.random() < 0.5, draw.random() < 0.3
+    held: dict[str, Array] = {}
+    kinds = {}
+    for parameter in kernel.program.parameters:
+        if not parameter.dims:
+            continue
+        one, stored = parameter.name, parameter.name in outputs
+        kind = kinds[one] = tw.dtype(draw.choice(KINDS) if one in ROUNDED else "i32")
+        letter, padded, odd = layout if len(parameter.dims) > 1 else ("n", False, False)
+        shape = tuple(sizes[dim] for dim in parameter.dims)
+        held[one] = Array(shape, placed(draw, shape, kind, letter, padded, stored, odd), kind)
+        held[one].array[...] = _drawn(rng, one, shape, kind, sizes, stored and IN_PLACE.get(name) != one)
+    numbers: dict[str, Any] = {"alpha": 0.75, "shift": int(rng.integers(-M, N)), "seed": number % 1000}
+    known = {parameter.name for parameter in kernel.program.parameters}
+    numbers = {one: value for one, value in numbers.items() if one in known}
+    given = {one: array.array.copy() for one, array in held.items()}
+    there = {one: Placed(array.array, target) for one, array in held.items()}
+    about = f"{name}, {kinds}, {sizes}, {layout}"
+    ran = kernel(**{one: at.there for one, at in there.items()}, **numbers, target=target)
+    if ran.target != target:
+        return f"{about}: it ran on {ran.target}"
+    stored = {one: there[one].fetched() for one in outputs}
+    for one, array in held.items():
+        if one not in outputs and there[one].fetched().tobytes() != given[one].tobytes():
+            return f"{about}: {one} was written"
+        if not array.is_whole_around():
+            return f"{about}: what lies around {one} was written"
+    found = compare_flow(kernel.flow(**given, **numbers), stored, given, numbers)
+    return "" if found.ok else f"{about}: {found}, {ran.schedule}"
+
+
+def _drawn(
+    rng: np.random.Generator,
+    name: str,
+    shape: tuple[int, ...],
+    kind: tw.DType,
+    sizes: dict[str, int],
+    poisoned: bool,
+) -> np.ndarray[Any, Any]:
+    """Draw the elements of an array."""
+    if name == "ends":
+        return np.sort(rng.integers(0, sizes["M"] + 1, shape))
+    if name == "rows":
+        return rng.integers(-1, sizes["T"] + 1, shape)
+    if name == "codes":
+        return rng.integers(-1, 4, shape)
+    if poisoned:
+        return np.full(shape, np.nan if kind.is_float else 99).astype(kind.numpy)
+    return (4 * rng.standard_normal(shape)).astype(kind.numpy)

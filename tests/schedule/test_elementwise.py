@@ -1,0 +1,123 @@
+"""Flows without products and loops: their accesses, their refusals, and every schedule of a small one."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.problems.elementwise_problems import KERNELS, line, scaled
+
+import tilewright as tw
+from tilewright.checking.flows import compare_flow
+
+F16 = {"A": ("f16", 512, 1024), "b": ("f32", 1024), "r": ("f32", 512), "C": ("f16", 512, 1024)}
+
+
+def widths(made: Any) -> list[int]:
+    """Bytes of each access to global memory in a kernel's text."""
+    return [int(found) for found in re.findall(r"(\d+) bytes at a time", made.source)]
+
+
+def as_said(message: str) -> str:
+    """A pattern of a message, with its nearest legal choice after the semicolon."""
+    what, _, nearest = message.rpartition("; ")
+    return re.escape(f"{what}\n  nearest legal choice: {nearest}" if what else nearest)
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "gfx942"])
+def test_aligned_arrays_are_accessed_by_16_bytes(arch: str) -> None:
+    target = "cuda" if arch.startswith("sm") else "hip"
+    given = {name: tw.like(*of) for name, of in F16.items()}
+    made = scaled.compile(**given, target=target, arch=arch)
+    assert sorted(widths(made))[1:] == [16, 16, 16]  # but one element of r for each row of a lane
+    assert made.resources.get("spill_store_bytes", 0) == 0
+
+
+def test_a_ragged_line_has_wide_accesses_except_in_its_last_tile() -> None:
+    made = line.compile(**{name: tw.like("f16", 100_003) for name in "xyz"}, target="cuda", arch="sm_90a")
+    inside, last = made.source.split("else {")
+    text = re.compile(r"(\d+) bytes at a time")
+    assert set(text.findall(inside)) == {"16"}
+    assert set(text.findall(last)) == {"2"}
+
+
+def test_unaligned_rows_are_accessed_by_neighbouring_lanes() -> None:
+    given = {name: tw.like(*(n + 1 if isinstance(n, int) else n for n in of)) for name, of in F16.items()}
+    schedule = scaled.bind().schedule_for(**given, target="cuda", arch="sm_90a")
+    assert schedule.atom.shape == (1, 32, 1)
+
+
+def test_columns_are_the_dimension_along_which_arrays_are_contiguous() -> None:
+    given = {"A": tw.like("f32", 64, 48), "C": tw.like("f32", 48, 64)}
+    by_rows = KERNELS["turned"].bind().schedule_for(**given, target="cuda", arch="sm_90a")
+    assert not by_rows.swap_ab
+    given = {"A": tw.like("f32", 64, 48), "C": tw.like("f32", 48, 64, strides=(1, 48))}
+    assert KERNELS["turned"].bind().schedule_for(**given, target="cuda", arch="sm_90a").swap_ab
+
+
+SCHEDULES = (
+    tw.Schedule(tw.atoms.fma("f32", lanes=(4, 8), each=(2, 4)), (16, 64, 1), (2, 2)),
+    tw.Schedule(tw.atoms.fma("f32", lanes=(1, 32), each=(1, 1)), (3, 96, 1), (1, 3)),
+    tw.Schedule(tw.atoms.fma("f32", lanes=(32, 1), each=(1, 8)), (64, 8, 1), (2, 1), swap_ab=True),
+)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_schedules_of_an_author(schedule: tw.Schedule) -> None:
+    rng = np.random.default_rng(3)
+    given = {name: rng.standard_normal(shape, np.float32) for name, shape in (("A", (37, 101)), ("b", 101))}
+    given |= {"r": rng.standard_normal(37, np.float32), "C": np.full((37, 101), np.nan, np.float32)}
+    ran = scaled.bind(schedule=schedule)(**given, alpha=1.5, target="reference")
+    assert (ran.target, ran.schedule) == ("reference", schedule)
+    found = compare_flow(ran.flow, {"C": given["C"]}, given, {"alpha": 1.5})
+    assert found.ok, found
+
+
+REFUSED = {
+    "stages": ({"stages": 2}, "stages=2 for C, which has no product; stages=1"),
+    "atom": ({"atom": tw.atoms.MMA_F16}, "for C, which has no product; tw.atoms.fma"),
+    "lanes": ({"atom": tw.atoms.fma("f32", lanes=(8, 8))}, "sm_90a has 32"),
+    "tile": (
+        {"tile": (4, 33, 1)},
+        "is no multiple of (1, 32), and a depth of 1; tile=(4, 64, 1)",
+    ),
+}
+
+
+@pytest.mark.parametrize("field", REFUSED)
+def test_refused_schedules(field: str) -> None:
+    change, message = REFUSED[field]
+    known = {"atom": tw.atoms.fma("f32", lanes=(1, 32)), "tile": (4, 64, 1)}
+    given = {name: tw.like(*of) for name, of in F16.items()}
+    with pytest.raises(tw.errors.ScheduleError, match=as_said(message)):
+        scaled.bind(schedule=tw.Schedule(**(known | change))).compile(**given, target="cuda", arch="sm_90a")
+
+
+def test_a_single_row_has_one_row_of_lanes_and_no_other_order() -> None:
+    given = {name: tw.like("f32", 1000) for name in "xyz"}
+    for change, message in (
+        (
+            {"tile": (2, 64, 1)},
+            "one tiled dimension, which is a single row; tile=(1, 128, 1)",
+        ),
+        (
+            {"tile": (1, 64, 1), "swap_ab": True},
+            "swap_ab=True with one tiled dimension; swap_ab=False",
+        ),
+    ):
+        schedule = tw.Schedule(tw.atoms.fma("f32", lanes=(1, 32)), **change)
+        with pytest.raises(tw.errors.ScheduleError, match=as_said(message)):
+            line.bind(schedule=schedule).compile(**given, target="cuda", arch="sm_90a")
+
+
+def test_three_tiled_dimensions_are_refused() -> None:
+    @tw.kernel(A="L M N", C="L M N")
+    def cube(A, C):
+        for i, m, n in tw.tiles(C, batch=0):
+            C[i, m, n] = A[i, m, n] + 1
+
+    a = np.zeros((2, 3, 4), np.float32)
+    with pytest.raises(tw.errors.TraceError, match=r"nearest legal choice: batch=1 of tw\.tiles"):
+        cube(a, a.copy(), target="cpu")
