@@ -66,8 +66,33 @@ def test_blocks_of_warpgroups(M: int, K: int, N: int, by_column: bool) -> None:
     x, w, s, off = scores(np.random.default_rng(N), M, K, N, "f2")
     w = np.asfortranarray(w) if by_column else w
     case = of_rows(whole_rows.softmax, {"X": x, "W": w}, s, off, "f2")
-    for schedule in (BY_GROUPS, replace(ONE_GROUP, blocks=max(7, -(-N // 64)))):
+    wide = replace(ONE_GROUP, blocks=max(7, -(-N // 64)))
+    for schedule in (
+        BY_GROUPS,
+        wide,
+        replace(BY_GROUPS, epilogue="staged"),
+        replace(wide, epilogue="staged"),
+    ):
         run(case, "reference", case.kernel.bind(schedule=schedule))
+
+
+@pytest.mark.parametrize(("N", "stride"), [(94, 104), (96, 98)])
+def test_rows_that_bulk_copies_would_overrun_are_stored_from_registers(N: int, stride: int) -> None:
+    """Rows whose length or stride is no multiple of 16 bytes."""
+    x, w, s, off = scores(np.random.default_rng(N), 70, 24, N, "f2")
+    padded = np.zeros((24, 128), w.dtype)
+    padded[:, :N] = w
+    case = of_rows(whole_rows.softmax, {"X": x, "W": padded[:, :N]}, s, off, "f2")
+    whole = np.full((70, stride), 777, np.float16)
+    with pytest.raises(tw.ScheduleError, match=r'(?s)16 bytes.*epilogue="direct"'):
+        run(
+            case,
+            "reference",
+            case.kernel.bind(schedule=replace(BY_GROUPS, epilogue="staged")),
+            Y=whole[:, :N],
+        )
+    run(case, "reference", case.kernel.bind(schedule=BY_GROUPS), Y=whole[:, :N])
+    assert (whole[:, N:] == 777).all()
 
 
 def test_biases_batches_and_results_of_rows_by_warpgroups() -> None:
@@ -128,9 +153,9 @@ def test_powers_of_the_step_are_kept() -> None:
     assert not kept_powers(fold_form_of(case.kernel.flow(**case.arguments()), "kept"))
     kernel = whole_rows.softmax.bind(schedule=kept(MMA))
     text = tw.ir.print_kernel(kernel.trace(x, w, tw.like("f16", 64, 256)))
-    powers_of_tiles = [one for one in text.splitlines() if "function='exp'" in one and "(sub_1,)" in one]
-    assert len(powers_of_tiles) == 1
-    assert "function='exp'" not in text[text.rindex("function='exp'") + 1 :]
+    powers = [one for one in text.splitlines() if "function='exp2'" in one]
+    assert len([one for one in powers if "(mul_2,)" in one]) == 1, "of the tile; the others are of rows"
+    assert "function='exp'" not in text, "scores follow from sums, so that powers of two are as exact"
 
 
 # ---------------------------------------------------------------- algebra
@@ -174,6 +199,7 @@ WAYS = {
     "two stages": replace(kept(ALGEBRA), staging="cp_async", stages=2),
     "multiply-adds": replace(kept(ALGEBRA), atom=tw.atoms.fma("f16", "f32", each=(2, 2))),
     "warpgroups": ONE_GROUP,
+    "warpgroups, staged": replace(ONE_GROUP, epilogue="staged"),
     "second pass": replace(ALGEBRA, width=0),
 }
 
@@ -234,7 +260,7 @@ def test_extremes_after_the_exchange_are_no_own_ones(anew: Any, monkeypatch: pyt
 # ---------------------------------------------------------------- hazards
 
 
-@pytest.mark.parametrize("schedule", [kept(MMA), BY_GROUPS, ONE_GROUP])
+@pytest.mark.parametrize("schedule", [kept(MMA), BY_GROUPS, replace(ONE_GROUP, epilogue="staged")])
 def test_the_checker_has_no_findings(schedule: Schedule) -> None:
     x, w, s, off = scores(np.random.default_rng(2), 150, 32, 136, "f2")
     case = of_rows(whole_rows.softmax, {"X": x, "W": w}, s, off, "f2")
@@ -310,7 +336,7 @@ def test_the_choice(shape: tuple[int, int, int], tile: tuple[int, int, int] | No
     made = whole_rows.softmax.bind().schedule_for(*arrays, target="cuda", arch="sm_90a")
     assert (made.fold == "kept") == (tile is not None)
     if tile is not None:
-        assert (made.tile, made.split_k, made.blocks) == (tile, "auto", 132)
+        assert (made.tile, made.split_k, made.blocks, made.epilogue) == (tile, "auto", 132, "staged")
 
 
 # ---------------------------------------------------------------- parts of rows by warpgroups

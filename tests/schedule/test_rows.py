@@ -361,7 +361,7 @@ def test_rows_without_mixtures_by_warpgroups(M: int, K: int, N: int, by_column: 
     one_group = replace(
         IN_PARTS, atom=tw.atoms.wgmma("f16", 64), tile=(64, 64, 64), groups=1, stages=2, blocks=0
     )
-    for schedule in (IN_PARTS, one_group):
+    for schedule in (IN_PARTS, replace(IN_PARTS, epilogue="staged"), replace(one_group, epilogue="staged")):
         kernel = case.kernel.bind(schedule=schedule)
         run(case, "reference", kernel)
     assert not kernel.check(**case.arguments(), outputs=("Y",)).findings

@@ -16,6 +16,13 @@ __device__ __forceinline__ half_t float_to_half(float x) {
   return y;
 }
 
+__device__ __forceinline__ float fast_exp2(float x) {
+  // Within 2 units in the last place; results below the least normal number become 0.
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 template <class T>
 __device__ __forceinline__ T max_or_nan(T a, T b) {
   return a > b || a != a ? a : b;
@@ -451,54 +458,62 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention(
           float sub[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) sub[i] = filled[i] - max_1[i];
-          // 18_loops_with_a_state.py:42 promote: exp = exp(sub)
-          float exp_1[2];
-          #pragma unroll
-          for (int i = 0; i < 2; ++i) exp_1[i] = expf(sub[i]);
-          // 18_loops_with_a_state.py:43 promote: mul_1 = mul(filled_1, exp)
+          // 18_loops_with_a_state.py:42 promote: mul_1 = mul(sub, 1.4426950408889634)
           float mul_1[2];
           #pragma unroll
-          for (int i = 0; i < 2; ++i) mul_1[i] = filled_1[i] * exp_1[i];
+          for (int i = 0; i < 2; ++i) mul_1[i] = sub[i] * 1.4426950408889634f;
+          // 18_loops_with_a_state.py:42 promote: exp2 = exp2(mul_1)
+          float exp2_1[2];
+          #pragma unroll
+          for (int i = 0; i < 2; ++i) exp2_1[i] = fast_exp2(mul_1[i]);
+          // 18_loops_with_a_state.py:43 promote: mul_2 = mul(filled_1, exp2)
+          float mul_2[2];
+          #pragma unroll
+          for (int i = 0; i < 2; ++i) mul_2[i] = filled_1[i] * exp2_1[i];
           // 18_loops_with_a_state.py:42 promote: sub_1 = sub(mul, max)
           float sub_1[64];
           #pragma unroll
           for (int i = 0; i < 64; ++i) sub_1[i] = mul[i] - max_1[(i / 2) % 2];
-          // 18_loops_with_a_state.py:42 promote: exp_1 = exp(sub_1)
-          float exp_1_1[64];
+          // 18_loops_with_a_state.py:42 promote: mul_3 = mul(sub_1, 1.4426950408889634)
+          float mul_3[64];
           #pragma unroll
-          for (int i = 0; i < 64; ++i) exp_1_1[i] = expf(sub_1[i]);
-          // 18_loops_with_a_state.py:43 promote: exp_1_sum = sum of exp_1 along 1
-          float exp_1_sum[2];
+          for (int i = 0; i < 64; ++i) mul_3[i] = sub_1[i] * 1.4426950408889634f;
+          // 18_loops_with_a_state.py:42 promote: exp2_1 = exp2(mul_3)
+          float exp2_1_1[64];
+          #pragma unroll
+          for (int i = 0; i < 64; ++i) exp2_1_1[i] = fast_exp2(mul_3[i]);
+          // 18_loops_with_a_state.py:43 promote: exp2_1_sum = sum of exp2_1 along 1
+          float exp2_1_sum[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            float total = exp_1_1[2*i];
+            float total = exp2_1_1[2*i];
             #pragma unroll
-            for (int j = 1; j < 32; ++j) total = total + exp_1_1[4*(j / 2) + 2*i + (j % 2)];
+            for (int j = 1; j < 32; ++j) total = total + exp2_1_1[4*(j / 2) + 2*i + (j % 2)];
             total = total + __shfl_xor_sync(0xffffffff, total, 1);
             total = total + __shfl_xor_sync(0xffffffff, total, 2);
-            exp_1_sum[i] = total;
+            exp2_1_sum[i] = total;
           }
-          // 18_loops_with_a_state.py:43 promote: add_2 = add(mul_1, exp_1_sum)
+          // 18_loops_with_a_state.py:43 promote: add_2 = add(mul_2, exp2_1_sum)
           float add_2[2];
           #pragma unroll
-          for (int i = 0; i < 2; ++i) add_2[i] = mul_1[i] + exp_1_sum[i];
+          for (int i = 0; i < 2; ++i) add_2[i] = mul_2[i] + exp2_1_sum[i];
           // 18_loops_with_a_state.py:41 promote: max -> filled
           #pragma unroll
           for (int i = 0; i < 2; ++i) filled[i] = max_1[i];
           // 18_loops_with_a_state.py:41 promote: add_2 -> filled_1
           #pragma unroll
           for (int i = 0; i < 2; ++i) filled_1[i] = add_2[i];
-          // 18_loops_with_a_state.py:44 promote: mul_2 = mul(out, exp)
-          float mul_2[64];
+          // 18_loops_with_a_state.py:44 promote: mul_4 = mul(out, exp2)
+          float mul_4[64];
           #pragma unroll
-          for (int i = 0; i < 64; ++i) mul_2[i] = out[i] * exp_1[(i / 2) % 2];
-          // 18_loops_with_a_state.py:41 promote: mul_2 -> out
+          for (int i = 0; i < 64; ++i) mul_4[i] = out[i] * exp2_1[(i / 2) % 2];
+          // 18_loops_with_a_state.py:41 promote: mul_4 -> out
           #pragma unroll
-          for (int i = 0; i < 64; ++i) out[i] = mul_2[i];
-          // 18_loops_with_a_state.py:44 atom: convert = convert(exp_1)
+          for (int i = 0; i < 64; ++i) out[i] = mul_4[i];
+          // 18_loops_with_a_state.py:44 atom: convert = convert(exp2_1)
           half_t convert[64];
           #pragma unroll
-          for (int i = 0; i < 64; ++i) convert[i] = float_to_half(exp_1_1[i]);
+          for (int i = 0; i < 64; ++i) convert[i] = float_to_half(exp2_1_1[i]);
           // 18_loops_with_a_state.py:44 atom: moved = convert[0:64, 0:128]
           __align__(4) half_t moved[64];
           #pragma unroll
@@ -548,10 +563,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention(
           // 18_loops_with_a_state.py:41 atom: each warp arrives at mbarrier_3
           __syncwarp();
           if (tid % 32 == 0) mbarrier_arrive(mbarrier_3 + index_15);
-          // 18_loops_with_a_state.py:40 promote: mul_3 = mul(scores, scale)
-          float mul_3[64];
+          // 18_loops_with_a_state.py:40 promote: mul_5 = mul(scores, scale)
+          float mul_5[64];
           #pragma unroll
-          for (int i = 0; i < 64; ++i) mul_3[i] = scores[i] * scale;
+          for (int i = 0; i < 64; ++i) mul_5[i] = scores[i] * scale;
           if (64*index_6 < 128*k_1 + 127) {
             // 18_loops_with_a_state.py:40 promote: at_4 = coordinates along 1
             int at_4[32];
@@ -589,15 +604,15 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention(
             bool less_equal_1[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) less_equal_1[i] = wide_1[i] <= add_4[(i / 2) % 2];
-            // 18_loops_with_a_state.py:40 promote: select_2 = select(less_equal_1, mul_3, -inf)
+            // 18_loops_with_a_state.py:40 promote: select_2 = select(less_equal_1, mul_5, -inf)
             float select_2[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) {
-              select_2[i] = less_equal_1[i] ? mul_3[i] : -__int_as_float(0x7f800000);
+              select_2[i] = less_equal_1[i] ? mul_5[i] : -__int_as_float(0x7f800000);
             }
-            // 18_loops_with_a_state.py:40 promote: select_2 -> mul_3
+            // 18_loops_with_a_state.py:40 promote: select_2 -> mul_5
             #pragma unroll
-            for (int i = 0; i < 64; ++i) mul_3[i] = select_2[i];
+            for (int i = 0; i < 64; ++i) mul_5[i] = select_2[i];
           }
           if (-128*k_1 + N < 128) {
             // 18_loops_with_a_state.py:41 promote: at_7 = coordinates along 1
@@ -608,68 +623,76 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention(
             bool less_1[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) less_1[i] = at_7[i] < (-128*k_1 + N);
-            // 18_loops_with_a_state.py:41 promote: select_3 = select(less_1, mul_3, -inf)
+            // 18_loops_with_a_state.py:41 promote: select_3 = select(less_1, mul_5, -inf)
             float select_3[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) {
-              select_3[i] = less_1[i] ? mul_3[i] : -__int_as_float(0x7f800000);
+              select_3[i] = less_1[i] ? mul_5[i] : -__int_as_float(0x7f800000);
             }
-            // 18_loops_with_a_state.py:41 promote: select_3 -> mul_3
+            // 18_loops_with_a_state.py:41 promote: select_3 -> mul_5
             #pragma unroll
-            for (int i = 0; i < 64; ++i) mul_3[i] = select_3[i];
+            for (int i = 0; i < 64; ++i) mul_5[i] = select_3[i];
           }
-          // 18_loops_with_a_state.py:41 promote: mul_3_max = max of mul_3 along 1
-          float mul_3_max[2];
+          // 18_loops_with_a_state.py:41 promote: mul_5_max = max of mul_5 along 1
+          float mul_5_max[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            float total = mul_3[2*i];
+            float total = mul_5[2*i];
             #pragma unroll
             for (int j = 1; j < 32; ++j) {
-              total = max_or_nan(total, mul_3[4*(j / 2) + 2*i + (j % 2)]);
+              total = max_or_nan(total, mul_5[4*(j / 2) + 2*i + (j % 2)]);
             }
             total = max_or_nan(total, __shfl_xor_sync(0xffffffff, total, 1));
             total = max_or_nan(total, __shfl_xor_sync(0xffffffff, total, 2));
-            mul_3_max[i] = total;
+            mul_5_max[i] = total;
           }
-          // 18_loops_with_a_state.py:41 promote: max_1 = max(filled, mul_3_max)
+          // 18_loops_with_a_state.py:41 promote: max_1 = max(filled, mul_5_max)
           float max_1_1[2];
           #pragma unroll
-          for (int i = 0; i < 2; ++i) max_1_1[i] = max_or_nan(filled[i], mul_3_max[i]);
+          for (int i = 0; i < 2; ++i) max_1_1[i] = max_or_nan(filled[i], mul_5_max[i]);
           // 18_loops_with_a_state.py:42 promote: sub_2 = sub(filled, max_1)
           float sub_2[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) sub_2[i] = filled[i] - max_1_1[i];
-          // 18_loops_with_a_state.py:42 promote: exp_2 = exp(sub_2)
-          float exp_2[2];
+          // 18_loops_with_a_state.py:42 promote: mul_6 = mul(sub_2, 1.4426950408889634)
+          float mul_6[2];
           #pragma unroll
-          for (int i = 0; i < 2; ++i) exp_2[i] = expf(sub_2[i]);
-          // 18_loops_with_a_state.py:43 promote: mul_4 = mul(filled_1, exp_2)
-          float mul_4[2];
+          for (int i = 0; i < 2; ++i) mul_6[i] = sub_2[i] * 1.4426950408889634f;
+          // 18_loops_with_a_state.py:42 promote: exp2_2 = exp2(mul_6)
+          float exp2_2[2];
           #pragma unroll
-          for (int i = 0; i < 2; ++i) mul_4[i] = filled_1[i] * exp_2[i];
-          // 18_loops_with_a_state.py:42 promote: sub_3 = sub(mul_3, max_1)
+          for (int i = 0; i < 2; ++i) exp2_2[i] = fast_exp2(mul_6[i]);
+          // 18_loops_with_a_state.py:43 promote: mul_7 = mul(filled_1, exp2_2)
+          float mul_7[2];
+          #pragma unroll
+          for (int i = 0; i < 2; ++i) mul_7[i] = filled_1[i] * exp2_2[i];
+          // 18_loops_with_a_state.py:42 promote: sub_3 = sub(mul_5, max_1)
           float sub_3[64];
           #pragma unroll
-          for (int i = 0; i < 64; ++i) sub_3[i] = mul_3[i] - max_1_1[(i / 2) % 2];
-          // 18_loops_with_a_state.py:42 promote: exp_3 = exp(sub_3)
-          float exp_3[64];
+          for (int i = 0; i < 64; ++i) sub_3[i] = mul_5[i] - max_1_1[(i / 2) % 2];
+          // 18_loops_with_a_state.py:42 promote: mul_8 = mul(sub_3, 1.4426950408889634)
+          float mul_8[64];
           #pragma unroll
-          for (int i = 0; i < 64; ++i) exp_3[i] = expf(sub_3[i]);
-          // 18_loops_with_a_state.py:43 promote: exp_3_sum = sum of exp_3 along 1
-          float exp_3_sum[2];
+          for (int i = 0; i < 64; ++i) mul_8[i] = sub_3[i] * 1.4426950408889634f;
+          // 18_loops_with_a_state.py:42 promote: exp2_3 = exp2(mul_8)
+          float exp2_3[64];
+          #pragma unroll
+          for (int i = 0; i < 64; ++i) exp2_3[i] = fast_exp2(mul_8[i]);
+          // 18_loops_with_a_state.py:43 promote: exp2_3_sum = sum of exp2_3 along 1
+          float exp2_3_sum[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            float total = exp_3[2*i];
+            float total = exp2_3[2*i];
             #pragma unroll
-            for (int j = 1; j < 32; ++j) total = total + exp_3[4*(j / 2) + 2*i + (j % 2)];
+            for (int j = 1; j < 32; ++j) total = total + exp2_3[4*(j / 2) + 2*i + (j % 2)];
             total = total + __shfl_xor_sync(0xffffffff, total, 1);
             total = total + __shfl_xor_sync(0xffffffff, total, 2);
-            exp_3_sum[i] = total;
+            exp2_3_sum[i] = total;
           }
-          // 18_loops_with_a_state.py:43 promote: add_5 = add(mul_4, exp_3_sum)
+          // 18_loops_with_a_state.py:43 promote: add_5 = add(mul_7, exp2_3_sum)
           float add_5[2];
           #pragma unroll
-          for (int i = 0; i < 2; ++i) add_5[i] = mul_4[i] + exp_3_sum[i];
+          for (int i = 0; i < 2; ++i) add_5[i] = mul_7[i] + exp2_3_sum[i];
           // 18_loops_with_a_state.py:41 promote: max_1 -> filled
           #pragma unroll
           for (int i = 0; i < 2; ++i) filled[i] = max_1_1[i];
@@ -682,17 +705,17 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention(
           // 18_loops_with_a_state.py:41 atom: each warp arrives at mbarrier_5
           __syncwarp();
           if (tid % 32 == 0) mbarrier_arrive(mbarrier_5 + index_17);
-          // 18_loops_with_a_state.py:44 promote: mul_5 = mul(out, exp_2)
-          float mul_5[64];
+          // 18_loops_with_a_state.py:44 promote: mul_9 = mul(out, exp2_2)
+          float mul_9[64];
           #pragma unroll
-          for (int i = 0; i < 64; ++i) mul_5[i] = out[i] * exp_2[(i / 2) % 2];
-          // 18_loops_with_a_state.py:41 promote: mul_5 -> out
+          for (int i = 0; i < 64; ++i) mul_9[i] = out[i] * exp2_2[(i / 2) % 2];
+          // 18_loops_with_a_state.py:41 promote: mul_9 -> out
           #pragma unroll
-          for (int i = 0; i < 64; ++i) out[i] = mul_5[i];
-          // 18_loops_with_a_state.py:44 atom: convert_1 = convert(exp_3)
+          for (int i = 0; i < 64; ++i) out[i] = mul_9[i];
+          // 18_loops_with_a_state.py:44 atom: convert_1 = convert(exp2_3)
           half_t convert_1[64];
           #pragma unroll
-          for (int i = 0; i < 64; ++i) convert_1[i] = float_to_half(exp_3[i]);
+          for (int i = 0; i < 64; ++i) convert_1[i] = float_to_half(exp2_3[i]);
           // 18_loops_with_a_state.py:44 atom: moved_1 = convert_1[0:64, 0:128]
           __align__(4) half_t moved_1[64];
           #pragma unroll

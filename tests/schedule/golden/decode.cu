@@ -16,6 +16,13 @@ __device__ __forceinline__ half_t float_to_half(float x) {
   return y;
 }
 
+__device__ __forceinline__ float fast_exp2(float x) {
+  // Within 2 units in the last place; results below the least normal number become 0.
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 template <class T>
 __device__ __forceinline__ T max_or_nan(T a, T b) {
   return a > b || a != a ? a : b;
@@ -346,45 +353,53 @@ extern "C" __global__ void __launch_bounds__(32) attention(
     float sub[2];
     #pragma unroll
     for (int i = 0; i < 2; ++i) sub[i] = top[i] - max_1[i];
-    // 18_loops_with_a_state.py:42 atom: exp = exp(sub)
-    float exp_1[2];
-    #pragma unroll
-    for (int i = 0; i < 2; ++i) exp_1[i] = expf(sub[i]);
-    // 18_loops_with_a_state.py:43 atom: mul_1 = mul(total, exp)
+    // 18_loops_with_a_state.py:42 atom: mul_1 = mul(sub, 1.4426950408889634)
     float mul_1[2];
     #pragma unroll
-    for (int i = 0; i < 2; ++i) mul_1[i] = total[i] * exp_1[i];
+    for (int i = 0; i < 2; ++i) mul_1[i] = sub[i] * 1.4426950408889634f;
+    // 18_loops_with_a_state.py:42 atom: exp2 = exp2(mul_1)
+    float exp2_1[2];
+    #pragma unroll
+    for (int i = 0; i < 2; ++i) exp2_1[i] = fast_exp2(mul_1[i]);
+    // 18_loops_with_a_state.py:43 atom: mul_2 = mul(total, exp2)
+    float mul_2[2];
+    #pragma unroll
+    for (int i = 0; i < 2; ++i) mul_2[i] = total[i] * exp2_1[i];
     // 18_loops_with_a_state.py:42 atom: sub_1 = sub(mul, max)
     float sub_1[32];
     #pragma unroll
     for (int i = 0; i < 32; ++i) sub_1[i] = mul[i] - max_1[(i / 2) % 2];
-    // 18_loops_with_a_state.py:42 atom: exp_1 = exp(sub_1)
-    float exp_1_1[32];
+    // 18_loops_with_a_state.py:42 atom: mul_3 = mul(sub_1, 1.4426950408889634)
+    float mul_3[32];
     #pragma unroll
-    for (int i = 0; i < 32; ++i) exp_1_1[i] = expf(sub_1[i]);
-    // 18_loops_with_a_state.py:43 atom: exp_1_sum = sum of exp_1 along 1
-    float exp_1_sum[2];
+    for (int i = 0; i < 32; ++i) mul_3[i] = sub_1[i] * 1.4426950408889634f;
+    // 18_loops_with_a_state.py:42 atom: exp2_1 = exp2(mul_3)
+    float exp2_1_1[32];
+    #pragma unroll
+    for (int i = 0; i < 32; ++i) exp2_1_1[i] = fast_exp2(mul_3[i]);
+    // 18_loops_with_a_state.py:43 atom: exp2_1_sum = sum of exp2_1 along 1
+    float exp2_1_sum[2];
     #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float total_5 = exp_1_1[2*i];
+      float total_5 = exp2_1_1[2*i];
       #pragma unroll
-      for (int j = 1; j < 16; ++j) total_5 = total_5 + exp_1_1[4*(j / 2) + 2*i + (j % 2)];
+      for (int j = 1; j < 16; ++j) total_5 = total_5 + exp2_1_1[4*(j / 2) + 2*i + (j % 2)];
       total_5 = total_5 + __shfl_xor_sync(0xffffffff, total_5, 1);
       total_5 = total_5 + __shfl_xor_sync(0xffffffff, total_5, 2);
-      exp_1_sum[i] = total_5;
+      exp2_1_sum[i] = total_5;
     }
-    // 18_loops_with_a_state.py:43 atom: add_2 = add(mul_1, exp_1_sum)
+    // 18_loops_with_a_state.py:43 atom: add_2 = add(mul_2, exp2_1_sum)
     float add_2[2];
     #pragma unroll
-    for (int i = 0; i < 2; ++i) add_2[i] = mul_1[i] + exp_1_sum[i];
-    // 18_loops_with_a_state.py:44 atom: mul_2 = mul(out, exp)
-    float mul_2[64];
+    for (int i = 0; i < 2; ++i) add_2[i] = mul_2[i] + exp2_1_sum[i];
+    // 18_loops_with_a_state.py:44 atom: mul_4 = mul(out, exp2)
+    float mul_4[64];
     #pragma unroll
-    for (int i = 0; i < 64; ++i) mul_2[i] = out[i] * exp_1[(i / 2) % 2];
-    // 18_loops_with_a_state.py:44 atom: convert = convert(exp_1)
+    for (int i = 0; i < 64; ++i) mul_4[i] = out[i] * exp2_1[(i / 2) % 2];
+    // 18_loops_with_a_state.py:44 atom: convert = convert(exp2_1)
     half_t convert[32];
     #pragma unroll
-    for (int i = 0; i < 32; ++i) convert[i] = float_to_half(exp_1_1[i]);
+    for (int i = 0; i < 32; ++i) convert[i] = float_to_half(exp2_1_1[i]);
     // 18_loops_with_a_state.py:44 atom: moved = convert[0:16, 0:64]
     half_t moved[32];
     #pragma unroll
@@ -395,9 +410,9 @@ extern "C" __global__ void __launch_bounds__(32) attention(
     // 18_loops_with_a_state.py:41 atom: add_2 -> total
     #pragma unroll
     for (int i = 0; i < 2; ++i) total[i] = add_2[i];
-    // 18_loops_with_a_state.py:41 atom: mul_2 -> out
+    // 18_loops_with_a_state.py:41 atom: mul_4 -> out
     #pragma unroll
-    for (int i = 0; i < 64; ++i) out[i] = mul_2[i];
+    for (int i = 0; i < 64; ++i) out[i] = mul_4[i];
     #pragma unroll
     for (int k_step_1 = 0; k_step_1 < 4; ++k_step_1) {
       // 18_loops_with_a_state.py:44 atom: moved_frag = moved[0:16, 16*k_step_1:16*k_step_1 + 16]
@@ -546,18 +561,22 @@ extern "C" __global__ void __launch_bounds__(32) attention(
         float sub_2[2];
         #pragma unroll
         for (int i = 0; i < 2; ++i) sub_2[i] = top[i] - max_1_1[i];
-        // 18_loops_with_a_state.py:42 reduction: exp_2 = exp(sub_2)
-        float exp_2[2];
+        // 18_loops_with_a_state.py:42 reduction: mul_5 = mul(sub_2, 1.4426950408889634)
+        float mul_5[2];
         #pragma unroll
-        for (int i = 0; i < 2; ++i) exp_2[i] = expf(sub_2[i]);
-        // 18_loops_with_a_state.py:41 reduction: select_2 = select(equal, 1.0, exp_2)
+        for (int i = 0; i < 2; ++i) mul_5[i] = sub_2[i] * 1.4426950408889634f;
+        // 18_loops_with_a_state.py:42 reduction: exp2_2 = exp2(mul_5)
+        float exp2_2[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) exp2_2[i] = fast_exp2(mul_5[i]);
+        // 18_loops_with_a_state.py:41 reduction: select_2 = select(equal, 1.0, exp2_2)
         float select_2[2];
         #pragma unroll
-        for (int i = 0; i < 2; ++i) select_2[i] = equal[i] ? 1.0f : exp_2[i];
-        // 18_loops_with_a_state.py:41 reduction: mul_3 = mul(total, select_2)
-        float mul_3[2];
+        for (int i = 0; i < 2; ++i) select_2[i] = equal[i] ? 1.0f : exp2_2[i];
+        // 18_loops_with_a_state.py:41 reduction: mul_6 = mul(total, select_2)
+        float mul_6[2];
         #pragma unroll
-        for (int i = 0; i < 2; ++i) mul_3[i] = total[i] * select_2[i];
+        for (int i = 0; i < 2; ++i) mul_6[i] = total[i] * select_2[i];
         // 18_loops_with_a_state.py:41 reduction: equal_1 = equal(top_2, max_1)
         bool equal_1[2];
         #pragma unroll
@@ -566,22 +585,26 @@ extern "C" __global__ void __launch_bounds__(32) attention(
         float sub_3[2];
         #pragma unroll
         for (int i = 0; i < 2; ++i) sub_3[i] = top_2[i] - max_1_1[i];
-        // 18_loops_with_a_state.py:42 reduction: exp_3 = exp(sub_3)
-        float exp_3[2];
+        // 18_loops_with_a_state.py:42 reduction: mul_7 = mul(sub_3, 1.4426950408889634)
+        float mul_7[2];
         #pragma unroll
-        for (int i = 0; i < 2; ++i) exp_3[i] = expf(sub_3[i]);
-        // 18_loops_with_a_state.py:41 reduction: select_3 = select(equal_1, 1.0, exp_3)
+        for (int i = 0; i < 2; ++i) mul_7[i] = sub_3[i] * 1.4426950408889634f;
+        // 18_loops_with_a_state.py:42 reduction: exp2_3 = exp2(mul_7)
+        float exp2_3[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) exp2_3[i] = fast_exp2(mul_7[i]);
+        // 18_loops_with_a_state.py:41 reduction: select_3 = select(equal_1, 1.0, exp2_3)
         float select_3[2];
         #pragma unroll
-        for (int i = 0; i < 2; ++i) select_3[i] = equal_1[i] ? 1.0f : exp_3[i];
-        // 18_loops_with_a_state.py:41 reduction: mul_4 = mul(total_2, select_3)
-        float mul_4[2];
+        for (int i = 0; i < 2; ++i) select_3[i] = equal_1[i] ? 1.0f : exp2_3[i];
+        // 18_loops_with_a_state.py:41 reduction: mul_8 = mul(total_2, select_3)
+        float mul_8[2];
         #pragma unroll
-        for (int i = 0; i < 2; ++i) mul_4[i] = total_2[i] * select_3[i];
-        // 18_loops_with_a_state.py:41 reduction: add_3 = add(mul_3, mul_4)
+        for (int i = 0; i < 2; ++i) mul_8[i] = total_2[i] * select_3[i];
+        // 18_loops_with_a_state.py:41 reduction: add_3 = add(mul_6, mul_8)
         float add_3[2];
         #pragma unroll
-        for (int i = 0; i < 2; ++i) add_3[i] = mul_3[i] + mul_4[i];
+        for (int i = 0; i < 2; ++i) add_3[i] = mul_6[i] + mul_8[i];
         // 18_loops_with_a_state.py:41 reduction: equal_2 = equal(top, max_1)
         bool equal_2[2];
         #pragma unroll
@@ -590,18 +613,22 @@ extern "C" __global__ void __launch_bounds__(32) attention(
         float sub_4[2];
         #pragma unroll
         for (int i = 0; i < 2; ++i) sub_4[i] = top[i] - max_1_1[i];
-        // 18_loops_with_a_state.py:42 reduction: exp_4 = exp(sub_4)
-        float exp_4[2];
+        // 18_loops_with_a_state.py:42 reduction: mul_9 = mul(sub_4, 1.4426950408889634)
+        float mul_9[2];
         #pragma unroll
-        for (int i = 0; i < 2; ++i) exp_4[i] = expf(sub_4[i]);
-        // 18_loops_with_a_state.py:41 reduction: select_4 = select(equal_2, 1.0, exp_4)
+        for (int i = 0; i < 2; ++i) mul_9[i] = sub_4[i] * 1.4426950408889634f;
+        // 18_loops_with_a_state.py:42 reduction: exp2_4 = exp2(mul_9)
+        float exp2_4[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) exp2_4[i] = fast_exp2(mul_9[i]);
+        // 18_loops_with_a_state.py:41 reduction: select_4 = select(equal_2, 1.0, exp2_4)
         float select_4[2];
         #pragma unroll
-        for (int i = 0; i < 2; ++i) select_4[i] = equal_2[i] ? 1.0f : exp_4[i];
-        // 18_loops_with_a_state.py:41 reduction: mul_5 = mul(out, select_4)
-        float mul_5[64];
+        for (int i = 0; i < 2; ++i) select_4[i] = equal_2[i] ? 1.0f : exp2_4[i];
+        // 18_loops_with_a_state.py:41 reduction: mul_10 = mul(out, select_4)
+        float mul_10[64];
         #pragma unroll
-        for (int i = 0; i < 64; ++i) mul_5[i] = out[i] * select_4[(i / 2) % 2];
+        for (int i = 0; i < 64; ++i) mul_10[i] = out[i] * select_4[(i / 2) % 2];
         // 18_loops_with_a_state.py:41 reduction: equal_3 = equal(top_2, max_1)
         bool equal_3[2];
         #pragma unroll
@@ -610,22 +637,26 @@ extern "C" __global__ void __launch_bounds__(32) attention(
         float sub_5[2];
         #pragma unroll
         for (int i = 0; i < 2; ++i) sub_5[i] = top_2[i] - max_1_1[i];
-        // 18_loops_with_a_state.py:42 reduction: exp_5 = exp(sub_5)
-        float exp_5[2];
+        // 18_loops_with_a_state.py:42 reduction: mul_11 = mul(sub_5, 1.4426950408889634)
+        float mul_11[2];
         #pragma unroll
-        for (int i = 0; i < 2; ++i) exp_5[i] = expf(sub_5[i]);
-        // 18_loops_with_a_state.py:41 reduction: select_5 = select(equal_3, 1.0, exp_5)
+        for (int i = 0; i < 2; ++i) mul_11[i] = sub_5[i] * 1.4426950408889634f;
+        // 18_loops_with_a_state.py:42 reduction: exp2_5 = exp2(mul_11)
+        float exp2_5[2];
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) exp2_5[i] = fast_exp2(mul_11[i]);
+        // 18_loops_with_a_state.py:41 reduction: select_5 = select(equal_3, 1.0, exp2_5)
         float select_5[2];
         #pragma unroll
-        for (int i = 0; i < 2; ++i) select_5[i] = equal_3[i] ? 1.0f : exp_5[i];
-        // 18_loops_with_a_state.py:41 reduction: mul_6 = mul(out_2, select_5)
-        float mul_6[64];
+        for (int i = 0; i < 2; ++i) select_5[i] = equal_3[i] ? 1.0f : exp2_5[i];
+        // 18_loops_with_a_state.py:41 reduction: mul_12 = mul(out_2, select_5)
+        float mul_12[64];
         #pragma unroll
-        for (int i = 0; i < 64; ++i) mul_6[i] = out_2[i] * select_5[(i / 2) % 2];
-        // 18_loops_with_a_state.py:41 reduction: add_4 = add(mul_5, mul_6)
+        for (int i = 0; i < 64; ++i) mul_12[i] = out_2[i] * select_5[(i / 2) % 2];
+        // 18_loops_with_a_state.py:41 reduction: add_4 = add(mul_10, mul_12)
         float add_4[64];
         #pragma unroll
-        for (int i = 0; i < 64; ++i) add_4[i] = mul_5[i] + mul_6[i];
+        for (int i = 0; i < 64; ++i) add_4[i] = mul_10[i] + mul_12[i];
         // 18_loops_with_a_state.py:41 reduction: max_1 -> top
         #pragma unroll
         for (int i = 0; i < 2; ++i) top[i] = max_1_1[i];
@@ -760,18 +791,22 @@ extern "C" __global__ void __launch_bounds__(32) attention(
             float sub_6[2];
             #pragma unroll
             for (int i = 0; i < 2; ++i) sub_6[i] = top[i] - max_2[i];
-            // 18_loops_with_a_state.py:42 reduction: exp_6 = exp(sub_6)
-            float exp_6[2];
+            // 18_loops_with_a_state.py:42 reduction: mul_13 = mul(sub_6, 1.4426950408889634)
+            float mul_13[2];
             #pragma unroll
-            for (int i = 0; i < 2; ++i) exp_6[i] = expf(sub_6[i]);
-            // 18_loops_with_a_state.py:41 reduction: select_6 = select(equal_4, 1.0, exp_6)
+            for (int i = 0; i < 2; ++i) mul_13[i] = sub_6[i] * 1.4426950408889634f;
+            // 18_loops_with_a_state.py:42 reduction: exp2_6 = exp2(mul_13)
+            float exp2_6[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) exp2_6[i] = fast_exp2(mul_13[i]);
+            // 18_loops_with_a_state.py:41 reduction: select_6 = select(equal_4, 1.0, exp2_6)
             float select_6[2];
             #pragma unroll
-            for (int i = 0; i < 2; ++i) select_6[i] = equal_4[i] ? 1.0f : exp_6[i];
-            // 18_loops_with_a_state.py:41 reduction: mul_7 = mul(total, select_6)
-            float mul_7[2];
+            for (int i = 0; i < 2; ++i) select_6[i] = equal_4[i] ? 1.0f : exp2_6[i];
+            // 18_loops_with_a_state.py:41 reduction: mul_14 = mul(total, select_6)
+            float mul_14[2];
             #pragma unroll
-            for (int i = 0; i < 2; ++i) mul_7[i] = total[i] * select_6[i];
+            for (int i = 0; i < 2; ++i) mul_14[i] = total[i] * select_6[i];
             // 18_loops_with_a_state.py:41 reduction: equal_5 = equal(top_4, max_2)
             bool equal_5[2];
             #pragma unroll
@@ -780,22 +815,26 @@ extern "C" __global__ void __launch_bounds__(32) attention(
             float sub_7[2];
             #pragma unroll
             for (int i = 0; i < 2; ++i) sub_7[i] = top_4[i] - max_2[i];
-            // 18_loops_with_a_state.py:42 reduction: exp_7 = exp(sub_7)
-            float exp_7[2];
+            // 18_loops_with_a_state.py:42 reduction: mul_15 = mul(sub_7, 1.4426950408889634)
+            float mul_15[2];
             #pragma unroll
-            for (int i = 0; i < 2; ++i) exp_7[i] = expf(sub_7[i]);
-            // 18_loops_with_a_state.py:41 reduction: select_7 = select(equal_5, 1.0, exp_7)
+            for (int i = 0; i < 2; ++i) mul_15[i] = sub_7[i] * 1.4426950408889634f;
+            // 18_loops_with_a_state.py:42 reduction: exp2_7 = exp2(mul_15)
+            float exp2_7[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) exp2_7[i] = fast_exp2(mul_15[i]);
+            // 18_loops_with_a_state.py:41 reduction: select_7 = select(equal_5, 1.0, exp2_7)
             float select_7[2];
             #pragma unroll
-            for (int i = 0; i < 2; ++i) select_7[i] = equal_5[i] ? 1.0f : exp_7[i];
-            // 18_loops_with_a_state.py:41 reduction: mul_8 = mul(total_4, select_7)
-            float mul_8[2];
+            for (int i = 0; i < 2; ++i) select_7[i] = equal_5[i] ? 1.0f : exp2_7[i];
+            // 18_loops_with_a_state.py:41 reduction: mul_16 = mul(total_4, select_7)
+            float mul_16[2];
             #pragma unroll
-            for (int i = 0; i < 2; ++i) mul_8[i] = total_4[i] * select_7[i];
-            // 18_loops_with_a_state.py:41 reduction: add_5 = add(mul_7, mul_8)
+            for (int i = 0; i < 2; ++i) mul_16[i] = total_4[i] * select_7[i];
+            // 18_loops_with_a_state.py:41 reduction: add_5 = add(mul_14, mul_16)
             float add_5[2];
             #pragma unroll
-            for (int i = 0; i < 2; ++i) add_5[i] = mul_7[i] + mul_8[i];
+            for (int i = 0; i < 2; ++i) add_5[i] = mul_14[i] + mul_16[i];
             // 18_loops_with_a_state.py:41 reduction: equal_6 = equal(top, max_2)
             bool equal_6[2];
             #pragma unroll
@@ -804,18 +843,22 @@ extern "C" __global__ void __launch_bounds__(32) attention(
             float sub_8[2];
             #pragma unroll
             for (int i = 0; i < 2; ++i) sub_8[i] = top[i] - max_2[i];
-            // 18_loops_with_a_state.py:42 reduction: exp_8 = exp(sub_8)
-            float exp_8[2];
+            // 18_loops_with_a_state.py:42 reduction: mul_17 = mul(sub_8, 1.4426950408889634)
+            float mul_17[2];
             #pragma unroll
-            for (int i = 0; i < 2; ++i) exp_8[i] = expf(sub_8[i]);
-            // 18_loops_with_a_state.py:41 reduction: select_8 = select(equal_6, 1.0, exp_8)
+            for (int i = 0; i < 2; ++i) mul_17[i] = sub_8[i] * 1.4426950408889634f;
+            // 18_loops_with_a_state.py:42 reduction: exp2_8 = exp2(mul_17)
+            float exp2_8[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) exp2_8[i] = fast_exp2(mul_17[i]);
+            // 18_loops_with_a_state.py:41 reduction: select_8 = select(equal_6, 1.0, exp2_8)
             float select_8[2];
             #pragma unroll
-            for (int i = 0; i < 2; ++i) select_8[i] = equal_6[i] ? 1.0f : exp_8[i];
-            // 18_loops_with_a_state.py:41 reduction: mul_9 = mul(out, select_8)
-            float mul_9[64];
+            for (int i = 0; i < 2; ++i) select_8[i] = equal_6[i] ? 1.0f : exp2_8[i];
+            // 18_loops_with_a_state.py:41 reduction: mul_18 = mul(out, select_8)
+            float mul_18[64];
             #pragma unroll
-            for (int i = 0; i < 64; ++i) mul_9[i] = out[i] * select_8[(i / 2) % 2];
+            for (int i = 0; i < 64; ++i) mul_18[i] = out[i] * select_8[(i / 2) % 2];
             // 18_loops_with_a_state.py:41 reduction: equal_7 = equal(top_4, max_2)
             bool equal_7[2];
             #pragma unroll
@@ -824,22 +867,26 @@ extern "C" __global__ void __launch_bounds__(32) attention(
             float sub_9[2];
             #pragma unroll
             for (int i = 0; i < 2; ++i) sub_9[i] = top_4[i] - max_2[i];
-            // 18_loops_with_a_state.py:42 reduction: exp_9 = exp(sub_9)
-            float exp_9[2];
+            // 18_loops_with_a_state.py:42 reduction: mul_19 = mul(sub_9, 1.4426950408889634)
+            float mul_19[2];
             #pragma unroll
-            for (int i = 0; i < 2; ++i) exp_9[i] = expf(sub_9[i]);
-            // 18_loops_with_a_state.py:41 reduction: select_9 = select(equal_7, 1.0, exp_9)
+            for (int i = 0; i < 2; ++i) mul_19[i] = sub_9[i] * 1.4426950408889634f;
+            // 18_loops_with_a_state.py:42 reduction: exp2_9 = exp2(mul_19)
+            float exp2_9[2];
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) exp2_9[i] = fast_exp2(mul_19[i]);
+            // 18_loops_with_a_state.py:41 reduction: select_9 = select(equal_7, 1.0, exp2_9)
             float select_9[2];
             #pragma unroll
-            for (int i = 0; i < 2; ++i) select_9[i] = equal_7[i] ? 1.0f : exp_9[i];
-            // 18_loops_with_a_state.py:41 reduction: mul_10 = mul(out_4, select_9)
-            float mul_10[64];
+            for (int i = 0; i < 2; ++i) select_9[i] = equal_7[i] ? 1.0f : exp2_9[i];
+            // 18_loops_with_a_state.py:41 reduction: mul_20 = mul(out_4, select_9)
+            float mul_20[64];
             #pragma unroll
-            for (int i = 0; i < 64; ++i) mul_10[i] = out_4[i] * select_9[(i / 2) % 2];
-            // 18_loops_with_a_state.py:41 reduction: add_6 = add(mul_9, mul_10)
+            for (int i = 0; i < 64; ++i) mul_20[i] = out_4[i] * select_9[(i / 2) % 2];
+            // 18_loops_with_a_state.py:41 reduction: add_6 = add(mul_18, mul_20)
             float add_6[64];
             #pragma unroll
-            for (int i = 0; i < 64; ++i) add_6[i] = mul_9[i] + mul_10[i];
+            for (int i = 0; i < 64; ++i) add_6[i] = mul_18[i] + mul_20[i];
             // 18_loops_with_a_state.py:41 reduction: max_2 -> top
             #pragma unroll
             for (int i = 0; i < 2; ++i) top[i] = max_2[i];

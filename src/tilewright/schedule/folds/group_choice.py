@@ -25,9 +25,13 @@ from tilewright.schedule.folds.group_products import (
 )
 from tilewright.schedule.folds.group_rings import (
     PANEL,
+    ROW_ALIGN,
     ROWS,
+    STAGED,
     copied_operands,
     in_panels,
+    panel_buffers,
+    panel_types,
     row_elements,
     step_rows,
 )
@@ -219,7 +223,7 @@ def _in_parts(form: FoldForm, extents: Mapping[Span, int], arch: Arch, processor
             split_k="auto" if split else 1,
         )
         if shared_bytes(made, form) <= arch.shared_bytes:
-            yield made
+            yield from _ended(made, form, arch)
             return
 
 
@@ -265,7 +269,16 @@ def _kept(form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: i
         found.append((-(-tiles // processors) * (steps * step + values + fixed), made))
     for _, made in sorted(found, key=lambda one: one[0]):
         ways = (replace(made, stages=stages) for stages in (4, 3, 2))
-        yield from [way for way in ways if shared_bytes(way, form) <= arch.shared_bytes][:1]
+        for way in [way for way in ways if shared_bytes(way, form) <= arch.shared_bytes][:1]:
+            yield from _ended(way, form, arch)
+
+
+def _ended(made: Schedule, form: FoldForm, arch: Arch) -> Iterator[Schedule]:
+    """A schedule of a loop without mixtures, whose results leave through shared memory if that has room."""
+    staged = replace(made, epilogue=STAGED)
+    if form.passing and shared_bytes(staged, form) <= arch.shared_bytes:
+        yield staged
+    yield made
 
 
 def _step(form: FoldForm, width: int) -> tuple[int, bool]:
@@ -350,7 +363,8 @@ def shared_bytes(schedule: Schedule, form: FoldForm, by_row: Collection[str] = (
     operands = copied_operands(form)
     if not form.mixtures:
         tiles = sum(schedule.tile[one.moves] for one in operands) * schedule.tile[2]
-        return schedule.stages * 2 * tiles + BARRIER_BYTES
+        panels = sum(panel_buffers(kind, schedule.tile[1]) for kind in panel_types(form, schedule))
+        return schedule.stages * 2 * tiles + panels * schedule.tile[0] * ROW_ALIGN + BARRIER_BYTES
     held = sum(one.elements(schedule, by_row) for one in operands)
     rooms = [one for one in operands if not one.moves and in_panels(one.columns(schedule)) >= wide]
     held += rows * wide if schedule.epilogue == "overlapped" or not rooms else 0
@@ -451,7 +465,8 @@ def reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec],
     if schedule.fold == TWO_PASSES and not form.earlier:
         text = f'fold="two passes"; everything along {form.n.name} is computed by one loop'
         yield "fold", text, 'fold="online"', step
-    endings, kept = (ENDINGS, True) if form.mixtures or unfit else (("direct",), False)
+    in_parts = ("direct", STAGED)[: 1 + bool(form.passing)]
+    endings, kept = (ENDINGS, True) if form.mixtures or unfit else (in_parts, False)
     for field, wanted in (("roles", ("cooperative",)), ("epilogue", endings), ("resident", (kept,))):
         if getattr(schedule, field) not in wanted:
             legal = " or ".join(f'"{one}"' if isinstance(one, str) else repr(one) for one in wanted)
@@ -510,6 +525,14 @@ def reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec],
     for store in form.flow.stores:
         spans = [span for span in store.at if span.kind != BATCH]
         is_bulk = spans[:1] == [form.m] and len(spans) == 2 and spans[1] in form.columns
+        name = store.operand.name
         if is_bulk and store.operand.dtype == form.element and form.m.groups is None:
-            for why in against_store(store.operand.name, specs[store.operand.name]):
+            for why in against_store(name, specs[name]):
                 yield "epilogue", why, 'staging="cp_async"', store
+        if schedule.epilogue == STAGED and store in form.passing and not form.mixtures:
+            unfit = [*against_store(name, specs[name])]
+            unfit += [f"{name} is a view"] if store.operand.transforms else []
+            if specs[name].unit_dim not in (None, len(store.at) - 1) or store.at[-1] != form.n:
+                unfit.append(f"{name} is not contiguous along {form.n.name}")
+            for why in unfit:
+                yield "epilogue", why, 'epilogue="direct"', store

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from tilewright.dataflow.nodes import BATCH, ArrayPart, Node, Span
+from tilewright.dtypes import DType
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import fence_async, tma_load
 from tilewright.lang.control import let, otherwise, unroll, var, when
@@ -39,9 +41,29 @@ CLEARED = 16
 """Elements of a loop that a warp clears at once."""
 
 
+STAGED = "staged"
+"""The epilogue that stores results along the loop through panels."""
+
+
 def in_panels(extent: int) -> int:
     """An extent in whole panels."""
     return -(-extent // PANEL) * PANEL
+
+
+def panel_types(form: FoldForm, schedule: Schedule) -> tuple[DType, ...]:
+    """The dtypes of the results along the loop that leave through panels in shared memory."""
+    staged = schedule.epilogue == STAGED and not form.mixtures
+    return tuple(dict.fromkeys(store.operand.dtype for store in form.passing)) if staged else ()
+
+
+def panel_columns(kind: DType) -> int:
+    """Columns of a panel: rows of 128 bytes."""
+    return ROW_ALIGN // kind.bytes
+
+
+def panel_buffers(kind: DType, run: int) -> int:
+    """Panels of a group that are stored in turn: a panel of each step always has the same buffer."""
+    return gcd(run // panel_columns(kind), 2)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from functools import partial
 from math import prod
 
 from tilewright.dataflow.nodes import BATCH, Span, Store
+from tilewright.dtypes import DType
 from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import bulk_commit, bulk_wait, fence_async, tma_store
@@ -25,6 +26,7 @@ from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import require
 from tilewright.lang.roles import role, role_barrier
 from tilewright.lang.scalars import Index, Scalar, ceil_div, maximum, minimum
+from tilewright.lang.tensors import Tensor
 from tilewright.lang.transaction_barriers import arrive, wait
 from tilewright.schedule.folds.block import FoldBlock, StepPlace
 from tilewright.schedule.folds.group_products import GroupProducts, mixtures_of
@@ -37,6 +39,9 @@ from tilewright.schedule.folds.group_rings import (
     RowRing,
     columns_of,
     copied_operands,
+    panel_buffers,
+    panel_columns,
+    panel_types,
 )
 from tilewright.schedule.folds.items import Items, RowTile
 from tilewright.schedule.folds.kept import KeptStep
@@ -66,6 +71,9 @@ class GroupBlock(FoldBlock):
 
     items: Items | None = None
     """The tiles of rows of the block; None: it has one, whose place is known."""
+
+    group: Index = 0
+    """The group of warps that computes."""
 
     exchange: MergedStates | None = None
     """How the cells of the parts of a row come together; None: a block has whole rows."""
@@ -173,6 +181,10 @@ class GroupBlock(FoldBlock):
             if self.apart and stores:
                 shape = (groups, wide, ROWS, PANEL)
                 self.outs = [tw.shared(shape, form.element, swizzle=128, name="sOut")]
+            self.panels: dict[DType, Tensor] = {}
+            for kind in panel_types(form, schedule):
+                shape = (groups, panel_buffers(kind, schedule.tile[1]), ROWS, panel_columns(kind))
+                self.panels[kind] = tw.shared(shape, kind, swizzle=128, name="sPanels")
             self.lengths[form.m] = schedule.tile[0]
             tw.barrier()
         with made_by("reduction"):
@@ -191,7 +203,7 @@ class GroupBlock(FoldBlock):
         ):
             for turn in self.turns():
                 self._compute(own, turn)
-            if self.apart and any(map(self._is_bulk, form.flow.stores)):
+            if self.panels or (self.apart and any(map(self._is_bulk, form.flow.stores))):
                 bulk_wait(0)
 
     def _load(self, turn: RowTile) -> None:
@@ -256,7 +268,7 @@ class GroupBlock(FoldBlock):
     def _compute(self, g: Index, turn: RowTile) -> None:
         """Compute the rows of one group in a tile."""
         form, count = self.form, turn.count
-        self.lengths[form.m] = ROWS
+        self.lengths[form.m], self.group = ROWS, g
         self.at[form.m] = let(turn.tile * self.schedule.groups + g)
         mixed = {one.at for one in mixtures_of(form)}
         first = TileValues(self.place, {})
@@ -351,6 +363,28 @@ class GroupBlock(FoldBlock):
         m, *columns = (span for span in store.at if span.kind != BATCH)
         in_columns = len(columns) == 1 and columns[0] in self.form.columns
         return m == self.form.m and in_columns and store.operand.dtype == self.form.element
+
+    def store_one(self, store: Store, values: TileValues) -> None:
+        """Store a result: one along the loop by bulk copies of panels, if the epilogue is staged."""
+        form, held = self.form, self.panels.get(store.operand.dtype)
+        if held is None or store not in form.passing:
+            super().store_one(store, values)
+            return
+        held, wide = held[self.group], int(held.shape[3])
+        with made_by("epilogue", store):
+            made = values.repeated(values.value(store.value), (form.m, form.n), store.value.dtype)
+            batch = (self.at[span] if span.kind == BATCH else slice(None) for span in store.at)
+            whole = array(self.arguments, store.operand)[tuple(batch)]
+            count, buffers = self.length(form.n) // wide, int(held.shape[0])
+            for p in unroll(count):
+                bulk_wait(buffers - 1)  # earlier stores have read this buffer
+                role_barrier(1 + self.group, threads=32 * WARPS)
+                tw.copy(made[:, p * wide : (p + 1) * wide], held[p % buffers])
+                fence_async()
+                role_barrier(1 + self.group, threads=32 * WARPS)
+                at = values.place.at(form.n) * count + p
+                tma_store(held[p % buffers], whole.tile((ROWS, wide), (self.at[form.m], at)))
+                bulk_commit()
 
     def _store(self, store: Store, values: TileValues, g: Index, out: int) -> None:
         """Store a result by bulk copies, through shared memory of the group.
