@@ -79,6 +79,9 @@ CALL_SECONDS, LEAST, MOST = 0.03, 5, 21
 COMPILING = 0.6
 """Share of the time that compilation may take; the rest is compiled when it is timed."""
 
+SCHEDULED = ("matmul", "mixed", "scaled")
+"""Kinds of calls that take a schedule."""
+
 REGRETTED = 4
 """Problems of a part whose candidates are timed."""
 
@@ -162,7 +165,7 @@ def build(one: SurveyProblem, device: str, most: int) -> dict[str, Any]:
             calls.ours()
         found |= described(plans)
         question = question_of(plans[-1]) if most and plans else None
-        if question is not None and one.op == "matmul":
+        if question is not None and one.op in SCHEDULED:
             schedules = dict.fromkeys(proposals(question, most))
             for schedule in [*schedules]:
                 try:

@@ -79,6 +79,19 @@ def test_k_has_parts_where_multiprocessors_would_be_idle() -> None:
         assert choose(question("f16", shape)).split_k == 1
 
 
+@pytest.mark.parametrize("shape", [(704, 736, 88200), (528, 1232, 76256), (1024, 1232, 18128)])
+def test_rows_in_two_cache_lines_make_tiles_larger(shape: tuple[int, int, int]) -> None:
+    """They cost more than twice the time of the cache, which larger tiles ask for fewer bytes."""
+    m, n, k = shape
+    cut, whole = question("f16", shape), question("f16", (m, n, -(-k // 64) * 64))
+    for schedule in (choose(cut), choose(whole)):
+        (*_, lines), (*_, once) = (BULK.waits(Load(asked, schedule)) for asked in (cut, whole))
+        assert lines / once == pytest.approx(BULK.cut_row, rel=0.01)
+    chosen, narrow = (choose(asked).tile for asked in (cut, whole))
+    assert 1 / chosen[0] + 1 / chosen[1] <= 1 / narrow[0] + 1 / narrow[1]
+    assert Load(cut, choose(cut)).parts > 1
+
+
 def test_narrow_tiles_are_chosen_where_they_are_as_many_as_multiprocessors() -> None:
     for rows, narrow in ((64, True), (33, True), (16, False), (65, False)):
         chosen = choose(question("bf16", (rows, 4096, 4096)))

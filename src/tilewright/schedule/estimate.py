@@ -114,6 +114,7 @@ class BulkEstimate(Estimate):
         arrival_us: time from the request of a stage to its arrival, without its bytes.
         bytes_per_us: rate into the shared memory of one multiprocessor.
         cached_bytes_per_us: rate from the second-level cache into all multiprocessors.
+        cut_row: time of a row that lies in two lines of this cache, relative to a row in one.
         outside_us: time of a line of `ROW_BYTES` outside the array, which a bulk copy fills with zeros.
         line_us: time to multiply 64 rows by one column, along `ROW_BYTES` of K.
         decode_us: time to decode 64 rows of a line of `ROW_BYTES` in registers: along rows, and along K.
@@ -121,6 +122,7 @@ class BulkEstimate(Estimate):
         exposed_decode: share of the time to decode that does not overlap with multiplications.
         decoded_meeting_us: additional time to add up parts of K in memory if an operand is decoded.
         tile_us: time of a block besides its steps: its start, the first stage, and its results.
+        clustered_us: additional time of a block that starts in a cluster.
         ticket_us: time to write the sums of a part to memory and take a ticket.
         read_bytes_per_us: rate at which a multiprocessor reads and adds the sums of the parts.
         cluster_us: time to add up the sums of a cluster of two blocks.
@@ -135,7 +137,8 @@ class BulkEstimate(Estimate):
     spared: float = 0.33
     arrival_us: float = 1.14
     bytes_per_us: float = 1.3e5
-    cached_bytes_per_us: float = 1.75e7
+    cached_bytes_per_us: float = 1.35e7
+    cut_row: float = 2.3
     outside_us: float = 0.00043
     line_us: float = 0.00277 / 2
     decode_us: tuple[float, float] = (0.12, 0.085)
@@ -143,6 +146,7 @@ class BulkEstimate(Estimate):
     exposed_decode: float = 0.5
     decoded_meeting_us: float = 0.6
     tile_us: float = 5.8
+    clustered_us: float = 0.6
     ticket_us: float = 1.07
     read_bytes_per_us: float = 3.0e4
     cluster_us: float = 0.7
@@ -159,8 +163,11 @@ class BulkEstimate(Estimate):
         memory = memory_us(load.question)
         ramp = min(self.ramp_us, memory) * (1 - self.spared * load.streamed)
         across, beside = load.schedule.cluster  # the blocks of a cluster share what the cache delivers
-        shares = zip(load.sides, (beside, across), strict=True)
-        fetched = sum(side.inside * side.row_bytes / blocks for side, blocks in shares)
+        shares = zip(load.sides, load.cut_rows, (beside, across), strict=True)
+        fetched = sum(
+            side.inside * side.row_bytes * (self.cut_row if is_cut else 1) / blocks
+            for side, is_cut, blocks in shares
+        )
         moved = load.tiles * load.steps * fetched
         return self._busiest_us(load), memory + ramp, moved / self.cached_bytes_per_us
 
@@ -189,7 +196,8 @@ class BulkEstimate(Estimate):
         copying, multiply = (beside * time for time in busy)
         step = max(arrival, copying, multiply + self.exposed_decode * decoding, decoding)
         step += beside * outside * self.outside_us
-        return steps * step + (1 if schedule.blocks else rounds) * self.tile_us
+        tile = self.tile_us + (self.clustered_us if schedule.cluster != (1, 1) else 0.0)
+        return steps * step + (1 if schedule.blocks else rounds) * tile
 
     def meeting_us(self, load: Load) -> float:
         """Time to add up the sums of the parts of K; on a processor in multiply-adds."""

@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 from tilewright.arch import Arch
 from tilewright.ir.mma import TiledMma
+from tilewright.schedule.factors import Factor
 from tilewright.schedule.fixup import FAN
 from tilewright.schedule.legality import width
+from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
 from tilewright.schedule.question import Question
 from tilewright.schedule.resources import ScheduleOnMachine
@@ -183,6 +185,12 @@ class Load:
             for tile, most, factor in zip(self.schedule.tile, extents, (form.a, form.b), strict=False)
         )
         return rows, columns
+
+    @cached_property
+    def cut_rows(self) -> tuple[bool, bool]:
+        """Whether `is_cut` holds for the operand along the rows of a tile, and along its columns."""
+        form = self.question.form.arranged(self.schedule.swap_ab)
+        return is_cut(self.question, form.a), is_cut(self.question, form.b)
 
     @property
     def step_bytes(self) -> int:
@@ -355,6 +363,15 @@ def in_clusters(processors: int, size: int) -> int:
         (132, 116, 80)
     """
     return max(processors - PARTITIONS * (size - 2), 0) // size * size
+
+
+def is_cut(question: Question, factor: Factor) -> bool:
+    """Whether rows of an operand do not begin at cache lines, so that each takes a line more."""
+    spec = question.form.spec(factor.part.operand, question.specs)
+    steps = [step for dim, step in enumerate(spec.stride_divisors) if dim != spec.unit_dim]
+    # Divisors of strides are known up to 16 elements only; extents up to 256.
+    unit = spec.extent_divisors[spec.unit_dim or 0] * spec.dtype.bytes
+    return any(step * spec.dtype.bytes % ROW_BYTES for step in steps) and unit % ROW_BYTES != 0
 
 
 def memory_us(question: Question) -> float:

@@ -23,6 +23,7 @@ from tilewright.schedule.load import (
     Load,
     TileSide,
     in_clusters,
+    is_cut,
     resident_blocks,
 )
 from tilewright.schedule.needs import ROW_BYTES
@@ -378,15 +379,6 @@ class WorkCounts:
         """Bytes of the sums of a tile; of ping-pong, of each group."""
         rows, columns, _ = self.load.schedule.tile
         return rows * columns * len(self.form.totals) * self.load.schedule.atom.c_dtype.bytes
-
-
-def is_cut(question: Question, factor: Factor) -> bool:
-    """Whether rows of an operand do not begin at cache lines, so that each takes a line more."""
-    spec = question.form.spec(factor.part.operand, question.specs)
-    steps = [step for dim, step in enumerate(spec.stride_divisors) if dim != spec.unit_dim]
-    # Divisors of strides are known up to 16 elements only; extents up to 256.
-    unit = spec.extent_divisors[spec.unit_dim or 0] * spec.dtype.bytes
-    return any(step * spec.dtype.bytes % ROW_BYTES for step in steps) and unit % ROW_BYTES != 0
 
 
 # ---------------------------------------------------------------- microseconds

@@ -10,7 +10,7 @@ from tilewright.ir.mma import MmaAtom
 from tilewright.schedule.estimate import BULK
 from tilewright.schedule.factors import Factor
 from tilewright.schedule.family_estimates import FormEstimate
-from tilewright.schedule.load import Load
+from tilewright.schedule.load import Load, is_cut
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.question import BAND, Question
 from tilewright.schedule.schedule import Schedule
@@ -219,9 +219,4 @@ def is_scaled_by_tile(question: Question) -> bool:
 
 def cached_row_us(question: Question, factor: Factor) -> float:
     """Time of 128 bytes of an operand from the cache; rows that do not begin at a line take two lines."""
-    spec = question.form.spec(factor.part.operand, question.specs)
-    steps = [step for dim, step in enumerate(spec.stride_divisors) if dim != spec.unit_dim]
-    # Divisors of strides are known up to 16 elements only; extents up to 256.
-    unit = spec.extent_divisors[spec.unit_dim or 0] * spec.dtype.bytes
-    whole = all(step * spec.dtype.bytes % ROW_BYTES == 0 for step in steps) or unit % ROW_BYTES == 0
-    return ROW_US if whole else CUT_ROW_US
+    return CUT_ROW_US if is_cut(question, factor) else ROW_US
