@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.schedule.chosen_rows import EXTENTS, KERNELS, gathered, plain, problem, untouched
 from tests.schedule.forms import FORMS
-from tests.schedule.test_chosen_rows import BY_THREADS
+from tests.schedule.test_chosen_rows import BY_THREADS, MIXED
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
@@ -54,6 +55,22 @@ def test_gathering_first_gives_the_same_bits(form: str) -> None:
     _, expected = run(plain.bind(schedule=FORMS[form]), {"A": first, "B": b, "C": c})
     _, found = run(gathered.bind(schedule=FORMS[form]), {"A": a, "B": b, "rows": rows, "C": c})
     assert np.array_equal(found.view(np.int32), expected.view(np.int32))
+
+
+@pytest.mark.parametrize("cluster", [(1, 1), (2, 1)])
+@pytest.mark.parametrize("form", MIXED)
+def test_chosen_rows_next_to_bulk_copies_give_the_same_bits(form: str, cluster: tuple[int, int]) -> None:
+    draw = np.random.default_rng(4)
+    schedule = replace(MIXED[form], cluster=cluster, blocks=8)
+    a, b = (draw.standard_normal((rows, 1224)).astype(np.float16) for rows in (300, 200))
+    rows = draw.integers(-3, 303, 1517).astype(np.int32)
+    first = np.where(((rows >= 0) & (rows < 300))[:, None], a[rows.clip(0, 299)], np.float16(0))
+    c = np.full((1517, 200), np.nan, np.float32)
+    _, expected = run(plain.bind(schedule=replace(schedule, staging="tma")), {"A": first, "B": b, "C": c})
+    for _ in range(5):
+        launch, found = run(gathered.bind(schedule=schedule), {"A": a, "B": b, "rows": rows, "C": c})
+        assert launch.schedule == schedule
+        assert np.array_equal(found.view(np.int32), expected.view(np.int32))
 
 
 def test_integers_that_change_between_launches() -> None:

@@ -245,6 +245,11 @@ CASES = {
         chosen_rows,
         tiles=(3, 1),
     ),
+    "mixed, chosen rows": Case(replace(COOPERATIVE, staging="mixed"), chosen_rows, tiles=(3, 1)),
+    "mixed, chosen rows, ping-pong": Case(replace(PING_PONG, staging="mixed"), chosen_rows, tiles=(2, 3)),
+    "mixed, chosen rows, four stages of a cluster": Case(
+        replace(COOPERATIVE, staging="mixed", stages=4, cluster=(2, 1), blocks=2), chosen_rows, tiles=(6, 1)
+    ),
     "cooperative, scattered rows": Case(COOPERATIVE, scattered_rows, tiles=(3, 1)),
     "cp_async, promoted": Case(replace(CP_ASYNC, promote=2)),
     "cp_async, persistent": Case(replace(CP_ASYNC, blocks=2, group_m=2), tiles=(3, 2)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,32 @@ import pytest
 
 import tilewright as tw
 from tilewright.checking.flows import compare_flow
+from tilewright.schedule.legality import reasons
 
-from .chosen_rows import KERNELS, added, check, gated, gathered, grouped, plain, problem, scattered
+from .chosen_rows import (
+    KERNELS,
+    added,
+    check,
+    chosen_features,
+    gated,
+    gathered,
+    grouped,
+    plain,
+    problem,
+    scattered,
+)
 from .forms import FORMS
 
 DTYPES = ("f32", "f16", "bf16")
 
 BY_THREADS = [name for name, schedule in FORMS.items() if not schedule.by_bulk]
 """Schedules whose threads load the operands."""
+
+MIXED = {
+    f"mixed, {name}": replace(FORMS[name], staging="mixed")
+    for name in ("cooperative", "cooperative, promoted", "ping-pong")
+}
+"""Schedules whose threads load the operand that bulk copies do not carry."""
 
 
 @tw.kernel(A="T K", B="N K", rows="M", C="M N")
@@ -85,6 +104,19 @@ def test_a_text_with_two_uses_of_one_index_is_refused() -> None:
 
 
 # ---------------------------------------------------------------- algebra against the plain product
+
+
+@pytest.mark.parametrize("form", MIXED)
+def test_chosen_rows_next_to_bulk_copies_give_the_same_bits(form: str) -> None:
+    """The threads that copy load the chosen rows; the result is that of rows that bulk copies load."""
+    a, b = normal(50, 72), normal(70, 72, seed=1)
+    rows = np.random.default_rng(2).integers(-2, 52, 195).astype(np.int32)
+    first = np.where(((rows >= 0) & (rows < 50))[:, None], a[rows.clip(0, 49)], np.float16(0))
+    c, expected = (np.full((195, 70), np.nan, np.float32) for _ in range(2))
+    plain.bind(schedule=replace(MIXED[form], staging="tma"))(first, b, expected, target="reference")
+    made = gathered.bind(schedule=MIXED[form])(a, b, rows, c, target="reference")
+    assert (made.target, made.schedule) == ("reference", MIXED[form])
+    assert np.array_equal(c.view(np.int32), expected.view(np.int32))
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
@@ -297,13 +329,14 @@ def like(dtype: str, k: int) -> list[Any]:
 def test_threads_copy_16_bytes_of_a_chosen_row(target: str, arch: str) -> None:
     made = strict.compile(*like("bf16", 4096), target=target, arch=arch)
     schedule = strict.bind().schedule_for(*like("bf16", 4096), target=target, arch=arch)
-    assert not schedule.by_bulk
+    assert schedule.staging == {"sm_90a": "mixed", "sm_80": "cp_async"}.get(arch, schedule.staging)
     if target == "cuda":
-        assert schedule.staging == "cp_async"
         assert "copy_async<16>(to" in made.source
         assert "rows[" in made.source
     if arch == "sm_90a":
         assert schedule.atom.asynchronous
+        assert "&B_map" in made.source
+        assert made.resources["spill_store_bytes"] == 0
 
 
 def test_rows_of_odd_length_are_loaded_by_elements() -> None:
@@ -316,9 +349,35 @@ def test_bulk_copies_are_refused_with_the_reason() -> None:
     bound, args = strict.bind(schedule=FORMS["cooperative"]), like("f16", 4096)
     args[-1] = tw.like("f32", (8192, 1408))
     made = bound.compile(*args, target="cuda", arch="sm_90a")
-    text = "A and B are loaded by cp_async instead of TMA: A as a view: gathered rows may lie anywhere in A"
+    text = "A is loaded by cp_async instead of TMA: A as a view: gathered rows may lie anywhere in A"
     assert text in made.notes
-    assert bound.schedule_for(*args, target="cuda", arch="sm_90a").staging == "cp_async"
+    assert bound.schedule_for(*args, target="cuda", arch="sm_90a") == replace(
+        FORMS["cooperative"], staging="mixed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "changed", "k", "reason"),
+    [
+        (plain, {}, 264, 'bulk copies carry all operands; nearest legal choice: staging="tma"'),
+        (strict, {}, 257, "rows of A begin at multiples of 2 bytes, and copies have 4"),
+        (strict, {"cluster": (1, 2)}, 264, "threads copy A for their own block"),
+        (strict, {"epilogue": "overlapped"}, 264, "4 warps that copy and 2 warps that store"),
+        (chosen_features, {}, 264, "bulk copies carry no operand"),
+    ],
+)
+def test_what_refuses_threads_next_to_bulk_copies(
+    kernel: Any, changed: dict[str, Any], k: int, reason: str
+) -> None:
+    shapes = {"A": (512, k), "B": (384, k), "rows": (640,), "features": (k,), "C": (640, 384)}
+    names = [one.name for one in kernel.program.parameters]
+    kinds = {one: "i32" if one in ("rows", "features") else "f16" for one in names}
+    orders = {one: "F" if one == "B" and k % 8 else "C" for one in names}
+    args = [tw.like(kinds[one], shapes[one], order=orders[one]) for one in names]
+    asked = kernel.bind().question(*args, target="cuda", arch="sm_90a")
+    schedule = replace(MIXED["mixed, cooperative"], **changed)
+    found = reasons(schedule, asked.form, asked.classes, asked.arch)
+    assert any(reason in f"{one.message}; nearest legal choice: {one.nearest}" for one in found), found
 
 
 def test_scattered_rows_are_stored_by_threads() -> None:
@@ -337,7 +396,7 @@ def test_warpgroups_multiply_several_products_of_gathered_rows() -> None:
     shapes = [("bf16", (4096, 4096)), *[("bf16", (8, 14336, 4096))] * 2, ("i32", (8192,)), ("i32", (8,))]
     args = [tw.like(*one) for one in (*shapes, ("bf16", (8192, 14336)))]
     schedule = gated.bind().schedule_for(*args, target="cuda", arch="sm_90a")
-    assert (schedule.staging, schedule.atom.asynchronous) == ("cp_async", True)
+    assert (schedule.staging, schedule.atom.asynchronous) == ("mixed", True)
     narrow = [tw.like("bf16", (*one.shape[:-1], 4095)) if one.shape[-1] == 4096 else one for one in args]
     schedule = gated.bind().schedule_for(*narrow, target="cuda", arch="sm_90a")
     assert not schedule.atom.asynchronous

@@ -47,6 +47,7 @@ MUTATED = {
     "cp_async": CASES["cp_async, persistent"],
     "cp_async, staged": Case(STAGED, residual, tiles=(1, 3)),
     "cp_async, chosen rows": CASES["cp_async, chosen rows"],
+    "mixed, chosen rows": CASES["mixed, chosen rows"],
     "fragments": CASES["fragments, persistent"],
     "fragments, decoded": CASES["fragments, decoded"],
     "wgmma, cp_async": CASES["wgmma, cp_async, persistent"],

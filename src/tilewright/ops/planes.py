@@ -39,10 +39,11 @@ from tilewright.runtime.gpu_memory import ALIGNMENT
 from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.schedule.choice import proposals
 from tilewright.schedule.estimate import ELEMENTS
-from tilewright.schedule.legality import width, with_fallback
+from tilewright.schedule.legality import with_fallback
 from tilewright.schedule.load import Load
 from tilewright.schedule.question import Question, Splitting
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.sides import width
 from tilewright.targets.target import CUDA, TARGETS
 from tilewright.threads.distribution import Distribution, raked
 

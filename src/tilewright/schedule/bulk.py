@@ -2,6 +2,9 @@
 
 Groups may decode operand A.  A group loads its part of A from shared memory and decodes it in registers.  It
 multiplies these registers by the tile of B in shared memory, while it decodes the next part.
+
+If bulk copies carry one operand only, four warps copy: all their threads copy the other operand, such as rows
+that integers choose, by ``cp.async``.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from tilewright.lang.scalars import Index, minimum
 from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.lang.tracer import current
 from tilewright.lang.transaction_barriers import Barriers, arrive, cluster_barrier, wait
+from tilewright.schedule.bulk_views import against_bulk, anywhere, aside
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.form import Form
 from tilewright.schedule.needs import ROW_BYTES, Buffer, Needs, barriers
@@ -31,6 +35,7 @@ from tilewright.schedule.provenance import made_by
 from tilewright.schedule.rings import Agent, OperandSource, Sources, Staging, of_both, ring_of
 from tilewright.schedule.scaled_sums import ScaleRing, scale_tiles
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.sides import width
 from tilewright.schedule.stages import Share, SwizzledStages
 from tilewright.schedule.work import Work, natural
 from tilewright.threads.distribution import raked
@@ -57,8 +62,11 @@ class BulkStaging(Staging):
     empty: Barriers
     turn: Barriers | None
 
-    is_read_by_threads = False
-    """Whether threads that multiply by an asynchronous atom also read a stage themselves."""
+    is_accessed_by_threads = False
+    """Whether threads access a stage, not only bulk copies and an asynchronous atom."""
+
+    copying_warps = 1
+    """Warps that copy."""
 
     def __init__(
         self, schedule: Schedule, form: Form, sources: Sources, before: Staging | None = None
@@ -81,7 +89,7 @@ class BulkStaging(Staging):
     def needs(cls, facts: ScheduleFacts) -> Needs:
         """Stages, scales, two barriers for each stage, and the threads of the role that copies."""
         schedule, lanes, named = facts.schedule, facts.arch.lanes, cls.barriers_of(facts.schedule)
-        copying = (COPYING_WARPS if schedule.registers else 1) * lanes
+        copying = (COPYING_WARPS if schedule.registers else cls.copying_warps) * lanes
         threads = copying + schedule.groups * facts.mma.threads
         return replace(super().needs(facts), barriers=tuple(named.values()), threads=threads)
 
@@ -118,11 +126,16 @@ class BulkStaging(Staging):
         # Blocks along N take the same rows of A, blocks along M the same rows of B.
         self.shares = Share(beside, rank[1], 1), Share(across, rank[0], 0)
         made = self.barriers_of(self.schedule)
-        full = made["full"].barriers(arrivals=1)
+        full = made["full"].barriers(arrivals=self.arrivals)
         empty = made["empty"].barriers(arrivals=arrivals)
         turn = made["turn"].barriers(arrivals=warps) if self.pingpong else None
         self.full, self.empty, self.turn = full, empty, turn
         tw.barrier() if self.alone else cluster_barrier()
+
+    @property
+    def arrivals(self) -> int:
+        """Arrivals that make a stage full, besides the bytes of its bulk copies."""
+        return 1
 
     @property
     def alone(self) -> bool:
@@ -145,7 +158,7 @@ class BulkStaging(Staging):
             arrive(self.empty[stage], each="warp")
             return
         (across, beside), (row, column) = self.schedule.cluster, self.rank
-        relaxed = self.schedule.atom.asynchronous and not self.is_read_by_threads and not self.scales
+        relaxed = self.schedule.atom.asynchronous and not self.is_accessed_by_threads and not self.scales
         relaxed = relaxed and not self.form.row_sums and self.form.bounded is None
         for i in unroll(across):
             arrive(self.empty[stage], each="warp", block=((row + i) % across, column), relaxed=relaxed)
@@ -157,8 +170,12 @@ class BulkStaging(Staging):
 
         If no registers are given away, one warp copies; it comes last, so that whole warpgroups multiply.
         """
-        copying, multiplying = Producer(self), self.consumer()
+        copying, multiplying = self.producer(), self.consumer()
         return [copying, multiplying] if self.schedule.registers else [multiplying, copying]
+
+    def producer(self) -> Producer:
+        """The agent that copies."""
+        return Producer(self)
 
     def consumer(self) -> Consumer:
         """The agent that multiplies."""
@@ -176,18 +193,18 @@ class BulkStaging(Staging):
 
 
 class Producer(Agent):
-    """One warp that copies."""
+    """The warps that copy: one warp, if bulk copies carry all operands."""
 
     def __init__(self, ring: BulkStaging) -> None:
         self.ring = ring
 
     @contextmanager
     def role(self, *, again: bool = False) -> Iterator[Index]:
-        """Open the role of the copying warp: one warp, or one of four that release most registers."""
+        """Open the role of the copying warps: alone, or among four that release most registers."""
         budget = self.ring.schedule.registers
         outer = role(warps=COPYING_WARPS, registers=COPYING_REGISTERS) if budget else nullcontext()
         with outer:
-            with role(warps=1):
+            with role(warps=self.ring.copying_warps):
                 yield 0
             for work in self.ring.store_work:
                 work()
@@ -209,19 +226,29 @@ class Producer(Agent):
             number = ring.number(work, step)
             stage = let(number % ring.stages)
             wait(ring.empty[stage], 1 - number // ring.stages % 2)
-            sizes = [held.bytes for held in ring.rings] + [one.bytes for one in ring.scales]
+            pairs = [*zip(ring.sources, ring.rings, strict=True)]
+            carried = [pair for pair in pairs if self.carries(*pair)]
+            sizes = [held.bytes for _, held in carried] + [one.bytes for one in ring.scales]
             arrive(ring.full[stage], expect_bytes=sum(sizes))
             for one in ring.scales:
                 one.load(work, step.index, stage, ring.full[stage])
-            for source, held in zip(ring.sources, ring.rings, strict=True):
+            # The first thread begins the bulk copies before it copies with the others.
+            for source, held in [*carried, *(pair for pair in pairs if pair not in carried)]:
                 with made_by(node=source.part):
                     matrix, row, share = source.matrix(work), source.row(work), ring.shares[source.side]
                     at = work.segment.begin + step.index
                     for tile, target in held.pairs(matrix, row, at, stage, share):
-                        barrier, axis = ring.full[stage], share.multicast
-                        tma_load(tile, target, barrier, multicast=axis, readers=source.readers)
+                        if (source, held) in carried:
+                            barrier, axis = ring.full[stage], share.multicast
+                            tma_load(tile, target, barrier, multicast=axis, readers=source.readers)
+                        else:
+                            tw.copy_async(tile, target, threads=ring.copying_warps * current().lanes)
 
         return [Verb("load", 0, load)]
+
+    def carries(self, source: OperandSource, held: SwizzledStages) -> bool:
+        """Whether bulk copies bring an operand to its ring."""
+        return True
 
 
 class Consumer(Agent):
@@ -327,6 +354,97 @@ def _zero_after(tile: Tensor, left: Index, threads: int) -> None:
     spread = raked((rows, depth), (across, threads // across), vector, 0)
     rest = tile[:, left:]
     tw.copy(tw.fragment(spread, tile.dtype, 0, name="zeros"), rest.tile((rows, depth), (0, 0)))
+
+
+# ---------------------------------------------------------------- operands that bulk copies do not carry
+
+
+class MixedProducer(Producer):
+    """Warps whose threads copy the operands that bulk copies do not carry.
+
+    A thread cannot let a barrier wait for its copies and also make them visible to the matrix unit.  So it
+    waits for the copies of an earlier step, while those of the next ones are under way, and then arrives.
+    """
+
+    ring: MixedStaging
+
+    def carries(self, source: OperandSource, held: SwizzledStages) -> bool:
+        """Whether bulk copies bring an operand to its ring."""
+        with aside():
+            tile, target = held.pairs(source.sample, anywhere("row"), anywhere("step"), 0, Share())[0]
+            return not against_bulk(tile, target.dtype, stored=False)
+
+    def verbs(self, work: Work, sums: None) -> list[Verb]:
+        """Also: wait until the own copies of an earlier step have arrived, and say so."""
+        ring = self.ring
+        [copying] = super().verbs(work, sums)
+
+        def load(step: LoopStep) -> None:
+            copying.do(step)
+            tw.async_commit()
+
+        def ready(step: LoopStep) -> None:
+            tw.async_wait(step.behind)
+            fence_async()
+            arrive(ring.full[ring.number(work, step) % ring.stages], each="warp")
+
+        return [replace(copying, do=load), Verb("ready", -ring.under_way, ready)]
+
+
+class MixedStaging(BulkStaging):
+    """The ring of bulk copies, with operands that the threads of the copying warps bring."""
+
+    is_accessed_by_threads = copies_too = True
+    copying_warps = COPYING_WARPS
+
+    @property
+    def arrivals(self) -> int:
+        """One for the bulk copies, and one of each warp for its own copies."""
+        return 1 + self.copying_warps
+
+    @property
+    def under_way(self) -> int:
+        """Later steps whose copies begin before those of a step must have arrived.
+
+        A stage is free after the next but one has been multiplied, so that more steps would wait for each
+        other.
+        """
+        return self.stages - 2
+
+    @classmethod
+    def variant(cls, schedule: Schedule, *, decodes: bool) -> type[Any]:
+        """This class; `against` refuses operands that are decoded."""
+        return cls
+
+    @classmethod
+    def against(cls, facts: ScheduleFacts) -> Reasons:
+        """Bulk copies carry some operands, and threads can copy the others in the background."""
+        schedule, product, what = facts.schedule, facts.form.sum, 'staging="mixed"'
+        copied = [side for side in facts.sides if not facts.is_carried(side)]
+        if not copied:
+            yield "staging", f"{what}; bulk copies carry all operands", 'staging="tma"', product
+        if len(copied) == len(facts.sides):
+            yield "staging", f"{what}; bulk copies carry no operand", 'staging="cp_async"', product
+        for factor in (side.factor for side in facts.sides if not side.factor.is_plain):
+            text = f"{what}; {factor.name} is decoded, and warps that copy would have to decode it"
+            yield "staging", text, 'staging="fragments"', factor.part
+        least = min(facts.arch.async_bytes, default=1)
+        for side in copied:
+            name, part, vector = side.factor.name, side.factor.part, width(side.spec)
+            if vector < least:
+                text = f"{what}; rows of {name} begin at multiples of {vector} bytes, and copies have {least}"
+                yield "staging", text, 'staging="registers"', part
+            if facts.parts(side) > 1:
+                text = f"cluster={schedule.cluster}; threads copy {name} for their own block"
+                yield "cluster", text, "cluster=(1, 1)", part
+            size = (facts.tile[2] if side.along_rows else facts.box_rows(side)) * ROW_BYTES
+            if size % (unit := cls.copying_warps * facts.arch.lanes * least):
+                text = f"{what}; {cls.copying_warps} warps copy boxes of {size} bytes of {name}"
+                yield "tile", text, f"an extent of boxes of a multiple of {unit} bytes", part
+
+    def producer(self) -> MixedProducer:
+        """The agent that copies."""
+        return MixedProducer(self)
 
 
 # ---------------------------------------------------------------- operand A decoded in registers
@@ -441,7 +559,7 @@ class DecodingConsumer(Consumer):
 class DecodingBulk(BulkStaging):
     """The ring whose consumers decode operand A."""
 
-    is_read_by_threads = True
+    is_accessed_by_threads = True
 
     @classmethod
     def registers(cls, facts: ScheduleFacts) -> int:

@@ -15,11 +15,12 @@ from math import gcd, lcm
 from typing import TypeAlias
 
 from tilewright.errors import LaunchError, Violation
-from tilewright.schedule.legality import reasons, width, with_fallback
+from tilewright.schedule.legality import reasons, with_fallback
 from tilewright.schedule.load import Load, resident_blocks
 from tilewright.schedule.question import BAND, Candidate, Question, Splitting
 from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.sides import width
 from tilewright.schedule.skipping import is_masked, square
 from tilewright.schedule.splitting import legal_way, runs_at_once, schedules_of, split_ways
 from tilewright.targets.atoms import wgmma

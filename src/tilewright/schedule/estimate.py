@@ -12,9 +12,9 @@ from math import inf, log2, prod
 
 from tilewright.schedule.fixup import FAN, LEAST_SHARE
 from tilewright.schedule.form import has_slices
-from tilewright.schedule.legality import width
 from tilewright.schedule.load import REGISTER_BYTES, VECTOR, Load, memory_us, resident_blocks, thread_values
 from tilewright.schedule.needs import ROW_BYTES
+from tilewright.schedule.sides import width
 
 READ_MULTIPLY_ADDS = 4
 """Multiply-adds of a processor in the time in which it writes and reads one sum of a part; a guess."""

@@ -121,6 +121,10 @@ class ScheduleFacts:
         part = factor.part
         return against_tiles(self.form, part.operand, part.at, spans, self.specs, boxes, stored=False)
 
+    def is_carried(self, side: OperandSide) -> bool:
+        """Whether bulk copies load an operand."""
+        return next(self.against_load(side), None) is None
+
     def has_parts(self, side: OperandSide) -> bool:
         """Whether the blocks of a cluster copy equal parts of an operand."""
         return max(side.sharing, 1) * side.rows % self.parts(side) == 0

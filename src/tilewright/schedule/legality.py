@@ -45,6 +45,7 @@ from tilewright.schedule.question import Question
 from tilewright.schedule.resources import PARTITIONS, ScheduleOnMachine
 from tilewright.schedule.row_sums import rows_of_a_are_of_c
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.sides import width
 from tilewright.schedule.skipping import kept_results, square
 
 # ---------------------------------------------------------------- reductions along rows and columns
@@ -398,7 +399,8 @@ def bulk_operands(case: ScheduleOnMachine) -> Reasons:
     """Bulk copies load the operands, in boxes of up to 256 rows."""
     if not case.is_bulk:
         return
-    for side in case.sides:
+    copied_too = case.schedule.staging_class.copies_too
+    for side in (one for one in case.sides if not copied_too or case.is_carried(one)):
         part = side.factor.part
         for text, change in case.against_load(side):
             yield "staging", text, 'staging="cp_async"' + (f", or {change}" if change else ""), part
@@ -540,9 +542,11 @@ def with_fallback(
 ) -> tuple[Schedule, tuple[str, ...]]:
     """Replace bulk copies by the fallback engine if they cannot carry an operand.
 
-    The instruction and the tile stay.  The groups of warps that multiplied become one group that also copies:
-    by ``cp.async`` if rows begin at multiples of 4 bytes, else through registers.  The ring keeps the stages
-    for which shared memory has room in addition to the epilogue's buffers.
+    The instruction and the tile stay.  If bulk copies carry one operand, and rows of the other begin at
+    multiples of 16 bytes, threads of the copying warps copy the other one in the background.  Otherwise the
+    groups of warps that multiplied become one group that also copies: by ``cp.async`` if rows begin at
+    multiples of 4 bytes, else through registers.  The ring keeps the stages for which shared memory has room
+    in addition to the epilogue's buffers.
 
     Args:
         schedule: the schedule.
@@ -570,6 +574,12 @@ def with_fallback(
     alone = replace(schedule, roles="none", groups=1, warps=warps, cluster=(1, 1))
     widest, least = min(width(side.spec) for side in case.sides), min(arch.async_bytes, default=math.inf)
     epilogues = dict.fromkeys((schedule.epilogue_without_helpers, "direct"))
+    others = [width(side.spec) for side in case.sides if obstacles[side.factor.name] is not None]
+    mixed = [
+        replace(schedule, staging="mixed", epilogue=schedule.epilogue_without_helpers, cluster=cluster)
+        for cluster in dict.fromkeys((schedule.cluster, (1, 1)))
+        if min(others, default=0) >= max(arch.async_bytes, default=math.inf)
+    ]
     tried = [
         replace(alone, staging="cp_async", stages=stages, epilogue=epilogue)
         for stages in range(schedule.stages, 1, -1)
@@ -578,21 +588,16 @@ def with_fallback(
     ]
     plain = replace(alone, stages=1, epilogue="direct")
     tried += [replace(plain, staging=staging) for staging in ("registers", "direct")]
-    found = next((one for one in tried if not reasons(one, form, specs, arch)), None)
+    found = next((one for one in (*mixed, *tried) if not reasons(one, form, specs, arch)), None)
     if found is None:
         return schedule, ()
+    if found in mixed:
+        pairs = ((name, reason) for name, reason in obstacles.items() if reason is not None)
+        by = "is loaded by cp_async instead of TMA"
+        return found, tuple(f"{name} {by}: {text}" for name, (text, _) in pairs)
     by = "through registers" if found.staging_class.through_registers else f"by {found.staging}"
     way = f"{' and '.join(side.factor.name for side in case.sides)} are loaded {by} instead of TMA"
     return found, tuple(f"{way}: {reason}" for reason in kept)
-
-
-def width(spec: TensorSpec) -> int:
-    """Bytes of the widest access to which the beginning of every row of an array is aligned."""
-    size = spec.dtype.bytes
-    if spec.unit_dim is None:
-        return size
-    steps = [divisor for dim, divisor in enumerate(spec.stride_divisors) if dim != spec.unit_dim]
-    return math.gcd(spec.align, *(divisor // spec.dtype.per_byte * size for divisor in steps))
 
 
 def is_carried(question: Question, schedule: Schedule) -> bool:

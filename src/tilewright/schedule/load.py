@@ -14,12 +14,12 @@ from tilewright.arch import Arch
 from tilewright.ir.mma import TiledMma
 from tilewright.schedule.factors import Factor
 from tilewright.schedule.fixup import FAN
-from tilewright.schedule.legality import width
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
 from tilewright.schedule.question import Question
 from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.sides import width
 from tilewright.schedule.skipping import square
 from tilewright.schedule.sources import MOST_STREAMED
 

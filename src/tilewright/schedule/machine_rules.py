@@ -76,11 +76,13 @@ def storing_warps(case: ScheduleOnMachine) -> Reasons:
     """The role that gives registers away must hold the copying warp and all storing warps."""
     if not case.is_bulk or not case.schedule.registers:
         return
-    warps = case.epilogue.storing_warps(case)
-    if 1 + warps <= COPYING_WARPS:
+    warps, copying = case.epilogue.storing_warps(case), case.staging.copying_warps
+    if copying + warps <= COPYING_WARPS or not warps:
         return
-    text = f"one warp that copies and {warps} warps that store; their role has {COPYING_WARPS} warps"
-    yield "groups", text, f"groups={COPYING_WARPS - 1}, or registers=0", case.form.stores[0]
+    who = "one warp that copies" if copying == 1 else f"{copying} warps that copy"
+    text = f"{who} and {warps} warps that store; their role has {COPYING_WARPS} warps"
+    near = f"groups={COPYING_WARPS - 1}" if copying == 1 else 'epilogue="staged"'
+    yield "groups", text, f"{near}, or registers=0", case.form.stores[0]
 
 
 def features(case: ScheduleOnMachine) -> Reasons:

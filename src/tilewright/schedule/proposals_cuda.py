@@ -16,7 +16,7 @@ from itertools import product
 from math import inf, prod
 
 from tilewright.schedule.family_estimates import COLUMN_US
-from tilewright.schedule.legality import is_carried, reasons, width, with_fallback
+from tilewright.schedule.legality import is_carried, reasons, with_fallback
 from tilewright.schedule.load import BARRIERS_BYTES, Load
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.plans import takes_turns
@@ -39,6 +39,7 @@ from tilewright.schedule.proposals_wgmma import (
 )
 from tilewright.schedule.question import BAND, Candidate, Question, widened
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.sides import width
 from tilewright.schedule.wgmma_forms import WgmmaForm, cached_row_us, promoted_every
 from tilewright.targets.atoms import fma, wgmma
 
@@ -121,7 +122,9 @@ def several_products(question: Question) -> Iterator[Candidate]:
 
 
 def _by_threads(question: Question, found: Sequence[Candidate]) -> Iterator[Candidate]:
-    """The legal forms whose tiles threads copy in the background, if rows allow the widest copies.
+    """The legal forms with operands that threads copy in the background, if rows allow the widest copies.
+
+    Forms whose other operands bulk copies load come first.
 
     Args:
         question: a problem of several products, with an operand that bulk copies cannot load.
@@ -131,8 +134,11 @@ def _by_threads(question: Question, found: Sequence[Candidate]) -> Iterator[Cand
     sides = (question.form.spec(factor.part.operand, question.classes) for factor in question.form.factors)
     if min(map(width, sides)) < max(question.arch.async_bytes, default=inf):
         return
-    for one in found:
-        made = with_fallback(one.schedule, *asked)[0]
+    ways = [(one, with_fallback(one.schedule, *asked)[0]) for one in found]
+    for one, made in ways:
+        if made.by_bulk and not reasons(made, *asked):
+            yield replace(one, schedule=made, rule=f"{one.rule}, partly copied by threads")
+    for one, made in ways:
         sums = made.mma.c().size_values * len(question.form.totals)
         if sums > MOST_SUMS_COPIED or not (made.copies_in_background and made.atom.asynchronous):
             continue

@@ -21,11 +21,12 @@ from math import inf
 
 from tilewright.schedule.bulk import SETS, part_depth
 from tilewright.schedule.estimate import BULK, ELEMENTS
-from tilewright.schedule.legality import is_carried, reasons, width, with_fallback
+from tilewright.schedule.legality import is_carried, reasons, with_fallback
 from tilewright.schedule.load import BARRIERS_BYTES, Load
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.question import BAND, Candidate, Question
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.sides import width
 from tilewright.schedule.skipping import square
 from tilewright.schedule.splitting import CLUSTERS, rule_of, sharing, split_schedule
 from tilewright.schedule.wgmma_forms import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 
-from tilewright.schedule.bulk import BulkStaging
+from tilewright.schedule.bulk import BulkStaging, MixedStaging
 from tilewright.schedule.epilogue.direct import DirectEpilogue
 from tilewright.schedule.epilogue.staged import OverlappedEpilogue, StagedEpilogue
 from tilewright.schedule.facts import ScheduleFacts
@@ -54,6 +54,7 @@ STAGING_CLASSES: Mapping[str, type[Staging]] = {
     "cp_async": CpAsync,
     "fragments": Fragments,
     "tma": BulkStaging,
+    "mixed": MixedStaging,
 }
 """Stagings: how tiles of A and B come to where they are multiplied, by the values of `Schedule.staging`.
 
@@ -62,7 +63,8 @@ thread multiplies them.  ``"double"``: the next tile is copied into one half of 
 half is multiplied.  ``"registers"``: the next tile waits in registers while this one is multiplied.
 ``"cp_async"``: a ring of tiles in shared memory is filled in the background.  ``"fragments"``: as before, and
 from there into registers one part ahead of the multiplication.  ``"tma"``: a separate warp fills the ring by
-bulk copies; see ``roles``.
+bulk copies; see ``roles``.  ``"mixed"``: likewise, with four warps, whose threads copy in the background what
+bulk copies do not carry, such as rows that integers choose.
 """
 
 EPILOGUE_CLASSES: Mapping[str, type[DirectEpilogue]] = {

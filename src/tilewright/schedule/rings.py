@@ -236,6 +236,9 @@ class Staging(StagingTraits):
     is_aligned = False
     """Whether copies must begin at multiples of 4 or 16 bytes."""
 
+    copying_warps = 0
+    """Warps of a role that copies."""
+
     run = 0
     """Neighbours along K of packed operands that a lane multiplies; 0: the order of the instruction."""
 

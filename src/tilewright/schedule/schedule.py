@@ -80,6 +80,9 @@ class StagingTraits:
     by_bulk = False
     """Whether a producer role fills the ring by bulk copies."""
 
+    copies_too = False
+    """Whether threads of the producer role copy what bulk copies do not carry."""
+
     in_background = False
     """Whether threads issue asynchronous copies, and later wait for their own."""
 
@@ -170,7 +173,7 @@ class Schedule:
             without roles then stores the tile in slices of its columns.
         stages: number of stages of the ring: tiles of A, and of B, in shared memory.
         staging: one of ``"direct"``, ``"panels"``, ``"registers"``, ``"cp_async"``, ``"fragments"``,
-            ``"tma"``.
+            ``"tma"``, ``"mixed"``.
         roles: one of ``"none"``, ``"cooperative"``, ``"ping-pong"``, ``"alternating"``; see `ROLES`.
         groups: number of groups of warps that multiply.  Cooperative groups share the rows of a tile.
             Ping-pong groups take a tile each; two alternating groups share one.  Without roles, with

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 from tilewright.dtypes import DType
 from tilewright.ir.mma import MmaAtom
@@ -101,6 +101,15 @@ class OperandSide:
         return OperandTile(
             self.factor, self.at, self.rows, self.along_rows, self.along_k, boxes_along_rows=self.along_rows
         )
+
+
+def width(spec: TensorSpec) -> int:
+    """Bytes of the widest access to which the beginning of every row of an array is aligned."""
+    size = spec.dtype.bytes
+    if spec.unit_dim is None:
+        return size
+    steps = [divisor for dim, divisor in enumerate(spec.stride_divisors) if dim != spec.unit_dim]
+    return gcd(spec.align, *(divisor // spec.dtype.per_byte * size for divisor in steps))
 
 
 # ---------------------------------------------------------------- runs along K

@@ -16,7 +16,6 @@ from tilewright.arch import Board, Rates, TimeConstants
 from tilewright.schedule.factors import Factor
 from tilewright.schedule.fixup import FAN
 from tilewright.schedule.form import Form
-from tilewright.schedule.legality import width
 from tilewright.schedule.load import (
     MOST_BLOCKS,
     VECTOR,
@@ -28,6 +27,7 @@ from tilewright.schedule.load import (
 )
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.question import Question
+from tilewright.schedule.sides import width
 
 OVERLAP = 5.0
 """Power of the norm that joins times that overlap; 4 to 6 fit as well."""
