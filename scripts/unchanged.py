@@ -262,6 +262,7 @@ attention(f16(1, 2, M, 64), f16(1, 2, N, 64), f16(1, 2, N, 64), causal=True, win
 attention(f16(1, 2, M, 64), f16(1, 2, N, 64), f16(1, 2, N, 64), bias=f32(M, N))
 attention(f16(1, 2, M, 64), f16(1, 2, N, 64), f16(1, 2, N, 64), sinks=f32(2), dropout=0.5, seed=3, offset=4)
 attention(f16(2, 2, M, 64), f16(2, 2, N, 64), f16(2, 2, N, 64), k_lengths=ends(5, N), causal=True)
+attention(f16(2, 4, 3, 64), f16(9, 16, 2, 64), f16(9, 16, 2, 64), k_lengths=ends(5, 40), k_pages=table)
 attention(f16(M, 2, 64), f16(N, 2, 64), f16(N, 2, 64), q_offsets=ends(0, M // 2, M), k_offsets=ends(0, 5, N))
 col2im(f32(M, 36), (1, 1 + M, 2, 9), spatial=(1, 2), filter=(2, 2))
 col2im(f16(4 * M, 6 * 8), (2, M + 2, 3, 8), spatial=(1, 2), filter=(3, 2), padding=0, stride=1)
@@ -390,7 +391,14 @@ def called(line: str, extents: Mapping[str, int], target: str, *, filled: bool) 
 
     names: dict[str, Any] = {name: partial(getattr(tw, name), target=target) for name in MEMBERS}
     names |= {name: Maker(kind, made, filled=filled) for name, kind in KINDS.items()}
-    names |= {"NF4": tw.NF4, "ends": ends, "up": lambda extent, unit: -(-extent // unit), **extents}
+    table = np.array([[3, 0, 0], [2, 8, 1]], np.int32)
+    names |= {
+        "NF4": tw.NF4,
+        "ends": ends,
+        "table": table,
+        "up": lambda extent, unit: -(-extent // unit),
+        **extents,
+    }
     RECORDED.arrays, MEMORY.used = made, 0
     forget_plans()
     return made, eval(line, names)

@@ -151,6 +151,96 @@ class Problem:
         return {"O": found["O"].reshape(b, h, m, e), "L": found["L"].reshape(b, h, m)}
 
 
+LENGTHS = (0, 1, 64, 37, 150)
+
+
+class Padded:
+    """Batches with caches of one size, of which each has a number of keys; the others are NaN.
+
+    Args:
+        heads: heads of queries, heads of keys.
+        rows: rows of queries.
+        columns: of queries and keys, and of values.
+        element: the dtype.
+        diagonal: as `tw.attention` takes it; None: not causal.
+        lengths: the numbers of keys.
+        keys: keys of a cache.
+    """
+
+    def __init__(
+        self,
+        heads: tuple[int, int],
+        rows: int,
+        columns: tuple[int, int],
+        element: tw.DType = tw.f16,
+        diagonal: int | str | None = None,
+        lengths: tuple[int, ...] = LENGTHS,
+        keys: int = 150,
+    ) -> None:
+        self.heads, self.rows, self.columns, self.element = heads, rows, columns, element
+        self.diagonal, self.lengths, self.keys = diagonal, np.array(lengths, np.int32), keys
+        self.problems = []
+        for number, count in enumerate(lengths):
+            shift = count - rows if diagonal == "last" else diagonal
+            assert not isinstance(shift, str)
+            self.problems.append(Problem((1, *heads), (rows, count), columns, element, shift, seed=number))
+        self.q = np.concatenate([one.q for one in self.problems])
+        self.k, self.v = (self._cache(name) for name in "kv")
+
+    def _cache(self, name: str) -> Any:
+        columns = self.columns[name == "v"]
+        made = np.full((len(self.lengths), self.heads[1], self.keys, columns), np.nan, self.element.numpy)
+        for number, one in enumerate(self.problems):
+            made[number, :, : one.rows[1]] = getattr(one, name)[0]
+        return made
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """The arguments besides arrays."""
+        return {} if self.diagonal is None else {"causal": True, "diagonal": self.diagonal}
+
+    def poisoned(self) -> tuple[Any, Any]:
+        """Return poisoned memory for the result and the logarithms."""
+        shape = (*self.q.shape[:3], self.columns[1])
+        return np.full(shape, np.nan, self.element.numpy), np.full(shape[:3], np.nan, np.float32)
+
+    def in_pages(self, rows: int) -> tuple[Any, Any, Any]:
+        """Return the keys and values in pages of random numbers, and the numbers of each batch.
+
+        Pages that no batch has, and rows beyond the keys of a batch, are NaN; numbers beyond them are -1.
+
+        Args:
+            rows: rows of a page.
+        """
+        used = [-(-int(count) // rows) for count in self.lengths]
+        rng, most = np.random.default_rng(rows), -(-self.keys // rows)
+        numbers = rng.permutation(sum(used) + 3).astype(np.int32)
+        table = np.full((len(used), most), -1, np.int32)
+        pools = []
+        for cache in (self.k, self.v):
+            heads, columns = cache.shape[1], cache.shape[3]
+            pool = np.full((len(numbers), rows, heads, columns), np.nan, cache.dtype)
+            first = 0
+            for b, count in enumerate(used):
+                table[b, :count] = numbers[first : first + count]
+                whole = np.full((heads, count * rows, columns), np.nan, cache.dtype)
+                whole[:, : self.lengths[b]] = cache[b, :, : self.lengths[b]]
+                pool[table[b, :count]] = whole.reshape(heads, count, rows, columns).transpose(1, 2, 0, 3)
+                first += count
+            pools.append(pool)
+        return pools[0], pools[1], table
+
+    def check(self, out: Any, lse: Any) -> None:
+        """Check that every element is within its bound."""
+        for number, one in enumerate(self.problems):
+            if not one.rows[1]:
+                assert (out[number] == 0).all()
+                assert (lse[number] == -math.inf).all()
+                continue
+            one.check(out[number][None])
+            one.check_lse(lse[number][None])
+
+
 @dataclass
 class Packed:
     """Sequences that follow each other, as `tw.attention` takes them with offsets.

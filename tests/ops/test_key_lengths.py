@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -17,73 +16,9 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA, HIP
 from tilewright.testing import device_get, device_put
 
-from .attending import Problem
+from .attending import Padded
 
 pytestmark = pytest.mark.in_turns(4)
-
-LENGTHS = (0, 1, 64, 37, 150)
-
-
-class Padded:
-    """Batches with caches of one size, of which each has a number of keys; the others are NaN.
-
-    Args:
-        heads: heads of queries, heads of keys.
-        rows: rows of queries.
-        columns: of queries and keys, and of values.
-        element: the dtype.
-        diagonal: as `tw.attention` takes it; None: not causal.
-        lengths: the numbers of keys.
-        keys: keys of a cache.
-    """
-
-    def __init__(
-        self,
-        heads: tuple[int, int],
-        rows: int,
-        columns: tuple[int, int],
-        element: tw.DType = tw.f16,
-        diagonal: int | str | None = None,
-        lengths: tuple[int, ...] = LENGTHS,
-        keys: int = 150,
-    ) -> None:
-        self.heads, self.rows, self.columns, self.element = heads, rows, columns, element
-        self.diagonal, self.lengths, self.keys = diagonal, np.array(lengths, np.int32), keys
-        self.problems = []
-        for number, count in enumerate(lengths):
-            shift = count - rows if diagonal == "last" else diagonal
-            assert not isinstance(shift, str)
-            self.problems.append(Problem((1, *heads), (rows, count), columns, element, shift, seed=number))
-        self.q = np.concatenate([one.q for one in self.problems])
-        self.k, self.v = (self._cache(name) for name in "kv")
-
-    def _cache(self, name: str) -> Any:
-        columns = self.columns[name == "v"]
-        made = np.full((len(self.lengths), self.heads[1], self.keys, columns), np.nan, self.element.numpy)
-        for number, one in enumerate(self.problems):
-            made[number, :, : one.rows[1]] = getattr(one, name)[0]
-        return made
-
-    @property
-    def words(self) -> dict[str, Any]:
-        """The arguments besides arrays."""
-        return {} if self.diagonal is None else {"causal": True, "diagonal": self.diagonal}
-
-    def poisoned(self) -> tuple[Any, Any]:
-        """Return poisoned memory for the result and the logarithms."""
-        shape = (*self.q.shape[:3], self.columns[1])
-        return np.full(shape, np.nan, self.element.numpy), np.full(shape[:3], np.nan, np.float32)
-
-    def check(self, out: Any, lse: Any) -> None:
-        """Check that every element is within its bound."""
-        for number, one in enumerate(self.problems):
-            if not one.rows[1]:
-                assert (out[number] == 0).all()
-                assert (lse[number] == -math.inf).all()
-                continue
-            one.check(out[number][None])
-            one.check_lse(lse[number][None])
-
 
 PADDED = [
     Padded((4, 2), 37, (64, 64), tw.bf16, "last"),

@@ -48,7 +48,7 @@ class Case(NamedTuple):
     given: Mapping[str, Any] = {}
 
 
-PLANNED = {"schedule", "q_offsets", "k_offsets", "k_lengths"}
+PLANNED = {"schedule", "q_offsets", "k_offsets", "k_lengths", "k_pages"}
 """Calls with these arguments are planned each time: offsets in host memory are checked at every call."""
 
 CASES = {
@@ -152,7 +152,7 @@ CASES = {
         {"causal": True, "diagonal": 1, "scale": 0.5, "out": SQUARE.copy(), "lse": ROW.copy()}
         | {"return_lse": True, "out_dtype": "f16", "window": 5, "soft_cap": 3.0}
         | {"bias": ROW.copy(), "sinks": ROW[:1].copy(), "q_offsets": ENDS, "k_offsets": ENDS}
-        | {"k_lengths": ENDS, **DRAWN, **TARGET},
+        | {"k_lengths": ENDS, "k_pages": ENDS[None], **DRAWN, **TARGET},
         "attention",
         SEEDS,
     ),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.targets.gathered import Strided, columns, expected_rows, gather, scatter
+from tests.targets.gathered import COLUMNS, ROWS, Strided, columns, expected_rows, gather, scatter
 
 import tilewright as tw
 from tilewright.runtime.nvrtc import compile_text
@@ -99,6 +99,37 @@ def test_columns_are_gathered_along_their_dimension(target: str) -> None:
     y = np.full((70, 50), np.nan, np.float32)
     assert columns(x, index, y, target=target).target == target
     np.testing.assert_array_equal(y, x[:, index])
+
+
+@tw.kernel(X="P S N", I="B T", Y="B R N")
+def pages(X, I, Y, *, rows):
+    """``Y[b] = X[I[b]]``, with the rows of the pages one after the other."""
+    b, r = tw.block_index((Y.shape[0], tw.ceil_div(Y.shape[1], ROWS)))
+    held = tw.shared((ROWS, COLUMNS), X.dtype)
+    tw.copy(X[:, :rows].rows(I, padded=True).merge(1)[b].tile((ROWS, COLUMNS), (r, 0)), held, threads=96)
+    tw.barrier()
+    tw.copy(held, Y[b].tile((ROWS, COLUMNS), (r, 0)), threads=96)
+
+
+@TARGETS
+@pytest.mark.parametrize(
+    ("rows", "read"), [(8, "int chosen[4];"), (5, "int chosen[8];"), (64, "const int chosen =")]
+)
+def test_an_index_of_two_dimensions_chooses_pages(rows: int, read: str, target: str) -> None:
+    """A thread reads the number of a page once for all of its rows in the page, if their places are known."""
+    rng = np.random.default_rng(rows)
+    x, index = (
+        rng.standard_normal((9, rows, 21)).astype(np.float32),
+        rng.integers(0, 9, (3, 6)).astype(np.int32),
+    )
+    index[1, 2:4] = -1, 9
+    y = np.full((3, 6 * rows, 21), np.nan, np.float32)
+    assert pages(x, index, y, rows=rows, target=target).target == target
+    wanted = np.concatenate([x, np.zeros_like(x[:1])])[np.where(index < 0, 9, index)]
+    np.testing.assert_array_equal(y, wanted.reshape(3, 6 * rows, 21))
+    text = cuda.emit(pages.trace(x, index, y, rows=rows), "sm_90a").text
+    assert read in text
+    assert compile_text(text, "sm_90a")
 
 
 @tw.kernel(X="M N", I="R", Y="R N")

@@ -132,18 +132,14 @@ class FlowArguments:
 
     def places(self, operand: Operand) -> tuple[Array, Array]:
         """Return the row-major offsets of a view's elements in the array, and a mask of those that exist."""
-        extents = self.parameters[operand.name].shape
-        strides: list[Int] = [1]
-        for extent in extents[:0:-1]:
-            strides.insert(0, strides[0] * self.integer(extent))
-        view = View.strided(extents, strides)
+        view = View.row_major(self.parameters[operand.name].shape)
         for transform in operand.transforms:
             view = transform.apply(view)
         shape = tuple(map(self.integer, view.shape))
         index = np.indices(shape)
         known: dict[Any, Any] = {**self.sizes, **dict(zip(view.coords, index, strict=True))}
         for one in operand.indices:
-            known[Sym(one.name)] = self.parameter(one.name).astype(np.int64).__getitem__
+            known[Sym(one.name)] = self.parameter(one.name).astype(np.int64).reshape(-1).__getitem__
         offset, valid = (value_of(what, known) for what in (view.offset, view.valid))
         return np.broadcast_to(offset, shape), np.broadcast_to(valid, shape)
 

@@ -116,7 +116,7 @@ def _no_dtype(kind: object) -> str:
 
 def index_misfit(index: Operand) -> str:
     """Return the reason why an array cannot choose rows, or ""."""
-    if len(index.shape) != 1 or index.dtype.kind not in ("int", "uint") or index.dtype.bits < 8:
+    if not index.shape or index.dtype.kind not in ("int", "uint") or index.dtype.bits < 8:
         return f"rows are chosen by {index.name}, of rank {len(index.shape)} and {index.dtype}"
     return f"rows are chosen by a view of {index.name}" if index.transforms else ""
 

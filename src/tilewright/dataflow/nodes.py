@@ -84,11 +84,12 @@ class Operand:
 class Rows:
     """``new[..., i, ...] = old[..., index[i], ...]``: a transform that chooses rows by integers in memory.
 
-    Elements of rows outside of ``[0, extent)`` read as 0 and are not written.
+    An index of several dimensions replaces the dimension by them.  Elements of rows outside of
+    ``[0, extent)`` read as 0 and are not written.
 
     Args:
         dim: the dimension along which rows are chosen.
-        index: an array of integers, of one dimension.
+        index: an array of integers.
         padded: whether rows outside are allowed; otherwise the reference reports them.
     """
 
@@ -98,7 +99,7 @@ class Rows:
 
     def apply(self, view: View) -> View:
         """Return the view with the chosen rows."""
-        kind, numbers = self.index.dtype, View.strided(self.index.shape, (1,))
+        kind, numbers = self.index.dtype, View.row_major(self.index.shape)
         least, most = (int(end) for end in limits(i64 if kind == u64 else kind))
         return chosen_rows(view, self.dim, Sym(self.index.name), numbers, least, most)
 

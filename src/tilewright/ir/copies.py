@@ -245,12 +245,13 @@ ENGINES: Mapping[str, CopyEngine] = {
 class Gather(Op):
     """A view of chosen rows: ``result[..., i, ...] = source[..., index[i], ...]`` along dimension ``dim``.
 
-    Elements of rows outside of ``[0, extent)`` are invalid, and so are those past the edge of ``index``.  The
-    operation that accesses the view reads the index.
+    An index of several dimensions replaces the dimension by them, as in NumPy.  Elements of rows outside of
+    ``[0, extent)`` are invalid, and so are those past the edge of ``index``.  The operation that accesses the
+    view reads the index.
 
     Args:
         source: a tensor in memory.
-        index: a tensor of integers of one dimension, in memory.
+        index: a tensor of integers, in memory.
         dim: the dimension of the source.
         padded: whether rows outside are allowed; otherwise the reference reports them.
     """
@@ -273,10 +274,10 @@ class Gather(Op):
                 f"dimension {dim} of {source}, of rank {old.view.rank}; nearest legal choice: "
                 f"{min(max(dim, 0), old.view.rank - 1)}"
             )
-        if numbers.view.rank != 1 or numbers.dtype.kind not in ("int", "uint") or numbers.dtype.bits < 8:
+        if not numbers.view.rank or numbers.dtype.kind not in ("int", "uint") or numbers.dtype.bits < 8:
             raise LayoutError(
                 f"rows of {source} are chosen by {index}, of rank {numbers.view.rank} and {numbers.dtype}; "
-                "nearest legal choice: integers of 8 bits or more, of one dimension"
+                "nearest legal choice: integers of 8 bits or more, of one dimension or several"
             )
         if numbers.indices or any(index.buffer is known.buffer for known in old.indices):
             raise LayoutError(

@@ -357,14 +357,18 @@ class Tensor(Rearranged):
 
         A scatter with two equal rows is a race, which the reference reports.
 
+        An index of several dimensions replaces ``dim`` by them, as in NumPy: ``new[i, j, ...] = old[index[i,
+        j], ...]``.  Pages of rows become one array so: in ``pool.rows(pages).merge(1)`` the rows of all pages
+        ``pages[b]`` follow each other.
+
         Args:
-            index: a tensor of integers of one dimension, in global or shared memory.
+            index: a tensor of integers, in global or shared memory.
             dim: the dimension along which rows are chosen.
             padded: whether the index may have rows outside, for example -1 for no row; otherwise the
                 reference reports them.
 
         Raises:
-            TraceError: the index is not a tensor of integers of one dimension, or ``dim`` does not exist.
+            TraceError: the index is not a tensor of integers, or ``dim`` does not exist.
 
         Example:
             >>> import numpy as np

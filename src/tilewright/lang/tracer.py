@@ -16,7 +16,7 @@ from tilewright.ir.async_ops import Role
 from tilewright.ir.builder import Builder
 from tilewright.ir.kernel import ClusterAxis, GridAxis, Param, SizeParam, Workspace
 from tilewright.ir.op import Block, Op
-from tilewright.ir.ops import Copy, Elementwise, Mma, Reshape
+from tilewright.ir.ops import Copy, Elementwise, Gather, Mma, Reshape
 from tilewright.ir.types import FragmentType, TensorType, Value
 from tilewright.lang.source import author_frame, here, is_authors, result_names
 from tilewright.symbolic.nodes import Int, Sym
@@ -183,7 +183,7 @@ class Tracer:
 
     def explicit(self) -> str | None:
         """Return the first recorded operation of an explicit kernel, or None."""
-        ops = (op for op in self.builder.recorded() if not isinstance(op, Reshape | Elementwise))
+        ops = (op for op in self.builder.recorded() if not isinstance(op, Reshape | Gather | Elementwise))
         made = [(bool(self.grid), "tw.block_index"), (bool(self.workspaces), "tw.workspace")]
         made += [(bool(self.cluster_shape), "tw.hopper.cluster_index"), (bool(self.derived), "tw.derived")]
         return next((what for there, what in made if there), next((f"tw.{op.name}" for op in ops), None))

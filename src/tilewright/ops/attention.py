@@ -14,16 +14,19 @@ from tilewright.ops.attending.choice import AttentionQuestion, chosen
 from tilewright.ops.attending.problem import (
     LAST,
     LENGTHS,
+    PAGES,
     AttentionWords,
     are_checked,
     bounds_of,
     broadcast,
     check_offsets,
+    check_pages,
     first_column,
     heads_as_rows,
     heads_first,
     in_columns,
     in_four,
+    in_pages,
     result_dtype,
     result_shape,
     shares_rows,
@@ -36,7 +39,7 @@ from tilewright.ops.wanted import dropout_of
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
 
-ARRAYS = ("q", "k", "v", "out", "lse", "bias", "q_offsets", "k_offsets", "sinks", LENGTHS)
+ARRAYS = ("q", "k", "v", "out", "lse", "bias", "q_offsets", "k_offsets", "sinks", LENGTHS, PAGES)
 OUT, LSE = ARRAYS.index("out"), ARRAYS.index("lse")
 
 _RESULTS = itemgetter(OUT, LSE)
@@ -59,6 +62,7 @@ def attention(
     q_offsets: Any = None,
     k_offsets: Any = None,
     k_lengths: Any = None,
+    k_pages: Any = None,
     sinks: Any = None,
     dropout: float = 0.0,
     seed: int = 0,
@@ -103,6 +107,9 @@ def attention(
         k_offsets: likewise for ``k`` and ``v``; default: ``q_offsets``.
         k_lengths: integers (B,) of i32 or i64: batch b has only the first ``k_lengths[b]`` keys, none with 0.
             With ``diagonal="last"`` the last row sees the last of these.
+        k_pages: integers (B, T) of i32 or i64, for keys and values in pages of S rows: ``k`` is then (P, S,
+            G, D), ``v`` (P, S, G, E), and key n of batch b is ``k[k_pages[b, n // S], n % S]``.  N is T * S.
+            Pages beyond the keys of a batch are not read, whatever their numbers are.
         sinks: array (H,) of f16, bf16 or f32: a score of each head that joins the sum of its weights, and has
             no value: ``lse[i] = log(exp(sinks) + sum_j exp(s[i, j]))``.
         dropout: probability that a weight is 0 before it multiplies a value; the others are multiplied by
@@ -127,8 +134,8 @@ def attention(
 
     Raises:
         LaunchError: shapes or devices do not fit, ``out`` shares memory with an array that is read, offsets
-            in host memory descend or lie outside of the rows, lengths exceed the keys, or ``diagonal`` or
-            ``window`` is given without ``causal``.
+            in host memory descend or lie outside of the rows, lengths exceed the keys, pages do not exist, or
+            ``diagonal`` or ``window`` is given without ``causal``.
         DTypeError: an unsupported dtype or mixture.
 
     Example:
@@ -151,7 +158,7 @@ def attention(
         >>> tw.attention(q, q, v, q_offsets=np.int32([0, 2, 5]), target="reference")[:, 0, 0].tolist()
         [0.5, 0.5, 3.0, 3.0, 3.0]
     """
-    arrays = (q, k, v, out, lse, bias, q_offsets, k_offsets, sinks, k_lengths)
+    arrays = (q, k, v, out, lse, bias, q_offsets, k_offsets, sinks, k_lengths, k_pages)
     dropped = dropout_of("attention", dropout, seed, offset)
     given = (causal, diagonal, scale, return_lse, target, out_dtype, window, soft_cap)
 
@@ -159,7 +166,7 @@ def attention(
         words = AttentionWords(*given, dropped=dropped)
         return plan_attention(arrays, words, located).launch(stream)
 
-    kept = None if are_checked(q_offsets, k_offsets, k_lengths) else (*given, dropped.words)
+    kept = None if are_checked(q_offsets, k_offsets, k_lengths, k_pages) else (*given, dropped.words)
     numbers = dropped.numbers if dropped.probability else ()
     made = called(_PLANS, arrays, kept, numbers, stream, first, _RESULTS)
     return made if return_lse else made[0]
@@ -182,8 +189,10 @@ def plan_attention(
     words.check()
     call = Call.of("attention", dict(zip(ARRAYS, given, strict=True)), ARRAYS[:OUT], located)
     infos = call.infos
-    shape = result_shape(infos)
+    caches = in_pages(infos) if PAGES in infos else {}
+    shape = result_shape({**infos, **caches})
     check_offsets(infos)
+    check_pages(infos)
     call.serve(words.target)
     call.make("out", shape, result_dtype(infos, words.out_dtype))
     if words.return_lse:
@@ -195,9 +204,9 @@ def plan_attention(
     sequences = infos["q_offsets"].shape[0] - 1 if "q_offsets" in infos else None
     if 0 in shape or sequences == 0:
         return call.plan(result=results)
-    given_infos = (
-        infos if sequences is None else {name: heads_first(infos[name]) for name in ARRAYS[: LSE + has_lse]}
-    )
+    given_infos = {**infos, **caches}
+    if sequences is not None:
+        given_infos = {name: heads_first(infos[name]) for name in ARRAYS[: LSE + has_lse]}
     seen = {name: in_four(given_infos[name]) for name in ARRAYS[:LSE]}
     # Without lse, a column of the result takes its place in the call; the kernel does not access it.
     seen["lse"] = in_four(in_columns(given_infos["lse"])) if has_lse else first_column(seen["out"])
@@ -208,10 +217,11 @@ def plan_attention(
             from_last, words = False, words._replace(causal=False)
     diagonal, window = within_keys(words, *(seen[name].shape[2] for name in "qk"))
     terms = {"bias", "sinks"} & infos.keys() | ({"dropout"} if words.dropped.probability else set())
-    if sequences is None and window is None and not terms and not from_last and shares_rows(seen, diagonal):
+    is_free = window is None and not terms and not from_last and (diagonal is None or PAGES not in infos)
+    if sequences is None and is_free and shares_rows(seen, diagonal):
         seen, diagonal = heads_as_rows(seen, diagonal), None
     terms |= {"lengths"} if LENGTHS in infos else set()
-    if terms and sequences is None:
+    if terms and sequences is None and PAGES not in infos:
         rows = *seen["q"].shape[:3], seen["k"].shape[2]
         seen["bias"] = broadcast(infos["bias"], rows) if "bias" in infos else stand_in(infos["out"], rows)
     question = AttentionQuestion(
@@ -225,16 +235,20 @@ def plan_attention(
         frozenset(terms),
         sequences,
         from_last,
+        infos["k"].shape[1] if PAGES in infos else 0,
     )
     answer = chosen(question)
     views, numbers = answer.views(seen), answer.numbers
-    if terms or sequences is not None:
+    if PAGES in infos:
+        views |= {name: infos[name] for name in "kv"}
+    if terms or sequences is not None or PAGES in infos:
         groups, ratio = seen["k"].shape[1], seen["q"].shape[1] // max(seen["k"].shape[1], 1)
         sinks = infos.get("sinks", stand_in(infos["out"], (groups * ratio,)))
         [step] = sinks.strides
         views["sinks"] = replace(sinks, shape=(groups, ratio), strides=(step * ratio, step))
         if sequences is None:
             views[LENGTHS] = infos.get(LENGTHS, stand_in(infos["out"], seen["q"].shape[:1]))
+        views |= {PAGES: infos[PAGES]} if PAGES in infos else {}
         numbers = (*numbers, *words.dropped.numbers)
     tensors = [Strided(call.arrays.get(name, results[0]), info) for name, info in views.items()]
     places = call.stand_ins(views)

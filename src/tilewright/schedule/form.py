@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 from tilewright.dataflow.nodes import (
@@ -46,7 +46,7 @@ from tilewright.schedule.row_sums import RowSum, with_row_sums
 from tilewright.schedule.work import MOST, Work
 from tilewright.symbolic.nodes import Int, Sym, divisor
 from tilewright.symbolic.rebuilding import substitute
-from tilewright.views.transforms import Broadcast, Transform
+from tilewright.views.transforms import Broadcast, Merge, Permute, Slice, Transform
 from tilewright.views.view import View
 
 
@@ -306,7 +306,8 @@ def spec_of(flow: Flow, operand: Operand, specs: Mapping[str, TensorSpec]) -> Te
         specs: the classes of the arrays, by name.
     """
     spec = specs[operand.name]
-    if (kept := _kept(spec, operand.transforms)) is not None:
+    is_kept = all(isinstance(one, Rows | Broadcast) for one in operand.transforms)
+    if is_kept and (kept := kept_rows(spec, operand.transforms)) is not None:
         return kept
     arrays = (one for one in flow.parameters if isinstance(one, Operand))
     shape = next(one.shape for one in arrays if one.name == operand.name)
@@ -326,23 +327,39 @@ def spec_of(flow: Flow, operand: Operand, specs: Mapping[str, TensorSpec]) -> Te
     )
 
 
-def _kept(spec: TensorSpec, transforms: tuple[Transform, ...]) -> TensorSpec | None:
+def kept_rows(spec: TensorSpec, transforms: tuple[Transform, ...]) -> TensorSpec | None:
     """The class of a view whose rows begin where rows of the array begin; None for other views."""
     for transform in transforms:
-        extents, steps, unit = spec.extent_divisors, spec.stride_divisors, spec.unit_dim
-        dim = transform.dim if isinstance(transform, Rows | Broadcast) else 0
+        rank, unit = spec.rank, spec.unit_dim
+        extents, steps = list(spec.extent_divisors), list(spec.stride_divisors)
         if isinstance(transform, Rows):
-            extents = (*extents[:dim], 1, *extents[dim + 1 :])
-            spec = replace(spec, unit_dim=None if unit == dim else unit, extent_divisors=extents)
+            dim, count = transform.dim, len(transform.index.shape)
+            extents[dim : dim + 1], steps[dim : dim + 1] = [1] * count, [steps[dim]] * count
+            rank += count - 1
+            unit = None if unit in (None, dim) else unit + (count - 1) * (dim < unit)
         elif isinstance(transform, Broadcast):  # a stride of 0 is a multiple of every number
-            extents = (*extents[:dim], divisor(transform.extent) or 1, *extents[dim:])
-            steps = (*steps[:dim], ROW_BYTES, *steps[dim:])
-            later = None if unit is None else unit + (dim <= unit)
-            spec = replace(
-                spec, rank=spec.rank + 1, unit_dim=later, extent_divisors=extents, stride_divisors=steps
-            )
+            extents.insert(transform.dim, divisor(transform.extent) or 1)
+            steps.insert(transform.dim, ROW_BYTES)
+            rank += 1
+            unit = None if unit is None else unit + (transform.dim <= unit)
+        elif isinstance(transform, Merge) and unit not in range(
+            transform.dim, transform.dim + transform.count
+        ):
+            run = slice(transform.dim, transform.dim + transform.count)
+            extents[run], steps[run] = [prod(extents[run])], [gcd(*steps[run])]
+            rank += 1 - transform.count
+            unit = unit if unit is None or unit < transform.dim else unit + 1 - transform.count
+        elif isinstance(transform, Permute):
+            extents, steps = ([of[dim] for dim in transform.order] for of in (extents, steps))
+            unit = None if unit is None else transform.order.index(unit)
+        elif isinstance(transform, Slice) and all(isinstance(a, tuple) and a[0] == 0 for a in transform.at):
+            ends = [part[1] for part in transform.at if isinstance(part, tuple)]
+            extents = [1 if end is None else divisor(end) or 1 for end in ends]
         else:
             return None
+        spec = replace(
+            spec, rank=rank, unit_dim=unit, extent_divisors=tuple(extents), stride_divisors=tuple(steps)
+        )
     return spec
 
 

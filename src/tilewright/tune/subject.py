@@ -271,15 +271,14 @@ class SubjectArrays:
             rows[index] = min(extent, rows.get(index, extent))
         distinct = {index for store in flow.stores if not store.added for index in store.operand.indices}
         for index, extent in rows.items():
-            (count,) = shapes[index.name]
+            count = prod(shapes[index.name])
             if extent < (count if index in distinct else min(count, 1)):
                 raise LaunchError(
                     f"{index.name} has {count} elements, and chooses among {extent} rows; nearest legal "
                     f"choice: {extent} elements"
                 )
-            found[index.name] = rng.permutation(extent)[:count]
-            if count > extent:
-                found[index.name] = rng.integers(0, extent, count)
+            chosen = rng.integers(0, extent, count) if count > extent else rng.permutation(extent)[:count]
+            found[index.name] = chosen.reshape(shapes[index.name])
         return found
 
     def _chosen(self, operand: Operand) -> Iterator[tuple[Operand, int]]:

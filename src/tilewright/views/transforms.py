@@ -541,13 +541,14 @@ class Swizzle:
 def chosen_rows(view: View, dim: int, table: Sym, numbers: View, low: int, high: int) -> View:
     """Return the view with the rows along a dimension that integers in memory choose.
 
-    Elements of rows outside of ``[0, extent)`` are invalid, and so are those past the edge of the integers.
+    The dimensions of the integers replace it.  Elements of rows outside of ``[0, extent)`` are invalid, and
+    so are those past the edge of the integers.
 
     Args:
         view: the view.
         dim: the dimension along which rows are chosen.
         table: the buffer of the integers.
-        numbers: the view of the integers, of one dimension.
+        numbers: the view of the integers.
         low: the smallest integer.
         high: the largest integer.
 
@@ -555,11 +556,12 @@ def chosen_rows(view: View, dim: int, table: Sym, numbers: View, low: int, high:
         >>> chosen_rows(View.strided((9, 4), (4, 1)), 0, Sym("I"), View.strided((2,), (1,)), -128, 127)
         View((2, 4) -> 4*I[i0] + i1 if -1 < I[i0] and I[i0] < 9)
     """
-    shape = (*view.shape[:dim], numbers.shape[0], *view.shape[dim + 1 :])
+    shape, end = (*view.shape[:dim], *numbers.shape, *view.shape[dim + 1 :]), dim + numbers.rank
     at = coordinates(shape)
-    row = Element(table, numbers.at((at[dim],)), low, high)
-    inside = all_of(numbers.valid_at((at[dim],)), less(-1, row), less(row, view.shape[dim]))
-    return view.map(shape, [*at[:dim], row, *at[dim + 1 :]], inside)
+    own = at[dim:end]
+    row = Element(table, numbers.at(own), low, high)
+    inside = all_of(numbers.valid_at(own), less(-1, row), less(row, view.shape[dim]))
+    return view.map(shape, [*at[:dim], row, *at[end:]], inside)
 
 
 TRANSFORMS: tuple[type, ...] = (

@@ -85,6 +85,14 @@ class View(Drawable):
         return View(tuple(shape), offset, expand(last))
 
     @staticmethod
+    def row_major(shape: Sequence[Int]) -> View:
+        """The view of a buffer whose last dimension is contiguous, and the others follow."""
+        strides: list[Int] = [1]
+        for extent in shape[:0:-1]:
+            strides.insert(0, mul(strides[0], extent))
+        return View.strided(shape, strides[: len(shape)])
+
+    @staticmethod
     @layouts
     def of(layout: Layout) -> View:
         """The view of a layout; nested modes become single dimensions.

@@ -224,7 +224,10 @@ def _integers(tensor: Tensor, tile: Tile) -> Operand:
             "nearest legal choice: an array of the computed integers, A[rows[m], k]",
             here(),
         )
-    if wrong := index_misfit(node.operand):
+    wrong = index_misfit(node.operand)
+    if len(node.operand.shape) != 1:
+        wrong = f"rows are chosen by {node.operand.name}, of rank {len(node.operand.shape)}"
+    if wrong:
         raise TraceError(
             f"{tensor.value}: {wrong}; nearest legal choice: a whole array of i32 or i64 with one dimension, "
             "A[rows[m], k]",

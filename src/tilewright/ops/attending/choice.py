@@ -35,6 +35,7 @@ class AttentionQuestion(NamedTuple):
         sequences: number of packed sequences; None: none are packed.
         from_last: whether the mask counts from the last row and key, of a packed sequence or a batch with a
             length.
+        page: rows of a page of keys; 0: keys do not lie in pages.
     """
 
     infos: Mapping[str, ArrayInfo]
@@ -48,6 +49,7 @@ class AttentionQuestion(NamedTuple):
     terms: frozenset[str] = frozenset()
     sequences: int | None = None
     from_last: bool = False
+    page: int = 0
 
     @property
     def has_bias(self) -> bool:
@@ -141,8 +143,11 @@ def chosen(question: AttentionQuestion) -> Answer:
     if question.sequences is not None:
         packed = flow.packed_attention.bind(**words, from_last=question.from_last, terms=question.terms)
         return Answer(packed, _numbers(question), packed=True)
+    with_terms = {"from_last": question.from_last, "terms": question.terms}
+    if question.page:
+        bound = flow.paged_attention.bind(**words, **with_terms, page=question.page)
+        return Answer(bound, _numbers(question))
     if question.terms:
-        with_terms = {"from_last": question.from_last, "terms": question.terms}
         bound = flow.attention_with_terms.bind(**words, **with_terms)
         return Answer(bound, _numbers(question))
     return Answer(flow.attention.bind(**words), _numbers(question))
@@ -170,6 +175,8 @@ def against_warpgroups(question: AttentionQuestion) -> Iterator[str]:
         yield f"{arch.name} has no warpgroups that multiply in the background"
     if kind not in (f16, bf16):
         yield f"the arrays are {kind}, and wgmma with weights in registers takes f16 and bf16"
+    if question.page:
+        yield f"keys lie in pages of {question.page}, which threads copy"
     for place, (name, info) in enumerate(question.infos.items()):
         spec = spec_of(info)
         if place == 3:

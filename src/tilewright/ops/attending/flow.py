@@ -16,6 +16,7 @@ from tilewright.lang.dataflow.indexing import positions
 from tilewright.lang.dataflow.loops import full, steps, tiles, zeros
 from tilewright.lang.exact_functions import absolute, fma, maximum, minimum, where
 from tilewright.lang.functions import dropout, exp, exp2, log, log2, tanh
+from tilewright.lang.launch import require
 from tilewright.lang.scalars import ceil_div
 from tilewright.ops.attending.softmax import LOWEST, NEVER_0, STEEP, BySoftmax
 from tilewright.ops.ending import ACTIVATIONS
@@ -142,24 +143,97 @@ def attention_with_terms(
         from_last: whether the mask counts from the last row, and from the last key of the batch.
         terms: the terms that the call has.
     """
+    given = Terms(terms, bias, sinks, lengths, (seed, offset, threshold, kept), from_last)
+    _attend_to_caches(Q, K, V, O, L if with_lse else None, given, exponent, diagonal, scores, between)
+
+
+class Terms(NamedTuple):
+    """What enters attention besides queries, keys and values.
+
+    Args:
+        names: ``"bias"``, ``"sinks"``, ``"lengths"`` and ``"dropout"``, if the call has them.
+        bias: is added to the scores.
+        sinks: a score of each head that joins the sum of its weights.
+        lengths: numbers of the keys of each batch.
+        drawn: the numbers of dropout.
+        from_last: whether the mask counts from the last row, and from the last key of the batch.
+    """
+
+    names: frozenset[str]
+    bias: Any
+    sinks: Any
+    lengths: Any
+    drawn: tuple[Any, Any, Any, Any]
+    from_last: bool
+
+
+def _attend_to_caches(
+    Q: Any,
+    K: Any,
+    V: Any,
+    O: Any,
+    L: Any,
+    given: Terms,
+    exponent: Any,
+    diagonal: Any,
+    scores: Scores,
+    between: BySoftmax,
+) -> None:
+    """Store the attention of all rows to the keys of their batch."""
+    terms = given.names
     for b, g, r, m, e in tiles(O):
-        end = lengths[b] if "lengths" in terms else None
-        first = (Q.shape[3], end) if from_last else (None, None)
+        end = given.lengths[b] if "lengths" in terms else None
+        first = (Q.shape[3], end) if given.from_last else (None, None)
         head = (positions(b).to(u64) * Q.shape[1] + positions(g).to(u64)) * Q.shape[2] + positions(r).to(u64)
-        dropped = Dropped((seed, offset, threshold, kept), head * Q.shape[3], K.shape[2])
+        dropped = Dropped(given.drawn, head * Q.shape[3], K.shape[2])
         rows = QueryRows(
             Q,
             O,
-            L if with_lse else None,
+            L,
             (b, g, r),
             m,
-            bias if "bias" in terms else None,
+            given.bias if "bias" in terms else None,
             first=first[0],
-            sink=sinks[g, r].to(f32) if "sinks" in terms else None,
+            sink=given.sinks[g, r].to(f32) if "sinks" in terms else None,
             dropped=dropped if "dropout" in terms else None,
         )
         keys = KeyLoop(K, V, (b, g), steps(K.shape[2], end=end), first[1])
         _attend(rows, keys, e, exponent, diagonal, scores, between)
+
+
+PAGED = ARRAYS | {"K": "P S G D", "V": "P S G E", "sinks": "G R", "lengths": "B", "pages": "B T"}
+"""Arrays whose keys and values lie in pages of S rows, with the numbers of the pages of each batch."""
+
+
+@kernel(**PAGED, **NUMBERS, **DRAWN)
+def paged_attention(
+    Q: Any,
+    K: Any,
+    V: Any,
+    O: Any,
+    L: Any,
+    sinks: Any,
+    lengths: Any,
+    pages: Any,
+    exponent: Any,
+    diagonal: Any,
+    seed: Any,
+    offset: Any,
+    threshold: Any,
+    kept: Any,
+    *,
+    page: int,
+    scores: Scores,
+    between: BySoftmax,
+    with_lse: bool,
+    from_last: bool,
+    terms: frozenset[str],
+) -> None:
+    """`attention_with_terms`, where key n of batch b is ``K[pages[b, n // page], n % page]``."""
+    require(K.shape[1] == page, f"pages have {page} rows")
+    k, v = (one[:, :page].rows(pages).merge(1).permute(0, 2, 1, 3) for one in (K, V))
+    given = Terms(terms, None, sinks, lengths, (seed, offset, threshold, kept), from_last)
+    _attend_to_caches(Q, k, v, O, L if with_lse else None, given, exponent, diagonal, scores, between)
 
 
 PACKED: dict[str, Any] = {

@@ -42,6 +42,9 @@ LAST = "last"
 LENGTHS = "k_lengths"
 """Name of the array of the numbers of keys of each batch."""
 
+PAGES = "k_pages"
+"""Name of the array of the numbers of pages of each batch."""
+
 OFFSETS = {"q_offsets": "q", "k_offsets": "k"}
 """Arrays of the bounds of packed sequences, each with the array whose rows they bound."""
 
@@ -189,6 +192,61 @@ def _check_packed(infos: Mapping[str, ArrayInfo]) -> None:
     keys = infos["k"].shape[0]
     if "k_offsets" not in infos and keys != infos["q"].shape[0]:
         _refuse(infos, f"k_offsets too, for {keys} keys")
+
+
+def in_pages(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
+    """View the pages of keys and values as caches (B, G, N, D) and (B, G, N, E), whose elements are not read.
+
+    Args:
+        infos: the arrays of a call with numbers of pages.
+
+    Raises:
+        LaunchError: shapes do not fit, or there are offsets or a bias, too.
+        DTypeError: numbers that are no integers of 32 or 64 bits.
+    """
+    pages, (k, v) = infos[PAGES], (infos[name].shape for name in "kv")
+    for other in ("q_offsets", "k_offsets", "bias"):
+        if other in infos:
+            raise LaunchError(f"attention: {PAGES} with {other}; nearest legal choice: no {other}")
+    if pages.dtype not in (i32, i64):
+        raise DTypeError(f"attention: {PAGES} is {pages.dtype}; nearest legal choice: i32 or i64")
+    if {len(infos["q"].shape), len(k), len(v)} != {4} or not k[1]:
+        _refuse(infos, f"q (B, H, M, D), k (P, S, G, D) and v (P, S, G, E) with {PAGES}")
+    if k[:3] != v[:3]:
+        _refuse(infos, f"v with shape {(*k[:3], v[3])}, one value for each key")
+    if len(pages.shape) != 2 or pages.shape[0] != infos["q"].shape[0]:
+        _refuse(infos, f"{PAGES} with shape ({infos['q'].shape[0]}, T), T pages for each batch")
+    made, (batches, count) = dict[str, ArrayInfo](), pages.shape
+    for name in "kv":
+        _, rows, heads, columns = infos[name].shape
+        _, row, head, unit = infos[name].strides
+        shape = (batches, heads, count * rows, columns)
+        made[name] = replace(infos[name], shape=shape, strides=(0, head, row, unit))
+    return made
+
+
+def check_pages(infos: Mapping[str, ArrayInfo]) -> None:
+    """Check the numbers of the pages in use, if they lie in host memory.
+
+    Raises:
+        LaunchError: a number is not that of a page.
+    """
+    if PAGES not in infos or any(
+        memory_of(infos[one].device) != HOST for one in (PAGES, *({LENGTHS} & infos.keys()))
+    ):
+        return
+    pages, (most, rows) = infos[PAGES], infos["k"].shape[:2]
+    found = elements(pages).view(pages.dtype.numbers)
+    used = np.full(pages.shape[0], pages.shape[1])
+    if LENGTHS in infos:
+        used = -(-elements(infos[LENGTHS]).view(infos[LENGTHS].dtype.numbers) // rows)
+    wrong = ((found < 0) | (found >= most)) & (np.arange(pages.shape[1]) < used[:, None])
+    if wrong.any():
+        b, t = (int(one) for one in np.argwhere(wrong)[0])
+        near = min(max(int(found[b, t]), 0), max(most - 1, 0))
+        raise LaunchError(
+            f"attention: {PAGES}[{b}, {t}] is {found[b, t]}; k has {most} pages; nearest legal choice: {near}"
+        )
 
 
 def _check_lengths(infos: Mapping[str, ArrayInfo], batches: int) -> None:

@@ -22,6 +22,7 @@ from tilewright.schedule.folds.group_rings import ROWS
 from tilewright.schedule.folds.kept import against_kept
 from tilewright.schedule.folds.parts import StateMerge
 from tilewright.schedule.folds.rows import KEPT, TWO_PASSES
+from tilewright.schedule.form import kept_rows
 from tilewright.schedule.needs import tickets
 from tilewright.schedule.partition import parts_of_k
 from tilewright.schedule.question import Candidate, LoopQuestion
@@ -198,9 +199,10 @@ def _staging(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec]
 def _against_copies(part: ArrayPart, specs: Mapping[str, TensorSpec], least: int) -> str:
     """Why copies of some bytes in the background cannot carry a part of an array; empty if they can."""
     name, spec = part.operand.name, specs[part.operand.name]
-    if part.operand.transforms or spec.unit_dim is None:
+    kept = kept_rows(spec, part.operand.transforms)
+    if kept is None or kept.unit_dim is None:
         return f"{name} has no contiguous rows, and copies in the background have at least {least} bytes"
-    size = spec.dtype.bytes
+    spec, size = kept, kept.dtype.bytes
     strides = (one * size for dim, one in enumerate(spec.stride_divisors) if dim != spec.unit_dim)
     begin = min(spec.align, *strides)
     if begin % least == 0:

@@ -17,9 +17,30 @@ import numpy as np
 from tilewright.dtypes import DType, f32, f64
 from tilewright.ir.ops import Copy
 from tilewright.ir.types import Memory, Value
-from tilewright.symbolic.expr import add, all_of, expand, mul, parts_of, xor
-from tilewright.symbolic.nodes import TRUE, And, Cond, Constant, Element, Int, Sym, Xor, bits, bounds, divisor
-from tilewright.symbolic.rebuilding import elements, split_elements, substitute, symbols, with_elements
+from tilewright.symbolic.expr import add, all_of, expand, less, mul, parts_of, xor
+from tilewright.symbolic.nodes import (
+    TRUE,
+    And,
+    Cond,
+    Constant,
+    Element,
+    FloorDiv,
+    Int,
+    Sym,
+    Xor,
+    bits,
+    bounds,
+    divisor,
+)
+from tilewright.symbolic.rebuilding import (
+    elements,
+    parts,
+    replaced,
+    split_elements,
+    substitute,
+    symbols,
+    with_elements,
+)
 from tilewright.targets.simt.arithmetic import rounded
 from tilewright.targets.simt.conversion import converted
 from tilewright.targets.simt.dialect import SimtDialect
@@ -118,20 +139,28 @@ def read_rows(
 ) -> Mapping[Element, Int]:
     """Emit loads of the integers that index a tensor, and return the local variable of each integer.
 
-    The part of the access' condition that does not depend on these integers guards their reading.
+    The part of the access' condition that does not depend on these integers guards their reading.  If
+    neighbouring iterations of a loop read the same integer, as the rows of a page do, one load serves them,
+    guarded by the bounds of the integers' buffer.
     """
     if not tensor.tensor.indices:
         return {}
     view, emitter = tensor.tensor.view, scope.emitter
     offset, valid = view.at(tuple(at)), view.valid_at(tuple(at))
     known = split_elements(valid)[0]
-    parts = known.parts if isinstance(known, And) else (known,)
+    conditions = known.parts if isinstance(known, And) else (known,)
     found: dict[Element, Int] = {}
     for one in elements((valid, offset)):
         turning = [loop for loop in loops if loop in symbols(one.at)]
+        shared = _quotients(one.at, turning)
+        place = replaced(one.at, shared)
+        turning = [next((shared[by] for by in shared if by.left == loop), loop) for loop in turning]
         others = set(loops) - set(turning)
-        guard = all_of(*(part for part in parts if not symbols(part) & others))
-        value = emitter.spell(one)
+        guard = all_of(*(part for part in conditions if not symbols(part) & others))
+        if shared:
+            table = next(index for index in tensor.tensor.indices if index.buffer.name == one.table.name)
+            guard = all_of(guard, less(-1, place), less(place, table.tensor.view.elems))
+        value = emitter.spell(replace(one, at=place))
         if guard != TRUE:
             value = code(f"{{}} ? {{}} : {ABSENT}", emitter.spell_cond(guard), value)
         kind, low = "int" if bits(one) == 32 else "long long", min(one.low, int(ABSENT))
@@ -139,10 +168,23 @@ def read_rows(
         if turning:
             emitter.declare(named(kind), name, extent=math.prod(extent(loop) for loop in turning))
             emitter.one_line(turning, Assign(code("{}[{}]", name, emitter.spell(number)), value))
+            number = substitute(number, {short: quotient for quotient, short in shared.items()})
             found[one] = Element(Sym(name), number, low, one.high)
         else:
             emitter.constant(kind, name, value)
             found[one] = Sym(name, low, one.high)
+    return found
+
+
+def _quotients(at: Int, loops: Sequence[Sym]) -> dict[FloorDiv, Sym]:
+    """The quotients by which some loops enter an offset alone, each with the symbol of its values."""
+    found: dict[FloorDiv, Sym] = {}
+    for loop in loops:
+        divided = {part for part in parts(at) if isinstance(part, FloorDiv) and part.left == loop}
+        if len(divided) == 1 and isinstance((quotient := divided.pop()).right, int):
+            short = Sym(loop.name, 0, (extent(loop) - 1) // quotient.right)
+            if loop not in symbols(replaced(at, {quotient: short})):
+                found[quotient] = short
     return found
 
 
