@@ -30,7 +30,7 @@ from tilewright.ops.attention_backward import ARRAYS, plan_attention_backward
 from tilewright.ops.wanted import UNDROPPED
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.schedule.folds.form import fold_form_of
-from tilewright.schedule.folds.masks import leaves_state, masks_of
+from tilewright.schedule.folds.masks import Trials, masks_of
 from tilewright.testing import device_get, device_put
 
 from .attending import beyond
@@ -355,7 +355,7 @@ def test_hidden_steps_are_left_out(scores: Scores) -> None:
     """In both loops, a step in which the mask hides everything changes no sum."""
     for kernel, arrays in flows(PROBLEMS[0], scores):
         form = fold_form_of(kernel.flow(*arrays))
-        assert [leaves_state(form, one) for one in masks_of(form)] == [True]
+        assert [Trials(form).leaves_state(one) for one in masks_of(form)] == [True]
 
 
 AT_ONCE = replace(GROUPS, atom=tw.atoms.wgmma("f16", 128), tile=(128, 128, 32))

@@ -15,7 +15,7 @@ from tilewright.ops.attending.flow import Scores, attention_with_terms
 from tilewright.ops.attending.softmax import BySoftmax
 from tilewright.ops.wanted import dropout_of
 from tilewright.schedule.folds.form import fold_form_of
-from tilewright.schedule.folds.masks import leaves_state, masks_of
+from tilewright.schedule.folds.masks import Trials, masks_of
 from tilewright.targets.target import CUDA, HIP
 from tilewright.testing import device_get, device_put
 
@@ -208,7 +208,7 @@ def test_hidden_steps_are_left_out_with_dropout() -> None:
     words = {"scores": Scores(True), "between": BySoftmax.of(0.3)[0], "with_lse": True, "from_last": False}
     kernel = attention_with_terms.bind(**words, terms=frozenset({"dropout"}))
     form = fold_form_of(kernel.flow(*arrays, 0.3, 0, 1, 2, 3, 1.5))
-    assert [leaves_state(form, one) for one in masks_of(form)] == [True]
+    assert [Trials(form).leaves_state(one) for one in masks_of(form)] == [True]
 
 
 COMPILED = [

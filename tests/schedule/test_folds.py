@@ -20,7 +20,7 @@ from tilewright.schedule.folds.choice import reasons
 from tilewright.schedule.folds.form import fold_form_of
 from tilewright.schedule.folds.group_choice import ITEM
 from tilewright.schedule.folds.items import longest
-from tilewright.schedule.folds.masks import leaves_state, masks_of
+from tilewright.schedule.folds.masks import Trials, masks_of
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA, HIP
 
@@ -213,7 +213,7 @@ def test_which_masks_leave_the_state_as_it_is() -> None:
     arrays = [np.zeros(shape, np.float32) for shape in ((8, 8), (8, 8), (8, 8), (8, 8))]
     form = fold_form_of(windowed.flow(*arrays, 0.25, 0, 3))
     [mask] = masks_of(form)
-    assert leaves_state(form, mask)
+    assert Trials(form).leaves_state(mask)
     assert sorted(one.rises for one in mask.comparisons) == [False, True]
 
     @tw.kernel(X="M N", y="M")
@@ -227,7 +227,7 @@ def test_which_masks_leave_the_state_as_it_is() -> None:
 
     x, y = np.arange(64.0, dtype=np.float32).reshape(8, 8), np.full(8, np.nan, np.float32)
     form = fold_form_of(counted.flow(x, y))
-    assert [leaves_state(form, one) for one in masks_of(form)] == [False]
+    assert [Trials(form).leaves_state(one) for one in masks_of(form)] == [False]
     for target in ("reference", "cpu"):
         counted(x, y, target=target)
         assert (y == np.where(np.tri(8, dtype=bool), x, 1).sum(1)).all()

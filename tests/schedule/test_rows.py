@@ -16,7 +16,7 @@ from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.schedule.folds.block import FoldBlock
 from tilewright.schedule.folds.form import fold_form_of
-from tilewright.schedule.folds.masks import leaves_state, masks_of
+from tilewright.schedule.folds.masks import Trials, masks_of
 from tilewright.schedule.folds.rows import RowLoops, in_loops, with_rows
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA
@@ -62,7 +62,7 @@ def test_steps_that_a_mask_hides_are_left_out() -> None:
     case = dict(cases(3))["causal"]
     form = fold_form_of(case.kernel.flow(**case.arguments()))
     [mask] = masks_of(form)
-    assert leaves_state(form, mask)
+    assert Trials(form).leaves_state(mask)
 
 
 @pytest.mark.parametrize("way", SCHEDULES)

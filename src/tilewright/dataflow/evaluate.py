@@ -69,6 +69,7 @@ class FlowArguments:
                 )
         self.numbers = numbers
         self.sizes: dict[Sym, int] = {}
+        self._integers: dict[Int, int] = {}
         self.parameters = {one.name: one for one in flow.parameters if isinstance(one, Operand)}
         for one in flow.parameters:
             if isinstance(one, Integer) and isinstance(one.value, Sym):
@@ -103,12 +104,15 @@ class FlowArguments:
 
     def integer(self, value: Int) -> int:
         """Evaluate an integer expression over the sizes."""
+        if value in self._integers:
+            return self._integers[value]
         if missing := symbols(value) - self.sizes.keys():
             names = ", ".join(sorted(sym.name for sym in missing))
             raise LaunchError(
                 f"evaluate of kernel {self.flow.name}: {names} is unknown; pass the arrays with this extent"
             )
-        return int(value_of(value, self.sizes))
+        found = self._integers[value] = int(value_of(value, self.sizes))
+        return found
 
     def shape(self, operand: Operand) -> tuple[int, ...]:
         """Return the extents of an operand."""

@@ -45,7 +45,7 @@ from tilewright.lang.tracer import current
 from tilewright.schedule.fixup import SplitReduction
 from tilewright.schedule.folds.form import FoldForm, transposed
 from tilewright.schedule.folds.kept import MERGED_AT_ONCE, ExchangedStates, KeptStep
-from tilewright.schedule.folds.masks import Mask, bounds_in, leaves_state, masks_of, numbers_behind
+from tilewright.schedule.folds.masks import Mask, Trials, bounds_in, masks_of
 from tilewright.schedule.folds.parts import MergedStates, StateMerge
 from tilewright.schedule.folds.rows import KEPT
 from tilewright.schedule.folds.values import TileValues, tile_of
@@ -222,10 +222,7 @@ class StepPlace:
 
     def behind(self, node: Node, number: float) -> Mapping[int, float]:
         """The values of a step that are one known number where a value is a number, by their `id`."""
-        known = self.block.behind
-        if (id(node), number) not in known:
-            known[id(node), number] = numbers_behind(self.block.form, node, number)
-        return known[id(node), number]
+        return self.block.trials.numbers_behind(node, number)
 
     def mask(self, node: Map) -> Mask | None:
         """The mask of a choice that may change its value in place; None for other choices."""
@@ -303,12 +300,9 @@ class FoldBlock:
         self.masks = {id(one.node): one for one in found if uses[id(one.value)] == 1}
         """The masks that change their value in place, by the `id` of the choice."""
 
-        self.behind: dict[tuple[int, float], dict[int, float]] = {}
-        """What `numbers_behind` found, by a value and its number."""
-
-        self.hiding = [
-            one for one in found if not (form.earlier or schedule.fold == KEPT) and leaves_state(form, one)
-        ]
+        self.trials = Trials(form)
+        is_tried = not form.earlier and schedule.fold != KEPT
+        self.hiding = [one for one in found if is_tried and self.trials.leaves_state(one)]
         """The masks whose hidden steps are skipped."""
 
         self.cuts: dict[Span, slice] = {}

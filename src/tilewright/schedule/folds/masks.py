@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -100,66 +101,87 @@ ABSORBING = {
 """Functions with an argument that decides the result alone: its places, and its magnitude."""
 
 
-def leaves_state(form: FoldForm, mask: Mask) -> bool:
-    """Whether a step in which a mask hides everything changes no value that the loop carries.
+class Trials:
+    """Steps of a loop on random arrays of several magnitudes, with numbers of each sign.
 
-    The step is tried on random arrays of several magnitudes, at the beginning and after one and two other
-    steps, with numbers of each sign.  The carried values must keep their bits, and every choice of the step
-    must have gone either way.  No array, position or size may enter the new values elsewhere: what depends on
-    nothing but the carried values and the numbers of a launch is believed after these trials.
-    """
-    constants = _constants(form, mask.node, mask.other)
-    settled = _settled(form, mask.node, mask.other, constants)
-    if any(id(new) not in settled for new in form.fold.steps):
-        return False
-    forced = {id(mask.node): (mask.node, mask.other)}
-    choices, is_tried = _Choices(form, forced), False
-    for trial in _trials(form):
-        is_tried = True
-        made, known = trial.step(form.fold.steps, forced)
-        if not _is_same(trial.state, made):
-            return False
-        choices.see(known)
-    return is_tried and choices.are_seen(constants)
-
-
-def numbers_behind(form: FoldForm, node: Node, number: float) -> dict[int, float]:
-    """Find what is constant where a value of a step is a number, such as weights of 0 where scores are -inf.
-
-    They are found by the same trial as in `leaves_state`, but the value is the number in the last column
-    alone: what is reduced along the columns depends on the others.
+    Each is tried at the beginning of the loop, and after one and two other steps.
 
     Args:
         form: the form of the loop.
-        node: the value, which varies along the loop's span.
-        number: the number.
-
-    Returns:
-        The numbers, by the `id` of the values.
     """
-    if form.earlier or form.repeats:  # a trial has one loop
-        return {}
-    found = _constants(form, node, number)
-    settled = _settled(form, node, number, found)
-    return {key: value for key, value in found.items() if key in settled}
 
+    def __init__(self, form: FoldForm) -> None:
+        self.form = form
+        self._constant: dict[tuple[int, float], dict[int, float]] = {}
 
-def _constants(form: FoldForm, node: Node, number: float) -> dict[int, float]:
-    """The values of a step that are one number in every trial in which a value is a number."""
-    nodes = [one for one in form.inside() if form.n in one.axes and one is not node]
-    forced = {id(node): (node, number)}
-    choices, found = _Choices(form, forced), dict[int, float]()
-    for trial in _trials(form):
-        made, known = trial.step(nodes, forced, last=True)
-        choices.see(known)
-        for one, every in zip(nodes, made, strict=True):
-            value = np.take(every, -1, axis=one.axes.index(form.n) - len(one.axes)) if every.size else every
-            first = float(value.flat[0]) if value.size else math.nan
-            is_one = value.dtype.kind in "fiu" and bool((value == first).all())
-            if not is_one or found.setdefault(id(one), first) != first:
-                found[id(one)] = math.nan
-    found = {key: value for key, value in found.items() if not math.isnan(value)}
-    return found if choices.are_seen(found) else {}
+    @cached_property
+    def steps(self) -> tuple[_TriedStep, ...]:
+        """The steps; none if the arrays would be too large."""
+        return tuple(_trials(self.form))
+
+    def leaves_state(self, mask: Mask) -> bool:
+        """Whether a step in which a mask hides everything changes no value that the loop carries.
+
+        The carried values must keep their bits in every trial, and every choice of the step must have gone
+        either way.  No array, position or size may enter the new values elsewhere: what depends on nothing but
+        the carried values and the numbers of a launch is believed after these trials.
+        """
+        form, constants = self.form, self.constants(mask.node, mask.other)
+        settled = _settled(form, mask.node, mask.other, constants)
+        if any(id(new) not in settled for new in form.fold.steps):
+            return False
+        forced = {id(mask.node): (mask.node, mask.other)}
+        choices = _Choices(form, forced)
+        for trial in self.steps:
+            made, known = trial.step(form.fold.steps, forced)
+            if not _is_same(trial.state, made):
+                return False
+            choices.see(known)
+        return bool(self.steps) and choices.are_seen(constants)
+
+    def numbers_behind(self, node: Node, number: float) -> dict[int, float]:
+        """Find what is constant where a value of a step is a number, such as weights of 0 where scores are -inf.
+
+        They are found by the same trials as in `leaves_state`, but the value is the number in the last column
+        alone: what is reduced along the columns depends on the others.
+
+        Args:
+            node: the value, which varies along the loop's span.
+            number: the number.
+
+        Returns:
+            The numbers, by the `id` of the values.
+        """
+        if self.form.earlier or self.form.repeats:  # a trial has one loop
+            return {}
+        found = self.constants(node, number)
+        settled = _settled(self.form, node, number, found)
+        return {key: value for key, value in found.items() if key in settled}
+
+    def constants(self, node: Node, number: float) -> Mapping[int, float]:
+        """The values of a step that are one number in every trial in which a value is a number."""
+        key = id(node), number
+        if key not in self._constant:
+            self._constant[key] = self._constants(node, number)
+        return self._constant[key]
+
+    def _constants(self, node: Node, number: float) -> dict[int, float]:
+        form = self.form
+        nodes = [one for one in form.inside() if form.n in one.axes and one is not node]
+        forced = {id(node): (node, number)}
+        choices, found = _Choices(form, forced), dict[int, float]()
+        for trial in self.steps:
+            made, known = trial.step(nodes, forced, last=True)
+            choices.see(known)
+            for one, every in zip(nodes, made, strict=True):
+                axis = one.axes.index(form.n) - len(one.axes)
+                value = np.take(every, -1, axis=axis) if every.size else every
+                first = float(value.flat[0]) if value.size else math.nan
+                is_one = value.dtype.kind in "fiu" and bool((value == first).all())
+                if not is_one or found.setdefault(id(one), first) != first:
+                    found[id(one)] = math.nan
+        found = {key: value for key, value in found.items() if not math.isnan(value)}
+        return found if choices.are_seen(found) else {}
 
 
 def _settled(form: FoldForm, node: Node, number: float, constants: Mapping[int, float]) -> set[int]:
