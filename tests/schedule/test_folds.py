@@ -215,6 +215,10 @@ def test_which_masks_leave_the_state_as_it_is() -> None:
     [mask] = masks_of(form)
     assert Trials(form).leaves_state(mask)
     assert sorted(one.rises for one in mask.comparisons) == [False, True]
+    again = fold_form_of(windowed.flow(*(array[:, :5] for array in arrays), 0.25, 0, 3))
+    trials = Trials(again)
+    assert trials.leaves_state(masks_of(again)[0])
+    assert "steps" not in vars(trials), "flows of the same text share what was found"
 
     @tw.kernel(X="M N", y="M")
     def counted(X, y):

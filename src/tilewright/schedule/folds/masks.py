@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from tilewright.dataflow.nodes import (
     Span,
     Sum,
 )
+from tilewright.dataflow.printer import print_flow
 from tilewright.lang.scalars import Condition
 from tilewright.schedule.folds.form import FoldForm
 from tilewright.schedule.folds.trials import drawn
@@ -104,7 +105,8 @@ ABSORBING = {
 class Trials:
     """Steps of a loop on random arrays of several magnitudes, with numbers of each sign.
 
-    Each is tried at the beginning of the loop, and after one and two other steps.
+    Each is tried at the beginning of the loop, and after one and two other steps.  Flows of the same text
+    share what their trials found.
 
     Args:
         form: the form of the loop.
@@ -112,7 +114,9 @@ class Trials:
 
     def __init__(self, form: FoldForm) -> None:
         self.form = form
-        self._constant: dict[tuple[int, float], dict[int, float]] = {}
+        self.nodes = [*form.inside()]
+        self.number = {id(one): at for at, one in enumerate(self.nodes)}
+        self._found = _found_for(print_flow(form.flow))
 
     @cached_property
     def steps(self) -> tuple[_TriedStep, ...]:
@@ -123,9 +127,15 @@ class Trials:
         """Whether a step in which a mask hides everything changes no value that the loop carries.
 
         The carried values must keep their bits in every trial, and every choice of the step must have gone
-        either way.  No array, position or size may enter the new values elsewhere: what depends on nothing but
-        the carried values and the numbers of a launch is believed after these trials.
+        either way.  No array, position or size may enter the new values elsewhere: what depends on nothing
+        but the carried values and the numbers of a launch is believed after these trials.
         """
+        key = self.number[id(mask.node)]
+        if key not in self._found.leaves_state:
+            self._found.leaves_state[key] = self._leaves_state(mask)
+        return self._found.leaves_state[key]
+
+    def _leaves_state(self, mask: Mask) -> bool:
         form, constants = self.form, self.constants(mask.node, mask.other)
         settled = _settled(form, mask.node, mask.other, constants)
         if any(id(new) not in settled for new in form.fold.steps):
@@ -140,7 +150,7 @@ class Trials:
         return bool(self.steps) and choices.are_seen(constants)
 
     def numbers_behind(self, node: Node, number: float) -> dict[int, float]:
-        """Find what is constant where a value of a step is a number, such as weights of 0 where scores are -inf.
+        """Find what is constant where a value of a step is a number, as weights are 0 where scores are -inf.
 
         They are found by the same trials as in `leaves_state`, but the value is the number in the last column
         alone: what is reduced along the columns depends on the others.
@@ -158,16 +168,17 @@ class Trials:
         settled = _settled(self.form, node, number, found)
         return {key: value for key, value in found.items() if key in settled}
 
-    def constants(self, node: Node, number: float) -> Mapping[int, float]:
+    def constants(self, node: Node, number: float) -> dict[int, float]:
         """The values of a step that are one number in every trial in which a value is a number."""
-        key = id(node), number
-        if key not in self._constant:
-            self._constant[key] = self._constants(node, number)
-        return self._constant[key]
+        key = self.number[id(node)], number
+        if key not in self._found.constants:
+            made = self._constants(node, number)
+            self._found.constants[key] = {self.number[one]: value for one, value in made.items()}
+        return {id(self.nodes[at]): value for at, value in self._found.constants[key].items()}
 
     def _constants(self, node: Node, number: float) -> dict[int, float]:
         form = self.form
-        nodes = [one for one in form.inside() if form.n in one.axes and one is not node]
+        nodes = [one for one in self.nodes if form.n in one.axes and one is not node]
         forced = {id(node): (node, number)}
         choices, found = _Choices(form, forced), dict[int, float]()
         for trial in self.steps:
@@ -182,6 +193,25 @@ class Trials:
                     found[id(one)] = math.nan
         found = {key: value for key, value in found.items() if not math.isnan(value)}
         return found if choices.are_seen(found) else {}
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the trials of a flow found; values are numbered in the order of `FoldForm.inside`.
+
+    Args:
+        leaves_state: for each mask whether its hidden steps change no carried value.
+        constants: for a value and its number, the numbers of other values.
+    """
+
+    leaves_state: dict[int, bool] = field(default_factory=dict)
+    constants: dict[tuple[int, float], dict[int, float]] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=256)
+def _found_for(text: str) -> _Found:
+    """The findings for the text of a flow."""
+    return _Found()
 
 
 def _settled(form: FoldForm, node: Node, number: float, constants: Mapping[int, float]) -> set[int]:
