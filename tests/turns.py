@@ -69,6 +69,11 @@ class Turns:
             file.write("".join(f"{family} -> {told}\n" for family, told in sorted(known.items())))
 
 
+def calls_on(target: str) -> range:
+    """Return two calls, the second of which is replayed; on the reference, which replays none, one call."""
+    return range(1 if target == "reference" else 2)
+
+
 def seed_of(config: Any) -> int:
     """Return the number that seeds the session's draws: ``--fuzz-seed``, or the commit's hash."""
     given = config.getoption("--fuzz-seed")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.far import guarded
+from tests.turns import calls_on
 
 import tilewright as tw
 from tilewright.checking.references import attention_room
@@ -138,7 +140,7 @@ def test_results_of_another_dtype_are_rounded_to_it(element: tw.DType, kind: str
     problem, made = Problem((1, 4, 2), (37, 45), (33, 17), element, diagonal=11), tw.dtype(kind)
     whole = device_put(np.full((1, 4, 37, 25), np.nan, made.numpy), target)
     q, k, v = (device_put(x, target) for x in (problem.q, problem.k, problem.v))
-    for _ in range(2):  # the second call is replayed
+    for _ in calls_on(target):
         tw.attention(q, k, v, **problem.words, out=whole[..., 3:-5], target=target)
     new, lse = tw.attention(q, k, v, **problem.words, out_dtype=kind, return_lse=True, target=target)
     back = device_get(whole)
@@ -697,11 +699,20 @@ def bias_of(kind: str, heads: int, m: int, n: int, rng: Any) -> Any:
     return made.astype(np.float32)
 
 
-@pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+BIASED = [*(("f2", kind) for kind in BIASES), ("f4", BIASES[0]), ("f4", BIASES[3])]
+"""Dtypes of the arrays, and biases."""
+
+
 @pytest.mark.parametrize(
-    ("element", "kind"), [*(("f2", kind) for kind in BIASES), ("f4", BIASES[0]), ("f4", BIASES[3])]
+    ("case", "element", "kind", "target"),
+    [
+        pytest.param(case, *biased, target, marks=[pytest.mark.gpu] if target == "cuda" else [])
+        for (at, case), (number, biased) in product(enumerate(CAPPED), enumerate(BIASED))
+        # The processor and the reference take turns: each sees every case, and every bias.
+        for target in ("cuda", ("reference", "cpu")[(at + number) % 2])
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("case", CAPPED, ids=str)
 def test_windows_bounds_and_biases(case: Any, element: str, kind: str, target: str) -> None:
     (heads, shared), (m, n), (d, e), diagonal, window, cap = case
     rng = np.random.default_rng(21)

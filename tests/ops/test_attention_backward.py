@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.schedule.test_folds import FMA, GROUPS, MMA
+from tests.turns import calls_on
 
 import tilewright as tw
 from tilewright.ops.attending.flow import Scores, gradient_of_queries, gradients_of_keys, prepare
@@ -185,7 +186,7 @@ class Backward:
         """Return the gradients of a target; two runs give the same bits, and no other memory is written."""
         there = {name: device_put(one, target) for name, one in self.arrays.items()}
         bits = []
-        for _ in range(2):  # the second call is replayed
+        for _ in calls_on(target):
             held = {name: np.full((*self.padded(name),), np.nan, self.element.numpy) for name in NAMES}
             whole = {name: device_put(one, target) for name, one in held.items()}
             results = {name: one[..., 3:-5] for name, one in whole.items()}

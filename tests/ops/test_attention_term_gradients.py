@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.turns import calls_on
 
 import tilewright as tw
 from tilewright.ops.attending.flow import Scores
@@ -91,7 +92,7 @@ def run(problem: Backward, target: str) -> dict[str, Array]:
     there = {name: device_put(one, target) for name, one in problem.arrays.items()}
     names = [f"d{name}" for name in ("bias", "sinks") if name in problem.arrays]
     bits = []
-    for _ in range(2):  # the second call is replayed
+    for _ in calls_on(target):
         held = {
             name: device_put(np.full((*problem.arrays[name[1:]].shape, 3), np.nan, np.float32), target)
             for name in names

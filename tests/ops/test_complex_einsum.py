@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.turns import calls_on
 
 import tilewright as tw
 from tilewright.ops.einsum import ARRAYS, plan_einsum
@@ -45,7 +46,7 @@ def test_every_element_is_numpy_s(name: str, kind: str, target: str) -> None:
     want = np.asarray(np.einsum(subscripts, a, b))
     c, blank = whole(rng, want.shape, kind), np.full(want.shape, np.nan, kind)
     there = [device_put(one.copy(), target) for one in (a, b, c, blank)]
-    for _ in range(2):  # the second call is replayed
+    for _ in calls_on(target):
         tw.einsum(subscripts, *there[:2], there[3], target=target)
         assert np.array_equal(device_get(there[3]), want)
     tw.einsum(subscripts, *there[:2], there[3], c=there[2], alpha=1 + 2j, beta=2 - 1j, target=target)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.turns import calls_on
 
 import tilewright as tw
 from tilewright.ops import complex_matmul, complex_strategies
@@ -90,7 +91,7 @@ def test_every_element_is_numpy_s(name: str, drops: bool, target: str) -> None:
     for given, factor in (({}, 0), ({"c": there["c"], "alpha": 1j, "beta": 2 - 1j}, 1)):
         sums = (1j if given else 1) * (values["a"] @ values["b"]) + factor * (2 - 1j) * values["c"]
         want = np.where(is_kept(result), 2 * sums * y, 0) if drops else sums * y
-        for _ in range(2):  # the second call is replayed
+        for _ in calls_on(target):
             made = tw.complex_matmul(there["a"], there["b"], out=out, **given, **words, target=target)
             assert made is out
             assert np.array_equal(got(out), want)
@@ -103,12 +104,12 @@ def test_matmul_and_einsum_take_them_too(target: str) -> None:
     there = [device_put(one.astype(np.complex64), target) for one in (a, b, y)]
     words = {"dropout": 0.5, "seed": SEED, "offset": OFFSET, "target": target}
     want = np.einsum("bsk,khe->bhse", a, b)
-    for _ in range(2):
+    for _ in calls_on(target):
         made = device_get(tw.einsum("bsk,khe->bhse", *there[:2], multiply=there[2], **words))
         assert np.array_equal(made, np.where(is_kept(want.shape), 2 * want * y, 0))
     flat = device_put(b.reshape(9, 24).astype(np.complex64), target)
     product = a @ b.reshape(9, 24)
-    for _ in range(2):
+    for _ in calls_on(target):
         made = device_get(tw.matmul(there[0], flat, **words))
         assert np.array_equal(made, np.where(is_kept(product.shape), 2 * product, 0))
 

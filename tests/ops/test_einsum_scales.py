@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.turns import calls_on
 
 import tilewright as tw
 from tilewright.ops import einsum as contractions
@@ -63,7 +64,7 @@ def test_scales_belong_to_the_axes_of_their_operand(name: str, target: str) -> N
     held = device_put(np.full((*product.shape[:-1], product.shape[-1] + 5), np.nan, np.float32), target)
     there = [device_put(one, target) for one in (a, b, by_a, by_b, bias)]
     scales = {"scale_a": there[2], "scale_b": there[3]}
-    for _ in range(2):  # the second call is replayed
+    for _ in calls_on(target):
         made = tw.einsum(subscripts, *there[:2], held[..., 2:-3], **scales, target=target)
         assert np.array_equal(device_get(made), want)
     tw.einsum(subscripts, *there[:2], held[..., 2:-3], **scales, alpha=-0.5, bias=there[4], target=target)

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from tests.schedule.small import CASES
+from tests.turns import calls_on
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
@@ -63,7 +64,7 @@ def test_every_element(kind: str, m: int, n: int, k: int, target: str) -> None:
     held = device_put(whole, target)
     there = {name: device_put(one, target) for name, one in given.items()}
     first = b""
-    for _ in range(2):
+    for _ in calls_on(target):
         made = tw.gated_matmul(**there, out=held[:, 4:-4], target=target)
         assert made.shape == (m, n)
         back = device_get(held)

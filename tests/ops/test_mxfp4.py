@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.turns import calls_on
 
 import tilewright as tw
 from tilewright.ops.products import scaled_in_groups
@@ -75,7 +76,7 @@ def test_every_element(m: int, n: int, k: int, wide: str, target: str) -> None:
     weights, whole = decoded(codes, scales), np.full((m, n + 8), np.nan, tw.dtype(wide).numpy)
     b, scale = placed(codes, scales, target)
     there, held = device_put(a, target), device_put(whole, target)
-    for _ in range(2):
+    for _ in calls_on(target):
         tw.scaled_mm(there, b, held[:, 4:-4], scale_b=scale, group=32, target=target)
     made = device_get(held).astype(np.float64)
     assert np.isnan(made[:, :4]).all()

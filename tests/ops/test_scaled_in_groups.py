@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.turns import calls_on
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
@@ -169,7 +170,7 @@ def test_every_element_is_within_the_bound_of_its_graph(
     out = np.full((m, n), np.nan, np.float32)
     there, b = on(target, out), weights(numbers, tw.i4, target, along=along)
     beside = {"scale_b": on(target, scales), "zero_b": on(target, zeros), "bias": on(target, bias)}
-    for _ in range(2):  # of which the second is a launch that is known
+    for _ in calls_on(target):
         made = tw.scaled_mm(on(target, a), b, there, **beside, group=group, activation="silu", target=target)
         assert made is there
     kernel = scaled_in_groups(0).bind(

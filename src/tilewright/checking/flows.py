@@ -345,9 +345,6 @@ class _Bounded(Evaluation):
                     values = fraction.astype(values.dtype)
                 rounded.append(values)
             given = [*rounded, *given[2:]]
-        if isinstance(node, Folded):
-            for cell in node.fold.cells:
-                self.radius[id(cell)] = self.lifted(self.radius[id(cell.start)], cell.start, len(cell.axes))
         centre = super().computed(node, given)
         if isinstance(node, Folded):
             self.radius[id(node)] = self.radius[id(node.fold.cells[node.index])]
@@ -356,6 +353,11 @@ class _Bounded(Evaluation):
         with np.errstate(all="ignore"):
             self.radius[id(node)] = self._radius(node, given, radii, centre)
         return centre
+
+    def begun(self, fold: Fold) -> None:
+        """Give the cells of a loop the errors of their start."""
+        for cell in fold.cells:
+            self.radius[id(cell)] = self.lifted(self.radius[id(cell.start)], cell.start, len(cell.axes))
 
     def assigned(self, fold: Fold) -> None:
         """Give the cells of a loop the errors of their new values."""

@@ -35,6 +35,7 @@ from tilewright.dataflow.nodes import (
     Span,
     Store,
     Sum,
+    walk,
 )
 from tilewright.errors import LaunchError, shown
 from tilewright.functions.conversions import Array
@@ -217,6 +218,7 @@ class Evaluation:
         # The current step and turn of each fold, and the current group.
         self.runs: dict[Span, tuple[int, int]] = dict.fromkeys(turns, (0, 1))
         self.cells: dict[int, Array] = {}  # current values of cells
+        self._alike: dict[int, list[Folded]] = {}  # values of loops that each step of a fold would repeat
         self.cuts: dict[Span, tuple[int, int]] = {}  # the current group of each span with groups
 
     def results(self, rounded: bool) -> dict[str, Array]:
@@ -229,7 +231,7 @@ class Evaluation:
             if store.operand.transforms or flow.cut
         }
         for place in self.groups():
-            known: dict[int, Array] = {}
+            known: dict[int, Any] = {}
             for store in flow.stores:
                 made, name = self.stored(store, known, rounded and not store.added), store.operand.name
                 if store.operand.transforms:
@@ -298,7 +300,7 @@ class Evaluation:
 
     # ---------------------------------------------------------------- values
 
-    def value(self, node: Node, known: dict[int, Array]) -> Array:
+    def value(self, node: Node, known: dict[int, Any]) -> Array:
         """Return a value, and cache all values that it is computed from."""
         left = [node]
         while left:
@@ -307,12 +309,18 @@ class Evaluation:
                 left += missing
                 continue
             one = left.pop()
-            if id(one) not in known:
-                known[id(one)] = self.computed(one, [known[id(before)] for before in _before(one)])
+            if id(one) in known:
+                continue
+            given = [known[id(before)] for before in _before(one)]
+            if isinstance(one, Folded):  # all cells of a loop are known after it
+                if id(one.fold) not in known:
+                    known[id(one.fold)] = self.folded(one.fold, given)
+                given = known[id(one.fold)]
+            known[id(one)] = self.computed(one, given)
         return known[id(node)]
 
     def computed(self, node: Node, given: Sequence[Array]) -> Array:
-        """Compute a value from its arguments."""
+        """Compute a value from its arguments; that of a fold is given with those of its other cells."""
         ones = (1,) * (len(self.batches) + len(node.axes))
         match node:
             case Literal():
@@ -340,8 +348,8 @@ class Evaluation:
             case Reduce():
                 place = len(self.batches) + node.axis
                 return wide.reduced(node.combine, self.whole(node.argument, given[0]), place, node.dtype)
-            case Folded():
-                return self.folded(node.fold, given)[node.index]
+            case Folded(index=index):
+                return given[index]
         raise AssertionError(f"no value: {type(node).__name__}")
 
     def aligned(self, nodes: Sequence[Node], values: Sequence[Array]) -> list[Array]:
@@ -441,17 +449,19 @@ class Evaluation:
 
     def folded(self, fold: Fold, starts: Sequence[Array]) -> list[Array]:
         """Return the contents of the cells after the last step."""
+        self.begun(fold)
         begin, end = self.cuts.get(fold.span, (0, self.given.integer(fold.span.extent)))
         length = self.run or max(end - begin, 1)
         pairs = zip(fold.cells, starts, strict=True)
         now = [self.lifted(value, cell.start, len(cell.axes)) for cell, value in pairs]
         outer, place = self.cells, self.runs.get(fold.span)
         turns = product(*(range(self.given.integer(span.extent)) for span in fold.turns))
+        fixed = self._fixed(fold, dict(outer))
         for indices, start in product(turns, range(begin, end, length)):
             self.runs |= {span: (at, at + 1) for span, at in zip(fold.turns, indices, strict=True)}
             self.runs[fold.span] = (start, min(start + length, end))
             self.cells = outer | {id(cell): value for cell, value in zip(fold.cells, now, strict=True)}
-            known = dict(self.cells)
+            known = self.cells | fixed
             now = [self.value(step, known) for step in fold.steps]
             self.assigned(fold)
         self.cells = outer
@@ -461,12 +471,36 @@ class Evaluation:
             self.runs[fold.span] = place
         return now
 
+    def _fixed(self, fold: Fold, known: dict[int, Any]) -> dict[int, Any]:
+        """Return the values of loops that every step of a fold would repeat, by the `id` of value and loop.
+
+        Such a loop has the span of the fold, and reads none of its cells.
+        """
+        if id(fold) not in self._alike:
+            cells, seen = {id(cell) for cell in fold.cells}, set[int]()
+            self._alike[id(fold)] = [
+                node
+                for node in (one for step in fold.steps for one in walk(step, seen))
+                if isinstance(node, Folded)
+                and node.fold.span == fold.span
+                and not fold.turns
+                and not cells & {id(one) for one in walk(node)}
+                and all(fold.span not in one.axes for cell in node.fold.cells for one in walk(cell.start))
+            ]
+        found = self._alike[id(fold)]
+        for node in found:
+            self.value(node, known)
+        return {key: known[key] for node in found for key in (id(node), id(node.fold))}
+
+    def begun(self, fold: Fold) -> None:
+        """Receive a loop before its first step."""
+
     def assigned(self, fold: Fold) -> None:
         """Receive a loop whose cells get the values of its steps."""
 
     # ---------------------------------------------------------------- stores
 
-    def stored(self, store: Store, known: dict[int, Array], rounded: bool) -> Array:
+    def stored(self, store: Store, known: dict[int, Any], rounded: bool) -> Array:
         """Return the stored elements, with a dimension for each span of the store."""
         operand = store.operand
         own = [span for span in store.at if span not in self.batches]

@@ -289,6 +289,13 @@ def between_guards(rng: np.random.Generator, shape: tuple[int, int], dtype: Any,
     return made
 
 
+def processors_of(toolchain: native.Toolchain, case: int) -> list[str]:
+    """Return the processors for which a compiler builds a case: compilers share them, and exchange shares."""
+    found = [str(one) for one in native.find_toolchains()]
+    mine = (found.index(str(toolchain)) + case) % len(found)
+    return [*cpu.PROCESSORS][mine :: len(found)]
+
+
 @pytest.mark.in_turns(4)
 @pytest.mark.parametrize("layout", ["n", "t"])
 @pytest.mark.parametrize("dtype", [tw.f32, tw.f64])
@@ -297,7 +304,7 @@ def test_no_element_past_an_array_is_read_or_written(
 ) -> None:
     """The test has every width of vectors, and tiles with one and with several chunks of sums."""
     rng, ran = np.random.default_rng([dtype.bytes, ord(layout)]), 0
-    for arch in cpu.PROCESSORS:
+    for arch in processors_of(toolchain, [tw.f32, tw.f64].index(dtype) + (layout == "t")):
         for tile, micro in (((24, 96, 16), (12, 48)), ((8, 2304, 32), (4, 64))):
             repeats = tile[0] // micro[0], tile[1] // micro[1]
             mma = tw.TiledMma(tw.atoms.fma(dtype, lanes=(1, 1), each=micro), repeats=repeats)
@@ -318,7 +325,7 @@ def test_no_element_past_an_array_is_read_or_written(
                 listing = machine(kernel, {"A": a, "B": b, "C": c}, arch=arch, toolchain=toolchain)
                 assert np.array_equal(c, a @ b.T), (arch, tile, m, n, k)
                 ran += f"multiply_along_{'k' if layout == 'n' else 'columns'}" in listing.text
-    assert ran >= 50
+    assert ran >= 25
 
 
 @pytest.mark.in_turns(4)
@@ -329,7 +336,7 @@ def test_whole_panels_are_read_from_their_arrays(
 ) -> None:
     """Up to some panels of either operand, and copied beyond them; the last panel may be a part."""
     rng = np.random.default_rng([dtype.bytes, ord(layout)])
-    for arch in cpu.PROCESSORS:
+    for arch in processors_of(toolchain, [tw.f32, tw.f64].index(dtype) + (layout == "t")):
         mma = tw.TiledMma(tw.atoms.fma(dtype, lanes=(1, 1), each=(6, 16)), repeats=(12, 8))
         kernel = None
         for m, n in ((5, 16), (6, 33), (24, 64), (29, 65), (48, 47), (70, 90), (72, 128), (75, 16)):
@@ -356,7 +363,7 @@ def test_sums_of_one_step_are_stored_from_registers(
 ) -> None:
     """For every size of micro-tile, all needed elements are stored, and no others."""
     rng, size = np.random.default_rng(dtype.bytes), dtype.bytes
-    for arch in cpu.PROCESSORS:
+    for arch in processors_of(toolchain, KINDS.index(dtype)):
         mma = tw.TiledMma(tw.atoms.fma(dtype, lanes=(1, 1), each=(12, 32)), repeats=(2, 2))
         kernel = None
         for m, n in [(m, int(rng.integers(1, 70))) for m in (*range(5, 14), 24, 25, 29)] + [(24, 64)]:

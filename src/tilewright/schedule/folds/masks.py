@@ -8,6 +8,7 @@ carries.  In a step whose last column lies before ``first row + shift`` nothing 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -102,11 +103,15 @@ ABSORBING = {
 """Functions with an argument that decides the result alone: its places, and its magnitude."""
 
 
+DIVISOR = re.compile(r"divisor=\d+")
+"""What a flow's text says of the divisor of an extent."""
+
+
 class Trials:
     """Steps of a loop on random arrays of several magnitudes, with numbers of each sign.
 
     Each is tried at the beginning of the loop, and after one and two other steps.  Flows of the same text
-    share what their trials found.
+    share what their trials found, whatever divides their extents: trials draw their own.
 
     Args:
         form: the form of the loop.
@@ -116,7 +121,7 @@ class Trials:
         self.form = form
         self.nodes = [*form.inside()]
         self.number = {id(one): at for at, one in enumerate(self.nodes)}
-        self._found = _found_for(print_flow(form.flow))
+        self._found = _found_for(DIVISOR.sub("", print_flow(form.flow)))
 
     @cached_property
     def steps(self) -> tuple[_TriedStep, ...]:
