@@ -317,7 +317,8 @@ class Evaluation:
                     known[id(one.fold)] = self.folded(one.fold, given)
                 given = known[id(one.fold)]
             known[id(one)] = self.computed(one, given)
-        return known[id(node)]
+        found: Array = known[id(node)]
+        return found
 
     def computed(self, node: Node, given: Sequence[Array]) -> Array:
         """Compute a value from its arguments; that of a fold is given with those of its other cells."""
