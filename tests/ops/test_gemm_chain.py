@@ -14,6 +14,8 @@ from tilewright.checking.references import chained as chained_exactly
 from tilewright.ops.attending.choice import Answer, AttentionQuestion
 from tilewright.ops.attending.flow import gemm_chain as flow_of_chain
 from tilewright.ops.gemm_chain import _seen, one_kernel_pays
+from tilewright.ops.launching import Launch
+from tilewright.ops.products import plain
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.frameworks import Strided
 from tilewright.targets.target import CUDA
@@ -119,15 +121,51 @@ def test_two_kernels(shape: tuple[int, int, int, int], element: tw.DType) -> Non
 
 @pytest.mark.parametrize(
     ("shape", "gains"),
-    [((20000, 64, 4096, 64), True), ((4096, 256, 4096, 256), False), ((4096, 256, 1024, 256), True)],
+    [
+        ((20000, 64, 4096, 64), True),
+        ((4096, 256, 4096, 256), False),
+        # An H200 took 32 us for one kernel and 41 for two; 21 for the other.
+        ((8888, 128, 2024, 32), True),
+        ((10168, 80, 752, 200), True),
+        # 54 and 79 us in two kernels: one has too few blocks, or would multiply more slowly.
+        ((7656, 240, 3104, 80), False),
+        ((25584, 208, 1920, 128), False),
+    ],
     ids=str,
 )
-def test_one_kernel_is_chosen_where_it_gains(shape: tuple[int, int, int, int], gains: bool) -> None:
+@pytest.mark.parametrize("element", [np.float16, np.float32])
+def test_one_kernel_is_chosen_where_it_gains(
+    shape: tuple[int, int, int, int], gains: bool, element: Any
+) -> None:
     m, k, n, p = shape
-    arrays = {"a": (m, k), "b": (k, n), "c": (n, p), "out": (m, p)}
-    for element, expected in ((np.float16, gains), (np.float32, False)):
-        infos = {name: describe(np.empty(extents, element)) for name, extents in arrays.items()}
-        assert one_kernel_pays(AttentionQuestion(_seen(infos), CUDA.architecture("sm_90a"), 132)) is expected
+    extents = {"a": (m, k), "b": (k, n), "c": (n, p), "out": (m, p), "middle": (m, n)}
+    given = {name: np.empty(shape, element) for name, shape in extents.items()}
+    infos = {name: describe(array) for name, array in given.items()}
+    question = AttentionQuestion(_seen(infos), CUDA.architecture("sm_90a"), 132)
+    answer = Answer(flow_of_chain.bind(activation="relu"))
+    seen = tuple(Strided(given[name], info) for name, info in answer.views(question.infos).items())
+    products = [
+        Launch(plain(0).bind(precision="exact"), tuple(Strided(given[x], infos[x]) for x in names), names)
+        for names in (("a", "b", "middle"), ("middle", "c", "out"))
+    ]
+    paid = one_kernel_pays(question, Launch(answer.kernel, seen, ("a", "b", "c", "out")), products)
+    assert paid is (gains and element is np.float16)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_warpgroups_multiply_chains_of_all_columns(order: Any) -> None:
+    """Steps are as long as their ring has room, also in whole panels, if b is contiguous along N."""
+    for k, p in ((80, 144), (208, 80), (208, 128), (248, 112), (256, 256)):
+        shapes = ((9000, k), (k, 640), (640, p), (9000, p))
+        a, b, c, d = (np.empty(shape, np.float16) for shape in shapes)
+        given = {"a": a, "b": np.empty(b.shape, b.dtype, order), "c": c, "out": d}
+        answer = Answer(flow_of_chain.bind(activation="relu"))
+        views = answer.views(_seen({name: describe(array) for name, array in given.items()}))
+        arrays = [Strided(given[name], info) for name, info in views.items()]
+        made = answer.kernel.schedule_for(*arrays, target="cuda", arch="sm_90a")
+        assert made is not None
+        assert made.by_bulk
+        assert made.tile[1] >= 64
 
 
 def test_nothing_to_multiply() -> None:

@@ -17,6 +17,7 @@ from tilewright.ops.attending.choice import Answer, AttentionQuestion, against_w
 from tilewright.ops.attending.problem import MOST_COLUMNS, in_four
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
 from tilewright.ops.matmul import plan_matmul
+from tilewright.ops.planning import LAUNCH_US, copied_us
 from tilewright.ops.problem import check_broadcast
 from tilewright.ops.replay import Located, Replay, called, repeated
 from tilewright.ops.results import result_dtype
@@ -24,6 +25,12 @@ from tilewright.ops.wanted import NO_DROPOUT, Dropout, Wanted, check_numbers, ch
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
+from tilewright.schedule.folds.choice import estimate as loop_clocks
+from tilewright.schedule.load import Load
+from tilewright.schedule.question import LoopQuestion, Question
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.time_parts import time_parts
+from tilewright.targets.target import CUDA
 
 FUSED = (f16, bf16, f32)
 
@@ -35,6 +42,12 @@ OCCUPIED = 0.75
 
 FEW_COLUMNS = 1024
 """Columns of the first product up to which one block takes less time than two launches."""
+
+CHAIN_OVERLAP = 0.75
+"""Time of a loop by warpgroups, relative to its work: products of a step overlap with functions of another.
+
+Fitted to 6 chains on an H200, of 7 to 52 us.
+"""
 
 
 class ChainWords(NamedTuple):
@@ -142,9 +155,9 @@ def gemm_chain(
         out_dtype: dtype of a new result; default: that of ``a``.
         saturate: as in `matmul`, of the result.
         fused: whether to use one kernel, for which K and P are at most 256; False: two calls of `matmul`,
-            which store ``a @ b``.  Default: one kernel if the sizes allow it, the dtype has 16 bits, tiles of
-            128 rows occupy the machine or N is at most 1024, and, on Hopper, bulk copies can load and store
-            the arrays.
+            which store ``a @ b``.  Default: one kernel if the sizes allow it, the dtype has 16 bits, and its
+            estimated time is less; on machines without estimates, if tiles of 128 rows occupy the machine or
+            N is at most 1024.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
@@ -217,11 +230,14 @@ def plan_chain(given: Mapping[str, Any], words: ChainWords, located: Sequence[Lo
     if 0 in shape:
         return call.plan()
     question = AttentionQuestion(_seen(infos), *call.machine)
-    if not against and words.fused is not False and (words.fused or one_kernel_pays(question)):
+    whole: Launch | None = None
+    if not against and words.fused is not False:
         answer = Answer(flow.gemm_chain.bind(activation=words.activation))
         views = answer.views(question.infos)
         seen = tuple(Strided(call.arrays[name], info) for name, info in views.items())
-        return call.plan(Launch(answer.kernel, seen, ARRAYS))
+        whole = Launch(answer.kernel, seen, ARRAYS)
+        if words.fused:
+            return call.plan(whole)
 
     # Otherwise two products; the first result lies in scratch memory, before that of either product.
     info = infos["a"]
@@ -238,6 +254,8 @@ def plan_chain(given: Mapping[str, Any], words: ChainWords, located: Sequence[Lo
             size = -(-size // SCRATCH_UNIT) * SCRATCH_UNIT
         launches += (_placed(launch, names, size) for launch in plan.launches)
         size += plan.scratch_bytes
+    if whole is not None and one_kernel_pays(question, whole, launches):
+        return call.plan(whole)
     return call.plan(
         *launches,
         scratch_bytes=size,
@@ -261,7 +279,7 @@ def _placed(launch: Launch, names: Mapping[str, str], offset: int) -> Launch:
     return replace(launch, arrays=tuple(arrays), names=tuple(names.get(name, name) for name in launch.names))
 
 
-def one_kernel_pays(question: AttentionQuestion) -> bool:
+def one_kernel_pays(question: AttentionQuestion, whole: Launch, products: Sequence[Launch]) -> bool:
     """Whether one kernel is estimated to be faster than two.
 
     It must multiply as `matmul` would.  Each of its blocks computes its rows for all of N, so too few rows
@@ -269,13 +287,44 @@ def one_kernel_pays(question: AttentionQuestion) -> bool:
 
     Args:
         question: the chain, seen as attention.
+        whole: the launch of one kernel.
+        products: the launches of two products, and of their prepasses.
     """
-    batches, heads, rows, _ = question.queries.shape
-    tiles = batches * heads * -(-rows // ROWS)
-    is_long = tiles < OCCUPIED * question.processors and question.keys.shape[2] > FEW_COLUMNS
-    if question.queries.dtype == f32 or is_long:
+    arch = question.arch
+    if question.queries.dtype == f32:
         return False
-    return "wgmma" not in question.arch.features or not any(against_warpgroups(question))
+    if "wgmma" not in arch.features or arch.rates is None:
+        batches, heads, rows, _ = question.queries.shape
+        tiles = batches * heads * -(-rows // ROWS)
+        return tiles >= OCCUPIED * question.processors or question.keys.shape[2] <= FEW_COLUMNS
+    if any(against_warpgroups(question)):
+        return False
+    loop, schedule = _asked(whole, question)
+    if not isinstance(loop, LoopQuestion) or schedule is None or not schedule.by_bulk:
+        return False
+    clocks = loop_clocks(schedule, loop) * CHAIN_OVERLAP
+    return arch.times.launch_us + clocks / arch.rates.boards[0].clock_mhz < sum(
+        _product_us(one, question) for one in products
+    )
+
+
+def _product_us(launch: Launch, question: AttentionQuestion) -> float:
+    """The estimated time of a product, or of its prepass, in us."""
+    asked, schedule = _asked(launch, question)
+    if isinstance(asked, Question) and schedule is not None:
+        parts = time_parts(Load(asked, schedule))
+        assert parts is not None, "the rates are known"
+        return parts.total
+    return LAUNCH_US + copied_us(launch.moved_bytes, question.arch)
+
+
+def _asked(launch: Launch, on: AttentionQuestion) -> tuple[Question | LoopQuestion | None, Schedule | None]:
+    """The question of a launch on the machine of another question, and its schedule."""
+    given, kernel, name = (*launch.arrays, *launch.own, *launch.numbers), launch.kernel, on.arch.name
+    asked = kernel.question(*given, target=CUDA.name, arch=name)
+    if asked is not None:
+        asked = replace(asked, processors=on.processors or asked.processors)
+    return asked, kernel.schedule_for(*given, target=CUDA.name, arch=name)
 
 
 def _seen(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:

@@ -137,7 +137,8 @@ def proposals(
 ) -> Iterator[Schedule]:
     """The schedules that the rules propose; none for another form of loop.
 
-    The second one has steps of whole panels: it serves arrays that are contiguous along the loop.
+    The first has the longest step whose ring fits.  Others have steps of whole panels: they serve arrays that
+    are contiguous along the loop.
 
     Args:
         form: the form.
@@ -185,14 +186,22 @@ def proposals(
     )
     moved = [one for one in copied_operands(form) if one.moves]
     rings = (3, 2) if any(one.is_scored and one.is_mixed for one in moved) else (2,)
-    for step, by_row in ((run, False), (run // PANEL * PANEL, True)):
-        if (by_row and step == run) or not step:
-            continue
-        names = {one.part.operand.name for one in moved} if by_row else ()
-        one = replace(made, atom=wgmma(form.element, step), tile=(ROWS * groups, step, depth))
-        endings = ENDINGS[: 1 + bool(processors)][::-1]
-        ways = [replace(one, stages=stages, epilogue=epilogue) for stages in rings for epilogue in endings]
-        yield from [way for way in ways if shared_bytes(way, form, names) <= arch.shared_bytes][:1]
+    endings = ENDINGS[: 1 + bool(processors)][::-1]
+    found: dict[Schedule, None] = {}  # with the longest step whose ring fits
+    every = tuple({one.part.operand.name: None for one in moved})
+    # Arrays that are contiguous along the loop: none, all, or one of them.
+    for names in ((), every, *((one,) for one in every)):
+        unit = PANEL if names else 16
+        for step in range(run // unit * unit, 0, -unit):
+            one = replace(made, atom=wgmma(form.element, step), tile=(ROWS * groups, step, depth))
+            ways = (
+                replace(one, stages=stages, epilogue=epilogue) for stages in rings for epilogue in endings
+            )
+            fits = [way for way in ways if shared_bytes(way, form, names) <= arch.shared_bytes]
+            if fits:
+                found[fits[0]] = None
+                break
+    yield from found
 
 
 def _in_parts(form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: int) -> Iterator[Schedule]:
