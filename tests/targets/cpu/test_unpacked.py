@@ -87,8 +87,12 @@ def drawn(shape: tuple[int, int], dtype: tw.DType, seed: int, layout: str) -> Ar
 @pytest.mark.parametrize("layouts", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("dtype", [tw.f32, tw.f64])
 def test_few_rows_have_the_bits_of_rows_among_many(dtype: tw.DType, layouts: str, swap_ab: bool) -> None:
-    """The test uses micro-kernels of all heights, and columns and depths with partial vectors and panels."""
-    for n, k in ((1, 65), (7, 64), (32, 3), (33, 130), (160, 1), (301, 77), (64, 0)):
+    """The test uses micro-kernels of all heights, and columns and depths with partial vectors and panels.
+
+    The last rows of B are 4 KiB apart, so that fewer of them are read at once.
+    """
+    apart = 4096 // dtype.bytes - 3
+    for n, k in ((1, 65), (7, 64), (32, 3), (33, 130), (160, 1), (301, 77), (64, 0), (apart, 37)):
         b = drawn((k, n), dtype, k, layouts[1])
         a = drawn((40, k), dtype, n, layouts[0])
         bound = product.bind(schedule=panels(dtype, swap_ab=swap_ab))
