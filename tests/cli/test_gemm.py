@@ -108,6 +108,10 @@ def test_files_in_and_out(files: tuple[Any, Any]) -> None:
     output = good("a.npy", "b.npy", "-o", "c.npy", *QUICK)
     assert "c.npy: C 5x6 f32" in output
     assert compare_gemm(a, b, np.load("c.npy")).ok
+    refused = CliRunner().invoke(app, ["gemm", "a.npy", "b.npy", "-o", "folder/", *QUICK])
+    assert refused.exit_code == 2
+    assert "folder/c.npy" in refused.output
+    assert not Path("folder").exists()
 
 
 def test_files_keep_their_layout_and_dtype_unless_told(files: tuple[Any, Any]) -> None:

@@ -161,6 +161,10 @@ def test_large_products_are_compared_with_numpy(tmp_path: Path) -> None:
     assert lines[2].endswith(": left out: argument alpha is Odd(), which a log does not hold")
     if not tw.device_count():
         assert ": left out: " in lines[3]
+    place.write_text(json.dumps(odd))
+    said = CliRunner().invoke(app, ["replay", str(place), "--no-time"])
+    assert said.exit_code == 2, said.output
+    assert "all 1 calls were left out" in said.output
 
 
 def test_a_wrong_result_is_found(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,19 @@ def test_every_number_with_every_scale_is_exact(wide: str, target: str) -> None:
     assert np.isfinite(want[:, :130]).all()
 
 
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_a_number_of_a_table_is_rounded_before_a_power_of_two_multiplies_it(target: str) -> None:
+    table = tuple(1e-6 * one for one in tw.NF4)  # in f16 these lose most of their fraction
+    codes = np.arange(32)[:, None].astype(np.uint8) % 16
+    both = tw.packed(np.ascontiguousarray((codes[0::2] | codes[1::2] << 4).T).T, tw.u4, axis=0)
+    scale = np.array([[137]], np.uint8).view(ml_dtypes.float8_e8m0fnu)
+    words = {"scale_b": scale, "group": 32, "table": table, "out_dtype": "f32", "target": target}
+    made = tw.scaled_mm(np.eye(32, dtype=np.float16), both, **words)
+    want = np.asarray(table, np.float16).astype(np.float32) * 1024
+    assert np.array_equal(made[:, 0], np.tile(want, 2))
+    assert not np.array_equal(want, (np.float32(1024) * np.float32(table)).astype(np.float16))
+
+
 def drawn(m: int, n: int, k: int, wide: str, group: int = 32) -> tuple[Array, Array, Array]:
     rng = np.random.default_rng(m + n + k)
     a = rng.standard_normal((m, k + 8)).astype(tw.dtype(wide).numpy)[:, :k]

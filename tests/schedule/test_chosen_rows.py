@@ -275,6 +275,9 @@ def test_rows_of_8_bits_are_not_added() -> None:
     c = np.zeros((2, 3), np.int32)
     narrow(a, b, rows, c, target="cpu")
     assert (c == 16).all()
+    halves = [one.astype(np.float16) for one in (a, b)]
+    with pytest.raises(tw.TraceError, match=r"value is f32: .*; nearest legal choice: an array of f32, or"):
+        narrow(*halves, rows, c, target="cpu")
 
 
 def test_loops_with_a_state_add_no_rows() -> None:

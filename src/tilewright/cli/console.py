@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, ParamSpec
 
 import typer
@@ -71,6 +72,17 @@ Parameters = ParamSpec("Parameters")
 
 class UsageError(TilewrightError, ValueError):
     """A request that cannot be served; says what to ask instead."""
+
+
+def file_to_write(text: str) -> Path:
+    """Read the path of a file to write.
+
+    Raises:
+        BadParameter: the path ends as that of a directory, which `Path` would forget.
+    """
+    if text.endswith(("/", os.sep)):
+        raise typer.BadParameter(f"{text} names a directory; nearest legal choice: {text}c.npy, a file in it")
+    return Path(text)
 
 
 def choose(what: str, given: str, known: Sequence[str]) -> None:

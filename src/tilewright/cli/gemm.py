@@ -10,7 +10,17 @@ from typing import Annotated
 import typer
 
 from tilewright.checking.sample import Array, Operands
-from tilewright.cli.console import Seed, TargetName, choose, choose_precision, duration, reports, say, working
+from tilewright.cli.console import (
+    Seed,
+    TargetName,
+    choose,
+    choose_precision,
+    duration,
+    file_to_write,
+    reports,
+    say,
+    working,
+)
 from tilewright.cli.matrices import gather, write
 from tilewright.cli.notation import read_schedule
 from tilewright.cli.perf import by
@@ -40,6 +50,7 @@ def gemm(
         typer.Option(
             "-o",
             "--output",
+            parser=file_to_write,
             help="Write C (M, N) to this .npy file, once verified; with /dev/stdout the steps go to stderr.",
         ),
     ] = None,

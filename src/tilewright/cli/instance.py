@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tilewright.cli.console import UsageError, choose, reports, say, working
+from tilewright.cli.console import UsageError, choose, file_to_write, reports, say, working
 from tilewright.dtypes import DType, dtype, f32
 from tilewright.inspect.from_files import load
 from tilewright.instances.device import DeviceGemm, bound_to
@@ -41,7 +41,9 @@ def instance(
         ),
     ],
     arch: Annotated[str, typer.Option(help="The architecture, such as gfx1151.")],
-    written: Annotated[Path, typer.Option("--output", "-o", help="The code object to write.")],
+    written: Annotated[
+        Path, typer.Option("--output", "-o", parser=file_to_write, help="The code object to write.")
+    ],
     specializations: Annotated[
         str, typer.Option(metavar="NAME,…", help="Which specializations: Default, MPadding … MNKPadding.")
     ] = BOTH,

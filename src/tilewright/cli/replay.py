@@ -64,8 +64,11 @@ def replay(
     seed: Seed = 0,
     time: Annotated[bool, typer.Option(help="Time each call.")] = True,
 ) -> None:
-    """Repeat the calls of a log on random data: compare them with the reference, and time them."""
-    calls, wrong = read(log), 0
+    """Repeat the calls of a log on random data: compare them with the reference, and time them.
+
+    Exit status: 0 if all results are right, 1 if one is wrong, 2 if no call can be repeated here.
+    """
+    calls, wrong, repeated = read(log), 0, 0
     for call in calls:
         try:
             with working(f"{call.op}"):
@@ -73,11 +76,17 @@ def replay(
         except TilewrightError as error:
             told, is_right = f"left out: {error}".partition("\n")[0], True
         wrong += not is_right
+        repeated += not told.startswith("left out: ")
         say(call.op, f"{_words(call)}: {told}")
     count = sum(len(call.host_us) for call in calls)
     say("calls", f"{count} in the log, {len(calls)} different")
     if wrong:
         raise WrongResultError(f"{wrong} of {len(calls)} calls differ from the reference")
+    if not repeated:
+        raise UsageError(
+            f"{log}: all {len(calls)} calls were left out, for the reasons above; nearest legal choice: a "
+            "log of calls that this machine can repeat"
+        )
 
 
 def read(log: Path) -> list[LoggedCall]:

@@ -212,11 +212,13 @@ class Operand:
 
     def _decoded(self, tile: Any, arrays: KernelArrays) -> Any:
         factor = arrays.tile(self.factors) if self.factors else None
+        tile = take(self.table, tile, self.multiplied) if self.table else tile
         if factor is not None and factor.dtype == u8:
             # Of f16 the product is rounded once, for powers of 2 are beyond its range.
-            inside = replace(self, multiplied=f32 if self.multiplied == f16 else self.multiplied, factors="")
+            wide = f32 if self.multiplied == f16 else self.multiplied
+            inside = replace(self, multiplied=wide, factors="", table=())
             return self._converted(inside._decoded(tile, arrays) * inside._converted(power_of_two(factor)))
-        tile = take(self.table, tile, self.multiplied) if self.table else self._converted(tile)
+        tile = self._converted(tile)
         if self.zeros:
             tile = tile - self._converted(arrays.tile(self.zeros))
         return tile if factor is None else tile * self._converted(factor)

@@ -378,9 +378,17 @@ def machine(arch: str) -> Triple:
         >>> machine("x86-64-v3").cpu
         'x86-64-v3'
     """
-    if arch == "aarch64":
-        return Triple("" if host_arch() == "aarch64" else "aarch64-linux-gnu")
-    return Triple("", "" if arch == "generic" else arch)
+    return Triple("", "" if arch in ("generic", "aarch64") else arch)
+
+
+def runs_here(arch: str) -> bool:
+    """Return whether code for an architecture of a processor is code for machines of this kind.
+
+    Example:
+        >>> runs_here("generic")
+        True
+    """
+    return arch == "generic" or arch.partition("-")[0] == host_arch().partition("-")[0]
 
 
 LEAST = {"x86-64-v3": "x86-64", "x86-64-v4": "x86-64", "x86-64": "x86-64"}
@@ -532,6 +540,11 @@ def export(
         if arch not in known:
             raise LaunchError(
                 f"unknown architecture {arch!r}; known: {', '.join(known)}{close_to(arch, known)}"
+            )
+        if known[arch] is CPU and not runs_here(arch):
+            raise LaunchError(
+                f"{arch} is the architecture of another machine than this one, and the library has launch "
+                f"code for this one; nearest legal choice: {host_arch()}, or an export on such a machine"
             )
     if not problems:
         raise LaunchError("no arrays to export for; give the arrays of at least one problem")

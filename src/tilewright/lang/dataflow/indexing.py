@@ -85,6 +85,13 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
     node = flow.known(value)
     if node is None:
         node = flow.literal(number(value), operand.dtype)
+    if is_added and node.dtype.is_float and not operand.dtype.is_float:
+        raise TraceError(
+            f"{operand.name}, an array of {operand.dtype}, is added to, and the value is {node.dtype}: each "
+            f"part of a sum would lose its fraction; nearest legal choice: an array of {node.dtype}, or a "
+            f"value converted by .to(tw.{operand.dtype})",
+            here(),
+        )
     node = flow.rows.fitted(node, axes)
     name, places = operand.name, ", ".join(span.name for span in at)
     if flow.loops or any(span.kind == STEPS for span in at):
