@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
-from tests.problems.elementwise_problems import carried_out, line
+from tests.problems.elementwise_problems import carried_out, line, reduced
 
 from tilewright.runtime.gpu_memory import DeviceArray
 
 pytestmark = pytest.mark.gpu
 
 
-def test_random_problems() -> None:
-    found = {number: carried_out(number, "cuda") for number in range(12)}
+@pytest.mark.parametrize("compute", [carried_out, reduced])
+def test_random_problems(compute: Callable[[int, str], str]) -> None:
+    found = {number: compute(number, "cuda") for number in range(12)}
     assert set(found.values()) == {""}, found
 
 

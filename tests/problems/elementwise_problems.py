@@ -10,6 +10,7 @@ from tests.movers.random_movers import Array
 
 import tilewright as tw
 from tilewright.checking.flows import compare_flow
+from tilewright.schedule.folds.form import fold_form_of
 
 from .drawing import placed
 from .placing import Placed
@@ -21,7 +22,7 @@ LARGEST = {"reference": 70, "cpu": 300, "cuda": 1500}
 KINDS = ("f16", "bf16", "f32", "f32", "f64", "i8", "i32", "f8e4m3")
 
 ROUNDED = ("A", "B", "C", "D", "x", "y", "z", "b", "r")
-"""Arrays of the drawn dtypes; the others have integers."""
+"""Arrays of the drawn dtypes; the others have integers, and `weight` f32."""
 
 
 @tw.kernel(A="M N", b="N", r="M", C="M N", alpha=tw.f32)
@@ -88,10 +89,66 @@ def grouped(A, b, ends, C):
         C[m, n] = A[m, n].to(tw.f32) * b[g, n].to(tw.f32)
 
 
+@tw.kernel(A="M N", y="M", z="M")
+def of_rows(A, y, z):
+    """Sums and extremes of rows of tiles."""
+    for m, n in tw.tiles(A):
+        a = A[m, n].to(tw.f32)
+        y[m] = (a * a).sum(axis=1)
+        z[m] = tw.where(tw.positions(m)[:, None] >= tw.positions(n), a, 7.0).min(axis=1)
+
+
+@tw.kernel(A="L M N", b="L N", y="L N")
+def of_columns(A, b, y):
+    for i, n in tw.tiles(y, batch=1):
+        y[i, n] = b[i, n].to(tw.f32) * A[i, :, n].to(tw.f32).sum(axis=0)
+
+
+@tw.kernel(A="M N", weight="N", C="M N")
+def normalised(A, weight, C):
+    for m in tw.tiles(C.shape[0]):
+        a = A[m].to(tw.f32)
+        C[m] = a * tw.rsqrt((a * a).sum(axis=1) / A.shape[1] + 0.5)[:, None] * weight
+
+
+@tw.kernel(A="M N", C="M N", y="M")
+def softmax(A, C, y):
+    for m, n in tw.tiles(C):
+        a = A[m, n].to(tw.f32)
+        top = a.max(axis=1)
+        power = tw.exp(a - top[:, None])
+        C[m, n] = power / power.sum(axis=1)[:, None]
+        y[m] = tw.log(power.sum(axis=1)) + top
+
+
+@tw.kernel(A="M N", C="N M")
+def softmax_of_columns(A, C):
+    for m, n in tw.tiles(A):
+        C[n, m] = tw.softmax(A[m, n].to(tw.f32), axis=0).T
+
+
+@tw.kernel(x="N", y="T")
+def total(x, y):
+    for i in tw.tiles(y):
+        acc, top = tw.zeros((i,), tw.f32), tw.full((i,), -float("inf"), tw.f32)
+        for n in tw.steps(x.shape[0]):
+            acc.assign(acc + x[n].to(tw.f32).sum(axis=0))
+            top.assign(tw.maximum(top, x[n].to(tw.f32).max(axis=0)))
+        y[i] = acc / (1 + abs(top))
+
+
+REDUCED = {one.__name__: one for one in (of_rows, of_columns, normalised, softmax, softmax_of_columns, total)}
 KERNELS = {
     one.__name__: one for one in (scaled, turned, several, batched, chosen, dropped, line, gathered, grouped)
 }
-OUTPUTS = {"several": ("C", "D", "r"), "line": ("y", "z")}
+OUTPUTS = {
+    "several": ("C", "D", "r"),
+    "line": ("y", "z"),
+    "of_rows": ("y", "z"),
+    "of_columns": ("y",),
+    "softmax": ("C", "y"),
+    "total": ("y",),
+}
 """Results of the kernels that have not only C."""
 
 IN_PLACE = {"several": "C", "dropped": "C", "line": "y"}
@@ -99,20 +156,31 @@ IN_PLACE = {"several": "C", "dropped": "C", "line": "y"}
 
 
 def carried_out(number: int, target: str) -> str:
+    """Compute an elementwise problem; see `_carried_out`."""
+    return _carried_out(number, target, KERNELS)
+
+
+def reduced(number: int, target: str) -> str:
+    """Reduce rows or columns; see `_carried_out`."""
+    return _carried_out(number, target, REDUCED)
+
+
+def _carried_out(number: int, target: str, kernels: dict[str, Any]) -> str:
     """Compute a problem, and compare every element and the memory between elements.
 
     Args:
         number: which; numbers of one set need the same few kernels.
         target: where.
+        kernels: the kernels that it is drawn from.
 
     Returns:
         What is wrong; empty if nothing is.
     """
     terms, rng = generators(number, target)
-    draw, name = random.Random(int(terms.integers(1 << 30))), str(terms.choice([*KERNELS]))
-    kernel, outputs = KERNELS[name], OUTPUTS.get(name, ("C",))
+    draw, name = random.Random(int(terms.integers(1 << 30))), str(terms.choice([*kernels]))
+    kernel, outputs = kernels[name], OUTPUTS.get(name, ("C",))
     M, N = extents(terms, rng, LARGEST[target], 2)
-    N = N * int(terms.choice((1, 20))) if name == "line" else N
+    N = N * int(terms.choice((1, 20))) if name in ("line", "total", "normalised", "softmax") else N
     sizes = {"M": M, "N": N, "L": int(rng.integers(1, 4)), "T": int(rng.integers(1, 40)), "G": 3}
     layout = draw.choice("nnt"), draw.random() < 0.5, draw.random() < 0.3
     held: dict[str, Array] = {}
@@ -121,7 +189,9 @@ def carried_out(number: int, target: str) -> str:
         if not parameter.dims:
             continue
         one, stored = parameter.name, parameter.name in outputs
-        kind = kinds[one] = tw.dtype(draw.choice(KINDS) if one in ROUNDED else "i32")
+        kind = kinds[one] = tw.dtype(
+            draw.choice(KINDS) if one in ROUNDED else "f32" if one == "weight" else "i32"
+        )
         letter, padded, odd = layout if len(parameter.dims) > 1 else ("n", False, False)
         shape = tuple(sizes[dim] for dim in parameter.dims)
         held[one] = Array(shape, placed(draw, shape, kind, letter, padded, stored, odd), kind)
@@ -141,7 +211,11 @@ def carried_out(number: int, target: str) -> str:
             return f"{about}: {one} was written"
         if not array.is_whole_around():
             return f"{about}: what lies around {one} was written"
-    found = compare_flow(kernel.flow(**given, **numbers), stored, given, numbers)
+    flow, run = kernel.flow(**given, **numbers), None
+    if kernels is REDUCED:
+        form = fold_form_of(flow, ran.schedule.fold)
+        flow, run = form.flow, max(ran.schedule.tile[1] // (2 if ran.schedule.is_split else 1), 1)
+    found = compare_flow(flow, stored, given, numbers, run=run)
     return "" if found.ok else f"{about}: {found}, {ran.schedule}"
 
 

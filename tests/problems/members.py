@@ -52,6 +52,7 @@ MEMBERS: dict[str, Callable[[int, str], str]] = {
     "several loops": flow_problems.several_loops,
     "sums of rows": flow_problems.row_sums,
     "flows without a product": elementwise_problems.carried_out,
+    "reductions without a product": elementwise_problems.reduced,
 }
 """What carries out a problem of each, given its number and a target, and says what is wrong with it."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .elementwise_problems import carried_out as without_product
+from .elementwise_problems import reduced
 from .flow_problems import row_sums, several_loops
 from .group_problems import added, carried_out
 from .window_problems import carried_out as of_windows
@@ -38,3 +39,8 @@ def test_random_windows(target: str, count: int) -> None:
 @pytest.mark.parametrize(("target", "count"), [("reference", 20), ("cpu", 3)])
 def test_random_flows_without_a_product(target: str, count: int) -> None:
     assert [wrong for number in range(count) if (wrong := without_product(number, target))] == []
+
+
+@pytest.mark.parametrize(("target", "count"), [("reference", 16), ("cpu", 3)])
+def test_random_reductions_without_a_product(target: str, count: int) -> None:
+    assert [wrong for number in range(count) if (wrong := reduced(number, target))] == []

@@ -208,16 +208,9 @@ def form_of(flow: Flow) -> Form:
         TraceError: no schedule can compute the flow; the message names the explicit form.
     """
     author, flow = flow, of_matrices(with_row_sums(flow))
-    sums = flow.sums
     batch = tuple(span for span in flow.tiles if span.kind == BATCH)
     inner = tuple(span for span in flow.tiles if span.kind != BATCH)
     where = flow.stores[0].location if flow.stores else None
-    if not sums:
-        raise TraceError(
-            f"kernel {flow.name} has no product `a @ b`; schedules compute products; nearest legal "
-            f"choice: {EXPLICIT}",
-            where,
-        )
     if len(inner) != 2:
         raise TraceError(
             f"kernel {flow.name} has a product over {len(inner)} tiled dimensions; schedules compute "

@@ -722,7 +722,7 @@ class FoldBlock:
         axes = tuple(span for span in (form.m, *form.columns, form.n) if span in spans)
         with made_by("epilogue", store):
             made = values.repeated(values.value(store.value), axes, store.value.dtype)
-            if form.is_elementwise and made.dtype != store.operand.dtype:
+            if not form.products and made.dtype != store.operand.dtype:
                 made = made.to(store.operand.dtype)  # before its accesses are cut
             target = tile_of(values.place, store.operand, store.at, axes)
             first: Condition | bool = True

@@ -319,6 +319,11 @@ def proposals(
     resident = deep <= MOST_RESIDENT
     if form.columns and not form.products and not varies_along_loop(form):
         yield _by_taps(form, extents, arch)
+    elif not (form.products or form.columns):
+        for way in elementwise.reducing(form, specs, extents, arch, processors):
+            yield from _kept(way, form, extents, arch, processors)
+            yield from in_parts(way, form, extents, arch, processors)
+            yield way
     if (low := _few_rows(form, extents, arch, deep, columns)) is not None:
         yield from in_parts(low, form, extents, arch, processors)
         yield low

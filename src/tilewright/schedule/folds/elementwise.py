@@ -43,10 +43,17 @@ BLOCKS = 4
 """Blocks for each processor from which on a thread has several vectors."""
 
 CPU_ELEMENTS, CPU_COLUMNS = 4096, 1024
-"""Elements and columns of the tile of a processor, which passes through its first-level cache."""
+"""Elements and columns of the tile of a processor; elements of a row that it reduces at once, too."""
 
 CPU_VECTOR = 16
 """Neighbouring columns that a processor computes together."""
+
+
+ELEMENTS, KEPT_BYTES = 32, 256
+"""Loops without products: elements of a lane in one step, and bytes of it in whole rows that are stored."""
+
+LANES_OF_COLUMNS = 8
+"""Lanes along rows if arrays are contiguous along these: with 16 bytes of each, a line of 128 bytes."""
 
 
 # ---------------------------------------------------------------- legality
@@ -117,7 +124,8 @@ def accesses(form: FoldForm, specs: Mapping[str, TensorSpec]) -> list[ArrayAcces
 
 def places_of(form: FoldForm) -> list[tuple[Operand, tuple[Span, ...]]]:
     """The arrays that a flow reads or stores, each with the spans that index it, once."""
-    parts = [(one.operand, one.at) for one in form.flow.walk() if isinstance(one, ArrayPart)]
+    nodes = (*form.flow.walk(), *form.inside())
+    parts = [(one.operand, one.at) for one in nodes if isinstance(one, ArrayPart)]
     return [*dict.fromkeys((*parts, *((store.operand, store.at) for store in form.flow.stores)))]
 
 
@@ -171,6 +179,64 @@ def proposals(
     high = min(each, _power(-(-rows // unit[0])))
     tile = unit[0] * high, unit[1] * (each // high), 1
     yield Schedule(fma(f32, lanes=(down, across), each=(1, wide)), tile, (below, beside), swap_ab=swap)
+
+
+def reducing(
+    form: FoldForm,
+    specs: Mapping[str, TensorSpec],
+    extents: Mapping[Span, int],
+    arch: Arch,
+    processors: int = 0,
+) -> Iterator[Schedule]:
+    """The schedules of a loop without products, which is limited by loads.
+
+    If arrays are contiguous along the loop, a warp loads a row, and each lane neighbours of it.  If they are
+    contiguous along the rows, as for sums of columns, lanes load neighbouring rows, and a few of them share
+    the elements of the loop, because reductions pass between them in each step.  A step has few registers of
+    a lane, but the whole row if it is stored, as a softmax is.
+
+    Args:
+        form: the form.
+        specs: the classes of the arrays.
+        extents: extents of all spans.
+        arch: the machine.
+        processors: its processors; 0: unknown.
+    """
+    m, n = form.m, form.n
+    found = [one for one in accesses(form, specs) if {m, n} <= {*one.at}]
+    turned = sum(one.unit == m for one in found) > sum(one.unit == n for one in found)
+    own = [one for one in found if one.unit == (m if turned else n)]
+    wide = max((one.full for one in own), default=1)
+    wide = min((wide, *(one.aligned for one in own if one.aligned < one.full)))
+    rows, run = max(extents[m], 1), max(extents[n], 1)
+    if arch.vector_registers:
+        wide, each = min(CPU_VECTOR, _power(rows if turned else run)), max(CPU_ELEMENTS // CPU_COLUMNS, 1)
+        if turned:
+            tile = -(-min(rows, CPU_COLUMNS) // wide) * wide, min(each, _power(run)), 1
+        else:
+            tile = min(each, _power(rows)), -(-min(run, CPU_ELEMENTS) // wide) * wide, 1
+        yield Schedule(fma(f32, lanes=(1, 1), each=(wide, 1) if turned else (1, wide)), tile)
+        return
+    if turned:
+        wide = min(wide, _power(rows))
+        down = min(LANES_OF_COLUMNS, _power(-(-rows // wide)))
+        across = arch.lanes // down
+        warps = min(WARPS, _power(-(-rows // (wide * down))))
+        each = min(ELEMENTS // wide, _power(-(-run // across)))
+        atom = fma(f32, lanes=(down, across), each=(wide, 1))
+        yield Schedule(atom, (wide * down * warps, across * each, 1), (warps, 1))
+        return
+    wide = min(wide, _power(run))
+    across = min(_power(-(-run // wide)), arch.lanes)
+    down, least = arch.lanes // across, _power(-(-run // (across * wide)))
+    most = KEPT_BYTES * min((one.full for one in own), default=1) // VECTOR_BYTES
+    is_kept = form.passing and least * wide <= most
+    each = least if is_kept else min(least, max(ELEMENTS // wide, 1))
+    blocks = prod(extents[span] for span in form.batch) * -(-rows // (down * WARPS))
+    high = min(max(ELEMENTS // (wide * each), 1), _power(max(blocks // (BLOCKS * max(processors, 1)), 1)))
+    warps = min(WARPS, _power(-(-rows // down)))
+    atom = fma(f32, lanes=(down, across), each=(1, wide))
+    yield Schedule(atom, (down * warps * high, across * wide * each, 1), (warps, 1))
 
 
 def _power(number: int) -> int:

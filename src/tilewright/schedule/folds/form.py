@@ -40,7 +40,7 @@ from tilewright.dataflow.nodes import (
 from tilewright.dtypes import DType, f32
 from tilewright.errors import Location, TraceError
 from tilewright.schedule.factors import EXPLICIT
-from tilewright.schedule.folds.rows import ONLINE, in_loops, rows_of
+from tilewright.schedule.folds.rows import ONLINE, in_loops, rows_of, with_reduced_tiles
 from tilewright.schedule.row_sums import with_row_sums
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
@@ -200,7 +200,7 @@ def is_folded(flow: Flow) -> bool:
     Such a flow has a loop with a state, has a product of another product, reduces a whole row, or has no
     product.
     """
-    if is_elementwise(flow):
+    if not flow.sums:
         return True
     flow = with_row_sums(flow)
     return bool(folds_of(flow)) or bool(_outer(flow)) or bool(rows_of(flow))
@@ -232,7 +232,7 @@ def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
     """
     if is_elementwise(flow):
         return _without_loop(flow)
-    flow = in_loops(flow, how)
+    flow = in_loops(flow if flow.sums else with_reduced_tiles(flow), how)
     folds = folds_of(flow)
     first = {id(fold): sum(len(one.cells) for one in folds[:at]) for at, fold in enumerate(folds)}
     results = {
@@ -374,32 +374,16 @@ def _values(form: FoldForm) -> None:
         if isinstance(node, Sum):
             text = f"a product over {node.span.name} outside of the loop over {n.name}"
             _refuse(text, ONE_LOOP, node.location)
-    kept = {  # an array whose axes are only exchanged is loaded in the other order
-        id(one)
-        for node in (*inside, *after)
-        for one in node.arguments
-        if not (
-            isinstance(node, Rearrange) and isinstance(one, ArrayPart) and len(node.axes) == len(one.axes)
-        )
-    }
     more = form.columns
     later = (n,) if form.passing else more
     for node, columns in (*((one, (n, *more)) for one in inside), *((one, later) for one in after)):
         if id(node) in operands or isinstance(node, Literal | NumberParam | Integer | Sum):
             continue
-        if isinstance(node, ArrayPart) and id(node) not in kept:
-            continue
-        spans = [axis for axis in node.axes if axis is not None]
-        rest = spans[1:] if spans[:1] == [m] else spans
+        rest = [axis for axis in node.axes if axis is not None and axis != m]
         if len(rest) > 1 or any(span not in columns for span in rest):
             name = node.variable or (node.operand.name if isinstance(node, ArrayPart) else "a value")
-            text = f"{name} has the axes {_named(node.axes)}, not rows {m.name}, then columns"
+            text = f"{name} has the axes {_named(node.axes)}, not rows {m.name} and columns"
             _refuse(text, f"axes in the order {_named((m, n))}", node.location)
-        if isinstance(node, Rearrange) and not isinstance(node.argument, ArrayPart):
-            before = [axis for axis in node.argument.axes if axis is not None]
-            if before != spans:
-                text = f"a computed tile with the axes {_named(before)} is transposed"
-                _refuse(text, "compute it with its axes in the other order", node.location)
         if isinstance(node, Reduce) and node.argument.axes[node.axis] == m:
             text = f"{node.combine} along {m.name}, the rows of the result"
             _refuse(text, f"axis=1, with {m.name} as the columns of an array", node.location)

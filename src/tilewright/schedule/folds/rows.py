@@ -97,6 +97,31 @@ def with_rows(flow: Flow) -> Flow:
     return replace(flow, stores=tuple(stores))
 
 
+def with_reduced_tiles(flow: Flow) -> Flow:
+    """The flow without products, with whole rows in place of tiles that it reduces.
+
+    Such rows are the last dimension of the tiles.  It has no tiles if nothing varies along it any more.
+
+    Raises:
+        TraceError: rows of a group are reduced.
+    """
+    inner = [span for span in flow.tiles if span.kind != BATCH]
+    found = [node for node in flow.walk() if isinstance(node, Reduce)]
+    for node in found:
+        span = node.argument.axes[node.axis]
+        if span in inner and span.groups is not None:
+            text = f"{node.combine} along {span.name}, which has rows of groups"
+            _refuse(text, "a kernel with one group", flow, node)
+    if not any(node.argument.axes[node.axis] in inner for node in found):
+        return flow
+    tiles = flow.tiles
+    if len(inner) == 2 and all(node.argument.axes[node.axis] != inner[1] for node in found):
+        tiles = (*tiles[:-2], *reversed(inner))
+    made = with_rows(replace(flow, tiles=tiles))
+    is_stored = any(tiles[-1] in store.at for store in made.stores)
+    return made if is_stored or len(inner) < 2 else replace(made, tiles=tiles[:-1])
+
+
 def in_loops(flow: Flow, how: str = ONLINE) -> Flow:
     """The flow with loops that carry a state in place of everything that is reduced along a whole row.
 

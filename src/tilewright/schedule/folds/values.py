@@ -203,7 +203,7 @@ class TileValues:
         while isinstance(node, Rearrange) and not isinstance(node.argument, ArrayPart):
             node = node.argument  # the same elements
         held = self.tile(node)
-        column = next((axis for axis in node.axes[-1:] if axis is not None), None)
+        column = next((axis for axis in self.place.ordered(node.axes)[-1:] if axis is not None), None)
         if column is None or held.shape[1] == 1 or self._beyond.get(id(node)) == number:
             return held
         length = self.place.length(column)
