@@ -57,6 +57,9 @@ STAGES = (3, 2)
 SCHEDULERS = 4
 """Warps that a multiprocessor issues from at once, so that it runs four blocks of one warp."""
 
+LOADING_WARPS = 32
+"""Warps of a multiprocessor that have enough loads under way if they do nothing else."""
+
 FEW_ROWS, LONG_STEP = 8, 256
 """Rows up to which processors read the keys of scores in place, as dot products along K; and elements of the
 loop in one step then: a step does much work, and its operands fit the second-level cache."""
@@ -431,8 +434,10 @@ def in_parts(
     if form.columns:
         tiles *= -(-max(extents[span] for span in form.columns) // schedule.width)
     steps = -(-extents[form.n] // schedule.tile[1]) * prod(extents[span] for span in form.fold.turns)
-    blocks = _at_once(schedule, form, arch, processors)
-    if tiles < processors and parts_of_k(tiles, steps, blocks) > 1 and not against_parts(form):
+    blocks, least = _at_once(schedule, form, arch, processors), processors
+    if not form.products and arch.shared_bytes:  # such loops wait for loads alone
+        least = blocks = processors * max(LOADING_WARPS // schedule.warps[0], 1)
+    if tiles < least and parts_of_k(tiles, steps, blocks) > 1 and not against_parts(form):
         yield replace(schedule, split_k=AUTO, blocks=blocks)
 
 

@@ -36,11 +36,11 @@ FIELDS = ("atom", "tile", "warps", "swap_ab")
 VECTOR_BYTES = 16
 """Bytes of the widest access of a thread."""
 
-WARPS, VECTORS = 4, 4
-"""Warps of a block, and vectors of a thread, at most: both only hide latency, as enough blocks do, too."""
+WARPS, VECTORS, ELEMENTS = 4, 16, 32
+"""Warps of a block, and accesses and elements of a thread, at most: they hide latency, as more blocks do."""
 
 BLOCKS = 4
-"""Blocks for each processor from which on a thread has several vectors."""
+"""Blocks for each processor from which on a thread has several accesses."""
 
 CPU_ELEMENTS, CPU_COLUMNS = 4096, 1024
 """Elements and columns of the tile of a processor; elements of a row that it reduces at once, too."""
@@ -49,8 +49,8 @@ CPU_VECTOR = 16
 """Neighbouring columns that a processor computes together."""
 
 
-ELEMENTS, KEPT_BYTES = 32, 256
-"""Loops without products: elements of a lane in one step, and bytes of it in whole rows that are stored."""
+KEPT_BYTES = 256
+"""Bytes of a lane in whole rows that are stored, and so kept in registers."""
 
 LANES_OF_COLUMNS = 8
 """Lanes along rows if arrays are contiguous along these: with 16 bytes of each, a line of 128 bytes."""
@@ -175,7 +175,8 @@ def proposals(
     below = min(_power(-(-rows // down)), WARPS // beside)
     unit = down * below, across * wide * beside
     blocks = prod(extents[span] for span in form.batch) * -(-rows // unit[0]) * -(-columns // unit[1])
-    each = min(_power(max(blocks // (BLOCKS * max(processors, 1)), 1)), VECTORS)
+    most = min(VECTORS, max(ELEMENTS // wide, 1))
+    each = min(_power(max(blocks // (BLOCKS * max(processors, 1)), 1)), most)
     high = min(each, _power(-(-rows // unit[0])))
     tile = unit[0] * high, unit[1] * (each // high), 1
     yield Schedule(fma(f32, lanes=(down, across), each=(1, wide)), tile, (below, beside), swap_ab=swap)
@@ -203,7 +204,7 @@ def reducing(
         processors: its processors; 0: unknown.
     """
     m, n = form.m, form.n
-    found = [one for one in accesses(form, specs) if {m, n} <= {*one.at}]
+    found = [one for one in accesses(form, specs) if n in one.at]
     turned = sum(one.unit == m for one in found) > sum(one.unit == n for one in found)
     own = [one for one in found if one.unit == (m if turned else n)]
     wide = max((one.full for one in own), default=1)
@@ -222,7 +223,7 @@ def reducing(
         down = min(LANES_OF_COLUMNS, _power(-(-rows // wide)))
         across = arch.lanes // down
         warps = min(WARPS, _power(-(-rows // (wide * down))))
-        each = min(ELEMENTS // wide, _power(-(-run // across)))
+        each = min(VECTORS, ELEMENTS // wide, _power(-(-run // across)))
         atom = fma(f32, lanes=(down, across), each=(wide, 1))
         yield Schedule(atom, (wide * down * warps, across * each, 1), (warps, 1))
         return
@@ -231,7 +232,7 @@ def reducing(
     down, least = arch.lanes // across, _power(-(-run // (across * wide)))
     most = KEPT_BYTES * min((one.full for one in own), default=1) // VECTOR_BYTES
     is_kept = form.passing and least * wide <= most
-    each = least if is_kept else min(least, max(ELEMENTS // wide, 1))
+    each = least if is_kept else min(least, VECTORS, max(ELEMENTS // wide, 1))
     blocks = prod(extents[span] for span in form.batch) * -(-rows // (down * WARPS))
     high = min(max(ELEMENTS // (wide * each), 1), _power(max(blocks // (BLOCKS * max(processors, 1)), 1)))
     warps = min(WARPS, _power(-(-rows // down)))
