@@ -81,7 +81,8 @@ def test_attention_under_every_form_of_schedule(way: str) -> None:
 def test_the_loop_of_a_row_is_split(name: str, parts: int) -> None:
     case = dict(cases(5))[name]
     known = case.kernel.bind().schedule_for(**case.arguments(), target="reference")
-    small = replace(known, tile=(known.tile[0], 16, known.tile[2]), split_k=parts, blocks=0)
+    step = max(known.atom.shape[1], 16)
+    small = replace(known, tile=(known.tile[0], step, known.tile[2]), split_k=parts, blocks=0)
     run(case, "reference", case.kernel.bind(schedule=small))
 
 
