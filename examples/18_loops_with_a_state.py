@@ -1,12 +1,12 @@
-"""Loops that carry a state: attention and cross-entropy with their gradients, moments, the largest scores.
+"""Loops that carry a state: attention, cross-entropy, their gradients, moments, largest scores, recurrences.
 
     python examples/18_loops_with_a_state.py [--small] [--target cuda|cpu|reference]
 
 Each kernel says what is computed in one pass over the keys, words or classes, and nothing about hardware.  No
-score is ever stored.  `attention_of_rows` and the gradients that read logarithms of sums compute with whole
-rows, and the library makes the loop.  The others write the loop and its state; `moments` also says
-how the states of two parts of a row merge.  Examples 09 and 10 write attention by hand.  Every element is
-compared with float64.
+score is ever stored.  `linear_attention` stores results in each step, and carries a state of other rows.
+`attention_of_rows` and the gradients that read logarithms of sums compute with whole rows, and the library
+makes the loop.  The others write the loop and its state; `moments` also says how the states of two parts of a
+row merge.  Examples 09 and 10 write attention by hand.  Every element is compared with float64.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ SMALL = {"cuda": (300, 64, 1000), "cpu": (90, 32, 200), "reference": (40, 16, 70
 
 LARGEST = 8
 """Scores of each row that `top_k` finds."""
+
+RATE = -0.125
+"""Logarithm of the factor by which a position weighs less than the next one, to the base 2."""
 
 U = 2.0**-11
 """Relative error of rounding to f16."""
@@ -172,6 +175,23 @@ def top_k(X, W, best, at):
         best[m, t], at[m, t] = values, places
 
 
+@tw.kernel(Q="N D", K="N D", V="N E", O="N E", rate=tw.f32)
+def linear_attention(Q, K, V, O, rate):
+    """``O[i] = sum_j 2^(rate (i - j)) (Q[i] K[j]) V[j]`` over j up to i: a state of D rows, which decays."""
+    for e in tw.tiles(V.shape[1]):
+        state = tw.zeros((Q.shape[1], e), tw.f32)
+        for n in tw.steps(Q.shape[0]):
+            i = tw.alias(n)  # the rows of a step, n its columns
+            row, column = tw.positions(i)[:, None], tw.positions(n)
+            first, last = column.min(axis=0), column.max(axis=0)
+            s = Q[i] @ K[n].T
+            s = tw.where(column <= row, s * tw.exp2(rate * (row - column).to(tw.f32)), 0.0).to(V.dtype)
+            seen = tw.exp2(rate * (row - first + 1).to(tw.f32)) * (Q[i] @ state.to(V.dtype))
+            O[i, e] = s @ V[n, e] + seen
+            k = K[n] * tw.exp2(rate * (last - column).to(tw.f32))[:, None].to(K.dtype)
+            state.assign(state * tw.exp2(rate * (last - first + 1).to(tw.f32)) + k.T @ V[n, e])
+
+
 def check(name, found, exact, room):
     """Compare each element with its bound."""
     off = np.abs(np.asarray(found, np.float64) - exact)
@@ -190,7 +210,7 @@ def main():
     far = (100 + rng.standard_normal((positions, words))).astype(np.float16)
     results = {
         **{name: np.full_like(v, np.nan) for name in ("out", "of rows")},
-        **{name: np.full(x.shape, np.nan, np.float32) for name in ("dX", "dQ", "dK", "dV")},
+        **{name: np.full(x.shape, np.nan, np.float32) for name in ("dX", "dQ", "dK", "dV", "linear")},
         "dW": np.full(w.shape, np.nan, np.float32),
         "largest": np.full((positions, LARGEST), np.nan, np.float32),
         "places": np.full((positions, LARGEST), -1, np.int32),
@@ -216,7 +236,10 @@ def main():
     def lose():
         cross_entropy(there["x"], there["w"], there["word"], there["loss"], target=target)
 
-    for call in (attend, lose):
+    def recur():
+        linear_attention(*(there[name] for name in ("x", "k", "v", "linear")), RATE, target=target)
+
+    for call in (attend, lose, recur):
         call()
     attention_of_rows(there["x"], there["k"], there["v"], there["of rows"], scale, target=target)
     gradient(there["x"], there["w"], there["word"], there["dX"], target=target)
@@ -230,6 +253,11 @@ def main():
     found = {name: device_get(there[name]) for name in results}
     for name in ("out", "of rows"):
         check("attention", found[name], softmax_attention(x, k, v, scale, shift=0), 4 * U * np.abs(v).max())
+    apart = np.subtract.outer(np.arange(positions), np.arange(positions))
+    decay = np.where(hidden, np.exp2(RATE * np.maximum(apart, 0)), 0.0)
+    linear = (decay * (x.astype(np.float64) @ keys.T)) @ values
+    sizes = (decay * (np.abs(x).astype(np.float64) @ np.abs(keys).T)) @ np.abs(values)
+    check("linear attention", found["linear"], linear, 4 * U * sizes + 1e-4)
     ds = weights * (dout.astype(np.float64) @ values.T - delta[:, None])
     for name, exact, sizes in (
         ("dQ", scale * ds @ keys, np.abs(ds) @ np.abs(keys)),
@@ -253,12 +281,13 @@ def main():
     largest = -np.sort(-scores, axis=1)[:, :LARGEST]
     check("largest scores", found["largest"], largest, 1e-4)
     check("their places", np.take_along_axis(scores, found["places"], axis=1), largest, 1e-4)
-    names = "attention, cross entropy, their gradients, moments, argmax and the largest scores"
+    names = "attention, cross entropy, their gradients, moments, argmax, recurrence and the largest scores"
     print(f"{names}<{target}, f16>: all elements are right")
     if target != "reference":
         for name, call, flops in (
             ("attention", attend, 2 * depth * positions**2),
             ("cross entropy", lose, 2 * depth * positions * words),
+            ("linear attention", recur, 8 * depth**2 * positions),
         ):
             ms = do_bench(call, target)
             print(f"Perf: {ms:.4f} ms, {1e-9 * flops / ms:.3f} TFlops, {name}<{target}>")

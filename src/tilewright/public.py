@@ -48,7 +48,7 @@ from tilewright.errors import (
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.lang import exact_functions, functions
 from tilewright.lang.control import MutableIndex, index, let, otherwise, range, unroll, var, when  # noqa: A004
-from tilewright.lang.dataflow.indexing import positions
+from tilewright.lang.dataflow.indexing import alias, positions
 from tilewright.lang.dataflow.loops import full, steps, tiles, zeros
 from tilewright.lang.dataflow.rows import softmax
 from tilewright.lang.dataflow.tiles import Tile
@@ -163,6 +163,7 @@ __all__ = [
     "View",
     "WrongResultError",
     "accumulator",
+    "alias",
     "argmax",
     "async_commit",
     "async_wait",

@@ -45,6 +45,13 @@ for m in tw.tiles(v):
     for k in tw.steps(K, state=s, merge=tw.maximum): s.assign(tw.maximum(s, A[m, k].max(axis=1)))
     v[m] = s
 
+for n in tw.tiles(K):
+    s = tw.zeros((K, n), tw.f32)
+    for k in tw.steps(K):
+        i = tw.alias(k)
+        C[i, n] = A[i] @ s
+        s.assign(s + A[k].T @ B[k, n])
+
 for m, n in tw.tiles(C): C[m, n] = tw.softmax(A[m] @ B.T, axis=1)
 
 for m in tw.tiles(K): C[m] = tw.softmax(tw.where(tw.positions(A[m], axis=1) < n0, A[m], 0.5))

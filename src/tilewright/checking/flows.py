@@ -324,6 +324,9 @@ class _Bounded(Evaluation):
     ) -> None:
         super().__init__(given, run)
         self.how, self.halves, self.parts = how, halves, parts
+        self.gathered: dict[int, list[Array]] = {}
+        """The largest errors of the results of each step, by the `id` of the result."""
+
         self.radius: dict[int, Array] = {}
 
     def groups(self) -> Iterator[Callable[[Store], tuple[slice, ...]]]:
@@ -347,7 +350,13 @@ class _Bounded(Evaluation):
             given = [*rounded, *given[2:]]
         centre = super().computed(node, given)
         if isinstance(node, Folded):
-            self.radius[id(node)] = self.radius[id(node.fold.cells[node.index])]
+            count = len(node.fold.cells)
+            if node.index < count:
+                self.radius[id(node)] = self.radius[id(node.fold.cells[node.index])]
+            else:  # those of the steps follow each other
+                steps = self.gathered[id(node.fold.results[node.index - count])]
+                along = next(at for at, axis in enumerate(node.axes) if axis is not None and axis.of)
+                self.radius[id(node)] = np.concatenate(steps, axis=len(self.batches) + along)
             return centre
         radii = [self.radius[id(one)] for one in node.arguments]
         with np.errstate(all="ignore"):
@@ -356,6 +365,7 @@ class _Bounded(Evaluation):
 
     def begun(self, fold: Fold) -> None:
         """Give the cells of a loop the errors of their start."""
+        self.gathered |= {id(one): [] for one in fold.results}
         for cell in fold.cells:
             self.radius[id(cell)] = self.lifted(self.radius[id(cell.start)], cell.start, len(cell.axes))
 
@@ -363,6 +373,8 @@ class _Bounded(Evaluation):
         """Give the cells of a loop the errors of their new values."""
         radii = [self.radius[id(step)] for step in fold.steps]
         self.radius |= {id(cell): radius for cell, radius in zip(fold.cells, radii, strict=True)}
+        for one in fold.results:
+            self.gathered[id(one)].append(self.whole(one, self.radius[id(one)]))
 
     def _radius(self, node: Node, given: Sequence[Array], radii: Sequence[Array], centre: Array) -> Array:
         match node:

@@ -334,7 +334,7 @@ class Evaluation:
                 return self.part(node)
             case Position(span=span):
                 self.held((span,))
-                begin, end = self.runs.get(span, (0, self.given.integer(span.extent)))
+                begin, end = self.runs.get(span.of or span, (0, self.given.integer(span.extent)))
                 where = self.batches.index(span) if span in self.batches else len(ones) - 1
                 shape = [end - begin if place == where else 1 for place in range(len(ones))]
                 return wide.widened(np.arange(begin, end, dtype=np.int32), node.dtype).reshape(shape)
@@ -368,7 +368,7 @@ class Evaluation:
         """Return the extent of an axis; within a fold, the extent of the current step."""
         if axis is None:
             return 1
-        start, stop = self.runs.get(axis, (0, self.given.integer(axis.extent)))
+        start, stop = self.runs.get(axis.of or axis, (0, self.given.integer(axis.extent)))
         return stop - start
 
     def held(self, axes: Sequence[Axis]) -> tuple[int, ...]:
@@ -409,8 +409,8 @@ class Evaluation:
         array = self.given.elements(node.operand)
         self.places(node.operand, node.at, array.shape)
         for dim, span in enumerate(node.at):
-            if span in self.runs:
-                array = np.take(array, range(*self.runs[span]), axis=dim)
+            if (run := self.runs.get(span.of or span)) is not None:
+                array = np.take(array, range(*run), axis=dim)
         order = [node.at.index(span) for span in (*self.batches, *node.axes) if span in node.at]
         array = wide.widened(array.transpose(order), node.dtype)
         return np.expand_dims(
@@ -449,7 +449,7 @@ class Evaluation:
         ]
 
     def folded(self, fold: Fold, starts: Sequence[Array]) -> list[Array]:
-        """Return the contents of the cells after the last step."""
+        """Return the contents of the cells after the last step, and the results of all steps."""
         self.begun(fold)
         begin, end = self.cuts.get(fold.span, (0, self.given.integer(fold.span.extent)))
         length = self.run or max(end - begin, 1)
@@ -458,11 +458,14 @@ class Evaluation:
         outer, place = self.cells, self.runs.get(fold.span)
         turns = product(*(range(self.given.integer(span.extent)) for span in fold.turns))
         fixed = self._fixed(fold, dict(outer))
+        results: list[list[Array]] = [[] for _ in fold.results]
         for indices, start in product(turns, range(begin, end, length)):
             self.runs |= {span: (at, at + 1) for span, at in zip(fold.turns, indices, strict=True)}
             self.runs[fold.span] = (start, min(start + length, end))
             self.cells = outer | {id(cell): value for cell, value in zip(fold.cells, now, strict=True)}
             known = self.cells | fixed
+            for found, one in zip(results, fold.results, strict=True):
+                found.append(self.whole(one, self.value(one, known)))
             now = [self.value(step, known) for step in fold.steps]
             self.assigned(fold)
         self.cells = outer
@@ -470,6 +473,14 @@ class Evaluation:
         self.runs |= dict.fromkeys(fold.turns, (0, 1))
         if place is not None:  # a step of another loop along the span reads the result
             self.runs[fold.span] = place
+        for found, one in zip(results, fold.results, strict=True):
+            along = next(at for at, axis in enumerate(one.axes) if axis is not None and axis.of == fold.span)
+            shape = tuple(map(self.length, one.axes))
+            now.append(
+                np.concatenate(found, axis=len(self.batches) + along)
+                if found
+                else np.zeros((*(1,) * len(self.batches), *shape), wide.held(one.dtype))
+            )
         return now
 
     def _fixed(self, fold: Fold, known: dict[int, Any]) -> dict[int, Any]:
@@ -481,7 +492,7 @@ class Evaluation:
             cells, seen = {id(cell) for cell in fold.cells}, set[int]()
             self._alike[id(fold)] = [
                 node
-                for node in (one for step in fold.steps for one in walk(step, seen))
+                for node in (one for step in fold.given for one in walk(step, seen))
                 if isinstance(node, Folded)
                 and node.fold.span == fold.span
                 and not fold.turns

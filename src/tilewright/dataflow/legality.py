@@ -138,6 +138,8 @@ def view_misfit(source: Operand, made: Operand) -> str:
 
 
 def _span(made: Span) -> str:
+    if made.of is not None and (made.of.kind != STEPS or made.of.of is not None):
+        return f"an alias names the step of a loop, and {made.of.name} is none"
     if made.groups is None:
         return ""
     index = made.groups.index
@@ -157,7 +159,7 @@ def _places(operand: Operand, at: Sequence[Span]) -> str:
 
 def _store(made: Store) -> str:
     own = [span for span in made.at if span.kind != BATCH]
-    if any(span.kind == STEPS for span in own):
+    if any(span.kind == STEPS and span.of is None for span in own):
         return "a store inside of a loop over steps"
     if not fits(made.value.axes, own):
         return f"the axes of the value differ from the indices of {made.operand.name}"
@@ -268,8 +270,9 @@ def _sum(node: Sum) -> str:
     a, b = node.a, node.b
     if not {len(a.axes), len(b.axes)} <= {1, 2} or a.axes[-1] != node.span or b.axes[0] != node.span:
         return f"{node.span.name} is not the last axis of the first and the first of the second"
-    if node.span.kind != STEPS:
-        return f"a sum is along steps, and {node.span.name} is of kind {node.span.kind}"
+    if node.span.kind != STEPS or node.span.of is not None:
+        kind = node.span.kind if node.span.of is None else "alias"
+        return f"a sum is along steps, and {node.span.name} is of kind {kind}"
     if node.axes != (*a.axes[:-1], *b.axes[1:]):
         return "the axes are not those of a product"
     if node.precision not in PRECISIONS:
@@ -296,8 +299,13 @@ def _fold(made: Fold) -> str:
     for cell, step in zip(made.cells, made.steps, strict=True):
         if cell.dtype != step.dtype or not fits(cell.axes, step.axes) or len(cell.axes) != len(step.axes):
             return f"a step of {cell.name} has another dtype or other axes than {cell.name}"
-        if made.span in step.axes:
+        if any(axis is not None and made.span in (axis, axis.of) for axis in step.axes):
             return f"a step of {cell.name} varies along {made.span.name}"
+    for one in made.results:
+        if sum(axis is not None and axis.of == made.span for axis in one.axes) != 1:
+            return f"a result of the steps varies along one alias of {made.span.name}"
+    if made.results and (made.turns or made.span.groups is not None or not made.cells):
+        return "a loop whose steps give results carries a value, and has neither turns nor groups"
     return _merges(made) if made.merges else ""
 
 
@@ -327,9 +335,9 @@ def _merges(made: Fold) -> str:
 
 
 def _folded(node: Folded) -> str:
-    if not 0 <= node.index < len(node.fold.steps):
-        return f"cell {node.index} of a fold with {len(node.fold.steps)} cells"
-    step = node.fold.steps[node.index]
+    if not 0 <= node.index < len(node.fold.given):
+        return f"value {node.index} of a fold with {len(node.fold.given)} cells and results"
+    step = node.fold.given[node.index]
     return "" if (node.dtype, node.axes) == (step.dtype, step.axes) else "another dtype or axes than the step"
 
 

@@ -21,6 +21,9 @@ from tilewright.views.view import View
 BATCH, TILE, STEPS = "batch", "tile", "steps"
 """Kinds of spans: one index per block, a dimension cut into tiles, or a dimension that a loop sums over."""
 
+ALIAS = "alias"
+"""How flows print a span that is another name of a step."""
+
 TURN = "turn"
 """How flows print a span of kind `BATCH` around a loop, whose indices the loop takes one after the other."""
 
@@ -48,12 +51,14 @@ class Span:
         kind: `BATCH`, `TILE` or `STEPS`.
         groups: the groups of indices along the span: tiles compute each group separately, and a loop runs
             over the indices of one group.  None: the span has no groups.
+        of: the span of a loop, if this is another name of the elements of its step.
     """
 
     name: str
     extent: Int
     kind: str
     groups: Groups | None = None
+    of: Span | None = None
 
 
 @layouts.made(IN_FLOWS)
@@ -335,6 +340,8 @@ class Fold:
         turns: spans of kind `BATCH` around it: the loop runs once for each of their indices, in order.
         merges: for each cell how two parts merge, or None if the author does not state it; empty if none is
             stated.
+        results: values that each step gives, which vary along an alias of the span.  Those of all steps
+            follow each other along this axis.
     """
 
     span: Span
@@ -342,12 +349,18 @@ class Fold:
     steps: tuple[Node, ...]
     turns: tuple[Span, ...] = ()
     merges: tuple[CellMerge | None, ...] = ()
+    results: tuple[Node, ...] = ()
+
+    @property
+    def given(self) -> tuple[Node, ...]:
+        """The values of a `Folded` by its index: the next value of each cell, then the results of steps."""
+        return (*self.steps, *self.results)
 
 
 @layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Folded(Node):
-    """The value of a fold's cell after the last step."""
+    """The value of a fold's cell after the last step, or a result of all steps."""
 
     fold: Fold
     index: int
@@ -357,7 +370,7 @@ class Folded(Node):
         """The values that it is computed from."""
         stated = (one for one in self.fold.merges if one is not None)
         merged = (node for one in stated for node in (one.first, one.second, one.value))
-        return (*self.fold.cells, *self.fold.steps, *merged)
+        return (*self.fold.cells, *self.fold.given, *merged)
 
 
 @layouts.made(IN_FLOWS)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from tilewright.calls import Calls
 from tilewright.dataflow.legality import misfit, misfit_of_flow, view_misfit
 from tilewright.dataflow.nodes import (
+    ALIAS,
     BATCH,
     STEPS,
     TILE,
@@ -144,7 +145,8 @@ class _FlowParser(TextReader):
             merges = tuple(self.merge(one[2:], cell) for one, cell in zip(found, cells, strict=True))
             spans = self.value(span)
             *turns, along = spans if isinstance(spans, tuple) else (spans,)
-            return Fold(along, cells, steps, tuple(turns), merges if any(merges) else ())
+            results = tuple(self.value(pair.args[0]) for pair in pairs if isinstance(pair, ast.Call))
+            return Fold(along, cells, steps, tuple(turns), merges if any(merges) else (), results)
         positional, named = self.arguments(call)
         made: Any
         match what:
@@ -163,6 +165,9 @@ class _FlowParser(TextReader):
                 source, shape, *transforms = positional
                 made = Operand(source.name, source.dtype, shape, tuple(transforms))
                 self.legal(made, view_misfit(source, made))
+            case _ if what == ALIAS:
+                [of] = positional
+                made = Span(name, of.extent, STEPS, None, of)
             case _ if what in (BATCH, TILE, STEPS, TURN):
                 extent, *groups = positional
                 kind = BATCH if what == TURN else what

@@ -8,6 +8,7 @@ from typing import Any
 
 from tilewright.calls import layouts
 from tilewright.dataflow.nodes import (
+    ALIAS,
     BATCH,
     EXACT,
     TURN,
@@ -181,6 +182,10 @@ class _FlowPrinter:
         return f"{kind}(low={sym.low}, high={sym.high}, divisor={sym.divisor})"
 
     def span(self, span: Span) -> Iterator[str]:
+        if span.of is not None and span not in self.spans:
+            yield from self.span(span.of)
+            self.spans.add(span)
+            yield f"{span.name} = {ALIAS}({span.of.name})"
         if span not in self.spans:
             self.spans.add(span)
             self.taken.add(span.name)
@@ -223,6 +228,7 @@ class _FlowPrinter:
                 shown.append(f"({', '.join(given)})")
             spans = [span.name for span in (*fold.turns, fold.span)]
             over = f"({', '.join(spans)})" if fold.turns else fold.span.name
+            shown += [f"result({self.names[id(one)]})" for one in fold.results]
             yield f"{name} = fold({', '.join([over, *shown])})"
 
     def note(self, value: Any) -> str:

@@ -78,7 +78,10 @@ def with_row_sums(flow: Flow) -> Flow:
 
 def _row_sum(node: Folded, flow: Flow) -> RowSum | None:
     """The sum of a row that a loop carries; None for other values."""
-    fold, cell, step = node.fold, node.fold.cells[node.index], node.fold.steps[node.index]
+    fold = node.fold
+    if fold.results:
+        return None
+    cell, step = fold.cells[node.index], fold.steps[node.index]
     starts_at_zero = isinstance(cell.start, Literal) and cell.start.value == 0
     if fold.turns or not starts_at_zero or not isinstance(step, Map) or step.function != "add":
         return None

@@ -22,6 +22,7 @@ from tilewright.dataflow.nodes import (
     Rearrange,
     Reduce,
     Span,
+    Store,
     Sum,
     walk,
 )
@@ -52,6 +53,9 @@ class Steps(SpanLoop):
 
     merge: Callable[..., Any] | None = None
     """Function of the states of two parts that returns the state of both."""
+
+    stores: list[Store]
+    """What each step stores."""
 
 
 def carry(flow: Recorder, acc: Accumulator) -> None:
@@ -189,10 +193,22 @@ def close(flow: Recorder, loop: Steps) -> None:
                 node = flow.mapped("add", (flow.tile(node), flow.tile(term))).node
         is_new = node is not one.cell.start and (isinstance(node, Map) or node.variable is None)
         one.acc.set_value(replace(node, variable=one.acc.variable) if is_new else node, (), [loop])
+    if not folded and loop.stores:
+        name = loop.stores[0].operand.name
+        raise TraceError(
+            f"{name} is stored inside of {loop.text}, whose steps depend on no carried value; nearest legal "
+            f"choice: a span of tw.tiles for the rows of {name}",
+            loop.stores[0].location,
+        )
     if not folded:
         return
     cells, steps = (one.cell for one in folded), (one.step for one in folded)
-    fold = Fold(loop.span, tuple(cells), tuple(steps), loop.turns, _merges(flow, loop, folded))
+    results = tuple(one.value for one in loop.stores)
+    merges = _merges(flow, loop, folded)
+    fold = Fold(loop.span, tuple(cells), tuple(steps), loop.turns, merges, results)
+    for index, store in enumerate(loop.stores, len(folded)):
+        value = Folded(store.value.dtype, store.value.axes, fold, index, location=store.location)
+        flow.stores.append(replace(store, value=value))
     for index, one in enumerate(folded):
         name, cell, step = one.acc.variable, one.cell, one.step
         if cell.axes != step.axes and any(node is cell for node in _reached(step)):
@@ -277,6 +293,7 @@ def _folded(loop: Steps) -> list[Carried]:
     folded = [one for one in loop.carried if one not in sums]
     while True:
         seen = {id(node) for one in folded for node in _reached(one.step)}
+        seen |= {id(node) for one in loop.stores for node in _reached(one.value)}
         more = [
             one
             for one in sums

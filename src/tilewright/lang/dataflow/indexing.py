@@ -31,7 +31,7 @@ from tilewright.lang.dataflow.rows import are_equal
 from tilewright.lang.dataflow.tiles import SpanIndex, Tile, spelled, tile_name
 from tilewright.lang.fragments import number
 from tilewright.lang.scalars import Scalar
-from tilewright.lang.source import here
+from tilewright.lang.source import here, result_names
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current, verb
 from tilewright.symbolic.expr import ceil_div
@@ -51,7 +51,7 @@ class IndexedPlace(NamedTuple):
 def part(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> Tile:
     """``tensor[index]`` along some spans; None adds an axis."""
     operand, at, axes = _place(flow, tensor, index)
-    for store in flow.stores:
+    for store in (*flow.stores, *(one for loop in flow.loops for one in loop.stores)):
         if store.operand.name == operand.name:
             raise TraceError(
                 f"{operand.name} is stored before it is read here; nearest legal choice: keep the stored "
@@ -94,10 +94,25 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
         )
     node = flow.rows.fitted(node, axes)
     name, places = operand.name, ", ".join(span.name for span in at)
-    if flow.loops or any(span.kind == STEPS for span in at):
+    along = [span for span in at if span.kind == STEPS]
+    loop = flow.loops[0] if len(flow.loops) == 1 else None
+    is_of_step = loop is not None and [span.of for span in along] == [loop.span]
+    if (flow.loops or along) and not is_of_step:
         raise TraceError(
             f"{name} is stored inside of a loop over tw.steps, where sums are incomplete; nearest legal "
-            "choice: store after the loop",
+            "choice: store after the loop, or the rows of a step: i = tw.alias(n), and O[i, e] = ...",
+            here(),
+        )
+    if loop is not None and (loop.turns or loop.groups is not None):
+        raise TraceError(
+            f"{name} is stored in each step of a loop with turns or bounds in memory; nearest legal choice: "
+            "a loop over one whole dimension",
+            here(),
+        )
+    if loop is not None and not {*along} <= {*node.axes}:
+        raise TraceError(
+            f"{name}[{places}] in a step is the same for all rows {along[0].name}; nearest legal choice: a "
+            f"value that varies along {along[0].name}",
             here(),
         )
     if None in axes:
@@ -114,7 +129,7 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
         )
     overlapping = [
         earlier.at
-        for earlier in flow.stores
+        for earlier in (*flow.stores, *(loop.stores if loop is not None else ()))
         if earlier.operand.name == name and not _apart(earlier.operand, operand)
     ]
     if overlapping and overlapping != [mirrored_at(flow, operand, at)]:
@@ -126,7 +141,8 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
             "broadcast axis",
             here(),
         )
-    flow.stores.append(Store(operand, at, node, is_added, location=here()))
+    into = flow.stores if loop is None else loop.stores
+    into.append(Store(operand, at, node, is_added, location=here()))
 
 
 def mirrored_at(flow: Recorder, operand: Operand, at: tuple[Span, ...]) -> tuple[Span, ...] | None:
@@ -428,3 +444,53 @@ def positions(span: Any, axis: int = -1) -> Tile:
     span.check()
     own = () if span.span.kind == BATCH else (span.span,)
     return Tile(flow, flow.make(Position, i32, own, span.span), {span.home})
+
+
+@verb
+def alias(span: Any) -> SpanIndex:
+    """``i = tw.alias(n)``: a second name of a step, whose elements are then rows and columns of a tile.
+
+    In a loop over ``n``, ``Q[i] @ K[n].T`` has the scores of each element of the step and each other one.  A
+    loop may store the rows of its step, ``O[i, e] = ...``, from what it has carried so far.  What it stores
+    must not depend on the length of a step.
+
+    Args:
+        span: the variable of the loop over `steps`.
+
+    Raises:
+        TraceError: the argument is another span, or the loop has bounds in memory.
+
+    Example:
+        Sums of all elements so far:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N E", Y="N E", one="N D")
+        ... def cumulative(X, Y, one):
+        ...     for e in tw.tiles(X.shape[1]):
+        ...         total = tw.zeros((one.shape[1], e), tw.f32)
+        ...         for n in tw.steps(X.shape[0]):
+        ...             i = tw.alias(n)
+        ...             before = tw.where(tw.positions(n) <= tw.positions(i)[:, None], one[i] @ one[n].T, 0)
+        ...             Y[i, e] = before @ X[n, e] + one[i] @ total
+        ...             total.assign(total + one[n].T @ X[n, e])
+        >>> x, y, one = (np.ones(shape, np.float32) for shape in ((90, 8), (90, 8), (90, 1)))
+        >>> cumulative(x, y, one, target="reference").target, y[:, 0].tolist() == [*range(1, 91)]
+        ('reference', True)
+    """
+    flow: Any = current().flow
+    is_step = isinstance(span, SpanIndex) and flow is not None and span.shared == 1
+    if not is_step or not any(loop.span == span.span for loop in flow.loops):
+        raise TraceError(
+            f"alias of {shown(span)}; nearest legal choice: n, of `for n in tw.steps(N)`, inside of the loop",
+            here(),
+        )
+    if span.span.groups is not None:
+        raise TraceError(
+            f"alias of {span.span.name}, whose bounds lie in memory; nearest legal choice: tw.steps over all "
+            f"of {span.span.extent}",
+            here(),
+        )
+    names = result_names()[0]
+    name = flow.tracer.name(names[0] if len(names) == 1 else f"{span.span.name}_rows")
+    return SpanIndex(Span(name, span.span.extent, STEPS, None, span.span), span.home)

@@ -41,7 +41,7 @@ from tilewright.lang.dataflow.recorder import Recorder, product_axes, scale_axes
 from tilewright.lang.dataflow.rows import whole
 from tilewright.lang.dataflow.tiles import Accumulator, SpanIndex, SpanLoop, Tile, no_tile_error, tile_name
 from tilewright.lang.fragments import element_type, number
-from tilewright.lang.scalars import Index, as_tuple, unwrap
+from tilewright.lang.scalars import Index, Scalar, as_tuple, unwrap
 from tilewright.lang.source import (
     here,
     leaving,
@@ -274,8 +274,9 @@ def zeros(along: Any = (), dtype: DType | str | None = None, *, precision: str =
     """An accumulator of zeros, for ``acc += a @ b`` in a loop over `steps`; in the order of `numpy.zeros`.
 
     Args:
-        along: the spans of its axes, in place of NumPy's shape; only a fold that reads the accumulator
-            before its first step needs them.
+        along: the spans of its axes, in place of NumPy's shape, or the extents of whole dimensions, as in
+            ``tw.zeros((Q.shape[1], e))``; only a fold that reads the accumulator before its first step needs
+            them.
         dtype: dtype of the sums; default: f32 for products of narrower floats, i32 for integers, f64 for f64.
         precision: ``"exact"``; ``"tf32"``: f32 factors may have 10 fraction bits; ``"f32"``: sums lose no
             more than sums in f32, even if the instruction truncates.
@@ -357,8 +358,10 @@ def _accumulator(value: float, dtype: Any, along: Any, precision: Any = EXACT) -
     kind = None if dtype is None else element_type(dtype)
     names = result_names()[0]
     name = names[0] if len(names) == 1 else "acc"
-    spans = []
+    spans: list[Span] = []
     for one in as_tuple(along):
+        if isinstance(one, Scalar) or (isinstance(one, int) and not isinstance(one, bool)):
+            one = flow.rows.index(unwrap(one), spans)
         if not isinstance(one, SpanIndex):
             raise TraceError(f"along={shown(one)}; nearest legal choice: spans, e.g. (m, n)", here())
         one.check()
@@ -476,7 +479,7 @@ class _StepsLoop(_SpanLoop, Steps):
 
     def __init__(self, text: str, location: Location, extents: tuple[Int, ...]) -> None:
         super().__init__(text, location)
-        self.carried = []
+        self.carried, self.stores = [], []
         self.extents = extents
         self.groups: Groups | None = None
 

@@ -189,6 +189,12 @@ def product_axes(a: Node, b: Node) -> tuple[Span, tuple[Axis, ...]]:
             + (f"{_shown(a)} @ {_shown(b)}.T" if turned else nearest),
             here(),
         )
+    if inner.of is not None:
+        raise TraceError(
+            f"{what} sums along {inner.name}, another name of {inner.of.name}; nearest legal choice: "
+            f"{inner.of.name} in place of {inner.name}",
+            here(),
+        )
     if inner.kind != STEPS:
         raise TraceError(
             f"{what} sums along {inner.name}, which is an axis of the tiles; nearest legal choice: for k "

@@ -82,7 +82,7 @@ class HeldOperand:
         assert len(spans) == 2, "rows, and the span of the sum"
         self.spans = (spans[0], spans[1])
         form, schedule = block.form, block.schedule
-        self.moves = form.n in spans or not schedule.resident
+        self.moves = any(form.n in (span, span.of) for span in spans) or not schedule.resident
         """Whether each step has its own tile."""
 
         self.is_plain = isinstance(self.node, ArrayPart) and self.node.dtype == form.element
@@ -96,10 +96,15 @@ class HeldOperand:
         """The tile of a step, in the order of memory."""
         return self.held[step % self.stages if self.stages > 1 else 0]
 
-    def multiplied(self, step: Index) -> Tensor:
-        """The tile of a step as (rows, k)."""
+    def multiplied(self, step: Index, along: Span | None = None) -> Tensor:
+        """The tile of a step as (rows, k).
+
+        Args:
+            step: index of the step.
+            along: the span of the sum; default: that for which the tile was made.
+        """
         tile = self.stage(step)
-        return tile if self.spans[1] == self.along else tile.permute(1, 0)
+        return tile if self.spans[1] == (along or self.along) else tile.permute(1, 0)
 
     def bring(self, place: StepPlace) -> None:
         """Copy the tile of a step to shared memory; decode it on the way if it has a function."""
@@ -176,7 +181,7 @@ class StepPlace:
         form = self.block.form
         if span in self.found:
             return self.found[span]
-        if span == form.n:
+        if form.n in (span, span.of):
             return self.step
         return self.inner if span in form.depths else self.block.at[span]
 
@@ -296,7 +301,7 @@ class FoldBlock:
         self.place = StepPlace(self)
         nodes = {id(one): one for one in (*form.flow.walk(), *form.inside())}.values()
         uses = Counter(id(argument) for one in nodes for argument in one.arguments)
-        found = masks_of(form)
+        found = () if form.alias else masks_of(form)  # the steps of such loops are all stored
         self.masks = {id(one.node): one for one in found if uses[id(one.value)] == 1}
         """The masks that change their value in place, by the `id` of the choice."""
 
@@ -564,7 +569,8 @@ class FoldBlock:
         scores, _ = self.products_of(fold)
         known = {**self.done.known, **dict(zip(map(id, fold.cells), cells, strict=True))}
         self.score(known, at, scores)
-        values = TileValues(StepPlace(self, at), known)
+        values = TileValues(self.step_place(at), known)
+        self.store_rows(values)
         late: list[tuple[Fragment, Sum]] = []
         made: list[Any] = []
         for cell, held, new in zip(fold.cells, cells, fold.steps, strict=True):
@@ -581,6 +587,13 @@ class FoldBlock:
         for held, product in late:
             self.mix(product, values, at, held)
         return values
+
+    def step_place(self, at: Index) -> StepPlace:
+        """The place of a step."""
+        return StepPlace(self, at)
+
+    def store_rows(self, values: TileValues) -> None:
+        """Store the results of a step, if it has any."""
 
     def only_step(self, cells: Sequence[Fragment]) -> TileValues:
         """Compute the only step of the block; return its values."""

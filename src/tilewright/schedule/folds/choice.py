@@ -8,7 +8,7 @@ from itertools import chain
 from math import lcm, prod
 
 from tilewright.arch import Arch
-from tilewright.dataflow.nodes import SUMMED, TF32, ArrayPart, Map, Span
+from tilewright.dataflow.nodes import SUMMED, TF32, ArrayPart, Map, Node, Span
 from tilewright.errors import Location, Origin, ScheduleError, Violation
 from tilewright.ir.mma import MmaAtom
 from tilewright.lang.specs import TensorSpec
@@ -16,7 +16,7 @@ from tilewright.schedule.facts import Reasons
 from tilewright.schedule.fixup import WorkspaceSums
 from tilewright.schedule.folds import elementwise, group_choice
 from tilewright.schedule.folds.block import is_exchanged
-from tilewright.schedule.folds.form import FoldForm, transposed
+from tilewright.schedule.folds.form import FoldForm, is_computed, transposed
 from tilewright.schedule.folds.group_choice import ROWS_OF_A_WARP
 from tilewright.schedule.folds.group_rings import ROWS
 from tilewright.schedule.folds.kept import against_kept
@@ -70,6 +70,9 @@ LOADED_BYTES, ACROSS, MOST_SUMS = 16, 16, 64
 WIDE_SUMS = 16
 """Loops without products on processors: neighbouring sums."""
 
+SCAN_SUMS = 160
+"""Registers of a thread for the state, the scores and the results of a step, at most, if each step stores."""
+
 AUTO = "auto"
 """Value of `Schedule.split_k` for as many parts as give each block one."""
 
@@ -117,6 +120,8 @@ def _reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec]
     step = form.fold.steps[0]
     carried = f"in a loop over {form.n.name} that carries {form.fold.cells[0].name}"
     yield from group_choice.not_taken(schedule, FIELDS, carried, step)
+    if form.alias is not None:
+        yield from _scan(schedule, form)
     yield from _staging(schedule, form, specs, arch)
     yield from _split(schedule, form, arch)
     yield from _fold(schedule, form)
@@ -126,6 +131,20 @@ def _reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec]
         rows, run, depth = schedule.tile
         near = f"tile={(rows, max(run // 2, 1), depth)}, or fewer stages"
         yield "tile", f"{used} bytes of shared memory; {arch.name} has {arch.shared_bytes}", near, step
+
+
+def _scan(schedule: Schedule, form: FoldForm) -> Reasons:
+    """Reasons to refuse a schedule of a loop whose steps store results."""
+    step, (rows, run, depth), (down, _) = form.fold.steps[0], schedule.tile, schedule.warps
+    unit = lcm(schedule.atom.shape[0] * down, *schedule.atom.shape[1:])
+    if run % unit or not run:
+        text = f"steps of {run}; rows of a step are rows of {down} warps, and multiples of {unit}"
+        yield "tile", text, f"tile={(rows, max(-(-run // unit), 1) * unit, depth)}", step
+    if rows != depth:
+        text = f"tile={schedule.tile}; {form.m.name} are the rows of the state, and the depth of the products"
+        yield "tile", text, f"tile={(max(rows, depth), run, max(rows, depth))}", step
+    if not schedule.resident:
+        yield "resident", "resident=False; a step has whole depths", "resident=True", step
 
 
 def _fold(schedule: Schedule, form: FoldForm) -> Reasons:
@@ -162,6 +181,8 @@ def _split(schedule: Schedule, form: FoldForm, arch: Arch) -> Reasons:
 
 def against_parts(form: FoldForm) -> str:
     """Why a loop cannot be split into parts; empty if it can."""
+    if form.alias is not None:
+        return f"each step stores results that depend on all steps along {form.n.name} before it"
     if form.earlier:
         return f"{len(form.folds)} loops along {form.n.name} follow each other, and parts have one"
     if form.passing:
@@ -256,6 +277,8 @@ def _tile(schedule: Schedule, form: FoldForm) -> Reasons:
 def shared_bytes(schedule: Schedule, form: FoldForm) -> int:
     """Bytes of shared memory of a schedule."""
     rows, run, depth = schedule.tile
+    if form.alias is not None:
+        return _scan_bytes(schedule, form)
     held = {id(transposed(side)[0]): side for one in form.scores for side in (one.a, one.b)}
     elements = 0
     for side in held.values():
@@ -268,6 +291,40 @@ def shared_bytes(schedule: Schedule, form: FoldForm) -> int:
         elements += rows * run
     rounds = WorkspaceSums.rounds(schedule) if schedule.is_split else 0
     return elements * form.element.bytes + rounds * tickets(1).align
+
+
+def tile_key(node: Node, along: Span) -> tuple[int, Span | None]:
+    """The key of an operand in shared memory: a part of an array has one tile, whatever is summed along."""
+    part, _ = transposed(node)
+    return id(part), None if isinstance(part, ArrayPart) else along
+
+
+def tiles_of_scan(form: FoldForm) -> list[tuple[Node, Span]]:
+    """The operands of a loop whose steps store results that lie in shared memory, and the span of a sum."""
+    sides = [(side, one.span) for one in form.products for side in (one.a, one.b) if not is_computed(side)]
+    return [*{tile_key(*one): one for one in sides}.values()]
+
+
+def copies_of_scan(schedule: Schedule, form: FoldForm) -> list[Node]:
+    """The computed operands of such a loop that are copied to shared memory in each step."""
+    sides = [one.b for one in form.products]
+    sides += [one.a for one in form.products] if is_exchanged(schedule, form) else []
+    return [*{id(side): side for side in sides if is_computed(side)}.values()]
+
+
+def _scan_bytes(schedule: Schedule, form: FoldForm) -> int:
+    """Bytes of shared memory of a loop whose steps store results."""
+    rows, run, _ = schedule.tile
+    lengths = {form.m: rows, form.n: run, form.alias: run} | dict.fromkeys(form.columns, schedule.width)
+    elements = sum(
+        schedule.stages * prod(lengths[span] for span in node.axes if span is not None)
+        for node, _ in tiles_of_scan(form)
+    )
+    elements += sum(
+        prod(lengths[span] for span in node.axes if span is not None)
+        for node in copies_of_scan(schedule, form)
+    )
+    return elements * form.element.bytes
 
 
 # ---------------------------------------------------------------- the choice
@@ -310,6 +367,9 @@ def proposals(
         yield from elementwise.proposals(form, specs, shapes, arch, processors)
         return
     extents = form.extents(shapes)
+    if form.alias is not None:
+        yield from _scans(form, extents, arch)
+        return
     # Few rows are limited by what the loop reads, of which more blocks read more at the same time.
     faster = group_choice.SPEEDUP if extents[form.m] > ROWS_OF_A_WARP else 1
     for bulk in group_choice.proposals(form, extents, arch, processors):
@@ -358,6 +418,35 @@ def proposals(
             yield from _kept(way, form, extents, arch, processors)
             yield from in_parts(way, form, extents, arch, processors)
             yield way
+
+
+def _scans(form: FoldForm, extents: Mapping[Span, int], arch: Arch) -> Iterator[Schedule]:
+    """The schedules of a loop whose steps store results: the longest step, and the most columns, that fit.
+
+    Args:
+        form: the form.
+        extents: extents of all spans.
+        arch: the machine.
+    """
+    sizes = ((run, most, warps) for run in (64, 32, 16) for most in (64, 32, 16) for warps in (4, 2, 1))
+    for run, most, warps in sizes:
+        atom = atom_of(form, arch, run)
+        m, n, k = atom.shape
+        down = 1 if arch.vector_registers else warps
+        high = _padded(extents[form.m], lcm(m * down, k))
+        step = _padded(run, lcm(m * down, n, k))
+        width = _padded(min(max(extents[span] for span in form.columns), most), n)
+        sums = high * width + step * (step + 2 * width)
+        if step > run or (sums > SCAN_SUMS * down * arch.lanes and not arch.vector_registers):
+            continue
+        made = Schedule(atom, (high, step, high), (down, 1), width=width, resident=True)
+        if not arch.vector_registers:
+            yield replace(made, staging="cp_async", stages=2)
+        yield made
+    atom = atom_of(form, arch)
+    step = lcm(*atom.shape)
+    high, width = _padded(extents[form.m], step), atom.shape[1]
+    yield Schedule(atom, (high, step, high), width=width, resident=True)
 
 
 def varies_along_loop(form: FoldForm) -> bool:

@@ -30,6 +30,7 @@ from tilewright.dataflow.nodes import (
     Node,
     NumberParam,
     Operand,
+    Position,
     Rearrange,
     Reduce,
     Span,
@@ -112,6 +113,18 @@ class FoldForm:
         """The span of the loop."""
         return self.fold.span
 
+    @cached_property
+    def alias(self) -> Span | None:
+        """The rows of a step, if each step stores results along them; None: the loop stores at its end."""
+        axes = (axis for one in self.fold.results for axis in one.axes)
+        return next((axis for axis in axes if axis is not None and axis.of == self.n), None)
+
+    @property
+    def kept(self) -> Mapping[int, Store]:
+        """The stores of each step, by the `id` of the result of the step."""
+        made = ((store, store.value) for store in self.flow.stores if isinstance(store.value, Folded))
+        return {id(value.fold.given[value.index]): store for store, value in made if value.fold.results}
+
     @property
     def e(self) -> Span | None:
         """The span of the columns of the only result; of several results, those of the first."""
@@ -154,7 +167,7 @@ class FoldForm:
     def inside(self) -> Iterator[Node]:
         """Every value of a step once, arguments first."""
         seen: set[int] = set()
-        for step in (one for fold in self.folds for one in fold.steps):
+        for step in (one for fold in self.folds for one in fold.given):
             yield from walk(step, seen)
 
     @cached_property
@@ -252,6 +265,8 @@ def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
         names = " and ".join(one.span.name for one in folds)
         _refuse(f"the loops over {names} carry a state, and a schedule has one loop", ONE_LOOP, where)
     *earlier, fold = folds
+    if fold.results:
+        return _scan(flow, fold, results)
     if not earlier:
         fold, results = _with_sums(flow, fold, results)
     inner = tuple(span for span in flow.tiles if span.kind != BATCH)
@@ -280,6 +295,36 @@ def _without_loop(flow: Flow) -> FoldForm:
     if len(inner) > 2:
         text = f"elements over {len(inner)} tiled dimensions; a tile has rows and columns"
         _refuse(text, f"batch={len(flow.tiles) - 2} of tw.tiles", flow.stores[0].location)
+    return form
+
+
+def _scan(flow: Flow, fold: Fold, results: Mapping[int, int]) -> FoldForm:
+    """The form of a loop whose steps store results: its state has rows that are no rows of a result."""
+    where = flow.stores[0].location
+    inner = tuple(span for span in flow.tiles if span.kind != BATCH)
+    rows = fold.cells[0].axes[0] if fold.cells[0].axes else None
+    if len(inner) != 1 or rows is None or rows in inner:
+        first = fold.cells[0]
+        _refuse(
+            f"a loop whose steps store results carries {first.name} with the axes {_named(first.axes)}, and "
+            f"the tiles have the spans {_named(inner)}",
+            "tw.tiles over the columns of the result, and tw.zeros((Q.shape[1], e)) for the state",
+            where,
+        )
+    seen: set[int] = set()
+    sums = [one for value in fold.given for one in walk(value, seen) if isinstance(one, Sum)]
+    scores = tuple(one for one in sums if one.span != fold.span and fold.span in one.axes)
+    mixtures = tuple(one for one in sums if one not in scores)
+    batch = tuple(span for span in flow.tiles if span.kind == BATCH)
+    form = FoldForm(flow, fold, batch, rows, inner, scores, mixtures, results)
+    for store in flow.stores:
+        if not isinstance(store.value, Folded) or store.value.index < len(fold.cells) or store.added:
+            text = (
+                f"{store.operand.name} is stored after the loop over {fold.span.name}, which stores in steps"
+            )
+            _refuse(text, "one kernel for each", store.location)
+    for rule in (_state, _scan_values, _scan_products):
+        rule(form)
     return form
 
 
@@ -422,6 +467,91 @@ def _mixtures(form: FoldForm) -> None:
                 "array with columns of the result"
             )
             _refuse(text, "the computed values on the left, the array on the right", one.location)
+
+
+# ---------------------------------------------------------------- loops whose steps store results
+
+
+def is_computed(node: Node) -> bool:
+    """Whether an operand of a product follows from products, carried values, or reductions of arrays."""
+    return any(
+        isinstance(one, Sum | Cell) or (isinstance(one, Reduce) and not isinstance(one.argument, Position))
+        for one in walk(node)
+    )
+
+
+def _state(form: FoldForm) -> None:
+    """Such a loop carries values along one whole dimension, or along it and the columns of the result."""
+    legal = ((form.m,), *((form.m, e) for e in form.columns))
+    for cell in form.fold.cells:
+        if cell.axes not in legal:
+            text = f"{cell.name} has the axes {_named(cell.axes)} in a loop that stores the rows of its steps"
+            axes = " or ".join(map(_named, legal))
+            _refuse(
+                f"{text}; it carries values with the axes {axes}", "a kernel for each state", cell.location
+            )
+
+
+def _scan_values(form: FoldForm) -> None:
+    """Values of a step are tiles: rows of the step or the state, then elements of the step or columns."""
+    operands = {
+        id(node)
+        for one in form.products
+        for side in (one.a, one.b)
+        if not is_computed(side)
+        for node in walk(side)
+    }
+    rows, columns = (form.alias, form.m), (form.n, *form.columns)
+    for node in form.inside():
+        if id(node) in operands:
+            continue
+        spans = [axis for axis in node.axes if axis is not None]
+        rest = spans[1:] if spans[:1] and spans[0] in rows else spans
+        if len(rest) > 1 or any(span not in columns for span in rest) or (rest and node.axes[-1] is None):
+            name = node.variable or (node.operand.name if isinstance(node, ArrayPart) else "a value")
+            text = f"{name} has the axes {_named(node.axes)}, not rows, then {form.n.name} or columns"
+            nearest = f"tw.alias({form.n.name}) for rows of the step"
+            _refuse(text, nearest, node.location)
+        if isinstance(node, Rearrange) and not isinstance(node.argument, ArrayPart):
+            before = [axis for axis in node.argument.axes if axis is not None]
+            if before != spans:
+                text = f"a computed tile with the axes {_named(before)} is transposed"
+                _refuse(text, "compute it with its axes in the other order", node.location)
+        if isinstance(node, Reduce) and node.argument.axes[node.axis] in rows:
+            text = f"{node.combine} along {_named(rows)}, the rows of a tile"
+            _refuse(text, "axis=1", node.location)
+    for one in form.fold.results:
+        if one.axes != (form.alias, *form.columns):
+            text = f"a step stores values with the axes {_named(one.axes)}"
+            _refuse(text, f"the axes {_named((form.alias, *form.columns))}", one.location)
+
+
+def _scan_products(form: FoldForm) -> None:
+    """Products of a step, by their axes and the span of their sum."""
+    m, n, i = form.m, form.n, form.alias
+    legal = {((i, n), m)}
+    for e in form.columns:
+        legal |= {((i, e), n), ((i, e), m), ((m, e), n)}
+    for one in form.products:
+        if (one.axes, one.span) not in legal or any(scale is not None for scale in one.scales):
+            known = ", ".join(f"{_named(axes)} along {span.name}" for axes, span in sorted(legal, key=str))
+            text = (
+                f"a product with the axes {_named(one.axes)} along {one.span.name} in a loop that stores rows"
+            )
+            _refuse(text, f"one of {known}, without scales", one.location)
+        if one.dtype != form.products[0].dtype:
+            text = f"products that are summed in {form.products[0].dtype} and in {one.dtype} in one step"
+            _refuse(text, f"operands of {form.products[0].a.dtype}", one.location)
+        for side in (one.a, one.b):
+            spans = [axis for axis in side.axes if axis is not None]
+            given = [node for node in walk(side) if isinstance(node, ArrayPart)]
+            computed = (one.axes[0], n) if side is one.a else (m, one.axes[1])
+            if is_computed(side) and tuple(spans) != computed:
+                text = f"an operand computed from products, reductions or the state has axes {_named(spans)}"
+                _refuse(text, f"the axes {_named(computed)}", side.location or one.location)
+            elif len(spans) != 2 or not (given or is_computed(side)):
+                text = f"an operand with the axes {_named(side.axes)} in a loop that stores rows"
+                _refuse(text, "a part of an array with two axes", side.location or one.location)
 
 
 # ---------------------------------------------------------------- operands

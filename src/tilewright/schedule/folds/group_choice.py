@@ -386,6 +386,9 @@ def against_form(form: FoldForm) -> Iterator[str]:
     if form.earlier:
         yield f"{len(form.folds)} loops follow each other; warpgroups compute one"
         return
+    if form.alias is not None:
+        yield f"each step stores rows {form.alias.name}; warpgroups store after the loop"
+        return
     if form.repeats:
         yield f"a step repeats a computation for each {form.repeats[0].turns[0].name}"
     if not form.scores or (len(form.scores) > 1 and not form.mixtures):

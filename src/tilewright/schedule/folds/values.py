@@ -38,7 +38,7 @@ from tilewright.lang.control import range as repeat
 from tilewright.lang.control import when
 from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment, elementwise, of_integer
-from tilewright.lang.scalars import Condition, Index, Scalar
+from tilewright.lang.scalars import Condition, Index, Scalar, minimum
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates, reduce_max, reduce_min, reduce_sum
 from tilewright.schedule.epilogue.values import repeated
@@ -242,6 +242,8 @@ class TileValues:
                 return place.product(node, self)
             case Map(function="select") if (mask := place.mask(node)) is not None:
                 return self._masked(mask)
+            case Reduce(combine="min" | "max" as combine, argument=Position(span=span)):
+                return self._end(span, combine)
             case Reduce(combine=combine, argument=argument):
                 return REDUCTIONS[combine](self.hidden(argument, neutral_of(combine, argument.dtype)), 1)
             case Folded(fold=fold, index=index):
@@ -289,6 +291,14 @@ class TileValues:
         if shapes and is_power_of_scores(node):
             return elementwise("exp2", elementwise("mul", *given, LOG2_E))
         return elementwise(node.function, *given, dtype=node.dtype if node.function in ASKED else None)
+
+    def _end(self, span: Span, combine: str) -> Any:
+        """The first, or the last, index of the elements of a tile."""
+        place, length = self.place, self.place.length(span)
+        found: Any = place.at(span) * length + place.begin(span)
+        if combine == "max":
+            found = minimum(found + length, place.begin(span) + place.extent(span)) - 1
+        return of_integer(found.expr, i32) if isinstance(found, Scalar) else found
 
     def _position(self, span: Span) -> Any:
         """The index of each row, or column, in the whole dimension; of a batch the index of its item."""
