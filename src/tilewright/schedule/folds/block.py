@@ -533,11 +533,19 @@ class FoldBlock:
 
         given = (schedule, tiles, tiles * self.parts, cells, starts, StateMerge(form), self.place)
         if schedule.fold != KEPT:
-            return MergedStates(*given)
+            return MergedStates(*given, self.free_bytes)
         made = ExchangedStates(*given)
         columns = MERGED_AT_ONCE if schedule.by_bulk else lcm(MERGED_AT_ONCE, schedule.atom.shape[1])
         made.spread = self.multiply(columns).c()
         return made
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of shared memory of the operands, which parts take after the loop."""
+        if self.schedule.by_bulk or not self.schedule.copies_in_background:
+            return 0
+        tensors = [one.held for one in {id(held): held for held in self.held.values()}.values()]
+        return sum(prod(int(side) for side in one.shape) * one.dtype.bytes for one in tensors)
 
     def fold(self, fold: Fold, cells: Sequence[Fragment]) -> Index:
         """Write one loop, which changes its cells; return the number of its steps."""

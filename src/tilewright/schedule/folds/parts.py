@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from tilewright.dataflow.nodes import (
@@ -30,14 +31,14 @@ from tilewright.dataflow.nodes import (
 )
 from tilewright.dtypes import DType
 from tilewright.lang import operations as tw
-from tilewright.lang.control import otherwise, when
+from tilewright.lang.control import let, otherwise, when
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment, elementwise
 from tilewright.lang.launch import launcher_memory
-from tilewright.lang.scalars import Index, ceil_div
+from tilewright.lang.scalars import Index, ceil_div, minimum
 from tilewright.schedule.adding import IN_FLIGHT, REGISTER_BYTES, in_order_of_threads, parts_at_once
-from tilewright.schedule.fixup import WorkspaceSums
+from tilewright.schedule.fixup import FAN, WorkspaceSums
 from tilewright.schedule.folds.form import FoldForm
 from tilewright.schedule.folds.powers import NEW, OLD, PLAIN, POWERS, ZERO, Powers, in_order, times
 from tilewright.schedule.folds.values import TileValues
@@ -95,6 +96,9 @@ class Stated:
 
     merge: CellMerge
 
+
+COPIED_BYTES = 16
+"""Bytes of one copy in the background; the cells of a part are multiples of it."""
 
 Rule = Extreme | Added | Companion | Stated
 
@@ -297,6 +301,10 @@ class MergedStates(WorkspaceSums):
     As with sums, neighbours are merged first if there are many parts.  The parts that have steps are the
     first ones.
 
+    A thread has too few registers to read several parts of many values at once, and each read waits for the
+    second-level cache.  So parts come through the shared memory that held the operands of the loop, if copies
+    in the background fill it: all parts that fit are on their way at the same time.
+
     Args:
         schedule: how the loop is computed.
         tiles: tiles of the result.
@@ -305,6 +313,7 @@ class MergedStates(WorkspaceSums):
         starts: function that returns the cells before the first step.
         merge: how they merge.
         place: the tile of the block.
+        room: bytes of shared memory for parts, which nothing else uses after the loop; 0: none.
     """
 
     def __init__(
@@ -316,12 +325,25 @@ class MergedStates(WorkspaceSums):
         starts: Callable[[], list[Fragment]],
         merge: StateMerge,
         place: Any,
+        room: int = 0,
     ) -> None:
         self.cells, self.starts, self.merge, self.place = cells, starts, merge, place
         self.steps: Index = 0
         """The number of steps of all parts."""
 
         super().__init__(schedule, tiles, parts, len(cells))
+        sizes = [
+            prod(order.extents) * dtype.bytes for (_, dtype), order in zip(cells, self.orders, strict=True)
+        ]
+        is_fit = all(size % COPIED_BYTES == 0 for size in sizes)
+        self.staged = min(room // sum(sizes), FAN) if is_fit else 0
+        """Parts that shared memory holds at once; less than 2: they are read into registers."""
+
+        if self.staged > 1:
+            self.room = [
+                tw.shared((self.staged, *order.extents), dtype, name="states")
+                for (_, dtype), order in zip(cells, self.orders, strict=True)
+            ]
 
     def allocate(self, schedule: Schedule, kept: Index) -> None:
         """Allocate the memory of the cells of each part."""
@@ -341,6 +363,9 @@ class MergedStates(WorkspaceSums):
         at_once = parts_at_once(count, IN_FLIGHT * REGISTER_BYTES // max(values, 1))
         for cell, start in zip(totals, self.starts(), strict=True):
             cell.assign(start)
+        if self.staged > 1 and at_once < self.staged:
+            self._add_staged(work, totals, first, count, step)
+            return
         for turn in traced_range(ceil_div(count, at_once)):
             begin = turn * at_once
             held = [self.starts() for _ in range(at_once)]
@@ -354,13 +379,43 @@ class MergedStates(WorkspaceSums):
                 at = begin + i
                 with when((at < count) & (first + at * step < self.steps)):
                     if i == 0:
-                        with when(turn == 0):
-                            for cell, new in zip(totals, cells, strict=True):
-                                cell.assign(new)
-                        with otherwise():
-                            self._merge(totals, cells)
+                        self._merge_stated(totals, cells, turn)
                     else:
                         self._merge(totals, cells)
+
+    def _add_staged(
+        self, work: Work, totals: Sequence[Fragment], first: Index, count: Index, step: int
+    ) -> None:
+        """Merge parts that come through shared memory, several at once."""
+        for turn in traced_range(ceil_div(count, self.staged)):
+            begin = let(turn * self.staged)
+            here = let(minimum(count - begin, self.staged))
+            for i in traced_range(here):
+                slot = work.segment.slot(first + (begin + i) * step)
+                for memory, room in zip(self.memory, self.room, strict=True):
+                    rank = len(memory.shape) - 1
+                    tw.copy_async(memory[slot].merge(0, rank), room[i].merge(0, rank))
+            tw.async_commit()
+            tw.async_wait(0)
+            tw.barrier()
+            for i in traced_range(here):
+                cells = self.starts()
+                for cell, order, room in zip(cells, self.orders, self.room, strict=True):
+                    tw.copy(order.tile(room[i]), cell)
+                if not self.merge.is_stated:
+                    self._merge(totals, cells)
+                    continue
+                with when(first + (begin + i) * step < self.steps):
+                    self._merge_stated(totals, cells, begin + i)
+            tw.barrier()
+
+    def _merge_stated(self, totals: Sequence[Fragment], cells: Sequence[Fragment], number: Index) -> None:
+        """Merge a part by the author's rule; the first one is taken as it is."""
+        with when(number == 0):
+            for cell, new in zip(totals, cells, strict=True):
+                cell.assign(new)
+        with otherwise():
+            self._merge(totals, cells)
 
     def _have_read(self) -> None:
         """Wait for the warp: several lanes have read the numbers of a row, and one of them writes."""
