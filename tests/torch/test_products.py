@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tilewright.torch as tt
 from tilewright.errors import DTypeError, LaunchError
+from tilewright.torch.products import ONES, column_sums
 
 functional = torch.nn.functional
 f64, c128 = torch.float64, torch.complex128
@@ -392,3 +394,68 @@ def test_tensors_without_memory() -> None:
     assert (y.shape, y.dtype, y.is_meta) == ((2, 3, 5), torch.float32, True)
     assert x.grad is not None
     assert (x.grad.shape, x.grad.is_meta) == (x.shape, True)
+
+
+class Seen(TorchDispatchMode):
+    """The names of the operations that PyTorch's dispatcher sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = list[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("wants", [False, True])
+def test_a_mode_sees_calls_that_else_go_around_the_dispatcher(wants: bool) -> None:
+    x, weight, bias = drawn(3, 4), drawn(5, 4), drawn(5)
+    bias.requires_grad_(wants)
+    like = tt.linear(x, weight, bias, activation="relu")
+    with Seen() as seen:
+        found = tt.linear(x, weight, bias, activation="relu")
+    assert "tilewright.matmul.default" in seen.names
+    torch.testing.assert_close(found, like, rtol=0, atol=0)
+    torch.testing.assert_close(found, torch.relu(x @ weight.mT + bias), rtol=1e-12, atol=1e-12)
+
+
+def test_arguments_of_the_kernels_alone_are_refused() -> None:
+    """A call that goes around the dispatcher takes no more than the operation does."""
+    a = drawn(3, 3)
+    for words in ({"out": a.clone()}, {"target": "reference"}, {"schedule": None}):
+        with pytest.raises(TypeError, match="unexpected keyword"):
+            tt.matmul(a, a, **words)
+    with pytest.raises(TypeError, match="positional"):
+        tt.matmul(a, a, a.clone())  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("lead", [(6,), (2, 3)])
+def test_gradients_of_weights_have_the_strides_of_the_weights(lead: tuple[int, ...]) -> None:
+    """Else PyTorch copies them."""
+    weight = drawn(5, 4).requires_grad_()
+    tt.linear(drawn(*lead, 4).requires_grad_(), weight).sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.is_contiguous()
+    held, x = drawn(4, 5).requires_grad_(), drawn(*lead, 4)
+    turned = torch.autograd.grad(tt.matmul(x, held.mT.contiguous().mT).square().sum(), held)[0]
+    plain = torch.autograd.grad(tt.matmul(x, held).square().sum(), held)[0]
+    torch.testing.assert_close(turned, plain, rtol=1e-12, atol=1e-12)
+
+
+def test_ones_that_sum_columns_serve_later_calls_of_any_mode() -> None:
+    """Those made in inference mode, or by a transform, would serve no later gradient."""
+    ONES.clear()
+    rows = drawn(3, 2, seed=4)
+    with torch.inference_mode():
+        found = column_sums(rows)
+    torch.testing.assert_close(found, rows.sum(0), rtol=1e-14, atol=1e-14)
+    (kept,) = ONES.values()
+    assert not kept.is_inference()
+    torch.func.vmap(column_sums)(drawn(2, 3, 2).float())
+    assert len(ONES) == 1
+    held = rows.clone().requires_grad_()
+    torch.testing.assert_close(
+        torch.autograd.grad(column_sums(held)[0], held)[0][:, 0], torch.ones(3, dtype=f64)
+    )
+    assert next(iter(ONES.values())) is kept

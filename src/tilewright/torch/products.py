@@ -7,19 +7,38 @@ the same tensors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
 from tilewright.errors import LaunchError
 from tilewright.ops import matmul as of_matmul
 from tilewright.ops.wanted import check_derivative
 from tilewright.torch.contractions import as_matrices, complex_matmul, summed_product
-from tilewright.torch.registry import Operation, batch_first, recorded
+from tilewright.torch.registry import Operation, batch_first, direct, is_observed, recorded
 from tilewright.torch.terms import FROM_RESULT, finished, own_dtype, product_shape, result_like
 
 # ---------------------------------------------------------------- gradients
+
+
+ONES: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+"""A one of each dtype on each device: expanded, it multiplies rows that are summed."""
+
+
+def _one_like(rows: torch.Tensor) -> torch.Tensor:
+    """A tensor of one element, which is kept for later calls unless something observes the call."""
+    if is_compiling() or is_observed() or type(rows) is not torch.Tensor:
+        return rows.new_ones(())
+    known = ONES.get((rows.dtype, rows.device))
+    if known is None:
+        with torch.inference_mode(False):  # else no later call could record a gradient
+            known = rows.new_ones(())
+        if not (rows.is_cuda and torch.cuda.is_current_stream_capturing()):  # whose memory is the graph's
+            ONES[rows.dtype, rows.device] = known
+    return known
 
 
 def column_sums(rows: torch.Tensor) -> torch.Tensor:
@@ -30,7 +49,7 @@ def column_sums(rows: torch.Tensor) -> torch.Tensor:
         [3.0, 3.0]
     """
     flat = rows if rows.dim() == 2 else rows.flatten(0, -2) if rows.dim() > 2 else rows[None]
-    return matmul(rows.new_ones(()).expand(flat.shape[0]), flat)
+    return matmul(_one_like(flat).expand(flat.shape[0]), flat)
 
 
 def gradient_of_a(dy: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -47,13 +66,16 @@ def gradient_of_a(dy: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **options:
         >>> gradient_of_a(dy, a, b)[0].tolist()
         [20.0, 20.0, 20.0]
     """
-    if dy.shape[:-2] == a.shape[:-2]:
+    if dy.dim() == a.dim() == 2 or dy.shape[:-2] == a.shape[:-2]:
         return matmul(dy, b.mT, **options)
     return summed_product(dy, b, a, "mn,kn->mk", **options)
 
 
 def gradient_of_b(dy: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **options: Any) -> torch.Tensor:
     """Return ``dB = Aᵀ dY``, summed over the batches that repeat ``b``.
+
+    If ``b`` is contiguous along K, as the weight of a layer is, so is its gradient: PyTorch copies gradients
+    that have other strides than their parameters.
 
     Args:
         dy: the gradient of the result, of two dimensions or more.
@@ -66,11 +88,14 @@ def gradient_of_b(dy: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **options:
         >>> gradient_of_b(dy, a, b)[0].tolist()
         [8.0, 8.0, 8.0, 8.0, 8.0]
     """
-    if dy.shape[:-2] == b.shape[:-2]:
-        return matmul(a.mT, dy, **options)
-    if b.dim() == 2 and a.shape[:-2] == dy.shape[:-2]:
-        return matmul(a.flatten(0, -2).mT, dy.flatten(0, -2), **options)
-    return summed_product(a, dy, b, "mk,mn->kn", **options)
+    rank = b.dim()
+    if rank == 2 and a.dim() == dy.dim() > 2 and a.shape[:-2] == dy.shape[:-2]:
+        a, dy = a.flatten(0, -2), dy.flatten(0, -2)
+    if dy.dim() != rank or (rank > 2 and dy.shape[:-2] != b.shape[:-2]):
+        return summed_product(a, dy, b, "mk,mn->kn", **options)
+    if b.stride(-2) == 1 < b.stride(-1):
+        return matmul(dy.mT, a, **options).mT
+    return matmul(a.mT, dy, **options)
 
 
 # ---------------------------------------------------------------- matmul
@@ -81,6 +106,7 @@ class MatmulGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(
+        observed: bool,
         a: Any,
         b: Any,
         c: Any,
@@ -92,31 +118,32 @@ class MatmulGradient(torch.autograd.Function):
         precision: str,
         out_dtype: torch.dtype | None,
     ) -> Any:
-        """Compute ``y`` in one kernel."""
+        """Compute ``y`` in one kernel, through PyTorch's dispatcher if something observes the call."""
         words = (alpha, beta, activation, None, precision, out_dtype)
-        return MATMUL.inside(a, b, c, bias, None, residual, *words)
+        run = MATMUL.inside if observed else _run_matmul
+        return run(a, b, c, bias, None, residual, *words)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         """Keep the operands; and the result, if an activation's slope needs it."""
-        a, b, c, bias, residual, *ctx.words = inputs
-        needs = ctx.needs_input_grad
-        ctx.added = [
-            None if one is None or not need else (one.shape, one.dtype)
-            for one, need in zip((c, bias, residual), needs[2:5], strict=True)
-        ]
-        ctx.kinds = a.dtype, a.shape, b.shape
-        kept = (a if needs[1] else None, b if needs[0] else None)
-        ctx.save_for_backward(*kept, output if ctx.words[2] is not None else None)
+        _, a, b, c, bias, residual, alpha, beta, activation, precision, _ = inputs
+        _, need_a, need_b, need_c, need_bias, need_residual, *_ = ctx.needs_input_grad
+        ctx.words = alpha, beta, activation, precision
+        ctx.kinds = a.dtype, a.shape, b.shape, bias.dtype if need_bias else None
+        ctx.added = (
+            (c.shape, c.dtype) if need_c else None,
+            (residual.shape, residual.dtype) if need_residual else None,
+        )
+        kept = output if activation is not None else None
+        ctx.save_for_backward(a if need_b else None, b if need_a else None, kept)
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> Any:
         """Return the gradients of the arrays, by products."""
-        (a, b, y), (alpha, beta, activation, precision, _) = ctx.saved_tensors, ctx.words
-        kind, of_a, of_b = ctx.kinds
-        c, bias, residual = ctx.added
+        (a, b, y), (alpha, beta, activation, precision) = ctx.saved_tensors, ctx.words
+        (kind, of_a, of_b, of_bias), (c, residual) = ctx.kinds, ctx.added
         dz = dy if activation is None else FROM_RESULT[activation](dy, y)
-        d_a = d_b = None
+        d_a = d_b = d_c = d_bias = d_residual = None
         if a is not None or b is not None:
             factor = dz if dz.dtype == kind else dz.to(kind)
             # Only the shape of an operand that is not kept is needed.
@@ -124,17 +151,23 @@ class MatmulGradient(torch.autograd.Function):
             other = b if b is not None else factor.new_empty(()).expand(of_b)
             if len(of_a) < 2 or len(of_b) < 2:
                 one, other, factor = as_matrices(one, other, factor)
-            options: dict[str, Any] = {"alpha": alpha, "precision": precision}
+            options: dict[str, Any] = {} if precision == "exact" else {"precision": precision}
+            if alpha != 1:
+                options["alpha"] = alpha
             if b is not None:
                 d_a = gradient_of_a(factor, one, other, **options)
                 d_a = d_a if len(of_a) > 1 else d_a.reshape(of_a)
             if a is not None:
                 d_b = gradient_of_b(factor, one, other, **options)
                 d_b = d_b if len(of_b) > 1 else d_b.reshape(of_b)
-        d_c = None if c is None else (dz if beta is None else beta * dz).sum_to_size(c[0]).to(c[1])
-        d_bias = None if bias is None else column_sums(dz).to(bias[1])
-        d_residual = None if residual is None else dy.sum_to_size(residual[0]).to(residual[1])
-        return d_a, d_b, d_c, d_bias, d_residual, None, None, None, None, None
+        if c is not None:
+            d_c = (dz if beta is None else beta * dz).sum_to_size(c[0]).to(c[1])
+        if of_bias is not None:
+            d_bias = column_sums(dz)
+            d_bias = d_bias if d_bias.dtype == of_bias else d_bias.to(of_bias)
+        if residual is not None:
+            d_residual = dy.sum_to_size(residual[0]).to(residual[1])
+        return None, d_a, d_b, d_c, d_bias, d_residual, None, None, None, None, None
 
 
 def _run_matmul(
@@ -151,12 +184,21 @@ def _run_matmul(
     precision: str,
     out_dtype: torch.dtype | None,
 ) -> Any:
-    terms = (c, beta, bias, multiply, residual, activation, derivative, out_dtype)
-    if alpha == 1 and precision == "exact" and all(one is None for one in terms):
-        return of_matmul.matmul(a, b)  # fewer words are found sooner
-    named = {"c": c, "beta": beta, "bias": bias, "multiply": multiply, "residual": residual}
-    named |= {"activation": activation, "derivative": derivative}
-    given = {name: one for name, one in named.items() if one is not None}
+    given: dict[str, Any] = {}  # fewer words are found sooner
+    if c is not None:
+        given["c"] = c
+    if beta is not None:
+        given["beta"] = beta
+    if bias is not None:
+        given["bias"] = bias
+    if multiply is not None:
+        given["multiply"] = multiply
+    if residual is not None:
+        given["residual"] = residual
+    if activation is not None:
+        given["activation"] = activation
+    if derivative is not None:
+        given["derivative"] = derivative
     if alpha != 1:
         given["alpha"] = alpha
     if precision != "exact":
@@ -184,14 +226,46 @@ def _matmul_with_gradient(
     beta: float | None,
     activation: str | None,
     derivative: str | None,
-    *words: Any,
+    precision: str,
+    out_dtype: torch.dtype | None,
+    observed: bool = True,
 ) -> Any:
+    words = (precision, out_dtype)
+    apply = partial(recorded, MatmulGradient, True) if observed else partial(_apply_directly, False)
     check_derivative("matmul", derivative, multiplies=multiply is not None)
     is_last = multiply is None and (activation is None or (activation in FROM_RESULT and residual is None))
     if is_last:
-        return recorded(MatmulGradient, a, b, c, bias, residual, alpha, beta, activation, *words)
-    sums = recorded(MatmulGradient, a, b, c, bias, None, alpha, beta, None, *words)
+        return apply(a, b, c, bias, residual, alpha, beta, activation, *words)
+    sums = apply(a, b, c, bias, None, alpha, beta, None, *words)
     return finished(sums, activation, multiply, derivative, residual)
+
+
+_apply_directly = super(torch.autograd.Function, MatmulGradient).apply
+"""Applies the function outside of transforms of `torch.func`."""
+
+
+def _matmul_recorded(
+    a: Any,
+    b: Any,
+    *,
+    c: Any = None,
+    alpha: float = 1.0,
+    beta: float | None = None,
+    bias: Any = None,
+    activation: str | None = None,
+    multiply: Any = None,
+    derivative: str | None = None,
+    residual: Any = None,
+    precision: str = "exact",
+    out_dtype: torch.dtype | None = None,
+) -> Any:
+    """`matmul` of plain tensors with gradients, if nothing observes the call."""
+    if a.is_complex():
+        raise LaunchError("complex tensors have another operation")
+    arrays = (a, b, c, bias, multiply, residual)
+    return _matmul_with_gradient(
+        *arrays, alpha, beta, activation, derivative, precision, out_dtype, observed=False
+    )
 
 
 def _batched_matmul(size: int, dims: Sequence[Any], a: Any, b: Any, *args: Any) -> Any:
@@ -236,6 +310,7 @@ MATMUL = Operation(
 )
 
 
+@direct(of_matmul.matmul, _matmul_recorded)
 def matmul(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -302,6 +377,21 @@ def matmul(
     )
 
 
+def _linear_by(product: Callable[..., Any]) -> Callable[..., Any]:
+    """`linear` by a function that multiplies matrices."""
+
+    def linear(x: Any, weight: Any, bias: Any = None, **words: Any) -> Any:
+        turned = weight if weight.dim() < 2 else weight.mT
+        if bias is None:
+            return product(x, turned, **words)
+        if weight.dim() < 2 or x.is_complex():  # no columns, or a product without bias
+            return product(x, turned, c=bias, **words)
+        return product(x, turned, bias=bias, **words)
+
+    return linear
+
+
+@direct(_linear_by(of_matmul.matmul), _linear_by(_matmul_recorded))
 def linear(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -334,7 +424,8 @@ def linear(
         >>> linear(torch.ones(2, 3), torch.ones(1, 3), torch.tensor([0.5])).tolist()
         [[3.5], [3.5]]
     """
-    turned = weight if weight.dim() < 2 else weight.mT
-    if bias is not None and (weight.dim() < 2 or x.is_complex()):  # no columns, or a product without bias
-        return matmul(x, turned, c=bias, activation=activation, residual=residual, precision=precision)
-    return matmul(x, turned, bias=bias, activation=activation, residual=residual, precision=precision)
+    words: dict[str, Any] = {"activation": activation, "residual": residual, "precision": precision}
+    return _LINEAR(x, weight, bias, **words)
+
+
+_LINEAR = _linear_by(matmul)

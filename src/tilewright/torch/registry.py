@@ -8,18 +8,23 @@ is a subclass, lazily conjugated or without memory.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
 from torch._functorch.autograd_function import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
+from torch.utils._device import DeviceContext
 
 from tilewright.dtypes import IN_TORCH, DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LaunchError
 from tilewright.runtime.frameworks import has_tangent
+
+FunctionType = TypeVar("FunctionType", bound=Callable[..., Any])
 
 LIBRARY = torch.library.Library("tilewright", "FRAGMENT")
 """The namespace of all operations: ``torch.ops.tilewright``."""
@@ -29,6 +34,9 @@ PLAIN = {torch.Tensor, torch.nn.Parameter}
 
 WORDS = {type(None), float, int, bool, str, complex, torch.dtype, list}
 """Types of arguments that are no tensors."""
+
+PASSED = WORDS - {torch.dtype, list}
+"""Types of arguments that are no tensors, and that the library's functions take as PyTorch's do."""
 
 DEVICES = ("CPU", "CUDA")
 """PyTorch's names of the devices that kernels run on; a build for ROCm calls them CUDA too."""
@@ -103,13 +111,19 @@ def check_no_tangents(name: str, args: Sequence[Any]) -> None:
         )
 
 
-def _is_observed() -> bool:
-    """Whether a mode, a transform or autocast must see the operation."""
+def _functions_are_observed() -> bool:
+    """Whether a mode sees functions, other than that of `torch.set_default_device`."""
+    modes = map(torch._C._get_function_stack_at, range(torch._C._len_torch_function_stack()))
+    return any(type(mode) is not DeviceContext for mode in modes)
+
+
+def is_observed() -> bool:
+    """Return whether a mode, a transform or autocast must see the operation."""
     return bool(
         torch._C._len_torch_dispatch_stack()
         or torch._C._is_any_autocast_enabled()
         or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._is_torch_function_mode_enabled()
+        or (torch._C._is_torch_function_mode_enabled() and _functions_are_observed())
         or torch._C._dispatch_tls_is_dispatch_key_included(BATCHES_OF_GRADIENTS)
     )
 
@@ -136,6 +150,67 @@ def recorded(function: type[torch.autograd.Function], *args: Any) -> Any:
         return apply(*args)
     with enable_single_level_autograd_function():
         return apply(*args)
+
+
+def direct(
+    kernels: Callable[..., Any], gradient: Callable[..., Any] | None = None
+) -> Callable[[FunctionType], FunctionType]:
+    """Decorate a function of tensors: a call in eager mode that nothing observes is passed on as it is.
+
+    The arguments of such a call are not completed with defaults, and not checked twice.  If `kernels` refuses
+    them, the decorated function is called: tensors with a lazy conjugate, or without memory, need PyTorch's
+    dispatcher.
+
+    Args:
+        kernels: computes the function of tensors without gradients; takes the same arguments.
+        gradient: computes it so that PyTorch records its gradient; None: the decorated function does.
+    """
+
+    def decorate(function: FunctionType) -> FunctionType:
+        parameters = inspect.signature(function).parameters
+        names = frozenset(parameters)
+        arrays = {name for name, one in parameters.items() if "Tensor" in str(one.annotation)}
+        most = sum(one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters.values())
+        dispatches, autocasts = torch._C._len_torch_dispatch_stack, torch._C._is_any_autocast_enabled
+        transforms = torch._C._functorch.peek_interpreter_stack
+        functions = torch._C._is_torch_function_mode_enabled
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # The calls are those of `is_observed`; `kernels` refuses tensors of `is_grads_batched`.
+            if is_compiling() or dispatches() or autocasts() or transforms() is not None:
+                return function(*args, **kwargs)
+            if functions() and _functions_are_observed():
+                return function(*args, **kwargs)
+            wanted, records = False, torch.is_grad_enabled()
+            for one in args:
+                kind = type(one)
+                if kind in PLAIN:
+                    if records and one.requires_grad:
+                        wanted = True
+                elif kind not in PASSED:
+                    return function(*args, **kwargs)
+            for name, one in kwargs.items():
+                kind = type(one)
+                if kind in PLAIN and name in arrays:
+                    if records and one.requires_grad:
+                        wanted = True
+                elif kind not in PASSED or name not in names:
+                    return function(*args, **kwargs)
+            if len(args) > most:
+                return function(*args, **kwargs)
+            try:
+                if not wanted:
+                    return kernels(*args, **kwargs)
+                if gradient is not None and forward_ad._current_level < 0:
+                    return gradient(*args, **kwargs)
+            except LaunchError:
+                pass
+            return function(*args, **kwargs)
+
+        return cast(FunctionType, call)
+
+    return decorate
 
 
 class Operation:
@@ -186,7 +261,7 @@ class Operation:
             LaunchError: a tensor has a tangent, or wants a gradient that the operation does not have; or a
                 number is a tensor.
         """
-        if is_compiling() or _is_observed():
+        if is_compiling() or is_observed():
             return self._dispatched(*args)
         wanted = False
         for at, one in enumerate(args):
