@@ -135,14 +135,20 @@ def test_attention_has_the_state_of_pytorchs() -> None:
         tt.Attention(24, 5)
 
 
-@pytest.mark.parametrize(("weights", "steps"), [("f8e4m3", 16), ("i8", 254), ("i4", 14)])
-def test_quantised_layers(weights: str, steps: int) -> None:
+FORMATS = [("f8e4m3", 16), ("f8e4m3_blocks", 16), ("i8", 254), ("i4", 14), ("nf4", 6.5)]
+"""Formats, and steps between 0 and the largest number; steps of nf4 are widest at -1."""
+
+
+@pytest.mark.parametrize(("weights", "steps"), FORMATS)
+def test_quantised_layers(weights: str, steps: float) -> None:
     """Weights are off by half a step, and the product of what they stand for is exact but for roundings."""
     plain = nn.Linear(96, 10)
     layer = tt.QuantizedLinear.of(plain, weights, group=32)
     held = layer.dequantized()
-    parts = plain.weight.detach().unflatten(-1, (-1, 32 if weights == "i4" else 96))
+    parts = plain.weight.detach().unflatten(-1, (-1, 32 if weights in ("i4", "nf4") else 96))
     most = parts.abs().amax(-1, keepdim=True).expand_as(parts).flatten(-2)
+    if weights == "f8e4m3_blocks":
+        most = most.max()
     assert bool(((held.weight - plain.weight).abs() <= most / steps * 1.01).all())
     x = torch.randn(5, 96)
     with torch.no_grad():
@@ -156,8 +162,9 @@ def test_quantised_layers(weights: str, steps: int) -> None:
     assert torch.equal(again.scales, layer.scales)
     with pytest.raises(LaunchError, match="no gradients"):
         layer(x.requires_grad_())
+    assert torch.equal(again.dequantized_weight(), layer.dequantized_weight())
     with pytest.raises(LaunchError, match="group=7"):
-        tt.QuantizedLinear(96, 10, weights="i4", group=7)
+        tt.QuantizedLinear(96, 10, weights="nf4", group=7)
     with pytest.raises(LaunchError, match="weights='i5'"):
         tt.QuantizedLinear(96, 10, weights="i5")
 
@@ -169,7 +176,30 @@ def test_a_layer_with_two_names_in_one_module_is_replaced_at_both() -> None:
     assert model[0] is model[2]
 
 
-@pytest.mark.parametrize("weights", ["f8e4m3", "i8", "i4"])
+def test_blocks_of_scales_have_remainders() -> None:
+    """Blocks of 128 x 128 numbers, the last of which are smaller; one block of zeros."""
+    plain = nn.Linear(300, 200, dtype=torch.float16)
+    with torch.no_grad():
+        plain.weight[:128, 128:256] = 0
+        plain.weight[128:, :128] *= 1000
+    layer = tt.QuantizedLinear.of(plain, "f8e4m3_blocks")
+    assert layer.scales.shape == (2, 3)
+    assert layer.scales[0, 1] == 1
+    assert layer.scales[1, 0] > 100 * layer.scales[1, 1]
+    wide, weight = layer.dequantized_weight(), plain.weight.detach().float()
+    assert not wide[:128, 128:256].any()
+    assert bool(
+        ((wide - weight).abs() <= layer.scales.amax(1)[:, None].repeat_interleave(128, 0)[:200] * 16).all()
+    )
+    x = torch.randn(5, 300, dtype=torch.float16)
+    with torch.no_grad():
+        found = layer(x).double()
+    like, bias = x.double() @ wide.double().mT, plain.bias.detach().double()
+    size = x.abs().double() @ wide.abs().double().mT + 1
+    assert bool(((found - like - bias).abs() <= 300 * 2.0**-23 * size + 2.0**-11 * (like + bias).abs()).all())
+
+
+@pytest.mark.parametrize("weights", [name for name, _ in FORMATS])
 def test_codes_keep_their_dtype_if_a_model_changes_its_own(weights: str) -> None:
     """Scales in f32 as well: those of a model in f16 would lose 13 bits."""
     layer = tt.QuantizedLinear.of(nn.Linear(32, 8), weights, group=16)
@@ -177,7 +207,7 @@ def test_codes_keep_their_dtype_if_a_model_changes_its_own(weights: str) -> None
     layer.half().float()
     assert layer.codes.dtype == codes.dtype
     assert torch.equal(layer.codes.view(torch.uint8), codes.view(torch.uint8))
-    if weights != "i4":  # whose scales are of the model's dtype
+    if weights not in ("i4", "nf4"):  # whose scales are of the model's dtype
         assert torch.equal(layer.dequantized_weight(), weight)
     x = torch.randn(3, 32, dtype=torch.bfloat16)
     with torch.no_grad():
@@ -189,14 +219,22 @@ def test_codes_keep_their_dtype_if_a_model_changes_its_own(weights: str) -> None
 
 
 def test_layers_that_cannot_be_quantised_stay() -> None:
-    """Weights that are computed from other parameters, wide dtypes, and halves of bytes."""
+    """Weights that are computed from other parameters, wide dtypes, and halves of bytes; the reasons."""
     model = nn.Sequential(
         prune.l1_unstructured(nn.Linear(8, 6), "weight", 0.5),
         nn.utils.parametrizations.weight_norm(nn.Linear(6, 7)),
         nn.Linear(7, 4),
         nn.Linear(4, 4, dtype=torch.float64),
     )
-    assert tt.convert(model, weights="i4", group=1) == {}
+    done = tt.convert(model, weights="i4", group=1)
+    assert done == {}
+    assert done.left == {
+        "0": "its weight is computed from other parameters",
+        "1": "the library has no module in place of ParametrizedLinear",
+        "1.parametrizations.weight": "the library has no module in place of ParametrizationList",
+        "2": "its 7 inputs are no even multiple of group=1",
+        "3": "i4 does not stand for weights of torch.float64",
+    }
     assert tt.convert(model[2:], weights="i8") == {"2": "QuantizedLinear"}
     for group in (0, -2, 7):
         with pytest.raises(LaunchError, match="even multiple"):

@@ -4,11 +4,21 @@ from tilewright.torch.attending import attention
 from tilewright.torch.contractions import complex_matmul, einsum
 from tilewright.torch.kernels import KernelOperation, op
 from tilewright.torch.layers import col2im, gated_matmul, gemm_chain, grouped_matmul, scaled_mm
-from tilewright.torch.modules import Attention, GatedLinear, Linear, QuantizedLinear, convert
+from tilewright.torch.modules import (
+    Attention,
+    Conv1D,
+    Conversion,
+    GatedLinear,
+    Linear,
+    QuantizedLinear,
+    convert,
+)
 from tilewright.torch.products import linear, matmul
 
 __all__ = [
     "Attention",
+    "Conv1D",
+    "Conversion",
     "GatedLinear",
     "KernelOperation",
     "Linear",

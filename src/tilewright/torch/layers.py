@@ -13,9 +13,10 @@ from tilewright.ops import gated_matmul as of_gates
 from tilewright.ops import gemm_chain as of_chain
 from tilewright.ops import grouped as of_groups
 from tilewright.ops import scaled as of_scaled
+from tilewright.packing import NF4
 from tilewright.runtime.packed_arrays import packed as packed_array
 from tilewright.torch.products import column_sums, gradient_of_a, gradient_of_b, matmul
-from tilewright.torch.registry import Operation, recorded
+from tilewright.torch.registry import Operation, direct, recorded
 from tilewright.torch.terms import activated, own_dtype, product_shape, result_like, scaled_like
 
 # ---------------------------------------------------------------- two products in a row
@@ -72,6 +73,7 @@ GEMM_CHAIN = Operation(
 )
 
 
+@direct(of_chain.gemm_chain)
 def gemm_chain(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -133,6 +135,7 @@ GATED_MATMUL = Operation(
 )
 
 
+@direct(of_gates.gated_matmul)
 def gated_matmul(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -262,6 +265,7 @@ GROUPED_GRADIENT = Operation(
 )
 
 
+@direct(of_groups.grouped_matmul)
 def grouped_matmul(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -301,8 +305,16 @@ def grouped_matmul(
 # ---------------------------------------------------------------- scaled products
 
 
-def _operand(b: Any, packed: str | None) -> Any:
-    return b if packed is None else packed_array(b, packed, 0)
+TABLES = {"nf4": ("u4", NF4)}
+"""Formats of packed numbers that are codes: the dtype of the codes, and the numbers that they stand for."""
+
+
+def _scaled_by_kernels(a: Any, b: Any, *, packed: str | None = None, **words: Any) -> Any:
+    if packed is not None:
+        codes, table = TABLES.get(packed, (packed, None))
+        b = packed_array(b, codes, 0)
+        words |= {} if table is None else {"table": table}
+    return of_scaled.scaled_mm(a, b, **words)
 
 
 def _run_scaled(
@@ -322,13 +334,18 @@ def _run_scaled(
     given: dict[str, Any] = {"scale_b": scale_b, "zero_b": zero_b, "bias": bias, "residual": residual}
     given = {name: one for name, one in given.items() if one is not None}
     given["scale_a"] = scale_a if scale_a is not None else factor if factor != 1 else None
-    return of_scaled.scaled_mm(
-        a, _operand(b, packed), group=group, activation=activation, out_dtype=own_dtype(out_dtype), **given
-    )
+    words: dict[str, Any] = {
+        "group": group,
+        "packed": packed,
+        "activation": activation,
+        "out_dtype": own_dtype(out_dtype),
+    }
+    return _scaled_by_kernels(a, b, **words, **given)
 
 
 def _fake_scaled(a: Any, b: Any, *args: Any) -> Any:
     packed, out_dtype = args[-3], args[-1]
+    packed = TABLES[packed][0] if packed in TABLES else packed
     shape = product_shape(a, b if packed is None else b.repeat_interleave(2, 0))
     return a.new_empty(shape, dtype=scaled_like("scaled_mm", out_dtype, a, b, packed))
 
@@ -343,6 +360,7 @@ SCALED_MM = Operation(
 )
 
 
+@direct(_scaled_by_kernels)
 def scaled_mm(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -366,7 +384,8 @@ def scaled_mm(
         scale_b: the same for ``b``; with ``group`` a tensor (K / group, N).
         zero_b: zero points, with ``group``.
         group: number of neighbours along K that share a scale.
-        packed: ``"i4"`` or ``"f4e2m1"``, if each byte of ``b`` has two of these numbers.
+        packed: ``"i4"`` or ``"f4e2m1"``, if each byte of ``b`` has two of these numbers; ``"nf4"``, if it has
+            two codes of `tilewright.NF4`.
         bias: tensor (N,).
         activation: as in `matmul`.
         residual: tensor that is broadcast to the result.

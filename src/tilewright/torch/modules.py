@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +11,10 @@ import torch
 from torch import nn
 
 from tilewright.errors import LaunchError
+from tilewright.packing import NF4
 from tilewright.torch.attending import attention
 from tilewright.torch.layers import gated_matmul, scaled_mm
-from tilewright.torch.products import linear
+from tilewright.torch.products import linear, matmul
 
 # ---------------------------------------------------------------- layers with gradients
 
@@ -43,6 +46,33 @@ class Linear(nn.Linear):
         """Return the layer of a tensor (..., K)."""
         words: dict[str, Any] = {"activation": self.activation, "precision": self.precision}
         return linear(x, self.weight, self.bias, **words)
+
+
+class Conv1D(nn.Module):
+    """``x @ weight + bias`` with a weight (K, N), as layers of GPT-2 in `transformers` have it.
+
+    It has the parameters of `transformers.pytorch_utils.Conv1D`, and the same state dict.
+
+    Args:
+        nf: extent of the result.
+        nx: extent of ``x`` along K.
+
+    Example:
+        >>> layer = Conv1D(32, 64)
+        >>> layer(torch.zeros(5, 64)).shape, layer.weight.shape
+        (torch.Size([5, 32]), torch.Size([64, 32]))
+    """
+
+    def __init__(self, nf: int, nx: int) -> None:
+        super().__init__()
+        self.nf, self.nx = nf, nx
+        self.weight = nn.Parameter(torch.empty(nx, nf))
+        self.bias = nn.Parameter(torch.zeros(nf))
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the layer of a tensor (..., K)."""
+        return matmul(x, self.weight, bias=self.bias)
 
 
 class GatedLinear(nn.Module):
@@ -131,29 +161,35 @@ class Attention(nn.Module):
 
 # ---------------------------------------------------------------- quantised layers
 
-FORMATS = ("f8e4m3", "i8", "i4")
+FORMATS = ("f8e4m3", "f8e4m3_blocks", "i8", "i4", "nf4")
 """Formats of quantised weights."""
+
+IN_GROUPS = ("i4", "nf4")
+"""Formats of two codes in a byte, and a scale for neighbours along K."""
+
+BLOCK = 128
+"""Rows, and columns, of a weight that share a scale of ``"f8e4m3_blocks"``."""
 
 
 class QuantizedLinear(nn.Module):
     """``x @ weightᵀ + bias`` with weights of 8 or 4 bits; it has no gradients.
 
-    ``"f8e4m3"`` and ``"i8"`` have a scale for each row of the weight, ``"i4"`` one for each ``group``
-    neighbours along K.  The scale is the largest magnitude divided by the largest number of the format.  A
-    state dict of `torch.nn.Linear` loads: its weight is quantised.  `dequantized` returns a
-    `torch.nn.Linear`.
+    ``"f8e4m3"`` and ``"i8"`` have a scale for each row of the weight, ``"f8e4m3_blocks"`` one for each block
+    of 128 x 128 numbers, ``"i4"`` and ``"nf4"`` one for each ``group`` neighbours along K.  The scale is the
+    largest magnitude divided by the largest number of the format.  A state dict of `torch.nn.Linear` loads:
+    its weight is quantised.  `dequantized` returns a `torch.nn.Linear`.
 
     Args:
         in_features: extent of ``x`` along K.
         out_features: extent of the result.
         bias: whether there is a bias.
-        weights: the format: ``"f8e4m3"``, ``"i8"`` or ``"i4"``.
-        group: neighbours that share a scale, for ``"i4"``; a divisor of ``in_features``.
-        dtype: dtype of the scales of ``"i4"`` and of the bias.
+        weights: the format: ``"f8e4m3"``, ``"f8e4m3_blocks"``, ``"i8"``, ``"i4"`` or ``"nf4"``.
+        group: neighbours that share a scale, for ``"i4"`` and ``"nf4"``; a divisor of ``in_features``.
+        dtype: dtype of the scales of ``"i4"`` and ``"nf4"``, and of the bias.
         device: where the buffers lie.
 
     Raises:
-        LaunchError: another format; or ``"i4"`` with an odd ``in_features``, or a ``group`` that does not
+        LaunchError: another format; or 4 bits with an odd ``in_features``, or a ``group`` that does not
             divide it.
 
     Example:
@@ -179,13 +215,13 @@ class QuantizedLinear(nn.Module):
             raise LaunchError(
                 f"QuantizedLinear: weights={weights!r}; nearest legal choice: one of {', '.join(FORMATS)}"
             )
-        if weights == "i4" and not _fits_bytes(in_features, group):
+        if weights in IN_GROUPS and not _fits_bytes(in_features, group):
             raise LaunchError(
                 f"QuantizedLinear: in_features={in_features} is no even multiple of group={group}; nearest "
                 "legal choice: weights='i8', or a divisor as group if in_features is even"
             )
         self.in_features, self.out_features = in_features, out_features
-        self.weights, self.group = weights, group if weights == "i4" else None
+        self.weights, self.group = weights, group if weights in IN_GROUPS else None
         number = dtype or torch.get_default_dtype()
         empty = torch.zeros(out_features, in_features, device=device)
         codes, scales = self._quantized(empty, number)
@@ -194,56 +230,71 @@ class QuantizedLinear(nn.Module):
         self.register_buffer("bias", torch.zeros(out_features, dtype=number, device=device) if bias else None)
 
     @classmethod
-    def of(cls, layer: nn.Linear, weights: str = "f8e4m3", group: int = 128) -> QuantizedLinear:
+    def of(cls, layer: nn.Module, weights: str = "f8e4m3", group: int = 128) -> QuantizedLinear:
         """Return a quantised copy of a layer.
 
         Args:
-            layer: the layer.
+            layer: a `torch.nn.Linear`, or a `Conv1D`, whose weight is turned.
             weights: as for the class.
             group: as for the class.
         """
-        held = layer.weight
+        state = dict(layer.state_dict())
+        if not isinstance(layer, nn.Linear):
+            state["weight"] = state["weight"].mT
+        held = state["weight"]
         words: dict[str, Any] = {"weights": weights, "group": group}
-        made = cls(
-            *(layer.in_features, layer.out_features, layer.bias is not None),
-            **words,
-            dtype=held.dtype,
-            device=held.device,
-        )
-        made.load_state_dict(layer.state_dict())
+        words |= {"dtype": held.dtype, "device": held.device}
+        made = cls(held.shape[1], held.shape[0], state.get("bias") is not None, **words)
+        made.load_state_dict(state)
         return made
 
     def _quantized(self, weight: torch.Tensor, number: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """The codes and scales of a weight (N, K); codes of 4 bits are two in a byte, along K."""
         wide = weight.detach().float()
-        if self.weights == "i4":
+        if self.weights in IN_GROUPS:
             parts = wide.unflatten(-1, (-1, self.group))
-            scales = _scales(parts, 7).to(number)
-            codes = (parts / scales.float()[..., None]).round().clamp(-8, 7).to(torch.int8)
-            codes = codes.flatten(-2).view(torch.uint8) & 15
+            largest = 7 if self.weights == "i4" else 1
+            scales = _scales(parts.abs().amax(-1), largest).to(number)
+            numbers = (parts / scales.float()[..., None]).contiguous()
+            if self.weights == "i4":
+                codes = numbers.round().clamp(-8, 7).to(torch.int8).view(torch.uint8) & 15
+            else:  # the nearest number of the table
+                table = torch.tensor(NF4, device=wide.device)
+                codes = torch.bucketize(numbers, (table[1:] + table[:-1]) / 2).to(torch.uint8)
+            codes = codes.flatten(-2)
             return codes[:, ::2] | codes[:, 1::2] << 4, scales
         if self.weights == "i8":
-            scales = _scales(wide, 127)
+            scales = _scales(wide.abs().amax(-1), 127)
             return (wide / scales[:, None]).round().to(torch.int8), scales
-        scales = _scales(wide, 448)
-        return (wide / scales[:, None]).to(torch.float8_e4m3fn), scales
+        if self.weights == "f8e4m3":
+            scales = _scales(wide.abs().amax(-1), 448)
+            return (wide / scales[:, None]).to(torch.float8_e4m3fn), scales
+        pads = [pad for extent in reversed(wide.shape) for pad in (0, -extent % BLOCK)]
+        blocks = nn.functional.pad(wide.abs(), pads).unflatten(0, (-1, BLOCK)).unflatten(-1, (-1, BLOCK))
+        scales = _scales(blocks.amax((1, 3)), 448)
+        return (wide / _of_blocks(scales, wide)).to(torch.float8_e4m3fn), scales
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer of a tensor (..., K) of f32, f16 or bf16."""
         words: dict[str, Any] = {"bias": self.bias, "out_dtype": x.dtype}
-        if self.weights == "i4":
-            words |= {"scale_b": self.scales.mT, "group": self.group, "packed": "i4"}
-        else:
-            words["scale_b"] = self.scales
-        return scaled_mm(x, self.codes.mT, **words)
+        if self.weights in IN_GROUPS:
+            words |= {"group": self.group, "packed": self.weights}
+        return scaled_mm(
+            x, self.codes.mT, scale_b=self.scales if self.scales.dim() == 1 else self.scales.mT, **words
+        )
 
     def dequantized_weight(self) -> torch.Tensor:
         """Return the weight (N, K) that the codes and scales stand for, in f32."""
-        if self.weights != "i4":
-            return self.codes.float() * self.scales.float()[:, None]
+        scales = self.scales.float()
+        if self.weights not in IN_GROUPS:
+            wide = self.codes.float()
+            return wide * (_of_blocks(scales, wide) if scales.dim() == 2 else scales[:, None])
         halves = torch.stack([self.codes & 15, self.codes >> 4], -1).flatten(-2).to(torch.int8)
-        numbers = (halves - 16 * (halves > 7)).float().unflatten(-1, (-1, self.group))
-        return (numbers * self.scales.float()[..., None]).flatten(-2)
+        if self.weights == "i4":
+            numbers = (halves - 16 * (halves > 7)).float()
+        else:
+            numbers = torch.tensor(NF4, device=halves.device)[halves.int()]
+        return (numbers.unflatten(-1, (-1, self.group)) * scales[..., None]).flatten(-2)
 
     def dequantized(self) -> nn.Linear:
         """Return a `torch.nn.Linear` with the weight that the codes and scales stand for."""
@@ -258,7 +309,7 @@ class QuantizedLinear(nn.Module):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         """Change the device, but neither the dtype of codes nor that of scales in f32, as `half` would."""
-        kept = {"codes": self.codes} | ({} if self.weights == "i4" else {"scales": self.scales})
+        kept = {"codes": self.codes} | ({} if self.weights in IN_GROUPS else {"scales": self.scales})
 
         def changed(one: torch.Tensor) -> torch.Tensor:
             if not any(one is other for other in kept.values()):
@@ -285,20 +336,79 @@ def _fits_bytes(in_features: int, group: int) -> bool:
     return group > 0 and in_features % group == 0 and in_features % 2 == 0
 
 
-def _scales(numbers: torch.Tensor, largest: int) -> torch.Tensor:
-    """The scale of each last axis, whose largest number becomes ``largest``; 1 for zeros."""
-    most = numbers.abs().amax(-1)
+def _scales(most: torch.Tensor, largest: int) -> torch.Tensor:
+    """The scales of numbers whose largest magnitudes become ``largest``; 1 for zeros."""
     return torch.where(most > 0, most / largest, torch.ones_like(most))
+
+
+def _of_blocks(scales: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The scale of each number of a weight, from those of blocks."""
+    rows, columns = weight.shape
+    return scales.repeat_interleave(BLOCK, 0)[:rows].repeat_interleave(BLOCK, 1)[:, :columns]
 
 
 # ---------------------------------------------------------------- models
 
+TRANSFORMERS = "modeling_utils", "masking_utils", "pytorch_utils"
+"""Modules of `transformers` with its models and attention, its masks, and its layer `Conv1D`."""
 
-def _as_linear(layer: nn.Linear) -> Linear:
-    made = Linear.__new__(Linear)
+OF_LIBRARY = "tilewright"
+"""The name of this library's attention in the configuration of a model of `transformers`."""
+
+
+def _attend(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: torch.Tensor | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention as models of `transformers` call it, which returns (B, M, H, E), and no weights.
+
+    A mask is True for the keys that a query sees, or numbers that are added to the scores.  Without a mask,
+    several queries of a causal model are the first ones of as many keys, and a single query sees all keys.
+    """
+    is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    words: dict[str, Any] = {"dropout": dropout, "scale": scaling, "soft_cap": softcap, "sinks": s_aux}
+    words["causal"] = bool(is_causal and attention_mask is None and query.shape[2] > 1)
+    bias = attention_mask
+    if bias is not None and bias.dtype == torch.bool:
+        bias = torch.zeros_like(bias, dtype=query.dtype).masked_fill(~bias, -math.inf)
+    if position_bias is not None:
+        bias = position_bias if bias is None else bias + position_bias
+    out = attention(query, key, value, bias=bias, **words)
+    return out.transpose(1, 2), None
+
+
+class Conversion(dict[str, str]):
+    """What `convert` did: the classes of the new layers by the names of the replaced ones.
+
+    Args:
+        replaced: these classes.
+        left: for the other layers with parameters, the reason why each stayed.
+
+    Example:
+        >>> convert(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))).left
+        {'1': 'the library has no module in place of LayerNorm'}
+    """
+
+    def __init__(self, replaced: dict[str, str], left: dict[str, str]) -> None:
+        super().__init__(replaced)
+        self.left = left
+
+
+def _with_class(layer: nn.Module, new: Any, **words: Any) -> nn.Module:
+    """A layer of another class with the same parameters, hooks and mode."""
+    made: nn.Module = new.__new__(new)
     nn.Module.__init__(made)
-    made.__dict__.update(layer.__dict__)  # the same parameters, hooks and mode
-    made.activation, made.precision = None, "exact"
+    made.__dict__.update(layer.__dict__, **words)
     return made
 
 
@@ -312,12 +422,20 @@ HOOKS = (
 """Hooks that a quantised layer takes over: it has no gradients, and other tensors in its state dict."""
 
 
-def _as_quantized(layer: nn.Linear, weights: str, group: int) -> QuantizedLinear | None:
-    """The quantised layer; None if there can be none."""
-    if layer.weight.dtype not in QUANTIZED_FROM or not layer.state_dict().keys() <= {"weight", "bias"}:
-        return None  # another dtype, or the weight is computed from other parameters
-    if weights == "i4" and not _fits_bytes(layer.in_features, group):
-        return None
+def _refusal(layer: nn.Module, weights: str, group: int) -> str:
+    """Why a layer cannot be quantised, or nothing."""
+    held: Any = layer.weight
+    if held.dtype not in QUANTIZED_FROM:
+        return f"{weights} does not stand for weights of {held.dtype}"
+    if not layer.state_dict().keys() <= {"weight", "bias"}:
+        return "its weight is computed from other parameters"
+    depth = held.shape[1] if isinstance(layer, nn.Linear) else held.shape[0]
+    if weights in IN_GROUPS and not _fits_bytes(depth, group):
+        return f"its {depth} inputs are no even multiple of group={group}"
+    return ""
+
+
+def _as_quantized(layer: nn.Module, weights: str, group: int) -> QuantizedLinear:
     made = QuantizedLinear.of(layer, weights, group).train(layer.training)
     for name in HOOKS:
         setattr(made, name, getattr(layer, name))
@@ -330,12 +448,16 @@ def convert(
     weights: str | None = None,
     group: int = 128,
     only: Callable[[str, nn.Module], bool] | None = None,
-) -> dict[str, str]:
+    attention: bool = True,
+) -> Conversion:
     """Replace the layers of a model by those of the library, in place.
 
     Every `torch.nn.Linear`, but of no subclass, becomes a `Linear` with the same parameters, or with
     ``weights`` a `QuantizedLinear`.  `torch.nn.TransformerEncoderLayer` then calls its layers in inference
     too, where it would multiply by their weights itself.
+
+    In a model of `transformers`, layers `Conv1D` are replaced too, and `attention` serves all layers that ask
+    `transformers.AttentionInterface`: the model's configuration then names it.
 
     Args:
         model: the model; a model that is itself such a layer is not replaced.
@@ -343,34 +465,62 @@ def convert(
             with weights in f64 or complex numbers, or computed from other parameters, are not quantised.
         group: as in `QuantizedLinear`; layers that it does not divide stay as they are.
         only: takes the name of a layer and the layer; returns whether to replace it.
+        attention: whether to set the attention of a model of `transformers`.
 
     Returns:
-        The classes of the new layers by the names of the replaced ones.
+        The classes of the new layers by the names of the replaced ones, and in ``left`` why others stayed.
 
     Raises:
         LaunchError: an unknown format.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
-        >>> convert(model, only=lambda name, layer: layer.out_features > 2)
-        {'0': 'Linear'}
+        >>> done = convert(model, only=lambda name, layer: layer.out_features > 2)
+        >>> done, done.left
+        ({'0': 'Linear'}, {'2': 'left out by only='})
     """
     if weights is not None and weights not in FORMATS:
         raise LaunchError(f"convert: weights={weights!r}; nearest legal choice: one of {', '.join(FORMATS)}")
-    replaced: dict[str, str] = {}
-    made: dict[nn.Module, nn.Module | None] = {}  # a layer that has two places stays one layer
+    models, masks, layers = (sys.modules.get(f"transformers.{name}") for name in TRANSFORMERS)
+    done = Conversion({}, {})
+    news: dict[type, type[nn.Module]] = {nn.Linear: Linear}
+    if layers is not None:
+        news[layers.Conv1D] = Conv1D
+    made: dict[nn.Module, nn.Module] = {}  # a layer that has two places stays one layer
     for path, parent in list(model.named_modules(remove_duplicate=False)):
         for name, layer in list(parent._modules.items()):
             whole = f"{path}.{name}" if path else name
-            if type(layer) is not nn.Linear or (only is not None and not only(whole, layer)):
+            if layer is None or not layer._parameters:
+                continue
+            new, why = news.get(type(layer)), ""
+            if new is None:
+                if type(layer).__module__ != __name__:
+                    done.left[whole] = f"the library has no module in place of {type(layer).__name__}"
+                continue
+            if only is not None and not only(whole, layer):
+                why = "left out by only="
+            elif weights is not None:
+                why = _refusal(layer, weights, group)
+            if why:
+                done.left[whole] = why
                 continue
             if layer not in made:
-                made[layer] = _as_linear(layer) if weights is None else _as_quantized(layer, weights, group)
-            new = made[layer]
-            if new is None:
-                continue
-            setattr(parent, name, new)
-            replaced[whole] = type(new).__name__
+                if weights is not None:
+                    made[layer] = _as_quantized(layer, weights, group)
+                else:
+                    words = {"activation": None, "precision": "exact"} if new is Linear else {}
+                    made[layer] = _with_class(layer, new, **words)
+            setattr(parent, name, made[layer])
+            done[whole] = type(made[layer]).__name__
             if isinstance(parent, nn.TransformerEncoderLayer):
                 parent.activation_relu_or_gelu = 0  # else it reads the weights of its layers
-    return replaced
+    if attention and models is not None and masks is not None and isinstance(model, models.PreTrainedModel):
+        models.AttentionInterface.register(OF_LIBRARY, _attend)
+        masks.AttentionMaskInterface.register(OF_LIBRARY, masks.sdpa_mask)
+        config: Any = model.config
+        model.set_attn_implementation(OF_LIBRARY)
+        if config._attn_implementation == OF_LIBRARY:
+            done["config"] = "attention"
+        else:
+            done.left["config"] = f"{type(model).__name__} does not ask transformers.AttentionInterface"
+    return done

@@ -182,7 +182,7 @@ def direct(
                 return function(*args, **kwargs)
             if functions() and _functions_are_observed():
                 return function(*args, **kwargs)
-            wanted, records = False, torch.is_grad_enabled()
+            wanted, records, given = False, torch.is_grad_enabled(), kwargs
             for one in args:
                 kind = type(one)
                 if kind in PLAIN:
@@ -195,13 +195,15 @@ def direct(
                 if kind in PLAIN and name in arrays:
                     if records and one.requires_grad:
                         wanted = True
+                elif kind is torch.dtype and one in _DTYPES and name in names:
+                    given = {**given, name: _DTYPES[one]}
                 elif kind not in PASSED or name not in names:
                     return function(*args, **kwargs)
             if len(args) > most:
                 return function(*args, **kwargs)
             try:
                 if not wanted:
-                    return kernels(*args, **kwargs)
+                    return kernels(*args, **given)
                 if gradient is not None and forward_ad._current_level < 0:
                     return gradient(*args, **kwargs)
             except LaunchError:
