@@ -7,7 +7,7 @@ from tilewright.torch.layers import col2im, gated_matmul, gemm_chain, grouped_ma
 from tilewright.torch.modules import (
     Attention,
     Conv1D,
-    Conversion,
+    Replacements,
     GatedLinear,
     Linear,
     QuantizedLinear,
@@ -18,7 +18,7 @@ from tilewright.torch.products import linear, matmul
 __all__ = [
     "Attention",
     "Conv1D",
-    "Conversion",
+    "Replacements",
     "GatedLinear",
     "KernelOperation",
     "Linear",

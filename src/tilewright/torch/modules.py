@@ -387,7 +387,7 @@ def _attend(
     return out.transpose(1, 2), None
 
 
-class Conversion(dict[str, str]):
+class Replacements(dict[str, str]):
     """What `convert` did: the classes of the new layers by the names of the replaced ones.
 
     Args:
@@ -449,7 +449,7 @@ def convert(
     group: int = 128,
     only: Callable[[str, nn.Module], bool] | None = None,
     attention: bool = True,
-) -> Conversion:
+) -> Replacements:
     """Replace the layers of a model by those of the library, in place.
 
     Every `torch.nn.Linear`, but of no subclass, becomes a `Linear` with the same parameters, or with
@@ -482,7 +482,7 @@ def convert(
     if weights is not None and weights not in FORMATS:
         raise LaunchError(f"convert: weights={weights!r}; nearest legal choice: one of {', '.join(FORMATS)}")
     models, masks, layers = (sys.modules.get(f"transformers.{name}") for name in TRANSFORMERS)
-    done = Conversion({}, {})
+    done = Replacements({}, {})
     news: dict[type, type[nn.Module]] = {nn.Linear: Linear}
     if layers is not None:
         news[layers.Conv1D] = Conv1D
