@@ -7,10 +7,10 @@ from tilewright.torch.layers import col2im, gated_matmul, gemm_chain, grouped_ma
 from tilewright.torch.modules import (
     Attention,
     Conv1D,
-    Replacements,
     GatedLinear,
     Linear,
     QuantizedLinear,
+    Replacements,
     convert,
 )
 from tilewright.torch.products import linear, matmul
@@ -18,11 +18,11 @@ from tilewright.torch.products import linear, matmul
 __all__ = [
     "Attention",
     "Conv1D",
-    "Replacements",
     "GatedLinear",
     "KernelOperation",
     "Linear",
     "QuantizedLinear",
+    "Replacements",
     "attention",
     "col2im",
     "complex_matmul",
