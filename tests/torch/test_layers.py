@@ -122,13 +122,22 @@ def test_attention(
 
 
 @pytest.mark.parametrize(
-    ("heads", "words"), [((4, 2), {"causal": True, "diagonal": 4, "window": 9}), ((2, 2), {})]
+    ("heads", "of_bias", "words"),
+    [
+        ((4, 2), None, {"causal": True, "diagonal": 4, "window": 9}),
+        ((2, 2), (2, 1, 25), {}),
+        ((4, 2), (2, 1, 21, 25), {"causal": True, "diagonal": 4, "soft_cap": 2.0}),
+    ],
 )
 def test_gradients_of_attention_by_kernels(
-    heads: tuple[int, int], words: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    heads: tuple[int, int],
+    of_bias: tuple[int, ...] | None,
+    words: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The kernels serve if only the result counts; products serve second derivatives."""
-    q, k, v = drawn(2, heads[0], 21, 16), *(drawn(2, heads[1], 25, 16, seed=at) for at in (1, 2))
+    """The kernels serve if only the result counts, also for a bias; products serve second derivatives."""
+    given = [drawn(2, heads[0], 21, 16), *(drawn(2, heads[1], 25, 16, seed=at) for at in (1, 2))]
+    given += [] if of_bias is None else [drawn(*of_bias, seed=4)]
     dy = drawn(2, heads[0], 21, 16, seed=3)
     calls = list[str]()
     run = attending.ATTENTION_BACKWARD.run
@@ -137,14 +146,17 @@ def test_gradients_of_attention_by_kernels(
     )
 
     def gradients(call: Callable[..., Any], dtype: torch.dtype, *, twice: bool) -> Sequence[torch.Tensor]:
-        arrays = [one.to(dtype).requires_grad_() for one in (q, k, v)]
+        arrays = [one.to(dtype).requires_grad_() for one in given]
         first = torch.autograd.grad(call(*arrays), arrays, dy.to(dtype), create_graph=twice)
         if not twice:
             return first
         return torch.autograd.grad(sum(one.square().sum() for one in first), arrays)
 
+    def call(q: Any, k: Any, v: Any, bias: Any = None) -> Any:
+        return tt.attention(q, k, v, bias=bias, **words)
+
     for twice in (False, True):
-        found = gradients(lambda *arrays: tt.attention(*arrays, **words), torch.float32, twice=twice)
+        found = gradients(call, torch.float32, twice=twice)
         expected = gradients(lambda *arrays: like_attention(*arrays, **words)[0], f64, twice=twice)
         for one, other in zip(found, expected, strict=True):
             close = 1e-5 * (1 + 20 * twice)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,12 +12,15 @@ import pytest
 import torch
 from tests.torch.test_products import drawn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.testing._internal.common_methods_invocations import op_db
 
 import tilewright.torch as tt
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.torch import attending, contractions, layers, products
 from tilewright.torch.registry import Operation
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it imports all packages that it finds, among them numba
+    from torch.testing._internal.common_methods_invocations import op_db
 
 f64, c64 = torch.float64, torch.complex64
 
@@ -40,8 +44,8 @@ CALLS: dict[str, tuple[Operation, tuple[Any, ...]]] = {
     "attention_backward": (
         attending.ATTENTION_BACKWARD,
         (
-            *(*QKV, QKV[0], drawn(2, 5).float(), QKV[1], None, None, None),
-            *(True, 0, False, None, None, 0.0, 0, 0, None),
+            *(*QKV, QKV[0], drawn(2, 5).float(), QKV[1], None, drawn(2).float(), None, None),
+            *(False, True, True, 0, False, None, None, 0.0, 0, 0, None),
         ),
     ),
     "gemm_chain": (layers.GEMM_CHAIN, (*MATRICES, drawn(5, 2), None, None, "relu", "exact")),

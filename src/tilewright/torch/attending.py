@@ -151,33 +151,28 @@ class AttentionGradient(torch.autograd.Function):
     def backward(ctx: Any, dy: torch.Tensor | None, d_lse: torch.Tensor | None) -> Any:
         """Return the gradients.
 
-        The kernels serve the result alone, and have no gradients themselves.  For gradients of ``bias`` or of
-        gradients, or by ``lse``, the scores are computed again and stored, and products serve.  Sinks enter
-        by the logarithms alone.
+        The kernels serve the result alone, and have no gradients themselves.  For gradients of gradients, or
+        by ``lse``, the scores are computed again and stored, and products serve.  Sinks enter by the
+        logarithms alone.
         """
         q, k, v, bias, sinks, q_offsets, k_offsets, out, lse = ctx.saved_tensors
         words, needs, wide = ctx.words, ctx.needs_input_grad, torch.float32
         is_packed = q_offsets is not None
         dy = torch.zeros_like(out) if dy is None else dy
+        if d_lse is None and not torch.is_grad_enabled():
+            given = (q, k, v, out, lse, dy.to(q.dtype), bias, sinks, q_offsets, k_offsets)
+            *made, d_bias, d_sinks = ATTENTION_BACKWARD(*given, needs[3], needs[4], *words)
+            made += [d_bias if needs[3] else None, d_sinks if needs[4] else None]
+            return *made, *(None,) * (2 + len(words))
         # A row that sees nothing has the logarithm -inf, and weights of 0.
         total = lse.masked_fill(lse == -math.inf, 0)
-        mean = d_sinks = None
-        by_kernels = d_lse is None and not needs[3] and not torch.is_grad_enabled()
-        if needs[4] or not by_kernels:
-            mean = (dy.to(wide) * out.to(wide)).sum(-1)
-            mean = mean if d_lse is None else mean - d_lse
+        d_sinks = None
+        mean = (dy.to(wide) * out.to(wide)).sum(-1)
+        mean = mean if d_lse is None else mean - d_lse
         if needs[4]:
             by_head = sinks if is_packed or q.dim() == 2 else sinks[:, None]
             shares = torch.exp(by_head.to(wide) - total).masked_fill(lse == -math.inf, 0)
             d_sinks = reduced_to(-shares * mean, by_head).reshape(sinks.shape)
-        after = (d_sinks, *(None,) * (2 + len(words)))
-        if by_kernels:
-            made = (None, None, None)
-            if any(needs[:3]):
-                given = (q, k, v, out, lse, dy.to(q.dtype), bias, q_offsets, k_offsets)
-                made = ATTENTION_BACKWARD(*given, *words)
-            return *made, None, *after
-        assert mean is not None
         if is_packed:  # heads before rows
             q, k, v, dy = (one.transpose(0, 1) for one in (q, k, v, dy))
             total, mean = total.mT, mean.mT
@@ -211,7 +206,7 @@ class AttentionGradient(torch.autograd.Function):
         d_v = _shared(matmul(whole.mT, dy.to(v.dtype)), v, groups) if needs[2] else None
         if is_packed:
             d_q, d_k, d_v = (one if one is None else one.transpose(0, 1) for one in (d_q, d_k, d_v))
-        return d_q, d_k, d_v, d_bias, *after
+        return d_q, d_k, d_v, d_bias, d_sinks, *(None,) * (2 + len(words))
 
 
 def _shared(gradient: torch.Tensor, one: torch.Tensor, groups: int) -> torch.Tensor:
@@ -237,21 +232,37 @@ def _run_attention_backward(
     lse: Any,
     dy: Any,
     bias: Any,
+    sinks: Any,
     q_offsets: Any,
     k_offsets: Any,
+    of_bias: bool,
+    of_sinks: bool,
     *words: Any,
 ) -> Any:
-    given = _given(bias=bias, q_offsets=q_offsets, k_offsets=k_offsets)
+    given = _given(bias=bias, sinks=sinks, q_offsets=q_offsets, k_offsets=k_offsets)
     if q_offsets is not None:  # the kernels leave out rows of no sequence
         given |= {f"d{name}": torch.zeros_like(one) for name, one in (("q", q), ("k", k), ("v", v))}
-    return of_gradients.attention_backward(q, k, v, out, lse, dy, **given, **Words(*words).named)
+    wanted: dict[str, Any] = {"return_dbias": of_bias, "return_dsinks": of_sinks}
+    made = of_gradients.attention_backward(q, k, v, out, lse, dy, **given, **wanted, **Words(*words).named)
+    terms, rest = made[:3], iter(made[3:])
+    return *terms, *(next(rest) if want else q.new_empty(0) for want in (of_bias, of_sinks))
+
+
+def _fake_attention_backward(q: Any, k: Any, v: Any, *rest: Any) -> Any:
+    bias, sinks, _, _, of_bias, of_sinks = rest[3:9]
+    terms = (
+        one.new_empty(one.shape) if want else q.new_empty(0)
+        for one, want in ((bias, of_bias), (sinks, of_sinks))
+    )
+    return *(one.new_empty(one.shape) for one in (q, k, v)), *terms
 
 
 ATTENTION_BACKWARD = Operation(
     "attention_backward(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor dy, Tensor? bias, "
-    f"Tensor? q_offsets, Tensor? k_offsets, {WORDS}) -> (Tensor, Tensor, Tensor)",
+    f"Tensor? sinks, Tensor? q_offsets, Tensor? k_offsets, bool of_bias, bool of_sinks, {WORDS}) -> (Tensor, "
+    "Tensor, Tensor, Tensor, Tensor)",
     _run_attention_backward,
-    lambda q, k, v, *rest: tuple(one.new_empty(one.shape) for one in (q, k, v)),
+    _fake_attention_backward,
     refusal="the kernels of attention's gradients have no gradients; nearest legal choice: attention, and "
     "torch.autograd.grad(create_graph=True)",
 )
@@ -302,8 +313,8 @@ def attention(
 ) -> Any:
     """``dropout(softmax(scale * q @ kᵀ + bias)) @ v`` for every batch and head, with gradients.
 
-    Neither the kernel nor those of its gradients store the scores.  Gradients of ``bias``, through ``lse``,
-    and of gradients are products with the scores, which are computed again: they take memory for M x N
+    Neither the kernel nor those of its gradients store the scores.  Gradients through ``lse`` and of
+    gradients are products with the scores, which are computed again: they take memory for M x N
     scores of each head, or for T x U of packed sequences.
 
     Args:
