@@ -101,6 +101,7 @@ def test_what_bulk_copies_do_not_carry_is_decoded_between_other_multiplications(
         ((4096, 4096, 4096), "i8", "bf16", "C"),
         ((4096, 4096, 4096), "i8", "bf16", "F"),
         ((4096, 4096, 4096), "f8e5m2", "f16", "F"),
+        ((240, 5120, 27648), "f8e4m3", "f16", "C"),  # K in parts
     ],
     ids=str,
 )

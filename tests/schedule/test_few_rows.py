@@ -196,8 +196,8 @@ def test_operands_are_shared_only_in_clusters_that_tiles_fill() -> None:
 # ---------------------------------------------------------------- few tiles
 
 
-WAVES = ((256, 6144, 4096), (512, 3072, 8192), (256, 5120, 5120))
-"""Problems of which tiles of 128 columns leave a quarter of 132 multiprocessors idle, or more."""
+WAVES = ((256, 6144, 4096), (512, 3072, 8192), (256, 5120, 5120), (1024, 1600, 6400), (512, 6400, 1600))
+"""Problems of which tiles of 128 columns leave a fifth of 132 multiprocessors idle, or more."""
 
 
 @pytest.mark.parametrize("shape", WAVES)

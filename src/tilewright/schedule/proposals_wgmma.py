@@ -25,6 +25,7 @@ from tilewright.schedule.legality import is_carried, reasons, with_fallback
 from tilewright.schedule.load import BARRIERS_BYTES, Load
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.question import BAND, Candidate, Question
+from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sides import width
 from tilewright.schedule.skipping import square
@@ -334,6 +335,9 @@ SPLITS: tuple[tuple[int | str, str], ...] = (
 WAVE_PAYS = 0.95
 """Forms of one wave are proposed if their time, relative to the best form, is below this."""
 
+WAVE_SUMS = 64 * 256
+"""Sums of a group of a form of one wave, at most."""
+
 WAVE_UNIT, WAVE_COLUMNS, WAVE_STAGES = 16, (64, 256), 8
 """Unit, least and most columns, and most stages of a form of one wave.
 
@@ -470,7 +474,7 @@ def _of_one_wave(question: Question) -> Iterator[Candidate]:
         return
     block_k = ROW_BYTES // question.dtype.bytes
     unit = WAVE_UNIT if question.majors[1] == "k" else block_k  # bulk copies load rows of 128 bytes
-    heights = ((128, 2), (64, 1), *(((192, 3),) if form.mirrored else ()))
+    heights = ((128, 2), (64, 1), (192, 3), (256, 2))
     for rows, groups in heights:
         across = -(-m // rows)
         beside = question.processors // (across * question.items)
@@ -479,16 +483,21 @@ def _of_one_wave(question: Question) -> Iterator[Candidate]:
             columns = _columns_of_symmetric_wave(question, rows, unit)
         elif not beside:
             continue
-        if not WAVE_COLUMNS[0] <= columns <= WAVE_COLUMNS[1]:
+        most = WAVE_SUMS * groups // rows
+        if not WAVE_COLUMNS[0] <= columns <= min(most, WAVE_COLUMNS[1]):
             continue
-        room = question.arch.shared_bytes - BARRIERS_BYTES - groups * 64 * ROW_BYTES
-        stages = min(room // ((rows + columns) * ROW_BYTES), WAVE_STAGES)
-        shape = WgmmaForm(64, columns, groups, stages, 1, persistent=False)
+        shape = WgmmaForm(rows // groups, columns, groups, WAVE_STAGES, 1, persistent=False)
         for cluster in ((1, 1), (2, 1)):
             if across % cluster[0] == 0:
                 made = replace(shape, cluster=cluster).schedule(
                     question, wgmma(question.dtype, columns, question.b_dtype), block_k
                 )
+                case = ScheduleOnMachine(made, form, question.specs, question.arch)
+                over = max(case.shared_bytes - question.arch.shared_bytes, 0)
+                stages = made.stages - -(-over // ((rows + columns) * ROW_BYTES))
+                if stages < 2:
+                    continue
+                made = replace(made, stages=stages)
                 shared = "" if cluster == (1, 1) else f", in clusters of {cluster[0]} x {cluster[1]}"
                 rule = f"one wave: tiles of {rows} x {columns}{shared}"
                 yield Candidate(made, _bulk_us(question, made), rule)
@@ -566,7 +575,8 @@ def _parts(question: Question, whole: Candidate) -> Iterator[Candidate]:
     if Load(question, whole.schedule).tiles * 2 > question.processors:
         return
     for split_k, reduction in SPLITS:
-        made = split_schedule(whole.schedule, split_k, question.processors, reduction)
+        asked = whole.schedule, split_k, question.processors, reduction
+        made = split_schedule(*asked, decodes=question.decodes)
         for one in () if made is None else (made, *sharing(Load(question, made))):
             load = Load(question, one)
             if load.parts > 1:

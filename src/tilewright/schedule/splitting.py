@@ -23,6 +23,9 @@ MORE_PAYS = 0.9
 MOST_SPLIT_SUMS = 64 * 256
 """Sums of a group of warps, at most, if blocks compute parts of K and roles set no registers."""
 
+MOST_DECODED_SUMS = 64 * 128
+"""Likewise, if the group decodes an operand; with 128 x 80 NVRTC 13.0 spills and serializes ``wgmma``."""
+
 CLUSTERS_THAT_SHARE = ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 """Blocks along M and N of the clusters that are tried if all blocks of a cluster have the same part of K."""
 
@@ -37,7 +40,12 @@ SHORTEST_PERIOD = 512
 
 
 def split_schedule(
-    plain: Schedule, split_k: int | str, processors: int, reduction: str = "workspace"
+    plain: Schedule,
+    split_k: int | str,
+    processors: int,
+    reduction: str = "workspace",
+    *,
+    decodes: bool = False,
 ) -> Schedule | None:
     """Return a schedule with K split; None if the schedule cannot split K.
 
@@ -46,6 +54,7 @@ def split_schedule(
         split_k: as in a schedule.
         processors: blocks that run at once.
         reduction: as in a schedule.
+        decodes: whether groups decode an operand in registers.
     """
     if split_k == 1:
         return replace(plain, reduction=reduction)
@@ -54,6 +63,7 @@ def split_schedule(
     rows, columns, _ = plain.mma.tile
     if split_k != "stream" and plain.registers and plain.blocks and rows * columns > MOST_SPLIT_SUMS:
         return None
+    keeps_registers = split_k == "stream" or (decodes and rows * columns > MOST_DECODED_SUMS)
     is_buffered = REDUCTIONS[reduction].takes_buffers
     return replace(
         plain,
@@ -64,7 +74,7 @@ def split_schedule(
         balanced=plain.balanced and split_k != "stream",
         epilogue=plain.epilogue_without_helpers if is_buffered else "direct",
         buffers=plain.buffers if is_buffered or plain.roles == "none" else 1,
-        registers=plain.registers if split_k == "stream" or not plain.by_bulk else 0,
+        registers=plain.registers if keeps_registers or not plain.by_bulk else 0,
     )
 
 
@@ -212,7 +222,7 @@ def _reduced_by(question: Question, plain: Schedule, wanted: Splitting, reductio
     if REDUCTIONS[reduction].waits and split_k is None:
         tried = ("auto",)  # whose blocks run at once
     for parts in tried:
-        made = split_schedule(plain, parts, question.processors, reduction)
+        made = split_schedule(plain, parts, question.processors, reduction, decodes=question.decodes)
         if made is not None and not is_fixed and not runs_at_once(Load(question, made)):
             made = replace(plain, reduction=reduction)  # periods are added in the same order in one part
         if made is not None:
