@@ -78,6 +78,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--torch-device", default="cpu", help="where the tests in PyTorch (-m torch) have their tensors"
     )
+    parser.addoption("--jax-platform", default="cpu", help="where the tests in JAX (-m jax) compute")
     parser.addoption(
         "--every-compiler",
         action="store_true",

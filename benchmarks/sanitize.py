@@ -214,7 +214,9 @@ def members(target: str) -> Iterator[Case]:
 
 
 def is_right(carried_out: Callable[[int, str], str], number: int, target: str) -> bool:
-    wrong = carried_out(number, target)
+    pytest, canaries = importlib.import_module("pytest"), importlib.import_module("tests.canaries")
+    with pytest.MonkeyPatch.context() as patch, canaries.in_force(patch):  # parts of arrays need them, too
+        wrong = carried_out(number, target)
     print(wrong, end="")
     return not wrong
 

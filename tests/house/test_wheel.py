@@ -15,6 +15,7 @@ BESIDE_PYTHON = {
     "tilewright/py.typed",
     "tilewright/tables/sm_90a-nvidia-h200-132.json",
     *(f"tilewright/shipping/text/{name}.cpp" for name in ("common", "cpu", "cuda", "driver", "hip", "host")),
+    *(f"tilewright/jax/text/{name}.cpp" for name in ("calls", "gpus", "processors")),
     "tilewright/shipping/text/CMakeLists.txt",
     "tilewright/shipping/text/tilewright.h",
 }

@@ -1,4 +1,4 @@
-"""The tests in JAX run on processors, with numbers of 64 bits; the page has those of 32 bits."""
+"""The tests in JAX run on processors or on `--jax-platform`, with numbers of 64 bits; the page has 32."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import jax
 import pytest
 
-jax.config.update("jax_platforms", "cpu")
+
+def pytest_configure(config: pytest.Config) -> None:
+    jax.config.update("jax_platforms", config.getoption("--jax-platform"))
 
 
 @pytest.fixture(autouse=True)

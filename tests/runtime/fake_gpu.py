@@ -202,8 +202,7 @@ def context(index: int) -> int:
     return 0xC000 + index
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
+def fake_driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     """Replace the real driver."""
     made = Driver()
     _OF_TESTS.append(made.memory)
@@ -217,3 +216,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
     monkeypatch.setattr(CUDA_DRIVER, "context", context)
     monkeypatch.setattr(CUDA_DRIVER, "device_of", lambda pointer: 0)
     return made
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """The driver without a GPU, in place of the real one."""
+    return fake_driver(monkeypatch)

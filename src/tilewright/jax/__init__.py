@@ -1,4 +1,4 @@
-"""Kernels as functions of JAX on processors, with gradients and `vmap`: ``import tilewright.jax``."""
+"""Kernels as functions of JAX, with gradients and `vmap`: ``import tilewright.jax``."""
 
 from tilewright.jax.attending import attention
 from tilewright.jax.calls import ready

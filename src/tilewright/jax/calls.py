@@ -5,24 +5,30 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
 
+from tilewright.dtypes import dtype
 from tilewright.errors import LaunchError
-from tilewright.jax.handler import TARGET, Step, handler
+from tilewright.jax.handler import NAME, GpuStep, Handler, ProcessorStep, Step
 from tilewright.ops.attention import attention
 from tilewright.ops.attention_backward import attention_backward
 from tilewright.ops.einsum import einsum
 from tilewright.ops.matmul import matmul
 from tilewright.ops.replay import RecordedCall, recorded_calls
 from tilewright.ops.scaled import scaled_mm
+from tilewright.runtime.cuda import device_count
+from tilewright.runtime.executable import Prepared
+from tilewright.runtime.frameworks import ArrayInfo, Strided
+from tilewright.runtime.gpu_launch import PreparedGpu
 from tilewright.runtime.host import PreparedCpu
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.packed_arrays import packed
-from tilewright.targets.target import CPU
+from tilewright.targets.target import CPU, CUDA, GPU
 
 OPERATIONS: Mapping[str, Callable[..., Any]] = {
     one.__name__: one for one in (matmul, einsum, scaled_mm, attention, attention_backward)
@@ -34,6 +40,9 @@ KERNELS: dict[str, Bound] = {}
 
 PAGE, UNIT = 32, 16
 """Arrays of the same alignment as XLA's buffers begin `UNIT` bytes after a multiple of `PAGE` bytes."""
+
+APART = 1 << 44
+"""Bytes between the addresses that stand for arrays on a GPU."""
 
 
 class Read(NamedTuple):
@@ -99,8 +108,8 @@ def call(op: str, operands: Sequence[Read], results: Sequence[Made], **words: An
     text = json.dumps(described, sort_keys=True)
     ready()
     made = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in results]
-    launch = jax.ffi.ffi_call(TARGET, made, vmap_method="sequential")
-    found = launch(*(one.array for one in operands), call=text, key=np.int64(_number(text)))
+    launch = jax.ffi.ffi_call(NAME, made, vmap_method="sequential")
+    found = launch(*(one.array for one in operands), call=text, key=np.int64(number_of(text)))
     return tuple(found)
 
 
@@ -113,10 +122,17 @@ def ready() -> None:
     Example:
         >>> ready()
     """
-    handler(_compiled)
+    _handlers()
 
 
-def _number(text: str) -> int:
+@cache
+def _handlers() -> tuple[Handler, ...]:
+    """The handlers of this process: for processors, and for NVIDIA GPUs if there is one."""
+    targets = (CPU.name, CUDA.name) if device_count() else (CPU.name,)
+    return tuple(Handler(target, compiled) for target in targets)
+
+
+def number_of(text: str) -> int:
     """The number of a text in the handler's table; MLIR's attributes have a sign."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
@@ -124,7 +140,7 @@ def _number(text: str) -> int:
 # ---------------------------------------------------------------- from a text to launches
 
 
-def _compiled(text: str) -> tuple[int, int, int, int, Sequence[Step]]:
+def compiled(text: str, target: str) -> tuple[int, int, int, int, Sequence[Step]]:
     """Compile the launches of a call; the arguments of the handler's record.
 
     Raises:
@@ -134,34 +150,40 @@ def _compiled(text: str) -> tuple[int, int, int, int, Sequence[Step]]:
     described = json.loads(text)
     op, words = described["op"], described["words"]
     arrays, given = list[Any](), dict[str, Any]()
+
+    def array(shape: Sequence[int], kind: str, axes: Sequence[int] | None = None) -> Any:
+        if target == CPU.name:
+            made = aligned(shape, kind)
+            return made if axes is None else made.transpose(axes)
+        return _gpu_array((len(arrays) + 1) * APART + UNIT, shape, kind, axes)
+
     for name, shape, kind, axes, bits in described["operands"]:
-        seen: Any = _array(shape, kind)
-        arrays.append(seen := seen if axes is None else seen.transpose(axes))
+        arrays.append(seen := array(shape, kind, axes))
         if bits is not None:
             arrays[-1] = seen = packed(seen, bits, 0)
         given[name] = seen
     operands = len(arrays)
     for name, shape, kind in described["results"]:
-        arrays.append(_array(shape, kind))
+        arrays.append(array(shape, kind))
         given[name] = arrays[-1]
     steps, scratch = list[Step](), 0
     if op in OPERATIONS:
-        for one in recorded_calls(OPERATIONS[op], **given, **words, target=CPU.name):
+        for one in recorded_calls(OPERATIONS[op], **given, **words, target=target):
             if one.record is not None:
                 scratch = max(scratch, one.record.scratch_bytes)
                 steps += _steps(one, arrays)
     elif op in KERNELS:
-        steps = [_step_of_kernel(KERNELS[op], given | words, arrays)]
+        steps = [_step_of_kernel(KERNELS[op], given | words, arrays, target)]
     else:
         known = ", ".join((*OPERATIONS, *KERNELS))
         raise LaunchError(
             f"tilewright.jax: the program calls {op}, which this process does not have; nearest legal "
             f"choice: the same tilewright.jax.op before the program is loaded; there are {known}"
         )
-    return _number(text), operands, len(arrays) - operands, scratch, steps
+    return number_of(text), operands, len(arrays) - operands, scratch, steps
 
 
-def _array(shape: Sequence[int], kind: str) -> np.ndarray[Any, Any]:
+def aligned(shape: Sequence[int], kind: str) -> np.ndarray[Any, Any]:
     """An array of zeros with the least alignment of XLA's buffers."""
     element = np.dtype(kind)
     size = element.itemsize * int(np.prod(shape, dtype=np.int64))
@@ -170,28 +192,43 @@ def _array(shape: Sequence[int], kind: str) -> np.ndarray[Any, Any]:
     return memory[start : start + size].view(element).reshape(shape)
 
 
+def _gpu_array(address: int, shape: Sequence[int], kind: str, axes: Sequence[int] | None) -> Strided:
+    """An array on the first GPU that has an address, but no memory."""
+    steps = [int(np.prod(shape[at + 1 :], dtype=np.int64)) for at in range(len(shape))]
+    order = range(len(shape)) if axes is None else axes
+    extents, strides = (tuple(numbers[axis] for axis in order) for numbers in (shape, steps))
+    return Strided(None, ArrayInfo(address, extents, strides, dtype(kind), (GPU, 0), False, None))
+
+
 def _steps(one: RecordedCall, arrays: Sequence[Any]) -> list[Step]:
     """The launches of a recorded call."""
     assert one.record is not None, "it has launches"
     made = list[Step]()
     for launch in one.record.launches:
-        assert isinstance(launch.prepared, PreparedCpu), "the call is for processors"
         places = [-1 if at < 0 else _place(arrays, one.arrays[at]) for at in launch.places]
-        offsets = launch.offsets or (0,) * len(places)
-        image = launch.prepared.image(one.arguments(launch))
-        made.append(Step(image, places, offsets, launch.prepared))
+        made.append(_step(launch.prepared, one.arguments(launch), places, launch.offsets))
     return made
+
+
+def _step(
+    prepared: Prepared, arguments: Sequence[Any], places: Sequence[int], offsets: Sequence[int] = ()
+) -> Step:
+    """A launch for the handler of its target."""
+    offsets = offsets or (0,) * len(places)
+    if isinstance(prepared, PreparedGpu):
+        return GpuStep(prepared.image(arguments), places, offsets)
+    assert isinstance(prepared, PreparedCpu), "handlers serve processors and GPUs"
+    return ProcessorStep(prepared.image(arguments), places, offsets, prepared)
 
 
 def _place(arrays: Sequence[Any], one: Any) -> int:
     return next(at for at, other in enumerate(arrays) if other is one)
 
 
-def _step_of_kernel(bound: Bound, given: Mapping[str, Any], arrays: Sequence[Any]) -> Step:
+def _step_of_kernel(bound: Bound, given: Mapping[str, Any], arrays: Sequence[Any], target: str) -> Step:
     """The launch of a kernel of the user's."""
     parameters = bound.program.parameters
     arguments = tuple(given[one.name] for one in parameters)
-    plan, _ = bound.planned(arguments, CPU.name)
-    assert isinstance(plan.prepared, PreparedCpu), "the call is for processors"
+    plan, _ = bound.planned(arguments, target)
     places = [_place(arrays, given[one.name]) for one in parameters if one.kind == "tensor"]
-    return Step(plan.prepared.image(arguments), places, (0,) * len(places), plan.prepared)
+    return _step(plan.prepared, arguments, places)

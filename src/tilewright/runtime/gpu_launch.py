@@ -10,7 +10,7 @@ import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -319,6 +319,38 @@ class Loaded:
         return self._functions[index]
 
 
+class GpuImage(NamedTuple):
+    """All that code without Python needs for launches of one exact shape.
+
+    Args:
+        code: the machine code.
+        entry: the kernel's name in it.
+        shared_bytes: dynamic shared memory of a block.
+        kernel: the lowered kernel.
+        together: whether all blocks must be resident at once.
+        grid: blocks along x, y, z.
+        offsets: byte offset of each argument in the argument buffer; tensor maps come last.
+        arguments: the argument buffer, without addresses and tensor maps.
+        addresses: for each array that is passed its position among the arrays, and its offset in the buffer.
+        workspaces: for each workspace the offset of its address, its bytes, and whether it begins with zeros.
+        maps: for each tensor map the position of its array, and the array's extents and strides.
+        first_map: the offset of the first tensor map.
+    """
+
+    code: bytes
+    entry: str
+    shared_bytes: int
+    kernel: Kernel
+    together: bool
+    grid: tuple[int, ...]
+    offsets: tuple[int, ...]
+    arguments: bytes
+    addresses: tuple[tuple[int, int], ...]
+    workspaces: tuple[tuple[int, int, bool], ...]
+    maps: tuple[tuple[int, TensorMap, tuple[int, ...], tuple[int, ...]], ...]
+    first_map: int
+
+
 _in_graphs: set[object] = set()
 """Launches that a graph captured. They stay alive, because the graph may launch them at any time."""
 
@@ -348,16 +380,16 @@ class PreparedGpu(ABC):
         self._first_array = next(at for at, parameter in enumerate(parameters) if parameter.kind == "tensor")
         self._reader: tuple[type | None, Any] = (None, None)
         self._empty = binding.blocks == 0
-        layout = argument_layout(kernel, parameters)
-        names = [parameter.name for parameter in parameters if parameter.kind == "tensor"]
+        self._binding, self._layout = binding, (layout := argument_layout(kernel, parameters))
+        self._names = names = [parameter.name for parameter in parameters if parameter.kind == "tensor"]
         maps = tuple(
             (at, offset, TensorMaps(tensor_map, *binding.layouts[names[at]], index))
             for (at, offset), tensor_map in zip(layout.maps, kernel.tensor_maps, strict=True)
         )
         function = executable.handle.on(index)
-        together = self._waits_for_all(kernel, binding, function)
-        offsets = (*layout.offsets, *(offset for _, offset in layout.maps))
-        special = self.special_of(kernel, together)
+        self._together = self._waits_for_all(kernel, binding, function)
+        self._offsets = offsets = (*layout.offsets, *(offset for _, offset in layout.maps))
+        special = self.special_of(kernel, self._together)
         launch = partial(
             FixedLaunch, self.driver, function, binding.grid, kernel.threads, offsets, layout.size, special
         )
@@ -405,6 +437,34 @@ class PreparedGpu(ABC):
 
     def inline(self, numbers: Sequence[Any]) -> None:  # noqa: B027 - the answer of every GPU
         """Return None: a GPU launch always goes through Python."""
+
+    def image(self, arguments: Sequence[Any]) -> GpuImage:
+        """Return the launch for code that makes its own argument buffers.
+
+        Args:
+            arguments: the arguments in the order of the kernel's parameters, for its numbers.
+        """
+        listing, layout = self.executable.listing, self._layout
+        assert listing is not None
+        buffer = ctypes.create_string_buffer(max(layout.size, 1))
+        for number in layout.numbers:
+            NumberWriter(number).write(buffer, arguments)
+        sizes = layout.write_sizes(buffer, self._binding)
+        maps = zip(layout.maps, listing.kernel.tensor_maps, strict=True)
+        return GpuImage(
+            self.executable.handle.image(),
+            listing.entry,
+            listing.shared_bytes,
+            listing.kernel,
+            self._together,
+            (*self._binding.grid, 1, 1)[:3],
+            self._offsets,
+            buffer.raw,
+            layout.tensors,
+            tuple((offset, size, bool(param.zeroed or param.resets)) for param, offset, size in sizes),
+            tuple((at, one, *self._binding.layouts[self._names[at]]) for (at, _), one in maps),
+            layout.maps[0][1] if layout.maps else 0,
+        )
 
     def driver_call(self, stream: int) -> Callable[[], object]:
         """Return the driver's call on the arguments of the last launch, for measuring the least cost."""
