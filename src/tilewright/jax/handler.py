@@ -9,7 +9,6 @@ know; running them needs no Python.
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,10 +31,6 @@ NAME = "tilewright"
 
 PLATFORMS = {CPU.name: HOST, CUDA.name: "CUDA"}
 """XLA's platform of each target that has a handler."""
-
-_HEADER = "xla/ffi/api/c_api.h"
-
-_INCLUDE = re.compile(r'^#include "(xla/[^"]+)".*$', re.MULTILINE)
 
 _TEXTS = Path(__file__).with_name("text")
 
@@ -315,15 +310,8 @@ def handler_source(target: str) -> str:
 
 
 def xla_header() -> str:
-    """Return XLA's header, with the text of the headers of XLA that it includes."""
-    folder, seen = Path(jax.ffi.include_dir()), set[str]()
-
-    def text(name: str) -> str:
-        seen.add(name)
-        found = (folder / name).read_text(encoding="utf-8")
-        return _INCLUDE.sub(lambda line: "" if line[1] in seen else text(line[1]), found)
-
-    return text(_HEADER)
+    """Return XLA's header of its foreign function interface."""
+    return Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text(encoding="utf-8")
 
 
 class Handler:

@@ -67,7 +67,7 @@ const void* attribute(const XLA_FFI_CallFrame* frame, const char* name, XLA_FFI_
 
 // XLA asks for the version when the handler is registered.
 bool answered(XLA_FFI_CallFrame* frame) {
-  XLA_FFI_Extension_Base* extension = frame->extension_start;
+  auto* extension = frame->extension_start;  // its type has other names in other versions
   if (extension == nullptr || extension->type != XLA_FFI_Extension_Metadata) return false;
   XLA_FFI_Metadata* metadata = reinterpret_cast<XLA_FFI_Metadata_Extension*>(extension)->metadata;
   metadata->api_version.major_version = XLA_FFI_API_MAJOR;
