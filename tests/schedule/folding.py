@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,42 @@ def top_k(X, W, best, at):
                 places.assign(tw.where(here, place[:, None], places))
                 old.assign(tw.where(kept == place[:, None], -math.inf, old))
                 s.assign(tw.where(tw.positions(n) == place[:, None], -math.inf, s))
+        best[m, t], at[m, t] = values, places
+
+
+def longest(one, other, m, t, n, count):
+    """The largest of two lists with their places, in order; of equal values those of the first list."""
+    (left, known), (right, later) = one, other
+    old, rest = tw.zeros((m, t), tw.f32), tw.zeros((m, n), tw.f32)
+    values, places = tw.full((m, t), -math.inf, tw.f32), tw.full((m, t), 0, tw.i32)
+    old.assign(left)
+    rest.assign(right)
+    for i, _ in tw.steps((count, 1)):  # the largest that is left in either
+        a, b = old.max(axis=1), rest.max(axis=1)
+        before = tw.where(old == a[:, None], known, 2**30).min(axis=1)
+        behind = tw.where(rest == b[:, None], later, 2**30).min(axis=1)
+        top, here = tw.maximum(a, b), tw.positions(t) == tw.positions(i)
+        place = tw.where(top > -math.inf, tw.where(a >= b, before, behind), 0)
+        values.assign(tw.where(here, top[:, None], values))
+        places.assign(tw.where(here, place[:, None], places))
+        old.assign(tw.where(known == place[:, None], -math.inf, old))
+        rest.assign(tw.where(later == place[:, None], -math.inf, rest))
+    return values, places
+
+
+@tw.kernel(X="M K", W="N K", best="M T", at="M T")
+def top_k_in_parts(X, W, best, at):
+    """The largest scores of each row in their order, and their places; of equal scores the first."""
+    for m, t in tw.tiles(best):
+        values, places = tw.full((m, t), -math.inf, tw.f32), tw.full((m, t), 0, tw.i32)
+        merge = partial(longest, m=m, t=t, n=t, count=best.shape[1])
+        for n in tw.steps(W.shape[0], state=(values, places), merge=merge):
+            s = tw.zeros(dtype=tw.f32)
+            for d in tw.steps(X.shape[1]):
+                s += X[m, d] @ W[n, d].T
+            made, found = longest((values, places), (s, tw.positions(n)), m, t, n, best.shape[1])
+            values.assign(made)
+            places.assign(found)
         best[m, t], at[m, t] = values, places
 
 

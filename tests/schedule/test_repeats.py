@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -124,6 +126,63 @@ def test_parts_and_warpgroups_are_refused_with_their_reason() -> None:
     assert any(
         "cannot be merged" in one.message for one in reasons(parts, form, question.specs, question.arch)
     )
+
+
+PARTS = tw.Schedule(tw.atoms.MMA_F16, (32, 16, 32), (2, 1), width=16, resident=True)
+
+
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+@pytest.mark.parametrize(("k", "n", "parts"), [(8, 150, 4), (13, 70, 2), (8, 20, 3), (1, 64, 4)])
+def test_lists_of_parts_merge(target: str, k: int, n: int, parts: int) -> None:
+    """Parts may have fewer scores than the list, and the last parts none; equal scores keep their order."""
+    given = problem(k, (18, n, 24))
+    kernel = folding.top_k_in_parts.bind(schedule=replace(PARTS, split_k=parts))
+    assert kernel(**given, target=target).target == target
+    best, at = wanted(given)
+    np.testing.assert_array_equal(given["best"], best)
+    np.testing.assert_array_equal(given["at"], at)
+    assert np.isnan(given["best"].base[:, k:]).all()
+
+
+def test_lists_of_few_rows_are_split_by_the_rules() -> None:
+    """On a GPU, few rows have a part of the words for each processor; the flow prints and parses back."""
+    like = tw.like("f16", 64, 1024), tw.like("f16", 32000, 1024), tw.like("f32", 64, 8), tw.like("i32", 64, 8)
+    flow = folding.top_k_in_parts.flow(*like)
+    assert parse_flow(print_flow(flow)).key == flow.key
+    made = folding.top_k_in_parts.bind().schedule_for(*like, target="cuda", arch="sm_90a")
+    assert (made.split_k, made.blocks) == ("auto", 132)
+
+
+def in_another_order(one: Any, other: Any, **words: Any) -> Any:
+    return folding.longest(other, one, **words)
+
+
+def with_one_list(one: Any, other: Any, **words: Any) -> Any:
+    return folding.longest(one, (one[0], other[1]), **words)
+
+
+def test_lists_that_merge_in_another_order_are_found() -> None:
+    """The second list first, or a list that keeps what was taken, disagrees with the loop."""
+    for wrong in ("order", "one list"):
+
+        @tw.kernel(X="M K", W="N K", best="M T", at="M T")
+        def top_k(X, W, best, at, *, wrong=wrong):
+            for m, t in tw.tiles(best):
+                values, places = tw.full((m, t), -np.inf, tw.f32), tw.full((m, t), 0, tw.i32)
+                mutant = in_another_order if wrong == "order" else with_one_list
+                merge = partial(mutant, m=m, t=t, n=t, count=best.shape[1])
+                for n in tw.steps(W.shape[0], state=(values, places), merge=merge):
+                    s = tw.zeros(dtype=tw.f32)
+                    for d in tw.steps(X.shape[1]):
+                        s += X[m, d] @ W[n, d].T
+                    lists = (values, places), (s, tw.positions(n))
+                    made, found = folding.longest(*lists, m, t, n, best.shape[1])
+                    values.assign(made)
+                    places.assign(found)
+                best[m, t], at[m, t] = values, places
+
+        with pytest.raises(tw.TraceError, match="of merged parts and of the whole loop differ on"):
+            top_k.bind(schedule=PARTS)(**problem(8, (18, 70, 24)), target="reference")
 
 
 def test_a_product_inside_of_a_repeated_computation_is_refused() -> None:

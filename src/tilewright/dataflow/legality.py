@@ -6,7 +6,7 @@ for each node and `misfit_of_flow` at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tilewright.dataflow.nodes import (
@@ -325,13 +325,32 @@ def _merges(made: Fold) -> str:
         for node in (merge.first, merge.second, merge.value):
             if node.dtype != step.dtype or not fits(node.axes, step.axes):
                 return f"a merge of {merge.first.name} has another dtype or other axes than its step"
-        for node in walk(merge.value, set(known)):
-            if not isinstance(node, Map | Rearrange | Literal | NumberParam | Integer):
-                what = type(node).__name__.lower()
-                return (
-                    f"the merge of {merge.first.name} has a {what}; cells of two parts and numbers enter it"
-                )
+        for node in outside_of_merge(merge.value, known, made.span):
+            what = type(node).__name__.lower()
+            return f"the merge of {merge.first.name} has a {what}; cells of two parts and numbers enter it"
     return ""
+
+
+def outside_of_merge(value: Node, known: set[int], span: Span) -> Iterator[Node]:
+    """Yield what no merge of two states has: arrays, products, and values of the loop itself.
+
+    Args:
+        value: the state of both parts.
+        known: the states of the parts, by `id`.
+        span: the span of the loop.
+    """
+    inside = [*walk(value, set(known))]
+    cells = {id(cell) for node in inside if isinstance(node, Folded) for cell in node.fold.cells}
+    for node in inside:
+        match node:
+            case ArrayPart() | Sum():
+                yield node
+            case Cell() if id(node) not in cells:
+                yield node
+            case Position(span=along) if along == span:
+                yield node
+            case Folded(fold=fold) if len(fold.turns) != 1 or fold.span.extent != 1:
+                yield node
 
 
 def _folded(node: Folded) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tilewright.dataflow.legality import fits
+from tilewright.dataflow.legality import fits, outside_of_merge
 from tilewright.dataflow.nodes import (
     EXACT,
     TF32,
@@ -14,17 +14,13 @@ from tilewright.dataflow.nodes import (
     CellMerge,
     Fold,
     Folded,
-    Integer,
     Literal,
     Map,
     Node,
-    NumberParam,
-    Rearrange,
     Reduce,
     Span,
     Store,
     Sum,
-    walk,
 )
 from tilewright.dtypes import f32
 from tilewright.errors import TraceError, shown
@@ -255,13 +251,13 @@ def _merges(flow: Recorder, loop: Steps, folded: Sequence[Carried]) -> tuple[Cel
     known = {id(tile.node) for one in parts for tile in one}
     for acc, one, other, value in zip(loop.state, *parts, values, strict=True):
         node = (value if isinstance(value, Tile) else flow.constant(value, one)).node
-        for found in walk(node, set(known)):
-            if not isinstance(found, Map | Rearrange | Literal | NumberParam | Integer):
-                raise TraceError(
-                    f"{text}: {found.variable or 'a value of the loop'} enters {acc.variable}; nearest legal "
-                    "choice: elementwise functions of the states of both parts, and of numbers",
-                    found.location or loop.location,
-                )
+        for found in outside_of_merge(node, known, loop.span):
+            raise TraceError(
+                f"{text}: {found.variable or 'a value of the loop'} enters {acc.variable}; nearest legal "
+                "choice: functions and reductions of the states of both parts, numbers, positions, and loops "
+                "over tw.steps((count, 1)) of these",
+                found.location or loop.location,
+            )
         node = node if node.dtype == one.node.dtype else flow.converted(node, one.node.dtype)
         if not fits(node.axes, one.node.axes):
             raise TraceError(

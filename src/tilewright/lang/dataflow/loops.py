@@ -158,8 +158,8 @@ def steps(
         merge: function of two states, each a tuple of tiles in the order of ``state``, or one tile for one
             accumulator.  The first state is that of some elements of the dimension, the second that of the
             elements that follow; it returns the state of both.  It is never called for a part without
-            elements.  The states and numbers may enter it, and elementwise functions.  It is tried on
-            random arrays, modulo primes and in f64.
+            elements.  It computes with the states, numbers and positions: functions, reductions, and
+            loops over ``tw.steps((count, 1))``.  It is tried on random arrays, modulo primes and in f64.
 
     Raises:
         TraceError: the call is not in a ``for`` statement inside a loop over `tiles`; ``begin`` or ``end`` is
