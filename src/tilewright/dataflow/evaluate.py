@@ -292,8 +292,8 @@ class Evaluation:
         firsts = self.given.elements(starts).tolist() if isinstance(starts, Operand) else [0] * len(ends)
         found = []
         for first, last in zip(firsts, ends, strict=True):
-            begin = begin if starts is None else min(max(first, 0), extent)
-            end = min(max(last, begin), extent)
+            begin = begin if starts is None else min(max(first * groups.block, 0), extent)
+            end = min(max(last * groups.block, begin), extent)
             found.append((begin, end))
             begin = end
         return found

@@ -122,11 +122,18 @@ class Groups:
         ends: one more than the last index of each group.
         starts: the first index of each group; 0: all groups begin with index 0; None: group ``g`` begins with
             ``ends[g - 1]``, and the first one with 0.
+        block: number of indices for which these integers count 1.
     """
 
     index: Span
     ends: Operand
     starts: Operand | int | None = None
+    block: int = 1
+
+    @property
+    def unit(self) -> int:
+        """A number that divides the first index of each group; 0 if all begin with 0."""
+        return 0 if self.starts == 0 else self.block
 
     @property
     def bounds(self) -> tuple[Operand, ...]:

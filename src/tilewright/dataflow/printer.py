@@ -190,8 +190,10 @@ class _FlowPrinter:
             self.spans.add(span)
             self.taken.add(span.name)
             groups = f", {span.groups.index.name}, {span.groups.ends.name}" if span.groups else ""
-            if span.groups and span.groups.starts is not None:
+            if span.groups and (span.groups.starts is not None or span.groups.block > 1):
                 groups += f", {self.show(span.groups.starts)}"
+            if span.groups and span.groups.block > 1:
+                groups += f", {span.groups.block}"
             kind = span.kind if span in self.flow.tiles or span.kind != BATCH else TURN
             yield f"{span.name} = {kind}({self.show(span.extent)}{groups})"
 

@@ -13,7 +13,7 @@ from tilewright.ir.kernel import Kernel, TensorMap
 from tilewright.ir.op import Op
 from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.nodes import bounds, divisor
-from tilewright.symbolic.rebuilding import substitute
+from tilewright.symbolic.rebuilding import elements, substitute
 from tilewright.views.boxes import ROW_BYTES, Box, NoBox, find_box, swizzled_order
 from tilewright.views.questions import stride
 
@@ -170,6 +170,9 @@ def _verify_store(op: Copy, tensor: Value, box: Box) -> Iterator[Violation]:
     starts before the tensor stops the GPU.  Loads are clipped exactly.
     """
     array = tensor.buffer
+    if elements(box.starts):  # of no row they begin before the tensor
+        text = f"gathered rows may lie anywhere in {array}, and a store by TMA must not begin before it"
+        yield op.violation("tma", text, "tw.index(...) of one of them, or tw.copy")
     unit, extent = UNIT_BYTES // array.dtype.bytes, tensor.array.shape[box.inner]
     for dim, start in enumerate(box.starts):
         if bounds(start)[1] < 0:  # the reference reports starts known only at launch

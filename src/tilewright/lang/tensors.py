@@ -355,6 +355,9 @@ class Tensor(Rearranged):
         once for each row that a thread accesses.  A row outside of ``[0, extent)`` reads as 0, or as the
         value of ``other=``, and is not written.  The same holds for rows past the edge of the index.
 
+        Integers may choose blocks of rows: ``X[:, :64].rows(I).merge(0)`` for blocks (B, 64, N).  `tma_load`
+        takes a tile that lies within a block.
+
         A scatter with two equal rows is a race, which the reference reports.
 
         An index of several dimensions replaces ``dim`` by them, as in NumPy: ``new[i, j, ...] = old[index[i,

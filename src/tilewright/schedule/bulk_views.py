@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 
 from tilewright.arch import BULK
-from tilewright.dataflow.nodes import Operand, Span
+from tilewright.dataflow.nodes import Flow, Operand, Span
 from tilewright.dtypes import DType
 from tilewright.ir.builder import Builder
 from tilewright.ir.bulk_legality import TMA_DTYPES, verify_bulk_copy
@@ -17,7 +17,6 @@ from tilewright.lang.scalars import Index, Scalar
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current
-from tilewright.schedule.form import Form
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.work import MOST
 from tilewright.symbolic.nodes import Sym, divisor
@@ -77,7 +76,7 @@ def against_store(name: str, spec: TensorSpec) -> Iterator[str]:
 
 
 def against_tiles(
-    form: Form,
+    flow: Flow,
     operand: Operand,
     at: Sequence[Span],
     wanted: Sequence[Span],
@@ -89,7 +88,7 @@ def against_tiles(
     """Reasons why bulk copies do not move tiles of an array or a view.
 
     Args:
-        form: the form.
+        flow: the flow.
         operand: the array, or the view.
         at: the span of each of its dimensions.
         wanted: the spans of a tile, the contiguous one last.
@@ -107,9 +106,12 @@ def against_tiles(
         yield from against_array(name, spec)
     if not operand.transforms or spec.unit_dim is None:
         return
-    arrays = (one for one in form.flow.parameters if isinstance(one, Operand))
+    arrays = (one for one in flow.parameters if isinstance(one, Operand))
     extents = next(one.shape for one in arrays if one.name == name)
     order = tuple(at.index(span) for span in wanted)
+    if stored and operand.indices:
+        yield f"{name} as a view: gathered rows may lie anywhere in {name}", ""
+        return
     for text in _against_boxes(extents, spec, operand.transforms, order, shape):
         yield f"{name} as a view: {text.replace('{tensor}', name)}", ""
 

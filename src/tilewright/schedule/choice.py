@@ -17,6 +17,7 @@ from typing import TypeAlias
 from tilewright.errors import LaunchError, Violation
 from tilewright.schedule.legality import reasons, with_fallback
 from tilewright.schedule.load import Load, resident_blocks
+from tilewright.schedule.placement_rules import begins_anywhere
 from tilewright.schedule.question import BAND, Candidate, Question, Splitting
 from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.schedule import Schedule
@@ -156,7 +157,9 @@ def _bounded(question: Question, schedule: Schedule) -> Schedule | None:
     if schedule.along_k > 1:
         return None
     made = replace(schedule, split_k=1, batches=1, whole=schedule.whole.replace("k", ""))
-    if "k" in question.majors and made.copies_in_background:  # a group begins anywhere
+    span = question.form.bounded
+    is_anywhere = span is not None and any(begins_anywhere(span, one.dtype) for one in question.form.factors)
+    if "k" in question.majors and is_anywhere and made.copies_in_background:
         made = replace(made, staging="registers", stages=1)
     return made
 

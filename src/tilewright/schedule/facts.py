@@ -119,7 +119,15 @@ class ScheduleFacts:
         if side.along_rows:
             boxes, spans = (self.tile[2], side.width), (factor.depth, factor.row)
         part = factor.part
-        return against_tiles(self.form, part.operand, part.at, spans, self.specs, boxes, stored=False)
+        yield from against_tiles(
+            self.form.flow, part.operand, part.at, spans, self.specs, boxes, stored=False
+        )
+        extents = {factor.row: side.rows, factor.depth: self.tile[2]}
+        if not part.operand.indices:
+            return
+        for span in (one for one in spans if one.groups is not None and one.groups.unit % extents[one]):
+            text = f"{part.operand.name} has chosen rows along {span.name}, whose groups begin within blocks"
+            yield text, f"bounds of groups in blocks of a multiple of {extents[span]}"
 
     def is_carried(self, side: OperandSide) -> bool:
         """Whether bulk copies load an operand."""

@@ -175,6 +175,11 @@ class Form:
         """The summed span, if it has groups; a flow with one has no other summed spans."""
         return self.depths[0] if self.depths[0].groups is not None else None
 
+    def ends_within(self, depth: int) -> bool:
+        """Whether groups along K may end within a tile of this depth."""
+        groups = self.depths[0].groups
+        return groups is not None and groups.block % depth > 0
+
     def spec(self, operand: Operand, specs: Mapping[str, TensorSpec]) -> TensorSpec:
         """The class of an array or a view; see `spec_of`."""
         return spec_of(self.flow, operand, specs)
@@ -299,7 +304,7 @@ def spec_of(flow: Flow, operand: Operand, specs: Mapping[str, TensorSpec]) -> Te
         specs: the classes of the arrays, by name.
     """
     spec = specs[operand.name]
-    is_kept = all(isinstance(one, Rows | Broadcast) for one in operand.transforms)
+    is_kept = bool(operand.indices) or all(isinstance(one, Broadcast) for one in operand.transforms)
     if is_kept and (kept := kept_rows(spec, operand.transforms)) is not None:
         return kept
     arrays = (one for one in flow.parameters if isinstance(one, Operand))
@@ -504,3 +509,17 @@ def shift_of(node: Reduce) -> tuple[Reduce, str] | None:
         return None
     same = top.argument.axes[top.axis] == node.argument.axes[node.axis]
     return (top, power.function) if same else None
+
+
+def merged_rows(flow: Flow, operand: Operand) -> int:
+    """Neighbours of a view that lie within one chosen row: those that are merged with it; 0 without them."""
+    arrays = (one for one in flow.parameters if isinstance(one, Operand))
+    shape = next(one.shape for one in arrays if one.name == operand.name)
+    view, found, is_chosen = View.strided(shape, (0,) * len(shape)), 0, False
+    for transform in operand.transforms:
+        is_chosen = is_chosen or isinstance(transform, Rows)
+        if is_chosen and isinstance(transform, Merge):
+            inner = view.shape[transform.dim + 1 : transform.dim + transform.count]
+            found = prod(one if isinstance(one, int) else 0 for one in inner)
+        view = transform.apply(view)
+    return found

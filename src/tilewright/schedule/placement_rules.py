@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from math import isqrt
 
+from tilewright.arch import BULK
+from tilewright.dataflow.nodes import Span
+from tilewright.dtypes import DType
 from tilewright.schedule.facts import Reasons
 from tilewright.schedule.partition import against_unknown_tiles
 from tilewright.schedule.resources import ScheduleOnMachine
@@ -151,6 +154,12 @@ def bounded(case: ScheduleOnMachine) -> Reasons:
             yield "staging", text, f'staging="registers", or {side.factor.name} transposed', side.factor.part
 
 
+def begins_anywhere(span: Span, dtype: DType) -> bool:
+    """Whether groups along a contiguous span may begin between accesses of the widest copies."""
+    assert span.groups is not None, "a span with groups"
+    return span.groups.unit * dtype.bytes % BULK.unit_bytes > 0
+
+
 def against_groups(case: ScheduleOnMachine, side: OperandSide) -> str:
     """Return the reason why aligned copies cannot load an operand of groups, or ""."""
     rows, depth, name = case.form.flow.grouped, case.form.bounded, side.factor.name
@@ -158,7 +167,7 @@ def against_groups(case: ScheduleOnMachine, side: OperandSide) -> str:
         return f"{name} is contiguous along {rows.name}, and groups may begin at any row"
     if depth is None:
         return ""
-    if side.along_k:
+    if side.along_k and begins_anywhere(depth, side.dtype):
         return f"{name} is contiguous along {depth.name}, and groups may begin anywhere"
     if case.is_bulk and not side.factor.is_plain:
         return f"{name} is decoded, and boxes of bulk copies reach into the next group along {depth.name}"

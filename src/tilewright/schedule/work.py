@@ -17,7 +17,7 @@ from tilewright.dataflow.nodes import Groups, Operand
 from tilewright.lang.control import index, let, var
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import derived
-from tilewright.lang.scalars import Condition, Index, maximum, minimum
+from tilewright.lang.scalars import Condition, Index, ceil_div, maximum, minimum
 from tilewright.lang.tensors import Tensor
 
 MOST = 2**31 - 1
@@ -105,6 +105,7 @@ class RowGroups:
         tile: rows of a tile.
         starts: first row of each group; 0: all groups begin with row 0; None: a group begins with the end of
             the one before.
+        block: rows for which a bound counts 1.
     """
 
     ends: Tensor
@@ -112,13 +113,14 @@ class RowGroups:
     extent: Index
     tile: Index
     starts: Tensor | int | None = None
+    block: int = 1
 
     @staticmethod
     def of(groups: Groups, arguments: Mapping[str, Any], dim: int, extent: Index, tile: Index) -> RowGroups:
         """The groups of a span in the kernel that is written."""
         starts = groups.starts
         first = arguments[starts.name] if isinstance(starts, Operand) else starts
-        return RowGroups(arguments[groups.ends.name], dim, extent, tile, first)
+        return RowGroups(arguments[groups.ends.name], dim, extent, tile, first, groups.block)
 
     @property
     def count(self) -> Index:
@@ -157,12 +159,18 @@ class RowGroups:
         if isinstance(self.starts, int):
             return self.starts
         if self.starts is not None:
-            return minimum(natural(index(self.starts[group])), self.extent)
+            return self._rows(index(self.starts[group]))
         return self._end(maximum(group - 1, 0)) * minimum(group, 1)
 
     def _end(self, group: Index) -> Index:
         """The end of the rows of a group."""
-        return minimum(natural(index(self.ends[group])), self.extent)
+        return self._rows(index(self.ends[group]))
+
+    def _rows(self, bound: Index) -> Index:
+        """The number of rows before a bound, within the extent; a multiple of a block if that is."""
+        if self.block == 1:
+            return minimum(natural(bound), self.extent)
+        return minimum(natural(bound), ceil_div(self.extent, self.block)) * self.block
 
 
 def last_not_after(number: Index, count: Index, first_of: Callable[[Index], Index]) -> Index:

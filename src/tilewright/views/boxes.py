@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tilewright.arch import BULK
-from tilewright.symbolic.expr import add, expand, floordiv, less, less_equal, mul, parts_of, prove
+from tilewright.symbolic.expr import add, all_of, expand, floordiv, less, less_equal, mul, parts_of, prove
 from tilewright.symbolic.nodes import (
     TRUE,
     And,
@@ -31,7 +31,7 @@ from tilewright.symbolic.nodes import (
     bounds,
     divisor,
 )
-from tilewright.symbolic.rebuilding import elements, evaluate, parts, substitute, symbols
+from tilewright.symbolic.rebuilding import elements, evaluate, parts, substitute, symbols, with_elements
 from tilewright.views.view import View
 
 ROW_BYTES = BULK.span_bytes
@@ -55,6 +55,7 @@ class Box:
         steps: distance between two of these elements, in elements of the dimension.
         order: the tensor's dimensions in the order of the box in shared memory, from slowest to fastest.
         is_swizzled: whether shared memory holds swizzled rows of 128 bytes; otherwise it holds one row.
+        where: whether the integers in memory that choose its starts exist; if not, it lies outside.
     """
 
     starts: tuple[Int, ...]
@@ -62,6 +63,7 @@ class Box:
     steps: tuple[int, ...]
     order: tuple[int, ...]
     is_swizzled: bool = True
+    where: Cond = TRUE
 
     @property
     def inner(self) -> int:
@@ -92,10 +94,16 @@ def find_box(view: View, extents: tuple[Int, ...], order: tuple[int, ...]) -> Bo
     """
     if not view.is_static:
         return NoBox(f"its shape {view.shape} is known at launch only", "a tile of a static shape")
-    if any(elements(part) for part in (*view.base_coordinates, view.valid)):
-        text = "gathered rows may lie anywhere in {tensor}"
-        return NoBox(text, "tw.index(...) of one of them, or tw.copy")
     syms, index, conditions = _walk(view, order)
+    chosen = dict.fromkeys(elements(index) + elements(conditions))
+    if any(symbols(one.at) & set(syms) for one in chosen):
+        text = "gathered rows may lie anywhere in {tensor}"
+        return NoBox(text, "tw.index(...) of one of them, blocks of rows that hold a tile, or tw.copy")
+    # An integer that chooses a whole tile is a start like any other.
+    named = {one: Sym(f"{one.table.name}.{n}", one.low, one.high) for n, one in enumerate(chosen)}
+    index = tuple(with_elements(place, named) for place in index)
+    conditions = tuple(with_elements(part, named) for part in conditions)
+    where: list[Cond] = []
     starts: list[Int] = []
     sides, steps = [1] * len(extents), [1] * len(extents)
     moved: dict[Sym, int] = {}
@@ -117,6 +125,10 @@ def find_box(view: View, extents: tuple[Int, ...], order: tuple[int, ...]) -> Bo
     ]
     for part in conditions:
         if not any(_follows(part, *edge) for edge in edges):
+            whole = _of_whole_tile(part, syms) if chosen else None
+            if whole is not None and symbols(whole).isdisjoint(named.values()):
+                where.append(whole)
+                continue
             return NoBox(
                 f"elements of the tile are valid only if {part}, which is no edge of {{tensor}}; only "
                 "edges may cut a box",
@@ -124,7 +136,27 @@ def find_box(view: View, extents: tuple[Int, ...], order: tuple[int, ...]) -> Bo
             )
     fast = [moved[sym] for sym in syms]
     slow = [dim for dim in range(len(extents)) if dim not in fast]
-    return Box(tuple(starts), tuple(sides), tuple(steps), (*slow, *fast))
+    begins = tuple(substitute(start, {sym: one for one, sym in named.items()}) for start in starts)
+    return Box(begins, tuple(sides), tuple(steps), (*slow, *fast), where=all_of(*where))
+
+
+def _of_whole_tile(part: Cond, walking: Sequence[Sym]) -> Cond | None:
+    """Return a condition of a tile that holds if it holds for one of its elements; None if there is none.
+
+    If all terms but those that walk along the tile are multiples of more elements than the tile has, either
+    all elements are inside or none.
+    """
+    if not isinstance(part, Less):
+        return None
+    terms, constant = parts_of(expand(add(part.right, mul(part.left, -1))))
+    walks = [(term, factor) for term, factor in terms if symbols(term) & set(walking)]
+    if any(not isinstance(term, Sym) or factor > 0 for term, factor in walks):
+        return None
+    rest: Int = constant
+    for pair in terms:
+        rest = rest if pair in walks else add(rest, mul(*pair))
+    reach = sum(-factor * (_extent(term) - 1) for term, factor in walks if isinstance(term, Sym))
+    return less(0, rest) if reach == 0 or divisor(rest) > reach else None
 
 
 def _extent(sym: Sym) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -41,7 +42,7 @@ from tilewright.lang.dataflow.recorder import Recorder, product_axes, scale_axes
 from tilewright.lang.dataflow.rows import whole
 from tilewright.lang.dataflow.tiles import Accumulator, SpanIndex, SpanLoop, Tile, no_tile_error, tile_name
 from tilewright.lang.fragments import element_type, number
-from tilewright.lang.scalars import Index, Scalar, as_tuple, unwrap
+from tilewright.lang.scalars import Index, Scalar, as_tuple, constant, unwrap
 from tilewright.lang.source import (
     here,
     leaving,
@@ -50,7 +51,7 @@ from tilewright.lang.source import (
 )
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current, located, verb
-from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.nodes import Int, Sym, divisor
 
 
 @verb
@@ -136,6 +137,7 @@ def steps(
     *,
     begin: Tile | int | None = 0,
     end: Tile | None = None,
+    block: int = 1,
     state: Tile | Sequence[Tile] = (),
     merge: Callable[..., Any] | None = None,
 ) -> Any:
@@ -154,6 +156,8 @@ def steps(
             loop of ``b`` begins where that of ``b - 1`` ends, and the first one with 0.
         end: one more than its last index, an integer in memory for each index of the same batch; default: the
             whole dimension.
+        block: number of indices for which ``begin`` and ``end`` count 1, such as the rows of the blocks that
+            integers choose.
         state: the accumulators that ``merge`` merges; how the others merge is derived.
         merge: function of two states, each a tuple of tiles in the order of ``state``, or one tile for one
             accumulator.  The first state is that of some elements of the dimension, the second that of the
@@ -209,7 +213,7 @@ def steps(
     text = ", ".join(map(str, extents))
     loop = _StepsLoop(f"tw.steps({text})" if len(extents) == 1 else f"tw.steps(({text}))", here(), extents)
     if end is not None:
-        loop.groups = _bounded(begin, end)
+        loop.groups = replace(_bounded(begin, end), block=_block(block, extents[-1]))
     elif begin is None or isinstance(begin, Tile) or begin != 0:
         raise TraceError(
             f"tw.steps with begin={shown(begin)} and without end; nearest legal choice: begin=starts[b] and "
@@ -233,6 +237,18 @@ def steps(
             here(),
         )
     return LoopStatement(lambda: loop)
+
+
+def _block(block: int, extent: Int) -> int:
+    """Return the indices for which bounds count 1; they divide an extent."""
+    found = constant("block", block)
+    if found < 1 or divisor(extent) % found:
+        raise TraceError(
+            f"tw.steps({extent}) with block={found}; nearest legal choice: an extent of whole blocks, as in "
+            "tw.steps(blocks.shape[0] * 64, begin=starts[b], end=ends[b], block=64)",
+            here(),
+        )
+    return found
 
 
 def _bounded(begin: Any, end: Any) -> Groups:

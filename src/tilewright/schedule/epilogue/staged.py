@@ -172,7 +172,7 @@ class StagedEpilogue(DirectEpilogue):
             reasons = [
                 text
                 for text, _ in against_tiles(
-                    form, store.operand, store.at, spans, facts.specs, (outer, width), stored=True
+                    form.flow, store.operand, store.at, spans, facts.specs, (outer, width), stored=True
                 )
             ]
             if form.lists and cls.hands_over:

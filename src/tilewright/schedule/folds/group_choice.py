@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import product
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 
 from tilewright.arch import Arch
-from tilewright.dataflow.nodes import BATCH, ArrayPart, Map, Node, Span, walk
+from tilewright.dataflow.nodes import BATCH, ArrayPart, Map, Node, Operand, Span, walk
 from tilewright.lang.specs import TensorSpec
-from tilewright.schedule.bulk_views import against_array, against_store
+from tilewright.schedule.bulk_views import against_array, against_store, against_tiles
 from tilewright.schedule.facts import Reasons
 from tilewright.schedule.folds.form import FoldForm, transposed
 from tilewright.schedule.folds.group_products import (
@@ -41,6 +41,7 @@ from tilewright.schedule.folds.kept import against_kept
 from tilewright.schedule.folds.masks import masks_of
 from tilewright.schedule.folds.parts import StateMerge
 from tilewright.schedule.folds.rows import KEPT, TWO_PASSES
+from tilewright.schedule.form import merged_rows, spec_of
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.time_parts import FILL_BYTES, joined
 from tilewright.targets.atoms import wgmma
@@ -156,6 +157,9 @@ def proposals(
         max(-(-max(extents[span] for span in spans) // 16) * 16, 16) for spans in (form.depths, form.columns)
     )
     run, late = _step(form, width)
+    chosen = (one.part.operand for one in copied_operands(form) if one.moves and one.part.operand.indices)
+    within = gcd(*(_within_row(form, one) for one in chosen))
+    run = next((step for step in range(run // 16 * 16, 0, -16) if within % step == 0), 0)
     if run < 16 or depth > 256:
         return
     is_masked = bool(processors and masks_of(form))
@@ -192,7 +196,7 @@ def proposals(
     # Arrays that are contiguous along the loop: none, all, or one of them.
     for names in ((), every, *((one,) for one in every)):
         unit = PANEL if names else 16
-        for step in range(run // unit * unit, 0, -unit):
+        for step in (step for step in range(run // unit * unit, 0, -unit) if within % step == 0):
             one = replace(made, atom=wgmma(form.element, step), tile=(ROWS * groups, step, depth))
             ways = (
                 replace(one, stages=stages, epilogue=epilogue) for stages in rings for epilogue in endings
@@ -202,6 +206,12 @@ def proposals(
                 found[fits[0]] = None
                 break
     yield from found
+
+
+def _within_row(form: FoldForm, operand: Operand) -> int:
+    """Elements of the loop that lie within one chosen row of an array, in every group; 0 if none do."""
+    merged = merged_rows(form.flow, operand)
+    return merged and gcd(merged, 0 if form.n.groups is None else form.n.groups.unit)
 
 
 def _in_parts(form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: int) -> Iterator[Schedule]:
@@ -408,7 +418,7 @@ def against_form(form: FoldForm) -> Iterator[str]:
         part, _ = transposed(side)
         if not isinstance(part, ArrayPart) or part.dtype != form.element:
             yield "an operand is computed, and bulk copies decode nothing"
-        elif part.operand.transforms:
+        elif part.operand.transforms and (_within_row(form, part.operand) or 1) % PANEL:
             yield f"{part.operand.name} is a view"
         elif sum(span.kind != BATCH for span in part.at) != 2:
             yield f"{part.operand.name} is no matrix"
@@ -518,6 +528,15 @@ def reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec],
         name, spec = part.operand.name, specs[part.operand.name]
         for why, _ in against_array(name, spec):
             yield "staging", why, 'staging="cp_async"', part
+        if part.operand.transforms:
+            matrix = tuple(span for span in part.at if span.kind != BATCH)
+            box = (run if matrix[0] == form.n else rows, PANEL)
+            for why, _ in against_tiles(form.flow, part.operand, part.at, matrix, specs, box, stored=False):
+                yield "staging", f"steps of {run}; {why}", 'staging="cp_async"', part
+            if (unit := _within_row(form, part.operand)) % run:
+                why = f"steps of {run} do not divide the {unit} neighbours in a chosen row of {name}"
+                yield "tile", why, f"tile={(rows, gcd(unit, run), depth)}", part
+            spec = spec_of(form.flow, part.operand, specs)
         along = part.at[spec.rank - 1 if spec.unit_dim is None else spec.unit_dim]
         by_row |= {name} if along == form.n else set()
         if along == form.m or along.kind == BATCH:

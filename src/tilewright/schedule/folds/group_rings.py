@@ -120,7 +120,9 @@ def copied_operands(form: FoldForm) -> tuple[CopiedOperand, ...]:
         part, _ = transposed(node)
         assert isinstance(part, ArrayPart), "bulk copies decode nothing"
         at = (span if span == rows or span.kind == BATCH else None for span in part.at)
-        found.setdefault((part.operand.name, *at), []).append((node, part, rows, is_scored))
+        found.setdefault((part.operand.name, part.operand.transforms, *at), []).append(
+            (node, part, rows, is_scored)
+        )
     return tuple(
         CopiedOperand(
             some[0][1],
@@ -264,7 +266,8 @@ class GroupRing(CopyRing):
         name = f"s{part.operand.name}"
         self.held = tw.shared((stages, panels, across, PANEL), part.dtype, swizzle=128, name=name)
         super().__init__(stages, readers)
-        self.is_cut = operand.moves and operand.is_mixed and operand.rows.groups is not None
+        groups = operand.rows.groups if operand.moves and operand.is_mixed else None
+        self.is_cut = groups is not None and groups.block % self.rows > 0
         """Whether a tile may have rows beyond the end of a group, which are cleared."""
 
         if self.is_cut:

@@ -16,8 +16,9 @@ from tilewright.ir.copies import AcquireMap, ByMap, Copy, is_bulk_load
 from tilewright.ir.kernel import layout_shared
 from tilewright.ir.ops import For
 from tilewright.ir.types import MapInMemory, Value
-from tilewright.symbolic.expr import add, any_of, less, mul, negate
-from tilewright.symbolic.nodes import TRUE, Constant, Int, Sym
+from tilewright.symbolic.expr import add, any_of, less, maximum, minimum, mul, negate, parts_of
+from tilewright.symbolic.nodes import TRUE, Cond, Constant, Element, Int, Sym, bits
+from tilewright.symbolic.rebuilding import elements, with_elements
 from tilewright.targets.cfamily import loop as loop_of_statements
 from tilewright.targets.cuda.emit import map_of
 from tilewright.targets.cuda.instructions import AsyncForm, function
@@ -25,7 +26,7 @@ from tilewright.targets.cuda.spelling import CUDA_RULES
 from tilewright.targets.cuda.wgmma import CLUSTER_SCOPE
 from tilewright.targets.simt.copies import when
 from tilewright.targets.simt.dialect import SHARED_MEMORY, THREAD
-from tilewright.targets.simt.emitter import SimtEmitter
+from tilewright.targets.simt.emitter import LocalNames, SimtEmitter
 from tilewright.targets.statements import Code, Do, call, code, named
 from tilewright.views.boxes import ROW_BYTES
 
@@ -82,10 +83,41 @@ def bulk_copy(emitter: SimtEmitter, op: Copy) -> None:
         places = [_map(emitter, op), address_of(emitter, op.source)]
         if op.reduction is not None:
             function, how = f"tma_{op.reduction}", f"each {op.reduction!r} by TMA"
-    emitter.comment(op, f"{op.source} -> {op.target}, {how}")
-    box = known_box(op)
-    starts = [emitter.spell(box.starts[dim]) for dim in reversed(box.order)]  # the fastest dimension first
-    by_first_thread(emitter, call(f"{function}_{len(starts)}d", *places, *starts))
+    box, text = known_box(op), f"{op.source} -> {op.target}, {how}"
+    order = [*reversed(box.order)]  # the fastest dimension first
+    if not elements(box.starts):
+        emitter.comment(op, text)
+        starts = [emitter.spell(box.starts[dim]) for dim in order]
+        by_first_thread(emitter, call(f"{function}_{len(starts)}d", *places, *starts))
+        return
+    with emitter.scope(op, text) as scope:
+        begins = [_with_integers(scope, start, box.where) for start in box.starts]
+        starts = [emitter.spell(begins[dim]) for dim in order]
+        by_first_thread(emitter, call(f"{function}_{len(starts)}d", *places, *starts))
+
+
+MOST_START = 2**31 - 1
+"""Largest coordinate of a box."""
+
+
+def _with_integers(scope: LocalNames, start: Int, exist: Cond) -> Int:
+    """Emit loads of the integers in memory that choose the start of a box; return the start with variables.
+
+    A start of an integer that does not exist lies before the tensor, that of a very large one after it.
+    """
+    emitter, factors = scope.emitter, dict(parts_of(start)[0])
+    found: dict[Element, Int] = {}
+    for one in elements(start):
+        value = emitter.spell(one)
+        if exist != TRUE:
+            value = code("{} ? {} : -1", emitter.spell_cond(exist), value)
+        kind, name = "int" if bits(one) == 32 else "long long", scope.name("chosen")
+        emitter.constant(kind, name, value)
+        most = MOST_START // max(factors.get(one, 1), 1) - 1
+        variable = Sym(name, min(one.low, -1), one.high)
+        found[one] = minimum(maximum(variable, -1), most) if one.high > most or one.low < -1 else variable
+    begin: Int = with_elements(start, found)
+    return begin
 
 
 def _map(emitter: SimtEmitter, op: Copy) -> Code:

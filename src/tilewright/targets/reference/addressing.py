@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.functions.conversions import Array
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Gather, Op
 from tilewright.ir.types import Value
@@ -15,7 +16,6 @@ from tilewright.symbolic.nodes import Element, Int, Sym
 from tilewright.symbolic.rebuilding import elements, evaluate, split_elements
 from tilewright.targets.reference.checker import ROW_TWICE, Batch, Checker
 from tilewright.targets.reference.findings import Kind
-from tilewright.targets.reference.footprint import WarpFootprint
 from tilewright.targets.reference.memory import Storage
 from tilewright.targets.reference.state import BlockState, Visit, Warp
 
@@ -47,14 +47,22 @@ class Gathers:
         }
         return {**warp.env, **tables}
 
-    def read(self, checker: Checker, warp: Warp, op: Op, value: Value, footprint: WarpFootprint) -> None:
-        """Check the reads of an access's row indices: order, bounds, and the rows that they name."""
+    def read(self, checker: Checker, warp: Warp, op: Op, value: Value, coordinates: Array) -> None:
+        """Check the reads of an access's row indices: order, bounds, and the rows that they name.
+
+        Args:
+            checker: the checker.
+            warp: the warp.
+            op: the access.
+            value: the accessed view.
+            coordinates: the elements that it accesses; shape (lanes, values, rank).
+        """
         view = value.tensor.view
         if value not in self._elements:
             self._elements[value] = elements((view.valid, view.offset))
-        places = np.moveaxis(footprint.coordinates, -1, 0)
+        places = np.moveaxis(coordinates, -1, 0)
         env = {**self.environment(warp, value), **dict(zip(view.coords, places, strict=True))}
-        shape = footprint.valid.shape
+        shape = coordinates.shape[:-1]
         known = np.broadcast_to(np.asarray(evaluate(split_elements(view.valid)[0], env), bool), shape)
         for element in self._elements[value]:
             gather = next(g for g in self._of[value] if g.index.buffer.name == element.table.name)

@@ -202,7 +202,7 @@ class Simulator:
         env = self.gathers.environment(warp, value)
         found = self.footprints.of(warp.rank, value, spread, env)
         if self.check and found is not None and value.tensor.indices:
-            self.gathers.read(self.checker, warp, op, value, found)
+            self.gathers.read(self.checker, warp, op, value, found.coordinates)
         return found
 
     def load(

@@ -98,8 +98,11 @@ def load_box(
     """
     if machine.check:
         look_at_map(machine, warp, op)
+        if op.source.tensor.indices:  # the integers that choose the box
+            first = np.zeros((1, 1, op.source.tensor.view.rank), np.int64)
+            machine.gathers.read(machine.checker, warp, op, op.source, first)
     tile = machine.footprints.box(op.target, warp.env)
-    at, exists = whole(op.source, warp.env)
+    at, exists = whole(op.source, machine.gathers.environment(warp, op.source))
     source = warp.block.buffers[op.source.buffer]
     for block, barrier in targets:
         name = "TMA load" + ("" if block is warp.block else f" into block {block.index}")
