@@ -254,5 +254,13 @@ def test_refusals() -> None:
         tj.einsum("ii,ij->j", drawn(3, 3), drawn(3, 4))
     with pytest.raises(jax.errors.JaxRuntimeError, match="LaunchError: activation='bent'; choose"):
         tj.matmul(drawn(3, 4), drawn(4, 6), activation="bent")
+    for name, call in (
+        ("alpha", lambda x: tj.matmul(drawn(3, 4), drawn(4, 6), alpha=x)),
+        ("beta", lambda x: tj.matmul(drawn(3, 4), drawn(4, 6), c=drawn(3, 6), beta=x)),
+        ("alpha", lambda x: tj.einsum("ij,jk->ik", drawn(3, 4), drawn(4, 6), alpha=x)),
+        ("scale", lambda x: tj.attention(*[drawn(3, 4, dtype=np.float32)] * 3, scale=x)),
+    ):
+        with pytest.raises(LaunchError, match=f"{name} is traced"):
+            jax.jit(call)(2.0)
     with pytest.raises(TypeError, match="forward-mode"):
         jax.jvp(tj.matmul, (drawn(3, 4), drawn(4, 5)), (drawn(3, 4), drawn(4, 5)))

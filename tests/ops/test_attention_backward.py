@@ -529,5 +529,6 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_what_does_not_fit_is_refused(name: str) -> None:
     words, error, text = WRONG[name]
-    with pytest.raises(error, match=f"(?s){text}.*"):
+    with pytest.raises(error, match=f"(?s){text}.*") as raised:
         tw.attention_backward(**{**SMALL, **words}, target="reference")
+    assert "attention: " not in str(raised.value)

@@ -11,7 +11,10 @@ collect_ignore = [] if find_spec("transformers") else ["test_transformers.py"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    torch.set_default_device(config.getoption("--torch-device"))
+    device = torch.device(config.getoption("--torch-device"))
+    torch.set_default_device(device)
+    if device.type != "cuda":
+        collect_ignore.append("test_graphs.py")
 
 
 def pytest_report_header() -> str:

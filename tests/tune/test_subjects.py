@@ -269,6 +269,7 @@ REFUSED = [
     (("profile", f"{FOLDING}:attention"), "no array Q, K, V, O; give --shape Q=EXTENTS:DTYPE"),
     (("profile", f"{FOLDING}:attention", "8", "8", "8"), "arrays of a kernel have names"),
     (("profile", "attention"), "attention has no arrays; nearest: --shape q=64x64:f16"),
+    (("profile", "attention", "--shape", "q=8x8:f16", "--shape", "k=8x8:f16"), "attention needs v too"),
     (("profile", "attention", "--shape", "x=8x8:f16"), "attention has no array 'x'; it has q, k, v"),
     (("profile", "attention", "--set", "y=1"), "--set y: attention takes q, k, v"),
     (("profile", "gemm", "8x8x8", "--shape", "a=8x8:f16"), "gemm takes extents M N K; nearest: matmul"),

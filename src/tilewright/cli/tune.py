@@ -196,6 +196,10 @@ def subjects(
     problems = read_arrays(shapes, [*known], (), operation)
     if not problems:
         raise UsageError(f"{operation} has no arrays; nearest: --shape {next(iter(known))}=64x64:f16")
+    needed = [name for name, one in known.items() if one.default is one.empty][len(given) :]
+    for problem in problems:
+        if missing := [name for name in needed if name not in problem and name not in words]:
+            raise UsageError(f"{operation} needs {missing[0]} too; nearest: --shape {missing[0]}=64x64:f16")
     return [OperationLaunch.of(operation, one, words, target, given) for one in problems]
 
 

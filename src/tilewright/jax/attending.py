@@ -13,7 +13,7 @@ from jax import Array
 from jax.custom_batching import custom_vmap
 
 from tilewright.errors import LaunchError
-from tilewright.jax.calls import Made, Read, call
+from tilewright.jax.calls import Made, Read, call, number
 from tilewright.jax.products import looped, reduced_to
 
 
@@ -186,7 +186,8 @@ def attention(
         >>> attention(q, q, jnp.eye(2), causal=True).tolist()
         [[1.0, 0.0], [0.5, 0.5]]
     """
-    if bias is not None and dropout:
+    dropped = number("attention", "dropout", dropout)
+    if bias is not None and dropped:
         raise LaunchError(
             f"tilewright.jax.attention: bias and dropout={dropout}, whose gradients need the random numbers; "
             "nearest legal choice: dropout=0, or no bias"
@@ -196,6 +197,8 @@ def attention(
         raise LaunchError(
             f"tilewright.jax.attention: diagonal={diagonal!r}; nearest legal choice: 'last', or a number"
         )
-    words = AttentionOptions(causal, apart, window, soft_cap, float(dropout), seed, offset, scale)
+    cap = soft_cap if soft_cap is None else number("attention", "soft_cap", soft_cap)
+    factor = scale if scale is None else number("attention", "scale", scale)
+    words = AttentionOptions(causal, apart, window, cap, dropped, seed, offset, factor)
     terms = {name: one for name, one in (("bias", bias), ("sinks", sinks)) if one is not None}
     return _attention(words)(q, k, v, terms)

@@ -45,6 +45,29 @@ APART = 1 << 44
 """Bytes between the addresses that stand for arrays on a GPU."""
 
 
+def number(op: str, name: str, value: Any) -> float:
+    """Return a number that a kernel is compiled or called with.
+
+    Args:
+        op: the operation's name in messages.
+        name: the argument.
+        value: its value.
+
+    Raises:
+        LaunchError: a traced value, which no call knows.
+
+    Example:
+        >>> number("matmul", "alpha", 2)
+        2.0
+    """
+    if isinstance(value, jax.core.Tracer):
+        raise LaunchError(
+            f"tilewright.jax.{op}: {name} is traced, and calls are made with numbers; nearest legal choice: "
+            f"a product with the array, or static_argnames={name!r} of jax.jit"
+        )
+    return float(value)
+
+
 class Read(NamedTuple):
     """An array that a call reads.
 

@@ -13,7 +13,7 @@ from jax import Array
 from jax.custom_batching import custom_vmap
 
 from tilewright.errors import LaunchError
-from tilewright.jax.calls import Made, Read, call
+from tilewright.jax.calls import Made, Read, call, number
 from tilewright.ops.contraction import read_subscripts
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
@@ -269,7 +269,8 @@ def matmul(
         (1.0, [[3.0, -4.0]])
     """
     kind = None if out_dtype is None else jnp.dtype(out_dtype).name
-    words = ProductOptions(float(alpha), None if beta is None else float(beta), activation, precision, kind)
+    factors = number("matmul", "alpha", alpha), None if beta is None else number("matmul", "beta", beta)
+    words = ProductOptions(*factors, activation, precision, kind)
     return _with_vectors(words, a, b, c=c, bias=bias, multiply=multiply, residual=residual)
 
 
@@ -426,7 +427,9 @@ def einsum(subscripts: str, a: Array, b: Array, *, alpha: float = 1.0, precision
                 f"{extents[label]}; nearest legal choice: {extent} in both operands"
             )
     left, right, out = ("".join(letters[label] for label in own) for own in (named.a, named.b, named.out))
-    return _contraction(ContractionOptions(left, right, out, float(alpha), precision))(a, b)
+    return _contraction(ContractionOptions(left, right, out, number("einsum", "alpha", alpha), precision))(
+        a, b
+    )
 
 
 def dot_general(

@@ -24,32 +24,39 @@ from tilewright.torch.terms import FROM_RESULT, finished, own_dtype, product_sha
 # ---------------------------------------------------------------- gradients
 
 
-ONES: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
-"""A one of each dtype on each device: expanded, it multiplies rows that are summed."""
+ONES: dict[tuple[torch.dtype, torch.device, int], torch.Tensor] = {}
+"""Vectors of ones, which multiply rows that are summed: by dtype, device and length, a power of two.
+
+None is dropped, because CUDA graphs may read it. Those of one dtype have twice the bytes of the longest.
+"""
 
 
-def _one_like(rows: torch.Tensor) -> torch.Tensor:
-    """A tensor of one element, which is kept for later calls unless something observes the call."""
+def _ones_for(rows: torch.Tensor) -> torch.Tensor:
+    """A one for each row, which is kept for later calls unless something observes the call."""
+    count = rows.shape[0]
     if is_compiling() or is_observed() or type(rows) is not torch.Tensor:
-        return rows.new_ones(())
-    known = ONES.get((rows.dtype, rows.device))
+        return rows.new_ones(count)
+    key = rows.dtype, rows.device, 1 << max(count - 1, 0).bit_length()
+    known = ONES.get(key)
     if known is None:
+        if rows.is_cuda and torch.cuda.is_current_stream_capturing():  # the graph would own its memory
+            return rows.new_ones(count)
         with torch.inference_mode(False):  # else no later call could record a gradient
-            known = rows.new_ones(())
-        if not (rows.is_cuda and torch.cuda.is_current_stream_capturing()):  # whose memory is the graph's
-            ONES[rows.dtype, rows.device] = known
-    return known
+            known = ONES[key] = rows.new_ones(key[2])
+        if rows.is_cuda:  # other streams may use it too
+            torch.cuda.current_stream(rows.device).synchronize()
+    return known if known.shape[0] == count else known[:count]
 
 
 def column_sums(rows: torch.Tensor) -> torch.Tensor:
-    """Return the sum of each column, over all other dimensions: a product with ones, which no memory holds.
+    """Return the sum of each column, over all other dimensions: a product with ones.
 
     Example:
         >>> column_sums(torch.ones(3, 2)).tolist()
         [3.0, 3.0]
     """
     flat = rows if rows.dim() == 2 else rows.flatten(0, -2) if rows.dim() > 2 else rows[None]
-    return matmul(_one_like(flat).expand(flat.shape[0]), flat)
+    return matmul(_ones_for(flat), flat)
 
 
 def gradient_of_a(dy: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **options: Any) -> torch.Tensor:

@@ -105,10 +105,10 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
     kinds = {name: infos[name].dtype for name in ("q", "k", "v")}
     if len(set(kinds.values())) > 1:
         listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
-        raise DTypeError(f"attention: {listed}; nearest legal choice: one dtype")
+        raise DTypeError(f"{_called(infos)}: {listed}; nearest legal choice: one dtype")
     if infos["q"].dtype not in SUPPORTED:
         known = ", ".join(map(str, SUPPORTED))
-        raise DTypeError(f"attention of {infos['q'].dtype}; nearest legal choice: one of {known}")
+        raise DTypeError(f"{_called(infos)} of {infos['q'].dtype}; nearest legal choice: one of {known}")
     q, k, v = (infos[name].shape for name in ("q", "k", "v"))
     if "q_offsets" in infos or "k_offsets" in infos:
         _check_packed(infos)
@@ -134,7 +134,7 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
             _refuse(infos, f"{name} with {min(max(columns, 1), MOST_COLUMNS)} columns")
     shape = (*infos["q"].shape[:-1], v[-1])
     if "lse" in infos and infos["lse"].dtype != f32:
-        raise DTypeError(f"attention: lse is {infos['lse'].dtype}; nearest legal choice: f32")
+        raise DTypeError(f"{_called(infos)}: lse is {infos['lse'].dtype}; nearest legal choice: f32")
     if "lse" in infos and infos["lse"].shape != shape[:-1]:
         _refuse(infos, f"lse with shape {shape[:-1]}")
     if "out" in infos and infos["out"].shape != shape:
@@ -146,7 +146,7 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
         if infos["sinks"].dtype not in SUPPORTED:
             known = ", ".join(map(str, SUPPORTED))
             kind = infos["sinks"].dtype
-            raise DTypeError(f"attention: sinks is {kind}; nearest legal choice: one of {known}")
+            raise DTypeError(f"{_called(infos)}: sinks is {kind}; nearest legal choice: one of {known}")
     if LENGTHS in infos:
         _check_lengths(infos, q[0] if len(q) == 4 else 1)
     if "bias" in infos:
@@ -159,7 +159,7 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
         if infos["bias"].dtype not in SUPPORTED:
             known = ", ".join(map(str, SUPPORTED))
             raise DTypeError(
-                f"attention: bias is {infos['bias'].dtype}; nearest legal choice: one of {known}"
+                f"{_called(infos)}: bias is {infos['bias'].dtype}; nearest legal choice: one of {known}"
             )
     return shape
 
@@ -172,10 +172,13 @@ def _check_packed(infos: Mapping[str, ArrayInfo]) -> None:
         DTypeError: offsets that are no integers of 32 or 64 bits.
     """
     if "q_offsets" not in infos:
-        raise LaunchError("attention: k_offsets without q_offsets; nearest legal choice: both, or q_offsets")
+        raise LaunchError(
+            f"{_called(infos)}: k_offsets without q_offsets; nearest legal choice: both, or q_offsets"
+        )
     if "bias" in infos:
         raise LaunchError(
-            "attention: bias with q_offsets; nearest legal choice: no bias, or a call for each sequence"
+            f"{_called(infos)}: bias with q_offsets; nearest legal choice: no bias, or a call for each "
+            "sequence"
         )
     if any(len(infos[name].shape) != 3 for name in ("q", "k", "v")):
         _refuse(infos, "(T, H, D), (U, G, D) and (U, G, E) with q_offsets")
@@ -184,7 +187,7 @@ def _check_packed(infos: Mapping[str, ArrayInfo]) -> None:
     for name in (name for name in OFFSETS if name in infos):
         info = infos[name]
         if info.dtype not in (i32, i64):
-            raise DTypeError(f"attention: {name} is {info.dtype}; nearest legal choice: i32 or i64")
+            raise DTypeError(f"{_called(infos)}: {name} is {info.dtype}; nearest legal choice: i32 or i64")
         if len(info.shape) != 1 or not info.shape[0]:
             _refuse(infos, f"{name} with shape (B + 1,) for B sequences")
         if info.shape != infos["q_offsets"].shape:
@@ -297,8 +300,8 @@ def check_offsets(infos: Mapping[str, ArrayInfo]) -> None:
             at = int(ranges.argmax())
             least = max(int(found[at - 1]), 0) if at else 0
             raise LaunchError(
-                f"attention: {name}[{at}] is {found[at]}; offsets do not descend, and {of} has {rows} rows; "
-                f"nearest legal choice: {min(max(int(found[at]), least), rows)}"
+                f"{_called(infos)}: {name}[{at}] is {found[at]}; offsets do not descend, and {of} has {rows} "
+                f"rows; nearest legal choice: {min(max(int(found[at]), least), rows)}"
             )
 
 
@@ -380,7 +383,12 @@ def result_dtype(infos: Mapping[str, ArrayInfo], asked: DType | str | None) -> D
 
 def _refuse(infos: Mapping[str, ArrayInfo], nearest: str) -> NoReturn:
     shapes = ", ".join(f"{name} {info.shape}" for name, info in infos.items())
-    raise LaunchError(f"attention: {shapes} do not fit; nearest legal choice: {nearest}")
+    raise LaunchError(f"{_called(infos)}: {shapes} do not fit; nearest legal choice: {nearest}")
+
+
+def _called(infos: Mapping[str, ArrayInfo]) -> str:
+    """The operation that takes these arrays, for messages."""
+    return "attention_backward" if "dout" in infos else "attention"
 
 
 def in_four(info: ArrayInfo) -> ArrayInfo:
