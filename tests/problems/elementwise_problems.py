@@ -95,7 +95,7 @@ def of_rows(A, y, z):
     for m, n in tw.tiles(A):
         a = A[m, n].to(tw.f32)
         y[m] = (a * a).sum(axis=1)
-        z[m] = tw.where(tw.positions(m)[:, None] >= tw.positions(n), a, 7.0).min(axis=1)
+        z[m] = tw.where(tw.positions(m)[:, None] >= tw.positions(n), a, float("inf")).min(axis=1)
 
 
 @tw.kernel(A="L M N", b="L N", y="L N")

@@ -121,3 +121,10 @@ def test_three_tiled_dimensions_are_refused() -> None:
     a = np.zeros((2, 3, 4), np.float32)
     with pytest.raises(tw.errors.TraceError, match=r"nearest legal choice: batch=1 of tw\.tiles"):
         cube(a, a.copy(), target="cpu")
+
+
+def test_transpositions_pass_through_shared_memory() -> None:
+    given = {"A": tw.like("f16", 1024, 512), "C": tw.like("f16", 512, 1024)}
+    made = KERNELS["turned"].compile(**given, target="cuda", arch="sm_90a")
+    assert made.schedule.tile == (64, 64, 1)
+    assert re.findall(r"(?:tile -> rA|-> tile_\d), (\d+) bytes", made.source) == ["16", "16"]

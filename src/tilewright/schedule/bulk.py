@@ -430,6 +430,9 @@ class MixedStaging(BulkStaging):
         for factor in (side.factor for side in facts.sides if not side.factor.is_plain):
             text = f"{what}; {factor.name} is decoded, and warps that copy would have to decode it"
             yield "staging", text, 'staging="fragments"', factor.part
+        if 1 in (facts.form.m.extent, facts.form.n.extent):
+            text = f"{what}; the result is a vector, and is not stored in slices of its columns"
+            yield "staging", text, 'staging="cp_async"', product
         least = min(facts.arch.async_bytes, default=1)
         for side in copied:
             name, part, vector = side.factor.name, side.factor.part, width(side.spec)

@@ -752,7 +752,11 @@ class FoldBlock:
             if form.m not in spans and form.m.extent != 1:
                 first = (self.at[form.m] == 0) & first
             with nullcontext() if first is True else when(first):
-                tw.copy(made, target, reduction="add" if store.added else None)
+                self.put(made, target, store)
+
+    def put(self, made: Fragment, target: Tensor, store: Store) -> None:
+        """Store a tile of a result."""
+        tw.copy(made, target, reduction="add" if store.added else None)
 
     def verbs(self, loads: list[HeldOperand], place: Any, does: list[Verb]) -> list[Verb]:
         """The verbs of one step: load the tiles, wait for them, do the work, release them.

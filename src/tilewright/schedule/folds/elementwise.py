@@ -13,34 +13,42 @@ from math import gcd, prod
 from typing import Any
 
 from tilewright.arch import Arch
-from tilewright.dataflow.nodes import ArrayPart, Operand, Span
-from tilewright.dtypes import f32
+from tilewright.dataflow.nodes import ArrayPart, Operand, Span, Store
+from tilewright.dtypes import DType, f32
+from tilewright.lang import operations as tw
 from tilewright.lang.control import otherwise, when
+from tilewright.lang.fragments import Fragment
 from tilewright.lang.scalars import unwrap
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
+from tilewright.lang.tile_arithmetic import redistribute
+from tilewright.layout.layout import Layout
 from tilewright.schedule.facts import Reasons
 from tilewright.schedule.folds.block import FoldBlock, StepPlace
 from tilewright.schedule.folds.form import FoldForm
 from tilewright.schedule.folds.group_choice import not_taken
-from tilewright.schedule.folds.values import TileValues
+from tilewright.schedule.folds.values import TileValues, tile_of
 from tilewright.schedule.form import spec_of
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
 from tilewright.symbolic.nodes import divisor
 from tilewright.targets.atoms import fma
+from tilewright.threads.distribution import Distribution, blocked
 
 FIELDS = ("atom", "tile", "warps", "swap_ab")
 """Fields that these flows have; the others keep their default."""
 
-VECTOR_BYTES = 16
-"""Bytes of the widest access of a thread."""
+VECTOR_BYTES, BANK_BYTES = 16, 4
+"""Bytes of the widest access of a thread, and of a bank of shared memory."""
 
 WARPS, VECTORS, ELEMENTS = 4, 16, 32
 """Warps of a block, and accesses and elements of a thread, at most: they hide latency, as more blocks do."""
 
 BLOCKS = 4
 """Blocks for each processor from which on a thread has several accesses."""
+
+SIDE = 64
+"""Columns of a tile if some matrices are contiguous along its rows, and others along its columns."""
 
 CPU_ELEMENTS, CPU_COLUMNS = 4096, 1024
 """Elements and columns of the tile of a processor; elements of a row that it reduces at once, too."""
@@ -139,7 +147,8 @@ def proposals(
     """The schedule of an elementwise flow.
 
     Columns are the dimension along which more matrices are contiguous.  A lane has as many neighbours as fill
-    the widest access to the array with the narrowest elements, if all arrays are aligned.
+    the widest access to the array with the narrowest elements, if all arrays are aligned.  If matrices are
+    contiguous along rows, too, tiles have both sides long enough for whole lines of memory.
 
     Args:
         form: the form.
@@ -168,6 +177,9 @@ def proposals(
         yield Schedule(fma(f32, lanes=(1, 1), each=(1, wide)), tile, swap_ab=swap)
         return
     across = min(_power(-(-columns // wide)), arch.lanes) if rows > 1 else arch.lanes
+    crossed = any(one.unit == form.m for one in matrices)
+    if crossed:
+        across = min(across, max(SIDE // wide, 1))
     down = arch.lanes // across
     # Warps lie along the columns of few rows.
     least = -(-columns // (across * wide))
@@ -177,6 +189,7 @@ def proposals(
     blocks = prod(extents[span] for span in form.batch) * -(-rows // unit[0]) * -(-columns // unit[1])
     most = min(VECTORS, max(ELEMENTS // wide, 1))
     each = min(_power(max(blocks // (BLOCKS * max(processors, 1)), 1)), most)
+    each = most if crossed else each
     high = min(each, _power(-(-rows // unit[0])))
     tile = unit[0] * high, unit[1] * (each // high), 1
     yield Schedule(fma(f32, lanes=(down, across), each=(1, wide)), tile, (below, beside), swap_ab=swap)
@@ -291,13 +304,61 @@ class ElementwiseBlock(FoldBlock):
 
     def _store_all(self, place: StepPlace) -> None:
         """Compute the results of the tile, and store them."""
-        values = TileValues(place, {})
+        values = TurnedValues(self, place)
         stored = {store.operand.name for store in self.form.flow.stores}
         for node in self.form.flow.walk():
             if isinstance(node, ArrayPart) and node.operand.name in stored:
                 values.value(node)  # before it is replaced
         for store in self.form.flow.stores:
             self.store_one(store, values)
+
+    def put(self, made: Fragment, target: Tensor, store: Store) -> None:
+        """Store a result, through shared memory if it is contiguous along the rows."""
+        if (spread := self.along_rows(target)) is not None:
+            made = redistribute(made, spread, scratch=self.scratch_of(made.dtype))
+        super().put(made, target, store)
+
+    def along_rows(self, tile: Tensor) -> Distribution | None:
+        """The map of a tile to threads that access neighbours along its rows; None for other tiles.
+
+        Args:
+            tile: a tile of an array.
+        """
+        (rows, columns), bits = (int(extent) for extent in tile.shape), tile.dtype.bits
+        if self.schedule.atom.lanes == 1 or tile.value.tensor.view.unit_dim != 0 or columns == 1 or bits < 8:
+            return None
+        down = gcd(max(rows * bits // (8 * VECTOR_BYTES), 1), self.threads)
+        across = self.threads // down
+        if rows % down or columns % across:
+            return None
+        return blocked((rows, columns), (down, across), vector_dim=0)
+
+    def scratch_of(self, dtype: DType) -> Tensor:
+        """Shared memory of a tile, whose rows begin in different banks."""
+        rows, columns = self.schedule.tile[:2]
+        strides = (columns + max(BANK_BYTES // dtype.bytes, 1), 1)
+        return tw.shared((rows, columns), dtype, layout=Layout((rows, columns), strides), name="turned")
+
+
+class TurnedValues(TileValues):
+    """The values of a tile; arrays that are contiguous along its rows are loaded through shared memory.
+
+    Args:
+        block: the block.
+        place: the tile.
+    """
+
+    def __init__(self, block: ElementwiseBlock, place: StepPlace) -> None:
+        super().__init__(place, {})
+        self.block = block
+
+    def _loaded(self, part: ArrayPart) -> Fragment:
+        axes = self.place.ordered(part.axes)
+        tile = tile_of(self.place, part.operand, part.at, axes)
+        if (spread := self.block.along_rows(tile)) is None:
+            return super()._loaded(part)
+        loaded = tw.load(tile, spread, name=f"r{part.operand.name}")
+        return redistribute(loaded, self.place.spread(axes), scratch=self.block.scratch_of(part.dtype))
 
 
 class ViewPlace(StepPlace):
