@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
@@ -22,7 +21,6 @@ from tilewright.namespaces import part
 from tilewright.ops.problem import Matrices
 from tilewright.ops.replay import (
     IN_SCRATCH,
-    RECORDED,
     SCRATCH,
     Clear,
     Done,
@@ -372,8 +370,6 @@ class LaunchPlan:
         Args:
             stream: the CUDA stream; None: the framework's current one.
         """
-        if RECORDED:
-            RECORDED[-1].append(self)
         if not self.launches:
             return ()
         if len(self.launches) == 1:
@@ -411,7 +407,7 @@ class LaunchPlan:
         # The reference reads arrays, not addresses.
         is_kept = prepared and TARGETS[self.target].machine_code
         if not is_kept:
-            return Done(self.result, None)
+            return Done(self.result, None, plan=self)
         launches = []
         for made, one in zip(prepared, self.launches, strict=True):
             places, offsets = list[int](), list[int]()
@@ -427,17 +423,7 @@ class LaunchPlan:
         fresh, device = self.call.fresh, self.launches[0].arrays[0].info.device
         record = Replay(tuple(launches), self.call.clear, fresh, device, self.scratch_bytes, self.numbers)
         record.takes_more = self.takes_more
-        return Done(self.result, record)
-
-
-@contextmanager
-def recorded_plans() -> Iterator[list[LaunchPlan]]:
-    """Record the plans of the calls meanwhile. Each call is planned again: none replays an earlier one."""
-    RECORDED.append([])
-    try:
-        yield RECORDED[-1]
-    finally:
-        RECORDED.pop()
+        return Done(self.result, record, plan=self)
 
 
 def plan_text(kernels: Sequence[Bound], scratch_bytes: int, moved_bytes: int, reason: str) -> str:

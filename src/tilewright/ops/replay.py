@@ -189,11 +189,13 @@ class Done(NamedTuple):
         result: the value that the call returns.
         record: replays it on arrays of the same metadata; None if the target has no replays.
         passed_on: whether another operation did all the work, so that its replay is one of this call.
+        plan: the plan of the launches.
     """
 
     result: Any
     record: Replay | None
     passed_on: bool = False
+    plan: Any = None
 
 
 def stream_on(device: Device, arrays: Sequence[Any], stream: Any) -> tuple[int, Any]:
@@ -214,10 +216,6 @@ def stream_on(device: Device, arrays: Sequence[Any], stream: Any) -> tuple[int, 
     there = [one for one in arrays if one is not None]
     handle = current_stream(device, there) if stream is None else stream_handle(stream)
     return handle, handle
-
-
-RECORDED: list[list[Any]] = []
-"""Lists that receive the plans of calls. No call is replayed while there is a list."""
 
 
 def called(
@@ -243,12 +241,12 @@ def called(
     if (recording := _recording.calls) is not None:
         done = first(())
         if not done.passed_on:
-            recording.append(RecordedCall(done.record, arrays, numbers))
+            recording.append(RecordedCall(done.plan, done.record, arrays, numbers))
         return done.result
     key: tuple[Any, ...] | None = None
     keys: list[Any] = [type(arrays[0]), words]
     at: list[Any] = []
-    if words is not None and not RECORDED:
+    if words is not None:
         try:
             for array in arrays:
                 if array is None:
@@ -260,11 +258,7 @@ def called(
                     at.append(address)
             key = tuple(keys)
             known = plans.find(key)
-        except (
-            LaunchError,
-            TypeError,
-            ValueError,
-        ):  # no array, or no hash: `first` raises the error
+        except (LaunchError, TypeError, ValueError):  # no array, or no hash: `first` raises the error
             key = known = None
         if known is not None:
             found = known.run(arrays, at, numbers, stream)
@@ -274,7 +268,7 @@ def called(
                     noted = Replayed(known, found, keys[2:], numbers, picked, repeats, plans.names)
                     _waiting.notes[:] = [noted]
                 return picked(found)
-    result, record, passed_on = first([*zip(keys[2:], at, strict=True)] if key is not None else ())
+    result, record, passed_on, _ = first([*zip(keys[2:], at, strict=True)] if key is not None else ())
     if _waiting.notes and not passed_on:
         _waiting.notes.clear()  # an inner call was replayed
     if key is not None and record is not None:
@@ -290,11 +284,13 @@ class RecordedCall(NamedTuple):
     """A call that was planned and compiled, but not launched.
 
     Args:
-        record: its launches; None if there is nothing to compute.
+        plan: the plan of its launches.
+        record: its launches; None if there is nothing to compute, or if the target has no replays.
         arrays: the arrays of the call; None for an absent one.
         numbers: the scalar arguments of the call.
     """
 
+    plan: Any
     record: Replay | None
     arrays: Sequence[Any]
     numbers: tuple[Any, ...]
@@ -495,11 +491,6 @@ class WholeCall(NamedTuple):
         """The prepared launches, in order."""
         return self.replay.prepared_launches
 
-    @property
-    def may_be_inlined(self) -> bool:
-        """Whether compiled code may run it."""
-        return len(self.replay.launches) == 1 and self.replay.launches[0].prepared.may_be_inlined
-
     @staticmethod
     def of(
         form: CallForm,
@@ -625,8 +616,8 @@ def repeated(
                 form.misses += 1
                 form.is_kept = form.misses <= MOST_MISSES
                 return
-            kept = None
-            if whole.may_be_inlined:
+            kept, launches = None, whole.prepared_launches
+            if len(launches) == 1 and launches[0].may_be_inlined:  # compiled code may run it
                 places = {place for place, _ in form.arrays} | {place for place, _ in whole.replay.fresh}
                 if places == {*whole.replay.launches[0].places}:
                     kept = shortcuts_of(args, kwargs)

@@ -185,7 +185,7 @@ class Bound(BoundChecks):
         kernel: Kernel | None = None,
     ) -> None:
         self.program = program
-        self._kernel = None if kernel is None else ref(kernel)  # weak: the kernel holds this object
+        self._kernel = ref(kernel) if kernel is not None else lambda: None  # weak: it holds this object
         self.constants = dict(constants)
         self.schedule = schedule
         self._plans: Plans[Plan] = Plans()
@@ -203,8 +203,7 @@ class Bound(BoundChecks):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by the kernel's name, its constants and its schedule."""
-        kernel = None if self._kernel is None else self._kernel()
-        if kernel is None:
+        if (kernel := self._kernel()) is None:
             raise TypeError(
                 f"{self!r} was not made by Kernel.bind of a kernel that is still there, and cannot be pickled"
             )
@@ -213,8 +212,7 @@ class Bound(BoundChecks):
 
     def under(self, schedule: Schedule) -> Bound:
         """Return the same kernel, with the same constants, under a schedule."""
-        kernel = None if self._kernel is None else self._kernel()
-        return Bound(self.program, self.constants, self._builds.around, schedule, kernel)
+        return Bound(self.program, self.constants, self._builds.around, schedule, self._kernel())
 
     def __copy__(self) -> Bound:
         """Return the same object, as for a function."""
@@ -463,8 +461,7 @@ class Bound(BoundChecks):
         machine, given = arch_named(target, arch), in_order(self.program, arguments, named)
         specs = specs_of(self.program, given)
         self._builds.keep_up()
-        shapes = shapes_of(self.program, given)
-        return TraceRequest(specs, machine, shapes, processors_of(target, machine))
+        return TraceRequest(specs, machine, shapes_of(self.program, given), processors_of(target, machine))
 
     def compile(
         self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
@@ -505,19 +502,16 @@ class Bound(BoundChecks):
             LaunchError: the arguments do not fit the kernel.
             LegalityError: the kernel breaks rules for these arguments; lists all of them.
         """
-        given = in_order(self.program, arguments, {})
-        specs, backend = specs_of(self.program, given), backend_named(target)
-        self._builds.keep_up()
-        return self._builds.as_text(specs, backend, arch, shapes_of(self.program, given), name)
+        asked = self._request(arguments, {}, target, arch)
+        return self._builds.as_text(asked.specs, backend_named(target), arch, asked.shapes, name)
 
     def _prepare(
         self, arguments: tuple[Any, ...], target: str | None, written_for: Arch | None = None
     ) -> Plan:
         found = arrays_of(self.program, arguments)
-        parameters = self.program.parameters
-        pairs = zip(parameters, arguments, strict=True)
+        pairs = [*zip(self.program.parameters, arguments, strict=True)]
         numbers = {p.name: self._integer(p, argument) for p, argument in pairs if p.kind == "index"}
-        for one, argument in zip(parameters, arguments, strict=True):
+        for one, argument in pairs:
             if one.kind == "scalar":
                 number(one.name, one.dtype, argument)  # an illegal number is refused before compilation
         backend = backend_for(self.program.name, [*found.items()], target)
@@ -538,7 +532,7 @@ class Bound(BoundChecks):
         binding, apart = made[0]
         for name in kernel.written_params:
             check_output(f"kernel {kernel.name}", name, found[name])
-        return Plan.of(backend.prepare(executable, binding, parameters), found.values(), apart)
+        return Plan.of(backend.prepare(executable, binding, self.program.parameters), found.values(), apart)
 
 
 def compiling(program: Program, arguments: Sequence[Any], target: str | None) -> Backend:

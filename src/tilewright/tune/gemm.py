@@ -15,8 +15,9 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LaunchError, TilewrightError
-from tilewright.ops.launching import OWN, recorded_plans
+from tilewright.ops.launching import OWN
 from tilewright.ops.products import output_dtype, plain
+from tilewright.ops.replay import recorded_calls
 from tilewright.runtime.gpu_memory import device_put
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.specimens import Order, Specimen, like
@@ -135,10 +136,10 @@ class OperationLaunch(TuningSubject):
             if not one.dtype.is_float and len(one.shape) == 1:  # bounds of groups, or numbers of rows
                 made[...] = np.linspace(0, shortest - 1, one.shape[0]).astype(np.int64)
             arrays[name] = device_put(made, target)
-        with recorded_plans() as plans:
-            getattr(sys.modules["tilewright"], operation)(*first, **arrays, **words, target=target)
+        call = getattr(sys.modules["tilewright"], operation)
+        plans = [one.plan for one in recorded_calls(call, *first, **arrays, **words, target=target)]
         text = f"{operation} of {by_name({**given, **words})} on {target}"
-        launched = [plan for plan in plans if plan.launches]
+        launched = [plan for plan in plans if plan is not None and plan.launches]
         if not launched:
             raise LaunchError(f"{text} launches no kernel; nearest legal choice: arrays with elements")
         launch = launched[-1].product
