@@ -170,7 +170,7 @@ np.save(sys.argv[4], program.call(a, b))
 
 
 def test_exported_program(tmp_path: Path) -> None:
-    """A program with calls is stored, and another process compiles their kernels when it loads it."""
+    """A stored program is loaded by another process, which then compiles the kernels of its calls."""
     a, b = (np.asarray(drawn(*shape), np.float32) for shape in ((9, 5), (5, 6)))
 
     def program(a: Any, b: Any) -> Any:

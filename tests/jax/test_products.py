@@ -31,7 +31,7 @@ def close(found: Any, expected: Any, tolerance: float = 1e-11) -> None:
 
 
 def compare(call: Callable[..., Any], like: Callable[..., Any], *arrays: Any, twice: bool = False) -> None:
-    """Compare results, first and perhaps second gradients, with and without `jit`; ours runs our kernels."""
+    """Compare results and gradients, perhaps second ones, with and without `jit`; the kernels must run."""
     assert "tilewright" in jax.jit(call).lower(*arrays).as_text()
     close(call(*arrays), like(*arrays))
     weight = drawn(*jnp.shape(like(*arrays)), seed=9)
@@ -86,7 +86,7 @@ ACTIVATIONS: dict[str | None, Callable[[Any], Any]] = {
     [(None, False), (None, True), ("relu", False), ("sigmoid", True), ("tanh", False), ("gelu", False)],
 )
 def test_terms(activation: str | None, late: bool) -> None:
-    """Every term has its gradient, with activations that follow from the result and others."""
+    """Every term has a gradient, whether or not the activation's derivative follows from the result."""
     arrays = [drawn(2, 7, 5), drawn(5, 6), drawn(7, 1), drawn(6)]
     if late:
         arrays += [drawn(2, 1, 6), drawn(2, 7, 6, seed=3)]

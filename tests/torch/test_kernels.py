@@ -48,7 +48,7 @@ def doubled_2(X, Y, *, tile):
 
 
 def test_operations_of_one_name() -> None:
-    """The second operation of a name has a number, which may be the name of another kernel."""
+    """A second operation of the same name gets a number; another kernel may have that name already."""
     first, second = (tt.op(doubled.bind(tile=64), results=["Y"]) for _ in range(2))
     other = tt.op(doubled_2.bind(tile=64), results=["Y"])
     assert len({one.operation.name for one in (first, second, other)}) == 3

@@ -74,7 +74,7 @@ def gradients_of(
     *,
     twice: bool = False,
 ) -> list[torch.Tensor]:
-    """Results and gradients; of the squares of these, if `twice`."""
+    """Return results and gradients; if `twice`, also the gradients of the squares of the gradients."""
     leaves = [one.to(dtype).requires_grad_() for one in arrays]
     out, lse = call(*leaves)
     total = (out.double() * dy).sum()
@@ -135,7 +135,7 @@ def test_gradients_of_attention_by_kernels(
     words: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The kernels serve if only the result counts, also for a bias; products serve second derivatives."""
+    """Kernels compute the gradients of the result alone, also of a bias; products compute second derivatives."""
     given = [drawn(2, heads[0], 21, 16), *(drawn(2, heads[1], 25, 16, seed=at) for at in (1, 2))]
     given += [] if of_bias is None else [drawn(*of_bias, seed=4)]
     dy = drawn(2, heads[0], 21, 16, seed=3)
@@ -167,7 +167,7 @@ def test_gradients_of_attention_by_kernels(
 @pytest.mark.parametrize("how", ["kernels", "lse", "twice"])
 @pytest.mark.parametrize("words", [{"causal": True, "diagonal": 4, "window": 9}, {"soft_cap": 3.0}])
 def test_sinks_and_dropout(how: str, words: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients of sinks and under dropout, by kernels; and by products, through `lse` or twice."""
+    """Kernels compute gradients of sinks, and under dropout; products do so through `lse`, or twice."""
     q, *others = (
         drawn(2, 4, 21, 16),
         drawn(2, 2, 25, 16, seed=1),
@@ -200,7 +200,7 @@ def test_sinks_and_dropout(how: str, words: dict[str, Any], monkeypatch: pytest.
 @pytest.mark.parametrize("how", ["kernels", "lse"])
 @pytest.mark.parametrize("words", [{"causal": True, "diagonal": "last", "window": 9}, {}])
 def test_packed_sequences(how: str, words: dict[str, Any]) -> None:
-    """Each sequence is attention of its own; other rows have no gradient, even by ``lse``."""
+    """Each sequence is a problem of its own; other rows have no gradient, not even through ``lse``."""
     of_rows, of_keys = [2, 9, 9, 20], [1, 13, 15, 21]
     arrays = drawn(24, 4, 16), drawn(23, 2, 16, seed=1), drawn(23, 2, 8, seed=2), drawn(4, seed=5)
     dy, d_lse = drawn(24, 4, 8, seed=3), drawn(24, 4, seed=4) if how == "lse" else None
@@ -352,7 +352,7 @@ def test_scaled_mm() -> None:
     ],
 )
 def test_col2im(shape: tuple[int, ...], taps: tuple[int, ...], words: dict[str, Any]) -> None:
-    """The gradient of a sum of columns is that of PyTorch's `fold`, or of a matrix that holds the map."""
+    """Gradients equal those of PyTorch's `fold`, or of a product with the matrix of the map."""
     image = torch.zeros(shape, dtype=f64)
     rank = len(shape) - 2
     how = [

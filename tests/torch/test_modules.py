@@ -50,7 +50,7 @@ class Model(nn.Module):
 
 
 def train(model: Model, steps: int) -> list[float]:
-    """Losses of training on a text whose next token follows from the last two."""
+    """Train on a text whose next token follows from the last two, and return the losses."""
     numbers = torch.Generator("cpu").manual_seed(3)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = list[float]()
@@ -141,7 +141,7 @@ FORMATS = [("f8e4m3", 16), ("f8e4m3_blocks", 16), ("i8", 254), ("i4", 14), ("nf4
 
 @pytest.mark.parametrize(("weights", "steps"), FORMATS)
 def test_quantised_layers(weights: str, steps: float) -> None:
-    """Weights are off by half a step, and the product of what they stand for is exact but for roundings."""
+    """Weights are off by at most half a step, and their product is exact but for roundings."""
     plain = nn.Linear(96, 10)
     layer = tt.QuantizedLinear.of(plain, weights, group=32)
     held = layer.dequantized()
@@ -201,7 +201,7 @@ def test_blocks_of_scales_have_remainders() -> None:
 
 @pytest.mark.parametrize("weights", [name for name, _ in FORMATS])
 def test_codes_keep_their_dtype_if_a_model_changes_its_own(weights: str) -> None:
-    """Scales in f32 as well: those of a model in f16 would lose 13 bits."""
+    """Scales stay in f32, too: in f16 they would lose 13 bits."""
     layer = tt.QuantizedLinear.of(nn.Linear(32, 8), weights, group=16)
     codes, weight = layer.codes, layer.dequantized_weight()
     layer.half().float()

@@ -187,7 +187,7 @@ def test_einsum_with_conjugates_and_terms() -> None:
 
 
 def test_only_what_gradients_need_is_kept() -> None:
-    """As many bytes as PyTorch keeps for the same call."""
+    """A call keeps as many bytes for its gradients as PyTorch's."""
 
     def kept(call: Callable[..., Any], *wanted: bool) -> int:
         given = (drawn(6, 4), drawn(5, 4), drawn(5))
@@ -340,7 +340,7 @@ def test_errors() -> None:
 
 
 def test_a_tensor_is_no_number() -> None:
-    """Its gradient would be lost."""
+    """A tensor is refused as alpha or beta, for its gradient would be lost."""
     x, number = drawn(3, 3), torch.tensor(2.0, requires_grad=True)
     calls = (
         lambda: tt.matmul(x, x, alpha=number),
@@ -387,7 +387,7 @@ def test_gradients_in_batches() -> None:
 
 
 def test_tensors_without_memory() -> None:
-    """Shapes and dtypes alone, as of a model that is made before its parameters."""
+    """They have shapes and dtypes alone, as in a model whose parameters are made later."""
     x, w = (torch.empty(*shape, device="meta", requires_grad=True) for shape in ((2, 3, 4), (5, 4)))
     y = tt.linear(x, w, torch.empty(5, device="meta"), activation="gelu")
     y.sum().backward()

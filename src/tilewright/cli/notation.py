@@ -59,7 +59,7 @@ def read_layout(text: str) -> Layout | View:
 
 
 def read_schedule(text: str | None) -> Schedule | None:
-    """Read a schedule from a Python expression; None of None.
+    """Read a schedule from a Python expression; return None for None.
 
     Raises:
         LaunchError: the expression is no schedule.

@@ -29,22 +29,22 @@ def real_numbers(kind: DType) -> str:
 
 
 def floats(kind: DType) -> str:
-    """Take floats."""
+    """Return why a dtype is no float; empty if it is one."""
     return "" if kind.is_float else "needs a float; convert it first"
 
 
 def bits(kind: DType) -> str:
-    """Take integers and truth values."""
+    """Return why a dtype is no integer or boolean; empty if it is one."""
     return "needs integers; convert them first" if kind.is_float else ""
 
 
 def integers(kind: DType) -> str:
-    """Take integers."""
+    """Return why a dtype is no integer; empty if it is one."""
     return numbers(kind) or bits(kind)
 
 
 def fused(kind: DType) -> str:
-    """Take f32 and f64."""
+    """Return why a dtype is neither f32 nor f64; empty if it is."""
     return "" if kind.name in ("f32", "f64") else "needs f32 or f64; convert first"
 
 

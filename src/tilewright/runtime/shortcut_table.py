@@ -38,7 +38,10 @@ class _Method(ctypes.Structure):
 
 
 class _Fields(ctypes.Structure):
-    """Source: NumPy's `PyArrayObject_fields`, after CPython's `PyObject`."""
+    """The first fields of a NumPy array in memory.
+
+    Source: NumPy's `PyArrayObject_fields`, after CPython's `PyObject`.
+    """
 
     _fields_ = (
         ("references", ctypes.c_ssize_t),

@@ -91,7 +91,7 @@ def interleaved(case: ScheduleOnMachine) -> Reasons:
 
 
 def whole(case: ScheduleOnMachine) -> Reasons:
-    """A whole extent is the extent of an array that is cut into tiles."""
+    """Refuse `whole` if tiles do not divide extents of arrays: for bulk copies, groups and lists."""
     schedule, form = case.schedule, case.form
     if schedule.whole and case.is_bulk:
         text = f'whole="{schedule.whole}"; bulk copies check the bounds of arrays themselves'

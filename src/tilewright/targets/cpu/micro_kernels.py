@@ -76,7 +76,7 @@ class KernelForm:
 
 
 def lanes_of(arch: Arch, atom: MmaAtom) -> int:
-    """Return the elements of one vector of a micro-tile."""
+    """Return the number of elements of one vector of a micro-tile."""
     lanes = arch.vector_bytes // atom.c_dtype.computed.bytes
     while atom.shape[1] % lanes:
         lanes //= 2

@@ -294,7 +294,7 @@ def _decisive(op: Op, seen: set[Value]) -> Iterator[Any]:
 
 
 def _integers(held: Any, field: str) -> Iterator[Any]:
-    """Yield the integers and conditions of a field; the number of readers decides nothing."""
+    """Yield the integers and conditions of a field, except the number of readers, which changes no access."""
     if field == "readers" or (isinstance(held, Sym) and field in ("index", "result")):
         return
     if isinstance(held, Expr | Cond):

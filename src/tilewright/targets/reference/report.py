@@ -477,7 +477,7 @@ class SizesReport:
 
 
 def spelled(sizes: Sizes) -> str:
-    """Print sizes.
+    """Return the text of sizes.
 
     Example:
         >>> spelled((("M", 64), ("K", 0)))
