@@ -706,7 +706,7 @@ BIASED = [*(("f2", kind) for kind in BIASES), ("f4", BIASES[0]), ("f4", BIASES[3
 @pytest.mark.parametrize(
     ("case", "element", "kind", "target"),
     [
-        pytest.param(case, *biased, target, marks=[pytest.mark.gpu] if target == "cuda" else [])
+        pytest.param(case, *biased, target, marks=[pytest.mark.gpu] * (target == "cuda"))
         for (at, case), (number, biased) in product(enumerate(CAPPED), enumerate(BIASED))
         # The processor and the reference take turns: each sees every case, and every bias.
         for target in ("cuda", ("reference", "cpu")[(at + number) % 2])

@@ -36,9 +36,16 @@ def whole(rng: np.random.Generator, shape: tuple[int, ...], kind: str = "complex
     return np.asarray(rng.integers(-3, 4, shape) + 1j * rng.integers(-3, 4, shape)).astype(kind)
 
 
-@ALL_TARGETS
-@pytest.mark.parametrize("kind", ["complex64", "complex128"])
-@pytest.mark.parametrize("name", CONTRACTIONS)
+# The processor has one dtype of each contraction, and takes turns: a contraction needs several kernels.
+@pytest.mark.parametrize(
+    ("name", "kind", "target"),
+    [
+        pytest.param(name, kind, target, marks=[pytest.mark.gpu] * (target == "cuda"))
+        for at, name in enumerate(CONTRACTIONS)
+        for number, kind in enumerate(("complex64", "complex128"))
+        for target in ("reference", "cuda", *["cpu"] * ((at + number) % 2))
+    ],
+)
 def test_every_element_is_numpy_s(name: str, kind: str, target: str) -> None:
     subscripts, *shapes = CONTRACTIONS[name]
     rng = np.random.default_rng(len(name))

@@ -88,12 +88,20 @@ def results(shape: tuple[int, ...], kind: str) -> list[Array]:
     return [np.full(shape, np.nan, tw.dtype(kind).numpy), turned.swapaxes(-1, -2), whole_one[..., 1:-2]]
 
 
-@ALL_TARGETS
-@pytest.mark.parametrize("lead", [(), (3,), (2, 3)], ids=str)
-@pytest.mark.parametrize("terms", TERMS)
+LEADS = ((), (3,), (2, 3))
+KINDS = [(op, kind) for op in CALLS for kind in ("f32", "f16", "f64") if (op, kind) != NO_SUCH]
+
+
 @pytest.mark.in_turns(5)
 @pytest.mark.parametrize(
-    ("op", "kind"), [(op, kind) for op in CALLS for kind in ("f32", "f16", "f64") if (op, kind) != NO_SUCH]
+    ("op", "kind", "terms", "lead", "target"),
+    [
+        pytest.param(*KINDS[a], TERMS[b], LEADS[c], target, marks=[pytest.mark.gpu] * (target == "cuda"))
+        for a, b, c in np.ndindex(len(KINDS), len(TERMS), len(LEADS))
+        # The processor and the reference take turns: each sees every pair of an operation, terms and a shape.
+        for target in ("cuda", ("reference", "cpu")[(a + b + c) % 2])
+    ],
+    ids=str,
 )
 def test_every_element_is_numpy_s(op: str, kind: str, terms: str, lead: tuple[int, ...], target: str) -> None:
     rng = np.random.default_rng(len(lead) + len(terms))
