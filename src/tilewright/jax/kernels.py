@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,9 +10,10 @@ import jax.numpy as jnp
 from jax import Array
 from jax.custom_batching import custom_vmap
 
-from tilewright.errors import LaunchError, SignatureError
+from tilewright.errors import LaunchError
 from tilewright.jax.calls import KERNELS, Made, Read, call
 from tilewright.jax.products import looped
+from tilewright.lang.program import FunctionSignature
 from tilewright.runtime.kernel import Bound, Kernel
 
 
@@ -66,27 +66,10 @@ class KernelFunction:
     """
 
     def __init__(self, bound: Bound, results: tuple[str, ...], dtypes: Mapping[str, Any] = {}) -> None:
-        parameters = {one.name: one for one in bound.program.parameters}
-        name = bound.program.name
-        for result in (*results, *dtypes):
-            if result not in parameters or parameters[result].kind != "tensor":
-                raise SignatureError(f"kernel {name} has no array {result}; it has {', '.join(parameters)}")
-        self.bound, self.dtypes = bound, dict(dtypes)
-        self.results = tuple(parameters[result] for result in results)
-        self.arguments = tuple(one for one in parameters.values() if one.name not in results)
-        self._arrays = tuple(one.name for one in self.arguments if one.kind == "tensor")
-        known = {dim for one in self.arguments for dim in one.dims}
-        for one in self.results:
-            if missing := [dim for dim in one.dims if dim not in known]:
-                raise SignatureError(
-                    f"kernel {name}: no argument has the dimension {missing[0]} of the result {one.name}; "
-                    f"nearest legal choice: one of {', '.join(sorted(known))}"
-                )
-        self.name, number = f"kernel_{name}", 1
-        while self.name in KERNELS:
-            number += 1
-            self.name = f"kernel_{name}_{number}"
+        self.bound, self.signature = bound, FunctionSignature(bound.program, results, dtypes, KERNELS)
+        self.name = self.signature.name
         KERNELS[self.name] = bound
+        self._arrays = tuple(one.name for one in self.signature.arguments if one.kind == "tensor")
         self._gradient: Callable[..., Mapping[str, Any]] | None = None
         self._read: tuple[str, ...] = ()
 
@@ -96,13 +79,14 @@ class KernelFunction:
         Raises:
             LaunchError: another number of arguments, or a traced number.
         """
-        if len(arguments) != len(self.arguments):
+        wanted = self.signature.arguments
+        if len(arguments) != len(wanted):
             raise LaunchError(
-                f"{self.name} takes {len(self.arguments)} arguments, and was given {len(arguments)}; nearest "
-                f"legal choice: {', '.join(one.name for one in self.arguments)}"
+                f"{self.name} takes {len(wanted)} arguments, and was given {len(arguments)}; nearest "
+                f"legal choice: {', '.join(one.name for one in wanted)}"
             )
         arrays, numbers = dict[str, Array](), dict[str, Any]()
-        for one, value in zip(self.arguments, arguments, strict=True):
+        for one, value in zip(wanted, arguments, strict=True):
             if one.kind == "tensor":
                 arrays[one.name] = jnp.asarray(value)
             elif isinstance(value, int | float):
@@ -117,43 +101,36 @@ class KernelFunction:
 
     def _made(self, numbers: Mapping[str, Any]) -> Callable[[dict[str, Array]], tuple[Array, ...]]:
         """The operation on its arrays."""
+        signature = self.signature
 
         @custom_vmap
         def launched(arrays: dict[str, Array]) -> tuple[Array, ...]:
-            extents = dict[str, int]()
-            for one in self.arguments:
-                if one.kind == "tensor":
-                    pairs = zip(one.dims, arrays[one.name].shape, strict=False)
-                    extents = {**dict(pairs), **extents}
+            held = (arrays.get(one.name) for one in signature.arguments)
+            shapes = signature.extents([() if one is None else one.shape for one in held])
             first = arrays[self._arrays[0]].dtype
             results = [
-                Made(one.name, tuple(extents[dim] for dim in one.dims), self.dtypes.get(one.name, first))
-                for one in self.results
+                Made(one.name, shape, signature.dtypes.get(one.name, first))
+                for one, shape in zip(signature.results, shapes, strict=True)
             ]
             return call(self.name, [Read(*pair) for pair in arrays.items()], results, **numbers)
 
         @launched.def_vmap
         def batched(_size: int, are: Any, arrays: dict[str, Array]) -> tuple[tuple[Array, ...], Any]:
-            return looped(launched, are, arrays), (True,) * len(self.results)
+            return looped(launched, are, arrays), (True,) * len(signature.results)
 
         gradient = self._gradient
         if gradient is None:
             return launched
 
         def backward(kept: dict[str, Any], dys: tuple[Array, ...]) -> tuple[dict[str, Array]]:
-            given = kept | {f"d{one.name}": dy for one, dy in zip(self.results, dys, strict=True)}
-            found = dict(gradient(**{name: given[name] for name in self._read}))
-            made = {name: found.pop(name, jnp.zeros_like(given[name])) for name in self._arrays}
-            if found:
-                raise LaunchError(
-                    f"the gradient of {self.name} returns {next(iter(found))}; nearest legal choice: one of "
-                    f"{', '.join(self._arrays)}"
-                )
-            return (made,)
+            given = kept | {f"d{one.name}": dy for one, dy in zip(signature.results, dys, strict=True)}
+            read = {name: given[name] for name in self._read}
+            found = zip(self._arrays, signature.gradients(gradient, read, self._arrays), strict=True)
+            return ({name: jnp.zeros_like(given[name]) if dx is None else dx for name, dx in found},)
 
         def forward(arrays: dict[str, Array]) -> tuple[tuple[Array, ...], dict[str, Any]]:
             made = differentiable(arrays)  # another derivative differentiates this rule
-            named = {one.name: y for one, y in zip(self.results, made, strict=True)}
+            named = {one.name: y for one, y in zip(signature.results, made, strict=True)}
             return made, arrays | named
 
         differentiable = jax.custom_vjp(lambda arrays: launched(arrays))
@@ -187,14 +164,6 @@ class KernelFunction:
             >>> jax.grad(lambda a: multiply(a, jnp.ones((4, 3))).sum())(jnp.ones((2, 3))).tolist()
             [[4.0, 4.0, 4.0], [4.0, 4.0, 4.0]]
         """
-        kept = tuple(one.name for one in (*self.arguments, *self.results))
-        known = (*kept, *(f"d{one.name}" for one in self.results))
-        read = tuple(inspect.signature(gradient).parameters)
-        for name in read:
-            if name not in known:
-                raise SignatureError(
-                    f"the gradient of {self.name} has a parameter {name}; nearest legal choice: one of "
-                    f"{', '.join(known)}"
-                )
-        self._gradient, self._read = gradient, read
+        self._read = self.signature.read_by(gradient)
+        self._gradient = gradient
         return gradient

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -278,6 +279,100 @@ class Program:
             for name, known in zip(names, spec.extent_divisors, strict=True):
                 divisors[name] = math.lcm(divisors.get(name, 1), known)
         return divisors
+
+
+class FunctionSignature:
+    """A kernel as a function of its arguments, which returns new arrays for its results.
+
+    Args:
+        program: the kernel, whose results declare the names of their dimensions.
+        results: the names of its results.
+        dtypes: dtypes of results by name.
+        taken: names of other functions.
+
+    Raises:
+        SignatureError: a result is no array of the kernel, or no argument has one of its dimensions.
+    """
+
+    def __init__(
+        self, program: Program, results: Sequence[str], dtypes: Mapping[str, Any], taken: Container[str]
+    ) -> None:
+        parameters = {one.name: one for one in program.parameters}
+        for result in (*results, *dtypes):
+            if result not in parameters or parameters[result].kind != "tensor":
+                have = ", ".join(parameters)
+                raise SignatureError(f"kernel {program.name} has no array {result}; it has {have}")
+        self.results = tuple(parameters[result] for result in results)
+        self.arguments = tuple(one for one in parameters.values() if one.name not in results)
+        self.dtypes = dict(dtypes)
+        self.sizes = {
+            dim: (at, place)
+            for at, one in reversed([*enumerate(self.arguments)])
+            for place, dim in enumerate(one.dims)
+        }
+        """For each dimension an argument that has it, and its place there."""
+
+        for one in self.results:
+            if missing := [dim for dim in one.dims if dim not in self.sizes]:
+                raise SignatureError(
+                    f"kernel {program.name}: no argument has the dimension {missing[0]} of the result "
+                    f"{one.name}; nearest legal choice: one of {', '.join(self.sizes)}"
+                )
+        names = (f"kernel_{program.name}{f'_{at}' if at > 1 else ''}" for at in count(1))
+        self.name = next(name for name in names if name not in taken)
+        """Its name, with a number if another function has the kernel's name."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of arguments and results."""
+        return tuple(one.name for one in (*self.arguments, *self.results))
+
+    def extents(self, shapes: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+        """Return the extents of each result.
+
+        Args:
+            shapes: extents of each argument; empty for a number.
+        """
+        places = ([self.sizes[dim] for dim in one.dims] for one in self.results)
+        return [tuple(shapes[at][place] for at, place in one) for one in places]
+
+    def read_by(self, gradient: Callable[..., Any]) -> tuple[str, ...]:
+        """Return the parameters of a function that computes gradients.
+
+        Raises:
+            SignatureError: one is neither an argument, nor a result, nor the gradient of a result.
+        """
+        known = (*self.names, *(f"d{one.name}" for one in self.results))
+        read = tuple(inspect.signature(gradient).parameters)
+        for name in read:
+            if name not in known:
+                raise SignatureError(
+                    f"the gradient of {self.name} has a parameter {name}; nearest legal choice: one of "
+                    f"{', '.join(known)}"
+                )
+        return read
+
+    def gradients(
+        self, gradient: Callable[..., Mapping[str, Any]], given: Mapping[str, Any], names: Sequence[str]
+    ) -> list[Any]:
+        """Call a function that computes gradients; return those of some arguments, None for absent ones.
+
+        Args:
+            gradient: the function.
+            given: values by the names of its parameters.
+            names: the arguments that may have gradients.
+
+        Raises:
+            LaunchError: the function returns a gradient of something else.
+        """
+        found = dict(gradient(**given))
+        made = [found.pop(name, None) for name in names]
+        if found:
+            raise LaunchError(
+                f"the gradient of {self.name} returns {next(iter(found))}; nearest legal choice: one of "
+                f"{', '.join(names)}"
+            )
+        return made
 
 
 def _parameter(program: str, name: str, declared: Any, default: Any) -> Parameter:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from tilewright.errors import LaunchError, SignatureError
+from tilewright.errors import LaunchError
+from tilewright.lang.program import FunctionSignature
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.torch.registry import Operation, recorded, tensors_of
 
@@ -74,37 +74,14 @@ class KernelOperation:
         self, bound: Bound, results: tuple[str, ...], dtypes: Mapping[str, torch.dtype] = {}
     ) -> None:
         self.bound = bound
-        parameters = {one.name: one for one in bound.program.parameters}
-        name = bound.program.name
-        for result in (*results, *dtypes):
-            if result not in parameters or parameters[result].kind != "tensor":
-                raise SignatureError(f"kernel {name} has no array {result}; it has {', '.join(parameters)}")
-        self.arguments = tuple(one for one in parameters.values() if one.name not in results)
-        self.results = tuple(parameters[result] for result in results)
-        self.dtypes = dict(dtypes)
-        sizes = {
-            dim: (at, place)
-            for at, one in reversed([*enumerate(self.arguments)])
-            for place, dim in enumerate(one.dims)
-        }
-        for one in self.results:
-            if missing := [dim for dim in one.dims if dim not in sizes]:
-                raise SignatureError(
-                    f"kernel {name}: no argument has the dimension {missing[0]} of the result {one.name}; "
-                    f"nearest legal choice: one of {', '.join(sizes)}"
-                )
-        self._sizes = sizes
+        self.signature = FunctionSignature(bound.program, results, dtypes, _NAMES)
+        _NAMES.add(self.signature.name)
         self._gradient: Callable[..., Mapping[str, Any]] | None = None
         self._read: tuple[str, ...] = ()
-        schema = ", ".join(f"{TYPES[one.kind]} {one.name}" for one in self.arguments)
+        schema = ", ".join(f"{TYPES[one.kind]} {one.name}" for one in self.signature.arguments)
         made = "Tensor" if len(results) == 1 else f"({', '.join('Tensor' for _ in results)})"
-        unique, number = f"kernel_{name}", 1
-        while unique in _NAMES:
-            number += 1
-            unique = f"kernel_{name}_{number}"
-        _NAMES.add(unique)
         self.operation = Operation(
-            f"{unique}({schema}) -> {made}",
+            f"{self.signature.name}({schema}) -> {made}",
             self._run,
             self._fake,
             self._differentiate,
@@ -147,29 +124,16 @@ class KernelOperation:
             >>> a.grad.tolist()
             [[4.0, 4.0, 4.0], [4.0, 4.0, 4.0]]
         """
-        known = [*self._kept(), *(f"d{one.name}" for one in self.results)]
-        read = tuple(inspect.signature(gradient).parameters)
-        for name in read:
-            if name not in known:
-                raise SignatureError(
-                    f"the gradient of {self.bound.program.name} has a parameter {name}; nearest legal "
-                    f"choice: one of {', '.join(known)}"
-                )
-        self._gradient, self._read = gradient, read
+        self._read = self.signature.read_by(gradient)
+        self._gradient = gradient
         return gradient
-
-    def _kept(self) -> tuple[str, ...]:
-        return tuple(one.name for one in (*self.arguments, *self.results))
 
     def _made(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         """New tensors for the results."""
-        first = tensors_of(arguments)[0]
-        made = list[torch.Tensor]()
-        for one in self.results:
-            places = (self._sizes[dim] for dim in one.dims)
-            shape = [arguments[at].shape[place] for at, place in places]
-            made.append(first.new_empty(shape, dtype=self.dtypes.get(one.name, first.dtype)))
-        return made
+        first, signature = tensors_of(arguments)[0], self.signature
+        shapes = signature.extents([one.shape if isinstance(one, torch.Tensor) else () for one in arguments])
+        kinds = (signature.dtypes.get(one.name, first.dtype) for one in signature.results)
+        return [first.new_empty(shape, dtype=kind) for shape, kind in zip(shapes, kinds, strict=True)]
 
     def _fake(self, *arguments: Any) -> Any:
         made = self._made(arguments)
@@ -177,7 +141,7 @@ class KernelOperation:
 
     def _run(self, *arguments: Any) -> Any:
         made = self._made(arguments)
-        named = dict(zip(self._kept(), (*arguments, *made), strict=True))
+        named = dict(zip(self.signature.names, (*arguments, *made), strict=True))
         self.bound(*(named[one.name] for one in self.bound.program.parameters))
         return made[0] if len(made) == 1 else tuple(made)
 
@@ -203,7 +167,7 @@ class WithGradient(torch.autograd.Function):
         """Keep what the author's function reads."""
         own, *arguments = inputs
         results = output if isinstance(output, tuple) else (output,)
-        named = dict(zip(own._kept(), (*arguments, *results), strict=True))
+        named = dict(zip(own.signature.names, (*arguments, *results), strict=True))
         ctx.own, read = own, own._read
         ctx.names = [name for name in read if isinstance(named.get(name), torch.Tensor)]
         ctx.numbers = {name: named[name] for name in read if name in named and name not in ctx.names}
@@ -214,12 +178,6 @@ class WithGradient(torch.autograd.Function):
         """Call the author's function."""
         own = ctx.own
         given = dict(zip(ctx.names, ctx.saved_tensors, strict=True)) | ctx.numbers
-        given |= {f"d{one.name}": dy for one, dy in zip(own.results, gradients, strict=True)}
-        found = dict(own._gradient(**{name: given[name] for name in own._read}))
-        made = [found.pop(one.name, None) for one in own.arguments]
-        if found:
-            raise LaunchError(
-                f"the gradient of {own.bound.program.name} returns {next(iter(found))}; nearest legal "
-                f"choice: one of {', '.join(one.name for one in own.arguments)}"
-            )
-        return None, *made
+        given |= {f"d{one.name}": dy for one, dy in zip(own.signature.results, gradients, strict=True)}
+        names = [one.name for one in own.signature.arguments]
+        return None, *own.signature.gradients(own._gradient, {name: given[name] for name in own._read}, names)
