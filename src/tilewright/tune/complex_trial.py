@@ -67,7 +67,7 @@ class SixLaunches:
     precision: str = "exact"
 
     def launch(self) -> None:
-        """Start all six."""
+        """Start all six launches."""
         (a_re, a_im), (b_re, b_im) = self.a, self.b
         pairs = ((a_re, b_re), (a_im, b_im), (a_re, b_im), (a_im, b_re))
         for (left, right), product in zip(pairs, self.products, strict=True):

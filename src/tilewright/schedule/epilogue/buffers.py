@@ -138,7 +138,7 @@ class RowBuffers:
         self.side, self.held = side, buffer.allocate()
 
     def tile(self, group: Index, buffer: Index) -> Tensor:
-        """(rows, columns): a buffer."""
+        """Return a buffer, of shape (rows, columns)."""
         return self.held[group, buffer]
 
     def send(self, group: Index, buffer: Index, place: TilePlace, threads: int) -> None:

@@ -141,7 +141,7 @@ class StagedEpilogue(DirectEpilogue):
 
     @classmethod
     def slice_columns(cls, facts: ScheduleFacts) -> int:
-        """Columns of a slice, before anything is expanded."""
+        """Number of columns of a slice, from the facts alone."""
         results = [result for _, result in results_of(facts)]
         return cls.columns_of(facts.form, facts.schedule, facts.mma, results)
 

@@ -110,7 +110,7 @@ def most_tiles(form: FoldForm, *, late: bool, kept: bool = False) -> float:
 
 
 def _most_tiles(form: FoldForm, values: Sequence[Node], lefts: Mapping[int, Node], *, late: bool) -> float:
-    """Likewise for the values of one pass.
+    """Return the number of tiles of scores that a thread holds at most in one pass; see `most_tiles`.
 
     Args:
         form: the form.

@@ -174,7 +174,7 @@ class Trials:
         return {key: value for key, value in found.items() if key in settled}
 
     def constants(self, node: Node, number: float) -> dict[int, float]:
-        """The values of a step that are one number in every trial in which a value is a number."""
+        """The values of a step that are the same number in all trials, if a given value is a number."""
         key = self.number[id(node)], number
         if key not in self._found.constants:
             made = self._constants(node, number)

@@ -149,7 +149,7 @@ def bulk_wait(emitter: SimtEmitter, op: ops.BulkWait) -> None:
 
 @CUDA_RULES.rule(ByMap)
 def by_map(emitter: SimtEmitter, op: ByMap) -> None:
-    """A view has no text of its own; a bulk copy names the address of the map."""
+    """Emit nothing: the bulk copies of such a view name the address of its map."""
 
 
 @CUDA_RULES.rule(AcquireMap)

@@ -218,7 +218,7 @@ def unpack(emitter: SimtEmitter, op: Unpack) -> None:
 
 @SIMT_RULES.rule(Pack)
 def pack(emitter: SimtEmitter, op: Pack) -> None:
-    """The numbers of consecutive registers go into one byte."""
+    """Pack the numbers of consecutive registers into bytes."""
     kind, bits = op.packed, op.packed.bits
     source, target = emitter.name(op.source), emitter.name(op.target)
     text = f"{op.source} -> {op.target}, {kind.per_byte} numbers of {kind} in each byte"
