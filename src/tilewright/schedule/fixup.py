@@ -481,7 +481,7 @@ class ClusterSums(SharedSums):
         assert isinstance(blocks, int), "legality requires an integer split_k"
 
         def total(spread: Distribution, number: Index) -> Fragment:
-            """Return the sums of a slice of columns over all blocks; all slices of a tile are equally wide."""
+            """Return the sums of a slice of columns over all blocks; slices of a tile are equally wide."""
             with made_by("reduction"):
                 total, columns = tw.fragment(spread, self.sums.dtype), spread.shape[1]
 
