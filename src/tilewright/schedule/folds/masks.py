@@ -125,8 +125,17 @@ class Trials:
 
     @cached_property
     def steps(self) -> tuple[_TriedStep, ...]:
-        """The steps; none if the arrays would be too large."""
-        return tuple(_trials(self.form))
+        """The first step and later ones; none if the arrays would be too large."""
+        made = list[_TriedStep]()
+        for given in drawn(self.form.flow):
+            trial, known = Evaluation(given, 2), dict[int, Any]()
+            starts = [(cell, trial.value(cell.start, known)) for cell in self.form.fold.cells]
+            state = [trial.lifted(value, cell.start, len(cell.axes)) for cell, value in starts]
+            for place in ((0, 2), (2, 4)):
+                made.append(_TriedStep(self.form, trial, state, place))
+                state = made[-1].step(self.form.fold.steps, {})[0]
+            made.append(_TriedStep(self.form, trial, state, (0, 2)))
+        return tuple(made)
 
     def leaves_state(self, mask: Mask) -> bool:
         """Whether a step in which a mask hides everything changes no value that the loop carries.
@@ -322,19 +331,6 @@ class _TriedStep:
         made = [trial.value(node, known) for node in nodes]
         trial.runs.pop(fold.span)
         return made, known
-
-
-def _trials(form: FoldForm) -> Iterator[_TriedStep]:
-    """Steps on random arrays: the first one, and later ones; none if the arrays would be too large."""
-    for given in drawn(form.flow):
-        trial, known = Evaluation(given, 2), dict[int, Any]()
-        starts = [(cell, trial.value(cell.start, known)) for cell in form.fold.cells]
-        state = [trial.lifted(value, cell.start, len(cell.axes)) for cell, value in starts]
-        for place in ((0, 2), (2, 4)):
-            one_step = _TriedStep(form, trial, state, place)
-            yield one_step
-            state = one_step.step(form.fold.steps, {})[0]
-        yield _TriedStep(form, trial, state, (0, 2))
 
 
 def _is_same(before: Sequence[Any], after: Sequence[Any]) -> bool:
