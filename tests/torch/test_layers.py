@@ -135,7 +135,7 @@ def test_gradients_of_attention_by_kernels(
     words: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Kernels compute the gradients of the result alone, also of a bias; products compute second derivatives."""
+    """Kernels compute gradients of the result alone, also of a bias; products compute second derivatives."""
     given = [drawn(2, heads[0], 21, 16), *(drawn(2, heads[1], 25, 16, seed=at) for at in (1, 2))]
     given += [] if of_bias is None else [drawn(*of_bias, seed=4)]
     dy = drawn(2, heads[0], 21, 16, seed=3)
