@@ -575,7 +575,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "columns": ({"k": X[..., :8], "v": X}, tw.LaunchError, "k with 16 columns"),
     "values": ({"v": X[:, :, :5]}, tw.LaunchError, r"v with shape \(2, 4, 6, 16\)"),
     "rank": ({"q": X[0]}, tw.LaunchError, r"\(B, H, M, D\), \(B, G, N, D\)"),
-    "width": ({"v": np.ones((2, 4, 6, 257), np.float16)}, tw.LaunchError, "v with 256 columns"),
+    "width": ({"v": np.ones((2, 4, 6, 513), np.float16)}, tw.LaunchError, "v with 512 columns"),
     "mixture": (
         {"k": X.astype(np.float32)},
         tw.DTypeError,

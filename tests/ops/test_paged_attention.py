@@ -81,7 +81,7 @@ def arguments(padded: Padded, rows: int, *, split: bool) -> tuple[list[Any], Any
 
 
 @pytest.mark.parametrize("split", [1, 3])
-@pytest.mark.parametrize("case", PADDED[:2], ids=["pages of 16", "pages of 20"])
+@pytest.mark.parametrize("case", PADDED[:3], ids=["pages of 16", "pages of 20", "one warp"])
 def test_every_form_of_schedule(case: Any, split: int) -> None:
     given, kernel, out, lse = arguments(*case, split=split > 1)
     found = kernel.schedule_for(*given, target="cuda", arch="sm_90a")

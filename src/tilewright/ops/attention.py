@@ -86,11 +86,11 @@ def attention(
     (D + 1) |scale| max_j sum_d |q[i, d] k[j, d]| + 2 N + 124)``.
 
     Args:
-        q: array (B, H, M, D) of f16, bf16 or f32, of any strides; D is at most 256.  (H, M, D) is one batch,
+        q: array (B, H, M, D) of f16, bf16 or f32, of any strides; D is at most 512.  (H, M, D) is one batch,
             (M, D) one head.
         k: array (B, G, N, D) of the same dtype.  H is a multiple of G: ``H // G`` neighbouring heads of ``q``
             share a head of keys and values.
-        v: array (B, G, N, E); E is at most 256, and may differ from D.
+        v: array (B, G, N, E); E is at most 512, and may differ from D.
         causal: whether row i sees only the keys up to ``i + diagonal``.
         diagonal: offset of the mask; default: 0, as in PyTorch.  With ``N - M``, or ``"last"``, the last row
             sees every key; use this if the keys of earlier rows are cached.

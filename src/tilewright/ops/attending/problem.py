@@ -20,8 +20,8 @@ from tilewright.targets.target import HOST
 
 SUPPORTED = (f16, bf16, f32)
 
-MOST_COLUMNS = 256
-"""Most columns of queries, keys and values."""
+MOST_COLUMNS, MOST_OF_GRADIENTS = 512, 256
+"""Most columns of queries, keys and values, and of those that have gradients."""
 
 FEW_ROWS = 16
 """Rows of a head up to which heads that share keys are viewed as one: the rows of one MMA."""
@@ -317,6 +317,9 @@ def check_gradients(infos: Mapping[str, ArrayInfo], results: Mapping[str, str]) 
         DTypeError: an unsupported dtype or mixture.
     """
     op, shape = "attention_backward", result_shape(infos)
+    for name in "qv":
+        if infos[name].shape[-1] > MOST_OF_GRADIENTS:
+            _refuse(infos, f"{name} with {MOST_OF_GRADIENTS} columns, for gradients")
     check_offsets(infos)
     if infos["dout"].shape != shape:
         _refuse(infos, f"dout with shape {shape}, as out has")

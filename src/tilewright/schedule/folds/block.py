@@ -34,7 +34,7 @@ from tilewright.functions.table import CONVERSION
 from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import begin_early
-from tilewright.lang.control import index, let, when
+from tilewright.lang.control import index, let, otherwise, when
 from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import block_index, derived, require
@@ -92,6 +92,12 @@ class HeldOperand:
             (self.stages, *map(block.length, self.spans)), form.element, name=f"s{names[0] if names else 'X'}"
         )
 
+    @property
+    def copies_are_many(self) -> bool:
+        """Whether one warp copies a tile: it would also compare each row with the end of the array."""
+        schedule = self.block.schedule
+        return schedule.copies_in_background and schedule.warps[0] == 1 and schedule.atom.lanes > 1
+
     def stage(self, step: Index) -> Tensor:
         """The tile of a step, in the order of memory."""
         return self.held[step % self.stages if self.stages > 1 else 0]
@@ -113,9 +119,18 @@ class HeldOperand:
         target = self.stage(place.inner if is_inner else place.step)
         if self.is_plain:
             assert isinstance(self.node, ArrayPart)
-            source = tile_of(place, self.node.operand, self.node.at, self.spans)
             copy = tw.copy_async if block.schedule.copies_in_background else tw.copy
-            copy(source, target, threads=block.threads)
+            n, bring = (
+                block.form.n,
+                functools.partial(tile_of, place, self.node.operand, self.node.at, self.spans),
+            )
+            if not (self.moves and n in self.spans and self.copies_are_many):
+                copy(bring(), target, threads=block.threads)
+                return
+            with when((place.at(n) + 1) * place.length(n) <= place.extent(n)):
+                copy(bring(inside=n), target, threads=block.threads)
+            with otherwise():
+                copy(bring(), target, threads=block.threads)
             return
         values = TileValues(OperandPlace(place, self.spans, block.threads), {})
         made = values.tile(self.node)

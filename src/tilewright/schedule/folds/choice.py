@@ -391,7 +391,7 @@ def proposals(
         yield from in_parts(low, form, extents, arch, processors)
         yield low
     more = MORE_SCORES * max(len(form.scores) - sums, 0)
-    held = max(columns * sums, deep if resident else 0) + more
+    held = max(columns * sums, deep if resident or form.mixtures else 0) + more
     sizes = _sizes(form, held, extents[form.m])
     if arch.shared_bytes and form.element.bytes <= 2 and not form.mixtures:
         sizes = chain(((64, 128, 4),), sizes)  # each row of the scores is reduced once for more columns

@@ -38,13 +38,15 @@ from tilewright.lang.control import range as repeat
 from tilewright.lang.control import when
 from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment, elementwise, of_integer
-from tilewright.lang.scalars import Condition, Index, Scalar, minimum
+from tilewright.lang.scalars import Condition, Index, Scalar, minimum, unwrap
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates, reduce_max, reduce_min, reduce_sum
 from tilewright.schedule.epilogue.values import repeated
 from tilewright.schedule.provenance import made_by
+from tilewright.symbolic.expr import add
 from tilewright.symbolic.nodes import Int
 from tilewright.threads.distribution import Distribution
+from tilewright.views.transforms import Slice
 
 REDUCTIONS = {"max": reduce_max, "min": reduce_min, "sum": reduce_sum}
 
@@ -326,7 +328,13 @@ def is_power_of_scores(node: Node) -> bool:
     return is_power and any(isinstance(one, Sum) for one in walk(node))
 
 
-def tile_of(place: Place, operand: Operand, at: tuple[Span, ...], axes: tuple[Axis, ...]) -> Tensor:
+def tile_of(
+    place: Place,
+    operand: Operand,
+    at: tuple[Span, ...],
+    axes: tuple[Axis, ...],
+    inside: Span | None = None,
+) -> Tensor:
     """The elements of an array at a tile, as (rows, columns) with extent 1 along missing axes.
 
     Args:
@@ -335,6 +343,7 @@ def tile_of(place: Place, operand: Operand, at: tuple[Span, ...], axes: tuple[Ax
         at: the span of each of its dimensions.
         axes: the axes of the value, in the order of rows and columns; ``(span,)`` is a row of columns, unless
             the map of its values to threads says that it is a column of rows.
+        inside: a span along which the array has all elements of the tile; None: it may end before them.
     """
     whole = place.array(operand)
     spans = [span for span in at if span.kind != BATCH]
@@ -344,11 +353,19 @@ def tile_of(place: Place, operand: Operand, at: tuple[Span, ...], axes: tuple[Ax
             return row.tile((1,), (place.at(at[-1]),)).unmerge(0, (1, 1))
         whole = whole[tuple(place.at(span) if span.kind == BATCH else slice(None) for span in at)]
     if any(span.groups is not None for span in spans):
-        whole = whole[tuple(map(place.cut, spans))]
+        whole = whole[tuple(slice(None) if span == inside else place.cut(span) for span in spans)]
     order = [spans.index(axis) for axis in axes if axis in spans]
     if order != sorted(order):
         whole, spans = whole.permute(*order), [spans[one] for one in order]
-    tile = whole.tile([place.length(span) for span in spans], [place.at(span) for span in spans])
+    lengths: list[int | None] = [place.length(span) for span in spans]
+    numbers: list[Index | None] = [place.at(span) for span in spans]
+    if inside is not None:
+        dim = spans.index(inside)
+        first = unwrap(place.begin(inside) + place.at(inside) * place.length(inside))
+        box: list[tuple[Int | None, Int | None]] = [(None, None)] * len(spans)
+        box[dim] = first, add(first, place.length(inside))
+        whole, lengths[dim], numbers[dim] = whole._view(Slice(tuple(box)), "view"), None, None
+    tile = whole.tile(lengths, numbers)
     if len(spans) == 2:
         return tile
     shape = place.spread((spans[0],)).shape

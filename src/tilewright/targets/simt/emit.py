@@ -67,10 +67,17 @@ def emit_text(
     return EmittedText(above + text, entry, lowered, emitter.shared_bytes, notes, lines=lines)
 
 
+FEW_BLOCKS = 3
+"""Blocks of one warp, at least, from which the number of their registers matters."""
+
+
 def _head(emitter: SimtEmitter, entry: str) -> tuple[list[str], list[Code]]:
     """The signature, up to the opening brace, and its parameters."""
     kernel, dialect = emitter.kernel, emitter.dialect
     alone = any(isinstance(op, Role) and op.registers is not None for op in kernel.walk())
+    # Otherwise a compiler saves registers, and spills, so that more blocks run than shared memory allows.
+    is_large = FEW_BLOCKS * emitter.shared_bytes > emitter.arch.shared_bytes > 0
+    alone |= bool(dialect.bounds_alone) and kernel.threads <= emitter.arch.lanes and is_large
     bounds = (dialect.bounds_alone if alone else dialect.bounds).format(threads=kernel.threads)
     if kernel.cluster:
         shape = [1, 1, 1]
