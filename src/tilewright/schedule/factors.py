@@ -19,6 +19,7 @@ from tilewright.dataflow.nodes import (
     Map,
     Node,
     NumberParam,
+    Operand,
     Position,
     Rearrange,
     Span,
@@ -33,7 +34,7 @@ from tilewright.lang.dataflow.recorder import holds_all
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Tensor
 from tilewright.targets.atoms import WGMMA
-from tilewright.views.transforms import Repeat
+from tilewright.views.transforms import Repeat, Slice
 
 # ---------------------------------------------------------------- shared elements
 
@@ -512,3 +513,13 @@ def matrix(tensor: Tensor, at: Sequence[Span], wanted: Sequence[Span], places: P
     left = [span for span in at if span in wanted or span not in places]
     order = [left.index(span) for span in wanted]
     return tensor if order == [*range(len(order))] else tensor.permute(*order)
+
+
+def pair_of(part: ArrayPart) -> tuple[Operand, int] | None:
+    """The array of pairs to which a part belongs, and the part's index in a pair; else None."""
+    last = part.operand.transforms[-1] if part.operand.transforms else None
+    if not isinstance(last, Slice) or last.at[-1] not in (0, 1):
+        return None
+    both = Slice((*last.at[:-1], (0, 2)))
+    whole = replace(part.operand, transforms=(*part.operand.transforms[:-1], both))
+    return whole, 0 if last.at[-1] == 0 else 1

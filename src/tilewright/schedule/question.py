@@ -21,16 +21,17 @@ from tilewright.symbolic.rebuilding import evaluate, symbols
 # ---------------------------------------------------------------- classes of arrays
 
 
-WIDTHS = (16, 4)
-"""Widths of access in bytes that classes of arrays distinguish; narrower ones move element by element."""
+WIDTHS, PAIR = (16, 4), 8
+"""Widths of access in bytes that classes of arrays distinguish; narrower ones move element by element.
+Arrays with elements of 4 bytes also distinguish accesses of two, which may be a complex number."""
 
 
 @lru_cache(maxsize=1024)
 def coarse(spec: TensorSpec, arch: Arch) -> TensorSpec:
     """The class of an array, without properties that no access uses.
 
-    For a stride, the start, and the extent of the contiguous dimension, it keeps only whether accesses of 16
-    or of 4 bytes divide them.  It drops all three if threads have vector registers, because their
+    For a stride, the start, and the extent of the contiguous dimension, it keeps only which accesses of
+    `WIDTHS` divide them.  It drops all three if threads have vector registers, because their
     accesses may begin anywhere.  Packed elements share bytes in any case.
 
     Example:
@@ -44,7 +45,7 @@ def coarse(spec: TensorSpec, arch: Arch) -> TensorSpec:
         f16[1i, 1i] strides [1i, 1] align 2
     """
     size, together = spec.dtype.bytes, spec.dtype.per_byte
-    widths = () if arch.vector_registers else WIDTHS
+    widths = () if arch.vector_registers else (*WIDTHS, *((PAIR,) if 2 * size == PAIR else ()))
 
     def width(count: int) -> int:
         counts = (w // size * together for w in widths if w >= size)

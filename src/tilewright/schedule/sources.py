@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,6 @@ from tilewright.dataflow.nodes import (
     Map,
     Node,
     NumberParam,
-    Operand,
     Position,
     Span,
 )
@@ -28,7 +26,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.schedule.bulk_views import against_row, anywhere, aside
 from tilewright.schedule.epilogue.values import Views
-from tilewright.schedule.factors import Factor, matrix, plain, run_along, without_repeats
+from tilewright.schedule.factors import Factor, matrix, pair_of, plain, run_along, without_repeats
 from tilewright.schedule.form import Form, array, extent_of
 from tilewright.schedule.operand_metadata import OperandMetadata, Spot
 from tilewright.schedule.partition import Partition
@@ -37,7 +35,6 @@ from tilewright.schedule.scaled_sums import Columns, ScaleSource, beside_tiles
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.work import Work
 from tilewright.symbolic.expr import equal, mod, prove
-from tilewright.views.transforms import Slice
 
 # ---------------------------------------------------------------- values computed again
 
@@ -71,8 +68,8 @@ On an H200, products of few rows gain 2 to 4 us by this if the matrix has 32 to 
 has 470 MB.
 """
 
-PAIR_BYTES = 16
-"""Bytes of a pair that is copied as one: the widest copy in the background."""
+PAIR_BYTES = (8, 16)
+"""Bytes of a pair that is copied as one: the wider copies in the background."""
 
 
 def sources_of(
@@ -126,21 +123,21 @@ def sources_of(
 def _pairs(
     form: Form, schedule: Schedule, factor: Factor, arguments: dict[str, Any], partition: Partition
 ) -> Pairs | None:
-    """The array of 16-byte pairs that contains an operand, if another operand has the other numbers."""
+    """The array of pairs that contains an operand, if another operand has the other numbers."""
     in_order = schedule.k1 == (0, 0) and schedule.dealt == ((0, 0), (0, 0))
     if not schedule.copies_in_background or schedule.atom.asynchronous or not in_order:
         return None
-    if not factor.is_plain or 2 * factor.dtype.bytes != PAIR_BYTES or partition.cuts_arrays:
+    if not factor.is_plain or 2 * factor.dtype.bytes not in PAIR_BYTES or partition.cuts_arrays:
         return None
     if len({one.span for one in form.flow.sums}) > 1:  # loops share the memory of single numbers
         return None
     side = [one.part for one in (form.rows_m if factor.row == form.m else form.rows_n)]
-    found = _pair_of(factor.part)
+    found = pair_of(factor.part)
     if found is None:
         return None
     whole, which = found
     first = side.index(factor.part) - which
-    if [_pair_of(part) for part in side[max(first, 0) : first + 2]] != [(whole, 0), (whole, 1)]:
+    if [pair_of(part) for part in side[max(first, 0) : first + 2]] != [(whole, 0), (whole, 1)]:
         return None
     along, number = factor.part.at, Span("number", 2, TILE)
     wanted = [span for span in along if span in (factor.row, factor.depth)]
@@ -150,16 +147,6 @@ def _pairs(
         return matrix(array(arguments, whole), (*along, number), [*wanted, number], places)
 
     return Pairs(view, wanted[-1] == factor.row, which)
-
-
-def _pair_of(part: ArrayPart) -> tuple[Operand, int] | None:
-    """The array of pairs to which a part belongs, and the part's index in a pair; else None."""
-    last = part.operand.transforms[-1] if part.operand.transforms else None
-    if not isinstance(last, Slice) or last.at[-1] not in (0, 1):
-        return None
-    both = Slice((*last.at[:-1], (0, 2)))
-    whole = replace(part.operand, transforms=(*part.operand.transforms[:-1], both))
-    return whole, 0 if last.at[-1] == 0 else 1
 
 
 def _view(
