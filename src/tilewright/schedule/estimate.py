@@ -310,6 +310,7 @@ class FmaEstimate(CopiesEstimate):
         copying: cycles of an access of a warp that copies an operand.
         narrow: cycles of each such access in addition to those of 16 bytes a lane, if copies are narrower.
         storing: cycles of an access of a warp that stores results from registers.
+        in_rows: factor of these cycles if results are stored in whole rows, through shared memory.
     """
 
     waiting: float
@@ -318,6 +319,7 @@ class FmaEstimate(CopiesEstimate):
     copying: float
     narrow: float
     storing: float
+    in_rows: float
 
     def applies(self, load: Load) -> bool:
         """Whether f32 is multiplied and added exactly, on a GPU that copies in the background."""
@@ -362,12 +364,14 @@ class FmaEstimate(CopiesEstimate):
         return max(float(blocks * (multiply + reading + copying)), arriving)
 
     def _store_accesses(self, load: Load) -> float:
-        """Accesses of warps that store a tile from registers."""
+        """Accesses of warps that store a tile; whole rows count as accesses of 16 bytes a lane."""
         question, form = load.question, load.question.form
         specs = [form.spec(store.operand, question.classes) for store in form.stores]
         rows, columns = (side.inside for side in load.sides)
-        each = sum(spec.dtype.bytes / min(width(spec), WIDEST_BYTES) for spec in specs)
-        return rows * columns * each / question.arch.lanes
+        in_rows = load.schedule.epilogue_class.is_buffered
+        each = [WIDEST_BYTES if in_rows else min(width(spec), WIDEST_BYTES) for spec in specs]
+        stored = sum(spec.dtype.bytes / at_once for spec, at_once in zip(specs, each, strict=True))
+        return rows * columns * stored * (self.in_rows if in_rows else 1.0) / question.arch.lanes
 
 
 FMA = FmaEstimate(
@@ -387,6 +391,7 @@ FMA = FmaEstimate(
     copying=3.9,
     narrow=5.8,
     storing=42.0,
+    in_rows=1.5,  # a guess
 )
 """Fitted to random products of f32 and of complex64 on an H200, with operands in no cache."""
 

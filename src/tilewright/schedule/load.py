@@ -262,6 +262,8 @@ class Load:
         schedule, mma, arch = self.schedule, self.schedule.mma, self.question.arch
         (rows, columns, depth), (a, b) = schedule.tile, self.operands
         held = schedule.stages * (rows * a + columns * b) * depth * self.question.dtype.bytes
+        if schedule.epilogue_class.is_buffered:
+            held = self.case.shared_bytes
         return resident_blocks(arch, held, threads=mma.threads, registers=self.registers)
 
     @property

@@ -31,9 +31,9 @@ from functools import lru_cache
 from itertools import product
 from math import inf, prod
 
-from tilewright.schedule.estimate import FMA, RATES, RING, estimate_of
+from tilewright.schedule.estimate import FMA, RATES, RING, WIDEST_BYTES, estimate_of
 from tilewright.schedule.family_estimates import F64, SMALL, PackedEstimate
-from tilewright.schedule.legality import is_carried, reasons
+from tilewright.schedule.legality import is_carried, reasons, width
 from tilewright.schedule.load import BARRIERS_BYTES, DealtLoad, Load, thread_values
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.proposals_reference import tensor_core
@@ -217,7 +217,8 @@ LEAST_ELEMENTS = 1024
 """Elements of a tile, at least, if there are several: smaller tiles read their operands too often."""
 
 SMALL_PAY = 0.95
-"""Small tiles are proposed if they should take this share of the time of the large tile, or less."""
+"""Small tiles are proposed if they should take this share of the time of the large tile, or less; and results
+in whole rows if they should take this share of the time without."""
 
 
 @dataclass(frozen=True)
@@ -331,7 +332,7 @@ def small_tiles(question: Question, large: Schedule | None = None) -> Iterator[C
     times = {
         made: FMA.time_us(Load(question, made))
         for whole in ranked[:SPLIT_FORMS]
-        for made in (whole, *_parted(question, whole))
+        for made in (*_stored(question, whole), *_parted(question, whole))
     }
     most = inf if large is None else SMALL_PAY * FMA.time_us(Load(question, large))
     if min(times.values()) > most:
@@ -344,6 +345,7 @@ def small_tiles(question: Question, large: Schedule | None = None) -> Iterator[C
         load, (rows, columns, depth) = Load(question, schedule), schedule.tile
         rule = f"multiply-adds: a tile of {rows} x {columns}, {depth} deep"
         rule += f", {rule_of(load)}" if schedule.is_split else ""
+        rule += ", results in whole rows" if schedule.epilogue_class.is_buffered else ""
         yield Candidate(schedule, FMA.time_us(load), rule)
 
 
@@ -363,6 +365,16 @@ def _fitting(question: Question) -> list[Schedule]:
         if is_filled and is_enough and fits and thread_values(whole.mma, 1)[2] * totals <= MOST_SUMS:
             able.append(whole)
     return able or [made[0].schedule]
+
+
+def _stored(question: Question, whole: Schedule) -> Iterator[Schedule]:
+    """The schedule, and if threads cannot store 16 bytes at once, that which stores whole rows if it pays."""
+    yield whole
+    stores = [question.form.spec(store.operand, question.classes) for store in question.form.stores]
+    if min(map(width, stores)) < WIDEST_BYTES:
+        in_rows = replace(whole, epilogue="staged")
+        if FMA.time_us(Load(question, in_rows)) < SMALL_PAY * FMA.time_us(Load(question, whole)):
+            yield in_rows
 
 
 def _parted(question: Question, whole: Schedule) -> Iterator[Schedule]:
