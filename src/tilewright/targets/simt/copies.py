@@ -106,6 +106,19 @@ def split_flips(offset: Int, own: Collection[Sym]) -> tuple[Int, Int] | None:
     return None
 
 
+def low_part(offset: Int) -> int:
+    """The number in an offset that is below the bits of all other terms.
+
+    Example:
+        >>> row, k = Sym("row", 0, 15), Sym("k", 0, 7)
+        >>> low_part(32 * row + 8 * k + 13), low_part(row + 1)
+        (5, 0)
+    """
+    parts, constant = parts_of(expand(offset))
+    step = divisor(add(*(mul(term, factor) for term, factor in parts)))
+    return constant % (step & -step) if step else 0
+
+
 def _split(value: Int, own: Collection[Sym]) -> tuple[Int, Int]:
     """The sum of the constant and the terms that depend on the thread, and the sum of the other terms."""
     parts, constant = parts_of(expand(value))
@@ -282,15 +295,19 @@ def place(
     """
     sizes = scope.emitter.sizes
     offset = with_elements(tensor.tensor.view.at(tuple(at)), rows)
-    flipped = split_flips(offset, scope.own) if tensor.tensor.memory is Memory.SHARED else None
+    # A number below all other terms is added last, so that compilers see neighbours of the same address.
+    low = low_part(offset)
+    flipped = None
+    if tensor.tensor.memory is Memory.SHARED:
+        flipped = split_flips(add(offset, -low), scope.own)
     if flipped is None:
         base, step = split_offset(offset, loops, sizes)
         return scope.pointer(wanted, tensor, base, const=const), step
     base, step = split_offset(flipped[0], loops, sizes)
     start = xor(scope.constant("start", base), flipped[1])
     if symbols(flipped[1]) & set(loops):
-        return scope.pointer(wanted, tensor, 0, const=const), add(start, step)
-    return scope.pointer(wanted, tensor, start, const=const), step
+        return scope.pointer(wanted, tensor, low, const=const), add(start, step)
+    return scope.pointer(wanted, tensor, add(start, low), const=const), step
 
 
 def access(
