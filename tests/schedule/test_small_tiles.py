@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.ops.complex_cases import numbers
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
+from tilewright.checking.composed_products import compare_complex
 from tilewright.lang.specs import TensorSpec
 from tilewright.ops import lists
+from tilewright.ops.complex_matmul import ComplexWanted, plan_complex
 from tilewright.ops.complex_products import four_products
 from tilewright.ops.products import plain
 from tilewright.schedule.choice import candidates, choose, schedule_of_lists, split_candidates
@@ -251,3 +255,78 @@ def test_only_products_by_bulk_copies_start_before_the_prepass_ends() -> None:
             four_products(0, tw.f32).bind(**fixed, schedule=how).compile(*given, target="cuda", arch="sm_90a")
         )
         assert ("griddepcontrol.wait" in made.source) is early
+
+
+# ---------------------------------------------------------------- results in whole rows
+
+
+def of_batches(shape: tuple[int, int, int], items: int) -> Question:
+    m, n, k = shape
+    given = [tw.like("f32", items, *one) for one in ((m, k), (k, n), (m, n))]
+    found = plain(1).bind(precision="exact").question(*given, target="cuda", arch="sm_90a")
+    assert found is not None
+    return found
+
+
+def test_narrow_results_of_short_products_leave_in_whole_rows() -> None:
+    chosen = choose(of_batches((680, 461, 11), 32))
+    assert (chosen.epilogue, chosen.split_k) == ("staged", 1)
+    assert choose(of_batches((680, 464, 11), 32)).epilogue == "direct"  # 16 bytes at once
+    assert choose(of_batches((680, 461, 4096), 4)).epilogue == "direct"  # results cost little
+
+
+def test_results_in_whole_rows_are_right() -> None:
+    schedule = replace(FORMS[5].schedule, epilogue="staged")
+    problem = Problem(np.random.default_rng(7), (45, 37, 11))
+    a, b = problem.operand("M K", tw.f32), problem.operand("N K", tw.f32)
+    out = problem.output("M N", tw.f32)
+    ran = plain(0).bind(precision="exact", schedule=schedule)(a, b.T, out, target="reference")
+    assert (ran.target, ran.schedule) == ("reference", schedule)
+    found = compare_gemm(a, b.T, out, Accumulation.of(schedule.atom))
+    assert found.ok, found
+    problem.assert_canaries()
+
+
+def test_a_last_round_of_few_blocks_costs_as_much_as_its_idle_schedulers() -> None:
+    """Five blocks of two warps: four run at once, then one, which keeps half of the schedulers idle."""
+    whole = FmaForm((8, 8), (2, 1), (64, 64, 32)).schedule
+    times = [FMA.time_us(Load(question((64 * 132 * count, 64, 4096)), whole)) for count in (4, 5, 8)]
+    assert Load(question((64 * 132, 64, 4096)), whole).resident == 4
+    assert times[1] - times[0] > 0.4 * (times[2] - times[0])
+
+
+# ---------------------------------------------------------------- both parts of a complex number at once
+
+
+@pytest.mark.parametrize("changes", [{}, {"split_k": "stream", "blocks": 7}], ids=["whole", "stream"])
+@pytest.mark.parametrize("layouts", ["nt", "tn"])
+def test_complex_numbers_are_copied_whole(layouts: str, changes: dict[str, Any]) -> None:
+    schedule = replace(FORMS[5].shared_by(2).schedule, **changes)
+    rng = np.random.default_rng(5)
+    a, b = (
+        numbers(rng, shape if way == "n" else shape[::-1], tw.f32, "interleaved")
+        for shape, way in zip(((45, 37), (37, 41)), layouts, strict=True)
+    )
+    a, b = (one if way == "n" else one.T for one, way in zip((a, b), layouts, strict=True))
+    out = np.full((45, 41), np.nan, np.complex64)
+    asked = ComplexWanted(how=schedule, target="reference", conjugate_a=True)
+    (ran,) = plan_complex({"a": a, "b": b, "c": None, "out": out}, asked).run()
+    assert (ran.target, ran.schedule) == ("reference", schedule)
+    compare_complex(a.conj(), b, out, how=Accumulation.of(schedule.atom)).raise_if_wrong()
+    assert not compare_complex(a, b, out, how=Accumulation.of(schedule.atom)).ok
+
+
+def test_complex_numbers_take_one_copy_and_one_read() -> None:
+    """Addresses of the imaginary parts are those of the real parts and 1, so that compilers read both."""
+    specs = [TensorSpec(tw.f32, 3, 2, (64, 64, 2), (64, 2, 1), 16, False)] * 4
+    results = [TensorSpec(tw.f64, 2, 1, (64, 64), (64, 1), 16, False)] * 4
+    product = four_products(0, tw.f32, (True, True))
+    words = {"precision": "exact", "terms": frozenset(), "conjugates": (False,) * 3}
+    bound = product.bind(**words, pairs=(tw.f32, tw.f32), schedule=FORMS[5].shared_by(2).schedule)
+    made = bound.compile(*specs, *results, 1.0, 0.0, 1.0, 0.0, target="cuda", arch="sm_90a")
+    copies = [line for line in made.source.splitlines() if "in the background" in line]
+    assert copies
+    assert all("8 bytes at a time" in line for line in copies)
+    first = "const float* from = sa + ((2*k_step) ^ start)"
+    assert f"{first};" in made.source
+    assert f"{first} + 1;" in made.source
