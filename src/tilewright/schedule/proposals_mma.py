@@ -33,13 +33,13 @@ from math import inf, prod
 
 from tilewright.schedule.estimate import FMA, RATES, RING, WIDEST_BYTES, estimate_of
 from tilewright.schedule.family_estimates import F64, SMALL, PackedEstimate
-from tilewright.schedule.legality import is_carried, reasons, width
+from tilewright.schedule.legality import is_carried, reasons
 from tilewright.schedule.load import BARRIERS_BYTES, DealtLoad, Load, thread_values
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.proposals_reference import tensor_core
 from tilewright.schedule.question import BAND, Candidate, Question, widened
 from tilewright.schedule.schedule import REDUCTIONS, Schedule
-from tilewright.schedule.sides import row_gap
+from tilewright.schedule.sides import row_gap, width
 from tilewright.schedule.splitting import rule_of, split_schedule, with_more_blocks
 from tilewright.schedule.wgmma_forms import promoted_every
 from tilewright.targets.atoms import fma
