@@ -15,7 +15,6 @@ from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.checking.composed_products import compare_complex
 from tilewright.lang.specs import TensorSpec
 from tilewright.ops import lists
-from tilewright.ops.complex_matmul import ComplexWanted, plan_complex
 from tilewright.ops.complex_products import four_products
 from tilewright.ops.products import plain
 from tilewright.schedule.choice import candidates, choose, schedule_of_lists, split_candidates
@@ -307,10 +306,14 @@ def test_complex_numbers_are_copied_whole(layouts: str, changes: dict[str, Any])
         numbers(rng, shape if way == "n" else shape[::-1], tw.f32, "interleaved")
         for shape, way in zip(((45, 37), (37, 41)), layouts, strict=True)
     )
+    wide = [one.view(np.float32).reshape(*one.shape, 2) for one in (a, b)]
+    wide = [x if way == "n" else x.swapaxes(0, 1) for x, way in zip(wide, layouts, strict=True)]
     a, b = (one if way == "n" else one.T for one, way in zip((a, b), layouts, strict=True))
     out = np.full((45, 41), np.nan, np.complex64)
-    asked = ComplexWanted(how=schedule, target="reference", conjugate_a=True)
-    (ran,) = plan_complex({"a": a, "b": b, "c": None, "out": out}, asked).run()
+    words = {"precision": "exact", "terms": frozenset(), "conjugates": (True, False, False)}
+    product = four_products(0, tw.f32, (True, True)).bind(**words, pairs=(tw.f32, tw.f32), schedule=schedule)
+    given = [wide[0], wide[0], wide[1], wide[1], *[out.view(np.float64)] * 4]
+    ran = product(*given, 1.0, 0.0, 1.0, 0.0, target="reference")
     assert (ran.target, ran.schedule) == ("reference", schedule)
     compare_complex(a.conj(), b, out, how=Accumulation.of(schedule.atom)).raise_if_wrong()
     assert not compare_complex(a, b, out, how=Accumulation.of(schedule.atom)).ok

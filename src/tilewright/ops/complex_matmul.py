@@ -416,13 +416,14 @@ class ComplexProduct:
         return (*found, DropoutMask("out", self.order)) if self.order else found
 
     def _together(self, strategy: ComplexStrategy) -> Together:
-        """Which operands of four products are copied with both parts at once: f64, and f32 if it is exact."""
+        """Which operands of four products are copied with both parts at once: f64, in 16 bytes."""
         if strategy.operands != OPERANDS or strategy.contraction is not None:
             return (False, False)
         planes = {one.name for one in strategy.planes}
         parts = ((name, self.seen[name].info, self.seen[name + IMAGINARY].info) for name in ("a", "b"))
-        able = (dtypes.f64, dtypes.f32) if self.precision == EXACT else (dtypes.f64,)
-        a, b = (name not in planes and re.dtype in able and are_together(re, im) for name, re, im in parts)
+        a, b = (
+            name not in planes and re.dtype == dtypes.f64 and are_together(re, im) for name, re, im in parts
+        )
         return a, b
 
 
