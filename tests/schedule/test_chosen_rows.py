@@ -398,7 +398,7 @@ def test_warpgroups_multiply_several_products_of_gathered_rows() -> None:
     shapes = [("bf16", (4096, 4096)), *[("bf16", (8, 14336, 4096))] * 2, ("i32", (8192,)), ("i32", (8,))]
     args = [tw.like(*one) for one in (*shapes, ("bf16", (8192, 14336)))]
     schedule = gated.bind().schedule_for(*args, target="cuda", arch="sm_90a")
-    assert (schedule.staging, schedule.atom.asynchronous) == ("mixed", True)
+    assert (schedule.staging, schedule.atom.asynchronous) == ("cp_async", True)
     narrow = [tw.like("bf16", (*one.shape[:-1], 4095)) if one.shape[-1] == 4096 else one for one in args]
     schedule = gated.bind().schedule_for(*narrow, target="cuda", arch="sm_90a")
     assert not schedule.atom.asynchronous

@@ -295,8 +295,6 @@ class Consumer(Agent):
             stage = let(number % ring.stages)
             step.shared["stage"] = stage
             wait(ring.full[stage], number // ring.stages % 2)
-            if ring.copies_too:  # by threads, whose writes the matrix unit sees after a fence
-                fence_async()
 
         def operands(step: LoopStep) -> tuple[Held, Held]:
             stage, groups = step.shared["stage"], (work.group, 0)
@@ -364,9 +362,8 @@ def _zero_after(tile: Tensor, left: Index, threads: int) -> None:
 class MixedProducer(Producer):
     """Warps whose threads copy the operands that bulk copies do not carry.
 
-    A thread waits for its copies of an earlier step, while those of the next ones are under way, and then
-    arrives.  The warps that multiply make the copies visible to the matrix unit: a fence of the thread that
-    copies would wait for all of its copies.
+    A thread cannot let a barrier wait for its copies and also make them visible to the matrix unit.  So it
+    waits for the copies of an earlier step, while those of the next ones are under way, and then arrives.
     """
 
     ring: MixedStaging
@@ -388,6 +385,7 @@ class MixedProducer(Producer):
 
         def ready(step: LoopStep) -> None:
             tw.async_wait(step.behind)
+            fence_async()
             arrive(ring.full[ring.number(work, step) % ring.stages], each="warp")
 
         return [replace(copying, do=load), Verb("ready", -ring.under_way, ready)]

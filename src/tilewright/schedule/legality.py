@@ -543,10 +543,11 @@ def with_fallback(
     """Replace bulk copies by the fallback engine if they cannot carry an operand.
 
     The instruction and the tile stay.  If bulk copies carry one operand, and rows of the other begin at
-    multiples of 16 bytes, threads of the copying warps copy the other one in the background.  Otherwise the
-    groups of warps that multiplied become one group that also copies: by ``cp.async`` if rows begin at
-    multiples of 4 bytes, else through registers.  The ring keeps the stages for which shared memory has room
-    in addition to the epilogue's buffers.
+    multiples of 16 bytes, threads of the copying warps copy the other one in the background, but not for
+    groups of rows: on an H200 two products of 8 groups of 1024 chosen rows, 4096 by 14336, take 4825 us so,
+    and 3728 as follows.  Otherwise the groups of warps that multiplied become one group that also copies: by
+    ``cp.async`` if rows begin at multiples of 4 bytes, else through registers.  The ring keeps the stages for
+    which shared memory has room in addition to the epilogue's buffers.
 
     Args:
         schedule: the schedule.
@@ -579,6 +580,7 @@ def with_fallback(
         replace(schedule, staging="mixed", epilogue=schedule.epilogue_without_helpers, cluster=cluster)
         for cluster in dict.fromkeys((schedule.cluster, (1, 1)))
         if min(others, default=0) >= max(arch.async_bytes, default=math.inf)
+        and (form.flow.grouped is None or schedule.staging == "mixed")
     ]
     tried = [
         replace(alone, staging="cp_async", stages=stages, epilogue=epilogue)
