@@ -115,6 +115,9 @@ def test_attention(
         return tt.attention(*arrays[:3], **added, **words, return_lse=True)
 
     found = gradients(call, torch.float32)
+    with torch.no_grad():  # a call of the kernels alone
+        for one, other in zip(call(*(one.float() for one in (q, k, v, *bias))), found[:2], strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
     expected = gradients(lambda *arrays: like_attention(*arrays, **words), f64)
     for one, other in zip(found, expected, strict=True):
         # At most 40 weights of 1 together, times numbers below 40: 2**-24 times a few hundred.

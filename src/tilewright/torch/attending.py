@@ -16,7 +16,7 @@ from tilewright.ops.attending.problem import LAST
 from tilewright.ops.wanted import Dropout
 from tilewright.targets.target import HOST
 from tilewright.torch.products import matmul
-from tilewright.torch.registry import Operation, recorded
+from tilewright.torch.registry import Operation, direct, recorded
 from tilewright.torch.terms import reduced_to
 
 LARGEST_SEED = 2**63 - 1
@@ -292,6 +292,16 @@ ATTENTION = Operation(
 )
 
 
+def _attention_by_kernels(
+    q: Any, k: Any, v: Any, *, q_offsets: Any = None, dropout: float = 0.0, **words: Any
+) -> Any:
+    """Attention without a gradient; rows of no sequence, and seeds, are those of the operation."""
+    if q_offsets is not None or dropout:
+        raise LaunchError("packed sequences and dropout need the operation")
+    return of_attention.attention(q, k, v, **words)
+
+
+@direct(_attention_by_kernels)
 def attention(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -276,12 +276,16 @@ class QuantizedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer of a tensor (..., K) of f32, f16 or bf16."""
-        words: dict[str, Any] = {"bias": self.bias, "out_dtype": x.dtype}
-        if self.weights in IN_GROUPS:
+        held = self._buffers  # reading an attribute of a module takes longer
+        codes, scales, bias = held["codes"], held["scales"], held["bias"]
+        assert codes is not None
+        assert scales is not None
+        words: dict[str, Any] = {"scale_b": scales if scales.dim() == 1 else scales.mT, "out_dtype": x.dtype}
+        if bias is not None:
+            words["bias"] = bias
+        if self.group is not None:
             words |= {"group": self.group, "packed": self.weights}
-        return scaled_mm(
-            x, self.codes.mT, scale_b=self.scales if self.scales.dim() == 1 else self.scales.mT, **words
-        )
+        return scaled_mm(x, codes.mT, **words)
 
     def dequantized_weight(self) -> torch.Tensor:
         """Return the weight (N, K) that the codes and scales stand for, in f32."""
