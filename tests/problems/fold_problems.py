@@ -14,6 +14,7 @@ from tests.ops.test_attention_backward import Backward
 from tests.schedule import folding, whole_rows
 from tests.schedule.folding import FoldCase, U, poison
 from tests.schedule.test_merges import decayed, welford
+from tests.schedule.test_scans import uniform, with_gates
 from tests.schedule.whole_rows import of_rows, weighed
 
 from tilewright.targets.target import CPU, CUDA, REFERENCE
@@ -27,6 +28,9 @@ LARGEST = {REFERENCE.name: 90, CPU.name: 600, CUDA.name: 3000}
 
 ROWS = {REFERENCE.name: 40, CPU.name: 100, CUDA.name: 500}
 """Rows of the results of loops."""
+
+CHOSEN = "chosen"
+"""The schedule of the rules, in place of one with random steps."""
 
 PARTS = (1, 2, 3, 5, 8, 13, 14, 40, "auto")
 """Parts of a loop: more than 12 are merged in two rounds."""
@@ -64,7 +68,8 @@ def computed(case: FoldCase, target: str, terms: np.random.Generator, *, fold: s
         case: the problem.
         target: the target.
         terms: properties that the problem's set shares.
-        fold: how whole rows are computed; empty: the case is a loop, and has random parts.
+        fold: how whole rows are computed; empty: the case is a loop, and has random parts; `CHOSEN`: the
+            schedule stays as it is.
 
     Returns:
         The error in words; empty if results are right.
@@ -72,7 +77,7 @@ def computed(case: FoldCase, target: str, terms: np.random.Generator, *, fold: s
     known = case.kernel.bind().schedule_for(**case.arguments(), target=target)
     assert known is not None, "a dataflow kernel"
     run, parts = int(terms.integers(1, 4)), PARTS[terms.integers(len(PARTS))]
-    if not known.by_bulk:  # warpgroups have steps of their own
+    if not known.by_bulk and fold != CHOSEN:  # warpgroups have steps of their own
         rows, _, depth = known.tile
         known = replace(known, tile=(rows, max(known.atom.shape[1:]) * run, depth), split_k=1, blocks=0)
         if fold:
@@ -193,6 +198,20 @@ def lists(number: int, target: str) -> str:
     Returns:
         What is wrong; empty if nothing is.
     """
+    return computed(*_lists(number, target, folding.top_k), fold="online")
+
+
+def lists_in_parts(number: int, target: str) -> str:
+    """Likewise in random parts, whose lists merge.
+
+    Returns:
+        What is wrong; empty if nothing is.
+    """
+    return computed(*_lists(number, target, folding.top_k_in_parts))
+
+
+def _lists(number: int, target: str, kernel: Any) -> tuple[FoldCase, str, np.random.Generator]:
+    """Draw lists of the largest scores."""
     terms, rng = generators(number, target)
     kind, most = str(terms.choice(["f2", "f4"])), int(terms.integers(1, 33))
     (M,), (N,) = extents(terms, rng, ROWS[target], 1), extents(terms, rng, LARGEST[target], 1)
@@ -202,8 +221,20 @@ def lists(number: int, target: str) -> str:
     at = np.argsort(-s, axis=1, kind="stable")[:, :k]
     results = {"best": poison("f4", M, k), "at": poison("i4", M, k)}
     expected, room = {"best": np.take_along_axis(s, at, 1), "at": at}, {"best": 0, "at": 0}
-    case = FoldCase(folding.top_k, {"X": x, "W": w}, results, expected, room)
-    return computed(case, target, terms, fold="online")
+    return FoldCase(kernel, {"X": x, "W": w}, results, expected, room), target, terms
+
+
+def recurrences(number: int, target: str) -> str:
+    """Compute linear attention with a state that decays: by one factor, or by one for each position.
+
+    Returns:
+        What is wrong; empty if nothing is.
+    """
+    terms, rng = generators(number, target)
+    make, kind = (uniform, with_gates)[terms.integers(2)], str(terms.choice(["f2", "f4"]))
+    (N,), (D, E) = extents(terms, rng, LARGEST[target], 1), extents(terms, rng, 64, 2)
+    case = make(int(rng.integers(1, 4)), N, D, E, kind, str(terms.choice(["f4", kind])))
+    return computed(case, target, terms, fold="online" if target == CPU.name else CHOSEN)
 
 
 # ---------------------------------------------------------------- whole rows

@@ -38,6 +38,8 @@ MEMBERS: dict[str, Callable[[int, str], str]] = {
     "attention_backward": fold_problems.backward,
     "loops with a state": fold_problems.loops,
     "largest of rows": fold_problems.lists,
+    "largest of rows in parts": fold_problems.lists_in_parts,
+    "recurrences": fold_problems.recurrences,
     "whole rows": fold_problems.rows,
     "gemm_chain": attention_problems.chain,
     "complex_matmul": complex_problems.carried_out,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .fold_problems import backward, lists, loops, rows
+from .fold_problems import backward, lists, lists_in_parts, loops, recurrences, rows
 
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
@@ -16,6 +16,14 @@ def test_random_loops_in_parts(target: str) -> None:
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_random_lists_of_the_largest(target: str) -> None:
     found = {number: lists(number, target) for number in range(2)}
+    assert set(found.values()) == {""}, found
+
+
+def test_random_lists_in_parts_and_recurrences() -> None:
+    found = {number: lists_in_parts(number, "cpu") for number in (1,)}
+    found |= {
+        (number, target): recurrences(number, target) for target in ("reference", "cpu") for number in (0, 5)
+    }
     assert set(found.values()) == {""}, found
 
 

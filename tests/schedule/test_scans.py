@@ -238,6 +238,16 @@ def test_gpus_compile_without_spills(target: str, arch: str) -> None:
             assert (made.schedule.staging, made.schedule.atom.instruction) == ("cp_async", "mma.sync")
 
 
+def test_few_sequences_have_blocks_with_fewer_columns() -> None:
+    """Columns that take the fewest products of a step, in rounds of all blocks."""
+    for sequences, D, width in ((256, 64, 64), (64, 64, 32), (16, 128, 16), (64, 128, 64)):
+        q = tw.like("bf16", sequences, 2048, D)
+        rate = tw.like("f32", sequences)
+        kernel = linear_attention.bind()
+        made = kernel.schedule_for(q, q, q, rate, q, target="cuda", arch="sm_90a")
+        assert (made.tile[1], made.width) == (64, width)
+
+
 # ---------------------------------------------------------------- refusals
 
 
@@ -349,6 +359,6 @@ def test_what_schedules_refuse() -> None:
             for n in tw.steps(X.shape[0]):
                 i = tw.alias(n)
                 S.assign(S + X[m, e].to(tw.f32))
-                Y[i, e] = X[i, e] * S.sum(axis=0)
+                Y[i, e] = (X[i] @ X[n].T).to(X.dtype) @ X[n, e] * S.sum(axis=0)
 
     refused(of_rows, X, Y, match=r"carries S with the axes \(m, e\), and the tiles have the spans \(m, e\)")

@@ -21,7 +21,7 @@ from tilewright.checking.composed_products import halves_bound
 from tilewright.dataflow import wide
 from tilewright.dataflow.evaluate import Evaluation, FlowArguments
 from tilewright.dataflow.nodes import Flow, Fold, Folded, Map, Node, Rearrange, Reduce, Span, Store, Sum, walk
-from tilewright.dtypes import DType, f64
+from tilewright.dtypes import DType, f32, f64
 from tilewright.functions.conversions import Array, keep_fraction
 from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
 
@@ -441,7 +441,9 @@ class _Bounded(Evaluation):
         moved = _farthest(others, exact)
         if is_exact:
             return moved
-        own = 2 * (row.ulp + 1) * node.dtype.unit_roundoff
+        own: float | Array = 2 * (row.ulp + 1) * node.dtype.unit_roundoff
+        if node.function == "exp" and node.dtype == f32 and any(isinstance(one, Sum) for one in walk(node)):
+            own = own + 3 * f32.unit_roundoff * _finite(np.abs(given[0]))  # loops compute exp2(log2(e) * x)
         size = np.maximum(np.abs(given[0]), np.abs(centre)) if row.of_operand else np.abs(centre)
         least = np.asarray(wide.smallest(node.dtype))
         if node.dtype.is_float and node.dtype.component.bits <= 32 and row.ulp:

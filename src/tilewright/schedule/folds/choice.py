@@ -368,7 +368,7 @@ def proposals(
         return
     extents = form.extents(shapes)
     if form.alias is not None:
-        yield from _scans(form, extents, arch)
+        yield from _scans(form, extents, arch, processors)
         return
     # Few rows are limited by what the loop reads, of which more blocks read more at the same time.
     faster = group_choice.SPEEDUP if extents[form.m] > ROWS_OF_A_WARP else 1
@@ -420,22 +420,39 @@ def proposals(
             yield way
 
 
-def _scans(form: FoldForm, extents: Mapping[Span, int], arch: Arch) -> Iterator[Schedule]:
-    """The schedules of a loop whose steps store results: the longest step, and the most columns, that fit.
+def _scans(form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: int) -> Iterator[Schedule]:
+    """The schedules of a loop whose steps store results: the longest steps that fit.
+
+    Blocks that share a sequence compute its scores each.  A step has products of the depth of the scores with
+    its own elements, and three with the columns of the block.  The columns that take the fewest of them, in
+    as many rounds as the blocks have on the machine, come first.
 
     Args:
         form: the form.
         extents: extents of all spans.
         arch: the machine.
+        processors: its processors; 0: unknown.
     """
-    sizes = ((run, most, warps) for run in (64, 32, 16) for most in (64, 32, 16) for warps in (4, 2, 1))
+    across = max(extents[span] for span in form.columns)
+    sequences = prod(extents[span] for span in form.batch)
+
+    def work(run: int, width: int) -> int:
+        blocks = sequences * -(-across // width)
+        return -(-blocks // max(processors, 1)) * (run + 3 * width) if processors else -width
+
+    sizes = (
+        (run, most, warps)
+        for run in (64, 32, 16)
+        for most in sorted((64, 32, 16), key=lambda width: work(run, width))
+        for warps in (4, 2, 1)
+    )
     for run, most, warps in sizes:
         atom = atom_of(form, arch, run)
         m, n, k = atom.shape
         down = 1 if arch.vector_registers else warps
         high = _padded(extents[form.m], lcm(m * down, k))
         step = _padded(run, lcm(m * down, n, k))
-        width = _padded(min(max(extents[span] for span in form.columns), most), n)
+        width = _padded(min(across, most), n)
         sums = high * width + step * (step + 2 * width)
         if step > run or (sums > SCAN_SUMS * down * arch.lanes and not arch.vector_registers):
             continue
