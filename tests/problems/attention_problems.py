@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tests.ops.attending import Problem
+from tests.ops.attending import Padded, Problem
 from tests.ops.test_attention import STRIDES, strided
 from tests.ops.test_gemm_chain import FUNCTIONS, Chain
 
@@ -67,6 +67,35 @@ def attention(number: int, target: str) -> str:
     problem.check_lse(first[1])
     same = all(np.array_equal(*(x.view(np.uint8) for x in pair)) for pair in zip(first, again, strict=True))
     return "" if same else f"{problem.name}: other bits when its launch is known"
+
+
+PAGES = (0, 0, 8, 16, 20, 64)
+"""Rows of a page; 0: keys do not lie in pages."""
+
+
+def caches(number: int, target: str) -> str:
+    """Compute a problem of attention to caches with lengths, in pages or not; other keys are NaN.
+
+    Returns:
+        The error in words; empty if results are right.
+    """
+    terms, rng = generators(number, target)
+    element, depth, width = KINDS[terms.integers(len(KINDS))], _columns(terms), _columns(terms)
+    width, rows_of_page = depth if terms.integers(2) else width, PAGES[terms.integers(len(PAGES))]
+    causal, from_last, is_one_row = (bool(one) for one in terms.integers(2, size=3))
+    shared, ratio, batches = (int(n) for n in rng.integers(1, HEADS[target] + 1, 3))
+    rows, keys = extents(terms, rng, LARGEST[target], 2)
+    rows, keys = 1 if is_one_row else max(rows, 1), max(keys, 1)
+    diagonal = ("last" if from_last else int(rng.integers(-rows, keys))) if causal else None
+    lengths = tuple(int(count) for count in rng.integers(0, keys + 1, batches))
+    padded = Padded((shared * ratio, shared), rows, (depth, width), element, diagonal, lengths, keys)
+    k, v, *table = padded.in_pages(rows_of_page) if rows_of_page else (padded.k, padded.v)
+    placed = [Placed(x, target) for x in (padded.q, k, v, *padded.poisoned(), padded.lengths, *table)]
+    q, k, v, out, lse, held, *numbers = (one.there for one in placed)
+    words = {**padded.words, **({"k_pages": numbers[0]} if numbers else {})}
+    tw.attention(q, k, v, k_lengths=held, **words, out=out, lse=lse, target=target)
+    padded.check(placed[3].fetched(), placed[4].fetched())
+    return ""
 
 
 def chain(number: int, target: str) -> str:

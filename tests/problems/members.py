@@ -35,6 +35,7 @@ MEMBERS: dict[str, Callable[[int, str], str]] = {
     "scaled_mm in groups": weights_problems.carried_out,
     "scaled_mm by blocks": scaled_problems.carried_out_by_blocks,
     "attention": attention_problems.attention,
+    "attention to caches": attention_problems.caches,
     "attention_backward": fold_problems.backward,
     "loops with a state": fold_problems.loops,
     "largest of rows": fold_problems.lists,

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from .attention_problems import attention, chain
+from .attention_problems import attention, caches, chain
 
 
 @pytest.mark.parametrize(("target", "count"), [("reference", 2), ("cpu", 2)])
 def test_random_problems(target: str, count: int) -> None:
     found = {number: attention(number, target) for number in range(count)}
+    assert set(found.values()) == {""}, found
+
+
+def test_random_caches() -> None:
+    found = {number: caches(number, "reference") for number in range(4)}
     assert set(found.values()) == {""}, found
 
 
