@@ -228,14 +228,16 @@ def test_a_wave_of_an_operand_along_its_columns_has_whole_rows_of_bulk_copies() 
 
 
 @pytest.mark.parametrize(
-    ("layout", "rows", "columns"),
-    [("nt", 128, 80), ("tt", 128, 96), ("nt", 64, 144), ("tt", 64, 160), ("nn", 64, 192), ("tn", 128, 192)],
+    ("layout", "rows", "columns", "groups"),
+    [
+        *(("nt", 128, 80, 2), ("tt", 128, 96, 2), ("nt", 64, 144, 1), ("tt", 64, 160, 1)),
+        *(("nn", 64, 192, 1), ("tn", 128, 192, 2), ("nt", 256, 112, 2), ("nn", 192, 128, 3)),
+    ],
 )
-def test_elements_of_tiles_of_one_wave(layout: str, rows: int, columns: int) -> None:
+def test_elements_of_tiles_of_one_wave(layout: str, rows: int, columns: int, groups: int) -> None:
     """The reference runs a ragged problem, and the kernel for Hopper spills nothing."""
-    groups = rows // 64
     made = tw.Schedule(
-        tw.atoms.wgmma("bf16", columns), (rows, columns, 64), stages=4, staging="tma", roles="cooperative",
+        tw.atoms.wgmma("bf16", columns), (rows, columns, 64), stages=3, staging="tma", roles="cooperative",
         groups=groups, group_m=8, epilogue="staged", buffers=1, registers=0,
     )  # fmt: skip
     problem = Problem(np.random.default_rng(5), (rows + 8, columns + 24, 136))
