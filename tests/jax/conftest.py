@@ -10,6 +10,7 @@ import pytest
 
 def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_platforms", config.getoption("--jax-platform"))
+    jax.config.update("jax_default_matmul_precision", "highest")  # of JAX's own products, on a GPU
 
 
 @pytest.fixture(autouse=True)
