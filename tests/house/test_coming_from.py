@@ -102,7 +102,7 @@ MISSING: dict[str, Callable[[], bool]] = {
     "sorting": lambda: unnamed("sort", "top_k"),
     "derived gradients of kernels": lambda: unnamed("grad", "differentiate"),
     "tuning of explicit kernels": lambda: untuned("copies"),
-    "sparse GEMMs": lambda: unnamed("sparse") and unwritten("mma.sp", "wgmma.mma_async.sp"),
+    "GEMMs with 2:4 sparsity": lambda: unnamed("sparse") and unwritten("mma.sp", "wgmma.mma_async.sp"),
     "Blackwell": lambda: unwritten("tcgen05", "sm_100"),
     "programmatic access to single registers": lambda: unnamed("register"),
     "convolutions by TMA im2col": lambda: unwritten("cuTensorMapEncodeIm2col", ".im2col::"),
