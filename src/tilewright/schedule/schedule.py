@@ -24,10 +24,10 @@ DIMS = ("", "m", "n", "k", "mn", "mk", "nk", "mnk")
 ROLES = ("none", "cooperative", "ping-pong", "alternating")
 """How the warps of a block share its work.
 
-``"none"``: all warps do the same.  ``"cooperative"``: one warp copies, and groups of warps multiply a tile
-together.  ``"ping-pong"``: one warp copies, and each group multiplies its own tile while another one stores.
-``"alternating"``: two groups share the rows of a tile and alternate at each step along K: one multiplies from
-registers while the other one loads.
+``"none"``: all warps do the same.  ``"cooperative"``: one warp copies (four with ``staging="mixed"``), and
+groups of warps multiply a tile together.  ``"ping-pong"``: likewise, but each group multiplies its own tile
+while another one stores.  ``"alternating"``: two groups share the rows of a tile and alternate at each step
+along K: one multiplies from registers while the other one loads.
 """
 
 FOLDS = ("online", "two passes", "kept")
@@ -164,7 +164,8 @@ class Schedule:
     not legal, the error has every reason.
 
     Args:
-        atom: the instruction that multiplies.
+        atom: the instruction that multiplies.  If a kernel has no product, it is a multiply-add, and says
+            which elements of a tile each lane has.
         tile: extents (m, n, k) of the tile of a block, or of each group if groups have their own tiles; ``k``
             is the depth of the tiles of A and B that are copied at once.
         warps: number of warps (warpgroups with ``wgmma``) along the rows and along the columns of a group's
@@ -173,7 +174,8 @@ class Schedule:
             without roles then stores the tile in slices of its columns.
         stages: number of stages of the ring: tiles of A, and of B, in shared memory.
         staging: one of ``"direct"``, ``"panels"``, ``"registers"``, ``"cp_async"``, ``"fragments"``,
-            ``"tma"``, ``"mixed"``.
+            ``"tma"``, ``"mixed"``.  With ``"mixed"``, bulk copies load one operand, as with ``"tma"``, and
+            threads of the copying warps the other, if bulk copies do not carry it, such as chosen rows.
         roles: one of ``"none"``, ``"cooperative"``, ``"ping-pong"``, ``"alternating"``; see `ROLES`.
         groups: number of groups of warps that multiply.  Cooperative groups share the rows of a tile.
             Ping-pong groups take a tile each; two alternating groups share one.  Without roles, with

@@ -450,9 +450,9 @@ def positions(span: Any, axis: int = -1) -> Tile:
 def alias(span: Any) -> SpanIndex:
     """``i = tw.alias(n)``: a second name of a step, whose elements are then rows and columns of a tile.
 
-    In a loop over ``n``, ``Q[i] @ K[n].T`` has the scores of each element of the step and each other one.  A
-    loop may store the rows of its step, ``O[i, e] = ...``, from what it has carried so far.  What it stores
-    must not depend on the length of a step.
+    In a loop over ``n``, ``Q[i] @ K[n].T`` has a score for each two elements of the step.  A loop may store
+    the rows of its step, ``O[i, e] = ...``, from what it has carried so far.  What it stores must not depend
+    on the length of a step.
 
     Args:
         span: the variable of the loop over `steps`.

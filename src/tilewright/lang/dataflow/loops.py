@@ -156,8 +156,8 @@ def steps(
             loop of ``b`` begins where that of ``b - 1`` ends, and the first one with 0.
         end: one more than its last index, an integer in memory for each index of the same batch; default: the
             whole dimension.
-        block: number of indices for which ``begin`` and ``end`` count 1, such as the rows of the blocks that
-            integers choose.
+        block: number of indices in one unit of ``begin`` and ``end``.  With ``block=64`` they count blocks of
+            64 indices, such as the rows of blocks that integers choose.
         state: the accumulators that ``merge`` merges; how the others merge is derived.
         merge: function of two states, each a tuple of tiles in the order of ``state``, or one tile for one
             accumulator.  The first state is that of some elements of the dimension, the second that of the
