@@ -90,7 +90,7 @@ def find_box(view: View, extents: tuple[Int, ...], order: tuple[int, ...]) -> Bo
         >>> M, m = Sym("M", 1), Sym("m", 0)
         >>> whole = View.strided((M, 512), (512, 1))
         >>> find_box(Tile((32, 64), (m, 3)).apply(whole), whole.shape, (0, 1))
-        Box(starts=(32*m, 192), sides=(32, 64), steps=(1, 1), order=(0, 1), is_swizzled=True)
+        Box(starts=(32*m, 192), sides=(32, 64), steps=(1, 1), order=(0, 1), is_swizzled=True, where=True)
     """
     if not view.is_static:
         return NoBox(f"its shape {view.shape} is known at launch only", "a tile of a static shape")
