@@ -167,6 +167,23 @@ def test_gradients_of_attention_by_kernels(
         assert calls == ["kernels"]
 
 
+@pytest.mark.parametrize(("of_keys", "of_values"), [(264, 8), (16, 260)])
+def test_gradients_of_wide_attention(of_keys: int, of_values: int) -> None:
+    """More columns than the kernels of gradients take: products with stored scores compute the gradients."""
+    given = [drawn(2, 5, of_keys), drawn(2, 7, of_keys, seed=1), drawn(2, 7, of_values, seed=2)]
+    dy, words = drawn(2, 5, of_values, seed=3), {"causal": True, "diagonal": 1}
+
+    def gradients(call: Callable[..., Any], dtype: torch.dtype) -> Sequence[torch.Tensor]:
+        arrays = [one.to(dtype).requires_grad_() for one in given]
+        return torch.autograd.grad(call(*arrays, **words), arrays, dy.to(dtype))
+
+    found = gradients(tt.attention, torch.float32)
+    expected = gradients(lambda *arrays, **words: like_attention(*arrays, **words)[0], f64)
+    for one, other in zip(found, expected, strict=True):
+        # Scores are sums of up to 264 products: 2**-24 times a few hundred.
+        torch.testing.assert_close(one.double(), other, rtol=5e-5, atol=5e-5)
+
+
 @pytest.mark.parametrize("how", ["kernels", "lse", "twice"])
 @pytest.mark.parametrize("words", [{"causal": True, "diagonal": 4, "window": 9}, {"soft_cap": 3.0}])
 def test_sinks_and_dropout(how: str, words: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from tilewright.errors import LaunchError
 from tilewright.functions.philox import MULTIPLIERS, ROUNDS, WEYL
 from tilewright.ops import attention as of_attention
 from tilewright.ops import attention_backward as of_gradients
-from tilewright.ops.attending.problem import LAST
+from tilewright.ops.attending.problem import LAST, MOST_OF_GRADIENTS
 from tilewright.ops.wanted import Dropout
 from tilewright.targets.target import HOST
 from tilewright.torch.products import matmul
@@ -151,15 +151,16 @@ class AttentionGradient(torch.autograd.Function):
     def backward(ctx: Any, dy: torch.Tensor | None, d_lse: torch.Tensor | None) -> Any:
         """Return the gradients.
 
-        The kernels serve the result alone, and have no gradients themselves.  For gradients of gradients, or
-        by ``lse``, the scores are computed again and stored, and products serve.  Sinks enter by the
-        logarithms alone.
+        The kernels serve the result alone and up to 256 columns, and have no gradients themselves.  For
+        wider arrays, gradients of gradients, or by ``lse``, the scores are computed again and stored, and
+        products serve.  Sinks enter by the logarithms alone.
         """
         q, k, v, bias, sinks, q_offsets, k_offsets, out, lse = ctx.saved_tensors
         words, needs, wide = ctx.words, ctx.needs_input_grad, torch.float32
         is_packed = q_offsets is not None
         dy = torch.zeros_like(out) if dy is None else dy
-        if d_lse is None and not torch.is_grad_enabled():
+        is_narrow = max(q.shape[-1], v.shape[-1]) <= MOST_OF_GRADIENTS
+        if d_lse is None and is_narrow and not torch.is_grad_enabled():
             given = (q, k, v, out, lse, dy.to(q.dtype), bias, sinks, q_offsets, k_offsets)
             *made, d_bias, d_sinks = ATTENTION_BACKWARD(*given, needs[3], needs[4], *words)
             made += [d_bias if needs[3] else None, d_sinks if needs[4] else None]
@@ -323,14 +324,14 @@ def attention(
 ) -> Any:
     """``dropout(softmax(scale * q @ kᵀ + bias)) @ v`` for every batch and head, with gradients.
 
-    Neither the kernel nor those of its gradients store the scores.  Gradients through ``lse`` and of
-    gradients are products with the scores, which are computed again: they take memory for M x N
-    scores of each head, or for T x U of packed sequences.
+    Neither the kernel nor those of its gradients store the scores.  Gradients through ``lse``, of gradients,
+    and of more than 256 columns are products with the scores, which are computed again: they take memory for
+    M x N scores of each head, or for T x U of packed sequences.
 
     Args:
-        q: tensor (B, H, M, D) of float16, bfloat16 or float32; (H, M, D) or (M, D) likewise.
+        q: tensor (B, H, M, D) of float16, bfloat16 or float32, D at most 512; (H, M, D) or (M, D) likewise.
         k: tensor (B, G, N, D); G divides H.
-        v: tensor (B, G, N, E).
+        v: tensor (B, G, N, E), E at most 512.
         bias: tensor that is broadcast to (B, H, M, N).
         sinks: tensor (H,): a score of each head that joins the sum of its weights, and has no value.
         q_offsets: int32 or int64 tensor (B + 1,) for sequences that follow each other without padding, as in
