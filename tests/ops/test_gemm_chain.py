@@ -194,6 +194,11 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         tw.LaunchError,
         "fused=True, but P is 257, and one kernel takes 1 to 256; nearest legal choice: fused=False",
     ),
+    "too deep": (
+        {"a": np.ones((6, 257), np.float16), "b": np.ones((257, 6), np.float16), "fused": True},
+        tw.LaunchError,
+        "fused=True, but K is 257, and one kernel takes 1 to 256; nearest legal choice: fused=False",
+    ),
     "dtype": (
         {name: x.astype(np.float64) for name, x in (("a", X), ("b", X.T), ("c", X))} | {"fused": True},
         tw.LaunchError,

@@ -459,3 +459,12 @@ def test_ones_that_sum_columns_serve_later_calls_of_any_mode() -> None:
         torch.autograd.grad(column_sums(held)[0], held)[0][:, 0], torch.ones(3, dtype=f64)
     )
     assert next(iter(ONES.values())) is kept
+
+
+def test_operands_that_are_no_tensors_are_refused() -> None:
+    """The message names the argument."""
+    a = drawn(3, 3)
+    with pytest.raises(LaunchError, match=r"matmul, argument a: .* is not an array"):
+        tt.matmul(None, a)  # type: ignore[arg-type]
+    with pytest.raises(LaunchError, match=r"linear: weight is a list; .*: torch\.as_tensor"):
+        tt.linear(a, [[1.0]])  # type: ignore[arg-type]

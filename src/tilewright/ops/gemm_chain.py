@@ -14,7 +14,7 @@ from tilewright.dtypes import DType, bf16, f16, f32, f64
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.attending import flow
 from tilewright.ops.attending.choice import Answer, AttentionQuestion, against_warpgroups
-from tilewright.ops.attending.problem import MOST_COLUMNS, in_four
+from tilewright.ops.attending.problem import in_four
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
 from tilewright.ops.matmul import plan_matmul
 from tilewright.ops.planning import LAUNCH_US, copied_us
@@ -33,6 +33,9 @@ from tilewright.schedule.time_parts import time_parts
 from tilewright.targets.target import CUDA
 
 FUSED = (f16, bf16, f32)
+
+MOST_COLUMNS = 256
+"""Most columns of ``a`` and of the result of one kernel."""
 
 ROWS = 128
 """Rows of a tile, on most machines."""

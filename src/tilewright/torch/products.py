@@ -372,7 +372,7 @@ def matmul(
         >>> y.tolist(), a.grad.tolist()
         ([[1.0]], [[3.0, -4.0]])
     """
-    if a.is_complex():
+    if isinstance(a, torch.Tensor) and a.is_complex():
         if any(one is not None for one in (bias, activation, multiply, residual)):
             raise LaunchError(
                 "tilewright.torch.matmul of complex tensors has no bias, activation, multiply or residual; "
@@ -388,6 +388,11 @@ def _linear_by(product: Callable[..., Any]) -> Callable[..., Any]:
     """`linear` by a function that multiplies matrices."""
 
     def linear(x: Any, weight: Any, bias: Any = None, **words: Any) -> Any:
+        if not isinstance(weight, torch.Tensor):
+            raise LaunchError(
+                f"tilewright.torch.linear: weight is a {type(weight).__name__}; nearest legal choice: "
+                "torch.as_tensor(weight)"
+            )
         turned = weight if weight.dim() < 2 else weight.mT
         if bias is None:
             return product(x, turned, **words)
