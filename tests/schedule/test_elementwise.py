@@ -112,6 +112,13 @@ def test_a_single_row_has_one_row_of_lanes_and_no_other_order() -> None:
             line.bind(schedule=schedule).compile(**given, target="cuda", arch="sm_90a")
 
 
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0)])
+def test_nothing_is_stored_to_arrays_without_elements(target: str, shape: tuple[int, int]) -> None:
+    given = [np.ones(extents, np.float32) for extents in (shape, shape[1], shape[0], shape)]
+    assert scaled(*given, 2.0, target=target).target == target
+
+
 def test_three_tiled_dimensions_are_refused() -> None:
     @tw.kernel(A="L M N", C="L M N")
     def cube(A, C):

@@ -188,6 +188,49 @@ def test_a_result_is_stored_before_its_state_changes() -> None:
         run(case, "reference", case.kernel.bind(schedule=schedule))
 
 
+@tw.kernel(X="N E", A="N D", Y="N E")
+def of_the_step_before(X, A, Y):
+    """Quotients of a state that each step replaces, and no scores."""
+    for e in tw.tiles(X.shape[1]):
+        S = tw.full((A.shape[1], e), 1.0, tw.f32)
+        for n in tw.steps(X.shape[0]):
+            i = tw.alias(n)
+            Y[i, e] = A[i] @ (1.0 / S)
+            S.assign(0.0 * S + A[n].T @ X[n, e])
+
+
+STEPS_OF_16 = replace(FMA, tile=(16, 16, 16))
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_rows_of_a_state_that_lie_beyond_its_end_enter_no_product(target: str) -> None:
+    """The state is 0 there, and its quotient infinite."""
+    rng = np.random.default_rng(0)
+    x, a = (rng.uniform(1, 2, shape).astype("f4") for shape in ((40, 7), (40, 5)))
+    y = poison("f4", 40, 7)
+    of_the_step_before.bind(schedule=STEPS_OF_16)(x, a, y, target=target)
+    wide, rows = x.astype(np.float64), a.astype(np.float64)
+    state = np.ones((5, 7))
+    for first in range(0, 40, 16):
+        step = slice(first, first + 16)
+        right = rows[step] @ (1 / state)
+        assert (np.abs(y[step] - right) <= 64 * U * right).all()
+        state = rows[step].T @ wide[step]
+
+
+def test_one_tile_covers_the_state_of_a_loop_without_scores() -> None:
+    x, a, y = np.ones((40, 7), "f4"), np.ones((40, 17), "f4"), poison("f4", 40, 7)
+    with pytest.raises(tw.LaunchError, match="d must be at most 16: one tile of the schedule covers it"):
+        of_the_step_before.bind(schedule=STEPS_OF_16)(x, a, y, target="cpu")
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_a_state_without_rows_has_results_of_0(target: str) -> None:
+    x, a, y = np.ones((40, 7), "f4"), np.ones((40, 0), "f4"), poison("f4", 40, 7)
+    of_the_step_before(x, a, y, target=target)
+    assert (y == 0).all()
+
+
 def test_the_kernel_has_at_most_fifteen_lines() -> None:
     assert lines(linear_attention) <= 15
 

@@ -338,8 +338,11 @@ class FoldBlock:
         with made_by("blocks"):
             self.at = self._number()
             self.read_bounds()
-        covered = ((form.depths, schedule.resident, "tile"), (form.columns, form.covered, "width"))
-        for span, field in ((one, field) for spans, is_so, field in covered if is_so for one in spans):
+        whole = dict.fromkeys(
+            (*(form.depths if schedule.resident else ()), *([form.m] if form.alias else ()))
+        )
+        covered = (whole, "tile"), (form.columns if form.covered else (), "width")
+        for span, field in ((one, field) for spans, field in covered for one in spans):
             most = self.lengths[span]
             text = f"{span.name} must be at most {most}: one tile of the schedule covers it ({field})"
             require(self.place.integer(span.extent) <= most, text)
@@ -375,6 +378,8 @@ class FoldBlock:
             counts.append((form.columns[0], functools.reduce(maximum, across)))
         if groups is not None:
             tiles_of[form.m] = groups.numbers
+        if form.alias is not None:  # a block has the whole state, even one without rows
+            tiles_of[form.m] = 1
         counts.append((form.m, tiles_of[form.m]))
         if form.is_elementwise and form.columns:  # blocks that follow each other read whole rows
             counts[-2:] = reversed(counts[-2:])

@@ -164,7 +164,7 @@ def proposals(
     form = form.turned if swap else form
     extents = form.extents(shapes)
     rows = max(extents[form.m], 1)
-    columns = max((extents[span] for span in form.columns), default=1)
+    columns = max((extents[span] for span in form.columns), default=1) or 1
     own = [one for one in found if one.unit in form.columns]
     wide = min(
         (max((one.full for one in own), default=1), *(one.aligned for one in own if one.aligned < one.full))

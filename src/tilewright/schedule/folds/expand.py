@@ -15,12 +15,14 @@ from tilewright.errors import TraceError
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
+from tilewright.lang.control import when
+from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.lang.scalars import Index
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
-from tilewright.lang.tile_arithmetic import redistribute
+from tilewright.lang.tile_arithmetic import coordinates, redistribute
 from tilewright.schedule.folds.block import FoldBlock, HeldOperand, StepPlace
 from tilewright.schedule.folds.choice import check, copies_of_scan, tile_key, tiles_of_scan
 from tilewright.schedule.folds.elementwise import ElementwiseBlock
@@ -90,7 +92,7 @@ class ScanBlock(FoldBlock):
         if not is_computed(node.a):
             return self.held_tile(node.a, node.span, values.place)
         if id(node.a) in self.copies:
-            return self.copied(node.a, values)
+            return self.copied(node.a, node.span, values)
         if id(node.a) not in values.operands:
             made = values.hidden(node.a, 0)
             made = made if made.dtype == self.form.element else made.to(self.form.element)
@@ -101,18 +103,25 @@ class ScanBlock(FoldBlock):
     def right(self, node: Sum, values: TileValues) -> Tensor:
         """The right operand of a product, as (columns, k)."""
         if is_computed(node.b):
-            return self.copied(node.b, values).permute(1, 0)
+            return self.copied(node.b, node.span, values).permute(1, 0)
         return self.held_tile(node.b, node.span, values.place)
 
-    def copied(self, node: Node, values: TileValues) -> Tensor:
+    def copied(self, node: Node, along: Span, values: TileValues) -> Tensor:
         """A computed operand, which is copied to shared memory at its first use in a step.
 
-        All threads have read that of the last step: they meet between two steps.
+        It is 0 beyond the end of the sum.  All threads have read that of the last step: they meet between two
+        steps.
         """
         held = self.copies[id(node)]
         if id(node) not in values.operands:
-            values.operands[id(node)] = values.hidden(node, 0)
-            tw.copy(values.operands[id(node)], held)
+            made = values.hidden(node, 0)
+            if (rows := values.place.ordered(node.axes)[0]) is not None and along in (rows, rows.of):
+                length = values.place.length(rows)
+                left = values.place.extent(rows) - values.place.at(rows) * length
+                with when(left < length):
+                    made.assign(where(coordinates(made, 0) < left, made, 0))
+            values.operands[id(node)] = made
+            tw.copy(made, held)
             tw.barrier()
         return held
 
