@@ -119,6 +119,18 @@ def test_nothing_is_stored_to_arrays_without_elements(target: str, shape: tuple[
     assert scaled(*given, 2.0, target=target).target == target
 
 
+def test_lanes_of_amd_exchange_elements_of_one_byte() -> None:
+    """A row is reduced by several lanes, in the dtype of its elements."""
+
+    @tw.kernel(A="M N", least="M")
+    def least_of_rows(A, least):
+        for m in tw.tiles(least):
+            least[m] = A[m].min(axis=1)
+
+    made = least_of_rows.compile(tw.like("i8", 64, 4096), tw.like("i8", 64), target="hip", arch="gfx942")
+    assert "exchanged(" in made.source
+
+
 def test_three_tiled_dimensions_are_refused() -> None:
     @tw.kernel(A="L M N", C="L M N")
     def cube(A, C):

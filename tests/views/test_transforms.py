@@ -294,6 +294,7 @@ def test_merging_what_was_unmerged_gives_the_view_back() -> None:
         (Pad((-1, 0), (0, 0)), "Slice makes a tensor smaller"),
         (PadTo((0, 1)), "least is 1"),
         (Unmerge(1, (5, 4)), r"nearest legal lengths: \(4, 4\)"),
+        (Unmerge(1, (8, -1)), r"nearest legal lengths: \(8, 2\)"),
         (Unmerge(1, (5, 3)), "pad it to a multiple of 3 first"),
         (Unmerge(2, (4, 4)), "dimensions are 0 to 1"),
         (Merge(1, 2), "dimensions are 0 to 1"),

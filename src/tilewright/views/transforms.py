@@ -378,10 +378,12 @@ class Unmerge:
         return view.map(shape, [*index[: self.dim], joined, *index[self.dim + len(self.lengths) :]])
 
     def _nearest(self, extent: Int) -> str:
-        inner = product(*self.lengths[1:])
+        free = next((at for at, one in enumerate(self.lengths) if isinstance(one, int) and one < 0), 0)
+        before, after = self.lengths[:free], self.lengths[free + 1 :]
+        inner = product(*before, *after)
         if isinstance(inner, int) and inner > 0:
             if divisor(extent) % inner == 0:
-                return f"; nearest legal lengths: {(floordiv(extent, inner), *self.lengths[1:])}"
+                return f"; nearest legal lengths: {(*before, floordiv(extent, inner), *after)}"
             return f"; pad it to a multiple of {inner} first"
         return ""
 

@@ -67,7 +67,7 @@ DEVICE void wave_barrier() {
     "exchanged": """
 template <class T>
 DEVICE T exchanged(T x, int apart) {
-  int words[sizeof(T) / 4];
+  int words[(sizeof(T) + 3) / 4] = {};
   __builtin_memcpy(words, &x, sizeof(T));
   const int lane = __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
   for (int& word : words) word = __builtin_amdgcn_ds_bpermute((lane ^ apart) * 4, word);
