@@ -106,6 +106,23 @@ def test_refusals_of_attention() -> None:
     with pytest.raises(LaunchError, match="diagonal='first'"):
         tj.attention(q, q, q, causal=True, diagonal="first")
     close(tj.attention(q[:3], q, q, causal=True, diagonal="last")[2], like_attention(q[2:3], q, q)[0], 1e-5)
+    with pytest.raises(LaunchError, match="seed is traced, and calls are made with numbers"):
+        jax.jit(lambda seed: tj.attention(q, q, q, dropout=0.5, seed=seed))(3)
+    with pytest.raises(LaunchError, match=r"window=2\.5; nearest legal choice: an integer"):
+        tj.attention(q, q, q, causal=True, window=2.5)  # type: ignore[arg-type]
+    wide = drawn(9, 257).astype(jnp.float32)
+    for given in ((wide, wide, q), (q, q, wide)):
+        assert tj.attention(*given).shape == given[2].shape
+        with pytest.raises(LaunchError, match=r"257 columns, and a gradient is wanted; .*: 256"):
+            jax.grad(lambda *arrays: tj.attention(*arrays).sum())(*given)
+
+
+def test_integers_of_numpy_and_jax() -> None:
+    q = drawn(9, 8).astype(jnp.float32)
+    found = tj.attention(q, q, q, causal=np.bool_(True), diagonal=np.int64(1), window=jnp.array(3))
+    assert (found == tj.attention(q, q, q, causal=True, diagonal=1, window=3)).all()
+    found = tj.attention(q, q, q, dropout=0.5, seed=np.uint32(7), offset=np.int16(2))
+    assert (found == tj.attention(q, q, q, dropout=0.5, seed=7, offset=2)).all()
 
 
 # ---------------------------------------------------------------- kernels

@@ -13,8 +13,9 @@ from jax import Array
 from jax.custom_batching import custom_vmap
 
 from tilewright.errors import LaunchError
-from tilewright.jax.calls import Made, Read, call, number
+from tilewright.jax.calls import Made, Read, call, integer, number
 from tilewright.jax.products import looped, reduced_to
+from tilewright.ops.attending.problem import MOST_OF_GRADIENTS
 
 
 class AttentionOptions(NamedTuple):
@@ -95,6 +96,12 @@ def _attention(words: AttentionOptions) -> Callable[..., Array]:
         return launched((q, k, v), terms)[0]
 
     def forward(q: Array, k: Array, v: Array, terms: dict[str, Array]) -> tuple[Array, Any]:
+        for name, columns in (("q", q.shape[-1]), ("v", v.shape[-1])):
+            if columns > MOST_OF_GRADIENTS:
+                raise LaunchError(
+                    f"tilewright.jax.attention: {name} has {columns} columns, and a gradient is wanted; "
+                    f"nearest legal choice: {MOST_OF_GRADIENTS} columns, or jax.lax.stop_gradient"
+                )
         out, lse = launched((q, k, v), terms)
         return out, (q, k, v, terms, out, lse)
 
@@ -161,7 +168,8 @@ def attention(
     Neither the kernel nor those of its gradients store the scores; the gradient of ``bias`` does.
 
     Args:
-        q: array (B, H, M, D) of float16, bfloat16 or float32; (H, M, D) or (M, D) likewise.
+        q: array (B, H, M, D) of float16, bfloat16 or float32; (H, M, D) or (M, D) likewise. D and E are at
+            most 512, and 256 if a gradient is wanted.
         k: array (B, G, N, D); G divides H.
         v: array (B, G, N, E).
         bias: array that is broadcast to (B, H, M, N).
@@ -179,7 +187,7 @@ def attention(
         An array (B, H, M, E).
 
     Raises:
-        LaunchError: both a bias and dropout.
+        LaunchError: both a bias and dropout, a traced number, or gradients of more than 256 columns.
 
     Example:
         >>> q = jnp.zeros((2, 8))
@@ -199,6 +207,17 @@ def attention(
         )
     cap = soft_cap if soft_cap is None else number("attention", "soft_cap", soft_cap)
     factor = scale if scale is None else number("attention", "scale", scale)
-    words = AttentionOptions(causal, apart, window, cap, dropped, seed, offset, factor)
+    given = {"causal": causal, "diagonal": apart, "seed": seed, "offset": offset}
+    integers = {name: integer("attention", name, one) for name, one in given.items()}
+    words = AttentionOptions(
+        bool(integers["causal"]),
+        integers["diagonal"],
+        window if window is None else integer("attention", "window", window),
+        cap,
+        dropped,
+        integers["seed"],
+        integers["offset"],
+        factor,
+    )
     terms = {name: one for name, one in (("bias", bias), ("sinks", sinks)) if one is not None}
     return _attention(words)(q, k, v, terms)

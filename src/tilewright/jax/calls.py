@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from operator import index
 from typing import Any, NamedTuple
 
 import jax
@@ -66,6 +67,33 @@ def number(op: str, name: str, value: Any) -> float:
             f"a product with the array, or static_argnames={name!r} of jax.jit"
         )
     return float(value)
+
+
+def integer(op: str, name: str, value: Any) -> int:
+    """Return an integer that a kernel is compiled or called with, of Python, NumPy or JAX; 1 for True.
+
+    Args:
+        op: the operation's name in messages.
+        name: the argument.
+        value: its value.
+
+    Raises:
+        LaunchError: a traced value, which no call knows, or no integer.
+
+    Example:
+        >>> integer("attention", "window", np.int64(2))
+        2
+    """
+    if isinstance(value, jax.core.Tracer):
+        raise LaunchError(
+            f"tilewright.jax.{op}: {name} is traced, and calls are made with numbers; nearest legal choice: "
+            f"static_argnames={name!r} of jax.jit"
+        )
+    try:
+        return int(value) if isinstance(value, np.bool_) else index(value)
+    except TypeError:
+        message = f"tilewright.jax.{op}: {name}={value!r}; nearest legal choice: an integer"
+        raise LaunchError(message) from None
 
 
 class Read(NamedTuple):

@@ -13,7 +13,7 @@ from jax import Array
 from jax.custom_batching import custom_vmap
 
 from tilewright.errors import LaunchError
-from tilewright.jax.calls import Made, Read, call, number
+from tilewright.jax.calls import Made, Read, call, integer, number
 from tilewright.ops.contraction import read_subscripts
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
@@ -527,6 +527,7 @@ def scaled_mm(
             f"tilewright.jax.scaled_mm: a has {a.shape[-1]} elements along K, and b {along}; nearest "
             "legal choice: operands (..., M, K) and (N, K)"
         )
+    neighbours = group if group is None else integer("scaled_mm", "group", group)
     given = {"scale_a": scale_a, "scale_b": scale_b, "zero_b": zero_b, "bias": bias, "residual": residual}
     numbers = {name: float(one) for name, one in given.items() if isinstance(one, int | float)}
     arrays = {name: one for name, one in given.items() if one is not None and name not in numbers}
@@ -536,7 +537,7 @@ def scaled_mm(
         operands = [Read("a", a), Read("b", b, (1, 0), packed)]
         operands += [Read(name, one) for name, one in arrays.items()]
         made = [Made("out", (*a.shape[:-1], columns), out_dtype)]
-        return call("scaled_mm", operands, made, group=group, activation=activation, **numbers)[0]
+        return call("scaled_mm", operands, made, group=neighbours, activation=activation, **numbers)[0]
 
     @launched.def_vmap
     def batched(_size: int, are: Any, a: Array, b: Array, arrays: dict[str, Array]) -> tuple[Array, bool]:
