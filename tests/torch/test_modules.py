@@ -253,6 +253,23 @@ def test_a_quantised_layer_keeps_hooks_and_mode() -> None:
     assert not model[0].training
 
 
+def test_an_encoder_takes_a_mask_of_padding_in_inference() -> None:
+    """PyTorch's encoder makes nested tensors for layers that it bypasses; ours take none."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model, x = nn.TransformerEncoder(layer, 2).eval(), torch.randn(2, 5, 16)
+    is_padding = torch.arange(5) >= torch.tensor([[5], [3]])
+    with torch.no_grad():
+        expected = model(x, src_key_padding_mask=is_padding)
+        assert not tt.convert(model, only=lambda *_: False)
+        assert torch.equal(model(x, src_key_padding_mask=is_padding), expected)  # nothing was replaced
+        assert len(tt.convert(model)) == 4
+        found = model(x, src_key_padding_mask=is_padding)
+    torch.testing.assert_close(found[~is_padding], expected[~is_padding], rtol=1e-4, atol=1e-4)
+    again = tt.convert(model, weights="i8")
+    assert not again
+    assert [*again.left.values()].count("it is a module of the library") == 4
+
+
 @pytest.mark.parametrize(("weights", "made"), [(None, tt.Linear), ("i8", tt.QuantizedLinear)])
 def test_layers_of_a_transformer_are_called_in_inference(
     weights: str | None, made: Any, monkeypatch: pytest.MonkeyPatch

@@ -458,7 +458,8 @@ def convert(
 
     Every `torch.nn.Linear`, but of no subclass, becomes a `Linear` with the same parameters, or with
     ``weights`` a `QuantizedLinear`.  `torch.nn.TransformerEncoderLayer` then calls its layers in inference
-    too, where it would multiply by their weights itself.
+    too, where it would multiply by their weights itself, and `torch.nn.TransformerEncoder` passes padded
+    tensors to them instead of nested ones.
 
     In a model of `transformers`, layers `Conv1D` are replaced too, and `attention` serves all layers that ask
     `transformers.AttentionInterface`: the model's configuration then names it.
@@ -498,8 +499,9 @@ def convert(
                 continue
             new, why = news.get(type(layer)), ""
             if new is None:
-                if type(layer).__module__ != __name__:
-                    done.left[whole] = f"the library has no module in place of {type(layer).__name__}"
+                is_own = type(layer).__module__ == __name__
+                why = f"the library has no module in place of {type(layer).__name__}"
+                done.left[whole] = "it is a module of the library" if is_own else why
                 continue
             if only is not None and not only(whole, layer):
                 why = "left out by only="
@@ -518,6 +520,10 @@ def convert(
             done[whole] = type(made[layer]).__name__
             if isinstance(parent, nn.TransformerEncoderLayer):
                 parent.activation_relu_or_gelu = 0  # else it reads the weights of its layers
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoder):
+            bypassed = [getattr(one, "activation_relu_or_gelu", 0) for one in module.layers]
+            module.use_nested_tensor = module.use_nested_tensor and all(bypassed)
     if attention and models is not None and masks is not None and isinstance(model, models.PreTrainedModel):
         models.AttentionInterface.register(OF_LIBRARY, _attend)
         masks.AttentionMaskInterface.register(OF_LIBRARY, masks.sdpa_mask)
