@@ -147,3 +147,52 @@ def test_transpositions_pass_through_shared_memory() -> None:
     made = KERNELS["turned"].compile(**given, target="cuda", arch="sm_90a")
     assert made.schedule.tile == (64, 64, 1)
     assert re.findall(r"(?:tile -> rA|-> tile_\d), (\d+) bytes", made.source) == ["16", "16"]
+
+
+def test_reductions_without_a_value_for_each_row_are_refused() -> None:
+    @tw.kernel(A="M N", C="M N")
+    def over_a_whole_column(A, C):
+        for m, n in tw.tiles(C):
+            C[m, n] = A[m, n] / A[:, n].sum(axis=0)
+
+    @tw.kernel(x="N", y="N")
+    def softmax_of_a_vector(x, y):
+        for n in tw.tiles(y):
+            y[n] = tw.softmax(x[n])
+
+    @tw.kernel(A="M N", rows="M", columns="N")
+    def both(A, rows, columns):
+        for m, n in tw.tiles(A):
+            rows[m] = A[m, n].sum(axis=1)
+            columns[n] = A[m, n].sum(axis=0)
+
+    A, x, y = np.ones((5, 7), np.float32), np.ones(7, np.float32), np.ones(5, np.float32)
+    for kernel, given, match in (
+        (
+            over_a_whole_column,
+            (A, A.copy()),
+            r"for each of \(n\), .* one for each m; nearest .*sum\(axis=0\)",
+        ),
+        (
+            softmax_of_a_vector,
+            (x, x.copy()),
+            r"max along n is one value.*x\.unmerge\(0, \(1, x\.shape\[0\]\)\)",
+        ),
+        (both, (A, y, x), "a kernel for rows and one for columns"),
+    ):
+        with pytest.raises(tw.errors.TraceError, match=match):
+            kernel(*given, target="cpu")
+
+
+def test_a_vector_is_normalised_as_a_view_with_one_row() -> None:
+    @tw.kernel(x="N", y="N")
+    def softmax_of_a_row(x, y):
+        row, result = (one.unmerge(0, (1, x.shape[0])) for one in (x, y))
+        for m, n in tw.tiles(result):
+            result[m, n] = tw.softmax(row[m, n])
+
+    x = np.random.default_rng(0).standard_normal(333).astype(np.float32)
+    y = np.full_like(x, np.nan)
+    softmax_of_a_row(x, y, target="cpu")
+    power = np.exp(x.astype(np.float64))
+    assert np.allclose(y, power / power.sum(), rtol=1e-5, atol=0)

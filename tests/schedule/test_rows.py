@@ -643,14 +643,8 @@ def test_misuse_is_refused_with_the_nearest_choice() -> None:
         for m in tw.tiles(Y.shape[0]):
             Y[m] = tw.softmax(X[m, ..., ...])
 
-    @tw.kernel(X="M N", y="N")
-    def of_columns(X, y):
-        for n in tw.tiles(y):
-            y[n] = X[:, n].sum(axis=0)
-
     refused(too_many, "has 2 dimensions and is indexed with 3 indices", x, y)
     refused(omitted_twice, r"is indexed with `\.\.\.` twice", x, y)
-    refused(of_columns, r"X has the axes \(m, n\), not rows n, then columns", x, y[0])
     refused(of_integers, r"softmax of .* i32", x, y)
     refused(no_axis, r"softmax\(axis=2\)", x, y)
     refused(part_of_a_row, "a slice of a dimension", x, y)

@@ -152,7 +152,7 @@ def along(node: Node, moved: Mapping[Span, Span], known: dict[int, Node]) -> Nod
             what = "carried by a loop" if isinstance(node, Folded) else "a constant"
             raise TraceError(
                 f"{node.variable or 'a value'} varies along the whole row {names} and is {what}; nearest "
-                "legal choice: the spans of tw.tiles",
+                "legal choice: spans of tw.tiles in place of whole rows, in a kernel of its own",
                 here(),
             )
     known[id(node)] = made

@@ -130,6 +130,10 @@ def _reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec]
     if not wrong and arch.shared_bytes and (used := shared_bytes(schedule, form)) > arch.shared_bytes:
         rows, run, depth = schedule.tile
         near = f"tile={(rows, max(run // 2, 1), depth)}, or fewer stages"
+        if form.alias is not None and next(
+            _scan(replace(schedule, tile=(rows, run // 2, depth)), form), None
+        ):
+            near = f"a state with fewer rows along {form.m.name}"
         yield "tile", f"{used} bytes of shared memory; {arch.name} has {arch.shared_bytes}", near, step
 
 

@@ -431,7 +431,10 @@ def _values(form: FoldForm) -> None:
             _refuse(text, f"axes in the order {_named((m, n))}", node.location)
         if isinstance(node, Reduce) and node.argument.axes[node.axis] == m:
             text = f"{node.combine} along {m.name}, the rows of the result"
-            _refuse(text, f"axis=1, with {m.name} as the columns of an array", node.location)
+            near = (
+                f"axis=1, with {m.name} as the columns of an array; or a kernel for rows and one for columns"
+            )
+            _refuse(text, near, node.location)
 
 
 def _scores(form: FoldForm) -> None:

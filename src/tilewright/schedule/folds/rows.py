@@ -199,6 +199,7 @@ class RowLoops:
         ]
         """Everything that is reduced along the row, arguments first."""
 
+        self._check_rows()
         self.done: set[int] = set()
         """The reductions that earlier loops compute, by their `id`."""
 
@@ -215,6 +216,23 @@ class RowLoops:
             replace(store, value=self._rebuilt(store.value, self.after)) for store in before.stores
         )
         self.flow = replace(before, stores=stores)
+
+    def _check_rows(self) -> None:
+        """Refuse a reduction that has no value for each row of the results, which a loop carries."""
+        inner = [span for span in self.before.tiles if span.kind != BATCH]
+        for node in self.reductions if inner else ():
+            reduced, (m, *columns) = _reduced(node), inner
+            if isinstance(reduced, Reduce) and node.axes not in ((m,), *((m, one) for one in columns)):
+                along_row = f"{reduced.combine} along {self.span.name.removesuffix('_row')}"
+                if not node.axes:
+                    text = f"{along_row} is one value, and a loop carries one for each row"
+                    _refuse(text, "a view with one row, x.unmerge(0, (1, x.shape[0]))", self.before, reduced)
+                axes = ", ".join("1" if axis is None else axis.name for axis in node.axes)
+                text = (
+                    f"{along_row} has a value for each of ({axes}), and a loop carries one for each {m.name}"
+                )
+                near = "the tile of the result, reduced along its rows: A[m, n].sum(axis=0)"
+                _refuse(text, near, self.before, reduced)
 
     def _loop(self, wanted: Sequence[Node]) -> list[Node]:
         """Add a loop that computes some reductions; return those that need its results."""
