@@ -36,11 +36,14 @@ def test_random_windows(target: str, count: int) -> None:
     assert [wrong for number in range(count) if (wrong := of_windows(number, target))] == []
 
 
-@pytest.mark.parametrize(("target", "count"), [("reference", 20), ("cpu", 3)])
-def test_random_flows_without_a_product(target: str, count: int) -> None:
-    assert [wrong for number in range(count) if (wrong := without_product(number, target))] == []
+# One problem of each kernel; processors compile some of them.
+@pytest.mark.parametrize(
+    ("target", "numbers"), [("reference", (0, 1, 2, 3, 4, 5, 11, 15, 18)), ("cpu", (0, 1))]
+)
+def test_random_flows_without_a_product(target: str, numbers: tuple[int, ...]) -> None:
+    assert [wrong for number in numbers if (wrong := without_product(number, target))] == []
 
 
-@pytest.mark.parametrize(("target", "count"), [("reference", 16), ("cpu", 3)])
-def test_random_reductions_without_a_product(target: str, count: int) -> None:
-    assert [wrong for number in range(count) if (wrong := reduced(number, target))] == []
+@pytest.mark.parametrize(("target", "numbers"), [("reference", (0, 2, 3, 4, 5, 18)), ("cpu", (2, 18))])
+def test_random_reductions_without_a_product(target: str, numbers: tuple[int, ...]) -> None:
+    assert [wrong for number in numbers if (wrong := reduced(number, target))] == []

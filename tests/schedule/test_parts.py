@@ -372,17 +372,17 @@ def test_the_checker_has_no_findings(name: str) -> None:
 
 @pytest.mark.parametrize(("target", "arch"), COMPILED)
 def test_gpus_compile_parts_without_spills(target: str, arch: str) -> None:
-    for name in ("attention, f2, 64, 64", "argmax", "moments"):
-        case = dict(cases(27))[name]
-        for parts in (5, AUTO):
-            # That of sm_80 where warpgroups would compute, which take no parts.
-            older = "sm_80" if arch == "sm_90a" else arch
-            schedule = case.kernel.bind().schedule_for(**case.arguments(), target=target, arch=older)
-            schedule = replace(schedule, split_k=parts, blocks=200 if parts == AUTO else 0)
-            made = case.kernel.bind(schedule=schedule).compile(**case.arguments(), target=target, arch=arch)
-            used = made.resources
-            spilled = used.get("spill_store_bytes", 0) + used.get("spilled_registers", 0)
-            assert spilled <= 8, (name, used)
+    first = COMPILED.index((target, arch)) % 2  # the machines of one vendor share the pairs
+    for number, name in enumerate(("attention, f2, 64, 64", "argmax", "moments")):
+        case, parts = dict(cases(27))[name], (5, AUTO)[(first + number) % 2]
+        # That of sm_80 where warpgroups would compute, which take no parts.
+        older = "sm_80" if arch == "sm_90a" else arch
+        schedule = case.kernel.bind().schedule_for(**case.arguments(), target=target, arch=older)
+        schedule = replace(schedule, split_k=parts, blocks=200 if parts == AUTO else 0)
+        made = case.kernel.bind(schedule=schedule).compile(**case.arguments(), target=target, arch=arch)
+        used = made.resources
+        spilled = used.get("spill_store_bytes", 0) + used.get("spilled_registers", 0)
+        assert spilled <= 8, (name, used)
 
 
 def test_few_tiles_are_split_and_many_are_not() -> None:
