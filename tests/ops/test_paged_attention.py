@@ -180,6 +180,12 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "rank": ({"q": Q[0]}, tw.LaunchError, r"choice: q \(B, H, M, D\), k \(P, S, G, D\)"),
     "table": ({"k_pages": TABLE[:1]}, tw.LaunchError, r"k_pages with shape \(2, T\), T pages for each batch"),
     "floats": ({"k_pages": TABLE.astype(np.float32)}, tw.DTypeError, "k_pages is f32; .* i32 or i64"),
+    "list": ({"k_lengths": [16, 9]}, tw.LaunchError, "argument k_lengths: .*list is not an array"),
+    "no rows": (
+        {"k": POOL[:, :0], "v": POOL[:, :0]},
+        tw.LaunchError,
+        r"choice: k with shape \(5, 1, 2, 16\), a row in each page",
+    ),
     "beyond": ({"k_pages": TABLE + 2}, tw.LaunchError, r"k_pages\[1, 1\] is 5; k has 5 pages; .*: 4"),
     "below 0": ({"k_pages": TABLE - 1}, tw.LaunchError, r"k_pages\[0, 0\] is -1; .*: 0"),
     "values": ({"v": POOL[:, :4]}, tw.LaunchError, r"v with shape \(5, 8, 2, 16\), one value for each key"),

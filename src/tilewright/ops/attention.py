@@ -166,7 +166,8 @@ def attention(
         words = AttentionWords(*given, dropped=dropped)
         return plan_attention(arrays, words, located).launch(stream)
 
-    kept = None if are_checked(q_offsets, k_offsets, k_lengths, k_pages) else (*given, dropped.words)
+    integers = {"q_offsets": q_offsets, "k_offsets": k_offsets, LENGTHS: k_lengths, PAGES: k_pages}
+    kept = None if are_checked(**integers) else (*given, dropped.words)
     numbers = dropped.numbers if dropped.probability else ()
     made = called(_PLANS, arrays, kept, numbers, stream, first, _RESULTS)
     return made if return_lse else made[0]

@@ -200,7 +200,8 @@ def attention_backward(
         asked = words._replace(dropped=dropped)
         return plan_attention_backward(arrays, asked, located, wanted=wanted).launch(stream)
 
-    kept = None if are_checked(q_offsets, k_offsets) else (*words, *wanted, dropped.words)
+    checked = are_checked(q_offsets=q_offsets, k_offsets=k_offsets)
+    kept = None if checked else (*words, *wanted, dropped.words)
     numbers = dropped.numbers if dropped.probability else ()
     return called(_PLANS, arrays, kept, numbers, stream, first, _RESULTS[wanted])
 

@@ -213,8 +213,10 @@ def in_pages(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
             raise LaunchError(f"attention: {PAGES} with {other}; nearest legal choice: no {other}")
     if pages.dtype not in (i32, i64):
         raise DTypeError(f"attention: {PAGES} is {pages.dtype}; nearest legal choice: i32 or i64")
-    if {len(infos["q"].shape), len(k), len(v)} != {4} or not k[1]:
+    if {len(infos["q"].shape), len(k), len(v)} != {4}:
         _refuse(infos, f"q (B, H, M, D), k (P, S, G, D) and v (P, S, G, E) with {PAGES}")
+    if not k[1]:
+        _refuse(infos, f"k with shape {(k[0], 1, *k[2:])}, a row in each page")
     if k[:3] != v[:3]:
         _refuse(infos, f"v with shape {(*k[:3], v[3])}, one value for each key")
     if len(pages.shape) != 2 or pages.shape[0] != infos["q"].shape[0]:
@@ -278,10 +280,10 @@ def _check_lengths(infos: Mapping[str, ArrayInfo], batches: int) -> None:
         )
 
 
-def are_checked(*offsets: Any) -> bool:
-    """Whether offsets lie in host memory: they are checked at every call, which has no replay then."""
-    given = (one for one in offsets if one is not None)
-    return any(memory_of(describe(one, "attention, offsets").device) == HOST for one in given)
+def are_checked(**integers: Any) -> bool:
+    """Whether offsets, lengths or pages lie in host memory: each call checks them, and has no replay then."""
+    given = ((name, one) for name, one in integers.items() if one is not None)
+    return any(memory_of(describe(one, f"attention, argument {name}").device) == HOST for name, one in given)
 
 
 def check_offsets(infos: Mapping[str, ArrayInfo]) -> None:
