@@ -50,7 +50,7 @@ class Own(np.ndarray):
 STEPS = st.sampled_from([1, 1, 1, 2, 3, -1, -2])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(
     sizes=st.tuples(*[st.sampled_from([1, 5, 16])] * 3),
     steps=st.tuples(*[STEPS] * 6),
