@@ -217,6 +217,10 @@ class StepPlace:
             return slice(None)
         return slice(cut.start, None) if whole else cut
 
+    def apart(self, span: Span) -> tuple[int, int]:
+        """Distance of neighbouring elements of the tile along a span, and the first."""
+        return 1, 0
+
     def loaded(self, part: ArrayPart) -> Index | None:
         """An integer in memory that is known for the whole tile; None for other parts of arrays."""
         return self.block.bounds.get((part.operand.name, part.at))

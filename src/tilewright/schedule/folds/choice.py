@@ -67,6 +67,9 @@ loop in one step then: a step does much work, and its operands fit the second-le
 LOADED_BYTES, ACROSS, MOST_SUMS = 16, 16, 64
 """Loops without products on GPUs: bytes that a lane loads at once, lanes along columns, sums of a lane."""
 
+WINDOW_REGISTERS, MOST_STEPS = 176, 96
+"""Registers of a thread for sums and elements of windows, and steps of its rows that it computes together."""
+
 WIDE_SUMS = 16
 """Loops without products on processors: neighbouring sums."""
 
@@ -498,8 +501,53 @@ def _by_taps(form: FoldForm, extents: Mapping[Span, int], arch: Arch) -> Schedul
     atoms = -(-rows // (each * down))
     warps = next(count for count in (4, 3, 2, 1) if atoms % count == 0) if count_of_lanes > 1 else 1
     atom = fma(form.element, form.total, lanes=(down, across), each=(each, wide))
+    taps = _taps_at_once(form, extents, each, wide) if count_of_lanes > 1 else 1
     m, n, _ = atom.shape
-    return Schedule(atom, (m * warps, n, 16), (warps, 1), width=n, resident=True)
+    return Schedule(atom, (m * warps, n, taps), (warps, 1), width=n, resident=True)
+
+
+def _taps_at_once(form: FoldForm, extents: Mapping[Span, int], each: int, wide: int) -> int:
+    """Turns of the innermost loop that a thread computes together: those with the fewest loads.
+
+    Args:
+        form: the form.
+        extents: extents of all spans.
+        each: rows of a thread.
+        wide: columns of a thread.
+    """
+    if not form.windows:
+        return 1
+    turns = max(extents[form.fold.turns[-1]], 1)
+
+    def held(taps: int) -> int:
+        """Elements of all windows of a column."""
+        return sum(
+            len({row * by_row + tap * by_turn for row in range(each) for tap in range(taps)})
+            for by_row, by_turn in form.windows.values()
+        )
+
+    def loads(taps: int) -> int:
+        return turns // taps * held(taps) + turns % taps * held(1)
+
+    room = WINDOW_REGISTERS // wide - each * len(form.fold.cells)
+    fits = [taps for taps in range(1, min(turns, MOST_STEPS // each) + 1) if taps == 1 or held(taps) <= room]
+    return min(fits, key=lambda taps: (loads(taps), taps))
+
+
+def rows_of_thread(schedule: Schedule) -> int:
+    """Neighbouring rows of one thread in a loop without products."""
+    return prod(mode.extent for mode in schedule.atom.c.values if mode.dim == 0)
+
+
+def shares_windows(schedule: Schedule, form: FoldForm) -> bool:
+    """Whether threads load an element of a window once for several turns, the depth of the tile."""
+    (rows, _, taps), atom = schedule.tile, schedule.atom
+    has_turns = taps > 1 and bool(form.windows) and not schedule.is_split and not schedule.by_bulk
+    has_rows = (
+        atom.instruction == "fma" and rows == atom.shape[0] * schedule.warps[0] and ".paired" not in atom.name
+    )
+    few = taps * rows_of_thread(schedule) <= MOST_STEPS
+    return has_turns and has_rows and few and schedule.fold != KEPT and not schedule.copies_in_background
 
 
 def _padded(extent: int, unit: int) -> int:

@@ -1,21 +1,41 @@
-"""Expansion of a flow whose loop carries a state to an explicit kernel; loops whose steps store results.
+"""Expansion of a flow whose loop carries a state to an explicit kernel; loops of two kinds.
+
+The steps of a loop may store results.
 
 A step of such a loop has a tile of scores whose rows and columns are the elements of the step, and a state
 that lies in registers.  A product with the state as its right operand reads a copy of it in shared memory.
+
+A loop may have windows that slide along its rows.  Then a thread loads an element once for several steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 from tilewright.arch import REFERENCE, Arch
-from tilewright.dataflow.nodes import Axis, Flow, Node, Span, Sum
+from tilewright.dataflow.nodes import (
+    ArrayPart,
+    Axis,
+    Flow,
+    Integer,
+    Literal,
+    Map,
+    Node,
+    NumberParam,
+    Position,
+    Rearrange,
+    Span,
+    Sum,
+)
 from tilewright.errors import TraceError
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
-from tilewright.lang.control import when
+from tilewright.lang.control import let, when
+from tilewright.lang.control import range as repeat
 from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.program import EXPLICIT, Parameter, Program
@@ -24,7 +44,14 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates, redistribute
 from tilewright.schedule.folds.block import FoldBlock, HeldOperand, StepPlace
-from tilewright.schedule.folds.choice import check, copies_of_scan, tile_key, tiles_of_scan
+from tilewright.schedule.folds.choice import (
+    check,
+    copies_of_scan,
+    rows_of_thread,
+    shares_windows,
+    tile_key,
+    tiles_of_scan,
+)
 from tilewright.schedule.folds.elementwise import ElementwiseBlock
 from tilewright.schedule.folds.form import FoldForm, fold_form_of, is_computed
 from tilewright.schedule.folds.groups import GroupBlock
@@ -33,6 +60,7 @@ from tilewright.schedule.folds.values import TileValues, tile_of
 from tilewright.schedule.pipeline import LoopStep, Verb, main_loop
 from tilewright.schedule.provenance import expanding, made_by
 from tilewright.schedule.schedule import Schedule
+from tilewright.targets.atoms import fma
 from tilewright.threads.distribution import Distribution
 
 
@@ -171,6 +199,160 @@ class ScanBlock(FoldBlock):
                 tw.copy(made, tile_of(values.place, store.operand, store.at, one.axes))
 
 
+class TapPlace(StepPlace):
+    """The tile of a block with every ``apart``-th row, at the turns of a step.
+
+    Args:
+        block: the block.
+        first: the first row.
+        turns: the index of each turn of the loop.
+    """
+
+    block: TapBlock
+
+    def __init__(self, block: TapBlock, first: int, turns: Mapping[Span, Index]) -> None:
+        super().__init__(block)
+        self.first = first
+        self.found.update(turns)
+
+    def apart(self, span: Span) -> tuple[int, int]:
+        """Distance of neighbouring elements of the tile along a span, and the first."""
+        return (self.block.each, self.first) if span == self.block.form.m else (1, 0)
+
+    def mask(self, node: Map) -> None:
+        """No choice changes its value in place: rows and turns share values."""
+
+
+class TapValues(TileValues):
+    """The values of a row at a turn; those that depend on arrays alone are shared with other rows and turns.
+
+    Args:
+        place: the tile of the row.
+        known: values that exist already, by the `id` of their nodes.
+        tap: index of the turn among the turns that are computed together.
+        shared: the values of all rows and of these turns, by what they depend on.
+    """
+
+    def __init__(
+        self, place: TapPlace, known: Mapping[int, Any], tap: int, shared: dict[tuple[int, Any], Any]
+    ) -> None:
+        super().__init__(place, known)
+        self.row, self.tap, self.shared = place.first, tap, shared
+        self.form = place.block.form
+
+    def value(self, node: Node) -> Any:
+        """A value: a number, or a tile."""
+        if id(node) not in self.known and (key := self.key(node)) is not None:
+            if (id(node), key) not in self.shared:
+                self.shared[id(node), key] = super().value(node)
+            self.known[id(node)] = self.shared[id(node), key]
+        return super().value(node)
+
+    def key(self, node: Node) -> Any:
+        """What a value depends on: an element of a window, the row, or the turn; None: on the state."""
+        rows, last = self.form.m, self.form.fold.turns[-1]
+        match node:
+            case ArrayPart() if id(node) in self.form.windows:
+                by_row, by_turn = self.form.windows[id(node)]
+                return self.row * by_row + self.tap * by_turn
+            case ArrayPart(at=at):
+                return (self.row if rows in at else 0), (self.tap if last in at else 0)
+            case Position(span=span):
+                return (self.row if span == rows else 0), (self.tap if span == last else 0)
+            case Map() | Rearrange():
+                keys = tuple(self.key(one) for one in node.arguments)
+                return None if None in keys else keys
+            case Literal() | Integer() | NumberParam():
+                return ()
+        return None
+
+
+class TapBlock(FoldBlock):
+    """The work of one block for a loop whose windows slide along rows: a depthwise convolution.
+
+    A thread has several neighbouring rows.  It computes several turns of the innermost loop together, and
+    loads an element once for all of its rows and these turns.
+
+    Args:
+        form: the form of the flow.
+        schedule: how it is computed; the depth of its tile is the number of turns that are computed together.
+        arguments: the kernel's arguments, by name.
+    """
+
+    def __init__(self, form: FoldForm, schedule: Schedule, arguments: dict[str, Any]) -> None:
+        super().__init__(form, schedule, arguments)
+        (rows, run, self.taps), (down, _) = schedule.tile, schedule.warps
+        self.each = rows_of_thread(schedule)
+        lanes, wide = rows // self.each // down, schedule.atom.c.values[0].extent
+        atom = fma(
+            schedule.atom.a_dtype,
+            schedule.atom.c_dtype,
+            lanes=(lanes, schedule.atom.lanes // lanes),
+            each=(1, wide),
+        )
+        self.schedule = replace(schedule, atom=atom, tile=(rows // self.each, run, self.taps))
+        self.lengths[form.m] = rows // self.each
+        self.tiled = {span: self.multiply(self.length(span)) for span in self.tiled}
+
+    def run(self) -> None:
+        """Write the kernel."""
+        *outer, last = self.form.fold.turns
+        places = [TapPlace(self, row, {}) for row in range(self.each)]
+        cells = []
+        for self.place in places:
+            cells.append(self.starts(self.form.fold))
+        extent = self.place.integer(last.extent)
+        whole = let(extent // self.taps)
+
+        def do(step: LoopStep) -> None:
+            found, rest = dict[Span, Index](), step.index
+            for span in reversed(outer[1:]):
+                count = self.place.integer(span.extent)
+                found[span], rest = let(rest % count), let(rest // count)
+            found |= dict.fromkeys(outer[:1], rest)
+            for group in repeat(whole):
+                self.compute(cells, found, last, group * self.taps, self.taps)
+            for tap in repeat(whole * self.taps, extent):
+                self.compute(cells, found, last, tap, 1)
+
+        counts = (self.place.integer(span.extent) for span in outer)
+        main_loop([Verb("multiply", 0, do)], let(prod(counts, start=1)))
+        for self.place, own in zip(places, cells, strict=True):
+            self.done = TileValues(self.place, {})
+            with made_by("epilogue", self.form.flow.stores[0]):
+                self.store(own)
+
+    def compute(
+        self, cells: list[list[Fragment]], turns: Mapping[Span, Index], last: Span, first: Index, taps: int
+    ) -> None:
+        """Compute some turns of the innermost loop for all rows.
+
+        Args:
+            cells: the state of each row.
+            turns: the indices of the outer turns.
+            last: the span of the innermost loop.
+            first: the index of its first turn.
+            taps: the number of turns.
+        """
+        fold, shared = self.form.fold, dict[tuple[int, Any], Any]()
+        windows = [node for node in self.form.inside() if id(node) in self.form.windows]
+        places = [
+            [TapPlace(self, row, {**turns, last: first + tap}) for tap in range(taps)]
+            for row in range(self.each)
+        ]
+        for row in places:  # the first row that has an element loads it: later rows may be outside
+            for tap, place in enumerate(row):
+                for node in windows:
+                    TapValues(place, {}, tap, shared).value(node)
+        for tap in range(taps):
+            for row, held in zip(places, cells, strict=True):
+                values = TapValues(row[tap], dict(zip(map(id, fold.cells), held, strict=True)), tap, shared)
+                made = [values.value(new) for new in fold.steps]
+                for cell, one, new in zip(fold.cells, held, made, strict=True):
+                    if new is not one:
+                        one.assign(values.carried(new, cell))
+
+
 class ExpandedFold(Program):
     """The explicit program of a dataflow kernel whose loop carries a state, under a schedule.
 
@@ -194,7 +376,7 @@ class ExpandedFold(Program):
                 )
 
         block = ElementwiseBlock if form.is_elementwise else GroupBlock if schedule.by_bulk else FoldBlock
-        block = ScanBlock if form.alias is not None else block
+        block = ScanBlock if form.alias is not None else TapBlock if shares_windows(schedule, form) else block
 
         def explicit(*arguments: Any) -> None:
             given = dict(zip((p.name for p in program.parameters), arguments, strict=True))

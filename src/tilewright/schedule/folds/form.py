@@ -45,6 +45,7 @@ from tilewright.schedule.folds.rows import ONLINE, in_loops, rows_of, with_reduc
 from tilewright.schedule.row_sums import with_row_sums
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
+from tilewright.views.transforms import Embed, Permute
 
 NO_LOOP = Fold(Span("none", 1, STEPS), (), ())
 """The loop of a flow without one: it carries nothing."""
@@ -164,6 +165,31 @@ class FoldForm:
         """Dtype of the sums of products."""
         return self.products[0].dtype if self.products else f32
 
+    @cached_property
+    def windows(self) -> Mapping[int, tuple[int, int]]:
+        """The parts of arrays that slide over an array, by their `id`: steps of a row, and of the last turn.
+
+        Elements of two rows and turns are the same element if ``row * first + turn * second`` is the same.
+        Empty if a step has a value that a row and a turn do not determine, e.g. a reduction.
+        """
+        plain = (ArrayPart, Map, Rearrange, Literal, Integer, NumberParam, Position, Cell)
+        nodes = [*self.inside()]
+        stored = (node for node in self.flow.walk() if not isinstance(node, Folded))
+        is_plain = all(isinstance(node, plain) for node in (*nodes, *stored))
+        has_taps = bool(self.fold.turns and self.columns) and self.n.extent == 1
+        is_alone = not (self.earlier or self.fold.results or self.m.groups or any(self.repeats))
+        is_stored = all(self.m in store.at and self.n not in store.at for store in self.flow.stores)
+        varies = any(self.n in node.axes for node in nodes)
+        if not (is_plain and has_taps and is_alone and is_stored) or varies:
+            return {}
+        found = {}
+        for node in nodes:
+            if isinstance(node, ArrayPart) and {self.m, self.fold.turns[-1]} <= {*node.at}:
+                dims = node.at.index(self.m), node.at.index(self.fold.turns[-1])
+                if (strides := _strides_of_window(node.operand, *dims)) is not None:
+                    found[id(node)] = strides
+        return found
+
     def inside(self) -> Iterator[Node]:
         """Every value of a step once, arguments first."""
         seen: set[int] = set()
@@ -193,6 +219,26 @@ class FoldForm:
             if span.groups is not None and span.groups.starts != 0:
                 made[span] = -(-made[span] // max(made[span.groups.index], 1))
         return made
+
+
+def _strides_of_window(operand: Operand, row: int, turn: int) -> tuple[int, int] | None:
+    """The steps in one dimension of an array for steps along two dimensions of a view, if those embed it."""
+    for transform in reversed(operand.transforms):
+        if isinstance(transform, Permute):
+            row, turn = transform.order[row], transform.order[turn]
+        elif not isinstance(transform, Embed):
+            return None
+        else:
+            made = range(transform.dim, transform.dim + len(transform.lengths))
+            if row in made or turn in made:
+                if not (row in made and turn in made):
+                    return None
+                steps = transform.strides[row - transform.dim], transform.strides[turn - transform.dim]
+                return (
+                    (steps[0], steps[1]) if isinstance(steps[0], int) and isinstance(steps[1], int) else None
+                )
+            row, turn = (dim - len(made) + 1 if dim >= made.stop else dim for dim in (row, turn))
+    return None
 
 
 def folds_of(flow: Flow) -> list[Fold]:

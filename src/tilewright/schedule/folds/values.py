@@ -97,6 +97,9 @@ class Place(Protocol):
     def loaded(self, part: ArrayPart) -> Index | None:
         """An integer in memory that is known for the whole tile; None for other parts of arrays."""
 
+    def apart(self, span: Span) -> tuple[int, int]:
+        """Distance of neighbouring elements of the tile along a span, and the first; (1, 0) without gaps."""
+
     def spread(self, axes: tuple[Axis, ...]) -> Distribution:
         """The map of a value with these axes to threads."""
 
@@ -308,9 +311,10 @@ class TileValues:
         if span.kind == BATCH:
             at = place.at(span)
             return of_integer(at.expr, i32) if isinstance(at, Scalar) else at
-        spread = place.spread((span,))
-        first = place.at(span) * place.length(span) + place.begin(span)
-        return coordinates(spread, 0 if spread.shape[0] > 1 else 1) + first
+        spread, (apart, first) = place.spread((span,)), place.apart(span)
+        found = coordinates(spread, 0 if spread.shape[0] > 1 else 1)
+        begin = place.at(span) * place.length(span) * apart + first + place.begin(span)
+        return (found if apart == 1 else found * apart) + begin
 
     def _loaded(self, part: ArrayPart) -> Fragment:
         axes = self.place.ordered(part.axes)
@@ -365,6 +369,12 @@ def tile_of(
         box: list[tuple[Int | None, Int | None]] = [(None, None)] * len(spans)
         box[dim] = first, add(first, place.length(inside))
         whole, lengths[dim], numbers[dim] = whole._view(Slice(tuple(box)), "view"), None, None
+    for dim, span in enumerate(spans):
+        apart, begin = place.apart(span)
+        if apart > 1:
+            begin = place.at(span) * place.length(span) * apart + begin
+            whole = whole.embed(dim, (place.length(span),), (apart,), -begin)
+            lengths[dim], numbers[dim] = None, None
     tile = whole.tile(lengths, numbers)
     if len(spans) == 2:
         return tile
