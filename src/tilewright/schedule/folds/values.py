@@ -312,9 +312,11 @@ class TileValues:
             at = place.at(span)
             return of_integer(at.expr, i32) if isinstance(at, Scalar) else at
         spread, (apart, first) = place.spread((span,)), place.apart(span)
-        found = coordinates(spread, 0 if spread.shape[0] > 1 else 1)
-        begin = place.at(span) * place.length(span) * apart + first + place.begin(span)
-        return (found if apart == 1 else found * apart) + begin
+        dim = 0 if spread.shape[0] > 1 else 1
+        if apart > 1:
+            return coordinates(spread, dim) * apart + (place.at(span) * place.length(span) * apart + first)
+        begin = place.at(span) * place.length(span) + place.begin(span)
+        return coordinates(spread, dim) + begin
 
     def _loaded(self, part: ArrayPart) -> Fragment:
         axes = self.place.ordered(part.axes)
