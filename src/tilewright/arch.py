@@ -196,9 +196,21 @@ class Arch:
         return f"<{self.vendor} {self.name}>"
 
     def registers_of_each(self, threads: int) -> int:
-        """Return the registers per thread of a block that has a multiprocessor to itself."""
-        return self.registers // max(threads, 1) // self.register_unit * self.register_unit
+        """Return the registers per thread of a block that has a multiprocessor to itself.
 
+        The registers lie in equal parts next to the `SCHEDULERS`, and a warp has all of its own in one part.
+        """
+        warps = -(-max(threads, 1) // self.lanes)
+        each = self.registers // SCHEDULERS // -(-warps // SCHEDULERS) // self.lanes
+        return each // self.register_unit * self.register_unit
+
+
+SCHEDULERS = 4
+"""Parts of a multiprocessor that issue instructions of their own warps.
+
+Source: NVIDIA, "CUDA C++ Programming Guide", Compute Capabilities; AMD, "CDNA3 Instruction Set Architecture",
+SIMDs of a compute unit.
+"""
 
 BULK = BulkRules(unit_bytes=16, span_bytes=128, extent=256, rank=5)
 """The reference's requirements of bulk copies."""

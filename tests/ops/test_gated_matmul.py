@@ -124,8 +124,10 @@ ON_NVIDIA = [
     name
     for name in FORMS
     if (CASES[name].schedule.roles, CASES[name].schedule.staging) != ("alternating", "registers")
+    and CASES[name].schedule.staging != "mixed"
 ]
-"""Alternating groups need matrix cores that work while other units load and compute, as AMD's do."""
+"""Alternating groups need matrix cores that work while other units load and compute, as AMD's do; threads
+copy next to bulk copies only what these cannot carry, such as chosen rows."""
 
 
 def specimens(m: int, n: int, k: int, layout: str) -> dict[str, Any]:

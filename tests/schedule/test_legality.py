@@ -254,3 +254,13 @@ def test_extents_that_are_no_whole_tiles_are_refused_at_launch() -> None:
         bound(a[:63], b, c[:63], target="reference")
     with pytest.raises(tw.LaunchError, match="k must be a multiple of 16"):
         bound(a[:, :31], b[:, :31], c, target="reference")
+
+
+@pytest.mark.parametrize("columns", [200, 208, 256])
+def test_threads_have_registers_besides_the_sums_of_wgmma(columns: int) -> None:
+    """Three groups and a copying warp leave each thread 128 registers, because each scheduler has 4 warps."""
+    tile, atom = (192, columns, 64), tw.atoms.wgmma("f16", columns)
+    schedule = replace(BULK, atom=atom, tile=tile, groups=3, stages=2, registers=0, epilogue="direct")
+    given = specs()
+    found = [str(one) for one in reasons(schedule, form_of(flow_of(given)), given, HOPPER)]
+    assert any("26 for addresses; a thread has 128" in one for one in found) == (columns > 200), found

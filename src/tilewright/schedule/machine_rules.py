@@ -181,6 +181,14 @@ def sums_beside(case: ScheduleOnMachine) -> Reasons:
         yield from _accumulators(case)
 
 
+BESIDE_SUMS = 26
+"""Registers of a thread besides the sums of ``wgmma``.
+
+With fewer, ptxas of CUDA 13.0 and 13.5 refuses the instruction (for 128 sums, "register target of 154 or
+higher"), or keeps sums in memory.
+"""
+
+
 def _accumulators(case: ScheduleOnMachine) -> Reasons:
     arch, schedule = case.arch, case.schedule
     if not case.target.warps or not 0 < case.threads <= arch.threads:
@@ -188,10 +196,12 @@ def _accumulators(case: ScheduleOnMachine) -> Reasons:
     limit = min(arch.thread_registers, arch.registers_of_each(case.threads))
     if case.is_bulk and schedule.registers:
         limit = schedule.registers
-    taken = case.accumulators + case.held
+    beside = BESIDE_SUMS if schedule.atom.asynchronous else 0
+    taken = case.accumulators + case.held + beside
     if taken <= limit:
         return
     operands = f" and {case.held} for operands" if case.held else ""
+    operands += f" and {beside} for addresses" if beside else ""
     promoted = ", half of them for promotion" if schedule.promote else ""
     text = f"{case.accumulators} registers per thread for sums{promoted}{operands}; a thread has {limit}"
     yield "tile", text, f"a smaller tile{_if_rows_fit(case)}, or more warps", case.form.sum

@@ -180,38 +180,38 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention(
   const int tid = threadIdx.x;
   const int block_m = blockIdx.x;  // of derived
   extern __shared__ __align__(1024) unsigned char shared_memory[];
-  // 18_loops_with_a_state.py:44 stages: sQ: f16 2x2x64x64
+  // 18_loops_with_a_state.py:45 stages: sQ: f16 2x2x64x64
   half_t* const sQ = (half_t*)shared_memory;
-  // 18_loops_with_a_state.py:44 stages: mbarrier: 2 barriers of 1 arrivals
+  // 18_loops_with_a_state.py:45 stages: mbarrier: 2 barriers of 1 arrivals
   mbarrier_t* const mbarrier = (mbarrier_t*)(shared_memory + 32768);
   if (tid == 0) mbarrier_init(mbarrier, 2, 1);
-  // 18_loops_with_a_state.py:44 stages: mbarrier_1: 2 barriers of 4 arrivals
+  // 18_loops_with_a_state.py:45 stages: mbarrier_1: 2 barriers of 4 arrivals
   mbarrier_t* const mbarrier_1 = (mbarrier_t*)(shared_memory + 32784);
   if (tid == 0) mbarrier_init(mbarrier_1, 2, 4);
-  // 18_loops_with_a_state.py:44 stages: sK: f16 2x2x128x64
+  // 18_loops_with_a_state.py:45 stages: sK: f16 2x2x128x64
   half_t* const sK = (half_t*)(shared_memory + 33792);
-  // 18_loops_with_a_state.py:44 stages: mbarrier_2: 2 barriers of 1 arrivals
+  // 18_loops_with_a_state.py:45 stages: mbarrier_2: 2 barriers of 1 arrivals
   mbarrier_t* const mbarrier_2 = (mbarrier_t*)(shared_memory + 99328);
   if (tid == 0) mbarrier_init(mbarrier_2, 2, 1);
-  // 18_loops_with_a_state.py:44 stages: mbarrier_3: 2 barriers of 8 arrivals
+  // 18_loops_with_a_state.py:45 stages: mbarrier_3: 2 barriers of 8 arrivals
   mbarrier_t* const mbarrier_3 = (mbarrier_t*)(shared_memory + 99344);
   if (tid == 0) mbarrier_init(mbarrier_3, 2, 8);
-  // 18_loops_with_a_state.py:44 stages: sV: f16 2x2x128x64
+  // 18_loops_with_a_state.py:45 stages: sV: f16 2x2x128x64
   half_t* const sV = (half_t*)(shared_memory + 100352);
-  // 18_loops_with_a_state.py:44 stages: mbarrier_4: 2 barriers of 1 arrivals
+  // 18_loops_with_a_state.py:45 stages: mbarrier_4: 2 barriers of 1 arrivals
   mbarrier_t* const mbarrier_4 = (mbarrier_t*)(shared_memory + 165888);
   if (tid == 0) mbarrier_init(mbarrier_4, 2, 1);
-  // 18_loops_with_a_state.py:44 stages: mbarrier_5: 2 barriers of 8 arrivals
+  // 18_loops_with_a_state.py:45 stages: mbarrier_5: 2 barriers of 8 arrivals
   mbarrier_t* const mbarrier_5 = (mbarrier_t*)(shared_memory + 165904);
   if (tid == 0) mbarrier_init(mbarrier_5, 2, 8);
-  // 18_loops_with_a_state.py:44 stages: sOut: f16 2x2x64x64
+  // 18_loops_with_a_state.py:45 stages: sOut: f16 2x2x64x64
   half_t* const sOut = (half_t*)(shared_memory + 166912);
-  // 18_loops_with_a_state.py:44 stages: barrier
+  // 18_loops_with_a_state.py:45 stages: barrier
   __syncthreads();
-  // 18_loops_with_a_state.py:44 roles: warps 0 to 3
+  // 18_loops_with_a_state.py:45 roles: warps 0 to 3
   if (tid < 128) {
     set_registers_down<40>();
-    // 18_loops_with_a_state.py:44 roles: warp 0
+    // 18_loops_with_a_state.py:45 roles: warp 0
     if (tid < 32) {
       long long done = 0;
       long long taken = 0;
@@ -231,70 +231,70 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention(
           for (int k = 0; k < count; ++k) {
             const int index_1 = (before + k) % 2;
             const int index_2 = ((before + k) / 2) % 2;
-            // 18_loops_with_a_state.py:44 staging: wait for mbarrier_3
+            // 18_loops_with_a_state.py:45 staging: wait for mbarrier_3
             mbarrier_wait(mbarrier_3 + index_1, -index_2 + 1);
-            // 18_loops_with_a_state.py:44 staging: mbarrier_2 waits for 32768 bytes
+            // 18_loops_with_a_state.py:45 staging: mbarrier_2 waits for 32768 bytes
             if (tid == 0) {
               mbarrier_arrive_expect(mbarrier_2 + index_1, 32768);
-              // 18_loops_with_a_state.py:44 staging: source -> held[0], by TMA
+              // 18_loops_with_a_state.py:45 staging: source -> held[0], by TMA
               tma_load_2d(&K_map, sK + 16384*index_1, mbarrier_2 + index_1, 0, 128*k);
-              // 18_loops_with_a_state.py:44 staging: source_1 -> held[1], by TMA
+              // 18_loops_with_a_state.py:45 staging: source_1 -> held[1], by TMA
               tma_load_2d(&K_map, sK + 16384*index_1 + 8192, mbarrier_2 + index_1, 64, 128*k);
             }
             if (k == 0) {
-              // 18_loops_with_a_state.py:44 staging: wait for mbarrier_1
+              // 18_loops_with_a_state.py:45 staging: wait for mbarrier_1
               mbarrier_wait(mbarrier_1, -parity + 1);
-              // 18_loops_with_a_state.py:44 staging: mbarrier waits for 16384 bytes
+              // 18_loops_with_a_state.py:45 staging: mbarrier waits for 16384 bytes
               if (tid == 0) {
                 mbarrier_arrive_expect(mbarrier, 16384);
-                // 18_loops_with_a_state.py:44 staging: source_2 -> held_1[0], by TMA
+                // 18_loops_with_a_state.py:45 staging: source_2 -> held_1[0], by TMA
                 tma_load_2d(&Q_map, sQ, mbarrier, 0, 128*tile);
-                // 18_loops_with_a_state.py:44 staging: source_3 -> held_1[1], by TMA
+                // 18_loops_with_a_state.py:45 staging: source_3 -> held_1[1], by TMA
                 tma_load_2d(&Q_map, sQ + 4096, mbarrier, 64, 128*tile);
               }
-              // 18_loops_with_a_state.py:44 staging: wait for mbarrier_1
+              // 18_loops_with_a_state.py:45 staging: wait for mbarrier_1
               mbarrier_wait(mbarrier_1 + 1, -parity + 1);
-              // 18_loops_with_a_state.py:44 staging: mbarrier waits for 16384 bytes
+              // 18_loops_with_a_state.py:45 staging: mbarrier waits for 16384 bytes
               if (tid == 0) {
                 mbarrier_arrive_expect(mbarrier + 1, 16384);
-                // 18_loops_with_a_state.py:44 staging: source_4 -> held_2[0], by TMA
+                // 18_loops_with_a_state.py:45 staging: source_4 -> held_2[0], by TMA
                 tma_load_2d(&Q_map, sQ + 8192, mbarrier + 1, 0, 128*tile + 64);
-                // 18_loops_with_a_state.py:44 staging: source_5 -> held_2[1], by TMA
+                // 18_loops_with_a_state.py:45 staging: source_5 -> held_2[1], by TMA
                 tma_load_2d(&Q_map, sQ + 12288, mbarrier + 1, 64, 128*tile + 64);
               }
             }
             const int index_3 = (before + k) % 2;
             const int index_4 = ((before + k) / 2) % 2;
-            // 18_loops_with_a_state.py:44 staging: wait for mbarrier_5
+            // 18_loops_with_a_state.py:45 staging: wait for mbarrier_5
             mbarrier_wait(mbarrier_5 + index_3, -index_4 + 1);
-            // 18_loops_with_a_state.py:44 staging: mbarrier_4 waits for 32768 bytes
+            // 18_loops_with_a_state.py:45 staging: mbarrier_4 waits for 32768 bytes
             if (tid == 0) {
               mbarrier_arrive_expect(mbarrier_4 + index_3, 32768);
-              // 18_loops_with_a_state.py:44 staging: source_6 -> held_3[0], by TMA
+              // 18_loops_with_a_state.py:45 staging: source_6 -> held_3[0], by TMA
               tma_load_2d(&V_map, sV + 16384*index_3, mbarrier_4 + index_3, 0, 128*k);
-              // 18_loops_with_a_state.py:44 staging: source_7 -> held_3[1], by TMA
+              // 18_loops_with_a_state.py:45 staging: source_7 -> held_3[1], by TMA
               tma_load_2d(&V_map, sV + 16384*index_3 + 8192, mbarrier_4 + index_3, 64, 128*k);
             }
           }
           if (count == 0) {
-            // 18_loops_with_a_state.py:44 roles: wait for mbarrier_1
+            // 18_loops_with_a_state.py:45 roles: wait for mbarrier_1
             mbarrier_wait(mbarrier_1, -parity + 1);
-            // 18_loops_with_a_state.py:44 roles: mbarrier waits for 16384 bytes
+            // 18_loops_with_a_state.py:45 roles: mbarrier waits for 16384 bytes
             if (tid == 0) {
               mbarrier_arrive_expect(mbarrier, 16384);
-              // 18_loops_with_a_state.py:44 roles: source_8 -> held_4[0], by TMA
+              // 18_loops_with_a_state.py:45 roles: source_8 -> held_4[0], by TMA
               tma_load_2d(&Q_map, sQ, mbarrier, 0, 128*tile);
-              // 18_loops_with_a_state.py:44 roles: source_9 -> held_4[1], by TMA
+              // 18_loops_with_a_state.py:45 roles: source_9 -> held_4[1], by TMA
               tma_load_2d(&Q_map, sQ + 4096, mbarrier, 64, 128*tile);
             }
-            // 18_loops_with_a_state.py:44 roles: wait for mbarrier_1
+            // 18_loops_with_a_state.py:45 roles: wait for mbarrier_1
             mbarrier_wait(mbarrier_1 + 1, -parity + 1);
-            // 18_loops_with_a_state.py:44 roles: mbarrier waits for 16384 bytes
+            // 18_loops_with_a_state.py:45 roles: mbarrier waits for 16384 bytes
             if (tid == 0) {
               mbarrier_arrive_expect(mbarrier + 1, 16384);
-              // 18_loops_with_a_state.py:44 roles: source_10 -> held_5[0], by TMA
+              // 18_loops_with_a_state.py:45 roles: source_10 -> held_5[0], by TMA
               tma_load_2d(&Q_map, sQ + 8192, mbarrier + 1, 0, 128*tile + 64);
-              // 18_loops_with_a_state.py:44 roles: source_11 -> held_5[1], by TMA
+              // 18_loops_with_a_state.py:45 roles: source_11 -> held_5[1], by TMA
               tma_load_2d(&Q_map, sQ + 12288, mbarrier + 1, 64, 128*tile + 64);
             }
           }
@@ -304,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention(
       }
     }
   }
-  // 18_loops_with_a_state.py:44 roles: warps 4 to 11, in 2 groups
+  // 18_loops_with_a_state.py:45 roles: warps 4 to 11, in 2 groups
   else {
     set_registers_up<232>();
     const int own = uniform((threadIdx.x - 128) / 128);
@@ -326,32 +326,32 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention(
         const int before_1 = max_int(min_int(done_1_now, 3), 0);
         const int count_1 = (min_int(N, min_int(128*tile_1 + 128, M)) + 127) / 128;
         const int index_6 = 2*tile_1 + own;
-        // 18_loops_with_a_state.py:44 roles: filled: f32 64x1, 2 per thread
+        // 18_loops_with_a_state.py:45 roles: filled: f32 64x1, 2 per thread
         float filled[2];
-        // 18_loops_with_a_state.py:44 roles: filled = -1e+38
+        // 18_loops_with_a_state.py:45 roles: filled = -1e+38
         #pragma unroll
         for (int i = 0; i < 2; ++i) filled[i] = (-1e+38f);
-        // 18_loops_with_a_state.py:44 roles: filled_1: f32 64x1, 2 per thread
+        // 18_loops_with_a_state.py:45 roles: filled_1: f32 64x1, 2 per thread
         float filled_1[2];
-        // 18_loops_with_a_state.py:44 roles: filled_1 = 0
+        // 18_loops_with_a_state.py:45 roles: filled_1 = 0
         #pragma unroll
         for (int i = 0; i < 2; ++i) filled_1[i] = 0.0f;
-        // 18_loops_with_a_state.py:44 roles: out: f32 64x128, 64 per thread
+        // 18_loops_with_a_state.py:45 roles: out: f32 64x128, 64 per thread
         float out[64] = {};
-        // 18_loops_with_a_state.py:44 roles: scores: f32 64x128, 64 per thread
+        // 18_loops_with_a_state.py:45 roles: scores: f32 64x128, 64 per thread
         float scores[64];
-        // 18_loops_with_a_state.py:44 roles: weights: f16 64x128, 64 per thread
+        // 18_loops_with_a_state.py:45 roles: weights: f16 64x128, 64 per thread
         __align__(4) half_t weights[64];
-        // 18_loops_with_a_state.py:44 roles: wait for mbarrier
+        // 18_loops_with_a_state.py:45 roles: wait for mbarrier
         mbarrier_wait(mbarrier + own, parity_1);
         if (0 < count_1) {
           const int index_7 = before_1 % 2;
           const int index_8 = before_1 / 2;
-          // 18_loops_with_a_state.py:44 atom: wait for mbarrier_2
+          // 18_loops_with_a_state.py:45 atom: wait for mbarrier_2
           mbarrier_wait(mbarrier_2 + index_7, index_8);
-          // 18_loops_with_a_state.py:44 atom: registers are ready
+          // 18_loops_with_a_state.py:45 atom: registers are ready
           mma_fence();
-          // 18_loops_with_a_state.py:44 atom: scores += whole_9 * whole_10, by wgmma.m64n128k16.f32.f16
+          // 18_loops_with_a_state.py:45 atom: scores += whole_9 * whole_10, by wgmma.m64n128k16.f32.f16
           {
             const descriptor_t a = descriptor(sQ + 8192*own);
             const descriptor_t b = descriptor(sK + 16384*index_7);
@@ -361,85 +361,85 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention(
                   + 2*(i % 4), 0 < i);
             }
           }
-          // 18_loops_with_a_state.py:44 atom: close the group of MMAs
+          // 18_loops_with_a_state.py:45 atom: close the group of MMAs
           mma_commit();
-          // 18_loops_with_a_state.py:44 atom: wait until at most 0 groups of MMAs are unfinished
+          // 18_loops_with_a_state.py:45 atom: wait until at most 0 groups of MMAs are unfinished
           mma_wait<0>();
           const int index_9 = before_1 % 2;
-          // 18_loops_with_a_state.py:44 atom: each warp arrives at mbarrier_3
+          // 18_loops_with_a_state.py:45 atom: each warp arrives at mbarrier_3
           __syncwarp();
           if (tid % 32 == 0) mbarrier_arrive(mbarrier_3 + index_9);
-          // 18_loops_with_a_state.py:43 promote: mul = mul(scores, scale)
+          // 18_loops_with_a_state.py:44 promote: mul = mul(scores, scale)
           float mul[64];
           #pragma unroll
           for (int i = 0; i < 64; ++i) mul[i] = scores[i] * scale;
           if (64*index_6 < 127) {
-            // 18_loops_with_a_state.py:43 promote: at = coordinates along 1
+            // 18_loops_with_a_state.py:44 promote: at = coordinates along 1
             int at[32];
             #pragma unroll
             for (int i = 0; i < 32; ++i) at[i] = 8*(i / 2) + 2*(tid % 4) + (i % 2);
-            // 18_loops_with_a_state.py:43 promote: add = add(at, 0)
+            // 18_loops_with_a_state.py:44 promote: add = add(at, 0)
             int add[32];
             #pragma unroll
             for (int i = 0; i < 32; ++i) add[i] = (int)((unsigned)at[i] + 0);
-            // 18_loops_with_a_state.py:43 promote: at_1 = coordinates along 0
+            // 18_loops_with_a_state.py:44 promote: at_1 = coordinates along 0
             int at_1[2];
             #pragma unroll
             for (int i = 0; i < 2; ++i) at_1[i] = 16*(tid / 32) + 8*i + ((tid / 4) % 8);
-            // 18_loops_with_a_state.py:43 promote: add_1 = add(at_1, 64*index_6)
+            // 18_loops_with_a_state.py:44 promote: add_1 = add(at_1, 64*index_6)
             int add_1[2];
             #pragma unroll
             for (int i = 0; i < 2; ++i) add_1[i] = (int)((unsigned)at_1[i] + (64*index_6));
-            // 18_loops_with_a_state.py:43 promote: at_2 = coordinates along 0
+            // 18_loops_with_a_state.py:44 promote: at_2 = coordinates along 0
             int at_2[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) {
               at_2[i] = 16*(tid / 32) + 8*((i / 2) % 2) + ((tid / 4) % 8);
             }
-            // 18_loops_with_a_state.py:43 promote: everywhere = less_equal(0, at_2)
+            // 18_loops_with_a_state.py:44 promote: everywhere = less_equal(0, at_2)
             bool everywhere[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) everywhere[i] = 0 <= at_2[i];
-            // 18_loops_with_a_state.py:43 promote: wide = select(everywhere, add, add)
+            // 18_loops_with_a_state.py:44 promote: wide = select(everywhere, add, add)
             int wide[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) {
               wide[i] = everywhere[i] ? add[2*(i / 4) + (i % 2)] : add[2*(i / 4) + (i % 2)];
             }
-            // 18_loops_with_a_state.py:43 promote: less_equal = less_equal(wide, add_1)
+            // 18_loops_with_a_state.py:44 promote: less_equal = less_equal(wide, add_1)
             bool less_equal[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) less_equal[i] = wide[i] <= add_1[(i / 2) % 2];
-            // 18_loops_with_a_state.py:43 promote: select = select(less_equal, mul, -inf)
+            // 18_loops_with_a_state.py:44 promote: select = select(less_equal, mul, -inf)
             float select[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) {
               select[i] = less_equal[i] ? mul[i] : -__int_as_float(0x7f800000);
             }
-            // 18_loops_with_a_state.py:43 promote: select -> mul
+            // 18_loops_with_a_state.py:44 promote: select -> mul
             #pragma unroll
             for (int i = 0; i < 64; ++i) mul[i] = select[i];
           }
           if (N < 128) {
-            // 18_loops_with_a_state.py:44 promote: at_3 = coordinates along 1
+            // 18_loops_with_a_state.py:45 promote: at_3 = coordinates along 1
             int at_3[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) at_3[i] = 8*(i / 4) + 2*(tid % 4) + (i % 2);
-            // 18_loops_with_a_state.py:44 promote: less = less(at_3, N)
+            // 18_loops_with_a_state.py:45 promote: less = less(at_3, N)
             bool less[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) less[i] = at_3[i] < N;
-            // 18_loops_with_a_state.py:44 promote: select_1 = select(less, mul, -inf)
+            // 18_loops_with_a_state.py:45 promote: select_1 = select(less, mul, -inf)
             float select_1[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) {
               select_1[i] = less[i] ? mul[i] : -__int_as_float(0x7f800000);
             }
-            // 18_loops_with_a_state.py:44 promote: select_1 -> mul
+            // 18_loops_with_a_state.py:45 promote: select_1 -> mul
             #pragma unroll
             for (int i = 0; i < 64; ++i) mul[i] = select_1[i];
           }
-          // 18_loops_with_a_state.py:44 promote: mul_max = max of mul along 1
+          // 18_loops_with_a_state.py:45 promote: mul_max = max of mul along 1
           float mul_max[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) {
@@ -450,39 +450,39 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention(
             total = max_or_nan(total, __shfl_xor_sync(0xffffffff, total, 2));
             mul_max[i] = total;
           }
-          // 18_loops_with_a_state.py:44 promote: max = max(filled, mul_max)
+          // 18_loops_with_a_state.py:45 promote: max = max(filled, mul_max)
           float max_1[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) max_1[i] = max_or_nan(filled[i], mul_max[i]);
-          // 18_loops_with_a_state.py:45 promote: sub = sub(filled, max)
+          // 18_loops_with_a_state.py:46 promote: sub = sub(filled, max)
           float sub[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) sub[i] = filled[i] - max_1[i];
-          // 18_loops_with_a_state.py:45 promote: mul_1 = mul(sub, 1.4426950408889634)
+          // 18_loops_with_a_state.py:46 promote: mul_1 = mul(sub, 1.4426950408889634)
           float mul_1[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) mul_1[i] = sub[i] * 1.4426950408889634f;
-          // 18_loops_with_a_state.py:45 promote: exp2 = exp2(mul_1)
+          // 18_loops_with_a_state.py:46 promote: exp2 = exp2(mul_1)
           float exp2_1[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) exp2_1[i] = fast_exp2(mul_1[i]);
-          // 18_loops_with_a_state.py:46 promote: mul_2 = mul(filled_1, exp2)
+          // 18_loops_with_a_state.py:47 promote: mul_2 = mul(filled_1, exp2)
           float mul_2[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) mul_2[i] = filled_1[i] * exp2_1[i];
-          // 18_loops_with_a_state.py:45 promote: sub_1 = sub(mul, max)
+          // 18_loops_with_a_state.py:46 promote: sub_1 = sub(mul, max)
           float sub_1[64];
           #pragma unroll
           for (int i = 0; i < 64; ++i) sub_1[i] = mul[i] - max_1[(i / 2) % 2];
-          // 18_loops_with_a_state.py:45 promote: mul_3 = mul(sub_1, 1.4426950408889634)
+          // 18_loops_with_a_state.py:46 promote: mul_3 = mul(sub_1, 1.4426950408889634)
           float mul_3[64];
           #pragma unroll
           for (int i = 0; i < 64; ++i) mul_3[i] = sub_1[i] * 1.4426950408889634f;
-          // 18_loops_with_a_state.py:45 promote: exp2_1 = exp2(mul_3)
+          // 18_loops_with_a_state.py:46 promote: exp2_1 = exp2(mul_3)
           float exp2_1_1[64];
           #pragma unroll
           for (int i = 0; i < 64; ++i) exp2_1_1[i] = fast_exp2(mul_3[i]);
-          // 18_loops_with_a_state.py:46 promote: exp2_1_sum = sum of exp2_1 along 1
+          // 18_loops_with_a_state.py:47 promote: exp2_1_sum = sum of exp2_1 along 1
           float exp2_1_sum[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) {
@@ -493,43 +493,43 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention(
             total = total + __shfl_xor_sync(0xffffffff, total, 2);
             exp2_1_sum[i] = total;
           }
-          // 18_loops_with_a_state.py:46 promote: add_2 = add(mul_2, exp2_1_sum)
+          // 18_loops_with_a_state.py:47 promote: add_2 = add(mul_2, exp2_1_sum)
           float add_2[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) add_2[i] = mul_2[i] + exp2_1_sum[i];
-          // 18_loops_with_a_state.py:44 promote: max -> filled
+          // 18_loops_with_a_state.py:45 promote: max -> filled
           #pragma unroll
           for (int i = 0; i < 2; ++i) filled[i] = max_1[i];
-          // 18_loops_with_a_state.py:44 promote: add_2 -> filled_1
+          // 18_loops_with_a_state.py:45 promote: add_2 -> filled_1
           #pragma unroll
           for (int i = 0; i < 2; ++i) filled_1[i] = add_2[i];
-          // 18_loops_with_a_state.py:47 promote: mul_4 = mul(out, exp2)
+          // 18_loops_with_a_state.py:48 promote: mul_4 = mul(out, exp2)
           float mul_4[64];
           #pragma unroll
           for (int i = 0; i < 64; ++i) mul_4[i] = out[i] * exp2_1[(i / 2) % 2];
-          // 18_loops_with_a_state.py:44 promote: mul_4 -> out
+          // 18_loops_with_a_state.py:45 promote: mul_4 -> out
           #pragma unroll
           for (int i = 0; i < 64; ++i) out[i] = mul_4[i];
-          // 18_loops_with_a_state.py:47 atom: convert = convert(exp2_1)
+          // 18_loops_with_a_state.py:48 atom: convert = convert(exp2_1)
           half_t convert[64];
           #pragma unroll
           for (int i = 0; i < 64; ++i) convert[i] = float_to_half(exp2_1_1[i]);
-          // 18_loops_with_a_state.py:47 atom: moved = convert[0:64, 0:128]
+          // 18_loops_with_a_state.py:48 atom: moved = convert[0:64, 0:128]
           __align__(4) half_t moved[64];
           #pragma unroll
           for (int i = 0; i < 64; ++i) moved[i] = convert[i];
-          // 18_loops_with_a_state.py:44 promote: moved -> weights
+          // 18_loops_with_a_state.py:45 promote: moved -> weights
           #pragma unroll
           for (int i = 0; i < 32; ++i) *(unsigned*)&weights[2*i] = *(const unsigned*)&moved[2*i];
         }
         for (int k_1 = 1; k_1 < count_1; ++k_1) {
           const int index_11 = (before_1 + k_1) % 2;
           const int index_12 = ((before_1 + k_1) / 2) % 2;
-          // 18_loops_with_a_state.py:44 atom: wait for mbarrier_2
+          // 18_loops_with_a_state.py:45 atom: wait for mbarrier_2
           mbarrier_wait(mbarrier_2 + index_11, index_12);
-          // 18_loops_with_a_state.py:44 atom: registers are ready
+          // 18_loops_with_a_state.py:45 atom: registers are ready
           mma_fence();
-          // 18_loops_with_a_state.py:44 atom: scores += whole_11 * whole_12, by wgmma.m64n128k16.f32.f16
+          // 18_loops_with_a_state.py:45 atom: scores += whole_11 * whole_12, by wgmma.m64n128k16.f32.f16
           {
             const descriptor_t a = descriptor(sQ + 8192*own);
             const descriptor_t b = descriptor(sK + 16384*index_11);
@@ -539,15 +539,15 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention(
                   + 2*(i % 4), 0 < i);
             }
           }
-          // 18_loops_with_a_state.py:44 atom: close the group of MMAs
+          // 18_loops_with_a_state.py:45 atom: close the group of MMAs
           mma_commit();
           const int index_13 = (before_1 + k_1 + 1) % 2;
           const int index_14 = (((before_1 + k_1 + 1) / 2) + 1) % 2;
-          // 18_loops_with_a_state.py:44 atom: wait for mbarrier_4
+          // 18_loops_with_a_state.py:45 atom: wait for mbarrier_4
           mbarrier_wait(mbarrier_4 + index_13, index_14);
-          // 18_loops_with_a_state.py:44 atom: registers are ready
+          // 18_loops_with_a_state.py:45 atom: registers are ready
           mma_fence();
-          // 18_loops_with_a_state.py:44 atom: out += weights * tile_2, by wgmma.m64n128k16.f32.f16
+          // 18_loops_with_a_state.py:45 atom: out += weights * tile_2, by wgmma.m64n128k16.f32.f16
           {
             const descriptor_t b = descriptor_of_panels(sV + 16384*index_13, 16384);
             #pragma unroll
@@ -555,85 +555,85 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention(
               wgmma_m64n128k16_f16_registers_n(out, &weights[8*i], b + 128*i);
             }
           }
-          // 18_loops_with_a_state.py:44 atom: close the group of MMAs
+          // 18_loops_with_a_state.py:45 atom: close the group of MMAs
           mma_commit();
-          // 18_loops_with_a_state.py:44 atom: wait until at most 1 groups of MMAs are unfinished
+          // 18_loops_with_a_state.py:45 atom: wait until at most 1 groups of MMAs are unfinished
           mma_wait<1>();
           const int index_15 = (before_1 + k_1) % 2;
-          // 18_loops_with_a_state.py:44 atom: each warp arrives at mbarrier_3
+          // 18_loops_with_a_state.py:45 atom: each warp arrives at mbarrier_3
           __syncwarp();
           if (tid % 32 == 0) mbarrier_arrive(mbarrier_3 + index_15);
-          // 18_loops_with_a_state.py:43 promote: mul_5 = mul(scores, scale)
+          // 18_loops_with_a_state.py:44 promote: mul_5 = mul(scores, scale)
           float mul_5[64];
           #pragma unroll
           for (int i = 0; i < 64; ++i) mul_5[i] = scores[i] * scale;
           if (64*index_6 < 128*k_1 + 127) {
-            // 18_loops_with_a_state.py:43 promote: at_4 = coordinates along 1
+            // 18_loops_with_a_state.py:44 promote: at_4 = coordinates along 1
             int at_4[32];
             #pragma unroll
             for (int i = 0; i < 32; ++i) at_4[i] = 8*(i / 2) + 2*(tid % 4) + (i % 2);
-            // 18_loops_with_a_state.py:43 promote: add_3 = add(at_4, 128*k_1)
+            // 18_loops_with_a_state.py:44 promote: add_3 = add(at_4, 128*k_1)
             int add_3[32];
             #pragma unroll
             for (int i = 0; i < 32; ++i) add_3[i] = (int)((unsigned)at_4[i] + (128*k_1));
-            // 18_loops_with_a_state.py:43 promote: at_5 = coordinates along 0
+            // 18_loops_with_a_state.py:44 promote: at_5 = coordinates along 0
             int at_5[2];
             #pragma unroll
             for (int i = 0; i < 2; ++i) at_5[i] = 16*(tid / 32) + 8*i + ((tid / 4) % 8);
-            // 18_loops_with_a_state.py:43 promote: add_4 = add(at_5, 64*index_6)
+            // 18_loops_with_a_state.py:44 promote: add_4 = add(at_5, 64*index_6)
             int add_4[2];
             #pragma unroll
             for (int i = 0; i < 2; ++i) add_4[i] = (int)((unsigned)at_5[i] + (64*index_6));
-            // 18_loops_with_a_state.py:43 promote: at_6 = coordinates along 0
+            // 18_loops_with_a_state.py:44 promote: at_6 = coordinates along 0
             int at_6[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) {
               at_6[i] = 16*(tid / 32) + 8*((i / 2) % 2) + ((tid / 4) % 8);
             }
-            // 18_loops_with_a_state.py:43 promote: everywhere_1 = less_equal(0, at_6)
+            // 18_loops_with_a_state.py:44 promote: everywhere_1 = less_equal(0, at_6)
             bool everywhere_1[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) everywhere_1[i] = 0 <= at_6[i];
-            // 18_loops_with_a_state.py:43 promote: wide_1 = select(everywhere_1, add_3, add_3)
+            // 18_loops_with_a_state.py:44 promote: wide_1 = select(everywhere_1, add_3, add_3)
             int wide_1[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) {
               wide_1[i] = everywhere_1[i] ? add_3[2*(i / 4) + (i % 2)] : add_3[2*(i / 4) + (i % 2)];
             }
-            // 18_loops_with_a_state.py:43 promote: less_equal_1 = less_equal(wide_1, add_4)
+            // 18_loops_with_a_state.py:44 promote: less_equal_1 = less_equal(wide_1, add_4)
             bool less_equal_1[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) less_equal_1[i] = wide_1[i] <= add_4[(i / 2) % 2];
-            // 18_loops_with_a_state.py:43 promote: select_2 = select(less_equal_1, mul_5, -inf)
+            // 18_loops_with_a_state.py:44 promote: select_2 = select(less_equal_1, mul_5, -inf)
             float select_2[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) {
               select_2[i] = less_equal_1[i] ? mul_5[i] : -__int_as_float(0x7f800000);
             }
-            // 18_loops_with_a_state.py:43 promote: select_2 -> mul_5
+            // 18_loops_with_a_state.py:44 promote: select_2 -> mul_5
             #pragma unroll
             for (int i = 0; i < 64; ++i) mul_5[i] = select_2[i];
           }
           if (-128*k_1 + N < 128) {
-            // 18_loops_with_a_state.py:44 promote: at_7 = coordinates along 1
+            // 18_loops_with_a_state.py:45 promote: at_7 = coordinates along 1
             int at_7[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) at_7[i] = 8*(i / 4) + 2*(tid % 4) + (i % 2);
-            // 18_loops_with_a_state.py:44 promote: less_1 = less(at_7, -128*k_1 + N)
+            // 18_loops_with_a_state.py:45 promote: less_1 = less(at_7, -128*k_1 + N)
             bool less_1[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) less_1[i] = at_7[i] < (-128*k_1 + N);
-            // 18_loops_with_a_state.py:44 promote: select_3 = select(less_1, mul_5, -inf)
+            // 18_loops_with_a_state.py:45 promote: select_3 = select(less_1, mul_5, -inf)
             float select_3[64];
             #pragma unroll
             for (int i = 0; i < 64; ++i) {
               select_3[i] = less_1[i] ? mul_5[i] : -__int_as_float(0x7f800000);
             }
-            // 18_loops_with_a_state.py:44 promote: select_3 -> mul_5
+            // 18_loops_with_a_state.py:45 promote: select_3 -> mul_5
             #pragma unroll
             for (int i = 0; i < 64; ++i) mul_5[i] = select_3[i];
           }
-          // 18_loops_with_a_state.py:44 promote: mul_5_max = max of mul_5 along 1
+          // 18_loops_with_a_state.py:45 promote: mul_5_max = max of mul_5 along 1
           float mul_5_max[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) {
@@ -646,39 +646,39 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention(
             total = max_or_nan(total, __shfl_xor_sync(0xffffffff, total, 2));
             mul_5_max[i] = total;
           }
-          // 18_loops_with_a_state.py:44 promote: max_1 = max(filled, mul_5_max)
+          // 18_loops_with_a_state.py:45 promote: max_1 = max(filled, mul_5_max)
           float max_1_1[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) max_1_1[i] = max_or_nan(filled[i], mul_5_max[i]);
-          // 18_loops_with_a_state.py:45 promote: sub_2 = sub(filled, max_1)
+          // 18_loops_with_a_state.py:46 promote: sub_2 = sub(filled, max_1)
           float sub_2[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) sub_2[i] = filled[i] - max_1_1[i];
-          // 18_loops_with_a_state.py:45 promote: mul_6 = mul(sub_2, 1.4426950408889634)
+          // 18_loops_with_a_state.py:46 promote: mul_6 = mul(sub_2, 1.4426950408889634)
           float mul_6[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) mul_6[i] = sub_2[i] * 1.4426950408889634f;
-          // 18_loops_with_a_state.py:45 promote: exp2_2 = exp2(mul_6)
+          // 18_loops_with_a_state.py:46 promote: exp2_2 = exp2(mul_6)
           float exp2_2[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) exp2_2[i] = fast_exp2(mul_6[i]);
-          // 18_loops_with_a_state.py:46 promote: mul_7 = mul(filled_1, exp2_2)
+          // 18_loops_with_a_state.py:47 promote: mul_7 = mul(filled_1, exp2_2)
           float mul_7[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) mul_7[i] = filled_1[i] * exp2_2[i];
-          // 18_loops_with_a_state.py:45 promote: sub_3 = sub(mul_5, max_1)
+          // 18_loops_with_a_state.py:46 promote: sub_3 = sub(mul_5, max_1)
           float sub_3[64];
           #pragma unroll
           for (int i = 0; i < 64; ++i) sub_3[i] = mul_5[i] - max_1_1[(i / 2) % 2];
-          // 18_loops_with_a_state.py:45 promote: mul_8 = mul(sub_3, 1.4426950408889634)
+          // 18_loops_with_a_state.py:46 promote: mul_8 = mul(sub_3, 1.4426950408889634)
           float mul_8[64];
           #pragma unroll
           for (int i = 0; i < 64; ++i) mul_8[i] = sub_3[i] * 1.4426950408889634f;
-          // 18_loops_with_a_state.py:45 promote: exp2_3 = exp2(mul_8)
+          // 18_loops_with_a_state.py:46 promote: exp2_3 = exp2(mul_8)
           float exp2_3[64];
           #pragma unroll
           for (int i = 0; i < 64; ++i) exp2_3[i] = fast_exp2(mul_8[i]);
-          // 18_loops_with_a_state.py:46 promote: exp2_3_sum = sum of exp2_3 along 1
+          // 18_loops_with_a_state.py:47 promote: exp2_3_sum = sum of exp2_3 along 1
           float exp2_3_sum[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) {
@@ -689,52 +689,52 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention(
             total = total + __shfl_xor_sync(0xffffffff, total, 2);
             exp2_3_sum[i] = total;
           }
-          // 18_loops_with_a_state.py:46 promote: add_5 = add(mul_7, exp2_3_sum)
+          // 18_loops_with_a_state.py:47 promote: add_5 = add(mul_7, exp2_3_sum)
           float add_5[2];
           #pragma unroll
           for (int i = 0; i < 2; ++i) add_5[i] = mul_7[i] + exp2_3_sum[i];
-          // 18_loops_with_a_state.py:44 promote: max_1 -> filled
+          // 18_loops_with_a_state.py:45 promote: max_1 -> filled
           #pragma unroll
           for (int i = 0; i < 2; ++i) filled[i] = max_1_1[i];
-          // 18_loops_with_a_state.py:44 promote: add_5 -> filled_1
+          // 18_loops_with_a_state.py:45 promote: add_5 -> filled_1
           #pragma unroll
           for (int i = 0; i < 2; ++i) filled_1[i] = add_5[i];
-          // 18_loops_with_a_state.py:44 atom: wait until at most 0 groups of MMAs are unfinished
+          // 18_loops_with_a_state.py:45 atom: wait until at most 0 groups of MMAs are unfinished
           mma_wait<0>();
           const int index_17 = (before_1 + k_1 + 1) % 2;
-          // 18_loops_with_a_state.py:44 atom: each warp arrives at mbarrier_5
+          // 18_loops_with_a_state.py:45 atom: each warp arrives at mbarrier_5
           __syncwarp();
           if (tid % 32 == 0) mbarrier_arrive(mbarrier_5 + index_17);
-          // 18_loops_with_a_state.py:47 promote: mul_9 = mul(out, exp2_2)
+          // 18_loops_with_a_state.py:48 promote: mul_9 = mul(out, exp2_2)
           float mul_9[64];
           #pragma unroll
           for (int i = 0; i < 64; ++i) mul_9[i] = out[i] * exp2_2[(i / 2) % 2];
-          // 18_loops_with_a_state.py:44 promote: mul_9 -> out
+          // 18_loops_with_a_state.py:45 promote: mul_9 -> out
           #pragma unroll
           for (int i = 0; i < 64; ++i) out[i] = mul_9[i];
-          // 18_loops_with_a_state.py:47 atom: convert_1 = convert(exp2_3)
+          // 18_loops_with_a_state.py:48 atom: convert_1 = convert(exp2_3)
           half_t convert_1[64];
           #pragma unroll
           for (int i = 0; i < 64; ++i) convert_1[i] = float_to_half(exp2_3[i]);
-          // 18_loops_with_a_state.py:47 atom: moved_1 = convert_1[0:64, 0:128]
+          // 18_loops_with_a_state.py:48 atom: moved_1 = convert_1[0:64, 0:128]
           __align__(4) half_t moved_1[64];
           #pragma unroll
           for (int i = 0; i < 64; ++i) moved_1[i] = convert_1[i];
-          // 18_loops_with_a_state.py:44 promote: moved_1 -> weights
+          // 18_loops_with_a_state.py:45 promote: moved_1 -> weights
           #pragma unroll
           for (int i = 0; i < 32; ++i) *(unsigned*)&weights[2*i] = *(const unsigned*)&moved_1[2*i];
         }
-        // 18_loops_with_a_state.py:44 roles: each warp arrives at mbarrier_1
+        // 18_loops_with_a_state.py:45 roles: each warp arrives at mbarrier_1
         __syncwarp();
         if (tid % 32 == 0) mbarrier_arrive(mbarrier_1 + own);
         if (0 < count_1) {
           const int index_19 = (before_1 + count_1 + 1) % 2;
           const int index_20 = (((before_1 + count_1 + 1) / 2) + 1) % 2;
-          // 18_loops_with_a_state.py:44 atom: wait for mbarrier_4
+          // 18_loops_with_a_state.py:45 atom: wait for mbarrier_4
           mbarrier_wait(mbarrier_4 + index_19, index_20);
-          // 18_loops_with_a_state.py:44 atom: registers are ready
+          // 18_loops_with_a_state.py:45 atom: registers are ready
           mma_fence();
-          // 18_loops_with_a_state.py:44 atom: out += weights * tile_3, by wgmma.m64n128k16.f32.f16
+          // 18_loops_with_a_state.py:45 atom: out += weights * tile_3, by wgmma.m64n128k16.f32.f16
           {
             const descriptor_t b = descriptor_of_panels(sV + 16384*index_19, 16384);
             #pragma unroll
@@ -742,24 +742,24 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention(
               wgmma_m64n128k16_f16_registers_n(out, &weights[8*i], b + 128*i);
             }
           }
-          // 18_loops_with_a_state.py:44 atom: close the group of MMAs
+          // 18_loops_with_a_state.py:45 atom: close the group of MMAs
           mma_commit();
-          // 18_loops_with_a_state.py:44 atom: wait until at most 0 groups of MMAs are unfinished
+          // 18_loops_with_a_state.py:45 atom: wait until at most 0 groups of MMAs are unfinished
           mma_wait<0>();
           const int index_21 = (before_1 + count_1 + 1) % 2;
-          // 18_loops_with_a_state.py:44 atom: each warp arrives at mbarrier_5
+          // 18_loops_with_a_state.py:45 atom: each warp arrives at mbarrier_5
           __syncwarp();
           if (tid % 32 == 0) mbarrier_arrive(mbarrier_5 + index_21);
         }
-        // 18_loops_with_a_state.py:44 roles: wait until at most 0 groups of stores read shared memory
+        // 18_loops_with_a_state.py:45 roles: wait until at most 0 groups of stores read shared memory
         if (tid == 0) bulk_wait<0>();
-        // 18_loops_with_a_state.py:49 epilogue: div = div(out, filled_1)
+        // 18_loops_with_a_state.py:50 epilogue: div = div(out, filled_1)
         float div[64];
         #pragma unroll
         for (int i = 0; i < 64; ++i) div[i] = out[i] / filled_1[(i / 2) % 2];
-        // 18_loops_with_a_state.py:49 epilogue: barrier own + 1 of 128 threads
+        // 18_loops_with_a_state.py:50 epilogue: barrier own + 1 of 128 threads
         role_barrier_of_group<128>(own + 1);
-        // 18_loops_with_a_state.py:49 epilogue: div -> whole_15, 4 matrices at a time
+        // 18_loops_with_a_state.py:50 epilogue: div -> whole_15, 4 matrices at a time
         {
           const int row = 16*(tid / 32) + (tid % 16);
           const int col = 8*((tid / 16) % 2);
@@ -772,23 +772,23 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention(
             stmatrix_x4(sOut + 4096*(i / 4) + ((16*(i % 4)) ^ start), packed);
           }
         }
-        // 18_loops_with_a_state.py:49 epilogue: make writes to shared memory visible to TMA and tensor cores
+        // 18_loops_with_a_state.py:50 epilogue: make writes to shared memory visible to TMA and tensor cores
         fence_async();
-        // 18_loops_with_a_state.py:49 epilogue: barrier own + 1 of 128 threads
+        // 18_loops_with_a_state.py:50 epilogue: barrier own + 1 of 128 threads
         role_barrier_of_group<128>(own + 1);
-        // 18_loops_with_a_state.py:49 epilogue: held_12[0] -> whole_16.tile((64, 64), (index_6, 0)), by TMA
+        // 18_loops_with_a_state.py:50 epilogue: held_12[0] -> whole_16.tile((64, 64), (index_6, 0)), by TMA
         if (tid == 0) {
           tma_store_2d(&O_map, sOut + 8192*own, 0, 64*index_6);
-          // 18_loops_with_a_state.py:49 epilogue: held_12[1] -> whole_16.tile((64, 64), (index_6, 1)), by TMA
+          // 18_loops_with_a_state.py:50 epilogue: held_12[1] -> whole_16.tile((64, 64), (index_6, 1)), by TMA
           tma_store_2d(&O_map, sOut + 8192*own + 4096, 64, 64*index_6);
-          // 18_loops_with_a_state.py:49 epilogue: close the group of stores
+          // 18_loops_with_a_state.py:50 epilogue: close the group of stores
           bulk_commit();
         }
         done_1 = (before_1 + count_1) % 4;
         taken_1 = -parity_1 + 1;
       }
     }
-    // 18_loops_with_a_state.py:44 roles: wait until at most 0 groups of stores read shared memory
+    // 18_loops_with_a_state.py:45 roles: wait until at most 0 groups of stores read shared memory
     if (tid == 0) bulk_wait<0>();
   }
 }

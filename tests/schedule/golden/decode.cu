@@ -113,13 +113,13 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
   const int rest_1 = tile / ((M + 15) / 16);
   const int index_1 = rest_1 % ((E + 120) / 128);
   const int index_2 = ((M + 15) / 16) - index - 1;
-  // 18_loops_with_a_state.py:44 stages: sQ: f16 1x16x128
+  // 18_loops_with_a_state.py:45 stages: sQ: f16 1x16x128
   half_t* const sQ = (half_t*)(shared_memory + 98304);
-  // 18_loops_with_a_state.py:44 stages: sK: f16 3x64x128
+  // 18_loops_with_a_state.py:45 stages: sK: f16 3x64x128
   half_t* const sK = (half_t*)shared_memory;
-  // 18_loops_with_a_state.py:44 stages: sV: f16 3x64x128
+  // 18_loops_with_a_state.py:45 stages: sV: f16 3x64x128
   half_t* const sV = (half_t*)(shared_memory + 49152);
-  // 18_loops_with_a_state.py:44 staging: tile_1 -> target, 16 bytes at a time, in the background
+  // 18_loops_with_a_state.py:45 staging: tile_1 -> target, 16 bytes at a time, in the background
   {
     const int row = tid / 16;
     const int col = 8*(tid % 16);
@@ -132,26 +132,26 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
           && 16*index_2 + 2*i_4 + row < M);
     }
   }
-  // 18_loops_with_a_state.py:44 tile: top: f32 16x1, 2 per thread
+  // 18_loops_with_a_state.py:45 tile: top: f32 16x1, 2 per thread
   float top[2];
-  // 18_loops_with_a_state.py:44 tile: top = -1e+38
+  // 18_loops_with_a_state.py:45 tile: top = -1e+38
   #pragma unroll
   for (int i_4 = 0; i_4 < 2; ++i_4) top[i_4] = (-1e+38f);
-  // 18_loops_with_a_state.py:44 tile: total: f32 16x1, 2 per thread
+  // 18_loops_with_a_state.py:45 tile: total: f32 16x1, 2 per thread
   float total[2];
-  // 18_loops_with_a_state.py:44 tile: total = 0
+  // 18_loops_with_a_state.py:45 tile: total = 0
   #pragma unroll
   for (int i_4 = 0; i_4 < 2; ++i_4) total[i_4] = 0.0f;
-  // 18_loops_with_a_state.py:44 tile: out: f32 16x128, 64 per thread
+  // 18_loops_with_a_state.py:45 tile: out: f32 16x128, 64 per thread
   __align__(8) float out[64];
-  // 18_loops_with_a_state.py:44 tile: out = 0
+  // 18_loops_with_a_state.py:45 tile: out = 0
   #pragma unroll
   for (int i_4 = 0; i_4 < 64; ++i_4) out[i_4] = 0.0f;
-  // 18_loops_with_a_state.py:44 reduction: states: f32 12x16x1
+  // 18_loops_with_a_state.py:45 reduction: states: f32 12x16x1
   float* const states = (float*)(shared_memory + 98304);
-  // 18_loops_with_a_state.py:44 reduction: states_1: f32 12x16x1
+  // 18_loops_with_a_state.py:45 reduction: states_1: f32 12x16x1
   float* const states_1 = (float*)(shared_memory + 99072);
-  // 18_loops_with_a_state.py:44 reduction: states_2: f32 12x16x2x8x4x2
+  // 18_loops_with_a_state.py:45 reduction: states_2: f32 12x16x2x8x4x2
   float* const states_2 = (float*)shared_memory;
   const int count = (min_int(N, max_int(min_int(16*index_2 + 16, M), 0)) + 63) / 64;
   const int each = count / parts;
@@ -160,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
   const int index_3 = min_int(part, more) + each*part;
   if (0 < own) {
     if (64*index_3 + 64 < N + 1) {
-      // 18_loops_with_a_state.py:44 staging: tile_2 -> target_1, 16 bytes at a time, in the background
+      // 18_loops_with_a_state.py:45 staging: tile_2 -> target_1, 16 bytes at a time, in the background
       {
         const int row = tid / 16;
         const int col = 8*(tid % 16);
@@ -174,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
       }
     }
     else {
-      // 18_loops_with_a_state.py:44 staging: tile_3 -> target_1, 16 bytes at a time, in the background
+      // 18_loops_with_a_state.py:45 staging: tile_3 -> target_1, 16 bytes at a time, in the background
       {
         const int row = tid / 16;
         const int col = 8*(tid % 16);
@@ -189,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
       }
     }
     if (64*index_3 + 64 < N + 1) {
-      // 18_loops_with_a_state.py:44 staging: tile_4 -> target_2, 16 bytes at a time, in the background
+      // 18_loops_with_a_state.py:45 staging: tile_4 -> target_2, 16 bytes at a time, in the background
       {
         const int row = tid / 16;
         const int col = 8*(tid % 16);
@@ -203,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
       }
     }
     else {
-      // 18_loops_with_a_state.py:44 staging: tile_5 -> target_2, 16 bytes at a time, in the background
+      // 18_loops_with_a_state.py:45 staging: tile_5 -> target_2, 16 bytes at a time, in the background
       {
         const int row = tid / 16;
         const int col = 8*(tid % 16);
@@ -218,11 +218,11 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
       }
     }
   }
-  // 18_loops_with_a_state.py:44 staging: close the group of copies
+  // 18_loops_with_a_state.py:45 staging: close the group of copies
   async_commit();
   if (1 < own) {
     if (64*index_3 + 128 < N + 1) {
-      // 18_loops_with_a_state.py:44 staging: tile_6 -> target_3, 16 bytes at a time, in the background
+      // 18_loops_with_a_state.py:45 staging: tile_6 -> target_3, 16 bytes at a time, in the background
       {
         const int row = tid / 16;
         const int col = 8*(tid % 16);
@@ -236,7 +236,7 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
       }
     }
     else {
-      // 18_loops_with_a_state.py:44 staging: tile_7 -> target_3, 16 bytes at a time, in the background
+      // 18_loops_with_a_state.py:45 staging: tile_7 -> target_3, 16 bytes at a time, in the background
       {
         const int row = tid / 16;
         const int col = 8*(tid % 16);
@@ -251,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
       }
     }
     if (64*index_3 + 128 < N + 1) {
-      // 18_loops_with_a_state.py:44 staging: tile_8 -> target_4, 16 bytes at a time, in the background
+      // 18_loops_with_a_state.py:45 staging: tile_8 -> target_4, 16 bytes at a time, in the background
       {
         const int row = tid / 16;
         const int col = 8*(tid % 16);
@@ -265,7 +265,7 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
       }
     }
     else {
-      // 18_loops_with_a_state.py:44 staging: tile_9 -> target_4, 16 bytes at a time, in the background
+      // 18_loops_with_a_state.py:45 staging: tile_9 -> target_4, 16 bytes at a time, in the background
       {
         const int row = tid / 16;
         const int col = 8*(tid % 16);
@@ -280,16 +280,16 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
       }
     }
   }
-  // 18_loops_with_a_state.py:44 staging: close the group of copies
+  // 18_loops_with_a_state.py:45 staging: close the group of copies
   async_commit();
   for (int k = 0; k < own; ++k) {
-    // 18_loops_with_a_state.py:44 stages: wait until at most 1 groups are unfinished
+    // 18_loops_with_a_state.py:45 stages: wait until at most 1 groups are unfinished
     async_wait<1>();
-    // 18_loops_with_a_state.py:44 stages: barrier
+    // 18_loops_with_a_state.py:45 stages: barrier
     __syncthreads();
     if (k + 2 < own) {
       if (64*index_3 + 64*k + 192 < N + 1) {
-        // 18_loops_with_a_state.py:44 staging: tile_10 -> target_5, 16 bytes at a time, in the background
+        // 18_loops_with_a_state.py:45 staging: tile_10 -> target_5, 16 bytes at a time, in the background
         {
           const int row = tid / 16;
           const int col = 8*(tid % 16);
@@ -303,7 +303,7 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
         }
       }
       else {
-        // 18_loops_with_a_state.py:44 staging: tile_11 -> target_5, 16 bytes at a time, in the background
+        // 18_loops_with_a_state.py:45 staging: tile_11 -> target_5, 16 bytes at a time, in the background
         {
           const int row = tid / 16;
           const int col = 8*(tid % 16);
@@ -318,7 +318,7 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
         }
       }
       if (64*index_3 + 64*k + 192 < N + 1) {
-        // 18_loops_with_a_state.py:44 staging: tile_12 -> target_6, 16 bytes at a time, in the background
+        // 18_loops_with_a_state.py:45 staging: tile_12 -> target_6, 16 bytes at a time, in the background
         {
           const int row = tid / 16;
           const int col = 8*(tid % 16);
@@ -332,7 +332,7 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
         }
       }
       else {
-        // 18_loops_with_a_state.py:44 staging: tile_13 -> target_6, 16 bytes at a time, in the background
+        // 18_loops_with_a_state.py:45 staging: tile_13 -> target_6, 16 bytes at a time, in the background
         {
           const int row = tid / 16;
           const int col = 8*(tid % 16);
@@ -347,15 +347,15 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
         }
       }
     }
-    // 18_loops_with_a_state.py:44 staging: close the group of copies
+    // 18_loops_with_a_state.py:45 staging: close the group of copies
     async_commit();
-    // 18_loops_with_a_state.py:44 atom: scores: f32 16x64, 32 per thread
+    // 18_loops_with_a_state.py:45 atom: scores: f32 16x64, 32 per thread
     float scores[32] = {};
     #pragma unroll
     for (int k_step = 0; k_step < 8; ++k_step) {
-      // 18_loops_with_a_state.py:42 atom: sQ_frag: f16 16x16, 8 per thread
+      // 18_loops_with_a_state.py:43 atom: sQ_frag: f16 16x16, 8 per thread
       __align__(4) half_t sQ_frag[8];
-      // 18_loops_with_a_state.py:42 atom: sQ_step -> sQ_frag, 4 matrices at a time
+      // 18_loops_with_a_state.py:43 atom: sQ_step -> sQ_frag, 4 matrices at a time
       {
         const int row = tid % 16;
         const int col = 8*(tid / 16);
@@ -363,9 +363,9 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
         const half_t* from = sQ + ((16*k_step) ^ start);
         ldmatrix_x4(&sQ_frag[0], from);
       }
-      // 18_loops_with_a_state.py:42 atom: sK_frag: f16 64x16, 32 per thread
+      // 18_loops_with_a_state.py:43 atom: sK_frag: f16 64x16, 32 per thread
       __align__(4) half_t sK_frag[32];
-      // 18_loops_with_a_state.py:42 atom: sK_step -> sK_frag, 4 matrices at a time
+      // 18_loops_with_a_state.py:43 atom: sK_step -> sK_frag, 4 matrices at a time
       {
         const int row = 8*(tid / 16) + (tid % 8);
         const int col = 8*((tid / 8) % 2);
@@ -374,79 +374,79 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
         #pragma unroll
         for (int i_4 = 0; i_4 < 4; ++i_4) ldmatrix_x4(&sK_frag[8*i_4], from + 2048*i_4);
       }
-      // 18_loops_with_a_state.py:42 atom: scores += sQ_frag * sK_frag, by mma.m16n8k16.f32.f16
+      // 18_loops_with_a_state.py:43 atom: scores += sQ_frag * sK_frag, by mma.m16n8k16.f32.f16
       #pragma unroll
       for (int j = 0; j < 8; ++j) mma_m16n8k16_f16(&scores[4*j], &sQ_frag[0], &sK_frag[4*j]);
     }
-    // 18_loops_with_a_state.py:43 atom: mul = mul(scores, scale)
+    // 18_loops_with_a_state.py:44 atom: mul = mul(scores, scale)
     float mul[32];
     #pragma unroll
     for (int i_4 = 0; i_4 < 32; ++i_4) mul[i_4] = scores[i_4] * scale;
     if (16*index_2 < 64*index_3 + 64*k + 63) {
-      // 18_loops_with_a_state.py:43 atom: at = coordinates along 1
+      // 18_loops_with_a_state.py:44 atom: at = coordinates along 1
       int at[16];
       #pragma unroll
       for (int i_4 = 0; i_4 < 16; ++i_4) at[i_4] = 8*(i_4 / 2) + 2*(tid % 4) + (i_4 % 2);
-      // 18_loops_with_a_state.py:43 atom: add = add(at, 64*index_3 + 64*k)
+      // 18_loops_with_a_state.py:44 atom: add = add(at, 64*index_3 + 64*k)
       int add[16];
       #pragma unroll
       for (int i_4 = 0; i_4 < 16; ++i_4) add[i_4] = (int)((unsigned)at[i_4] + (64*index_3 + 64*k));
-      // 18_loops_with_a_state.py:43 atom: at_1 = coordinates along 0
+      // 18_loops_with_a_state.py:44 atom: at_1 = coordinates along 0
       int at_1[2];
       #pragma unroll
       for (int i_4 = 0; i_4 < 2; ++i_4) at_1[i_4] = 8*i_4 + (tid / 4);
-      // 18_loops_with_a_state.py:43 atom: add_1 = add(at_1, 16*index_2)
+      // 18_loops_with_a_state.py:44 atom: add_1 = add(at_1, 16*index_2)
       int add_1[2];
       #pragma unroll
       for (int i_4 = 0; i_4 < 2; ++i_4) add_1[i_4] = (int)((unsigned)at_1[i_4] + (16*index_2));
-      // 18_loops_with_a_state.py:43 atom: at_2 = coordinates along 0
+      // 18_loops_with_a_state.py:44 atom: at_2 = coordinates along 0
       int at_2[32];
       #pragma unroll
       for (int i_4 = 0; i_4 < 32; ++i_4) at_2[i_4] = 8*((i_4 / 2) % 2) + (tid / 4);
-      // 18_loops_with_a_state.py:43 atom: everywhere = less_equal(0, at_2)
+      // 18_loops_with_a_state.py:44 atom: everywhere = less_equal(0, at_2)
       bool everywhere[32];
       #pragma unroll
       for (int i_4 = 0; i_4 < 32; ++i_4) everywhere[i_4] = 0 <= at_2[i_4];
-      // 18_loops_with_a_state.py:43 atom: wide = select(everywhere, add, add)
+      // 18_loops_with_a_state.py:44 atom: wide = select(everywhere, add, add)
       int wide[32];
       #pragma unroll
       for (int i_4 = 0; i_4 < 32; ++i_4) {
         wide[i_4] = everywhere[i_4] ? add[2*(i_4 / 4) + (i_4 % 2)] : add[2*(i_4 / 4) + (i_4 % 2)];
       }
-      // 18_loops_with_a_state.py:43 atom: less_equal = less_equal(wide, add_1)
+      // 18_loops_with_a_state.py:44 atom: less_equal = less_equal(wide, add_1)
       bool less_equal[32];
       #pragma unroll
       for (int i_4 = 0; i_4 < 32; ++i_4) less_equal[i_4] = wide[i_4] <= add_1[(i_4 / 2) % 2];
-      // 18_loops_with_a_state.py:43 atom: select = select(less_equal, mul, -inf)
+      // 18_loops_with_a_state.py:44 atom: select = select(less_equal, mul, -inf)
       float select[32];
       #pragma unroll
       for (int i_4 = 0; i_4 < 32; ++i_4) {
         select[i_4] = less_equal[i_4] ? mul[i_4] : -__int_as_float(0x7f800000);
       }
-      // 18_loops_with_a_state.py:43 atom: select -> mul
+      // 18_loops_with_a_state.py:44 atom: select -> mul
       #pragma unroll
       for (int i_4 = 0; i_4 < 32; ++i_4) mul[i_4] = select[i_4];
     }
     if (-64*index_3 - 64*k + N < 64) {
-      // 18_loops_with_a_state.py:44 atom: at_3 = coordinates along 1
+      // 18_loops_with_a_state.py:45 atom: at_3 = coordinates along 1
       int at_3[32];
       #pragma unroll
       for (int i_4 = 0; i_4 < 32; ++i_4) at_3[i_4] = 8*(i_4 / 4) + 2*(tid % 4) + (i_4 % 2);
-      // 18_loops_with_a_state.py:44 atom: less = less(at_3, -64*index_3 - 64*k + N)
+      // 18_loops_with_a_state.py:45 atom: less = less(at_3, -64*index_3 - 64*k + N)
       bool less[32];
       #pragma unroll
       for (int i_4 = 0; i_4 < 32; ++i_4) less[i_4] = at_3[i_4] < (-64*index_3 - 64*k + N);
-      // 18_loops_with_a_state.py:44 atom: select_1 = select(less, mul, -inf)
+      // 18_loops_with_a_state.py:45 atom: select_1 = select(less, mul, -inf)
       float select_1[32];
       #pragma unroll
       for (int i_4 = 0; i_4 < 32; ++i_4) {
         select_1[i_4] = less[i_4] ? mul[i_4] : -__int_as_float(0x7f800000);
       }
-      // 18_loops_with_a_state.py:44 atom: select_1 -> mul
+      // 18_loops_with_a_state.py:45 atom: select_1 -> mul
       #pragma unroll
       for (int i_4 = 0; i_4 < 32; ++i_4) mul[i_4] = select_1[i_4];
     }
-    // 18_loops_with_a_state.py:44 atom: mul_max = max of mul along 1
+    // 18_loops_with_a_state.py:45 atom: mul_max = max of mul along 1
     float mul_max[2];
     #pragma unroll
     for (int i_4 = 0; i_4 < 2; ++i_4) {
@@ -457,39 +457,39 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
       total_5 = max_or_nan(total_5, __shfl_xor_sync(0xffffffff, total_5, 2));
       mul_max[i_4] = total_5;
     }
-    // 18_loops_with_a_state.py:44 atom: max = max(top, mul_max)
+    // 18_loops_with_a_state.py:45 atom: max = max(top, mul_max)
     float max_1[2];
     #pragma unroll
     for (int i_4 = 0; i_4 < 2; ++i_4) max_1[i_4] = max_or_nan(top[i_4], mul_max[i_4]);
-    // 18_loops_with_a_state.py:45 atom: sub = sub(top, max)
+    // 18_loops_with_a_state.py:46 atom: sub = sub(top, max)
     float sub[2];
     #pragma unroll
     for (int i_4 = 0; i_4 < 2; ++i_4) sub[i_4] = top[i_4] - max_1[i_4];
-    // 18_loops_with_a_state.py:45 atom: mul_1 = mul(sub, 1.4426950408889634)
+    // 18_loops_with_a_state.py:46 atom: mul_1 = mul(sub, 1.4426950408889634)
     float mul_1[2];
     #pragma unroll
     for (int i_4 = 0; i_4 < 2; ++i_4) mul_1[i_4] = sub[i_4] * 1.4426950408889634f;
-    // 18_loops_with_a_state.py:45 atom: exp2 = exp2(mul_1)
+    // 18_loops_with_a_state.py:46 atom: exp2 = exp2(mul_1)
     float exp2_1[2];
     #pragma unroll
     for (int i_4 = 0; i_4 < 2; ++i_4) exp2_1[i_4] = fast_exp2(mul_1[i_4]);
-    // 18_loops_with_a_state.py:46 atom: mul_2 = mul(total, exp2)
+    // 18_loops_with_a_state.py:47 atom: mul_2 = mul(total, exp2)
     float mul_2[2];
     #pragma unroll
     for (int i_4 = 0; i_4 < 2; ++i_4) mul_2[i_4] = total[i_4] * exp2_1[i_4];
-    // 18_loops_with_a_state.py:45 atom: sub_1 = sub(mul, max)
+    // 18_loops_with_a_state.py:46 atom: sub_1 = sub(mul, max)
     float sub_1[32];
     #pragma unroll
     for (int i_4 = 0; i_4 < 32; ++i_4) sub_1[i_4] = mul[i_4] - max_1[(i_4 / 2) % 2];
-    // 18_loops_with_a_state.py:45 atom: mul_3 = mul(sub_1, 1.4426950408889634)
+    // 18_loops_with_a_state.py:46 atom: mul_3 = mul(sub_1, 1.4426950408889634)
     float mul_3[32];
     #pragma unroll
     for (int i_4 = 0; i_4 < 32; ++i_4) mul_3[i_4] = sub_1[i_4] * 1.4426950408889634f;
-    // 18_loops_with_a_state.py:45 atom: exp2_1 = exp2(mul_3)
+    // 18_loops_with_a_state.py:46 atom: exp2_1 = exp2(mul_3)
     float exp2_1_1[32];
     #pragma unroll
     for (int i_4 = 0; i_4 < 32; ++i_4) exp2_1_1[i_4] = fast_exp2(mul_3[i_4]);
-    // 18_loops_with_a_state.py:46 atom: exp2_1_sum = sum of exp2_1 along 1
+    // 18_loops_with_a_state.py:47 atom: exp2_1_sum = sum of exp2_1 along 1
     float exp2_1_sum[2];
     #pragma unroll
     for (int i_4 = 0; i_4 < 2; ++i_4) {
@@ -500,40 +500,40 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
       total_5 = total_5 + __shfl_xor_sync(0xffffffff, total_5, 2);
       exp2_1_sum[i_4] = total_5;
     }
-    // 18_loops_with_a_state.py:46 atom: add_2 = add(mul_2, exp2_1_sum)
+    // 18_loops_with_a_state.py:47 atom: add_2 = add(mul_2, exp2_1_sum)
     float add_2[2];
     #pragma unroll
     for (int i_4 = 0; i_4 < 2; ++i_4) add_2[i_4] = mul_2[i_4] + exp2_1_sum[i_4];
-    // 18_loops_with_a_state.py:47 atom: mul_4 = mul(out, exp2)
+    // 18_loops_with_a_state.py:48 atom: mul_4 = mul(out, exp2)
     float mul_4[64];
     #pragma unroll
     for (int i_4 = 0; i_4 < 64; ++i_4) mul_4[i_4] = out[i_4] * exp2_1[(i_4 / 2) % 2];
-    // 18_loops_with_a_state.py:47 atom: convert = convert(exp2_1)
+    // 18_loops_with_a_state.py:48 atom: convert = convert(exp2_1)
     half_t convert[32];
     #pragma unroll
     for (int i_4 = 0; i_4 < 32; ++i_4) convert[i_4] = float_to_half(exp2_1_1[i_4]);
-    // 18_loops_with_a_state.py:47 atom: moved = convert[0:16, 0:64]
+    // 18_loops_with_a_state.py:48 atom: moved = convert[0:16, 0:64]
     half_t moved[32];
     #pragma unroll
     for (int i_4 = 0; i_4 < 32; ++i_4) moved[i_4] = convert[i_4];
-    // 18_loops_with_a_state.py:44 atom: max -> top
+    // 18_loops_with_a_state.py:45 atom: max -> top
     #pragma unroll
     for (int i_4 = 0; i_4 < 2; ++i_4) top[i_4] = max_1[i_4];
-    // 18_loops_with_a_state.py:44 atom: add_2 -> total
+    // 18_loops_with_a_state.py:45 atom: add_2 -> total
     #pragma unroll
     for (int i_4 = 0; i_4 < 2; ++i_4) total[i_4] = add_2[i_4];
-    // 18_loops_with_a_state.py:44 atom: mul_4 -> out
+    // 18_loops_with_a_state.py:45 atom: mul_4 -> out
     #pragma unroll
     for (int i_4 = 0; i_4 < 64; ++i_4) out[i_4] = mul_4[i_4];
     #pragma unroll
     for (int k_step_1 = 0; k_step_1 < 4; ++k_step_1) {
-      // 18_loops_with_a_state.py:47 atom: moved_frag = moved[0:16, 16*k_step_1:16*k_step_1 + 16]
+      // 18_loops_with_a_state.py:48 atom: moved_frag = moved[0:16, 16*k_step_1:16*k_step_1 + 16]
       __align__(4) half_t moved_frag[8];
       #pragma unroll
       for (int i_4 = 0; i_4 < 8; ++i_4) moved_frag[i_4] = moved[8*k_step_1 + i_4];
-      // 18_loops_with_a_state.py:47 atom: sV_frag: f16 128x16, 64 per thread
+      // 18_loops_with_a_state.py:48 atom: sV_frag: f16 128x16, 64 per thread
       __align__(4) half_t sV_frag[64];
-      // 18_loops_with_a_state.py:47 atom: sV_step -> sV_frag, 4 matrices at a time
+      // 18_loops_with_a_state.py:48 atom: sV_step -> sV_frag, 4 matrices at a time
       {
         const int row = 8*(tid / 16);
         const int col = tid % 16;
@@ -544,32 +544,32 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
           ldmatrix_x4_trans(&sV_frag[8*i_4], sV + ((16*i_4) ^ start));
         }
       }
-      // 18_loops_with_a_state.py:47 atom: out += moved_frag * sV_frag, by mma.m16n8k16.f32.f16
+      // 18_loops_with_a_state.py:48 atom: out += moved_frag * sV_frag, by mma.m16n8k16.f32.f16
       #pragma unroll
       for (int j = 0; j < 16; ++j) mma_m16n8k16_f16(&out[4*j], &moved_frag[0], &sV_frag[4*j]);
     }
   }
   long long last = 1;
-  // 18_loops_with_a_state.py:44 reduction: wait until at most 0 groups are unfinished
+  // 18_loops_with_a_state.py:45 reduction: wait until at most 0 groups are unfinished
   async_wait<0>();
-  // 18_loops_with_a_state.py:44 reduction: barrier
+  // 18_loops_with_a_state.py:45 reduction: barrier
   __syncthreads();
   if (1 < parts) {
-    // 18_loops_with_a_state.py:44 reduction: top -> partial_state[parts*tile + part], 4 bytes at a time
+    // 18_loops_with_a_state.py:45 reduction: top -> partial_state[parts*tile + part], 4 bytes at a time
     if (tid % 4 == 0) {
       const int row = tid / 4;
       float* to = partial_state + 16*parts*tile + 16*part + row;
       #pragma unroll
       for (int i_4 = 0; i_4 < 2; ++i_4) to[8*i_4] = top[i_4];
     }
-    // 18_loops_with_a_state.py:44 reduction: total -> partial_state_1[parts*tile + part], 4 bytes at a time
+    // 18_loops_with_a_state.py:45 reduction: total -> partial_state_1[parts*tile + part], 4 bytes at a time
     if (tid % 4 == 0) {
       const int row = tid / 4;
       float* to = partial_state_1 + 16*parts*tile + 16*part + row;
       #pragma unroll
       for (int i_4 = 0; i_4 < 2; ++i_4) to[8*i_4] = total[i_4];
     }
-    // 18_loops_with_a_state.py:44 reduction: out -> ordered_1.merge(1, 3), 8 bytes at a time
+    // 18_loops_with_a_state.py:45 reduction: out -> ordered_1.merge(1, 3), 8 bytes at a time
     {
       const int row = tid / 4;
       const int col = 2*(tid % 4);
@@ -585,38 +585,38 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
     long long has_all = 0;
     const int first = 12*(part / 12);
     const int near = min_int(-first + parts, 12);
-    // 18_loops_with_a_state.py:44 reduction: number: i32 1
+    // 18_loops_with_a_state.py:45 reduction: number: i32 1
     int* const number = (int*)(shared_memory + 99840);
-    // 18_loops_with_a_state.py:44 reduction: barrier
+    // 18_loops_with_a_state.py:45 reduction: barrier
     __syncthreads();
-    // 18_loops_with_a_state.py:44 reduction: take a ticket of counter, the last of near resets it
+    // 18_loops_with_a_state.py:45 reduction: take a ticket of counter, the last of near resets it
     if (tid == 0) number[0] = take_ticket_of(arrived_near + parts*tile + first, near);
-    // 18_loops_with_a_state.py:44 reduction: barrier
+    // 18_loops_with_a_state.py:45 reduction: barrier
     __syncthreads();
     const int number_2 = number[0];
     if (0 < max_int(-near + number_2 + 2, 0)) {
-      // 18_loops_with_a_state.py:44 reduction: top_1: f32 16x1, 2 per thread
+      // 18_loops_with_a_state.py:45 reduction: top_1: f32 16x1, 2 per thread
       float top_1[2];
-      // 18_loops_with_a_state.py:44 reduction: top_1 = -1e+38
+      // 18_loops_with_a_state.py:45 reduction: top_1 = -1e+38
       #pragma unroll
       for (int i_4 = 0; i_4 < 2; ++i_4) top_1[i_4] = (-1e+38f);
-      // 18_loops_with_a_state.py:44 reduction: total_1: f32 16x1, 2 per thread
+      // 18_loops_with_a_state.py:45 reduction: total_1: f32 16x1, 2 per thread
       float total_1[2];
-      // 18_loops_with_a_state.py:44 reduction: total_1 = 0
+      // 18_loops_with_a_state.py:45 reduction: total_1 = 0
       #pragma unroll
       for (int i_4 = 0; i_4 < 2; ++i_4) total_1[i_4] = 0.0f;
-      // 18_loops_with_a_state.py:44 reduction: out_1: f32 16x128, 64 per thread
+      // 18_loops_with_a_state.py:45 reduction: out_1: f32 16x128, 64 per thread
       float out_1[64];
-      // 18_loops_with_a_state.py:44 reduction: out_1 = 0
+      // 18_loops_with_a_state.py:45 reduction: out_1 = 0
       #pragma unroll
       for (int i_4 = 0; i_4 < 64; ++i_4) out_1[i_4] = 0.0f;
-      // 18_loops_with_a_state.py:44 reduction: top_1 -> top
+      // 18_loops_with_a_state.py:45 reduction: top_1 -> top
       #pragma unroll
       for (int i_4 = 0; i_4 < 2; ++i_4) top[i_4] = top_1[i_4];
-      // 18_loops_with_a_state.py:44 reduction: total_1 -> total
+      // 18_loops_with_a_state.py:45 reduction: total_1 -> total
       #pragma unroll
       for (int i_4 = 0; i_4 < 2; ++i_4) total[i_4] = total_1[i_4];
-      // 18_loops_with_a_state.py:44 reduction: out_1 -> out
+      // 18_loops_with_a_state.py:45 reduction: out_1 -> out
       #pragma unroll
       for (int i_4 = 0; i_4 < 64; ++i_4) out[i_4] = out_1[i_4];
       const int turn_end = floor_div((near + 11), 12);
@@ -624,19 +624,19 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
         const int begin = 12*turn;
         const int here = -begin + near;
         for (int i = 0; i < here; ++i) {
-          // 18_loops_with_a_state.py:44 reduction: partial_state[parts*tile + begin + first + i].merge(0) -> states[i].merge(0), 4 bytes at a time, in the background
+          // 18_loops_with_a_state.py:45 reduction: partial_state[parts*tile + begin + first + i].merge(0) -> states[i].merge(0), 4 bytes at a time, in the background
           if (tid < 16) {
             const float* from = partial_state + 16*parts*tile + 16*begin + 16*first + 16*i + tid;
             float* to = states + 16*i + tid;
             copy_async<4>(to, from);
           }
-          // 18_loops_with_a_state.py:44 reduction: partial_state_1[parts*tile + begin + first + i].merge(0) -> states_1[i].merge(0), 4 bytes at a time, in the background
+          // 18_loops_with_a_state.py:45 reduction: partial_state_1[parts*tile + begin + first + i].merge(0) -> states_1[i].merge(0), 4 bytes at a time, in the background
           if (tid < 16) {
             const float* from = partial_state_1 + 16*parts*tile + 16*begin + 16*first + 16*i + tid;
             float* to = states_1 + 16*i + tid;
             copy_async<4>(to, from);
           }
-          // 18_loops_with_a_state.py:44 reduction: partial_state_2[parts*tile + begin + first + i].merge(0, 5) -> states_2[i].merge(0, 5), 16 bytes at a time, in the background
+          // 18_loops_with_a_state.py:45 reduction: partial_state_2[parts*tile + begin + first + i].merge(0, 5) -> states_2[i].merge(0, 5), 16 bytes at a time, in the background
           {
             const int at_4 = 4*tid;
             const float* from = partial_state_2 + 2048*parts*tile + 2048*begin + 2048*first
@@ -646,43 +646,43 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
             for (int i_4 = 0; i_4 < 16; ++i_4) copy_async<16>(to + 128*i_4, from + 128*i_4);
           }
         }
-        // 18_loops_with_a_state.py:44 reduction: close the group of copies
+        // 18_loops_with_a_state.py:45 reduction: close the group of copies
         async_commit();
-        // 18_loops_with_a_state.py:44 reduction: wait until at most 0 groups are unfinished
+        // 18_loops_with_a_state.py:45 reduction: wait until at most 0 groups are unfinished
         async_wait<0>();
-        // 18_loops_with_a_state.py:44 reduction: barrier
+        // 18_loops_with_a_state.py:45 reduction: barrier
         __syncthreads();
         for (int i_1 = 0; i_1 < here; ++i_1) {
-          // 18_loops_with_a_state.py:44 reduction: top_2: f32 16x1, 2 per thread
+          // 18_loops_with_a_state.py:45 reduction: top_2: f32 16x1, 2 per thread
           float top_2[2];
-          // 18_loops_with_a_state.py:44 reduction: top_2 = -1e+38
+          // 18_loops_with_a_state.py:45 reduction: top_2 = -1e+38
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) top_2[i_4] = (-1e+38f);
-          // 18_loops_with_a_state.py:44 reduction: total_2: f32 16x1, 2 per thread
+          // 18_loops_with_a_state.py:45 reduction: total_2: f32 16x1, 2 per thread
           float total_2[2];
-          // 18_loops_with_a_state.py:44 reduction: total_2 = 0
+          // 18_loops_with_a_state.py:45 reduction: total_2 = 0
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) total_2[i_4] = 0.0f;
-          // 18_loops_with_a_state.py:44 reduction: out_2: f32 16x128, 64 per thread
+          // 18_loops_with_a_state.py:45 reduction: out_2: f32 16x128, 64 per thread
           __align__(8) float out_2[64];
-          // 18_loops_with_a_state.py:44 reduction: out_2 = 0
+          // 18_loops_with_a_state.py:45 reduction: out_2 = 0
           #pragma unroll
           for (int i_4 = 0; i_4 < 64; ++i_4) out_2[i_4] = 0.0f;
-          // 18_loops_with_a_state.py:44 reduction: states[i_1] -> top_2, 4 bytes at a time
+          // 18_loops_with_a_state.py:45 reduction: states[i_1] -> top_2, 4 bytes at a time
           {
             const int row = tid / 4;
             const float* from = states + 16*i_1 + row;
             #pragma unroll
             for (int i_4 = 0; i_4 < 2; ++i_4) top_2[i_4] = from[8*i_4];
           }
-          // 18_loops_with_a_state.py:44 reduction: states_1[i_1] -> total_2, 4 bytes at a time
+          // 18_loops_with_a_state.py:45 reduction: states_1[i_1] -> total_2, 4 bytes at a time
           {
             const int row = tid / 4;
             const float* from = states_1 + 16*i_1 + row;
             #pragma unroll
             for (int i_4 = 0; i_4 < 2; ++i_4) total_2[i_4] = from[8*i_4];
           }
-          // 18_loops_with_a_state.py:44 reduction: ordered_3.merge(1, 3) -> out_2, 8 bytes at a time
+          // 18_loops_with_a_state.py:45 reduction: ordered_3.merge(1, 3) -> out_2, 8 bytes at a time
           {
             const int row = tid / 4;
             const int col = 2*(tid % 4);
@@ -695,146 +695,146 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
               }
             }
           }
-          // 18_loops_with_a_state.py:44 reduction: max_1 = max(top, top_2)
+          // 18_loops_with_a_state.py:45 reduction: max_1 = max(top, top_2)
           float max_1_1[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) max_1_1[i_4] = max_or_nan(top[i_4], top_2[i_4]);
-          // 18_loops_with_a_state.py:44 reduction: equal = equal(top, max_1)
+          // 18_loops_with_a_state.py:45 reduction: equal = equal(top, max_1)
           bool equal[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) equal[i_4] = top[i_4] == max_1_1[i_4];
-          // 18_loops_with_a_state.py:45 reduction: sub_2 = sub(top, max_1)
+          // 18_loops_with_a_state.py:46 reduction: sub_2 = sub(top, max_1)
           float sub_2[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) sub_2[i_4] = top[i_4] - max_1_1[i_4];
-          // 18_loops_with_a_state.py:45 reduction: mul_5 = mul(sub_2, 1.4426950408889634)
+          // 18_loops_with_a_state.py:46 reduction: mul_5 = mul(sub_2, 1.4426950408889634)
           float mul_5[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) mul_5[i_4] = sub_2[i_4] * 1.4426950408889634f;
-          // 18_loops_with_a_state.py:45 reduction: exp2_2 = exp2(mul_5)
+          // 18_loops_with_a_state.py:46 reduction: exp2_2 = exp2(mul_5)
           float exp2_2[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) exp2_2[i_4] = fast_exp2(mul_5[i_4]);
-          // 18_loops_with_a_state.py:44 reduction: select_2 = select(equal, 1.0, exp2_2)
+          // 18_loops_with_a_state.py:45 reduction: select_2 = select(equal, 1.0, exp2_2)
           float select_2[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) select_2[i_4] = equal[i_4] ? 1.0f : exp2_2[i_4];
-          // 18_loops_with_a_state.py:44 reduction: mul_6 = mul(total, select_2)
+          // 18_loops_with_a_state.py:45 reduction: mul_6 = mul(total, select_2)
           float mul_6[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) mul_6[i_4] = total[i_4] * select_2[i_4];
-          // 18_loops_with_a_state.py:44 reduction: equal_1 = equal(top_2, max_1)
+          // 18_loops_with_a_state.py:45 reduction: equal_1 = equal(top_2, max_1)
           bool equal_1[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) equal_1[i_4] = top_2[i_4] == max_1_1[i_4];
-          // 18_loops_with_a_state.py:45 reduction: sub_3 = sub(top_2, max_1)
+          // 18_loops_with_a_state.py:46 reduction: sub_3 = sub(top_2, max_1)
           float sub_3[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) sub_3[i_4] = top_2[i_4] - max_1_1[i_4];
-          // 18_loops_with_a_state.py:45 reduction: mul_7 = mul(sub_3, 1.4426950408889634)
+          // 18_loops_with_a_state.py:46 reduction: mul_7 = mul(sub_3, 1.4426950408889634)
           float mul_7[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) mul_7[i_4] = sub_3[i_4] * 1.4426950408889634f;
-          // 18_loops_with_a_state.py:45 reduction: exp2_3 = exp2(mul_7)
+          // 18_loops_with_a_state.py:46 reduction: exp2_3 = exp2(mul_7)
           float exp2_3[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) exp2_3[i_4] = fast_exp2(mul_7[i_4]);
-          // 18_loops_with_a_state.py:44 reduction: select_3 = select(equal_1, 1.0, exp2_3)
+          // 18_loops_with_a_state.py:45 reduction: select_3 = select(equal_1, 1.0, exp2_3)
           float select_3[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) select_3[i_4] = equal_1[i_4] ? 1.0f : exp2_3[i_4];
-          // 18_loops_with_a_state.py:44 reduction: mul_8 = mul(total_2, select_3)
+          // 18_loops_with_a_state.py:45 reduction: mul_8 = mul(total_2, select_3)
           float mul_8[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) mul_8[i_4] = total_2[i_4] * select_3[i_4];
-          // 18_loops_with_a_state.py:44 reduction: add_3 = add(mul_6, mul_8)
+          // 18_loops_with_a_state.py:45 reduction: add_3 = add(mul_6, mul_8)
           float add_3[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) add_3[i_4] = mul_6[i_4] + mul_8[i_4];
-          // 18_loops_with_a_state.py:44 reduction: equal_2 = equal(top, max_1)
+          // 18_loops_with_a_state.py:45 reduction: equal_2 = equal(top, max_1)
           bool equal_2[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) equal_2[i_4] = top[i_4] == max_1_1[i_4];
-          // 18_loops_with_a_state.py:45 reduction: sub_4 = sub(top, max_1)
+          // 18_loops_with_a_state.py:46 reduction: sub_4 = sub(top, max_1)
           float sub_4[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) sub_4[i_4] = top[i_4] - max_1_1[i_4];
-          // 18_loops_with_a_state.py:45 reduction: mul_9 = mul(sub_4, 1.4426950408889634)
+          // 18_loops_with_a_state.py:46 reduction: mul_9 = mul(sub_4, 1.4426950408889634)
           float mul_9[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) mul_9[i_4] = sub_4[i_4] * 1.4426950408889634f;
-          // 18_loops_with_a_state.py:45 reduction: exp2_4 = exp2(mul_9)
+          // 18_loops_with_a_state.py:46 reduction: exp2_4 = exp2(mul_9)
           float exp2_4[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) exp2_4[i_4] = fast_exp2(mul_9[i_4]);
-          // 18_loops_with_a_state.py:44 reduction: select_4 = select(equal_2, 1.0, exp2_4)
+          // 18_loops_with_a_state.py:45 reduction: select_4 = select(equal_2, 1.0, exp2_4)
           float select_4[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) select_4[i_4] = equal_2[i_4] ? 1.0f : exp2_4[i_4];
-          // 18_loops_with_a_state.py:44 reduction: mul_10 = mul(out, select_4)
+          // 18_loops_with_a_state.py:45 reduction: mul_10 = mul(out, select_4)
           float mul_10[64];
           #pragma unroll
           for (int i_4 = 0; i_4 < 64; ++i_4) mul_10[i_4] = out[i_4] * select_4[(i_4 / 2) % 2];
-          // 18_loops_with_a_state.py:44 reduction: equal_3 = equal(top_2, max_1)
+          // 18_loops_with_a_state.py:45 reduction: equal_3 = equal(top_2, max_1)
           bool equal_3[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) equal_3[i_4] = top_2[i_4] == max_1_1[i_4];
-          // 18_loops_with_a_state.py:45 reduction: sub_5 = sub(top_2, max_1)
+          // 18_loops_with_a_state.py:46 reduction: sub_5 = sub(top_2, max_1)
           float sub_5[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) sub_5[i_4] = top_2[i_4] - max_1_1[i_4];
-          // 18_loops_with_a_state.py:45 reduction: mul_11 = mul(sub_5, 1.4426950408889634)
+          // 18_loops_with_a_state.py:46 reduction: mul_11 = mul(sub_5, 1.4426950408889634)
           float mul_11[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) mul_11[i_4] = sub_5[i_4] * 1.4426950408889634f;
-          // 18_loops_with_a_state.py:45 reduction: exp2_5 = exp2(mul_11)
+          // 18_loops_with_a_state.py:46 reduction: exp2_5 = exp2(mul_11)
           float exp2_5[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) exp2_5[i_4] = fast_exp2(mul_11[i_4]);
-          // 18_loops_with_a_state.py:44 reduction: select_5 = select(equal_3, 1.0, exp2_5)
+          // 18_loops_with_a_state.py:45 reduction: select_5 = select(equal_3, 1.0, exp2_5)
           float select_5[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) select_5[i_4] = equal_3[i_4] ? 1.0f : exp2_5[i_4];
-          // 18_loops_with_a_state.py:44 reduction: mul_12 = mul(out_2, select_5)
+          // 18_loops_with_a_state.py:45 reduction: mul_12 = mul(out_2, select_5)
           float mul_12[64];
           #pragma unroll
           for (int i_4 = 0; i_4 < 64; ++i_4) mul_12[i_4] = out_2[i_4] * select_5[(i_4 / 2) % 2];
-          // 18_loops_with_a_state.py:44 reduction: add_4 = add(mul_10, mul_12)
+          // 18_loops_with_a_state.py:45 reduction: add_4 = add(mul_10, mul_12)
           float add_4[64];
           #pragma unroll
           for (int i_4 = 0; i_4 < 64; ++i_4) add_4[i_4] = mul_10[i_4] + mul_12[i_4];
-          // 18_loops_with_a_state.py:44 reduction: max_1 -> top
+          // 18_loops_with_a_state.py:45 reduction: max_1 -> top
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) top[i_4] = max_1_1[i_4];
-          // 18_loops_with_a_state.py:44 reduction: add_3 -> total
+          // 18_loops_with_a_state.py:45 reduction: add_3 -> total
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) total[i_4] = add_3[i_4];
-          // 18_loops_with_a_state.py:44 reduction: add_4 -> out
+          // 18_loops_with_a_state.py:45 reduction: add_4 -> out
           #pragma unroll
           for (int i_4 = 0; i_4 < 64; ++i_4) out[i_4] = add_4[i_4];
         }
-        // 18_loops_with_a_state.py:44 reduction: barrier
+        // 18_loops_with_a_state.py:45 reduction: barrier
         __syncthreads();
       }
       has_all = 1;
       if (12 < parts) {
-        // 18_loops_with_a_state.py:44 reduction: barrier of each warp
+        // 18_loops_with_a_state.py:45 reduction: barrier of each warp
         __syncwarp();
-        // 18_loops_with_a_state.py:44 reduction: top -> partial_state[parts*tile + first], 4 bytes at a time
+        // 18_loops_with_a_state.py:45 reduction: top -> partial_state[parts*tile + first], 4 bytes at a time
         if (tid % 4 == 0) {
           const int row = tid / 4;
           float* to = partial_state + 16*parts*tile + 16*first + row;
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) to[8*i_4] = top[i_4];
         }
-        // 18_loops_with_a_state.py:44 reduction: total -> partial_state_1[parts*tile + first], 4 bytes at a time
+        // 18_loops_with_a_state.py:45 reduction: total -> partial_state_1[parts*tile + first], 4 bytes at a time
         if (tid % 4 == 0) {
           const int row = tid / 4;
           float* to = partial_state_1 + 16*parts*tile + 16*first + row;
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) to[8*i_4] = total[i_4];
         }
-        // 18_loops_with_a_state.py:44 reduction: out -> ordered_5.merge(1, 3), 8 bytes at a time
+        // 18_loops_with_a_state.py:45 reduction: out -> ordered_5.merge(1, 3), 8 bytes at a time
         {
           const int row = tid / 4;
           const int col = 2*(tid % 4);
@@ -848,39 +848,39 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
           }
         }
         const int count_1 = (parts + 11) / 12;
-        // 18_loops_with_a_state.py:44 reduction: number_3: i32 1
+        // 18_loops_with_a_state.py:45 reduction: number_3: i32 1
         int* const number_3 = (int*)(shared_memory + 99856);
-        // 18_loops_with_a_state.py:44 reduction: barrier
+        // 18_loops_with_a_state.py:45 reduction: barrier
         __syncthreads();
-        // 18_loops_with_a_state.py:44 reduction: take a ticket of arrived[tile, 0], the last of count_1 resets it
+        // 18_loops_with_a_state.py:45 reduction: take a ticket of arrived[tile, 0], the last of count_1 resets it
         if (tid == 0) number_3[0] = take_ticket_of(arrived + tile, count_1);
-        // 18_loops_with_a_state.py:44 reduction: barrier
+        // 18_loops_with_a_state.py:45 reduction: barrier
         __syncthreads();
         const int number_5 = number_3[0];
         has_all = max_int(-count_1 + number_5 + 2, 0);
         if (0 < max_int(-count_1 + number_5 + 2, 0)) {
-          // 18_loops_with_a_state.py:44 reduction: top_3: f32 16x1, 2 per thread
+          // 18_loops_with_a_state.py:45 reduction: top_3: f32 16x1, 2 per thread
           float top_3[2];
-          // 18_loops_with_a_state.py:44 reduction: top_3 = -1e+38
+          // 18_loops_with_a_state.py:45 reduction: top_3 = -1e+38
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) top_3[i_4] = (-1e+38f);
-          // 18_loops_with_a_state.py:44 reduction: total_3: f32 16x1, 2 per thread
+          // 18_loops_with_a_state.py:45 reduction: total_3: f32 16x1, 2 per thread
           float total_3[2];
-          // 18_loops_with_a_state.py:44 reduction: total_3 = 0
+          // 18_loops_with_a_state.py:45 reduction: total_3 = 0
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) total_3[i_4] = 0.0f;
-          // 18_loops_with_a_state.py:44 reduction: out_3: f32 16x128, 64 per thread
+          // 18_loops_with_a_state.py:45 reduction: out_3: f32 16x128, 64 per thread
           float out_3[64];
-          // 18_loops_with_a_state.py:44 reduction: out_3 = 0
+          // 18_loops_with_a_state.py:45 reduction: out_3 = 0
           #pragma unroll
           for (int i_4 = 0; i_4 < 64; ++i_4) out_3[i_4] = 0.0f;
-          // 18_loops_with_a_state.py:44 reduction: top_3 -> top
+          // 18_loops_with_a_state.py:45 reduction: top_3 -> top
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) top[i_4] = top_3[i_4];
-          // 18_loops_with_a_state.py:44 reduction: total_3 -> total
+          // 18_loops_with_a_state.py:45 reduction: total_3 -> total
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) total[i_4] = total_3[i_4];
-          // 18_loops_with_a_state.py:44 reduction: out_3 -> out
+          // 18_loops_with_a_state.py:45 reduction: out_3 -> out
           #pragma unroll
           for (int i_4 = 0; i_4 < 64; ++i_4) out[i_4] = out_3[i_4];
           const int turn_1_end = (count_1 + 11) / 12;
@@ -888,19 +888,19 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
             const int begin_1 = 12*turn_1;
             const int here_1 = min_int(-begin_1 + count_1, 12);
             for (int i_2 = 0; i_2 < here_1; ++i_2) {
-              // 18_loops_with_a_state.py:44 reduction: partial_state[12*begin_1 + 12*i_2 + parts*tile].merge(0) -> states[i_2].merge(0), 4 bytes at a time, in the background
+              // 18_loops_with_a_state.py:45 reduction: partial_state[12*begin_1 + 12*i_2 + parts*tile].merge(0) -> states[i_2].merge(0), 4 bytes at a time, in the background
               if (tid < 16) {
                 const float* from = partial_state + 192*begin_1 + 192*i_2 + 16*parts*tile + tid;
                 float* to = states + 16*i_2 + tid;
                 copy_async<4>(to, from);
               }
-              // 18_loops_with_a_state.py:44 reduction: partial_state_1[12*begin_1 + 12*i_2 + parts*tile].merge(0) -> states_1[i_2].merge(0), 4 bytes at a time, in the background
+              // 18_loops_with_a_state.py:45 reduction: partial_state_1[12*begin_1 + 12*i_2 + parts*tile].merge(0) -> states_1[i_2].merge(0), 4 bytes at a time, in the background
               if (tid < 16) {
                 const float* from = partial_state_1 + 192*begin_1 + 192*i_2 + 16*parts*tile + tid;
                 float* to = states_1 + 16*i_2 + tid;
                 copy_async<4>(to, from);
               }
-              // 18_loops_with_a_state.py:44 reduction: partial_state_2_merged_3 -> states_2[i_2].merge(0, 5), 16 bytes at a time, in the background
+              // 18_loops_with_a_state.py:45 reduction: partial_state_2_merged_3 -> states_2[i_2].merge(0, 5), 16 bytes at a time, in the background
               {
                 const int at_4 = 4*tid;
                 const float* from = partial_state_2 + 24576*begin_1 + 24576*i_2 + 2048*parts*tile
@@ -910,43 +910,43 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
                 for (int i_4 = 0; i_4 < 16; ++i_4) copy_async<16>(to + 128*i_4, from + 128*i_4);
               }
             }
-            // 18_loops_with_a_state.py:44 reduction: close the group of copies
+            // 18_loops_with_a_state.py:45 reduction: close the group of copies
             async_commit();
-            // 18_loops_with_a_state.py:44 reduction: wait until at most 0 groups are unfinished
+            // 18_loops_with_a_state.py:45 reduction: wait until at most 0 groups are unfinished
             async_wait<0>();
-            // 18_loops_with_a_state.py:44 reduction: barrier
+            // 18_loops_with_a_state.py:45 reduction: barrier
             __syncthreads();
             for (int i_3 = 0; i_3 < here_1; ++i_3) {
-              // 18_loops_with_a_state.py:44 reduction: top_4: f32 16x1, 2 per thread
+              // 18_loops_with_a_state.py:45 reduction: top_4: f32 16x1, 2 per thread
               float top_4[2];
-              // 18_loops_with_a_state.py:44 reduction: top_4 = -1e+38
+              // 18_loops_with_a_state.py:45 reduction: top_4 = -1e+38
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) top_4[i_4] = (-1e+38f);
-              // 18_loops_with_a_state.py:44 reduction: total_4: f32 16x1, 2 per thread
+              // 18_loops_with_a_state.py:45 reduction: total_4: f32 16x1, 2 per thread
               float total_4[2];
-              // 18_loops_with_a_state.py:44 reduction: total_4 = 0
+              // 18_loops_with_a_state.py:45 reduction: total_4 = 0
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) total_4[i_4] = 0.0f;
-              // 18_loops_with_a_state.py:44 reduction: out_4: f32 16x128, 64 per thread
+              // 18_loops_with_a_state.py:45 reduction: out_4: f32 16x128, 64 per thread
               __align__(8) float out_4[64];
-              // 18_loops_with_a_state.py:44 reduction: out_4 = 0
+              // 18_loops_with_a_state.py:45 reduction: out_4 = 0
               #pragma unroll
               for (int i_4 = 0; i_4 < 64; ++i_4) out_4[i_4] = 0.0f;
-              // 18_loops_with_a_state.py:44 reduction: states[i_3] -> top_4, 4 bytes at a time
+              // 18_loops_with_a_state.py:45 reduction: states[i_3] -> top_4, 4 bytes at a time
               {
                 const int row = tid / 4;
                 const float* from = states + 16*i_3 + row;
                 #pragma unroll
                 for (int i_4 = 0; i_4 < 2; ++i_4) top_4[i_4] = from[8*i_4];
               }
-              // 18_loops_with_a_state.py:44 reduction: states_1[i_3] -> total_4, 4 bytes at a time
+              // 18_loops_with_a_state.py:45 reduction: states_1[i_3] -> total_4, 4 bytes at a time
               {
                 const int row = tid / 4;
                 const float* from = states_1 + 16*i_3 + row;
                 #pragma unroll
                 for (int i_4 = 0; i_4 < 2; ++i_4) total_4[i_4] = from[8*i_4];
               }
-              // 18_loops_with_a_state.py:44 reduction: ordered_7.merge(1, 3) -> out_4, 8 bytes at a time
+              // 18_loops_with_a_state.py:45 reduction: ordered_7.merge(1, 3) -> out_4, 8 bytes at a time
               {
                 const int row = tid / 4;
                 const int col = 2*(tid % 4);
@@ -959,125 +959,125 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
                   }
                 }
               }
-              // 18_loops_with_a_state.py:44 reduction: max_2 = max(top, top_4)
+              // 18_loops_with_a_state.py:45 reduction: max_2 = max(top, top_4)
               float max_2[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) max_2[i_4] = max_or_nan(top[i_4], top_4[i_4]);
-              // 18_loops_with_a_state.py:44 reduction: equal_4 = equal(top, max_2)
+              // 18_loops_with_a_state.py:45 reduction: equal_4 = equal(top, max_2)
               bool equal_4[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) equal_4[i_4] = top[i_4] == max_2[i_4];
-              // 18_loops_with_a_state.py:45 reduction: sub_6 = sub(top, max_2)
+              // 18_loops_with_a_state.py:46 reduction: sub_6 = sub(top, max_2)
               float sub_6[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) sub_6[i_4] = top[i_4] - max_2[i_4];
-              // 18_loops_with_a_state.py:45 reduction: mul_13 = mul(sub_6, 1.4426950408889634)
+              // 18_loops_with_a_state.py:46 reduction: mul_13 = mul(sub_6, 1.4426950408889634)
               float mul_13[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) mul_13[i_4] = sub_6[i_4] * 1.4426950408889634f;
-              // 18_loops_with_a_state.py:45 reduction: exp2_6 = exp2(mul_13)
+              // 18_loops_with_a_state.py:46 reduction: exp2_6 = exp2(mul_13)
               float exp2_6[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) exp2_6[i_4] = fast_exp2(mul_13[i_4]);
-              // 18_loops_with_a_state.py:44 reduction: select_6 = select(equal_4, 1.0, exp2_6)
+              // 18_loops_with_a_state.py:45 reduction: select_6 = select(equal_4, 1.0, exp2_6)
               float select_6[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) select_6[i_4] = equal_4[i_4] ? 1.0f : exp2_6[i_4];
-              // 18_loops_with_a_state.py:44 reduction: mul_14 = mul(total, select_6)
+              // 18_loops_with_a_state.py:45 reduction: mul_14 = mul(total, select_6)
               float mul_14[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) mul_14[i_4] = total[i_4] * select_6[i_4];
-              // 18_loops_with_a_state.py:44 reduction: equal_5 = equal(top_4, max_2)
+              // 18_loops_with_a_state.py:45 reduction: equal_5 = equal(top_4, max_2)
               bool equal_5[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) equal_5[i_4] = top_4[i_4] == max_2[i_4];
-              // 18_loops_with_a_state.py:45 reduction: sub_7 = sub(top_4, max_2)
+              // 18_loops_with_a_state.py:46 reduction: sub_7 = sub(top_4, max_2)
               float sub_7[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) sub_7[i_4] = top_4[i_4] - max_2[i_4];
-              // 18_loops_with_a_state.py:45 reduction: mul_15 = mul(sub_7, 1.4426950408889634)
+              // 18_loops_with_a_state.py:46 reduction: mul_15 = mul(sub_7, 1.4426950408889634)
               float mul_15[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) mul_15[i_4] = sub_7[i_4] * 1.4426950408889634f;
-              // 18_loops_with_a_state.py:45 reduction: exp2_7 = exp2(mul_15)
+              // 18_loops_with_a_state.py:46 reduction: exp2_7 = exp2(mul_15)
               float exp2_7[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) exp2_7[i_4] = fast_exp2(mul_15[i_4]);
-              // 18_loops_with_a_state.py:44 reduction: select_7 = select(equal_5, 1.0, exp2_7)
+              // 18_loops_with_a_state.py:45 reduction: select_7 = select(equal_5, 1.0, exp2_7)
               float select_7[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) select_7[i_4] = equal_5[i_4] ? 1.0f : exp2_7[i_4];
-              // 18_loops_with_a_state.py:44 reduction: mul_16 = mul(total_4, select_7)
+              // 18_loops_with_a_state.py:45 reduction: mul_16 = mul(total_4, select_7)
               float mul_16[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) mul_16[i_4] = total_4[i_4] * select_7[i_4];
-              // 18_loops_with_a_state.py:44 reduction: add_5 = add(mul_14, mul_16)
+              // 18_loops_with_a_state.py:45 reduction: add_5 = add(mul_14, mul_16)
               float add_5[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) add_5[i_4] = mul_14[i_4] + mul_16[i_4];
-              // 18_loops_with_a_state.py:44 reduction: equal_6 = equal(top, max_2)
+              // 18_loops_with_a_state.py:45 reduction: equal_6 = equal(top, max_2)
               bool equal_6[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) equal_6[i_4] = top[i_4] == max_2[i_4];
-              // 18_loops_with_a_state.py:45 reduction: sub_8 = sub(top, max_2)
+              // 18_loops_with_a_state.py:46 reduction: sub_8 = sub(top, max_2)
               float sub_8[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) sub_8[i_4] = top[i_4] - max_2[i_4];
-              // 18_loops_with_a_state.py:45 reduction: mul_17 = mul(sub_8, 1.4426950408889634)
+              // 18_loops_with_a_state.py:46 reduction: mul_17 = mul(sub_8, 1.4426950408889634)
               float mul_17[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) mul_17[i_4] = sub_8[i_4] * 1.4426950408889634f;
-              // 18_loops_with_a_state.py:45 reduction: exp2_8 = exp2(mul_17)
+              // 18_loops_with_a_state.py:46 reduction: exp2_8 = exp2(mul_17)
               float exp2_8[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) exp2_8[i_4] = fast_exp2(mul_17[i_4]);
-              // 18_loops_with_a_state.py:44 reduction: select_8 = select(equal_6, 1.0, exp2_8)
+              // 18_loops_with_a_state.py:45 reduction: select_8 = select(equal_6, 1.0, exp2_8)
               float select_8[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) select_8[i_4] = equal_6[i_4] ? 1.0f : exp2_8[i_4];
-              // 18_loops_with_a_state.py:44 reduction: mul_18 = mul(out, select_8)
+              // 18_loops_with_a_state.py:45 reduction: mul_18 = mul(out, select_8)
               float mul_18[64];
               #pragma unroll
               for (int i_4 = 0; i_4 < 64; ++i_4) mul_18[i_4] = out[i_4] * select_8[(i_4 / 2) % 2];
-              // 18_loops_with_a_state.py:44 reduction: equal_7 = equal(top_4, max_2)
+              // 18_loops_with_a_state.py:45 reduction: equal_7 = equal(top_4, max_2)
               bool equal_7[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) equal_7[i_4] = top_4[i_4] == max_2[i_4];
-              // 18_loops_with_a_state.py:45 reduction: sub_9 = sub(top_4, max_2)
+              // 18_loops_with_a_state.py:46 reduction: sub_9 = sub(top_4, max_2)
               float sub_9[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) sub_9[i_4] = top_4[i_4] - max_2[i_4];
-              // 18_loops_with_a_state.py:45 reduction: mul_19 = mul(sub_9, 1.4426950408889634)
+              // 18_loops_with_a_state.py:46 reduction: mul_19 = mul(sub_9, 1.4426950408889634)
               float mul_19[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) mul_19[i_4] = sub_9[i_4] * 1.4426950408889634f;
-              // 18_loops_with_a_state.py:45 reduction: exp2_9 = exp2(mul_19)
+              // 18_loops_with_a_state.py:46 reduction: exp2_9 = exp2(mul_19)
               float exp2_9[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) exp2_9[i_4] = fast_exp2(mul_19[i_4]);
-              // 18_loops_with_a_state.py:44 reduction: select_9 = select(equal_7, 1.0, exp2_9)
+              // 18_loops_with_a_state.py:45 reduction: select_9 = select(equal_7, 1.0, exp2_9)
               float select_9[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) select_9[i_4] = equal_7[i_4] ? 1.0f : exp2_9[i_4];
-              // 18_loops_with_a_state.py:44 reduction: mul_20 = mul(out_4, select_9)
+              // 18_loops_with_a_state.py:45 reduction: mul_20 = mul(out_4, select_9)
               float mul_20[64];
               #pragma unroll
               for (int i_4 = 0; i_4 < 64; ++i_4) mul_20[i_4] = out_4[i_4] * select_9[(i_4 / 2) % 2];
-              // 18_loops_with_a_state.py:44 reduction: add_6 = add(mul_18, mul_20)
+              // 18_loops_with_a_state.py:45 reduction: add_6 = add(mul_18, mul_20)
               float add_6[64];
               #pragma unroll
               for (int i_4 = 0; i_4 < 64; ++i_4) add_6[i_4] = mul_18[i_4] + mul_20[i_4];
-              // 18_loops_with_a_state.py:44 reduction: max_2 -> top
+              // 18_loops_with_a_state.py:45 reduction: max_2 -> top
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) top[i_4] = max_2[i_4];
-              // 18_loops_with_a_state.py:44 reduction: add_5 -> total
+              // 18_loops_with_a_state.py:45 reduction: add_5 -> total
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) total[i_4] = add_5[i_4];
-              // 18_loops_with_a_state.py:44 reduction: add_6 -> out
+              // 18_loops_with_a_state.py:45 reduction: add_6 -> out
               #pragma unroll
               for (int i_4 = 0; i_4 < 64; ++i_4) out[i_4] = add_6[i_4];
             }
-            // 18_loops_with_a_state.py:44 reduction: barrier
+            // 18_loops_with_a_state.py:45 reduction: barrier
             __syncthreads();
           }
         }
@@ -1088,11 +1088,11 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
   }
   const long long last_now = last;
   if (0 < last_now) {
-    // 18_loops_with_a_state.py:49 epilogue: div = div(out, total)
+    // 18_loops_with_a_state.py:50 epilogue: div = div(out, total)
     float div[64];
     #pragma unroll
     for (int i_4 = 0; i_4 < 64; ++i_4) div[i_4] = out[i_4] / total[(i_4 / 2) % 2];
-    // 18_loops_with_a_state.py:49 epilogue: div -> tile_17, 4 bytes at a time
+    // 18_loops_with_a_state.py:50 epilogue: div -> tile_17, 4 bytes at a time
     {
       const int row = tid / 4;
       const int col = 2*(tid % 4);
