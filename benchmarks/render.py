@@ -383,8 +383,19 @@ def surveyed(rows: Sequence[dict[str, Any]]) -> str:
     return "\n\n".join([*parts, survey_table.counts(rows) + "."])
 
 
+def models(rows: Sequence[dict[str, Any]]) -> str:
+    """Milliseconds of a step, and its speed relative to PyTorch's layers; graphs are compared with graphs."""
+    lines = []
+    for row in rows:
+        for how, ms in row["ms"].items():
+            peer = row["ms"]["eager, graph" if how.endswith(", graph") else "eager"]
+            lines.append([row["problem"], how, f"{ms:.3f}", f"{peer / ms:.2f}"])
+    return markdown(["step", "by", "ms", "of PyTorch's layers"], lines)
+
+
 TABLES = {
     "survey": surveyed,
+    "models": models,
     "complex": complexes,
     "sum_bits": sum_bits,
     "integers_cpu": integers,

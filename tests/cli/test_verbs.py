@@ -89,7 +89,7 @@ def test_attention_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("1 2", "2 extents; nearest legal choice: five"),
         ("1 4 9 9 16 --heads-of-keys 3", "heads of q that is a multiple of the heads of k"),
-        ("1 4 9 9 300", "q with 256 columns"),
+        ("1 4 9 9 600", "q with 512 columns"),
         ("--dtype f64", "f16, bf16, f32"),
         ("1 1 9 9 16 --diagonal 0", "nearest: --causal --diagonal 0"),
     ],
