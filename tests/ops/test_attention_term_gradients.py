@@ -205,6 +205,21 @@ def test_sinks_of_packed_sequences(target: str) -> None:
     assert (np.abs(device_get(found) - right) <= room + 2 * U * np.abs(right)).all()
 
 
+def test_sinks_of_packed_sequences_whose_keys_have_the_same_offsets() -> None:
+    """Offsets that serve queries and keys give the bits of two equal arrays."""
+    rng = np.random.default_rng(3)
+    q, k, v, dout = (rng.standard_normal((24, heads, 16), np.float32) for heads in (4, 2, 2, 4))
+    sinks, offsets = np.float32([-1, 0, 1, 2]), np.int32([0, 9, 9, 24])
+    found = []
+    for own in ({}, {"k_offsets": offsets.copy()}):
+        words = {"q_offsets": offsets, "sinks": sinks, "causal": True, "target": "cpu", **own}
+        lse = np.full((24, 4), np.nan, np.float32)
+        out = tw.attention(q, k, v, lse=lse, **words)
+        found.append(tw.attention_backward(q, k, v, out, lse, dout, return_dsinks=True, **words)[-1])
+    assert np.isfinite(found[0]).all()
+    assert (found[0] == found[1]).all()
+
+
 def test_nothing_to_add() -> None:
     for rows, heads in (((0, 5), (1, 2, 1)), ((5, 0), (1, 2, 1)), ((3, 4), (0, 2, 2))):
         for shape in ((1, *rows), (rows[1],)):

@@ -347,7 +347,9 @@ def plan_attention_backward(
                 else info
                 for name, info in seen.items()
             }
-            seen |= {name: info for name, info in by_head.items() if of_bounds.get(name) == "q_offsets"}
+            seen |= {
+                name: by_head[name] for name in ("q_offsets", "q_offsets, ends")
+            }  # also those of keys, perhaps
         heads = rows[1]
         parts = scratch.take(infos["lse"], (batches, heads))
         if batches:
