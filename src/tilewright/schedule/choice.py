@@ -120,6 +120,8 @@ def proposals(question: Question) -> Iterator[Candidate]:
         changes.append(partial(_masked, question))
     if question.form.row_sums:
         changes.append(partial(_with_row_sums, question))
+    if len(question.form.loops) > 1:
+        changes.append(for_several_loops)
     return _changed(found, changes) if changes else found
 
 
@@ -162,6 +164,14 @@ def _bounded(question: Question, schedule: Schedule) -> Schedule | None:
     if "k" in question.majors and is_anywhere and made.copies_in_background:
         made = replace(made, staging="registers", stages=1)
     return made
+
+
+def for_several_loops(made: Schedule) -> Schedule | None:
+    """A schedule for loops that follow each other; None for a stream of multiply-adds.
+
+    Such a stream also holds its place in each loop in registers, and sums spill.
+    """
+    return None if made.is_streamed and made.atom.instruction == "fma" else made
 
 
 def _masked(question: Question, made: Schedule) -> Schedule:

@@ -20,7 +20,7 @@ from tilewright.argument_checks import MOST
 from tilewright.errors import ParseError, TilewrightError, shown
 from tilewright.ir.mma import MmaAtom
 from tilewright.namespaces import part
-from tilewright.schedule.choice import choose, split_candidates
+from tilewright.schedule.choice import choose, for_several_loops, split_candidates
 from tilewright.schedule.estimate import estimate_of
 from tilewright.schedule.legality import is_carried, reasons
 from tilewright.schedule.load import Load
@@ -463,11 +463,12 @@ def chosen(question: Question | LoopQuestion, table: ScheduleTable | None) -> Sc
         )
         return rules
     if len(question.form.loops) > 1:
-        alone = chosen(question.of_longest_loop, table)
-        # Other loops may have rings of their own, if their operands lie in another order.
-        for stages in range(alone.stages, min(alone.stages, 2) - 1, -1):
-            if is_carried(question, replace(alone, stages=stages)):
-                return replace(alone, stages=stages)
+        alone = for_several_loops(chosen(question.of_longest_loop, table))
+        if alone is not None:
+            # Other loops may have rings of their own, if their operands lie in another order.
+            for stages in range(alone.stages, min(alone.stages, 2) - 1, -1):
+                if is_carried(question, replace(alone, stages=stages)):
+                    return replace(alone, stages=stages)
     if question.splitting is not None:
         return next(split_candidates(question)).schedule
     return choose(question)
