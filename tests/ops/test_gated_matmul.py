@@ -116,18 +116,20 @@ def test_the_comparison_rejects_a_mutant(mutant: str) -> None:
 FORMS = [
     name
     for name, case in CASES.items()
-    if not case.kinds and case.schedule.batches == 1 and case.schedule.reduction != "reduce-scatter"
+    if not case.kinds
+    and case.schedule.batches == 1
+    and case.schedule.reduction != "reduce-scatter"
+    and case.schedule.staging != "mixed"
 ]
-"""All forms but those of several batch items, and of a reduction that divides one result alone."""
+"""All forms but those of several batch items, and of a reduction that divides one result alone.  Threads copy
+next to bulk copies only arrays that these cannot carry, such as chosen rows, which these problems do not have."""
 
 ON_NVIDIA = [
     name
     for name in FORMS
     if (CASES[name].schedule.roles, CASES[name].schedule.staging) != ("alternating", "registers")
-    and CASES[name].schedule.staging != "mixed"
 ]
-"""Alternating groups need matrix cores that work while other units load and compute, as AMD's do; threads
-copy next to bulk copies only what these cannot carry, such as chosen rows."""
+"""Alternating groups need matrix cores that work while other units load and compute, as AMD's do."""
 
 
 def specimens(m: int, n: int, k: int, layout: str) -> dict[str, Any]:
