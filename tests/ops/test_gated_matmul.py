@@ -122,7 +122,7 @@ FORMS = [
     and case.schedule.staging != "mixed"
 ]
 """All forms but those of several batch items, and of a reduction that divides one result alone.  Threads copy
-next to bulk copies only arrays that these cannot carry, such as chosen rows, which these problems do not have."""
+next to bulk copies only arrays that these cannot carry, such as chosen rows.  These problems have none."""
 
 ON_NVIDIA = [
     name
