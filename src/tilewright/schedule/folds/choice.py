@@ -23,12 +23,14 @@ from tilewright.schedule.folds.kept import against_kept
 from tilewright.schedule.folds.parts import StateMerge
 from tilewright.schedule.folds.rows import KEPT, TWO_PASSES
 from tilewright.schedule.form import kept_rows
+from tilewright.schedule.load import REGISTER_BYTES
 from tilewright.schedule.needs import tickets
 from tilewright.schedule.partition import parts_of_k
 from tilewright.schedule.question import Candidate, LoopQuestion
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import TENSOR_CORE, dots, fma, spelled, wgmma
 from tilewright.targets.matrix_cores import nearest
+from tilewright.targets.target import CUDA, owner
 
 STAGINGS = ("direct", "cp_async")
 """Stagings that these loops have."""
@@ -69,6 +71,11 @@ LOADED_BYTES, ACROSS, MOST_SUMS = 16, 16, 64
 
 WINDOW_REGISTERS, MOST_STEPS = 176, 96
 """Registers of a thread for sums and elements of windows, and steps of its rows that it computes together."""
+
+AMPERE_REGISTERS = 148
+"""Registers of a thread for sums and all elements that it loads for the turns of a step, at most, for sm_80
+to sm_89: there NVRTC 13.0 gives its warps 168, also for addresses, and spills more.  For sm_90a it gives
+more."""
 
 WIDE_SUMS = 16
 """Loops without products on processors: neighbouring sums."""
@@ -501,37 +508,54 @@ def _by_taps(form: FoldForm, extents: Mapping[Span, int], arch: Arch) -> Schedul
     atoms = -(-rows // (each * down))
     warps = next(count for count in (4, 3, 2, 1) if atoms % count == 0) if count_of_lanes > 1 else 1
     atom = fma(form.element, form.total, lanes=(down, across), each=(each, wide))
-    taps = _taps_at_once(form, extents, each, wide) if count_of_lanes > 1 else 1
+    taps = _taps_at_once(form, extents, arch, each, wide) if count_of_lanes > 1 else 1
     m, n, _ = atom.shape
     return Schedule(atom, (m * warps, n, taps), (warps, 1), width=n, resident=True)
 
 
-def _taps_at_once(form: FoldForm, extents: Mapping[Span, int], each: int, wide: int) -> int:
+def _taps_at_once(form: FoldForm, extents: Mapping[Span, int], arch: Arch, each: int, wide: int) -> int:
     """Turns of the innermost loop that a thread computes together: those with the fewest loads.
 
     Args:
         form: the form.
         extents: extents of all spans.
+        arch: the machine.
         each: rows of a thread.
         wide: columns of a thread.
     """
     if not form.windows:
         return 1
-    turns = max(extents[form.fold.turns[-1]], 1)
+    turn = form.fold.turns[-1]
+    turns = max(extents[turn], 1)
+    parts = [node for node in form.inside() if isinstance(node, ArrayPart)]
+
+    def elements(node: ArrayPart, taps: int) -> int:
+        """Elements of a part that the turns of a step have, for one column."""
+        if (steps := form.windows.get(id(node))) is not None:
+            return len({row * steps[0] + tap * steps[1] for row in range(each) for tap in range(taps)})
+        return (each if form.m in node.at else 1) * (taps if turn in node.at else 1)
 
     def held(taps: int) -> int:
         """Elements of all windows of a column."""
-        return sum(
-            len({row * by_row + tap * by_turn for row in range(each) for tap in range(taps)})
-            for by_row, by_turn in form.windows.values()
-        )
+        return sum(elements(node, taps) for node in parts if id(node) in form.windows)
 
     def loads(taps: int) -> int:
         return turns // taps * held(taps) + turns % taps * held(1)
 
-    room = WINDOW_REGISTERS // wide - each * len(form.fold.cells)
-    fits = [taps for taps in range(1, min(turns, MOST_STEPS // each) + 1) if taps == 1 or held(taps) <= room]
-    return min(fits, key=lambda taps: (loads(taps), taps))
+    def fits(taps: int) -> bool:
+        if each * len(form.fold.cells) + held(taps) > WINDOW_REGISTERS // wide:
+            return False
+        if owner(arch.name) is not CUDA or "wgmma" in arch.features:
+            return True
+        sums = each * wide * form.total.bytes * len(form.fold.cells)
+        loaded = (
+            (wide if {*form.columns} & {*node.at} else 1) * elements(node, taps) * node.operand.dtype.bytes
+            for node in parts
+        )
+        return sums + sum(loaded) <= AMPERE_REGISTERS * REGISTER_BYTES
+
+    able = (taps for taps in range(1, min(turns, MOST_STEPS // each) + 1) if taps == 1 or fits(taps))
+    return min(able, key=lambda taps: (loads(taps), taps))
 
 
 def rows_of_thread(schedule: Schedule) -> int:
