@@ -19,6 +19,7 @@ from tilewright.cli.gemm import gemm
 from tilewright.cli.inspect import inspect
 from tilewright.cli.instance import instance
 from tilewright.cli.replay import replay
+from tilewright.cli.report import report
 from tilewright.cli.tune import profile, tune
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.environment import CACHE_BYTES, CACHE_DIR
@@ -71,6 +72,7 @@ verbs = (
     reduce,
     doctor,
     inspect,
+    report,
     profile,
     tune,
     instance,

@@ -1,0 +1,9 @@
+"""Reports: everything that the library knows of one kernel, as one page that loads nothing, or as data.
+
+`KernelFacts` collects the facts from the other rooms, `page_of` lays them out.
+"""
+
+from tilewright.report.facts import KernelFacts
+from tilewright.report.page import page_of
+
+__all__ = ["KernelFacts", "page_of"]
