@@ -53,6 +53,9 @@ NEXT = 3
 MOST_CELLS = 16384
 """Largest number of elements of a tile whose holders are listed."""
 
+SHOWN = (32, 128)
+"""Rows and columns of a tensor in shared memory that are shown, at most; swizzles repeat after 8 rows."""
+
 MEASURED_FLOPS = 2 * 10**10
 """Largest number of operations of a kernel that is measured on a processor for a report."""
 
@@ -594,14 +597,15 @@ def _shared(op: Shared) -> dict[str, Any]:
         "tile": list(extents),
         "offsets": offsets,
         "element_bytes": op.dtype.bytes,
-        "about": "element (i, j) of the first tile: offset, and bank of 32 banks of 4 bytes",
+        "about": "the first rows: offset of element (i, j) in elements; banks are 4 bytes wide",
     }
 
 
 def _first_tile(shape: Sequence[int]) -> tuple[Any, ...]:
-    """Return the slice of the last two dimensions of a shape, at index 0 of the others, of at most 64."""
-    lead = len(shape) - 2
-    return tuple(0 if dim < lead else (0, min(extent, 64)) for dim, extent in enumerate(shape))
+    """Return the slice of at most `SHOWN` along the last two dimensions, at index 0 of the others."""
+    lead = max(len(shape) - 2, 0)
+    most = [0] * lead + [*SHOWN][-len(shape) :]
+    return tuple(0 if dim < lead else (0, min(extent, most[dim])) for dim, extent in enumerate(shape))
 
 
 def _fragment(distribution: Distribution, names: Sequence[str], lanes: int) -> dict[str, Any]:

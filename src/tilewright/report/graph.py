@@ -147,7 +147,7 @@ SWEEPS = 6
 
 
 @dataclass
-class Box:
+class PlacedNode:
     """A box of the drawing, or a bend of a long edge (``node`` is -1)."""
 
     node: int
@@ -183,22 +183,22 @@ def drawn(graph: Mapping[str, Any]) -> str:
     """
     nodes, edges = graph["nodes"], graph["edges"]
     layer = layers_of(len(nodes), edges)
-    rows: list[list[Box]] = [[] for _ in range(max(layer, default=-1) + 1)]
-    boxes: dict[int, Box] = {}
+    rows: list[list[PlacedNode]] = [[] for _ in range(max(layer, default=-1) + 1)]
+    boxes: dict[int, PlacedNode] = {}
     for node in nodes:
         width = WIDE * max(len(node["label"]), len(node["type"])) + 20
-        box = boxes[node["id"]] = Box(node["id"], width)
+        box = boxes[node["id"]] = PlacedNode(node["id"], width)
         rows[layer[node["id"]]].append(box)
-    paths: list[tuple[int, int, list[Box]]] = []
+    paths: list[tuple[int, int, list[PlacedNode]]] = []
     for source, target in edges:
         path = [boxes[source]]
         for between in range(layer[source] + 1, layer[target]):
-            bend = Box(-1, 8)
+            bend = PlacedNode(-1, 8)
             rows[between].append(bend)
             path.append(bend)
         path.append(boxes[target])
         paths.append((source, target, path))
-    near: dict[int, list[Box]] = defaultdict(list)
+    near: dict[int, list[PlacedNode]] = defaultdict(list)
     for _, _, path in paths:
         for above, below in pairwise(path):
             near[id(above)].append(below)
@@ -213,7 +213,7 @@ def drawn(graph: Mapping[str, Any]) -> str:
     return "\n".join([*parts, "</svg>"])
 
 
-def _arrange(rows: Sequence[list[Box]], near: Mapping[int, Sequence[Box]]) -> None:
+def _arrange(rows: Sequence[list[PlacedNode]], near: Mapping[int, Sequence[PlacedNode]]) -> None:
     """Place the boxes: each near the mean of its neighbours, without overlaps."""
     for number, row in enumerate(rows):
         _place(row, number)
@@ -231,19 +231,19 @@ def _arrange(rows: Sequence[list[Box]], near: Mapping[int, Sequence[Box]]) -> No
             box.x += 12 - left
 
 
-def _place(row: Sequence[Box], number: int) -> None:
+def _place(row: Sequence[PlacedNode], number: int) -> None:
     x = 0.0
     for box in row:
         box.x, box.y = x + box.width / 2, 12 + number * (HIGH + BETWEEN)
         x += box.width + GAP
 
 
-def _spread(row: Sequence[Box], wanted: Mapping[int, float]) -> None:
+def _spread(row: Sequence[PlacedNode], wanted: Mapping[int, float]) -> None:
     """Move boxes to their wanted places as far as their neighbours leave room.
 
     Boxes that would overlap form a group, whose middle is the mean of what its boxes want.
     """
-    groups: list[tuple[list[Box], list[float], float]] = []  # boxes, offsets in the group, left end
+    groups: list[tuple[list[PlacedNode], list[float], float]] = []  # boxes, offsets in the group, left end
     for box in row:
         group = ([box], [0.0], wanted[id(box)])
         groups.append(group)
@@ -262,7 +262,7 @@ def _spread(row: Sequence[Box], wanted: Mapping[int, float]) -> None:
             box.x = at + offset
 
 
-def _edge(source: int, target: int, path: Sequence[Box]) -> str:
+def _edge(source: int, target: int, path: Sequence[PlacedNode]) -> str:
     points = list(_points(path))
     start = points[0]
     curve = f"M{start[0]:.1f} {start[1]:.1f}"
@@ -272,7 +272,7 @@ def _edge(source: int, target: int, path: Sequence[Box]) -> str:
     return f'<path class="edge" data-from="{source}" data-to="{target}" d="{curve}"/>'
 
 
-def _points(path: Sequence[Box]) -> Iterator[tuple[float, float]]:
+def _points(path: Sequence[PlacedNode]) -> Iterator[tuple[float, float]]:
     for at, box in enumerate(path):
         if at:
             yield box.x, box.y
@@ -280,7 +280,7 @@ def _points(path: Sequence[Box]) -> Iterator[tuple[float, float]]:
             yield box.x, box.y + HIGH
 
 
-def _node(node: Mapping[str, Any], box: Box) -> str:
+def _node(node: Mapping[str, Any], box: PlacedNode) -> str:
     names = escape(" ".join(node["names"]), quote=True)
     place = escape(node["at"], quote=True)
     return (

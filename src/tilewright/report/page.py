@@ -238,7 +238,9 @@ class _Page:
             yield '<p class="about">A colour for each bank. Point at an element to see its bank.</p>'
             yield '<div class="maps">'
             for one in section["shared"]:
-                about = f"{' × '.join(map(str, one['shape']))} {one['dtype']}, {one['bytes']} bytes"
+                extents, tile = (" × ".join(map(str, one.get(key, ()))) for key in ("shape", "tile"))
+                first = f"; the first {tile}" if tile and tile != extents else ""
+                about = f"{extents} {one['dtype']}, {one['bytes']:,} bytes{first}"
                 yield from self._map([one["name"]], about, one, one.get("tile", []), one["view"])
             yield "</div>"
         if section["fragments"]:
