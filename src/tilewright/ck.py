@@ -11,7 +11,7 @@
 
 from tilewright.instances.gemms import DeviceGemmWmma, DeviceGemmXdl, tiled_mma
 from tilewright.instances.problem import GemmProblem, Matrix
-from tilewright.instances.transfers import BlockTransfer, CShuffle
+from tilewright.instances.template import BlockTransfer, CShuffle
 from tilewright.instances.words import Check, Checks
 from tilewright.namespaces import namespace
 

@@ -72,7 +72,7 @@ def namespace(
             if found is None:
                 raise missing(module, name)
         except AttributeError as error:
-            import_module("tilewright.tracebacks").trim(error)
+            import_module("tilewright.calls").trim(error)
             raise  # bare: it adds no entry for this frame
         return found
 

@@ -24,11 +24,11 @@ from tests.calls.values import TRACED, VALUES
 
 import tilewright as tw
 from tilewright.argument_checks import is_sequence
+from tilewright.calls import is_ours
 from tilewright.errors import TilewrightError, shown
 from tilewright.ir import verify
 from tilewright.layout.tuples import canonical, format_tuple
 from tilewright.symbolic.nodes import Sym
-from tilewright.tracebacks import is_ours
 from tilewright.views import transforms
 
 SECONDS = 3.0

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.tracebacks import is_ours
+from tilewright.calls import is_ours
 
 A = np.ones((8, 8), np.float32)
 X = np.ones(32, np.float32)

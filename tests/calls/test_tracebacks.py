@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tilewright as tw
-from tilewright import tracebacks
+from tilewright import calls
 
 SCRIPTS = {
     "a layout": (
@@ -238,8 +238,8 @@ def test_pytest_and_debuggers_see_the_users_frames_alone() -> None:
 
 
 def test_frames_of_the_package_are_told_from_others() -> None:
-    assert not tracebacks.is_ours(sys._getframe())
+    assert not calls.is_ours(sys._getframe())
     with pytest.raises(tw.TraceError) as caught:
         wrong.trace(SPEC)
-    frames = [entry.tb_frame for entry in tracebacks._entries(caught.value.full_traceback)]
-    assert [tracebacks.is_ours(frame) for frame in frames].count(False) == 1
+    frames = [entry.tb_frame for entry in calls._entries(caught.value.full_traceback)]
+    assert [calls.is_ours(frame) for frame in frames].count(False) == 1

@@ -17,7 +17,7 @@ from tests.calls.performed import TooSlowError, limited
 
 import tilewright as tw
 from tilewright import amdgcn
-from tilewright.tracebacks import is_ours
+from tilewright.calls import is_ours
 
 SECONDS = 15.0
 """Processor time that one text may take."""

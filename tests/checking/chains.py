@@ -10,7 +10,7 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.ops.attending import flow
-from tilewright.ops.attending.softmax import BySoftmax
+from tilewright.ops.attending.flow import BySoftmax
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.reference.exponentials import BASE, LOWEST, PAIRS, P, Q
 from tilewright.targets.reference.residues import PRIME

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.ops.attending.flow import Scores, attention
-from tilewright.ops.attending.softmax import BySoftmax
+from tilewright.ops.attending.flow import BySoftmax, Scores, attention
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.reference.exponentials import (
     BASE,

@@ -16,8 +16,8 @@ from tests.schedule.whole_rows import of_rows, softmax
 
 import tilewright as tw
 from tilewright.ir.kernel import Kernel
-from tilewright.ops.attending import flow
-from tilewright.ops.attending.softmax import BySoftmax
+from tilewright.ops.attending import flow, gradients
+from tilewright.ops.attending.flow import BySoftmax
 from tilewright.schedule.folds import group_products
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.reference import Report, run
@@ -225,7 +225,9 @@ def test_gradients_by_warpgroups_need_their_synchronisation(
     bound, given = flows(problem, scores, schedule=schedule)[1]
     read = [*given[:4], *(np.empty((1, 1, 2, 40), np.float32) for _ in range(2)), given[6]]
     rows = problem.arrays
-    flow.prepare(rows["dout"], rows["out"], rows["lse"], read[4][:, 0], read[5][:, 0], target="reference")
+    gradients.prepare(
+        rows["dout"], rows["out"], rows["lse"], read[4][:, 0], read[5][:, 0], target="reference"
+    )
     results = [np.empty_like(one) for one in given[7:9]]
     kernel = bound.trace(*read, *results, *numbers)
     names_of = ("Q", "K", "V", "dO", "shift", "delta", "bias", "dK", "dV")

@@ -24,8 +24,7 @@ from tilewright.inspect.isa import (
     report_of,
     sources,
 )
-from tilewright.inspect.isa.execution import BankCounter, execute_listing
-from tilewright.inspect.isa.making import FEW, predicted
+from tilewright.inspect.isa.making import FEW, BankCounter, execute_listing, predicted
 from tilewright.inspect.isa.report import compiled_lines, holdings
 from tilewright.inspect.subject import Subject, library_gemm
 from tilewright.ir.ops import Copy, Mma

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import tilewright as tw
-from tilewright.instances.device import bound_to
+from tilewright.instances.gemms import bound_to
 from tilewright.ops.products import scaled
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.hip import listing_together

@@ -12,7 +12,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import LaunchError
-from tilewright.schedule.placement_rules import near_divisor
+from tilewright.schedule.machine_rules import near_divisor
 from tilewright.targets.amd import ARCHITECTURES
 
 from .seeds import NARROW, SEED, XDL

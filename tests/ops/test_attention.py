@@ -15,10 +15,9 @@ from tests.turns import calls_on
 import tilewright as tw
 from tilewright.checking.references import attention_room
 from tilewright.ops.attending.choice import AttentionQuestion, chosen
-from tilewright.ops.attending.flow import Scores
+from tilewright.ops.attending.flow import BySoftmax, Scores
 from tilewright.ops.attending.flow import attention as flow_of_attention
 from tilewright.ops.attending.problem import shares_rows
-from tilewright.ops.attending.softmax import BySoftmax
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.frameworks import Strided

@@ -25,7 +25,8 @@ from tests.schedule.test_folds import FMA, GROUPS, MMA
 from tests.turns import calls_on
 
 import tilewright as tw
-from tilewright.ops.attending.flow import Scores, gradient_of_queries, gradients_of_keys, prepare
+from tilewright.ops.attending.flow import Scores
+from tilewright.ops.attending.gradients import gradient_of_queries, gradients_of_keys, prepare
 from tilewright.ops.attending.problem import AttentionWords
 from tilewright.ops.attention_backward import ARRAYS, plan_attention_backward
 from tilewright.ops.wanted import UNDROPPED

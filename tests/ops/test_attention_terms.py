@@ -12,8 +12,7 @@ from tests.turns import calls_on
 
 import tilewright as tw
 from tilewright.checking.references import attention_room, score_room
-from tilewright.ops.attending.flow import Scores, attention_with_terms
-from tilewright.ops.attending.softmax import BySoftmax
+from tilewright.ops.attending.flow import BySoftmax, Scores, attention_with_terms
 from tilewright.ops.wanted import dropout_of
 from tilewright.schedule.folds.form import fold_form_of
 from tilewright.schedule.folds.masks import Trials, masks_of

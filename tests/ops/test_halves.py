@@ -13,12 +13,11 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.composed_products import halves_bound
 from tilewright.ops import matmul as matmuls
-from tilewright.ops.halves import Split
 from tilewright.ops.matmul import matmul
 from tilewright.ops.planning import pays
 from tilewright.ops.problem import problem_of
 from tilewright.ops.products import in_halves
-from tilewright.ops.splitting import SHALLOW, Tiling, splitting_of_both
+from tilewright.ops.splitting import SHALLOW, Split, Tiling, splitting_of_both
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import ALIGNMENT, DeviceArray

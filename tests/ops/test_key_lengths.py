@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ops.attending.flow import Scores, attention_with_terms
-from tilewright.ops.attending.softmax import BySoftmax
+from tilewright.ops.attending.flow import BySoftmax, Scores, attention_with_terms
 from tilewright.ops.wanted import UNDROPPED
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA, HIP

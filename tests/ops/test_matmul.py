@@ -15,7 +15,7 @@ from tilewright.ops.products import output_dtype, plain
 from tilewright.runtime import arrays
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.plans import Plans
-from tilewright.schedule.proposals_reference import SUPPORTED
+from tilewright.schedule.question import SUPPORTED
 
 pytestmark = pytest.mark.in_turns(3)
 

@@ -10,14 +10,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ops.attending.flow import (
-    DRAWN,
-    Scores,
-    packed_attention,
-    packed_gradient_of_queries,
-    packed_gradients_of_keys,
-)
-from tilewright.ops.attending.softmax import BySoftmax
+from tilewright.ops.attending.flow import DRAWN, BySoftmax, Scores, packed_attention
+from tilewright.ops.attending.gradients import packed_gradient_of_queries, packed_gradients_of_keys
 from tilewright.ops.wanted import UNDROPPED
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA, HIP

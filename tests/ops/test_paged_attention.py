@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ops.attending.flow import DRAWN, Scores, paged_attention
-from tilewright.ops.attending.softmax import BySoftmax
+from tilewright.ops.attending.flow import DRAWN, BySoftmax, Scores, paged_attention
 from tilewright.ops.wanted import UNDROPPED
 from tilewright.targets.target import CUDA, HIP
 from tilewright.testing import device_get, device_put

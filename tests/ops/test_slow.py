@@ -16,7 +16,7 @@ import tilewright as tw
 from tilewright.cli.verbs import app
 from tilewright.ops import launching, matmul
 from tilewright.ops.products import output_dtype
-from tilewright.schedule.proposals_reference import SUPPORTED
+from tilewright.schedule.question import SUPPORTED
 from tilewright.targets import cuda
 from tilewright.targets.nvidia import ARCHITECTURES
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ops.attending.flow import Scores, attention
-from tilewright.ops.attending.softmax import BySoftmax
+from tilewright.ops.attending.flow import BySoftmax, Scores, attention
 from tilewright.targets.target import CUDA, HIP
 from tilewright.testing import device_get, device_put
 

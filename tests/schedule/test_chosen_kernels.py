@@ -13,7 +13,7 @@ from tilewright.ops.products import output_dtype, plain
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.binding import spec_of
 from tilewright.runtime.scheduled import Scheduled, TraceRequest
-from tilewright.schedule.proposals_reference import SUPPORTED
+from tilewright.schedule.question import SUPPORTED
 from tilewright.targets.target import TARGETS
 
 SHAPES = 300

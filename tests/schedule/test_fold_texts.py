@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ops.attending import flow
+from tilewright.ops.attending import gradients
 from tilewright.schedule.schedule import Schedule
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +49,7 @@ def test_lines(example: ModuleType) -> None:
     assert lines(example.cross_entropy) <= 15
     assert lines(example.gradient) + lines(example.gradient_of_words) <= 16
     assert lines(example.moments) <= 15
-    ours = (flow.prepare, flow.gradient_of_queries, flow.gradients_of_keys)
+    ours = (gradients.prepare, gradients.gradient_of_queries, gradients.gradients_of_keys)
     assert sum(map(lines, ours)) <= 60, "with a bias, a bound, windows and shared heads"
 
 

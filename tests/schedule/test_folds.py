@@ -11,15 +11,15 @@ import pytest
 
 import tilewright as tw
 from tilewright.ops.attending import flow
-from tilewright.ops.attending.softmax import BySoftmax
+from tilewright.ops.attending.flow import BySoftmax
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.binding import spec_of
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceArray
-from tilewright.schedule.folds.choice import reasons
 from tilewright.schedule.folds.form import fold_form_of
 from tilewright.schedule.folds.group_choice import ITEM
 from tilewright.schedule.folds.items import longest
+from tilewright.schedule.folds.legality import reasons
 from tilewright.schedule.folds.masks import Trials, masks_of
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA, HIP

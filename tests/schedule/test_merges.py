@@ -12,8 +12,8 @@ import pytest
 import tilewright as tw
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceArray
-from tilewright.schedule.folds.choice import AUTO
 from tilewright.schedule.folds.form import fold_form_of
+from tilewright.schedule.folds.legality import AUTO
 from tilewright.schedule.folds.parts import Extreme, Stated, StateMerge
 from tilewright.targets.target import CUDA
 from tilewright.testing import compare_algebra

@@ -13,8 +13,8 @@ import tilewright as tw
 from tilewright.lang.fragments import Fragment
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceArray
-from tilewright.schedule.folds.choice import AUTO
 from tilewright.schedule.folds.form import fold_form_of
+from tilewright.schedule.folds.legality import AUTO
 from tilewright.schedule.folds.parts import Added, Companion, Extreme, MergedStates, StateMerge
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA

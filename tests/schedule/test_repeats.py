@@ -13,8 +13,8 @@ import tilewright as tw
 from tilewright.checking.flows import compare_flow
 from tilewright.dataflow.parser import parse_flow
 from tilewright.dataflow.printer import print_flow
-from tilewright.schedule.folds.choice import reasons
 from tilewright.schedule.folds.form import FoldForm, fold_form_of
+from tilewright.schedule.folds.legality import reasons
 from tilewright.targets.atoms import wgmma
 
 from . import folding

@@ -17,7 +17,7 @@ import pytest
 import tilewright as tw
 from tilewright.lang.fragments import elementwise
 from tilewright.ops.attending import flow
-from tilewright.ops.attending.softmax import BySoftmax
+from tilewright.ops.attending.flow import BySoftmax
 from tilewright.schedule.folds.block import FoldBlock
 from tilewright.schedule.folds.form import fold_form_of
 from tilewright.schedule.folds.parts import Added, StateMerge

@@ -17,13 +17,15 @@ from tilewright.cli.console import (
     choose_activation,
     choose_precision,
     duration,
+    first_call,
     reports,
     say,
+    timed,
+    verified,
     working,
 )
 from tilewright.cli.matrices import LAYOUTS, check_memory, chosen_dtype, extents_of
 from tilewright.cli.notation import read_schedule
-from tilewright.cli.perf import first_call, timed, verified
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import PACKED, DType
 from tilewright.dtypes import dtype as dtype_named

@@ -19,14 +19,15 @@ from tilewright.cli.console import (
     Seed,
     TargetName,
     UsageError,
+    by,
     choose,
     choose_activation,
     duration,
+    perf,
     reports,
     say,
     working,
 )
-from tilewright.cli.perf import by, perf
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.dtypes import f32
 from tilewright.errors import WrongResultError

@@ -13,6 +13,7 @@ from tilewright.checking.sample import Array, Operands
 from tilewright.cli.console import (
     Seed,
     TargetName,
+    by,
     choose,
     choose_precision,
     duration,
@@ -23,12 +24,11 @@ from tilewright.cli.console import (
 )
 from tilewright.cli.matrices import gather, write
 from tilewright.cli.notation import read_schedule
-from tilewright.cli.perf import by
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import dtype as element
 from tilewright.ops.wanted import HALVES_OF
 from tilewright.runtime.outputs import check_output, is_standard_output
-from tilewright.schedule.proposals_reference import SUPPORTED
+from tilewright.schedule.question import SUPPORTED
 from tilewright.targets.target import CPU, TARGETS
 from tilewright.tune.measure import QUICK
 from tilewright.tune.trial import OURS, PlannedTrial, Trial

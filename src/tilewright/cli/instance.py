@@ -12,7 +12,7 @@ import typer
 from tilewright.cli.console import UsageError, choose, file_to_write, reports, say, working
 from tilewright.dtypes import DType, dtype, f32
 from tilewright.inspect.from_files import load
-from tilewright.instances.device import DeviceGemm, bound_to
+from tilewright.instances.gemms import DeviceGemm, bound_to
 from tilewright.instances.words import GEMM_SPECIALIZATIONS, PASS_THROUGH
 from tilewright.lang.specs import TensorSpec
 from tilewright.ops.products import plain, scaled

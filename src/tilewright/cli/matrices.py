@@ -21,7 +21,7 @@ from tilewright.dtypes import DType, dtype, f8e5m2
 from tilewright.errors import DTypeError
 from tilewright.inspect.typed import whole
 from tilewright.runtime.outputs import output
-from tilewright.schedule.proposals_reference import SUPPORTED
+from tilewright.schedule.question import SUPPORTED
 from tilewright.targets.target import TARGETS
 from tilewright.tune.machine import memory_bytes
 

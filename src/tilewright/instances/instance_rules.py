@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from math import gcd
 
 from tilewright.arch import in_words
-from tilewright.instances.template import Template
-from tilewright.instances.transfers import BlockTransfer
+from tilewright.instances.template import BlockTransfer, Template
 from tilewright.instances.words import COLUMN, FEATURES, LDS_BYTES, ROW, Check, checked, machines
-from tilewright.schedule.placement_rules import near_divisor
+from tilewright.schedule.machine_rules import near_divisor
 
 ACCUMULATORS = {"wmma": ("f32", "f16", "i32"), "xdl": ("f32", "i32", "f64")}
 """Legal dtypes of accumulators."""

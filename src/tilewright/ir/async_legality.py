@@ -1,21 +1,29 @@
-"""The legality rules of roles, bulk copies and asynchronous MMA."""
+"""Legality rules of roles, asynchronous MMA and bulk copies.
+
+A bulk copy needs a box that a tensor map can describe, and a tile in shared memory with the same layout.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.arch import REFERENCE
+from tilewright.arch import BULK, REFERENCE
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import MmaAsync, Role
+from tilewright.ir.copies import MAP_WORDS, Copy, is_bulk
+from tilewright.ir.kernel import Kernel, TensorMap
 from tilewright.ir.mma import REGISTERS
+from tilewright.ir.op import Op
 from tilewright.ir.ops import Mma
 from tilewright.ir.types import Memory, TensorType, Value
-from tilewright.symbolic.nodes import Sym, divisor
+from tilewright.symbolic.nodes import Sym, bounds, divisor
 from tilewright.symbolic.rebuilding import elements, evaluate, substitute, symbols
-from tilewright.views.boxes import ROW_BYTES
+from tilewright.views.boxes import ROW_BYTES, Box, NoBox, find_box, swizzled_order
+from tilewright.views.questions import stride
 from tilewright.views.view import View
 
 
@@ -159,3 +167,246 @@ def _verify_operand(
             f"{unit} of them at a time",
             f"an atom of {-(-unit // width) * width}",
         )
+
+
+TMA_DTYPES = ("f16", "bf16", "f32", "f64", "i32")
+"""Dtypes of more than 8 bits that bulk copies can move."""
+
+BULK_REDUCTIONS = {
+    "add": ("f32", "f16", "bf16", "i32"),
+    **dict.fromkeys(("min", "max", "and", "or"), ("i32",)),
+}
+"""Dtypes of each reduction by bulk copies."""
+
+MOST_STEP = 8
+"""Largest step between two elements of a box in one dimension."""
+
+UNIT_BYTES = BULK.unit_bytes
+"""Bytes that divide the strides and starts of boxes. A store writes whole units of this size."""
+
+
+def box_of(op: Copy) -> Box | NoBox:
+    """Return the box in global memory that a bulk copy transfers, or the reason why it is not a box."""
+    tensor, tile = op.ends
+    order = swizzled_order(tile.tensor.view, tile.dtype.bytes)
+    if order is not None:
+        return find_box(tensor.tensor.view, tensor.array.shape, order)
+    view, size = tile.tensor.view, tile.dtype.bytes
+    # Loads also take one contiguous row that starts at a multiple of `ROW_BYTES`.
+    long = [dim for dim, extent in enumerate(view.shape) if extent != 1]
+    begins = substitute(view.offset, dict.fromkeys(view.coords, 0))
+    is_row = len(long) == 1 and stride(view, long[0]) == 1 and divisor(begins) * size % ROW_BYTES == 0
+    if is_row and tile is op.target:
+        row = (*(dim for dim in range(view.rank) if dim not in long), *long)
+        found = find_box(tensor.tensor.view, tensor.array.shape, row)
+        return replace(found, is_swizzled=False) if isinstance(found, Box) else found
+    return NoBox(
+        f"{tile} of shape {view.shape} is not laid out in rows of 128 bytes under the 128-byte swizzle",
+        f"tw.shared((..., rows, {ROW_BYTES // size}), {tile.dtype}, swizzle=128)",
+    )
+
+
+def known_box(op: Copy) -> Box:
+    """Return the box of a legal bulk copy."""
+    box = box_of(op)
+    assert isinstance(box, Box), "the verifier refuses others"
+    return box
+
+
+def verify_bulk_copy(op: Copy) -> Iterator[Violation]:
+    """Yield violations of the rules of bulk copies."""
+    tensor, tile = op.ends
+    if not tensor.is_tensor or tensor.tensor.memory is not Memory.GLOBAL:
+        yield op.violation(
+            "tma", f"{tensor} does not lie in global memory", "a tensor parameter, or a view of one"
+        )
+        return
+    if not tile.is_tensor or tile.tensor.memory is not Memory.SHARED:
+        yield op.violation("tma", f"{tile} does not lie in shared memory", "a tw.shared tensor")
+        return
+    kind = tensor.dtype
+    if kind != tile.dtype:
+        text = f"{tensor} is {kind}, {tile} is {tile.dtype}; TMA converts nothing"
+        yield op.violation("dtype", text, str(kind))
+    if kind.bytes > 1 and kind.name not in TMA_DTYPES:
+        yield op.violation(
+            "dtype", f"TMA does not support {kind}", f"{', '.join(TMA_DTYPES)}, or types of 8 bits"
+        )
+    if op.other != 0:
+        yield op.violation("other", f"TMA reads 0 outside of {tensor}, not {op.other}", "tw.copy")
+    if tensor.tensor.shape != tile.tensor.shape:
+        text = f"copy between {tensor} of shape {tensor.tensor.shape} and {tile} of shape {tile.tensor.shape}"
+        yield op.violation("shape", text, f"a tile of shape {tile.tensor.shape} of {tensor.buffer}")
+        return
+    known = BULK_REDUCTIONS.get(op.reduction or "", ())
+    if op.reduction in BULK_REDUCTIONS and kind.name not in known:
+        text = f"TMA has no {op.reduction!r} of {kind}; it has that of {', '.join(known)}"
+        yield op.violation("reduction", text, f"{known[0]}, or tw.copy(..., reduction={op.reduction!r})")
+    array, rank = tensor.buffer, tensor.array.rank
+    if rank == 1:
+        what = f"{array} has 1 dimension; TMA copies boxes of rows, of tensors of 2 to {BULK.rank}"
+        yield op.violation("tma", what, "pass it with a first dimension of 1, or use tw.copy")
+    elif rank > BULK.rank:
+        most = f"{BULK.rank} dimensions"
+        yield op.violation("tma", f"{array} has {rank} dimensions; TMA copies of at most {most}", most)
+    if array.tensor.align < UNIT_BYTES:
+        text = f"{array} is aligned to {array.tensor.align} bytes; TMA needs {UNIT_BYTES}"
+        yield op.violation("alignment", text)
+    first = tensor.array.at((0,) * rank)
+    if divisor(first) * array.dtype.bytes % UNIT_BYTES:
+        text = f"the array of {tensor} begins at element {first} of {array}, which is no known multiple of"
+        yield op.violation("alignment", f"{text} {UNIT_BYTES} bytes")
+    box = box_of(op)
+    if isinstance(box, NoBox):
+        yield op.violation("tma", box.reason.replace("{tensor}", str(array)), box.nearest)
+        return
+    yield from _verify_box(op, tensor, box)
+    if op.way == ("shared", "global"):
+        yield from _verify_store(op, tensor, box)
+
+
+def _verify_box(op: Copy, tensor: Value, box: Box) -> Iterator[Violation]:
+    """Check the sides of a box, its start, and the strides of the array."""
+    array, kind = tensor.buffer, tensor.dtype
+    row, columns, unit = box.sides[box.inner], ROW_BYTES // kind.bytes, UNIT_BYTES // kind.bytes
+    if not box.is_swizzled:
+        if row % unit:
+            text = f"a row of {row} elements of {array}; bulk copies move multiples of {UNIT_BYTES} bytes"
+            yield op.violation("tma", text, f"a row of {-(-row // unit) * unit} elements")
+    elif row != columns:
+        # With the 128-byte swizzle, hardware starts a new row of shared memory for every row of a box.
+        text = f"rows of the tile are pieces of {row} elements of dimension {box.inner} of {array}"
+        nearest = f"rows of {columns} elements of that dimension, {ROW_BYTES} bytes, or tw.copy"
+        yield op.violation("tma", text, nearest)
+    for dim, (side, step, span) in enumerate(zip(box.sides, box.steps, box.spans, strict=True)):
+        if step > 1 and (dim == box.inner or step > MOST_STEP or op.way[0] == "shared"):
+            text = f"the box takes one of every {step} elements of dimension {dim} of {array}"
+            nearest = f"steps of up to {MOST_STEP} along other dimensions than the contiguous one, in loads"
+            yield op.violation("tma", text, f"{nearest}; or tw.copy")
+        elif span > BULK.extent:
+            text = f"the box spans {span} elements of dimension {dim} of {array}; at most {BULK.extent}"
+            yield op.violation("tma", text, f"tiles of {BULK.extent // step} of its {side}")
+    start = box.starts[box.inner]
+    if divisor(start) % unit:  # an H200 stops with an illegal instruction
+        yield op.violation(
+            "tma",
+            f"the box begins at {start} along dimension {box.inner} of {array}, which is no known multiple "
+            f"of {unit} {array.dtype}, {UNIT_BYTES} bytes",
+            f"a multiple of {unit}, or tw.copy",
+        )
+    for dim in reversed(box.order):
+        pitch = stride(tensor.array, dim)
+        assert pitch is not None, "arrays have strides"
+        if dim == box.inner and pitch != 1:
+            text = f"rows of the tile lie along dimension {dim} of {array}, which has stride {pitch}"
+            yield op.violation("tma", text, "rows along the dimension of unit stride, or tw.copy")
+            return
+        elif dim != box.inner and pitch == 0:
+            yield op.violation("tma", f"stride 0 of dimension {dim} of {array}", "tw.copy")
+        elif dim != box.inner and bounds(pitch)[0] < 0:
+            text = f"stride {pitch} of dimension {dim} of {array} may be negative; TMA steps upwards only"
+            yield op.violation("tma", text, "tw.copy, or an array whose strides are positive")
+        elif dim != box.inner and divisor(pitch) % unit:
+            yield op.violation(
+                "tma",
+                f"stride {pitch} of dimension {dim} of {array} is a multiple of {divisor(pitch)} {kind}, not "
+                f"of {UNIT_BYTES} bytes",
+                f"pad the rows to a multiple of {unit} elements, or use tw.copy",
+            )
+
+
+def _verify_store(op: Copy, tensor: Value, box: Box) -> Iterator[Violation]:
+    """Check the start and end of stored rows: an H200 stores whole units of 16 bytes.
+
+    Measured: bytes between a row's last element and the end of its unit are overwritten, and a box that
+    starts before the tensor stops the GPU.  Loads are clipped exactly.
+    """
+    array = tensor.buffer
+    if elements(box.starts):  # of no row they begin before the tensor
+        text = f"gathered rows may lie anywhere in {array}, and a store by TMA must not begin before it"
+        yield op.violation("tma", text, "tw.index(...) of one of them, or tw.copy")
+    unit, extent = UNIT_BYTES // array.dtype.bytes, tensor.array.shape[box.inner]
+    for dim, start in enumerate(box.starts):
+        if bounds(start)[1] < 0:  # the reference reports starts known only at launch
+            text = (
+                f"a store by TMA begins at {start} along dimension {dim} of {array}, before its first element"
+            )
+            yield op.violation("tma", text, "a start of 0 or more, or tw.copy")
+    if divisor(extent) % unit:
+        yield op.violation(
+            "tma",
+            f"dimension {box.inner} of {array} has {extent} elements, a multiple of {divisor(extent)} "
+            f"{array.dtype}, not of {UNIT_BYTES} bytes: a store by TMA writes whole units of {UNIT_BYTES} "
+            "bytes, and would overwrite the bytes after each row",
+            f"tw.copy from shared memory, or an extent that is a multiple of {unit}",
+        )
+
+
+def by_maps(ops: Iterable[Op]) -> Iterator[Copy]:
+    """Yield the bulk copies that use tensor maps in memory."""
+    for op in ops:
+        if is_bulk(op) and op.ends[0].is_tensor and op.ends[0].tensor.map is not None:
+            yield op
+
+
+def verify_maps(ops: Iterable[Op]) -> Iterator[Violation]:
+    """Check that a tensor map in memory serves boxes of one form, with contiguous elements."""
+    forms: dict[tuple[str, int], Box] = {}
+    for op in by_maps(ops):
+        held, box = op.ends[0].tensor.map, box_of(op)
+        if held is None or not isinstance(box, Box):
+            continue
+        known = forms.setdefault((held.table.buffer.name, held.column), box)
+        if (known.spans, known.order, known.is_swizzled) != (box.spans, box.order, box.is_swizzled):
+            text = f"boxes that span {known.spans} and {box.spans} elements by one tensor map"
+            yield op.violation("tensor map", text, "a map for each, in columns of its own")
+        if set(box.steps) != {1}:
+            text = f"a box that takes one of {max(box.steps)} elements, by a tensor map in memory"
+            yield op.violation("tensor map", text, "neighbouring elements")
+
+
+# Tensor maps in memory: the maps that the launcher writes, and their encoding for the reference.
+
+
+class WantedMap(NamedTuple):
+    """A map in every row of a table, for bulk copies.
+
+    Args:
+        table: the kernel's parameter.
+        column: the first column of the map.
+        form: the form of the boxes; its tensor is the buffer that contains the array.
+    """
+
+    table: str
+    column: int
+    form: TensorMap
+
+
+def wanted_maps(kernel: Kernel) -> tuple[WantedMap, ...]:
+    """Return the maps that the launcher writes into tables before it launches a legal kernel."""
+    found: dict[tuple[str, int], WantedMap] = {}
+    for op in by_maps(kernel.walk()):
+        source = op.ends[0]
+        assert source.tensor.map is not None, "by_maps gives no other copies"
+        name, column = source.tensor.map.table.buffer.name, source.tensor.map.column
+        box = known_box(op)
+        of = source.buffer.name
+        form = TensorMap(f"{of}_map", of, box.spans, source.dtype, box.order, box.steps, box.is_swizzled)
+        found.setdefault((name, column), WantedMap(name, column, form))
+    return tuple(found.values())
+
+
+def in_plain_numbers(
+    start: int, extents: Sequence[int], strides: Sequence[int], box: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the map of an array in the encoding of the reference, which has no driver to encode it.
+
+    The map holds the offset of the array in its buffer, its extents, its strides and the spans of the box, in
+    elements and in the order of the dimensions, followed by zeros.
+
+    Example:
+        >>> in_plain_numbers(3, (8, 40), (64, 1), (8, 32))
+        (3, 8, 40, 64, 1, 8, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    """
+    words = (start, *extents, *strides, *box)
+    return words + (0,) * (MAP_WORDS - len(words))

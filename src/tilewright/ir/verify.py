@@ -11,16 +11,17 @@ from typing import Any
 from tilewright.calls import launches
 from tilewright.errors import Violation
 from tilewright.ir import clusters, deadlocks
-from tilewright.ir.async_legality import verify_mma_async, verify_role
+from tilewright.ir.async_legality import verify_bulk_copy, verify_maps, verify_mma_async, verify_role
 from tilewright.ir.async_ops import MBarrier, MmaAsync, PriorGridWait, Role, RoleBarrier
-from tilewright.ir.bulk_legality import verify_bulk_copy, verify_maps
 from tilewright.ir.copies import ENGINES, Copy, is_bulk
-from tilewright.ir.elementwise_legality import verify_elementwise, verify_fill, verify_fragment
 from tilewright.ir.fragment_ops import ReduceOp
 from tilewright.ir.kernel import Kernel, SizeParam, op_symbols
 from tilewright.ir.legality import (
     verify_async_copy,
     verify_copy,
+    verify_elementwise,
+    verify_fill,
+    verify_fragment,
     verify_matrix_copy,
     verify_mma,
     verify_shared,

@@ -11,7 +11,7 @@ from tilewright.dtypes import DType, f32
 from tilewright.errors import TraceError, shown
 from tilewright.functions.conversions import number as rounded
 from tilewright.functions.table import MOST_ENTRIES, TAKE
-from tilewright.ir.elementwise_legality import literal_obstacle
+from tilewright.ir.legality import literal_obstacle
 from tilewright.lang.dataflow.tiles import Tile
 from tilewright.lang.fragments import Fragment, Number, Operand, element_type, elementwise, number, of_integer
 from tilewright.lang.scalars import Condition, Scalar

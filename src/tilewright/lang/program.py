@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.arch import REFERENCE, Arch
+from tilewright.calls import mark
 from tilewright.dataflow.nodes import Flow
 from tilewright.dtypes import DType, i32
 from tilewright.errors import (
@@ -46,7 +47,6 @@ from tilewright.lang.tensors import Number, Tensor
 from tilewright.lang.tracer import Tracer, threads_of, tracing
 from tilewright.passes.synchronise import synchronise
 from tilewright.symbolic.nodes import Int, Sym
-from tilewright.tracebacks import mark
 from tilewright.views.view import View
 
 EXPLICIT, AUTO = "explicit", "auto"

@@ -17,7 +17,7 @@ from typing import Any
 
 from tilewright.calls import launches
 from tilewright.ops.attending.choice import AttentionQuestion, by_head_of_keys
-from tilewright.ops.attending.flow import (
+from tilewright.ops.attending.gradients import (
     gradient_of_queries,
     gradients_of_keys,
     packed_gradient_of_queries,

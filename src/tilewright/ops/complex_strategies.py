@@ -22,11 +22,11 @@ from tilewright.ops.complex_products import HALVES, OPERANDS, SUMS
 from tilewright.ops.complex_splitting import PartsTiling, splitting_of_both
 from tilewright.ops.contraction import Contraction
 from tilewright.ops.ending import Output
-from tilewright.ops.halves import UNIT, Part, once, transposed, turned
 from tilewright.ops.launching import Prepass
 from tilewright.ops.planes import PLANES, Planes, is_dense, prepass_of
 from tilewright.ops.planning import prepass_pays
 from tilewright.ops.problem import IMAGINARY, Problem
+from tilewright.ops.splitting import UNIT, Part, once, transposed, turned
 from tilewright.ops.tiled_product import Operand, TiledProduct, kernel_of
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided

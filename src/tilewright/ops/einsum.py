@@ -23,7 +23,6 @@ from tilewright.ops.contraction import (
     result_shape,
 )
 from tilewright.ops.ending import RowScales, finishing
-from tilewright.ops.halves import plan_of_halves
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.matmul import multiplied
 from tilewright.ops.planning import (
@@ -39,6 +38,7 @@ from tilewright.ops.planning import (
 from tilewright.ops.replay import Done, Located, Replay, called, repeated
 from tilewright.ops.results import SCALES, check_sums, result_dtype
 from tilewright.ops.scales import WIDE, number_of
+from tilewright.ops.splitting import plan_of_halves
 from tilewright.ops.wanted import (
     HALVES_OF,
     NO_DROPOUT,

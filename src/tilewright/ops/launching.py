@@ -12,6 +12,7 @@ from typing import Any
 
 from tilewright import dtypes
 from tilewright.arch import Arch
+from tilewright.calls import is_ours
 from tilewright.dtypes import DType
 from tilewright.errors import SlowWarning
 from tilewright.ir.async_ops import MmaAsync
@@ -40,7 +41,6 @@ from tilewright.runtime.kernel import Bound
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import multiplied_without_tensor_cores
 from tilewright.targets.target import TARGETS
-from tilewright.tracebacks import is_ours
 
 OWN = ""
 """Name of an array in scratch memory."""

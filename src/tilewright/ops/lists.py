@@ -14,7 +14,7 @@ from tilewright import dtypes
 from tilewright.arch import Arch
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
-from tilewright.ir.bulk_legality import wanted_maps
+from tilewright.ir.async_legality import wanted_maps
 from tilewright.ir.copies import MAP_WORDS
 from tilewright.ir.kernel import TensorMap
 from tilewright.lang.specs import TensorSpec

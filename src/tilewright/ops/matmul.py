@@ -51,7 +51,7 @@ from tilewright.targets.target import CUDA, HOST, TARGETS
 COMPLEX = "tilewright.ops.complex_matmul:multiplied"
 """Multiplies complex arrays. Imported when the first are multiplied."""
 
-IN_HALVES = "tilewright.ops.halves:plan_of_halves"
+IN_HALVES = "tilewright.ops.splitting:plan_of_halves"
 """Plans a product of operands split in halves. Imported when the first is planned."""
 
 PLANES, FROM_PLANES = "tilewright.ops.planes:planes_of", "tilewright.ops.planes:plan_from_planes"

@@ -10,6 +10,7 @@ from functools import wraps
 from operator import add, itemgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
+from tilewright.calls import trim
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.namespaces import part
@@ -19,7 +20,6 @@ from tilewright.runtime.call_log import CALL_LOG
 from tilewright.runtime.executable import Prepared
 from tilewright.runtime.frameworks import Device
 from tilewright.runtime.plans import Plans, Shortcuts
-from tilewright.tracebacks import trim
 
 CallableType = TypeVar("CallableType", bound=Callable[..., Any])
 

@@ -18,7 +18,7 @@ from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.products import output_dtype
 from tilewright.ops.wanted import Wanted
 from tilewright.runtime.frameworks import Strided
-from tilewright.schedule.proposals_reference import SUPPORTED
+from tilewright.schedule.question import SUPPORTED
 
 ADDED = ("c", "bias", "residual")
 """The arrays that are added to the sums."""

@@ -11,7 +11,7 @@ from tilewright import dtypes
 from tilewright.calls import launches
 from tilewright.dtypes import PACKED, DType
 from tilewright.errors import LaunchError, shown
-from tilewright.ir.elementwise_legality import literal_obstacle
+from tilewright.ir.legality import literal_obstacle
 from tilewright.ops.ending import LateTerms
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import UPDATED, as_parameter, drop_unread_c, scale_of_c

@@ -18,9 +18,9 @@ from tilewright.lang import operations as tw
 from tilewright.lang.exact_functions import take
 from tilewright.lang.launch import batch_index, block_index
 from tilewright.lang.scalars import ceil_div
-from tilewright.ops.halves import Part, once, transposed, turned
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan, Prepass
 from tilewright.ops.planning import MOST_RANK
+from tilewright.ops.splitting import Part, once, transposed, turned
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.threads.distribution import Distribution, raked

@@ -15,6 +15,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.legality import widest_vector
 from tilewright.ir.ops import Block, Copy, Elementwise, For, FragmentOp, Mma, Op, Reshape
 from tilewright.ir.types import Value
+from tilewright.passes.pipeline import Pass
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.symbolic.expr import mul
 from tilewright.symbolic.nodes import Int
@@ -56,6 +57,13 @@ def expand_mma(kernel: Kernel) -> Kernel:
         return (For(index, 0, turns, 1, body, unroll=turns <= MOST_UNROLLED, location=op.location),)
 
     return rewrite_kernel(kernel, change)
+
+
+OPERANDS = Pass(
+    "operands",
+    "Matrix multiplies load their operands into registers.",
+    lambda kernel, arch: expand_mma(kernel),
+)
 
 
 def _runs(block: Block) -> Iterator[tuple[Mma, ...]]:

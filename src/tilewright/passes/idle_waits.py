@@ -27,7 +27,7 @@ from tilewright.ir.ops import (
     If,
     Op,
 )
-from tilewright.passes.pipeline import Passed
+from tilewright.passes.pipeline import Pass, Passed
 from tilewright.passes.rewrite import rewrite_kernel
 
 HARMLESS = (FragmentOp, Fill, Elementwise, Variable, SetVariable, GetVariable)
@@ -119,3 +119,10 @@ def drop_idle_waits(kernel: Kernel) -> Passed:
     known = {id(op) for op in idle}
     made = rewrite_kernel(kernel, lambda op, rewriter: () if id(op) in known else None)
     return made, tuple(f"{op.verb} at {op.location}: nothing is left to wait for" for op in idle)
+
+
+IDLE_WAITS = Pass(
+    "idle-waits",
+    "Waits and barriers that have nothing to wait for are removed.",
+    lambda kernel, arch: drop_idle_waits(kernel),
+)

@@ -19,6 +19,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.legality import widest_vector
 from tilewright.ir.ops import AsyncCommit, AsyncWait, Mma, Op
 from tilewright.ir.types import Memory, Value
+from tilewright.passes.pipeline import Pass
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.symbolic.nodes import TRUE
 from tilewright.threads.distribution import Distribution, Mode, merge, take
@@ -34,6 +35,13 @@ def resolve_vectors(kernel: Kernel) -> Kernel:
         return None
 
     return rewrite_kernel(kernel, change)
+
+
+WIDTHS = Pass(
+    "widths",
+    "Copies get the widest accesses that are legal.",
+    lambda kernel, arch: resolve_vectors(kernel),
+)
 
 
 def settle_async(kernel: Kernel, arch: Arch) -> tuple[Kernel, tuple[str, ...]]:

@@ -17,6 +17,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy, Elementwise, FragmentOp, Op
 from tilewright.ir.packed_ops import AsBytes, Pack, Unpack, in_memory_order, is_packed, map_in_bytes
 from tilewright.ir.types import Value
+from tilewright.passes.pipeline import Pass
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.threads.distribution import Distribution
 
@@ -24,6 +25,13 @@ from tilewright.threads.distribution import Distribution
 def copy_bytes(kernel: Kernel) -> Kernel:
     """Replace every copy of packed elements by copies of bytes; return the same kernel if it has none."""
     return rewrite_kernel(kernel, _changed) if any(map(_moves_packed, kernel.walk())) else kernel
+
+
+PACKED = Pass(
+    "packed",
+    "Elements of less than a byte are copied as bytes, and converted in registers.",
+    lambda kernel, arch: copy_bytes(kernel),
+)
 
 
 def look_up_packed(kernel: Kernel, is_quick: Callable[[Unpack], bool]) -> Kernel:

@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from tilewright.ir.copies import is_by_threads
 from tilewright.ir.kernel import Derived, Kernel, SizeParam
+from tilewright.passes.pipeline import Pass
 from tilewright.passes.rewrite import names_of
 from tilewright.symbolic.expr import floordiv, maximum
 from tilewright.symbolic.nodes import FloorDiv, Int, Mod, Sym, bounds
@@ -46,6 +47,13 @@ def derive_inverses(kernel: Kernel) -> Kernel:
             sym = Sym(names.unique("inverse"), 0, LARGEST)
             added[divisor] = SizeParam(sym, Derived(_inverse(divisor)), 64)
     return replace(kernel, params=(*kernel.params, *added.values())) if added else kernel
+
+
+INVERSES = Pass(
+    "inverses",
+    "Divisions of indices by sizes become multiplications by inverses that the launcher computes.",
+    lambda kernel, arch: derive_inverses(kernel),
+)
 
 
 def inverses(kernel: Kernel) -> dict[Int, Sym]:

@@ -41,7 +41,7 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.types import Value
 from tilewright.passes.effects import PathStep
-from tilewright.passes.pipeline import Passed
+from tilewright.passes.pipeline import Pass, Passed
 from tilewright.passes.rewrite import rewrite_kernel
 from tilewright.symbolic.nodes import TRUE
 
@@ -76,6 +76,13 @@ def plan_shared(kernel: Kernel) -> Passed:
     if not notes or after >= before:
         return kernel, ()
     return planned, (*notes, f"{after} bytes of shared memory instead of {before}")
+
+
+SHARED_PLAN = Pass(
+    "shared-plan",
+    "Shared tensors with disjoint lifetimes share the same bytes.",
+    lambda kernel, arch: plan_shared(kernel),
+)
 
 
 def _barriers(block: Block) -> Iterator[Barrier]:

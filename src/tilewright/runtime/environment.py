@@ -24,7 +24,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Generic, Protocol, TypeVar
 
-from tilewright import tracebacks
+from tilewright.calls import WANTS_ALL
 from tilewright.errors import TilewrightError, shown
 
 CACHE_DIR = "TILEWRIGHT_CACHE_DIR"
@@ -187,7 +187,7 @@ def _shows_all() -> bool:
         return True
 
 
-tracebacks.WANTS_ALL[:] = [_shows_all]
+WANTS_ALL[:] = [_shows_all]
 
 
 # ---------------------------------------------------------------- forks

@@ -14,7 +14,7 @@ from typing import Any, overload
 from weakref import ref
 
 from tilewright.arch import Arch
-from tilewright.calls import is_hashable, launches
+from tilewright.calls import is_hashable, launches, trim
 from tilewright.dataflow.nodes import Flow
 from tilewright.dtypes import f32
 from tilewright.errors import LaunchError, SignatureError, TilewrightError, shown
@@ -52,7 +52,6 @@ from tilewright.runtime.specimens import Specimen, in_order, like
 from tilewright.schedule.question import LoopQuestion, Question, Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.rules import EmittedText
-from tilewright.tracebacks import trim
 
 MOST_BOUND = 256
 """Sets of constants for which a kernel keeps its `Bound`."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright.arch import BULK
 from tilewright.errors import LaunchError
-from tilewright.ir.bulk_legality import in_plain_numbers
+from tilewright.ir.async_legality import in_plain_numbers
 from tilewright.ir.copies import MAP_WORDS
 from tilewright.ir.kernel import TensorMap
 from tilewright.lang.specs import TensorSpec

@@ -9,8 +9,8 @@ from functools import lru_cache
 from tilewright.arch import BULK
 from tilewright.dataflow.nodes import Flow, Operand, Span
 from tilewright.dtypes import DType
+from tilewright.ir.async_legality import TMA_DTYPES, verify_bulk_copy
 from tilewright.ir.builder import Builder
-from tilewright.ir.bulk_legality import TMA_DTYPES, verify_bulk_copy
 from tilewright.ir.copies import Copy
 from tilewright.lang import operations as tw
 from tilewright.lang.scalars import Index, Scalar

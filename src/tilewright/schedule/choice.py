@@ -17,7 +17,7 @@ from typing import TypeAlias
 from tilewright.errors import LaunchError, Violation
 from tilewright.schedule.legality import reasons, with_fallback
 from tilewright.schedule.load import Load, resident_blocks
-from tilewright.schedule.placement_rules import begins_anywhere
+from tilewright.schedule.machine_rules import begins_anywhere
 from tilewright.schedule.question import BAND, Candidate, Question, Splitting
 from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.schedule import Schedule
@@ -32,9 +32,9 @@ Chooser = Callable[[Question], Iterator[Candidate]]
 
 
 def _reference() -> Chooser:
-    from tilewright.schedule.proposals_reference import candidates
+    from tilewright.schedule.proposals_cpu import for_reference
 
-    return candidates
+    return for_reference
 
 
 def _cpu() -> Chooser:

@@ -19,23 +19,21 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.facts import Reasons
 from tilewright.schedule.form import Form, reduced_in_parts
 from tilewright.schedule.machine_rules import (
+    against_groups,
+    bounded,
     clusters,
+    dealt,
     executed,
     features,
     fitting,
     fragments,
+    grouped,
+    interleaved,
     role_registers,
     shared_bytes,
     storing_warps,
     sums_beside,
     threads,
-)
-from tilewright.schedule.placement_rules import (
-    against_groups,
-    bounded,
-    dealt,
-    grouped,
-    interleaved,
     together,
     turned,
     whole,

@@ -1,4 +1,4 @@
-"""Schedules for processors: the tile with the least estimated time, among a few."""
+"""Schedules for processors: the tile with the least estimated time, among a few; and for the reference."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from tilewright.dataflow.nodes import Reduce
+from tilewright.dataflow.nodes import SUMMED, Reduce
 from tilewright.dtypes import DType
 from tilewright.schedule.panels_ring import decoded_depth
 from tilewright.schedule.partition import share
-from tilewright.schedule.proposals_reference import tensor_core
-from tilewright.schedule.question import Candidate, Question, widened
+from tilewright.schedule.question import INTEGERS, SUPPORTED, Candidate, Question, tensor_core, widened
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import dots, fma
 from tilewright.targets.cpu.arch import PANELS_IN_PLACE, PANELS_OF_B, has_masks, micro_tile
@@ -407,3 +406,23 @@ def _parts(extent: int, tile: int, unit: int) -> list[int]:
     """The extents of the tiles along one dimension; the last is rounded up to whole units."""
     whole, rest = divmod(extent, tile)
     return [tile] * whole + ([-(-rest // unit) * unit] if rest else [])
+
+
+# ---------------------------------------------------------------- the reference
+
+LARGE = 96
+"""Rows or columns of a result up to which tiles have 32 of them, not 64."""
+
+
+def for_reference(question: Question) -> Iterator[Candidate]:
+    """One small tile, or a larger one for large results: operations take turns, and few of them are best."""
+    known = question.dtype.name in (*SUPPORTED, *INTEGERS)
+    atom = (tensor_core(question) if known else None) or fma(question.dtype)
+    m, n, k = atom.shape
+    warps = (2, 2) if m > 1 else (1, 1)
+    rows, columns = (32 if extent <= LARGE else 64 for extent in question.shape[:2])
+    small = Schedule(atom, (max(rows, m * warps[0]), max(columns, n * warps[1]), max(32, k)), warps)
+    if question.decodes:
+        small = replace(small, tile=(*small.tile[:2], max(32, 2 * k)), stages=3, staging="fragments")
+    summed = question.form.precision == SUMMED and atom.sum_bits is not None
+    yield Candidate(widened(replace(small, promote=int(summed)), question), 1.0, "a small tile")

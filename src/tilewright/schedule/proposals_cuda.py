@@ -29,7 +29,6 @@ from tilewright.schedule.proposals_mma import (
     small_products,
     small_tiles,
 )
-from tilewright.schedule.proposals_reference import tensor_core
 from tilewright.schedule.proposals_wgmma import (
     GROUPED_BAND,
     copied_forms,
@@ -38,7 +37,7 @@ from tilewright.schedule.proposals_wgmma import (
     takes_wgmma,
     whole_forms,
 )
-from tilewright.schedule.question import BAND, Candidate, Question, widened
+from tilewright.schedule.question import BAND, Candidate, Question, tensor_core, widened
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sides import width
 from tilewright.schedule.wgmma_forms import WgmmaForm, cached_row_us, promoted_every

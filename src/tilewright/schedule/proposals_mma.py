@@ -36,8 +36,7 @@ from tilewright.schedule.family_estimates import F64, SMALL, PackedEstimate
 from tilewright.schedule.legality import is_carried, reasons
 from tilewright.schedule.load import BARRIERS_BYTES, DealtLoad, Load, thread_values
 from tilewright.schedule.needs import ROW_BYTES
-from tilewright.schedule.proposals_reference import tensor_core
-from tilewright.schedule.question import BAND, Candidate, Question, widened
+from tilewright.schedule.question import BAND, Candidate, Question, tensor_core, widened
 from tilewright.schedule.schedule import REDUCTIONS, Schedule
 from tilewright.schedule.sides import row_gap, width
 from tilewright.schedule.splitting import rule_of, split_schedule, with_more_blocks

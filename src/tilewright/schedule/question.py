@@ -1,4 +1,7 @@
-"""The question for a schedule: a problem on a machine; and candidates for the answer."""
+"""The question for a schedule: a problem on a machine; and candidates for the answer.
+
+The dtypes whose products are supported, and the instruction of each, belong to the question.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from math import prod
 
 from tilewright.arch import Arch
 from tilewright.dataflow.nodes import ArrayPart, Operand, Reduce, Span
-from tilewright.dtypes import DType
+from tilewright.dtypes import FP8, DType
+from tilewright.errors import DTypeError
+from tilewright.ir.mma import MmaAtom
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.factors import Factor
 from tilewright.schedule.folds.form import FoldForm
@@ -17,6 +22,14 @@ from tilewright.schedule.form import Form, reduced_in_parts
 from tilewright.schedule.schedule import Schedule
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
+from tilewright.targets.atoms import MMA_F64, MMA_F64_M16K4, TENSOR_CORE
+
+SUPPORTED = ("f64", "f32", "f16", "bf16", *(made.name for made in FP8), "i8")
+"""Element types that are multiplied without a conversion."""
+
+INTEGERS = ("u32", "u64")
+"""Wider integers, in which `matmul` multiplies all other integers; no matrix unit supports them."""
+
 
 # ---------------------------------------------------------------- classes of arrays
 
@@ -313,3 +326,20 @@ def widened(schedule: Schedule, question: Question) -> Schedule:
     units = (unit_m * schedule.warps[0], unit_n * schedule.warps[1])
     rows, columns = (-(-least // unit) * unit for least, unit in zip(question.covered, units, strict=True))
     return replace(schedule, tile=(max(m, rows), max(n, columns), k))
+
+
+def tensor_core(question: Question) -> MmaAtom | None:
+    """The atom of ``mma.sync`` for the operands of a product, if it has the requested precision.
+
+    Raises:
+        DTypeError: no product of this dtype is supported.
+    """
+    dtype = question.dtype
+    if dtype.name not in (*SUPPORTED, *INTEGERS):
+        raise DTypeError(f"no product of {dtype} yet; nearest: {', '.join(SUPPORTED)}")
+    if dtype.name == "f64":
+        # Hopper multiplies tiles of 8 x 8 at half of its rate.
+        return MMA_F64_M16K4 if MMA_F64_M16K4.feature in question.arch.features else MMA_F64
+    if dtype.name == "f32" and question.form.precision != "tf32":
+        return None
+    return TENSOR_CORE.get(dtype.name)

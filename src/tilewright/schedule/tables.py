@@ -45,7 +45,7 @@ A test computes it anew.  If the rules propose other schedules, it changes, and 
 CHOOSE_LOOP = "tilewright.schedule.folds.choice:choose"
 """The function that chooses a schedule for a loop that carries a state; imported at the first use."""
 
-LOOP_REASONS = "tilewright.schedule.folds.choice:reasons"
+LOOP_REASONS = "tilewright.schedule.folds.legality:reasons"
 """The function that says why such a loop refuses a schedule; imported at the first use."""
 
 PRINTER = "tilewright.dataflow.printer:print_flow"

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.calls import launches
+from tilewright.calls import launches, trim
 from tilewright.dtypes import dtype
 from tilewright.errors import LaunchError, WrongResultError, shown
 from tilewright.ops.replay import stream_on
@@ -32,7 +32,6 @@ from tilewright.shipping.folder import FORMAT, MANIFEST
 from tilewright.shipping.launch_text import MOST_RANK, c_type
 from tilewright.shipping.self_check import fault, filled
 from tilewright.targets.target import CPU
-from tilewright.tracebacks import trim
 
 CTYPES: Mapping[str, Any] = {
     "double": ctypes.c_double,

@@ -9,7 +9,7 @@ import numpy as np
 from tests.movers.random_movers import Array, Placed
 
 import tilewright as tw
-from tilewright.ir.bulk_legality import BULK_REDUCTIONS
+from tilewright.ir.async_legality import BULK_REDUCTIONS
 
 BLOCKS, ROWS = 5, 16
 CASES = [(kind, name) for kind, names in BULK_REDUCTIONS.items() for name in names]

@@ -25,9 +25,8 @@ in an execution of the listing (`execute_listing`, `BankCounter`).
     found.met(IsaKind.SHARED_STORE)        # of all stores of the main loop
 """
 
-from tilewright.inspect.isa.execution import BankCounter, execute_listing
 from tilewright.inspect.isa.instructions import Body, IsaKind, IsaLine, ListingLoop
-from tilewright.inspect.isa.making import isa_report, report_of
+from tilewright.inspect.isa.making import BankCounter, execute_listing, isa_report, report_of
 from tilewright.inspect.isa.reading import Breach, Gates, Isa, broken, read_isa
 from tilewright.inspect.isa.report import InstructionSource, IsaReport, page, sources
 from tilewright.targets.simt.banks import Conflicts

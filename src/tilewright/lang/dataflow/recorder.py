@@ -11,8 +11,8 @@ from tilewright.dataflow.nodes import STEPS, Axis, Integer, Literal, Map, Node, 
 from tilewright.dtypes import ALL, DType, boolean, f32, f64, i32, i64, u64
 from tilewright.errors import DTypeError, TraceError
 from tilewright.functions.table import ASKED, CONVERSION, TAKE
-from tilewright.ir.elementwise_legality import literal_obstacle
 from tilewright.ir.fragment_ops import choice_dtype, result_dtype
+from tilewright.ir.legality import literal_obstacle
 from tilewright.ir.ops import Elementwise
 from tilewright.ir.types import Value
 from tilewright.lang.dataflow.rows import WholeRows, whole

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tilewright.arch import Arch
 from tilewright.dtypes import bf16, f16
 from tilewright.ops.attending import flow
-from tilewright.ops.attending.softmax import BySoftmax
+from tilewright.ops.attending.flow import BySoftmax
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import spec_of
 from tilewright.runtime.kernel import Bound

@@ -25,8 +25,8 @@ from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.exact_functions import fma, maximum, minimum
 from tilewright.lang.functions import exp2
 from tilewright.ops.attending.choice import by_head_of_keys
-from tilewright.ops.attending.flow import STEPPED, WEIGHED, Dropped, Scores, scores_of
-from tilewright.ops.attending.softmax import NEVER_0
+from tilewright.ops.attending.flow import NEVER_0, Dropped, Scores, scores_of
+from tilewright.ops.attending.gradients import STEPPED, WEIGHED
 from tilewright.ops.launching import ALIGNED, OWN, Launch
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.kernel import kernel

@@ -24,9 +24,10 @@ from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import redistribute
 from tilewright.layout.layout import Layout
 from tilewright.schedule.facts import Reasons
-from tilewright.schedule.folds.block import FoldBlock, StepPlace
+from tilewright.schedule.folds.block import FoldBlock
 from tilewright.schedule.folds.form import FoldForm
 from tilewright.schedule.folds.group_choice import not_taken
+from tilewright.schedule.folds.operands import StepPlace
 from tilewright.schedule.folds.values import TileValues, tile_of
 from tilewright.schedule.form import spec_of
 from tilewright.schedule.provenance import made_by

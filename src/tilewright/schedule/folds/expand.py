@@ -43,18 +43,13 @@ from tilewright.lang.scalars import Index
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates, redistribute
-from tilewright.schedule.folds.block import FoldBlock, HeldOperand, StepPlace
-from tilewright.schedule.folds.choice import (
-    check,
-    copies_of_scan,
-    rows_of_thread,
-    shares_windows,
-    tile_key,
-    tiles_of_scan,
-)
+from tilewright.schedule.folds.block import FoldBlock
+from tilewright.schedule.folds.choice import rows_of_thread, shares_windows
 from tilewright.schedule.folds.elementwise import ElementwiseBlock
 from tilewright.schedule.folds.form import FoldForm, fold_form_of, is_computed
 from tilewright.schedule.folds.groups import GroupBlock
+from tilewright.schedule.folds.legality import check, copies_of_scan, tile_key, tiles_of_scan
+from tilewright.schedule.folds.operands import HeldOperand, StepPlace
 from tilewright.schedule.folds.trials import against_merge
 from tilewright.schedule.folds.values import TileValues, tile_of
 from tilewright.schedule.pipeline import LoopStep, Verb, main_loop

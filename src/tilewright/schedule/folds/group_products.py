@@ -23,11 +23,12 @@ from tilewright.lang.control import let, when
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.scalars import Index
 from tilewright.lang.transaction_barriers import arrive, wait
-from tilewright.schedule.folds.block import FoldBlock, StepPlace
+from tilewright.schedule.folds.block import FoldBlock
 from tilewright.schedule.folds.form import FoldForm
 from tilewright.schedule.folds.group_rings import ROWS, GroupRing, RowRing
 from tilewright.schedule.folds.items import RowTile
 from tilewright.schedule.folds.kept import kept_results
+from tilewright.schedule.folds.operands import StepPlace
 from tilewright.schedule.folds.rows import KEPT
 from tilewright.schedule.folds.values import TileValues
 from tilewright.schedule.pipeline import LoopStep, Verb, main_loop

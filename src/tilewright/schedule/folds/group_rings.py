@@ -20,8 +20,9 @@ from tilewright.lang.scalars import Index, ceil_div, minimum
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.transaction_barriers import BarrierStage, arrive, mbarrier, wait
 from tilewright.schedule.bulk_views import against_row, anywhere, aside
-from tilewright.schedule.folds.block import FoldBlock, StepPlace
+from tilewright.schedule.folds.block import FoldBlock
 from tilewright.schedule.folds.form import FoldForm, transposed
+from tilewright.schedule.folds.operands import StepPlace
 from tilewright.schedule.form import array
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.work import natural

@@ -28,7 +28,7 @@ from tilewright.lang.roles import role, role_barrier
 from tilewright.lang.scalars import Index, Scalar, ceil_div, maximum, minimum
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.transaction_barriers import arrive, wait
-from tilewright.schedule.folds.block import FoldBlock, StepPlace
+from tilewright.schedule.folds.block import FoldBlock
 from tilewright.schedule.folds.group_products import GroupProducts, mixtures_of
 from tilewright.schedule.folds.group_rings import (
     PANEL,
@@ -45,6 +45,7 @@ from tilewright.schedule.folds.group_rings import (
 )
 from tilewright.schedule.folds.items import Items, RowTile
 from tilewright.schedule.folds.kept import KeptStep
+from tilewright.schedule.folds.operands import StepPlace
 from tilewright.schedule.folds.parts import MergedStates
 from tilewright.schedule.folds.rows import KEPT
 from tilewright.schedule.folds.values import TileValues

@@ -15,7 +15,6 @@ from tilewright.symbolic.expr import add, expand, mul, negate
 from tilewright.symbolic.nodes import FALSE, Int, Sym
 from tilewright.symbolic.rebuilding import slope, substitute
 from tilewright.targets.cpu.arch import adds_along_k, adds_groups, has_masks
-from tilewright.targets.cpu.byte_dots import group_count, grouping, row_sums
 from tilewright.targets.cpu.copies import Twins, emit_copy, emit_panel, paired
 from tilewright.targets.cpu.decoding import Decoding
 from tilewright.targets.cpu.decoding_dots import MOST_ROWS, dots_of
@@ -25,9 +24,12 @@ from tilewright.targets.cpu.linear import PanelLayout, distinct, panels, same_pl
 from tilewright.targets.cpu.micro_kernels import (
     KernelForm,
     Term,
+    group_count,
+    grouping,
     lanes_of,
     micro_kernel,
     part_kernel,
+    row_sums,
     vectors_at_once,
 )
 from tilewright.targets.cpu.multiply import Multiply

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tilewright.functions.pieces import Pieces
+from tilewright.functions.formulas import Pieces
 from tilewright.targets.cpu import conversions, functions
 
 MACROS = """\

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir import async_ops as ops
-from tilewright.ir.async_legality import SwizzledRows, swizzled_rows
-from tilewright.ir.bulk_legality import known_box
+from tilewright.ir.async_legality import SwizzledRows, known_box, swizzled_rows
 from tilewright.ir.clusters import needs_cluster_scope, only_parts, sharing
 from tilewright.ir.copies import AcquireMap, ByMap, Copy, is_bulk_load
 from tilewright.ir.kernel import layout_shared

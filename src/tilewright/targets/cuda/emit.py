@@ -7,17 +7,19 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from tilewright.arch import Arch
-from tilewright.ir.bulk_legality import known_box
+from tilewright.ir.async_legality import known_box
 from tilewright.ir.copies import Copy, is_bulk
 from tilewright.ir.kernel import Kernel, TensorMap
 from tilewright.ir.ops import Mma, Op
-from tilewright.passes.common import IDLE_WAITS, INVERSES, OPERANDS, PACKED, SHARED_PLAN, WIDTHS
-from tilewright.passes.expand_mma import wait_for_multiplies
-from tilewright.passes.memory_instructions import matrices_of, settle_async
-from tilewright.passes.packed import look_up_packed
+from tilewright.passes.expand_mma import OPERANDS, wait_for_multiplies
+from tilewright.passes.idle_waits import IDLE_WAITS
+from tilewright.passes.memory_instructions import WIDTHS, matrices_of, settle_async
+from tilewright.passes.packed import PACKED, look_up_packed
 from tilewright.passes.pipeline import Pass, Passed, run_passes
+from tilewright.passes.quotients import INVERSES
 from tilewright.passes.relayout import relayout_shared
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
+from tilewright.passes.shared_plan import SHARED_PLAN
 from tilewright.targets.atoms import multiplied_without_tensor_cores
 from tilewright.targets.cuda.pairs import word_function
 from tilewright.targets.cuda.prelude import DIALECT

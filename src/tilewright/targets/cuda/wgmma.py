@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.ir.bulk_legality import BULK_REDUCTIONS
+from tilewright.ir.async_legality import BULK_REDUCTIONS
 
 CLUSTER_SCOPE = "_cluster"
 """Suffix of functions that also order the threads' own accesses between blocks, which costs a wait."""

@@ -11,9 +11,14 @@ from tilewright.ir.async_ops import RoleBarrier
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import AsyncCommit, AsyncWait, Copy
 from tilewright.passes.by_address import deal_by_address
-from tilewright.passes.common import IDLE_WAITS, INVERSES, OPERANDS, PACKED, SHARED_PLAN, WIDTHS
+from tilewright.passes.expand_mma import OPERANDS
+from tilewright.passes.idle_waits import IDLE_WAITS
+from tilewright.passes.memory_instructions import WIDTHS
+from tilewright.passes.packed import PACKED
 from tilewright.passes.pipeline import Pass, Passed, run_passes
+from tilewright.passes.quotients import INVERSES
 from tilewright.passes.relayout import relayout_shared
+from tilewright.passes.shared_plan import SHARED_PLAN
 from tilewright.symbolic.expr import add, mul
 from tilewright.symbolic.nodes import Int
 from tilewright.targets.hip.prelude import DIALECT

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.functions.conversions import Array
-from tilewright.ir.bulk_legality import box_of, in_plain_numbers
+from tilewright.ir.async_legality import box_of, in_plain_numbers
 from tilewright.ir.copies import MAP_WORDS, Copy, is_bulk_store
 from tilewright.ir.op import Op
 from tilewright.ir.types import MapInMemory, Value

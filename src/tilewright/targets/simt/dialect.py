@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tilewright.functions.pieces import Pieces
+from tilewright.functions.formulas import Pieces
 from tilewright.ir.mma import MmaAtom
 from tilewright.targets.dialect import Dialect
 
