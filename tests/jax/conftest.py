@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import jax
 import pytest
+
+collect_ignore = [] if find_spec("flax") else ["test_flax.py"]
+
+
+def pytest_report_header() -> str:
+    return f"tests of models of Flax: {'left out; it is not installed' if collect_ignore else 'run'}"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -78,6 +78,37 @@ def test_attention(names: tuple[str, ...], words: dict[str, Any]) -> None:
         close(one, other, 2e-5)
 
 
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("bias", "sinks"), {}),
+        ((), {"causal": True, "diagonal": 1, "window": 5}),
+        (("bias",), {"causal": True}),
+    ],
+)
+def test_second_derivatives_of_attention(names: tuple[str, ...], words: dict[str, Any]) -> None:
+    """Derivatives of a function of the gradients, with heads that share keys; dropout is refused."""
+    terms = {"bias": drawn(4, 9, 11), "sinks": drawn(4)}
+    given = (drawn(4, 9, 16), drawn(2, 11, 16), drawn(2, 11, 8), *(terms[name] for name in names))
+    places, narrow = tuple(range(len(given))), [one.astype(jnp.float32) for one in given]
+
+    def second(function: Any, **more: Any) -> Any:
+        def total(*arrays: Any) -> Any:
+            held = dict(zip(names, arrays[3:], strict=True))
+            return jnp.sin(function(*arrays[:3], **held, **words, **more)).sum()
+
+        first = jax.grad(total, places)
+        return jax.jit(jax.grad(lambda *arrays: sum((one**2).sum() for one in first(*arrays)), places))
+
+    assert "tilewright" in second(tj.attention).lower(*narrow).as_text()
+    expected = second(like_attention)(*given)
+    for one, other in zip(second(tj.attention)(*narrow), expected, strict=True):
+        close(one / jnp.abs(other).max(), other / jnp.abs(other).max(), 2e-5)
+    if "bias" not in names:
+        with pytest.raises(LaunchError, match=r"second derivative is wanted, and dropout=0\.5"):
+            second(tj.attention, dropout=0.5)(*narrow)
+
+
 @pytest.mark.parametrize("rank", [2, 3, 4])
 def test_vmap_of_attention(rank: int) -> None:
     """A batch of problems is one call, also of gradients; a bias may be shared."""

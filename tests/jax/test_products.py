@@ -240,8 +240,56 @@ def test_scaled_mm() -> None:
     given = {"scale_b": by_group, "group": 32, "packed": "i4"}
     weights = (small.T.astype(np.float16) * np.repeat(np.asarray(by_group), 32, 0)).astype(np.float64)
     close(tj.scaled_mm(x, jnp.asarray(tw.pack(small, tw.i4)), **given), wide @ weights, 2e-4)
-    batch = jax.vmap(lambda x: tj.scaled_mm(x, codes, scale_b=scales))(jnp.stack([x, 2 * x]))
-    close(batch[1], 2 * batch[0], 1e-6)
+    pairs, residuals = jnp.stack([x, 2 * x]), drawn(2, 5, 8, dtype=np.float32)
+    for residual, axes in (
+        (None, (0, None)),
+        (residuals, (0, 0)),
+        (residuals[:, 0], (0, 0)),
+        (residuals[0], (0, None)),
+    ):
+        call = jax.vmap(lambda x, r: tj.scaled_mm(x, codes, scale_b=scales, residual=r), axes)
+        text = jax.jit(call).lower(pairs, residual).as_text()
+        assert text.count("@tilewright(") == 1
+        assert "while" not in text
+        found = call(pairs, residual)
+        for at in range(2):
+            one = residual[at] if residual is not None and axes[1] == 0 else residual
+            close(found[at], tj.scaled_mm(pairs[at], codes, scale_b=scales, residual=one), 1e-6)
+    both = jax.vmap(lambda x, codes: tj.scaled_mm(x, codes, scale_b=scales))(
+        pairs, jnp.stack([codes, -codes])
+    )
+    close(both[1], -2 * both[0], 1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "unit"), [(np.complex64, 1e-5), (np.complex128, 1e-12)])
+def test_complex_numbers(dtype: Any, unit: float) -> None:
+    """Products and contractions of complex numbers, with JAX's gradients, which take no conjugates."""
+    a, b, c, x = (
+        (drawn(*shape, seed=1) + 1j * drawn(*shape, seed=2)).astype(dtype)
+        for shape in ((3, 7, 5), (5, 9), (7, 9), (4, 5, 7))
+    )
+    cases: list[tuple[Any, Any, tuple[Any, ...]]] = [
+        (lambda a, b, c: tj.matmul(a, b, c=c, beta=2.0), lambda a, b, c: a @ b + 2 * c, (a, b, c)),
+        (
+            lambda a, x: tj.einsum("bij,cjk->bcik", a, x),
+            lambda a, x: jnp.einsum("bij,cjk->bcik", a, x),
+            (a, x),
+        ),
+        (jax.vmap(tj.matmul), jax.vmap(jnp.matmul), (a, x[:3])),
+    ]
+    for call, like, arrays in cases:
+        wide = [one.astype(jnp.complex128) for one in arrays]
+        assert "tilewright" in jax.jit(call).lower(*arrays).as_text()
+        weight = drawn(*like(*wide).shape, seed=9)
+
+        def slopes(function: Any, given: Any, weight: Any = weight) -> Any:
+            places = tuple(range(len(given)))
+            return jax.grad(lambda *own: (jnp.abs(function(*own)) * weight).sum(), places)(*given)
+
+        pairs = [(call(*arrays), like(*wide)), *zip(slopes(call, arrays), slopes(like, wide), strict=True)]
+        for found, expected in pairs:
+            assert found.dtype == dtype
+            np.testing.assert_allclose(found, expected, rtol=unit, atol=20 * unit)
 
 
 def test_refusals() -> None:

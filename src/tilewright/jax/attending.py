@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +13,7 @@ from jax import Array
 from jax.custom_batching import custom_vmap
 
 from tilewright.errors import LaunchError
-from tilewright.jax.calls import Made, Read, call, integer, number
+from tilewright.jax.calls import Made, Read, alike, call, integer, number, zeros_like
 from tilewright.jax.products import looped, reduced_to
 from tilewright.ops.attending.problem import MOST_OF_GRADIENTS
 
@@ -92,21 +92,23 @@ def _attention(words: AttentionOptions) -> Callable[..., Array]:
         return _batched(gradients, size, are, arrays, terms)
 
     @jax.custom_vjp
-    def attend(q: Array, k: Array, v: Array, terms: dict[str, Array]) -> Array:
-        return launched((q, k, v), terms)[0]
+    def attend(q: Array, k: Array, v: Array, terms: dict[str, Array]) -> tuple[Array, ...]:
+        return launched((q, k, v), terms)
 
-    def forward(q: Array, k: Array, v: Array, terms: dict[str, Array]) -> tuple[Array, Any]:
+    def forward(q: Array, k: Array, v: Array, terms: dict[str, Array]) -> tuple[tuple[Array, ...], Any]:
         for name, columns in (("q", q.shape[-1]), ("v", v.shape[-1])):
             if columns > MOST_OF_GRADIENTS:
                 raise LaunchError(
                     f"tilewright.jax.attention: {name} has {columns} columns, and a gradient is wanted; "
                     f"nearest legal choice: {MOST_OF_GRADIENTS} columns, or jax.lax.stop_gradient"
                 )
-        out, lse = launched((q, k, v), terms)
-        return out, (q, k, v, terms, out, lse)
+        out, lse = attend(q, k, v, terms)  # another derivative differentiates this rule
+        return (out, lse), (q, k, v, terms, out, lse)
 
-    def backward(kept: Any, dy: Array) -> tuple[Array, Array, Array, dict[str, Array]]:
-        q, k, v, terms, out, lse = kept
+    @jax.custom_vjp
+    def by_kernels(
+        q: Array, k: Array, v: Array, terms: dict[str, Array], out: Array, lse: Array, dy: Array
+    ) -> tuple[Array, Array, Array, dict[str, Array]]:
         own = {name: one for name, one in terms.items() if name == "bias"}  # sinks enter by `lse` alone
         d_q, d_k, d_v = gradients((q, k, v, out, lse, dy.astype(q.dtype)), own)
         found = dict[str, Array]()
@@ -120,8 +122,67 @@ def _attention(words: AttentionOptions) -> Callable[..., Array]:
             found["bias"] = _gradient_of_bias(words, q, k, v, terms["bias"], lse, dy, delta)
         return d_q, d_k, d_v, found
 
-    attend.defvjp(forward, backward)
-    return attend
+    def forward_again(*args: Any) -> tuple[Any, Any]:
+        if words.dropout:
+            raise LaunchError(
+                f"tilewright.jax.attention: a second derivative is wanted, and dropout={words.dropout}; "
+                "nearest legal choice: dropout=0"
+            )
+        return by_kernels(*args), args
+
+    def backward_again(kept: Any, dys: Any) -> Any:
+        """The derivative of the gradients: JAX differentiates attention with stored scores twice."""
+        *given, out, lse, dy = kept
+
+        def gradients_with_scores(*args: Any) -> Any:
+            *arrays, dy = args
+            return jax.vjp(partial(_with_scores, words), *arrays)[1](dy)
+
+        *found, d_dy = jax.vjp(gradients_with_scores, *given, dy)[1](dys)
+        return (
+            *found,
+            zeros_like(out),
+            zeros_like(lse),
+            d_dy,
+        )  # `out` and `lse` follow from the other arguments
+
+    by_kernels.defvjp(forward_again, backward_again)
+    attend.defvjp(forward, lambda kept, dys: by_kernels(*kept, dys[0]))
+    return lambda *args: attend(*args)[0]
+
+
+def _with_scores(words: AttentionOptions, q: Array, k: Array, v: Array, terms: dict[str, Array]) -> Array:
+    """Attention without dropout that stores the scores, by JAX in f32."""
+    wide = jnp.float32
+    groups = q.shape[-3] // k.shape[-3] if q.ndim > 2 else 1
+    keys, values = (jnp.repeat(one, groups, -3) if groups > 1 else one for one in (k, v))
+    factor = 1 / math.sqrt(q.shape[-1]) if words.scale is None else words.scale
+    scores = factor * jnp.matmul(q.astype(wide), keys.astype(wide).swapaxes(-1, -2), precision="highest")
+    if words.soft_cap is not None:
+        scores = words.soft_cap * jnp.tanh(scores / words.soft_cap)
+    if "bias" in terms:
+        scores = scores + terms["bias"].astype(wide)
+    seen = jnp.isfinite(scores) & _seen(words, q.shape[-2], k.shape[-2])
+    scores = jnp.where(seen, scores, 0)
+    most = jnp.max(jnp.where(seen, scores, -jnp.inf), -1, keepdims=True)
+    shift = jax.lax.stop_gradient(jnp.where(jnp.isfinite(most), most, 0))
+    weights = jnp.where(seen, jnp.exp(scores - shift), 0)
+    total = jnp.sum(weights, -1, keepdims=True)
+    if "sinks" in terms:
+        sinks = terms["sinks"].astype(wide)
+        total = total + jnp.exp((sinks[:, None, None] if q.ndim > 2 else sinks) - shift)
+    weights = weights / jnp.where(total == 0, 1, total)
+    return jnp.matmul(weights, values.astype(wide), precision="highest").astype(q.dtype)
+
+
+def _seen(words: AttentionOptions, rows: int, keys: int) -> Array:
+    """The keys that each row sees."""
+    columns = jnp.arange(keys)
+    if not words.causal:
+        return jnp.ones((rows, keys), bool)
+    last = jnp.arange(rows)[:, None] + words.diagonal
+    seen = columns <= last
+    return seen if words.window is None else seen & (columns > last - words.window)
 
 
 def _gradient_of_bias(
@@ -137,11 +198,7 @@ def _gradient_of_bias(
         scores = words.soft_cap * jnp.tanh(scores / words.soft_cap)
     weights = jnp.exp(scores + bias - jnp.where(lse == -jnp.inf, 0, lse)[..., None])
     if words.causal:
-        last = jnp.arange(q.shape[-2])[:, None] + words.diagonal
-        columns = jnp.arange(k.shape[-2])
-        seen = columns <= last
-        seen = seen if words.window is None else seen & (columns > last - words.window)
-        weights = jnp.where(seen, weights, 0)
+        weights = jnp.where(_seen(words, q.shape[-2], k.shape[-2]), weights, 0)
     d_weights = jnp.matmul(dy.astype(wide), values.astype(wide).swapaxes(-1, -2), precision="highest")
     d_scores = jnp.where(weights == 0, 0, weights * (d_weights - delta[..., None]))
     return reduced_to(d_scores, bias.shape, bias.dtype)
@@ -220,4 +277,4 @@ def attention(
         factor,
     )
     terms = {name: one for name, one in (("bias", bias), ("sinks", sinks)) if one is not None}
-    return _attention(words)(q, k, v, terms)
+    return _attention(words)(*alike((q, k, v, terms)))

@@ -96,6 +96,46 @@ def integer(op: str, name: str, value: Any) -> int:
         raise LaunchError(message) from None
 
 
+def varying_axes(arrays: Sequence[Any]) -> tuple[str, ...]:
+    """Return the axes of a mesh along which a `jax.shard_map` has different values of any of these arrays.
+
+    Example:
+        >>> varying_axes([np.zeros(3)])
+        ()
+    """
+    kinds = (jax.typeof(one) for one in arrays)  # versions of JAX tell it in two ways
+    found = (getattr(getattr(kind, "mat", kind), "varying", getattr(kind, "vma", ())) for kind in kinds)
+    return tuple(dict.fromkeys(axis for axes in found for axis in sorted(axes)))
+
+
+def alike(arrays: Any) -> Any:
+    """Return arrays that all differ along the same axes of a mesh, as rules of gradients need it.
+
+    The gradient of an array that was the same on all devices is then the sum of theirs.
+
+    Args:
+        arrays: arrays in any structure.
+    """
+    leaves, tree = jax.tree.flatten(arrays)
+    axes = varying_axes(leaves)
+    return jax.tree.unflatten(tree, [_cast(one, axes) for one in leaves]) if axes else arrays
+
+
+def zeros_like(one: Array) -> Array:
+    """Return zeros in place of an array, which differ along the same axes of a mesh.
+
+    Example:
+        >>> zeros_like(np.ones(2)).tolist()
+        [0.0, 0.0]
+    """
+    return _cast(jax.numpy.zeros_like(one), varying_axes([one]))
+
+
+def _cast(one: Any, axes: Sequence[str]) -> Any:
+    missing = tuple(axis for axis in axes if axis not in varying_axes([one]))
+    return jax.lax.pcast(one, missing, to="varying") if missing else one
+
+
 class Read(NamedTuple):
     """An array that a call reads.
 
@@ -160,8 +200,10 @@ def call(op: str, operands: Sequence[Read], results: Sequence[Made], **words: An
     ready()
     made = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in results]
     launch = jax.ffi.ffi_call(NAME, made, vmap_method="sequential")
-    found = launch(*(one.array for one in operands), call=text, key=np.int64(number_of(text)))
-    return tuple(found)
+    arrays = alike([one.array for one in operands])
+    found = launch(*arrays, call=text, key=np.int64(number_of(text)))
+    axes = varying_axes(arrays)
+    return tuple(_cast(one, axes) for one in found)
 
 
 def ready() -> None:

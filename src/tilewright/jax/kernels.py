@@ -11,7 +11,7 @@ from jax import Array
 from jax.custom_batching import custom_vmap
 
 from tilewright.errors import LaunchError
-from tilewright.jax.calls import KERNELS, Made, Read, call
+from tilewright.jax.calls import KERNELS, Made, Read, alike, call, zeros_like
 from tilewright.jax.products import looped
 from tilewright.lang.program import FunctionSignature
 from tilewright.runtime.kernel import Bound, Kernel
@@ -96,7 +96,7 @@ class KernelFunction:
                     f"{self.name}: {one.name} is {type(value).__name__}; nearest legal choice: a number of "
                     "Python"
                 )
-        made = self._made(numbers)(arrays)
+        made = self._made(numbers)(alike(arrays))
         return made[0] if len(made) == 1 else made
 
     def _made(self, numbers: Mapping[str, Any]) -> Callable[[dict[str, Array]], tuple[Array, ...]]:
@@ -126,7 +126,7 @@ class KernelFunction:
             given = kept | {f"d{one.name}": dy for one, dy in zip(signature.results, dys, strict=True)}
             read = {name: given[name] for name in self._read}
             found = zip(self._arrays, signature.gradients(gradient, read, self._arrays), strict=True)
-            return ({name: jnp.zeros_like(given[name]) if dx is None else dx for name, dx in found},)
+            return ({name: zeros_like(given[name]) if dx is None else dx for name, dx in found},)
 
         def forward(arrays: dict[str, Array]) -> tuple[tuple[Array, ...], dict[str, Any]]:
             made = differentiable(arrays)  # another derivative differentiates this rule

@@ -13,7 +13,7 @@ from jax import Array
 from jax.custom_batching import custom_vmap
 
 from tilewright.errors import LaunchError
-from tilewright.jax.calls import Made, Read, call, integer, number
+from tilewright.jax.calls import Made, Read, alike, call, integer, number
 from tilewright.ops.contraction import read_subscripts
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
@@ -287,7 +287,7 @@ def _with_vectors(words: ProductOptions, a: Array, b: Array, **given: Array | No
     if one_column:
         b = b[:, None] if not words.turned_b else b[None]
         terms = {name: one[..., None] if one.ndim else one for name, one in terms.items()}
-    made = _product(words)(a[None] if one_row else a, b, terms)
+    made = _product(words)(*alike((a[None] if one_row else a, b, terms)))
     made = made[..., 0] if one_column else made
     return made.squeeze(-1 if one_column else -2) if one_row else made
 
@@ -427,9 +427,8 @@ def einsum(subscripts: str, a: Array, b: Array, *, alpha: float = 1.0, precision
                 f"{extents[label]}; nearest legal choice: {extent} in both operands"
             )
     left, right, out = ("".join(letters[label] for label in own) for own in (named.a, named.b, named.out))
-    return _contraction(ContractionOptions(left, right, out, number("einsum", "alpha", alpha), precision))(
-        a, b
-    )
+    words = ContractionOptions(left, right, out, number("einsum", "alpha", alpha), precision)
+    return _contraction(words)(*alike((a, b)))
 
 
 def dot_general(
@@ -540,7 +539,15 @@ def scaled_mm(
         return call("scaled_mm", operands, made, group=neighbours, activation=activation, **numbers)[0]
 
     @launched.def_vmap
-    def batched(_size: int, are: Any, a: Array, b: Array, arrays: dict[str, Array]) -> tuple[Array, bool]:
-        return looped(launched, are, a, b, arrays), True
+    def batched(size: int, are: Any, a: Array, b: Array, arrays: dict[str, Array]) -> tuple[Array, bool]:
+        of_a, of_b, of_arrays = are
+        alone = [name for name, is_batched in of_arrays.items() if is_batched and name != "residual"]
+        if not of_a or of_b or alone or "scale_a" in arrays or a.ndim < 3:
+            return looped(launched, are, a, b, arrays), True
+        if of_arrays.get("residual"):  # the dimensions of a result come after those of the batch
+            one = arrays["residual"]
+            shape = (size, *(1,) * (a.ndim - one.ndim), *one.shape[1:])
+            arrays = arrays | {"residual": one.reshape(shape)}
+        return launched(a, b, arrays), True
 
-    return launched(a, b, arrays)
+    return launched(*alike((a, b, arrays)))
