@@ -126,6 +126,35 @@ def test_only_arrays_like_those_that_are_known() -> None:
         matmul._SHORTCUTS.call(a, b, out=out)
 
 
+def test_columns_have_shortcuts_whatever_their_stride_across_one_element() -> None:
+    """One launch serves both arrays, because the stride of a dimension of one element is never used."""
+    a, column = matrices(9, 1, 5)
+    turned = np.ascontiguousarray(column.T).T
+    turned = np.lib.stride_tricks.as_strided(turned, (5, 1), (4, 20))
+    assert column.strides != turned.strides
+    for b in (column, turned, column):
+        tw.matmul(a, b), tw.matmul(a, b)
+        made = known(a, b)
+        assert made is not None
+        assert close(made, a, b)
+
+
+def test_long_and_short_launches_do_not_read_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repeated call asks whether its launch is short; reading the settings takes tens of microseconds."""
+
+    def refused() -> None:
+        raise AssertionError("the environment was read")
+
+    launcher = object.__new__(workers.Launcher)
+    monkeypatch.setattr(workers, "INLINE_NS", 1000.0)
+    monkeypatch.setattr(workers, "settings", refused)
+    for block_ns, is_short in ((1.0, True), (1e9, False), (float("inf"), False)):
+        launcher._block_ns = block_ns
+        assert [launcher.is_short(blocks) for blocks in (1, 8)] == [is_short] * 2
+    launcher._block_ns = 2 * workers.INLINE_NS  # only a launch of one block has no other threads
+    assert launcher.is_short(1)
+
+
 def test_arrays_that_are_reshaped_in_place_are_others() -> None:
     a, b = matrices(8, 8, 8)
     tw.matmul(a, b)

@@ -101,7 +101,7 @@ class ShortcutTable:
         api = ctypes.pythonapi
         self.count = 0
         self.executables: set[Executable] = set()
-        self._known: set[tuple[object, bool, tuple[int, ...]]] = set()
+        self._known: set[tuple[object, bool, tuple[tuple[tuple[int, ...], int], ...]]] = set()
         self._held: list[Any] = []
         self._slots = np.zeros(_SLOTS, _WORD)
         head = (
@@ -134,7 +134,9 @@ class ShortcutTable:
             fresh: whether a call makes the output instead of taking it.
         """
         given = len(arrays) - fresh
-        known = launch.prepared, fresh, tuple(int(array.ctypes.data) % 16 for array in arrays)
+        # One launch may serve arrays that differ in the stride of a dimension of one element.
+        metadata = (((*array.shape, *array.strides), int(array.ctypes.data) % 16) for array in arrays)
+        known = launch.prepared, fresh, tuple(metadata)
         if known in self._known:
             return
         self._known.add(known)

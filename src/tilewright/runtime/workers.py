@@ -222,8 +222,10 @@ class Launcher:
 
     def is_short(self, blocks: int) -> bool:
         """Return whether blocks are short on the caller's thread, by the time of the last launch."""
-        is_alone = blocks == 1 or settings().threads == 1
-        return blocks * self._block_ns <= INLINE_NS * (ALONE if is_alone else 1)
+        took = blocks * self._block_ns
+        if took <= INLINE_NS or took > INLINE_NS * ALONE:  # without the environment, which takes long to read
+            return took <= INLINE_NS
+        return blocks == 1 or (_shared.threads or settings().threads) == 1
 
     def launch(self, arguments: int, blocks: int) -> int:
         """Run all blocks and return when they are done; any number of threads may call it at once.

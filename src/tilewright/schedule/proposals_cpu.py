@@ -14,7 +14,7 @@ from tilewright.schedule.partition import share
 from tilewright.schedule.question import INTEGERS, SUPPORTED, Candidate, Question, tensor_core, widened
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import dots, fma
-from tilewright.targets.cpu.arch import PANELS_IN_PLACE, PANELS_OF_B, has_masks, micro_tile
+from tilewright.targets.cpu.arch import PANELS_OF_B, ROWS_IN_PLACE, has_masks, micro_tile
 
 ROWS, COLUMNS, DEPTH = (48, 96, 192, 288, 384, 768), (32, 128, 256, 384, 512, 1024, 2048), 256
 """Rows, columns and depth of all tiles; the micro-tiles of all vector widths divide them.
@@ -30,9 +30,10 @@ TOLERANCE = 1.01
 PACK_ROW, PACK_COLUMN, WAKE = 28, 14, 300_000
 """Costs in multiply-adds of the micro-kernel: to pack an element of A or B, and to wake a second thread."""
 
-COPIED, TURNED, SWAP_GAIN = 4, 8, 1.1
-"""Costs in multiply-adds of the micro-kernel: to copy an element that is in the caches, and to copy it to a
-transposed place; and how much faster the transposed product must be to be chosen."""
+COPIED, TURNED, STRIDED, SWAP_GAIN = 4, 8, 2, 1.1
+"""Costs in multiply-adds of the micro-kernel: to copy an element that is in the caches, to copy it to a
+transposed place, and to read it from an array in runs of a few rows; and how much faster the transposed
+product must be to be chosen."""
 
 HALF_VECTOR = 2 / 3
 """Time of half a vector of columns, relative to a whole one: loads of A, not multiply-adds, limit it."""
@@ -230,9 +231,9 @@ def way_time(
     columns = float(-(-n // lanes) * lanes)
     if has_halves and 0 < n % lanes <= lanes // 2:
         columns += (HALF_VECTOR - 1) * lanes
-    is_few = whole + (rest > 0) <= PANELS_IN_PLACE, -(-n // (2 * lanes)) <= PANELS_OF_B
+    is_few = m <= ROWS_IN_PLACE, -(-n // (2 * lanes)) <= PANELS_OF_B
     pack = 0 if along and is_few[0] and not is_widened else COPIED if along else TURNED
-    copy = 0 if is_few[1] and not is_widened else COPIED
+    copy = COPIED if not is_few[1] or is_widened else 0 if majors[0] == "k" else STRIDED
     return rows * columns * k + m * k * copy + n * k * pack + store
 
 

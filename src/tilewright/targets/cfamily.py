@@ -200,7 +200,7 @@ class Emitter:
         index: Code,
         start: Code | int,
         condition: Code,
-        step: int = 1,
+        step: Code | int = 1,
         before: str = "",
     ) -> Iterator[None]:
         """``for (kind index = start; condition; index += step) statements of the with block``."""

@@ -248,6 +248,61 @@ def test_few_rows_by_columns_along_k_are_dot_products(dtype: tw.DType) -> None:
         assert chosen(m, n, k, layouts).atom.instruction == "fma", (m, n, k, layouts)
 
 
+def test_a_column_is_multiplied_along_the_columns_of_the_transposed_operand() -> None:
+    """A is read in whole rows of the transposed operand, instead of a few elements of each column."""
+    for dtype, m, k in ((tw.f64, 2839, 2796), (tw.f32, 2839, 2796), (tw.f64, 500, 90)):
+        a = tw.like(dtype, m, k, strides=(1, m))
+        for arch in ("x86-64-v3", "x86-64-v4"):
+            given = a, tw.like(dtype, k, 1), tw.like(dtype, m, 1)
+            asked = product.bind().question(*given, target="cpu", arch=arch)
+            assert asked is not None
+            made = choose(asked)
+            assert (made.atom.instruction, made.swap_ab) == ("fma", True), (dtype, arch)
+
+
+@pytest.mark.parametrize("dtype", [tw.f32, tw.f64])
+@pytest.mark.parametrize("layouts", ["nn", "tn"])
+def test_rows_that_crowd_a_cache_are_packed_with_the_same_bits(dtype: tw.DType, layouts: str) -> None:
+    """Rows of B that are a power of 2 apart are packed for many rows, others are read in place.
+
+    With a short K, a few rows of the result are complete before the next ones begin.
+    """
+    made = panels(dtype)
+    schedule = replace(made, tile=(192, 128, 64))
+    bound, rng = product.bind(schedule=schedule), np.random.default_rng(dtype.bytes)
+    for m, n, k in ((150, 256, 64), (150, 256, 9), (24, 512, 130), (97, 130, 64), (190, 33, 5)):
+        a = rng.standard_normal((m, k) if layouts[0] == "n" else (k, m)).astype(dtype.numpy)
+        a = a if layouts[0] == "n" else a.T
+        b = rng.standard_normal((k, n)).astype(dtype.numpy)
+        apart = np.full((k, n + 5), np.nan, dtype.numpy)
+        apart[:, :n] = b
+        results = []
+        for one in (b, apart[:, :n]):
+            whole = np.full((m + 2, n + 2), np.nan, dtype.numpy)
+            assert bound(a, one, whole[1:-1, 1:-1], target="cpu").target == "cpu"
+            compare_gemm(a, one, whole[1:-1, 1:-1]).raise_if_wrong()
+            assert np.isnan(whole).sum() == whole.size - m * n
+            results.append(whole[1:-1, 1:-1])
+        assert np.array_equal(*results), (m, n, k)
+
+
+@pytest.mark.in_turns(2)
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+@pytest.mark.parametrize("layouts", ["nn", "nt", "tn", "tt"])
+def test_complex_rows_are_read_in_place_up_to_the_end_of_their_array(dtype: Any, layouts: str) -> None:
+    """With few columns whole panels of A are read in place; with more, or few rows, all are copied."""
+    rng = np.random.default_rng([np.dtype(dtype).itemsize, *map(ord, layouts)])
+    for m, n, k in ((47, 1, 16), (13, 40, 30), (6, 64, 129), (5, 17, 1), (4, 9, 33), (25, 80, 140)):
+        a, b, out = (
+            between_guards(rng, shape, dtype, layout)
+            for shape, layout in (((m, k), layouts[0]), ((k, n), layouts[1]), ((m, n), "n"))
+        )
+        a += 1j * rng.integers(-4, 5, a.shape)
+        b += 1j * rng.integers(-4, 5, b.shape)
+        tw.matmul(a, b, out=out, target="cpu")
+        assert np.array_equal(out, a.astype(np.complex128) @ b), (m, n, k)  # all sums are exact
+
+
 def test_gpus_do_not_execute_dot_products() -> None:
     given = tw.like("f32", 64, 64), tw.like("f32", 64, 64), tw.like("f32", 64, 64)
     schedule = Schedule(tw.atoms.dots("f32"), (16, 16, 16))

@@ -27,15 +27,32 @@ GROUP, LEAST_LANES, MOST_DEPTH = 4, 4, 1024
 vector has at least `LEAST_LANES` sums, and rows of at most `MOST_DEPTH` elements fit the stack."""
 
 
-PANELS_OF_B, PANELS_IN_PLACE, NEAR_BYTES = 4, 8, 1 << 19
-"""Panels of B up to which panels of A are read from their array; panels of A up to which panels of B are; and
-bytes that a tile of B spans in its array, at most, if its panels are always read there (half of a cache of
+PANELS_OF_B, ROWS_IN_PLACE, NEAR_BYTES = 4, 96, 1 << 19
+"""Panels of B up to which panels of A are read from their array; rows of A up to which panels of B are; and
+bytes that a tile of B spans in its array, at most, if low panels are always read there (half of a cache of
 the second level).
 
 Rows of A that are a power of 2 apart share sets of the first-level cache, and distant rows of B lie in a
 page of memory each.  Copies avoid both, at a cost that all panels share.  Measured on a Zen 4, one
 thread, f32, with copies and without: 136 x 32 x 224 19.8 and 16.7 us, 2048 x 64 x 2048 6.2 and 5.5 ms, 48
 x 1000 x 256 246 and 219 us; but 2048 x 256 x 2048 21.2 and 22.1 ms, whose rows of A are 8 KiB apart.
+"""
+
+FIRST_CACHE_BYTES, PANELS_FAR = 1 << 15, 2
+"""Bytes of the first-level cache, and panels of A up to which a panel of B is read from its array even if its
+rows crowd few sets of this cache.
+
+Measured on a Zen 3, one thread: 48 x 512 x 512 f64, whose rows of B are 4 KiB apart, 1.51 ms in place and
+0.70 packed; 8 x 512 x 512 0.23 and 0.39; 300 x 301 x 1000 f32, whose panel fills 32 KiB in place, 2.40 and
+2.13.
+"""
+
+PANELS_TOGETHER, SHALLOW = 4, 64
+"""Panels of A that all panels of B are multiplied by before the next ones, if no panel is packed and sums are
+stored in the array of the result; and the depth up to which this pays.
+
+Sums are then stored in runs along few rows.  Measured on a Zen 3, one thread of f32, all panels of A and 4:
+1000 x 1000 x 30 1.05 and 0.89 ms, 200 x 2370 x 6 0.21 and 0.18; but 96 x 1000 x 200 0.44 and 0.49.
 """
 
 

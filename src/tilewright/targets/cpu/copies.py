@@ -192,10 +192,16 @@ def emit_panel(emitter: CpuEmitter, op: Copy | Twins | Decoding, panel: Sym, row
         _copy(emitter, op, *sides[0])
 
 
-def emit_rows(emitter: CpuEmitter, op: Copy, panel: Sym, rows: int) -> None:
+def emit_rows(emitter: CpuEmitter, op: Copy | Twins, panel: Sym, rows: int) -> None:
     """Write the copy that fills one panel of operand A, which keeps its place among the others."""
-    emitter.comment(op, f"a panel of {op.target} = {op.source}")
-    _copy(emitter, op, *_sides(emitter, op, (panel, rows), is_kept=True))
+    copies = op.copies if isinstance(op, Twins) else (op,)
+    for one in copies:
+        emitter.comment(one, f"a panel of {one.target} = {one.source}")
+    sides = [_sides(emitter, one, (panel, rows), is_kept=True) for one in copies]
+    if isinstance(op, Twins):
+        _copy_twins(emitter, op, sides)
+    else:
+        _copy(emitter, op, *sides[0])
 
 
 def _sides(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tilewright.arch import Arch
 from tilewright.dtypes import DType
 from tilewright.targets.cpu.conversions import STORAGE
-from tilewright.targets.cpu.emitter import SELF
+from tilewright.targets.cpu.emitter import SELF, CpuEmitter
 from tilewright.targets.cpu.linear import PanelLayout
-from tilewright.targets.cpu.vector_moves import exchanged, widened
+from tilewright.targets.cpu.vector_moves import exchanged, has_parts, load_part, widened
 
 # ---------------------------------------------------------------- in the order of K
 #
@@ -34,7 +34,7 @@ and 92 and 79 at 64.
 
 
 def few_rows_kernel(
-    arch: Arch,
+    emitter: CpuEmitter,
     dtype: DType,
     stored: DType,
     a: PanelLayout,
@@ -49,7 +49,7 @@ def few_rows_kernel(
     overwrites ``ROWS`` rows of the sums, in whole panels.
 
     Args:
-        arch: the processor.
+        emitter: where functions go.
         dtype: the dtype of A and the sums.
         stored: the dtype of B in memory; another one only if neighbouring columns are contiguous.
         a: the layout of A.
@@ -57,7 +57,7 @@ def few_rows_kernel(
         panel: elements from a panel of sums to the next.
         along_rows: whether neighbouring columns of B are contiguous; else its rows are.
     """
-    size = dtype.bytes
+    size, arch = dtype.bytes, emitter.arch
     lanes, most = arch.vector_bytes // size, arch.vector_registers // PER_STREAM
     chunk = CHUNK_BYTES // size // columns * columns
     real = STORAGE[dtype.name]
@@ -74,6 +74,40 @@ def few_rows_kernel(
         if stored != dtype:
             load, value, wide = f"(vector){SELF}_wide({{}})", f"f32_of_{stored}({{}})", _wide(stored, lanes)
         given = "a, b, step, c, columns, depth, adds"
+        last_deep = f"""\
+        for (Index n = whole; n < count; ++n) {{
+          asm("" : "+r"(n));  // no vectors of less than LANES elements, which take long to compile
+          UNROLL for (Index i = 0; i < ROWS; ++i) {{
+            {real} sum = sums[i][n];
+            UNROLL for (Index u = 0; u < DEEP; ++u)
+              sum = fused({at_a}, {value.format("from[u * step + n]")}, sum);
+            sums[i][n] = sum;
+          }}
+        }}"""
+        last_one = f"""\
+          for (Index n = whole; n < count; ++n) {{
+            asm("" : "+r"(n));
+            sums[i][n] = fused({at_a}, {value.format("from[n]")}, sums[i][n]);
+          }}"""
+        if stored == dtype and has_parts(dtype, lanes):
+            part = f"{load_part(emitter, dtype, lanes)}<vector>({{}}, count - whole)"
+            last_deep = f"""\
+        if (whole < count) {{
+          vector sum[ROWS];
+          UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = *(const vector*)(sums[i] + whole);
+          UNROLL for (Index u = 0; u < DEEP; ++u) {{
+            const vector right = {part.format("from + u * step + whole")};
+            UNROLL for (Index i = 0; i < ROWS; ++i)
+              sum[i] = fused_lanes<1>({at_a} - vector{{}}, right, sum[i]);
+          }}
+          UNROLL for (Index i = 0; i < ROWS; ++i) *(vector*)(sums[i] + whole) = sum[i];
+        }}"""
+            last_one = f"""\
+          if (whole < count) {{
+            vector* const sum = (vector*)(sums[i] + whole);
+            const vector right = {part.format("from + whole")};
+            *sum = fused_lanes<1>({at_a} - vector{{}}, right, *sum);
+          }}"""
         return f"""\
 {wide}{head}
 template <int ROWS, int DEEP>
@@ -99,15 +133,7 @@ __attribute__((noinline)) static void {SELF}_by({arguments}) {{
           }}
           UNROLL for (Index i = 0; i < ROWS; ++i) *(vector*)(sums[i] + n) = sum[i];
         }}
-        for (Index n = whole; n < count; ++n) {{
-          asm("" : "+r"(n));  // no vectors of less than LANES elements, which take long to compile
-          UNROLL for (Index i = 0; i < ROWS; ++i) {{
-            {real} sum = sums[i][n];
-            UNROLL for (Index u = 0; u < DEEP; ++u)
-              sum = fused({at_a}, {value.format("from[u * step + n]")}, sum);
-            sums[i][n] = sum;
-          }}
-        }}
+{last_deep}
         k += DEEP;
       }}
       else {{
@@ -118,10 +144,7 @@ __attribute__((noinline)) static void {SELF}_by({arguments}) {{
             const vector right = {load.format("from + n")};
             *sum = fused_lanes<1>({at_a} - vector{{}}, right, *sum);
           }}
-          for (Index n = whole; n < count; ++n) {{
-            asm("" : "+r"(n));
-            sums[i][n] = fused({at_a}, {value.format("from[n]")}, sums[i][n]);
-          }}
+{last_one}
         }}
         ++k;
       }}
@@ -249,19 +272,23 @@ def dots_kernel(
     load = f"{SELF}_wide(from[j] + {{}})" if stored != dtype else "*(const vector*)(from[j] + {})"
     kind = f"typedef {real} vector __attribute__((vector_size({lanes * size}), aligned({size}), may_alias));"
     wide = "" if stored == dtype else _wide(stored, lanes)
-    value = "from[j][u]" if stored == dtype else f"f32_of_{stored}(from[j][u])"
+    value = "from[g + j][u]" if stored == dtype else f"f32_of_{stored}(from[g + j][u])"
+    by_one = TOGETHER if most == TOGETHER else 2 * TOGETHER  # columns that one row is multiplied by
+    given = f"(a + {pitch} * i, b + n * step, step, c, i, n, count, depth, adds)"
     heights = "\n".join(
         f"      {'else ' if height < most else ''}if (rows - i >= {height}) {{\n"
-        f"        {SELF}_rows<{height}>(a + {pitch} * i, b + n * step, step, c, i, n, count, depth, adds);\n"
+        f"        {SELF}_rows<{height}, {by_one if height == 1 else TOGETHER}>{given};\n"
         f"        i += {height};\n      }}"
         for height in (4, 2, 1)
         if height <= most
     )
-    each_row, each_column = (f"UNROLL for (Index {at} = 0; {at} < {{}}; ++{at})" for at in "ij")
-    each_row, each_column = each_row.format("ROWS"), each_column.format(TOGETHER)
+    each_row, each_column, each_of_few = (
+        f"UNROLL for (Index {at} = 0; {at} < {end}; ++{at})"
+        for at, end in (("i", "ROWS"), ("j", "WIDE"), ("j", TOGETHER))
+    )
     return f"""\
 {wide}// sums of rows {{row}} to {{row + ROWS - 1}} and columns {{first}} to {{first + columns - 1}}
-template <int ROWS>
+template <int ROWS, int WIDE>
 __attribute__((noinline)) static void {SELF}_rows(const {real}* a, const {narrow}* b, Index step, {real}* c,
     Index row, Index first, Index columns, Index depth, bool adds) {{
   {kind}
@@ -273,10 +300,10 @@ __attribute__((noinline)) static void {SELF}_rows(const {real}* a, const {narrow
   // The last products are those of the last vector that were not added before.
   const Index rest = depth < LANES ? 0 : depth % LANES;
   const bits kept = lane >= bits{{}} + ({integer})(LANES - rest);
-  for (Index n = 0; n < columns; n += {TOGETHER}) {{
-    const {narrow}* from[{TOGETHER}];  // past the last column the last one again
+  for (Index n = 0; n < columns; n += WIDE) {{
+    const {narrow}* from[WIDE];  // past the last column the last one again
     {each_column} from[j] = b + min_int(n + j, columns - 1) * step;
-    vector sum[ROWS][{TOGETHER}] __attribute__((aligned(64))), left[ROWS];
+    vector sum[ROWS][WIDE] __attribute__((aligned(64))), left[ROWS];
     {each_row} {each_column} sum[i][j] = vector{{}};
     Index k = 0;
     for (; k + LANES <= depth; k += LANES) {{
@@ -295,22 +322,23 @@ __attribute__((noinline)) static void {SELF}_rows(const {real}* a, const {narrow
       }}
       k = depth;
     }}
-    {each_row} {{
+    {each_row} UNROLL for (Index g = 0; g < WIDE; g += {TOGETHER}) {{
+      if (n + g >= columns) break;
       few part[{TOGETHER}];
-      {each_column} {{
-        const few* const pieces = (const few*)&sum[i][j];
+      {each_of_few} {{
+        const few* const pieces = (const few*)&sum[i][g + j];
         part[j] = pieces[0];
         UNROLL for (Index l = 1; l < LANES / FEW; ++l) part[j] += pieces[l];
       }}
 {_ADDED_UP[few]}
       for (Index u = k; u < depth; ++u)
-        {each_column} {{
+        {each_of_few} {{
           few* const to = total + j / FEW;
           (*to)[j % FEW] = fused(a[{pitch} * i + u], {value}, (*to)[j % FEW]);
         }}
-      for (Index j = columns - n; j < {TOGETHER}; ++j) total[j / FEW][j % FEW] = 0;
+      for (Index j = columns - n - g; j < {TOGETHER}; ++j) total[j / FEW][j % FEW] = 0;
       {real}* const to = c + (row + i) / {unit[0]} * {steps[0]} + (row + i) % {unit[0]} * {unit[1]}
-        + (first + n) / {unit[1]} * {steps[1]} + (first + n) % {unit[1]};
+        + (first + n + g) / {unit[1]} * {steps[1]} + (first + n + g) % {unit[1]};
       UNROLL for (Index j = 0; j < {TOGETHER} / FEW; ++j) {{
         few* const at = (few*)(to + FEW * j);
         *at = adds ? *at + total[j] : total[j];

@@ -14,13 +14,14 @@ from tilewright.passes.expand_mma import depth_of
 from tilewright.symbolic.expr import add, expand, mul, negate
 from tilewright.symbolic.nodes import FALSE, Int, Sym
 from tilewright.symbolic.rebuilding import slope, substitute
-from tilewright.targets.cpu.arch import adds_along_k, adds_groups, has_masks
-from tilewright.targets.cpu.copies import Twins, emit_copy, emit_panel, paired
+from tilewright.targets.cpu.arch import PANELS_TOGETHER, SHALLOW, adds_along_k, adds_groups, has_masks
+from tilewright.targets.cpu.copies import Twins, emit_copy, emit_panel, emit_twins, paired
 from tilewright.targets.cpu.decoding import Decoding
 from tilewright.targets.cpu.decoding_dots import MOST_ROWS, dots_of
 from tilewright.targets.cpu.emitter import CACHE_LINE_BYTES, CpuEmitter
 from tilewright.targets.cpu.few_rows import TOGETHER, dots_kernel, few_rows_kernel
 from tilewright.targets.cpu.linear import PanelLayout, distinct, panels, same_place
+from tilewright.targets.cpu.loops import PAIR
 from tilewright.targets.cpu.micro_kernels import (
     KernelForm,
     Term,
@@ -70,6 +71,7 @@ class Ahead:
         step: elements of a cache line.
         panel: the panel that is multiplied.
         is_across: whether rows follow k.
+        when: the condition under which rows are contiguous; None if they always are.
     """
 
     emitter: CpuEmitter
@@ -81,31 +83,42 @@ class Ahead:
     step: int
     panel: Sym
     is_across: bool
+    when: Code | None = None
     share: Code = field(init=False)
     most: Code = field(init=False)
     depth: Code = field(init=False)
 
     @staticmethod
-    def of(emitter: CpuEmitter, op: Copy, panel: Sym, columns: int) -> Ahead | None:
-        """The prefetch for a copy; None if its strides vary, or if its source is in the cache anyway."""
-        kind = op.source.tensor
-        depth = op.target.tensor.shape[1]
+    def of(emitter: CpuEmitter, op: Copy | Twins, panel: Sym, columns: int) -> Ahead | None:
+        """The prefetch for a copy; None if its strides vary, or if its source is in the cache anyway.
+
+        Complex numbers may be interleaved: the text finds out.  Hardware prefetches those that are contiguous
+        along K.
+        """
+        copy = op.copies[0] if isinstance(op, Twins) else op
+        kind = copy.source.tensor
+        depth = copy.target.tensor.shape[1]
         if kind.memory is not Memory.GLOBAL or not isinstance(depth, int):
             return None
         column, k = kind.view.coords
-        steps = [slope(kind.view.offset, sym) for sym in (column, k)]
+        steps, offset, when, each = (
+            [slope(kind.view.offset, sym) for sym in (column, k)],
+            kind.view.offset,
+            None,
+            1,
+        )
+        if isinstance(op, Twins) and isinstance(steps[0], Sym):
+            when, each = code("{} == {}", emitter.spell(steps[0]), PAIR), PAIR
+            offset, steps[0] = substitute(offset, {steps[0]: PAIR}), 1
         if None in steps or 1 not in steps:
             return None
         row = Sym(emitter.local("row"), 0, depth - 1)
         first = mul(add(panel, 1), columns)
         across = steps[0] == 1  # whether columns are contiguous, so that rows follow k
         at = {column: first if across else add(first, row), k: row if across else 0}
-        rows, run = (depth, columns) if across else (columns, depth)
-        step = max(CACHE_LINE_BYTES // kind.dtype.bytes, 1)
-        name = emitter.name(op.source.buffer)
-        return Ahead(
-            emitter, name, expand(substitute(kind.view.offset, at)), row, rows, run, step, panel, across
-        )
+        rows, run = (depth, each * columns) if across else (columns, depth)
+        step, name = max(CACHE_LINE_BYTES // kind.dtype.bytes, 1), emitter.name(copy.source.buffer)
+        return Ahead(emitter, name, expand(substitute(offset, at)), row, rows, run, step, panel, across, when)
 
     def begin(self, turns: Code, following: Code, depth: Code, number: str = "") -> None:
         """Divide the rows among iterations.
@@ -119,6 +132,8 @@ class Ahead:
         self.share, self.most = self.emitter.local(f"share{number}"), self.emitter.local(f"ahead{number}")
         self.depth = depth
         rows = depth if self.is_across else self.rows
+        if self.when is not None:
+            following = code("{} && {}", following, self.when)
         self.emitter.constant("Index", self.most, code("{} ? {} : 0", following, rows))
         self.emitter.constant("Index", self.share, code("({} + {} - 1) / {}", self.most, turns, turns))
 
@@ -163,8 +178,12 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
         emitter.constant("Index", deep, _within(emitter, extents.depth, depth_of(first.a)))
         rows_of_a = RowPanels.of(emitter, op, m, n)
         if rows_of_a is None:
-            for copy in op.rows:
-                emit_copy(emitter, copy)
+            for filling in paired(op.rows, emitter.kernel):
+                if isinstance(filling, Twins):
+                    emit_twins(emitter, filling)
+                else:
+                    assert isinstance(filling, Copy)
+                    emit_copy(emitter, filling)
         array = Unpacked.of(emitter, op)
         if array is not None and _in_dots(emitter, op, m, n, deep, array):
             return
@@ -176,17 +195,21 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
         result = None if op.store is None else ResultArray.of(emitter, op.store)
         masks = n.needed is not None and has_masks(emitter.arch, columns * first.c.dtype.bytes)
         place = None if result is None else StoredPlace.of(emitter, result, columns, masks=masks)
-        panel = Panel.of(emitter, masks=masks and place is not None) if is_read else None
+        panel = None
+        if is_read and array is not None:
+            panel = Panel.of(emitter, array, columns, m, deep, masks=masks and place is not None)
         # One call for all products if registers hold their sums, else one call for each product.
         arrays = InArrays(rows_of_a, panel, place)
         whole = _calling(emitter, op, range(len(op.products)), deep, m, n, arrays)
-        each = () if whole else (_calling(emitter, op, [at], deep, m, n) for at in range(len(op.products)))
-        callings = [calling for calling in (whole, *each) if calling is not None]
+        rows_only = InArrays(rows_of_a)
+        each = (_calling(emitter, op, [at], deep, m, n, rows_only) for at in range(len(op.products)))
+        callings = [calling for calling in ((whole,) if whole else each) if calling is not None]
         grouped = callings[0].grouped
         if grouped is not None:
             grouped.begin(emitter, m.count, deep)
         with (
             _unless_few_plain(emitter, op, m, n, deep, array),
+            _some_rows(emitter, m, deep, panel, place) as some,
             emitter.turns(n.at.name, n.count),
             _unless_few(emitter, op, m, n),
         ):
@@ -194,13 +217,13 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
             with (
                 nullcontext()
                 if array is None or panel is None
-                else panel.unless_in_place(emitter, array, packed, (n.at, columns), m.count, deep)
+                else panel.unless_in_place(emitter, array, packed, (n.at, columns))
             ):
                 for packing in paired(op.packing, emitter.kernel):
                     assert isinstance(packing, Copy | Twins | Decoding)
                     with emitter.indented():
                         emit_panel(emitter, packing, n.at, columns)
-            copies = (copy for copy in op.packing if isinstance(copy, Copy))
+            copies = (copy for copy in paired(op.packing, emitter.kernel) if isinstance(copy, Copy | Twins))
             aheads = [Ahead.of(emitter, copy, n.at, columns) for copy in copies]
             if grouped is not None:
                 grouped.turn(emitter, deep)
@@ -210,7 +233,7 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
                 if panel is not None:
                     following = code("!{} && {}", panel.in_place, following)
                 ahead.begin(m.count, following, deep, str(number or ""))
-            with emitter.turns(m.at.name, m.count):
+            with emitter.loop("Index", named(m.at.name), *some):
                 for ahead in asking:
                     ahead.turn(m.at)
                 if rows_of_a is not None:
@@ -218,6 +241,26 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
                 if place is not None:
                     place.turn(emitter, callings[0].sums or Code("0"), (m, n))
                 _choose(emitter, callings, (m, n))
+
+
+@contextmanager
+def _some_rows(
+    emitter: CpuEmitter, m: PanelExtent, depth: Code, panel: Panel | None, place: StoredPlace | None
+) -> Iterator[tuple[Code | int, Code]]:
+    """Yield the first panel of A and the condition of others; a loop over some of them, if that pays.
+
+    Sums are then stored in runs along a few rows of the result, instead of down all rows for each panel of B.
+    """
+    at = named(m.at.name)
+    if panel is None or place is None:
+        yield 0, code("{} < {}", at, m.count)
+        return
+    first, some = emitter.local("first_rows"), emitter.local("some_rows")
+    is_shallow = code("{} && {} && {} <= {}", panel.pays, place.in_result, depth, SHALLOW)
+    together = code("{} ? {} : {}", is_shallow, PANELS_TOGETHER, m.count)
+    emitter.constant("Index", some, together)
+    with emitter.loop("Index", first, 0, code("{} < {}", first, m.count), some):
+        yield first, code("{} < {}", at, emitter.within(code("{} + {}", first, some), m.count))
 
 
 def _unless_few_plain(
@@ -235,7 +278,7 @@ def _unless_few_plain(
     along, dtype = array.is_along_rows, product.mma.atom.c_dtype
     if array.is_converted:
         emitter.convert("x", array.dtype, dtype)
-    kernel = few_rows_kernel(emitter.arch, dtype, array.dtype, a, columns, between, along_rows=along)
+    kernel = few_rows_kernel(emitter, dtype, array.dtype, a, columns, between, along_rows=along)
     needed = m.needed, Code(str(product.c.fragment.shape[1])) if n.needed is None else n.needed
     operands = _start(emitter, product.a, a, 0), _sums(emitter, product.c, (rows, columns), 0, 0)
     adds = emitter.spell_cond(negate(op.begins[0]))
@@ -440,6 +483,7 @@ def _calling(
     form = KernelForm(
         atom, lanes, depth_of(products[0].a), of_a[0], of_b[0], terms, width % vectors,
         apart=rows_of_a is not None,
+        along=rows_of_a is not None and len(rows_of_a.steps) > 1,
         steps=panel is not None,
         stores=None if place is None else place.result.dtype,
     )  # fmt: skip
@@ -462,7 +506,7 @@ def _calling(
         for value, one, there in zip(b, of_b, packed, strict=True)
     ]
     if rows_of_a is not None:
-        at_a = [rows_of_a.address, rows_of_a.apart]
+        at_a = [*map(rows_of_a.address_of, a), *rows_of_a.steps]
     if panel is not None:
         at_b = [panel.address, panel.step]
     into = [_sums(emitter, value, (rows, columns), m.at, n.at) for value in c]

@@ -197,6 +197,7 @@ class KernelForm:
         terms: the products, in the order of the text.
         width: vectors of each sum that are in registers at the same time; 0 for all.
         apart: whether an argument says how far rows of A are apart, or its columns if rows are neighbours.
+        along: whether there are arguments for both distances.
         steps: whether an argument says how far rows of B are apart.
         stores: the dtype of the result, if arguments say how far its rows are apart, and how many rows and
             columns are stored; another dtype than that of the sums has an address of its own.
@@ -212,6 +213,7 @@ class KernelForm:
     terms: tuple[Term, ...] = (Term(0, 0, 0),)
     width: int = 0
     apart: bool = False
+    along: bool = False
     steps: bool = False
     stores: DType | None = None
     ends: str = "some"
@@ -330,6 +332,7 @@ def _parameters(form: KernelForm) -> list[str]:
     real = STORAGE[compute.name]
     a, b, c = (form.names(side) for side in "abc")
     parameters = [f"const {real}* {one}" for one in a] + (["Index apart"] if form.apart else [])
+    parameters += ["Index along"] if form.along else []
     parameters += [f"const {real}* {one}" for one in b] + (["Index step"] if form.steps else [])
     parameters += [f"{real}* {one}" for one in c]
     if form.stores is not None:
@@ -363,9 +366,16 @@ def _source(emitter: CpuEmitter, form: KernelForm) -> str:
     lines += [each_row, f"  {each_vector} {{"]
     for one, place in zip(sums, c, strict=True):
         lines += [f"    {one}[i][j] = vector{{}};", f"    __builtin_prefetch({place} + {at_c});"]
-    following = ""
+    following, a_of_k = "", a
     if form.apart:  # a step of an address, so that no compiler keeps more addresses than registers hold
-        following = "".join(f", {one} += {1 if form.a.k_stride == 1 else 'apart'}" for one in a)
+        step = "along" if form.along else "1" if form.a.k_stride == 1 else "apart"
+        following = "".join(f", {one} += {step}" for one in a)
+        if form.width:  # each turn begins with the first products
+            turning = tuple(f"{one}_k" for one in a)
+            pairs = zip(turning, a, strict=True)
+            lines[:0] = [f"const {real} {', '.join(f'*{one} = {first}' for one, first in pairs)};"]
+            following = "".join(f", {one} += {step}" for one in turning)
+            a_of_k = turning
     lines += ["  }", f"for (Index k = 0; k < depth; ++k{following}) {{"]
     row_of_b = "k * step" if form.steps else _index("k", form.b.k_stride)
     at_b = f"{row_of_b} + {_index(at, lanes)}"
@@ -381,8 +391,8 @@ def _source(emitter: CpuEmitter, form: KernelForm) -> str:
             lines.append(f"  {each_vector} __builtin_prefetch({place} + {later});")
     at_a = f"{_index('i', form.a.row_stride)} + {_index('k', form.a.k_stride)}"
     if form.apart:
-        at_a = "i * apart" if form.a.k_stride == 1 else "i"
-    for number, place in enumerate(a):
+        at_a = "i * apart" if form.along or form.a.k_stride == 1 else "i"
+    for number, place in enumerate(a_of_k):
         value = _narrowed(emitter, atom, f"{place}[{at_a}]", "int, float")
         if form.is_fused and lanes > 1:
             lines += [f"  {each_row} {{", f"    const vector left = {value} - vector{{}};"]

@@ -21,7 +21,7 @@ from tilewright.symbolic.expr import add, all_of, equal, less, less_equal, mul, 
 from tilewright.symbolic.nodes import FALSE, TRUE, Cond
 from tilewright.targets.cpu.arch import adds_groups
 from tilewright.targets.cpu.decoding import Decoding, decoding_of
-from tilewright.targets.cpu.linear import panels, place_of, same_place
+from tilewright.targets.cpu.linear import distinct, panels, place_of, same_place
 from tilewright.targets.cpu.live import NeededExtents
 from tilewright.threads.distribution import Distribution
 
@@ -84,7 +84,7 @@ class Multiply(CompoundOp):
         products: the multiplies, of the same tiles and extents, in program order.
         begins: for each multiply the condition under which its accumulator counts as 0.
         packing: the copies that fill operands B, one panel at a time, just before it is multiplied.
-        rows: the copy that fills operand A of its only product, before the first panel of B.
+        rows: the copies that fill operands A, in the order of the products, before the first panel of B.
         store: copies the sums of its only product to memory, and nothing else reads them.
     """
 
@@ -194,18 +194,26 @@ def _pack(op: Multiply, ops: list[Op], uses: _Uses) -> None:
         else:
             taken.append(copy)
         ops[:] = [one for one in ops if not any(one is other for other in own)]
-    rows: tuple[Copy, ...] = ()
-    if len(op.products) == 1 and taken:
-        at = _packing_copy(op, op.products[0].a, ops, uses, is_a=True)
-        filling = None if at is None else ops[at]
-        if isinstance(filling, Copy):
-            source, kind = filling.source, filling.target.dtype
-            is_array = source.is_tensor and source.tensor.memory is Memory.GLOBAL
-            if is_array and source.dtype == kind and kind.is_float:  # it only moves floats from an array
-                rows = (filling,)
-                ops[:] = [one for one in ops if one is not filling]
+    rows: tuple[Copy, ...] = _rows(op, ops, uses) if taken else ()
+    ops[:] = [one for one in ops if not any(one is copy for copy in rows)]
     if taken:
         ops[place_of(ops, op)] = replace(op, packing=tuple(taken), rows=rows)
+
+
+def _rows(op: Multiply, ops: Sequence[Op], uses: _Uses) -> tuple[Copy, ...]:
+    """The copies that fill operands A, if all of these only move floats from arrays."""
+    found: list[Copy] = []
+    for operand in distinct(product.a for product in op.products):
+        at = _packing_copy(op, operand, ops, uses, is_a=True)
+        filling = None if at is None else ops[at]
+        if not isinstance(filling, Copy):
+            return ()
+        source, kind = filling.source, filling.target.dtype
+        is_array = source.is_tensor and source.tensor.memory is Memory.GLOBAL
+        if not is_array or source.dtype != kind or not kind.is_float:
+            return ()
+        found.append(filling)
+    return (*found,)
 
 
 def _packing_copy(

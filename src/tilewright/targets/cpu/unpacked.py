@@ -7,22 +7,30 @@ any layout.  If a sum has one or two steps along K, a micro-kernel stores it in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from tilewright.dtypes import DType, f32
 from tilewright.ir.ops import Copy, Mma
-from tilewright.ir.types import Memory
+from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.expr import add, all_of, expand, less, less_equal, mul
 from tilewright.symbolic.nodes import TRUE, Cond, Int, Sym
 from tilewright.symbolic.rebuilding import slope, substitute
-from tilewright.targets.cpu.arch import NEAR_BYTES, PANELS_IN_PLACE, PANELS_OF_B, adds_along_k, adds_groups
+from tilewright.targets.cpu.arch import (
+    FIRST_CACHE_BYTES,
+    NEAR_BYTES,
+    PANELS_FAR,
+    PANELS_OF_B,
+    ROWS_IN_PLACE,
+    adds_along_k,
+    adds_groups,
+)
 from tilewright.targets.cpu.conversions import STORAGE
-from tilewright.targets.cpu.copies import emit_copy, emit_rows
-from tilewright.targets.cpu.emitter import CpuEmitter
+from tilewright.targets.cpu.copies import Twins, emit_copy, emit_rows, paired
+from tilewright.targets.cpu.emitter import CACHE_LINE_BYTES, CpuEmitter
 from tilewright.targets.cpu.few_rows import CHUNK_BYTES
-from tilewright.targets.cpu.linear import PanelLayout, panels
+from tilewright.targets.cpu.linear import PanelLayout, panels, same_place
 from tilewright.targets.cpu.loops import edges
 from tilewright.targets.cpu.multiply import Multiply, StoreSums
 from tilewright.targets.cpu.vector_moves import HALVES
@@ -77,25 +85,36 @@ class Unpacked:
         return None if found is None or needed.columns not in (None, found.bound) else found
 
     @staticmethod
-    def of_rows(emitter: CpuEmitter, op: Multiply) -> Unpacked | None:
-        """The array of A, or None if micro-kernels cannot read it in the layout of its copies."""
-        if len(op.products) > 1 or len(op.rows) != 1:
-            return None
-        (product,), (copy,) = op.products, op.rows
-        atom, needed = product.mma.atom, emitter.extents[product]
-        layout, found = panels(product.a.tensor.view, atom.shape[0]), Unpacked._read(emitter, product, copy)
-        if layout is None or found is None or found.is_converted or adds_along_k(atom):
-            return None
-        is_alike = (layout.row_stride, found.line_step) == (1, 1) or (layout.k_stride, found.k_step) == (1, 1)
-        return found if is_alike and needed.rows in (None, found.bound) else None
+    def of_rows(emitter: CpuEmitter, op: Multiply) -> list[Unpacked]:
+        """The arrays of all A; none if micro-kernels cannot read them in the layout of their copies."""
+        made: list[Unpacked] = []
+        firsts = [next(p for p in op.products if same_place(p.a, copy.target)) for copy in op.rows]
+        for product, copy in zip(firsts, op.rows, strict=True):
+            atom, needed = product.mma.atom, emitter.extents[product]
+            layout = panels(product.a.tensor.view, atom.shape[0])
+            found = Unpacked._read(emitter, product, copy, is_plain=len(firsts) == 1)
+            if layout is None or found is None or found.is_converted or adds_along_k(atom):
+                return []
+            steps = (layout.row_stride, found.line_step), (layout.k_stride, found.k_step)
+            if (len(firsts) == 1 and (1, 1) not in steps) or needed.rows not in (None, found.bound):
+                return []
+            made.append(found)
+        return made
 
     @staticmethod
-    def _read(emitter: CpuEmitter, product: Mma, copy: Copy) -> Unpacked | None:
-        """The array from which a copy fills an operand, if a product of floats may read it."""
+    def _read(emitter: CpuEmitter, product: Mma, copy: Copy, *, is_plain: bool = True) -> Unpacked | None:
+        """The array from which a copy fills an operand, if a product of floats may read it.
+
+        Args:
+            emitter: where the text goes.
+            product: the product.
+            copy: the copy.
+            is_plain: whether it is the only product, and one dimension of the array is contiguous.
+        """
         atom, needed = product.mma.atom, emitter.extents[product]
         dtype = atom.c_dtype
-        is_plain = dtype.is_float and dtype == dtype.computed and atom.precision is None
-        if not is_plain or product.negative or copy.other != 0:
+        is_exact = dtype.is_float and dtype == dtype.computed and atom.precision is None
+        if not is_exact or (is_plain and product.negative) or copy.other != 0:
             return None
         kind, bounds = copy.source.tensor, edges(copy.source.tensor.view)
         if kind.memory is not Memory.GLOBAL or copy.target.tensor.dtype != dtype:
@@ -107,7 +126,7 @@ class Unpacked:
             return None
         line, k = kind.view.coords
         k_step, line_step = (slope(kind.view.offset, sym) for sym in (k, line))
-        if k_step is None or line_step is None or 1 not in (k_step, line_step):
+        if k_step is None or line_step is None or (is_plain and 1 not in (k_step, line_step)):
             return None
         start = expand(substitute(kind.view.offset, {line: 0, k: 0}))
         name = emitter.name(copy.source.buffer)
@@ -169,19 +188,44 @@ class Panel:
         address: the variable of its address.
         step: the variable of elements between its rows.
         in_place: the variable that says whether it is read from its array.
+        pays: the variable that says whether whole panels are.
         masks: whether micro-kernels load parts of its rows.
     """
 
     address: Code
     step: Code
     in_place: Code
+    pays: Code
     masks: bool
 
     @staticmethod
-    def of(emitter: CpuEmitter, *, masks: bool) -> Panel:
-        """A panel with new names."""
-        address, step, in_place = map(emitter.local, ("panel", "step", "in_place"))
-        return Panel(address, step, in_place, masks)
+    def of(
+        emitter: CpuEmitter, array: Unpacked, unit: int, of_a: PanelExtent, depth: Code, *, masks: bool
+    ) -> Panel:
+        """A panel with new names; declares whether reading whole panels in place pays.
+
+        Args:
+            emitter: where the text goes.
+            array: the array.
+            unit: columns of a panel.
+            of_a: the panels of A.
+            depth: the number of its rows.
+            masks: whether micro-kernels load parts of its rows.
+        """
+        address, between, in_place, reads = map(emitter.local, ("panel", "step", "in_place", "pays"))
+        made, size = Panel(address, between, in_place, reads, masks), array.dtype.bytes
+        step = emitter.spell(array.k_step)
+        line, lines = CACHE_LINE_BYTES // size, max(unit * size // CACHE_LINE_BYTES, 1)
+        emitter.call("max_int")
+        # Rows a multiple of a power of 2 apart lie in few sets of the first-level cache.
+        apart = code("max_int({} & -{}, {})", step, step, line)
+        is_spread = code("{} * {} <= {}", depth, apart, FIRST_CACHE_BYTES // size // lines)
+        most = 3 * FIRST_CACHE_BYTES // 4 // ((lines + 1) * CACHE_LINE_BYTES)  # a row begins inside a line
+        is_near = code("{} <= {} && {} * {} <= {}", depth, most, step, depth, NEAR_BYTES // size)
+        few = code("{} <= {}", of_a.count, ROWS_IN_PLACE // of_a.unit)
+        pays = code("{} <= {} || {} && ({} || {})", of_a.count, PANELS_FAR, is_spread, few, is_near)
+        emitter.constant("bool", made.pays, pays)
+        return made
 
     @contextmanager
     def unless_in_place(
@@ -190,8 +234,6 @@ class Panel:
         array: Unpacked,
         packed: Code,
         at: tuple[Sym, int],
-        panels_of_a: Code,
-        depth: Code,
     ) -> Iterator[None]:
         """Declare the variables; the with block writes the packing.
 
@@ -200,13 +242,9 @@ class Panel:
             array: the array.
             packed: the address of the packed panel.
             at: the index of the panel, and its columns.
-            panels_of_a: the number of panels of A.
-            depth: the number of its rows.
         """
         panel, unit = at
-        first, step = mul(panel, unit), emitter.spell(array.k_step)
-        near = NEAR_BYTES // array.dtype.bytes
-        when = code("({} <= {} || {} * {} <= {})", panels_of_a, PANELS_IN_PLACE, step, depth, near)
+        first, when = mul(panel, unit), self.pays
         if array.bound is not None and not self.masks:
             is_whole = less_equal(add(first, unit), array.bound)
             when = code("{} && {}", when, emitter.spell_cond(is_whole))
@@ -216,6 +254,7 @@ class Panel:
         pointer = named(f"const {STORAGE[array.dtype.name]}* const")
         address = code("{} ? {} : {}", self.in_place, array.address(emitter, first), packed)
         emitter.declare(pointer, self.address, address, optional=True)
+        step = emitter.spell(array.k_step)
         emitter.constant("Index", self.step, code("{} ? {} : {}", self.in_place, step, unit))
 
 
@@ -224,56 +263,75 @@ class RowPanels:
     """Panels of A: whole ones are read from their array if few panels of B are multiplied by them.
 
     Args:
-        array: the array.
-        copy: fills the other panels.
-        layout: the layout of these.
+        arrays: the array of each A.
+        copies: fill the other panels.
+        layouts: the layouts of these.
         unit: rows of a panel.
-        whole: the variable of the number of panels that are read from the array.
-        address: the variable of the address of a panel.
-        apart: the variable of elements between its rows, or its columns.
+        whole: the variable of the number of panels that are read from the arrays.
+        addresses: the variables of the addresses of a panel.
+        steps: the variables of elements between its rows, or its columns; of both for several arrays.
     """
 
-    array: Unpacked
-    copy: Copy
-    layout: PanelLayout
+    arrays: Sequence[Unpacked]
+    copies: Sequence[Copy]
+    layouts: Sequence[PanelLayout]
     unit: int
     whole: Code
-    address: Code
-    apart: Code
+    addresses: Sequence[Code]
+    steps: Sequence[Code]
 
     @staticmethod
     def of(emitter: CpuEmitter, op: Multiply, m: PanelExtent, n: PanelExtent) -> RowPanels | None:
         """The panels; None if none may be read from an array.  Writes the copy of the other ones."""
-        array = Unpacked.of_rows(emitter, op)
-        layout = None if array is None else panels(op.products[0].a.tensor.view, m.unit)
-        if array is None or layout is None:
+        arrays = Unpacked.of_rows(emitter, op)
+        layouts = [panels(copy.target.tensor.view, m.unit) for copy in op.rows]
+        found = [one for one in layouts if one is not None]
+        alike = len({(one.row_stride, one.k_stride) for one in found}) == 1
+        if not arrays or len(found) < len(arrays) or not alike:
             return None
-        (copy,), extent = op.rows, op.products[0].a.tensor.shape[0]
-        made = RowPanels(array, copy, layout, m.unit, *map(emitter.local, ("whole", "rows", "apart")))
+        extent = op.rows[0].target.tensor.shape[0]
+        names = [emitter.local(f"rows{at or ''}") for at, _ in enumerate(arrays)]
+        steps = [emitter.local(name) for name in ("apart", "along")[: 1 if len(arrays) == 1 else 2]]
+        made = RowPanels(arrays, op.rows, found, m.unit, emitter.local("whole"), names, steps)
         rows = Code(str(extent)) if m.needed is None else m.needed
-        if m.needed is None and array.bound is not None:
-            rows = emitter.within(emitter.spell(array.bound), extent if isinstance(extent, int) else 0)
+        if m.needed is None and arrays[0].bound is not None:
+            rows = emitter.within(emitter.spell(arrays[0].bound), extent if isinstance(extent, int) else 0)
         pays = code("{} <= {} && {} > {}", n.count, PANELS_OF_B, rows, MOST_FEW)
+        for one in arrays[1:]:  # the text has one distance for all
+            pairs = (one.line_step, arrays[0].line_step), (one.k_step, arrays[0].k_step)
+            for left, right in pairs:
+                pays = code("{} && {} == {}", pays, emitter.spell(left, True), emitter.spell(right, True))
         count = code("{} ? {} / {} : 0", pays, rows, m.unit)
         emitter.constant("Index", made.whole, count)
         at = named(m.at.name)
         with emitter.loop("Index", at, made.whole, code("{} < {}", at, m.count)):
-            emit_rows(emitter, copy, m.at, m.unit)
+            for copy in paired(op.rows, emitter.kernel):
+                assert isinstance(copy, Copy | Twins)
+                emit_rows(emitter, copy, m.at, m.unit)
         return made
 
+    def address_of(self, operand: Value) -> Code:
+        """Return the variable of the address of a panel of one A."""
+        pairs = zip(self.copies, self.addresses, strict=True)
+        return next(address for copy, address in pairs if same_place(copy.target, operand))
+
     def turn(self, emitter: CpuEmitter, panel: Sym) -> None:
-        """Declare the address of a panel."""
-        kind, at = STORAGE[self.array.dtype.name], named(panel.name)
-        there = self.array.address(emitter, mul(panel, self.unit))
-        start = add(self.layout.base, mul(panel, self.layout.panel_stride))
-        copied = code("{} + {}", emitter.name(self.copy.target.buffer), emitter.spell(start))
-        is_whole = code("{} < {}", at, self.whole)
-        pointer = named(f"const {kind}* const")
-        emitter.declare(pointer, self.address, code("{} ? {} : {}", is_whole, there, copied))
-        along_k = self.layout.k_stride == 1
-        step = emitter.spell(self.array.line_step if along_k else self.array.k_step)
-        fixed = self.layout.row_stride if along_k else self.layout.k_stride
-        emitter.constant("Index", self.apart, code("{} ? {} : {}", is_whole, step, fixed))
+        """Declare the addresses of a panel."""
+        kind, at = STORAGE[self.arrays[0].dtype.name], named(panel.name)
+        is_whole, pointer = code("{} < {}", at, self.whole), named(f"const {kind}* const")
+        for array, copy, layout, address in zip(
+            self.arrays, self.copies, self.layouts, self.addresses, strict=True
+        ):
+            there = array.address(emitter, mul(panel, self.unit))
+            start = add(layout.base, mul(panel, layout.panel_stride))
+            copied = code("{} + {}", emitter.name(copy.target.buffer), emitter.spell(start))
+            emitter.declare(pointer, address, code("{} ? {} : {}", is_whole, there, copied))
+        array, layout = self.arrays[0], self.layouts[0]
+        sides = [(array.line_step, layout.row_stride), (array.k_step, layout.k_stride)]
+        if len(self.steps) == 1:
+            del sides[1 if layout.k_stride == 1 else 0]
+        for name, (step, fixed) in zip(self.steps, sides, strict=True):
+            emitter.constant("Index", name, code("{} ? {} : {}", is_whole, emitter.spell(step), fixed))
 
 
 # ---------------------------------------------------------------- the result

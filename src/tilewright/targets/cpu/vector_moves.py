@@ -310,7 +310,7 @@ def run_copy(emitter: CpuEmitter, source: DType, target: DType) -> Code | None:
         each = narrowing if source == f32 else widening
         element = emitter.convert("source[i]", source, target)
         lines = []
-        for lanes in (16, 8):
+        for lanes in (16, 8, 4):
             if 4 * lanes > size:
                 continue
             name = each(emitter, target if source == f32 else source, lanes)
@@ -350,13 +350,25 @@ def widened(stored: DType, lanes: int) -> str:
     """Return the body of a function that loads a ``vector`` of f32 from halves."""
     halves = f"typedef {{}} halves __attribute__((vector_size({2 * lanes}), aligned(2), may_alias));"
     if stored == bf16:
-        return f"""\
+        bits = f"""\
   {halves.format("unsigned short")}
   typedef unsigned words __attribute__((vector_size({4 * lanes})));
   return (vector)(__builtin_convertvector(*(const halves*)from, words) << 16);"""
+        if lanes != 8:
+            return bits
+        # GCC 12 widens both halves of the vector apart.
+        return f"""\
+#if defined(__AVX2__) && !defined(__clang__)
+  {halves.format("short")}
+  typedef short eights __attribute__((vector_size(16)));
+  return (vector)(__builtin_ia32_pmovzxwd256((eights)*(const halves*)from) << 16);
+#else
+{bits}
+#endif"""
     by_gcc = {
         16: "__builtin_ia32_vcvtph2ps512_mask((eights)*(const halves*)from, vector{}, -1, 4)",
         8: "__builtin_ia32_vcvtph2ps256((eights)*(const halves*)from)",
+        4: "__builtin_ia32_vcvtph2ps(eights{from4[0], from4[1], from4[2], from4[3]})",
     }
     plain = f"""\
   vector wide;
@@ -364,13 +376,16 @@ def widened(stored: DType, lanes: int) -> str:
   return wide;"""
     if stored != f16 or lanes not in by_gcc:
         return plain
-    eights = f"typedef short eights __attribute__((vector_size({2 * lanes})));"
+    eights = f"typedef short eights __attribute__((vector_size({max(2 * lanes, 16)})));"
+    if lanes == 4:  # the instruction takes the lower half of a vector
+        eights += "\n  const halves from4 = *(const halves*)from;"
+    feature = "__AVX512F__" if lanes == 16 else "__F16C__"
     return f"""\
-#if defined(__F16C__) && !defined(__clang__)
+#if defined({feature}) && !defined(__clang__)
   {halves.format("short")}
   {eights}
   return (vector){by_gcc[lanes]};
-#elif defined(__F16C__)
+#elif defined(__F16C__) && defined(__clang__)
   {halves.format("_Float16")}
   return __builtin_convertvector(*(const halves*)from, vector);
 #else
@@ -405,13 +420,14 @@ def narrowing(emitter: CpuEmitter, stored: DType, lanes: int) -> Code:
   const words rounded = (bits + 0x7fff + (high & 1)) >> 16, nan = (high & 0x8000) | 0x7fc0;
   *(halves*)to = __builtin_convertvector((rounded & ~is_nan) | (nan & is_nan), halves);"""
     elif lanes in _NARROWED:
+        feature = "__AVX512F__" if lanes == 16 else "__F16C__"
         body = f"""\
-#if defined(__F16C__) && !defined(__clang__)
+#if defined({feature}) && !defined(__clang__)
   {halves.format("short")}
-  typedef short eights __attribute__((vector_size({2 * lanes})));
+  typedef short eights __attribute__((vector_size({max(2 * lanes, 16)})));
   {whole}
-  *(halves*)to = (halves){_NARROWED[lanes]};
-#elif defined(__F16C__)
+  {_NARROWED[lanes]};
+#elif defined(__F16C__) && defined(__clang__)
   {halves.format("_Float16")}
   {whole}
   *(halves*)to = __builtin_convertvector((whole)value, halves);
@@ -427,10 +443,12 @@ static inline void {SELF}({STORAGE[stored.name]}* to, Vector value) {{
 
 
 _NARROWED = {
-    16: "__builtin_ia32_vcvtps2ph512_mask((whole)value, 0, eights{}, -1)",
-    8: "__builtin_ia32_vcvtps2ph256((whole)value, 0)",
+    16: "*(halves*)to = (halves)__builtin_ia32_vcvtps2ph512_mask((whole)value, 0, eights{}, -1)",
+    8: "*(halves*)to = (halves)__builtin_ia32_vcvtps2ph256((whole)value, 0)",
+    4: "const eights made = (eights)__builtin_ia32_vcvtps2ph((whole)value, 0);\n"
+    "  __builtin_memcpy(to, &made, 8)",
 }
-"""GCC's builtins that round vectors of f32 to f16, to nearest even, by the number of lanes."""
+"""Statements for GCC that round vectors of f32 to f16, to nearest even, by the number of lanes."""
 
 
 # ---------------------------------------------------------------- fp8 widened to f32 by tables in registers
