@@ -2,8 +2,9 @@
 
 The markers `gpu` and `two_gpus` are for tests that need GPUs: `-m gpu` runs them, and without a GPU they
 fail.  `disassembler` is for tests that compare the code objects for AMD GPUs with the output of
-`llvm-objdump`.  `torch` is for all of `tests/torch` and the examples of `tilewright.torch`; these files
-import PyTorch, so without `-m torch` they are not even read.
+`llvm-objdump`.  `torch` is for all of `tests/torch` and `tests/distributed`, and the examples of
+`tilewright.torch` and `tilewright.distributed`; these files import PyTorch, so without `-m torch` they are
+not even read.
 
 Every GPU test uses the fixture `canaries`: see `tests/canaries.py`.
 
@@ -87,13 +88,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX"}
-"""Frameworks by the marker of their tests, which is also the name of their folders."""
+"""Frameworks by the marker of their tests."""
+
+FOLDERS = {"torch": "torch", "distributed": "torch", "jax": "jax"}
+"""Markers by the folders whose files import a framework, in the tests and in the package."""
 
 
 def _framework_of(path: Path) -> str | None:
     """The marker of a folder whose files import a framework."""
-    is_one = path.parent in (ROOT / "tests", ROOT / "src" / "tilewright") and path.name in FRAMEWORKS
-    return path.name if is_one else None
+    is_one = path.parent in (ROOT / "tests", ROOT / "src" / "tilewright") and path.name in FOLDERS
+    return FOLDERS[path.name] if is_one else None
 
 
 def _asks_for(marker: str, config: pytest.Config) -> bool:

@@ -309,7 +309,15 @@ TABLES = {"nf4": ("u4", NF4)}
 """Formats of packed numbers that are codes: the dtype of the codes, and the numbers that they stand for."""
 
 
-def _scaled_by_kernels(a: Any, b: Any, *, packed: str | None = None, **words: Any) -> Any:
+def scaled_by_kernels(a: Any, b: Any, *, packed: str | None = None, **words: Any) -> Any:
+    """Return `tilewright.scaled_mm` of tensors without gradients, whose ``b`` may be ``packed``.
+
+    Args:
+        a: the first operand.
+        b: the second operand.
+        packed: as in `scaled_mm`.
+        words: the other arguments.
+    """
     if packed is not None:
         codes, table = TABLES.get(packed, (packed, None))
         b = packed_array(b, codes, 0)
@@ -340,7 +348,7 @@ def _run_scaled(
         "activation": activation,
         "out_dtype": own_dtype(out_dtype),
     }
-    return _scaled_by_kernels(a, b, **words, **given)
+    return scaled_by_kernels(a, b, **words, **given)
 
 
 def _fake_scaled(a: Any, b: Any, *args: Any) -> Any:
@@ -360,7 +368,7 @@ SCALED_MM = Operation(
 )
 
 
-@direct(_scaled_by_kernels)
+@direct(scaled_by_kernels)
 def scaled_mm(
     a: torch.Tensor,
     b: torch.Tensor,

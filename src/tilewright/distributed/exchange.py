@@ -1,0 +1,371 @@
+"""Messages between the ranks of a process group: what each rank calls, then the shards and partial sums.
+
+A call has two exchanges.  First every rank sends a header to every other rank: the operation, its number,
+the caller's line, shapes, dtypes and options.  All ranks compare all headers, so that all raise the same
+error before anything is computed.  Then tensors travel from rank to rank, as bytes: nothing adds them on the
+way.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import PurePath
+from threading import RLock
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tilewright.errors import LaunchError, TilewrightError
+
+TIMEOUT_S = 120.0
+"""Seconds that a rank waits for the others in one exchange, if the caller does not say otherwise."""
+
+HEADER_BYTES = 2048
+"""Bytes of a header, a JSON text padded with zeros."""
+
+_OTHERS_S = 0.02
+"""Seconds that a rank whose wait has failed still gives each other rank, to name all that are missing."""
+
+_TAG = 7433
+"""Tag of the library's messages, which keeps them apart from the user's own."""
+
+
+class RankError(TilewrightError):
+    """Another rank raised, ended, was late, or called something else; names the ranks and the calls."""
+
+
+# ---------------------------------------------------------------- groups
+
+_KNOWN: dict[str, Ranks] = {}
+"""The ranks of each process group, by the group's name."""
+
+_KNOWN_LOCK = RLock()
+
+
+def ranks_of(group: Any) -> Ranks:
+    """Return the ranks of a process group.
+
+    Args:
+        group: a process group, a `DeviceMesh` of one dimension, or None for the default group.
+
+    Raises:
+        LaunchError: there is no default group, this process is not in the group, or a mesh has several
+            dimensions.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        raise LaunchError(
+            "tilewright.distributed: this process has no process group; nearest legal choice: call "
+            "torch.distributed.init_process_group first"
+        )
+    if group is not None and hasattr(group, "mesh_dim_names"):
+        if group.ndim != 1:
+            raise LaunchError(
+                f"tilewright.distributed: group is a DeviceMesh of {group.ndim} dimensions; nearest legal "
+                "choice: one of its dimensions, such as mesh['tp']"
+            )
+        group = group.get_group()
+    group = dist.group.WORLD if group is None else group
+    if not isinstance(group, dist.ProcessGroup):
+        raise LaunchError(
+            "tilewright.distributed: this process is not a rank of the group; nearest legal choice: call it "
+            "only where dist.get_rank(group) is not -1"
+        )
+    with _KNOWN_LOCK:
+        known = _KNOWN.get(group.group_name)
+        if known is None or known.group is not group:
+            for name in [name for name, one in _KNOWN.items() if one.group is None]:
+                del _KNOWN[name]
+            known = _KNOWN[group.group_name] = Ranks(group)
+    return known
+
+
+class Ranks:
+    """The ranks of one process group, seen by one of them.
+
+    A thread that calls holds the group until the call's messages have arrived; threads with different groups
+    do not wait for each other.
+
+    Args:
+        group: the process group. It is not kept alive.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = weakref.ref(group)
+        self.rank: int = group.rank()
+        self.size: int = group.size()
+        self.calls = 0
+        self.failed = ""
+        self._lock = RLock()
+        self._agreed: dict[str, list[dict[str, Any]]] = {}
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        """The process group; None after its end."""
+        return self._group()
+
+    @property
+    def others(self) -> list[int]:
+        """The other ranks, beginning with the next one."""
+        return [(self.rank + step) % self.size for step in range(1, self.size)]
+
+    # ------------------------------------------------------------ headers
+
+    @contextmanager
+    def call(self, name: str, timeout: float | None) -> Iterator[Call]:
+        """Hold the group during a call.
+
+        Args:
+            name: the operation.
+            timeout: seconds that each exchange may take; None: `TIMEOUT_S`.
+
+        Raises:
+            RankError: an earlier call of the group failed while messages were under way.
+        """
+        with self._lock:
+            if self.failed:
+                raise RankError(
+                    f"{name}: this group cannot be used after an earlier failure; nearest legal choice: a "
+                    f"new process group, among the processes that still run. The failure was: {self.failed}"
+                )
+            self.calls += 1
+            yield Call(self, name, self.calls, TIMEOUT_S if timeout is None else timeout)
+
+
+class Call:
+    """One call by all ranks of a group.
+
+    Args:
+        ranks: the ranks.
+        name: the operation.
+        number: number of the group's calls so far.
+        timeout: seconds that each exchange may take.
+    """
+
+    def __init__(self, ranks: Ranks, name: str, number: int, timeout: float) -> None:
+        self.ranks = ranks
+        self.name = name
+        self.number = number
+        self.timeout = timeout
+
+    def __str__(self) -> str:
+        return f"{self.name} (call {self.number} of the group)"
+
+    def agree(
+        self,
+        device: torch.device,
+        describe: Callable[[], tuple[Mapping[str, Any], Mapping[str, Any]]],
+        check: bool | None,
+    ) -> list[dict[str, Any]]:
+        """Exchange headers and compare them.
+
+        Args:
+            device: where the call's tensors lie.
+            describe: checks this rank's arguments; returns the entries that all ranks must share, and the
+                entries of this rank alone.
+            check: whether to exchange headers; None: always on processors, and on GPUs if this rank has not
+                made such a call yet.
+
+        Returns:
+            The own entries of each rank; without an exchange those of this rank for all of them.
+
+        Raises:
+            RankError: ranks called other operations, or one of them refused its arguments.
+            LaunchError: this rank refuses its arguments, or the ranks' arguments do not fit each other.
+        """
+        refusal: Exception | None = None
+        shared: Mapping[str, Any] = {}
+        own: Mapping[str, Any] = {}
+        try:
+            shared, own = describe()
+        except (TilewrightError, RuntimeError, TypeError, ValueError) as error:
+            refusal = error
+        ranks = self.ranks
+        if ranks.size == 1 or check is False:
+            if refusal is not None:
+                raise refusal
+            return [dict(own)] * ranks.size
+        key = json.dumps([self.name, shared, own])
+        if check is None and device.type != "cpu":
+            if refusal is not None:  # the others may exchange no headers
+                raise refusal
+            if key in ranks._agreed:
+                return ranks._agreed[key]
+        header = {"of": self.name, "call": self.number, "at": _caller()}
+        if refusal is not None:
+            header["refused"] = f"{type(refusal).__name__}: {refusal}"[: HEADER_BYTES // 4]
+        try:
+            headers = self._trade_headers(header | {"shared": shared, "own": own}, device)
+        except RankError:
+            if refusal is None:
+                raise
+        if refusal is not None:
+            raise refusal
+        self._compare(headers)
+        found = [one["own"] for one in headers]
+        if device.type != "cpu":
+            ranks._agreed[key] = found
+        return found
+
+    def _trade_headers(self, header: dict[str, Any], device: torch.device) -> list[dict[str, Any]]:
+        text = json.dumps(header).encode()
+        if len(text) > HEADER_BYTES:
+            raise LaunchError(
+                f"{self.name}: the shapes and options need {len(text)} bytes as text, and a header has "
+                f"{HEADER_BYTES}; nearest legal choice: check=False"
+            )
+        there = device if device.type != "cpu" and not self._has_processors() else torch.device("cpu")
+        mine = torch.frombuffer(bytearray(text.ljust(HEADER_BYTES, b"\0")), dtype=torch.uint8).to(there)
+        others = self.ranks.others
+        received = {rank: torch.empty_like(mine) for rank in others}
+        self.trade(dict.fromkeys(others, mine), received, "its header")
+        received[self.ranks.rank] = mine
+        texts = [bytes(received[rank].cpu().numpy()) for rank in range(self.ranks.size)]
+        return [json.loads(one.rstrip(b"\0")) for one in texts]
+
+    def _has_processors(self) -> bool:
+        return torch.device("cpu") in self._process_group()._device_types
+
+    def _process_group(self) -> dist.ProcessGroup:
+        group = self.ranks.group
+        if group is None:
+            raise RankError(f"{self}: the process group was destroyed")
+        return group
+
+    def _compare(self, headers: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse calls that do not fit each other; all ranks raise the same."""
+        first = headers[0]
+        for rank, other in enumerate(headers):
+            if (other["of"], other["call"]) != (first["of"], first["call"]):
+                calls = ", ".join(
+                    f"{h['of']} (call {h['call']}, {h['at']}) on rank {r}" for r, h in enumerate(headers)
+                )
+                raise RankError(
+                    f"ranks of one group called different operations: {calls}; all ranks must make the same "
+                    f"calls in the same order, and rank {rank} is the first that differs from rank 0"
+                )
+        refused = {rank: one["refused"] for rank, one in enumerate(headers) if "refused" in one}
+        if refused:
+            said = "; ".join(f"rank {rank} ({headers[rank]['at']}): {why}" for rank, why in refused.items())
+            raise RankError(f"{self}: nothing was computed, because the arguments were refused on {said}")
+        for rank, other in enumerate(headers):
+            for what, value in first["shared"].items():
+                if other["shared"].get(what) != value:
+                    raise LaunchError(
+                        f"{self}: {what} is {_shown(value)} on rank 0 ({first['at']}) and "
+                        f"{_shown(other['shared'].get(what))} on rank {rank} ({other['at']}); nearest legal "
+                        f"choice: the same {what} on all ranks"
+                    )
+
+    # ------------------------------------------------------------ tensors
+
+    def trade(
+        self, outgoing: Mapping[int, torch.Tensor], incoming: Mapping[int, torch.Tensor], what: str
+    ) -> None:
+        """Send a tensor to each other rank, and receive one from each.
+
+        Args:
+            outgoing: contiguous tensors by the ranks that get them; those without elements are not sent.
+            incoming: contiguous tensors by the ranks that send them; they are written.
+            what: the tensors, for messages.
+
+        Raises:
+            RankError: a rank ended, or its tensor did not arrive in time.
+        """
+        for _ in self.arrivals(outgoing, incoming, what):
+            pass
+
+    def arrivals(
+        self, outgoing: Mapping[int, torch.Tensor], incoming: Mapping[int, torch.Tensor], what: str
+    ) -> Iterator[int]:
+        """Begin to exchange; return each other rank, in the order of a ring, when its tensor has arrived.
+
+        On GPUs a tensor has arrived for later work of the current stream.  Arguments are those of `trade`.
+        """
+        group, size, me = self._process_group(), self.ranks.size, self.ranks.rank
+        begin = time.monotonic()
+        posted: list[tuple[int, list[tuple[int, Any]]]] = []
+        try:
+            for rank in self.ranks.others:
+                to = (2 * me - rank) % size  # as many places back as `rank` is on
+                given = [(dist.isend, outgoing.get(to), to), (dist.irecv, incoming.get(rank), rank)]
+                ops = [
+                    dist.P2POp(op, _as_bytes(one), group=group, tag=_TAG, group_peer=peer)
+                    for op, one, peer in given
+                    if one is not None and one.numel()
+                ]
+                works = dist.batch_isend_irecv(ops) if ops else []
+                peers = [op.group_peer for op in ops][-len(works) :] if works else []
+                # One piece of work for each message, or by NCCL one for both.
+                posted.append((rank, list(zip(peers, works, strict=True))))
+        except RuntimeError as error:
+            raise self._failure([], what, begin, error) from error
+        return self._waited(posted, what, begin)
+
+    def _waited(
+        self, posted: Sequence[tuple[int, Sequence[tuple[int, Any]]]], what: str, begin: float
+    ) -> Iterator[int]:
+        for at, (rank, works) in enumerate(posted):
+            for peer, work in works:
+                try:
+                    self._wait(work, begin + self.timeout)
+                except RuntimeError as error:
+                    late = [peer, *self._also_missing(posted[at + 1 :])]
+                    raise self._failure(late, what, begin, error) from error
+            yield rank
+
+    def _wait(self, work: Any, end: float) -> None:
+        left = max(end - time.monotonic(), 0.001)
+        work.wait(timedelta(seconds=left))
+
+    def _also_missing(self, waiting: Sequence[tuple[int, Sequence[tuple[int, Any]]]]) -> list[int]:
+        """Other ranks whose messages have not arrived either."""
+        missing = list[int]()
+        for _, works in waiting:
+            for peer, work in works:
+                try:
+                    work.wait(timedelta(seconds=_OTHERS_S))
+                except RuntimeError:
+                    missing.append(peer)
+        return missing
+
+    def _failure(self, late: Sequence[int], what: str, begin: float, error: Exception) -> RankError:
+        """The error about ranks that ended or were late; the group takes no more calls."""
+        waited = time.monotonic() - begin
+        text = str(error)
+        ended = "onnection" in text or "reset" in text or "roken pipe" in text
+        who = " and ".join(f"rank {rank}" for rank in dict.fromkeys(late)) or "another rank"
+        why = f"{who} ended, or left the call with an error" if ended else f"{who} did not come"
+        limit = "" if ended else f" of at most {self.timeout:g} s (timeout=)"
+        said = (
+            f"{self} on rank {self.ranks.rank}, at {_caller()}: {why}; this rank waited {waited:.1f} s"
+            f"{limit} for {what}"
+        )
+        self.ranks.failed = said
+        return RankError(f"{said}. The transport said: {text.splitlines()[0][:200]}")
+
+
+def _as_bytes(one: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor as bytes: transports do not know all dtypes."""
+    return one.detach().reshape(-1).view(torch.uint8)
+
+
+def _shown(value: Any) -> str:
+    return "missing" if value is None else str(value)
+
+
+def _caller() -> str:
+    """The file and line that called the library."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith(("tilewright.", "torch.", "contextlib")) and module != "torch":
+            break
+        frame = frame.f_back
+    return f"{PurePath(frame.f_code.co_filename).name}:{frame.f_lineno}"

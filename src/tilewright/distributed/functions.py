@@ -1,0 +1,396 @@
+"""The public functions: products of tensors and of `DTensor`, over the ranks of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from tilewright.distributed.exchange import ranks_of
+from tilewright.distributed.products import (
+    SCALED,
+    GatherProducts,
+    How,
+    ReduceProducts,
+    gather_products,
+    reduce_products,
+)
+from tilewright.errors import LaunchError
+from tilewright.ops.wanted import Wanted, check_derivative, check_words
+from tilewright.torch.registry import NARROWED, check_no_tangents, wants_gradient
+from tilewright.torch.terms import FROM_RESULT, finished
+
+Tensors: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
+
+
+def _listed(given: Any) -> list[Any]:
+    return [given] if isinstance(given, torch.Tensor) or not isinstance(given, Sequence) else list(given)
+
+
+def _cast(tensors: Sequence[Any]) -> list[Any]:
+    """Tensors as autocast converts them."""
+    first = next((one for one in tensors if isinstance(one, torch.Tensor)), None)
+    if first is None or not torch.is_autocast_enabled(first.device.type):
+        return list(tensors)
+    kind = torch.get_autocast_dtype(first.device.type)
+    return [
+        one.to(kind) if isinstance(one, torch.Tensor) and one.dtype in NARROWED else one for one in tensors
+    ]
+
+
+def _how(name: str, group: Any, words: Mapping[str, Any], scales: Sequence[Any], **more: Any) -> How:
+    """How ranks compute a call, from its arguments."""
+    given = {one: word for one, word in zip(SCALED, scales, strict=True) if word is not None}
+    if given and words:
+        raise LaunchError(
+            f"{name}: quantised numbers with {' and '.join(words)}; nearest legal choice: a number scale_a "
+            "instead of alpha, and no precision"
+        )
+    if more.get("sizes") is not None:
+        more["sizes"] = tuple(int(one) for one in more["sizes"])
+    return How(name, ranks_of(group), words=words, scaled=given, **more)
+
+
+def _check_words(name: str, activation: str | None, derivative: str | None, multiply: Any) -> None:
+    check_derivative(name, derivative, multiplies=multiply is not None)
+    if activation is not None:
+        check_words(Wanted(activation=activation))
+
+
+def _words(alpha: float, precision: str) -> dict[str, Any]:
+    made: dict[str, Any] = {} if alpha == 1 else {"alpha": alpha}
+    return made if precision == "exact" else {**made, "precision": precision}
+
+
+def _check_no_gradient(how: How, tensors: Sequence[Any]) -> None:
+    if wants_gradient(tensors):
+        raise LaunchError(
+            f"{how.name}: products of quantised numbers have no gradients; nearest legal choice: "
+            "detach(), or torch.no_grad()"
+        )
+
+
+@torch.compiler.disable
+def all_gather_matmul(
+    a_shard: torch.Tensor,
+    b: Tensors,
+    *,
+    group: Any = None,
+    dim: int = -2,
+    sizes: Sequence[int] | None = None,
+    c: torch.Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float | None = None,
+    bias: Any = None,
+    activation: str | None = None,
+    multiply: torch.Tensor | None = None,
+    derivative: str | None = None,
+    residual: torch.Tensor | None = None,
+    precision: str = "exact",
+    out_dtype: torch.dtype | None = None,
+    scale_a: torch.Tensor | float | None = None,
+    scale_b: torch.Tensor | float | None = None,
+    zero_b: torch.Tensor | None = None,
+    scale_group: int | None = None,
+    packed: str | None = None,
+    rank_invariant: bool = False,
+    timeout: float | None = None,
+    check: bool | None = None,
+) -> Any:
+    """``activation(alpha * (A @ b) + beta * c + bias) * multiply + residual`` for the rows of all ranks.
+
+    ``A`` is the concatenation of the shards of all ranks along ``dim``.  Each rank multiplies it by its own
+    ``b``, usually its columns of a weight.  Several matrices ``b`` share one gathering.
+
+    The gradient of ``a_shard`` is `matmul_reduce_scatter` of the result's gradient and ``bᵀ``; that of ``b``
+    is the product of the gathered rows, which are gathered again, with the result's gradient.
+
+    Args:
+        a_shard: tensor (..., M of this rank, K). M may differ from rank to rank.
+        b: tensor (..., K, N), or a list of them. N may differ from rank to rank.
+        group: the process group, or a `DeviceMesh` of one dimension; default: all ranks.
+        dim: the dimension of the shards, counted from the end; any but the last one.
+        sizes: extents of the shards of all ranks along ``dim``; default: the ranks tell each other.
+        c: tensor that is broadcast to the result; only for a single ``b``, as are ``multiply`` and
+            ``residual``.
+        alpha: a number.
+        beta: a number; default: 1.
+        bias: tensor (N,); for a list of ``b`` a list of them, or of None.
+        activation: as in `tilewright.torch.matmul`.
+        multiply: tensor that is broadcast to the result.
+        derivative: as in `tilewright.torch.matmul`.
+        residual: tensor that is broadcast to the result.
+        precision: as in `tilewright.torch.matmul`.
+        out_dtype: dtype of the result.
+        scale_a: a number, or a tensor with the scales of the own rows, of the shape of ``a_shard`` without K
+            or with 1 there, or of one element.
+        scale_b: scales of ``b`` as in `tilewright.torch.scaled_mm`. Quantised numbers have no gradients.
+        zero_b: zero points, with ``scale_group``.
+        scale_group: the ``group`` of `tilewright.torch.scaled_mm`: neighbours along K that share a scale.
+        packed: as in `tilewright.torch.scaled_mm`.
+        rank_invariant: whether bits must not depend on the number of ranks, which is then 1, 2, 4 or 8.
+        timeout: seconds that a rank waits for the others in each exchange; default: 120.
+        check: whether ranks exchange headers and compare them; default: at each call on processors, at the
+            first call with these shapes and options on GPUs. Without it, shards have the extents of the own
+            one unless ``sizes`` says otherwise.
+
+    Returns:
+        A new tensor (..., M, N), or a list of them.
+
+    Raises:
+        LaunchError: shapes, dtypes or options do not fit, on this rank or between ranks; nothing is computed.
+        RankError: another rank refused its arguments, called something else, ended, or was late.
+
+    Example:
+        >>> import torch.distributed as dist
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> all_gather_matmul(torch.ones(2, 3), torch.ones(3, 1), bias=torch.tensor([0.5])).tolist()
+        [[3.5], [3.5]]
+        >>> dist.destroy_process_group()
+    """
+    name = "all_gather_matmul"
+    is_single, bs = isinstance(b, torch.Tensor), _listed(b)
+    biases = [bias] if is_single else [None] * len(bs) if bias is None else _listed(bias)
+    others = {"c": c, "multiply": multiply, "residual": residual}
+    if not bs or len(biases) != len(bs):
+        raise LaunchError(
+            f"{name}: {len(bs)} matrices b and {len(biases)} biases; nearest legal choice: one or more b, "
+            "and a bias or None for each"
+        )
+    if len(bs) > 1 and (scale_b is not None or any(one is not None for one in others.values())):
+        raise LaunchError(
+            f"{name}: {len(bs)} matrices b with c, multiply, residual or scales; nearest legal choice: a "
+            "call for each b"
+        )
+    _check_words(name, activation, derivative, multiply)
+    scales = (scale_a, scale_b, zero_b, scale_group, packed)
+    exchange = {"dim": dim, "sizes": sizes, "timeout": timeout, "check": check, "invariant": rank_invariant}
+    how = _how(name, group, _words(alpha, precision), scales, **exchange)
+    check_no_tangents(name, [a_shard, *bs])
+    if not how.scaled:
+        a_shard, *rest = _cast([a_shard, *bs, *biases, c, multiply, residual])
+        bs, biases, (c, multiply, residual) = rest[: len(bs)], rest[len(bs) : 2 * len(bs)], rest[-3:]
+    tensors = [a_shard, *bs, *biases, c, multiply, residual]
+    if how.scaled:
+        _check_no_gradient(how, tensors)
+    if not wants_gradient(tensors):
+        words = {"activation": activation, "derivative": derivative, "beta": beta}
+        terms = [{**words, "c": c, "bias": one, "multiply": multiply, "residual": residual} for one in biases]
+        given = [{key: word for key, word in one.items() if word is not None} for one in terms]
+        ys, _ = gather_products(how, a_shard, bs, given, out_dtype, [False, False])
+        return ys[0] if is_single else ys
+    is_last = _is_last(activation, multiply, residual)
+    added = [[c, one, residual if is_last else None] for one in biases]
+    flat = [one for three in added for one in three]
+    inside = (activation if is_last else None, beta)
+    made = GatherProducts.apply(how, len(bs), out_dtype, inside, a_shard, *bs, *flat)
+    ys = list(made) if is_last else [finished(y, activation, multiply, derivative, residual) for y in made]
+    return ys[0] if is_single else ys
+
+
+def _is_last(activation: str | None, multiply: Any, residual: Any) -> bool:
+    """Whether a kernel computes all terms in training: the slope then follows from the result."""
+    return multiply is None and (activation is None or (activation in FROM_RESULT and residual is None))
+
+
+def _reduced(
+    how: How,
+    a: Any,
+    b: Any,
+    c: Any,
+    beta: float | None,
+    bias: Any,
+    activation: str | None,
+    multiply: Any,
+    derivative: str | None,
+    residual: Any,
+    out_dtype: torch.dtype | None,
+) -> Any:
+    """Both functions that add over ranks."""
+    _check_words(how.name, activation, derivative, multiply)
+    ones, bs = _listed(a), _listed(b)
+    if not ones or len(ones) != len(bs):
+        raise LaunchError(
+            f"{how.name}: {len(ones)} operands a and {len(bs)} operands b; nearest legal choice: as many of "
+            "both, one or more"
+        )
+    if how.scaled and len(ones) > 1:
+        raise LaunchError(f"{how.name}: {len(ones)} products with scales; nearest legal choice: one product")
+    check_no_tangents(how.name, [*ones, *bs])
+    count = len(ones)
+    if not how.scaled:
+        made = _cast([*ones, *bs, c, bias, multiply, residual])
+        ones, bs, (c, bias, multiply, residual) = made[:count], made[count : 2 * count], made[2 * count :]
+    tensors = [*ones, *bs, c, bias, multiply, residual]
+    if how.scaled:
+        _check_no_gradient(how, tensors)
+    if not wants_gradient(tensors):
+        words = {"activation": activation, "derivative": derivative, "beta": beta}
+        terms = {**words, "c": c, "bias": bias, "multiply": multiply, "residual": residual}
+        given = {name: one for name, one in terms.items() if one is not None}
+        return reduce_products(how, list(zip(ones, bs, strict=True)), given, out_dtype, [False, False])
+    is_last = _is_last(activation, multiply, residual)
+    added = [c, bias, residual if is_last else None]
+    inside = (activation if is_last else None, beta)
+    y = ReduceProducts.apply(how, count, out_dtype, inside, *ones, *bs, *added)
+    return y if is_last else finished(y, activation, multiply, derivative, residual)
+
+
+@torch.compiler.disable
+def matmul_reduce_scatter(
+    a: Tensors,
+    b_shard: Tensors,
+    *,
+    group: Any = None,
+    dim: int = -2,
+    sizes: Sequence[int] | None = None,
+    c: torch.Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float | None = None,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    multiply: torch.Tensor | None = None,
+    derivative: str | None = None,
+    residual: torch.Tensor | None = None,
+    precision: str = "exact",
+    out_dtype: torch.dtype | None = None,
+    scale_a: torch.Tensor | float | None = None,
+    scale_b: torch.Tensor | float | None = None,
+    zero_b: torch.Tensor | None = None,
+    scale_group: int | None = None,
+    packed: str | None = None,
+    rank_invariant: bool = False,
+    timeout: float | None = None,
+    check: bool | None = None,
+) -> Any:
+    """This rank's rows of ``activation(alpha * S + beta * c + bias) * multiply + residual``.
+
+    ``S`` is the sum over ranks of ``a @ b_shard``.  Each rank sends its partial sums, in f32, to the ranks
+    that own their rows; the owner adds them in the order of the ranks, so that bits are equal at every run.
+
+    The gradient of ``a`` is `all_gather_matmul` of the result's gradient and ``b_shardᵀ``; that of
+    ``b_shard`` is ``aᵀ`` times the gathered gradient.  The gradient of a bias is the sum of the own rows.
+
+    Args:
+        a: tensor (..., M, K of this rank), or a list whose products are added. K may differ from rank to
+            rank.
+        b_shard: tensor (..., K of this rank, N), or a list of them.
+        group: as in `all_gather_matmul`.
+        dim: the dimension that is scattered, counted from the end; any but the last one.
+        sizes: the ranks' extents of the result along ``dim``; default: those of `torch.chunk`.
+        c: tensor that is broadcast to this rank's rows, as are ``multiply`` and ``residual``.
+        alpha: a number.
+        beta: a number; default: 1.
+        bias: tensor (N,).
+        activation: as in `tilewright.torch.matmul`.
+        multiply: as in `tilewright.torch.matmul`.
+        derivative: as in `tilewright.torch.matmul`.
+        residual: as in `tilewright.torch.matmul`.
+        precision: as in `tilewright.torch.matmul`.
+        out_dtype: dtype of the result.
+        scale_a: as in `tilewright.torch.scaled_mm`.
+        scale_b: as in `tilewright.torch.scaled_mm`. Quantised numbers have no gradients.
+        zero_b: zero points, with ``scale_group``.
+        scale_group: the ``group`` of `tilewright.torch.scaled_mm`.
+        packed: as in `tilewright.torch.scaled_mm`.
+        rank_invariant: whether bits must not depend on the number of ranks, which is then 1, 2, 4 or 8: K is
+            cut into eight parts, whose sums are added as a tree. Each rank's K must be its share of the
+            parts of `torch.chunk`.
+        timeout: as in `all_gather_matmul`.
+        check: as in `all_gather_matmul`.
+
+    Returns:
+        A new tensor (..., M of this rank, N).
+
+    Raises:
+        LaunchError: shapes, dtypes or options do not fit, on this rank or between ranks; nothing is computed.
+        RankError: another rank refused its arguments, called something else, ended, or was late.
+
+    Example:
+        >>> import torch.distributed as dist
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> matmul_reduce_scatter(torch.ones(2, 3), torch.ones(3, 1)).tolist()
+        [[3.0], [3.0]]
+        >>> dist.destroy_process_group()
+    """
+    scales = (scale_a, scale_b, zero_b, scale_group, packed)
+    exchange = {"dim": dim, "sizes": sizes, "timeout": timeout, "check": check, "invariant": rank_invariant}
+    how = _how("matmul_reduce_scatter", group, _words(alpha, precision), scales, **exchange)
+    return _reduced(how, a, b_shard, c, beta, bias, activation, multiply, derivative, residual, out_dtype)
+
+
+@torch.compiler.disable
+def matmul_all_reduce(
+    a: Tensors,
+    b_shard: Tensors,
+    *,
+    group: Any = None,
+    c: torch.Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float | None = None,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    multiply: torch.Tensor | None = None,
+    derivative: str | None = None,
+    residual: torch.Tensor | None = None,
+    precision: str = "exact",
+    out_dtype: torch.dtype | None = None,
+    scale_a: torch.Tensor | float | None = None,
+    scale_b: torch.Tensor | float | None = None,
+    zero_b: torch.Tensor | None = None,
+    scale_group: int | None = None,
+    packed: str | None = None,
+    rank_invariant: bool = False,
+    timeout: float | None = None,
+    check: bool | None = None,
+) -> Any:
+    """``activation(alpha * S + beta * c + bias) * multiply + residual`` on all ranks.
+
+    ``S`` is the sum over ranks of ``a @ b_shard``, added as by `matmul_reduce_scatter`; then the finished
+    rows are gathered.  All ranks must give the same terms, and have bitwise the same result.
+
+    The gradients are those of a function whose result is the same on all ranks: ``dY b_shardᵀ`` and ``aᵀ dY``
+    of the rank's own operands, without an exchange.
+
+    Args:
+        a: tensor (..., M, K of this rank), or a list whose products are added.
+        b_shard: tensor (..., K of this rank, N), or a list of them.
+        group: as in `all_gather_matmul`.
+        c: tensor that is broadcast to the result.
+        alpha: a number.
+        beta: a number; default: 1.
+        bias: tensor (N,).
+        activation: as in `tilewright.torch.matmul`.
+        multiply: as in `tilewright.torch.matmul`.
+        derivative: as in `tilewright.torch.matmul`.
+        residual: as in `tilewright.torch.matmul`.
+        precision: as in `tilewright.torch.matmul`.
+        out_dtype: dtype of the result.
+        scale_a: as in `tilewright.torch.scaled_mm`.
+        scale_b: as in `tilewright.torch.scaled_mm`. Quantised numbers have no gradients.
+        zero_b: zero points, with ``scale_group``.
+        scale_group: the ``group`` of `tilewright.torch.scaled_mm`.
+        packed: as in `tilewright.torch.scaled_mm`.
+        rank_invariant: as in `matmul_reduce_scatter`.
+        timeout: as in `all_gather_matmul`.
+        check: as in `all_gather_matmul`.
+
+    Returns:
+        A new tensor (..., M, N), the same on all ranks.
+
+    Raises:
+        LaunchError: shapes, dtypes or options do not fit, on this rank or between ranks; nothing is computed.
+        RankError: another rank refused its arguments, called something else, ended, or was late.
+
+    Example:
+        >>> import torch.distributed as dist
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> matmul_all_reduce(torch.ones(2, 3), torch.ones(3, 1), activation="relu").tolist()
+        [[3.0], [3.0]]
+        >>> dist.destroy_process_group()
+    """
+    scales = (scale_a, scale_b, zero_b, scale_group, packed)
+    exchange = {"timeout": timeout, "check": check, "invariant": rank_invariant, "scatters": False}
+    how = _how("matmul_all_reduce", group, _words(alpha, precision), scales, **exchange)
+    return _reduced(how, a, b_shard, c, beta, bias, activation, multiply, derivative, residual, out_dtype)

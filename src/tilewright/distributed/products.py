@@ -1,0 +1,766 @@
+"""Products over ranks: rows that are gathered before a product, and partial sums that are added after it.
+
+Both have gradients, and each is the gradient of the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+import torch
+
+from tilewright.distributed.exchange import Call, Ranks
+from tilewright.distributed.sums import PARTS, add_parts
+from tilewright.errors import LaunchError
+from tilewright.ops import matmul as of_matmul
+from tilewright.torch.layers import scaled_by_kernels
+from tilewright.torch.products import column_sums, gradient_of_a, gradient_of_b
+from tilewright.torch.terms import FROM_RESULT, own_dtype, result_like, scaled_like
+
+ADDED = ("c", "bias", "residual")
+"""Terms whose gradients are sums of the result's gradient."""
+
+SCALED = ("scale_a", "scale_b", "zero_b", "group", "packed")
+"""Arguments of products of quantised numbers."""
+
+BLOCK = 128
+"""Places along K that share a scale of a block."""
+
+
+@dataclass(frozen=True)
+class How:
+    """How ranks compute a product.
+
+    Args:
+        name: the operation, for headers and messages.
+        ranks: the ranks of the group.
+        dim: the dimension that is gathered or scattered, counted from the end.
+        sizes: extents of the ranks along ``dim``; None: by the headers, or by the rule of `torch.chunk`.
+        scatters: whether each rank gets its rows of the sum, and not all of them.
+        timeout: seconds that each exchange may take.
+        check: whether headers are exchanged.
+        invariant: whether bits must not depend on the number of ranks.
+        words: ``alpha`` and ``precision`` as in `matmul`, if they are not the defaults.
+        scaled: arguments of a product of quantised numbers.
+    """
+
+    name: str
+    ranks: Ranks
+    dim: int = -2
+    sizes: tuple[int, ...] | None = None
+    scatters: bool = True
+    timeout: float | None = None
+    check: bool | None = None
+    invariant: bool = False
+    words: Mapping[str, Any] = field(default_factory=dict)
+    scaled: Mapping[str, Any] = field(default_factory=dict)
+
+    def multiply(self, a: torch.Tensor, b: torch.Tensor, **words: Any) -> Any:
+        """Multiply by one kernel of the library."""
+        given = {**self.words, **words}
+        if self.invariant:
+            given["batch_invariant"] = True
+        return scaled_by_kernels(a, b, **given) if self.scaled else of_matmul.matmul(a, b, **given)
+
+
+def chunks(extent: int, count: int) -> tuple[int, ...]:
+    """Return the extents of the parts of `torch.chunk`, with zeros for parts that it does not have.
+
+    Example:
+        >>> chunks(10, 4), chunks(5, 4)
+        ((3, 3, 3, 1), (2, 2, 1, 0))
+    """
+    most = -(-extent // count)
+    return tuple(max(0, min(most, extent - part * most)) for part in range(count))
+
+
+# ---------------------------------------------------------------- forward
+
+
+def _shapes(tensors: Sequence[torch.Tensor]) -> str:
+    return ", ".join(f"{list(one.shape)} {str(one.dtype).removeprefix('torch.')}" for one in tensors)
+
+
+def _check_operands(how: How, tensors: Mapping[str, Any]) -> None:
+    """Refuse tensors that the exchange or the kernels could not take."""
+    first: torch.Tensor | None = None
+    for name, one in tensors.items():
+        if not isinstance(one, torch.Tensor):
+            raise LaunchError(f"{how.name}: {name} is a {type(one).__name__}; nearest legal choice: a tensor")
+        if name[0] in "ab" and "bias" not in name and one.dim() < 2:
+            raise LaunchError(
+                f"{how.name}: {name} has shape {list(one.shape)}; nearest legal choice: a matrix, or one "
+                f"with batches, such as {name}[None]"
+            )
+        if one.is_complex() or one.dtype == torch.bool:
+            raise LaunchError(
+                f"{how.name}: {name} is {one.dtype}; nearest legal choice: real numbers; the real and "
+                "imaginary parts are two calls"
+            )
+        first = one if first is None else first
+        if one.device != first.device:
+            raise LaunchError(
+                f"{how.name}: {name} is on {one.device}, and the first operand on {first.device}; nearest "
+                f"legal choice: {name}.to({str(first.device)!r})"
+            )
+
+
+def _depth(how: How, b: torch.Tensor) -> int:
+    return int(b.shape[-2]) * (2 if how.scaled.get("packed") else 1)
+
+
+def _check_pair(how: How, a: torch.Tensor, b: torch.Tensor, names: tuple[str, str]) -> tuple[int, ...]:
+    """The shape of a product; refuses operands that do not fit each other."""
+    if a.shape[-1] != _depth(how, b):
+        raise LaunchError(
+            f"{how.name}: K is {a.shape[-1]} in {names[0]} {list(a.shape)} and {_depth(how, b)} in "
+            f"{names[1]} {list(b.shape)}; nearest legal choice: operands of the same K"
+        )
+    try:
+        batches = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except RuntimeError as error:
+        raise LaunchError(f"{how.name}: batches of {names[0]} and {names[1]} differ: {error}") from None
+    return (*batches, a.shape[-2], b.shape[-1])
+
+
+def _check_dim(how: How, rank: int, what: str) -> None:
+    if not -rank <= how.dim <= -2:
+        raise LaunchError(
+            f"{how.name}: dim={how.dim} of {what} with {rank} dimensions; nearest legal choice: -2, or a "
+            f"batch from {-rank} on"
+        )
+
+
+def _check_sizes(how: How, extent: int | None) -> None:
+    """Refuse sizes that are not one for each rank, or do not add up to an extent."""
+    if how.sizes is None:
+        return
+    if len(how.sizes) != how.ranks.size or min(how.sizes) < 0:
+        raise LaunchError(
+            f"{how.name}: sizes={list(how.sizes)} for {how.ranks.size} ranks; nearest legal choice: one "
+            "extent for each rank, 0 or more"
+        )
+    if extent is not None and sum(how.sizes) != extent:
+        raise LaunchError(
+            f"{how.name}: sizes={list(how.sizes)} add up to {sum(how.sizes)}, and the extent is {extent}; "
+            f"nearest legal choice: sizes={list(chunks(extent, how.ranks.size))}"
+        )
+
+
+def _check_invariant(how: How) -> None:
+    if how.invariant and PARTS % how.ranks.size:
+        raise LaunchError(
+            f"{how.name}: rank_invariant=True on {how.ranks.size} ranks; nearest legal choice: a group of 1, "
+            "2, 4 or 8 ranks"
+        )
+
+
+def _gathered(call: Call, own: torch.Tensor, sizes: Sequence[int], what: str) -> torch.Tensor:
+    """The shards of all ranks along the first dimension."""
+    whole = own.new_empty((sum(sizes), *own.shape[1:]))
+    slots = whole.split(list(sizes))
+    mine = slots[call.ranks.rank]
+    mine.copy_(own)
+    others = call.ranks.others
+    call.trade(dict.fromkeys(others, mine), {rank: slots[rank] for rank in others}, what)
+    return whole
+
+
+def gather(how: How, x: torch.Tensor, gradients: Sequence[bool] = ()) -> torch.Tensor:
+    """Return the shards of all ranks along ``dim``, without a gradient."""
+
+    def describe() -> tuple[dict[str, Any], dict[str, Any]]:
+        _check_operands(how, {"a_shard": x})
+        _check_dim(how, x.dim(), "a shard")
+        return _of_shard(how, x, gradients)
+
+    with how.ranks.call(how.name, how.timeout) as call:
+        found = call.agree(x.device, describe, how.check)
+        moved = x.detach().movedim(how.dim, 0)
+        return _gathered(call, moved, [one["rows"] for one in found], "a shard").movedim(0, how.dim)
+
+
+def _of_shard(how: How, a: torch.Tensor, gradients: Sequence[bool]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What all ranks must share about a shard, and its extent."""
+    _check_sizes(how, None)
+    _check_invariant(how)
+    rows = int(a.shape[how.dim])
+    if how.sizes is not None and rows != how.sizes[how.ranks.rank]:
+        raise LaunchError(
+            f"{how.name}: a_shard has {rows} rows, and sizes={list(how.sizes)} say "
+            f"{how.sizes[how.ranks.rank]} for rank {how.ranks.rank}; nearest legal choice: sizes=None"
+        )
+    others = [extent for at, extent in enumerate(a.shape) if at != a.dim() + how.dim]
+    shared = {
+        "the dtype of a_shard": str(a.dtype),
+        "the shape of a_shard without its rows": others,
+        "the dimension of the rows": how.dim,
+        "sizes": how.sizes,
+        "which operands want gradients": list(gradients),
+        "rank_invariant": how.invariant,
+    }
+    return shared, {"rows": rows}
+
+
+def gather_products(
+    how: How,
+    a: torch.Tensor,
+    bs: Sequence[torch.Tensor],
+    terms: Sequence[Mapping[str, Any]],
+    kind: torch.dtype | None,
+    gradients: Sequence[bool] = (),
+) -> tuple[list[torch.Tensor], tuple[int, ...]]:
+    """Return the products of the gathered rows with each ``b``, and each rank's rows, without gradients.
+
+    Args:
+        how: how ranks compute it.
+        a: the own rows.
+        bs: the second operands.
+        terms: the terms of each product.
+        kind: dtype of the results; None: as in `matmul`.
+        gradients: which operands want gradients.
+    """
+    scale = how.scaled.get("scale_a")
+
+    def describe() -> tuple[dict[str, Any], dict[str, Any]]:
+        names = ["b"] if len(bs) == 1 else [f"b[{at}]" for at in range(len(bs))]
+        _check_operands(how, {"a_shard": a, **dict(zip(names, bs, strict=True))})
+        _check_dim(how, a.dim(), "a_shard")
+        for name, b in zip(names, bs, strict=True):
+            _check_pair(how, a, b, ("a_shard", name))
+        shared, own = _of_shard(how, a, gradients)
+        if (
+            isinstance(scale, torch.Tensor)
+            and scale.numel() > 1
+            and scale.shape[: a.dim() - 1] != a.shape[:-1]
+        ):
+            raise LaunchError(
+                f"{how.name}: scale_a has shape {list(scale.shape)} for a_shard {list(a.shape)}; nearest "
+                f"legal choice: a scale for each row, of shape {list(a.shape[:-1])}"
+            )
+        shared["scales of rows"] = scale if isinstance(scale, float | int) else scale is not None
+        return shared, own
+
+    with how.ranks.call(how.name, how.timeout) as call:
+        found = call.agree(a.device, describe, how.check)
+        sizes = how.sizes or tuple(one["rows"] for one in found)
+        a = a.detach()
+        words = dict(how.scaled)
+        if isinstance(scale, torch.Tensor):
+            words["scale_a"] = _gathered_scales(call, how, scale, a, sizes)
+        given: list[dict[str, Any]] = [{**words, **one, **_out_dtype(kind)} for one in terms]
+        is_simple = a.dim() == 2 and not how.invariant and not isinstance(scale, torch.Tensor)
+        if a.is_cuda and is_simple and all(one.keys() <= {"bias", "activation"} for one in terms):
+            return _products_in_ring_order(call, how, a, bs, given, sizes), sizes
+        whole = _gathered(call, a.movedim(how.dim, 0), sizes, "a shard").movedim(0, how.dim)
+    return [how.multiply(whole, b.detach(), **one) for b, one in zip(bs, given, strict=True)], sizes
+
+
+def _out_dtype(kind: torch.dtype | None) -> dict[str, Any]:
+    return {} if kind is None else {"out_dtype": own_dtype(kind)}
+
+
+def _gathered_scales(
+    call: Call, how: How, scale: torch.Tensor, a: torch.Tensor, sizes: Sequence[int]
+) -> torch.Tensor:
+    """The scales of the rows of all ranks: a shard's single scale is that of each of its rows."""
+    if scale.numel() == 1:
+        scale = scale.reshape(()).expand(a.shape[:-1])
+    rows = a.dim() + how.dim
+    return _gathered(call, scale.detach().movedim(rows, 0), sizes, "scales").movedim(0, rows)
+
+
+def _products_in_ring_order(
+    call: Call,
+    how: How,
+    a: torch.Tensor,
+    bs: Sequence[torch.Tensor],
+    given: Sequence[Mapping[str, Any]],
+    sizes: Sequence[int],
+) -> list[torch.Tensor]:
+    """One product for each shard: the own one first, while the others travel.
+
+    NCCL copies on a stream of its own; this one waits for a shard only before its product.
+    """
+    own, me = a.contiguous(), call.ranks.rank
+    shape = a.shape[1:]
+    shards = [own if rank == me else own.new_empty((rows, *shape)) for rank, rows in enumerate(sizes)]
+    others = call.ranks.others
+    arrivals = call.arrivals(dict.fromkeys(others, own), {rank: shards[rank] for rank in others}, "a shard")
+    outs = list[list[torch.Tensor]]()
+    for b, one in zip(bs, given, strict=True):
+        kind = _result_dtype(how, one.get("out_dtype"), a, b, one)
+        out = own.new_empty((*b.shape[:-2], sum(sizes), b.shape[-1]), dtype=kind)
+        outs.append([out, *out.split(list(sizes), -2)])
+    for rank in chain([me], arrivals):
+        for b, one, (_, *places) in zip(bs, given, outs, strict=True):
+            words = {name: word for name, word in one.items() if name != "out_dtype"}
+            how.multiply(shards[rank], b.detach(), out=places[rank], **words)
+    return [out for out, *_ in outs]
+
+
+def _result_dtype(
+    how: How, kind: torch.dtype | None, a: torch.Tensor, b: torch.Tensor, terms: Mapping[str, Any]
+) -> torch.dtype:
+    """The dtype of a product's result."""
+    if how.scaled:
+        return scaled_like(how.name, kind, a, b, how.scaled.get("packed"))
+    added = {name: terms[name] for name in (*ADDED, "multiply") if terms.get(name) is not None}
+    return result_like("matmul", kind, a=a, b=b, **added)
+
+
+# ---------------------------------------------------------------- sums over ranks
+
+
+def reduce_products(
+    how: How,
+    pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    terms: Mapping[str, Any],
+    kind: torch.dtype | None,
+    gradients: Sequence[bool] = (),
+) -> torch.Tensor:
+    """Return the sum over ranks and pairs of ``a @ b`` with terms, without gradients.
+
+    Each rank computes partial sums in the dtype of sums, and adds those of its rows in the ranks' order.
+
+    Args:
+        how: how ranks compute it.
+        pairs: operands of the products that this rank adds.
+        terms: the terms after the sum.
+        kind: dtype of the result; None: as in `matmul`.
+        gradients: which operands want gradients.
+    """
+    shape: tuple[int, ...] = ()
+    made = torch.float32
+
+    def describe() -> tuple[dict[str, Any], dict[str, Any]]:
+        nonlocal shape, made
+        at = [""] if len(pairs) == 1 else [f"[{pair}]" for pair in range(len(pairs))]
+        names = [(f"a{one}", f"b_shard{one}") for one in at]
+        for both, pair in zip(names, pairs, strict=True):
+            _check_operands(how, dict(zip(both, pair, strict=True)))
+            found = _check_pair(how, *pair, both)
+            if shape and found != shape:
+                raise LaunchError(
+                    f"{how.name}: {both[0]} @ {both[1]} has shape {list(found)}, and the first product "
+                    f"{list(shape)}; nearest legal choice: products of one shape"
+                )
+            shape = found
+        _check_dim(how, len(shape), "a result")
+        _check_sizes(how, shape[how.dim])
+        _check_invariant(how)
+        a, b = pairs[0]
+        made = _result_dtype(how, kind, a, b, terms)
+        shared = {
+            "the shape of the product": list(shape),
+            "the dtype of the operands": _dtypes(pairs),
+            "the dtype of the result": str(made),
+            "the dimension of the rows": how.dim,
+            "sizes": how.sizes,
+            "terms": sorted(name for name, one in terms.items() if one is not None),
+            "the activation": terms.get("activation"),
+            "which operands want gradients": list(gradients),
+            "rank_invariant": how.invariant,
+        }
+        return shared, {"depths": [int(a.shape[-1]) for a, _ in pairs]}
+
+    with how.ranks.call(how.name, how.timeout) as call:
+        found = call.agree(pairs[0][0].device, describe, how.check)
+        cuts = [_cuts(how, [one["depths"][at] for one in found]) for at in range(len(pairs))]
+        return _summed(call, how, _partial_sums(how, pairs, cuts, shape), shape, made, terms)
+
+
+def sum_rows(how: How, x: torch.Tensor, gradients: Sequence[bool] = ()) -> torch.Tensor:
+    """Return this rank's rows of the sum of a tensor over ranks, or all rows, without a gradient.
+
+    Args:
+        how: how ranks compute it.
+        x: a tensor of the same shape on all ranks.
+        gradients: which operands want gradients.
+    """
+
+    def describe() -> tuple[dict[str, Any], dict[str, Any]]:
+        _check_operands(how, {"x": x})
+        _check_dim(how, x.dim(), "a tensor")
+        _check_sizes(how, x.shape[how.dim])
+        shared = {
+            "the shape of x": list(x.shape),
+            "the dtype of x": str(x.dtype),
+            "the dimension of the rows": how.dim,
+            "sizes": how.sizes,
+            "which operands want gradients": list(gradients),
+        }
+        return shared, {}
+
+    with how.ranks.call(how.name, how.timeout) as call:
+        call.agree(x.device, describe, how.check)
+        partial = x.detach().movedim(how.dim, 0).contiguous()
+        return _summed(call, how, partial, x.shape, x.dtype, {})
+
+
+def _summed(
+    call: Call,
+    how: How,
+    partial: torch.Tensor,
+    shape: Sequence[int],
+    kind: torch.dtype,
+    terms: Mapping[str, Any],
+) -> torch.Tensor:
+    """Exchange partial sums, whose rows come first, and add them with terms: the own rows, or all of them."""
+    ranks, dim = how.ranks, how.dim
+    if not how.scatters:
+        partial = partial.movedim(0, dim).reshape(-1, shape[-1])
+    given = how.sizes if how.scatters else None
+    sizes = list(chunks(partial.shape[0], ranks.size) if given is None else given)
+    slots = partial.split(sizes)
+    own, others = slots[ranks.rank], ranks.others
+    parts = own.new_empty((ranks.size, *own.shape))
+    parts[ranks.rank].copy_(own)
+    outgoing = {rank: slots[rank] for rank in others}
+    call.trade(outgoing, {rank: parts[rank] for rank in others}, "partial sums")
+    if how.scatters:
+        mine = own.new_empty(own.shape, dtype=kind)
+        _finish(how, parts, mine, terms, shape, 0)
+        return mine.movedim(0, dim)
+    whole = partial.new_empty(partial.shape, dtype=kind)
+    places = whole.split(sizes)
+    mine = places[ranks.rank]
+    _finish(how, parts, mine, terms, shape, sum(sizes[: ranks.rank]))
+    call.trade(dict.fromkeys(others, mine), {rank: places[rank] for rank in others}, "sums")
+    return whole.view(*shape)
+
+
+def _dtypes(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[str]:
+    return [str(one.dtype) for pair in pairs for one in pair]
+
+
+def _cuts(how: How, depths: Sequence[int]) -> list[tuple[int, int]]:
+    """The parts of this rank's K: one, or if bits must not depend on the ranks, its share of eight."""
+    own = depths[how.ranks.rank]
+    if not how.invariant:
+        return [(0, own)]
+    parts, each = chunks(sum(depths), PARTS), PARTS // how.ranks.size
+    shares = [parts[rank * each : (rank + 1) * each] for rank in range(how.ranks.size)]
+    if [sum(one) for one in shares] != list(depths):
+        raise LaunchError(
+            f"{how.name}: rank_invariant=True, and K is {list(depths)} on the ranks, which are no eighths of "
+            f"{sum(depths)}; nearest legal choice: {[sum(one) for one in shares]}"
+        )
+    step = _granule(how)
+    if each > 1 and parts[0] % step:
+        raise LaunchError(
+            f"{how.name}: rank_invariant=True cuts K at {parts[0]}, within a group of {step}; nearest legal "
+            f"choice: a K whose eighth is a multiple of {step}"
+        )
+    ends = [sum(shares[how.ranks.rank][: at + 1]) for at in range(each)]
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def _granule(how: How) -> int:
+    """The multiple of places at which K of quantised numbers can be cut."""
+    group, packed = how.scaled.get("group"), how.scaled.get("packed")
+    has_blocks = group is None and any(
+        isinstance(one, torch.Tensor) and one.dim() > 1 and one.shape[at] > 1
+        for one, at in ((how.scaled.get("scale_b"), -2), (how.scaled.get("scale_a"), -1))
+    )
+    return math.lcm(group or 1, 2 if packed else 1, BLOCK if has_blocks else 1)
+
+
+def _partial_sums(
+    how: How,
+    pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    cuts: Sequence[Sequence[tuple[int, int]]],
+    shape: Sequence[int],
+) -> torch.Tensor:
+    """This rank's partial sums, with the rows first, in the dtype in which kernels add."""
+    kind, dim = _sums_dtype(how, pairs), how.dim
+    moved = torch.empty(shape, dtype=kind, device="meta").movedim(dim, 0).shape
+    count = len(cuts[0])
+    made = pairs[0][0].new_empty((count, len(pairs), *moved), dtype=kind)
+    for at, (a, b) in enumerate(pairs):
+        for part, (begin, end) in enumerate(cuts[at]):
+            out = made[part, at].movedim(0, dim)
+            _multiply_part(how, a.detach(), b.detach(), begin, end, out)
+    if count == len(pairs) == 1:
+        return made[0, 0]
+    rows, columns = made[0, 0].numel() // max(shape[-1], 1), shape[-1]
+    flat = made.view(count, len(pairs), rows, columns)
+    if len(pairs) > 1:
+        sums = flat.new_empty((count, rows, columns))
+        for part in range(count):
+            add_parts(flat[part], sums[part])
+    else:
+        sums = flat[:, 0]
+    if count == 1:
+        return sums[0].view(moved)
+    total = sums.new_empty((rows, columns))
+    add_parts(sums, total, is_tree=True)
+    return total.view(moved)
+
+
+def _sums_dtype(how: How, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.dtype:
+    a, b = pairs[0]
+    if how.scaled:
+        return torch.float32
+    if a.is_floating_point() and b.is_floating_point():
+        return torch.float64 if a.dtype == torch.float64 else torch.float32
+    return result_like("matmul", None, a=a, b=b)
+
+
+def _multiply_part(
+    how: How, a: torch.Tensor, b: torch.Tensor, begin: int, end: int, out: torch.Tensor
+) -> None:
+    """The product of a part of K."""
+    if (begin, end) == (0, a.shape[-1]):
+        how.multiply(a, b, out=out, **how.scaled)
+        return
+    words = dict(how.scaled)
+    step = 2 if words.get("packed") else 1
+    group = words.get("group")
+    for name in ("scale_b", "zero_b"):
+        one = words.get(name)
+        if isinstance(one, torch.Tensor) and group is not None:
+            words[name] = one[begin // group : -(-end // group)]
+        elif isinstance(one, torch.Tensor) and one.dim() > 1 and one.shape[-2] > 1:
+            words[name] = one[..., begin // BLOCK : -(-end // BLOCK), :]
+    one = words.get("scale_a")
+    if isinstance(one, torch.Tensor) and one.dim() == a.dim() and one.shape[-1] > 1:
+        words["scale_a"] = one[..., begin // BLOCK : -(-end // BLOCK)]
+    b = b[..., begin // step : end // step, :]
+    how.multiply(a[..., begin:end], b, out=out, **words)
+
+
+def _finish(
+    how: How,
+    parts: torch.Tensor,
+    out: torch.Tensor,
+    terms: Mapping[str, Any],
+    shape: Sequence[int],
+    first: int,
+) -> None:
+    """Add the partial sums of all ranks, with terms, into rows of the result."""
+    columns = shape[-1]
+    if not out.numel():
+        return
+    rows = out.numel() // columns
+    given = dict[str, torch.Tensor]()
+    for name in (*ADDED, "multiply"):
+        one = terms.get(name)
+        if one is None:
+            continue
+        if name == "bias":
+            given[name] = one.detach()
+        elif how.scatters:
+            target = out.movedim(0, how.dim).shape
+            given[name] = one.detach().expand(target).movedim(how.dim, 0).reshape(rows, columns)
+        else:
+            given[name] = one.detach().expand(tuple(shape)).reshape(-1, columns)[first : first + rows]
+    add_parts(
+        parts.view(parts.shape[0], rows, columns),
+        out.view(rows, columns),
+        is_tree=how.invariant,
+        activation=terms.get("activation"),
+        derivative=terms.get("derivative"),
+        beta=terms.get("beta"),
+        terms=given,
+    )
+
+
+# ---------------------------------------------------------------- gradients
+
+
+class InvariantProduct(torch.autograd.Function):
+    """``alpha * (a @ b)`` in an order of sums that depends on K alone; so have its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Any, b: Any, words: Any) -> Any:
+        """Compute the product in one kernel."""
+        ctx.words = words
+        ctx.save_for_backward(a, b)
+        return of_matmul.matmul(a.detach(), b.detach(), batch_invariant=True, **words)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        """Return the gradients, by products of the same kind."""
+        a, b = ctx.saved_tensors
+        of_a, of_b, _ = ctx.needs_input_grad
+        d_a = InvariantProduct.apply(dy, b.mT, ctx.words).sum_to_size(a.shape) if of_a else None
+        return d_a, invariant_gradient_of_b(dy, a, b, ctx.words) if of_b else None, None
+
+
+def invariant_gradient_of_b(dy: torch.Tensor, a: torch.Tensor, b: torch.Tensor, words: Any) -> torch.Tensor:
+    """Return ``dB = Aᵀ dY``; if ``b`` has no batches, their rows are those of one matrix."""
+    if b.dim() == 2 and a.shape[:-1] == dy.shape[:-1]:
+        a, dy = a.flatten(0, -2), dy.flatten(0, -2)
+    made: torch.Tensor = InvariantProduct.apply(a.mT, dy, words)
+    return made.sum_to_size(b.shape)
+
+
+def _local_gradients(
+    how: How, dy: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, of_a: bool, of_b: bool
+) -> tuple[Any, Any]:
+    """The gradients of a product that one rank computes alone."""
+    words = dict(how.words)
+    if not how.invariant:
+        d_a = gradient_of_a(dy, a, b, **words) if of_a else None
+        return d_a, gradient_of_b(dy, a, b, **words) if of_b else None
+    d_a = InvariantProduct.apply(dy, b.mT, words).sum_to_size(a.shape) if of_a else None
+    return d_a, invariant_gradient_of_b(dy, a, b, words) if of_b else None
+
+
+def _sums_of_columns(how: How, dz: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    if not how.invariant:
+        return column_sums(dz).to(kind)
+    flat = dz.flatten(0, -2)
+    made: torch.Tensor = InvariantProduct.apply(flat.new_ones((1, flat.shape[0])), flat, {})
+    return made[0].to(kind)
+
+
+def _before_activation(activation: str | None, dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return dy if activation is None else FROM_RESULT[activation](dy, y)
+
+
+def _added_gradients(
+    how: How, dz: torch.Tensor, dy: torch.Tensor, beta: float | None, likes: Sequence[Any]
+) -> list[Any]:
+    """The gradients of the terms in `ADDED`, of which those wanted have a shape and a dtype."""
+    c, bias, residual = likes
+    return [
+        None if c is None else (dz if beta is None else beta * dz).sum_to_size(c[0]).to(c[1]),
+        None if bias is None else _sums_of_columns(how, dz, bias[1]),
+        None if residual is None else dy.sum_to_size(residual[0]).to(residual[1]),
+    ]
+
+
+def _likes(terms: Sequence[Any], needs: Sequence[bool]) -> list[Any]:
+    return [(one.shape, one.dtype) if need else None for one, need in zip(terms, needs, strict=True)]
+
+
+class GatheredRows(torch.autograd.Function):
+    """The rows of all ranks; each rank's gradient is the sum of its rows over all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, how: How, x: Any) -> Any:
+        """Gather the rows."""
+        ctx.how, ctx.rows = how, x.shape[how.dim]
+        return gather(how, x, ctx.needs_input_grad[1:])
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        """Add the gradients of all ranks in their order."""
+        return None, SummedRows.apply(_gradient_of(ctx.how), dy)
+
+
+class SummedRows(torch.autograd.Function):
+    """A rank's rows of the sum of a tensor over ranks, or all rows."""
+
+    @staticmethod
+    def forward(ctx: Any, how: How, x: Any) -> Any:
+        """Exchange and add."""
+        ctx.how = how
+        return sum_rows(how, x, ctx.needs_input_grad[1:])
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        """Gather the rows of the gradient."""
+        return None, GatheredRows.apply(_gradient_of(ctx.how), dy) if ctx.how.scatters else dy
+
+
+class GatherProducts(torch.autograd.Function):
+    """``y = activation(gathered a @ b + beta * c + bias) + residual`` for each ``b``."""
+
+    @staticmethod
+    def forward(ctx: Any, how: How, count: int, kind: Any, words: Any, a: Any, *rest: Any) -> Any:
+        """Gather once, and multiply by each ``b``."""
+        activation, beta = words
+        bs, added = rest[:count], [rest[count + 3 * at : count + 3 * at + 3] for at in range(count)]
+        needs = ctx.needs_input_grad[4:]
+        terms = [_given(activation, beta, one) for one in added]
+        ys, sizes = gather_products(how, a, bs, terms, kind, [needs[0], any(needs[1 : count + 1])])
+        ctx.how, ctx.words, ctx.needs = replace(how, sizes=sizes), words, needs
+        ctx.likes = [
+            _likes(one, needs[1 + count + 3 * at : 4 + count + 3 * at]) for at, one in enumerate(added)
+        ]
+        ctx.save_for_backward(a, *bs, *(ys if activation is not None else ()))
+        return tuple(ys)
+
+    @staticmethod
+    def backward(ctx: Any, *dys: torch.Tensor) -> Any:
+        """Return the gradients: sums over ranks for ``a``, and products with the gathered rows for each b."""
+        how, (activation, beta), count = _gradient_of(ctx.how), ctx.words, len(dys)
+        a, *rest = ctx.saved_tensors
+        bs, ys = rest[:count], rest[count:] or [None] * count
+        dzs = [_before_activation(activation, dy, y) for dy, y in zip(dys, ys, strict=True)]
+        factors = [dz.to(a.dtype) for dz in dzs]
+        d_a, d_bs = None, list[Any]([None] * count)
+        if any(ctx.needs[1 : count + 1]):
+            whole = GatheredRows.apply(how, a)
+            for at, (factor, b) in enumerate(zip(factors, bs, strict=True)):
+                if ctx.needs[1 + at]:
+                    d_bs[at] = _local_gradients(how, factor, whole, b, of_a=False, of_b=True)[1]
+        if ctx.needs[0]:
+            turned = [b.mT for b in bs]
+            d_a = ReduceProducts.apply(how, count, a.dtype, (None, None), *factors, *turned, None, None, None)
+            d_a = d_a.sum_to_size(a.shape)
+        d_added = list[Any]()
+        for dz, dy, likes in zip(dzs, dys, ctx.likes, strict=True):
+            d_added += _added_gradients(how, dz, dy, beta, likes)
+        return None, None, None, None, d_a, *d_bs, *d_added
+
+
+class ReduceProducts(torch.autograd.Function):
+    """``y = activation(sum over ranks and pairs of a @ b + beta * c + bias) + residual``."""
+
+    @staticmethod
+    def forward(ctx: Any, how: How, count: int, kind: Any, words: Any, *rest: Any) -> Any:
+        """Multiply, exchange partial sums, and add."""
+        activation, beta = words
+        needs = ctx.needs_input_grad[4:]
+        pairs, added = list(zip(rest[:count], rest[count : 2 * count], strict=True)), rest[2 * count :]
+        wanted = [any(needs[:count]), any(needs[count : 2 * count])]
+        y = reduce_products(how, pairs, _given(activation, beta, added), kind, wanted)
+        ctx.how, ctx.words, ctx.needs = how, words, needs
+        ctx.likes = _likes(added, needs[2 * count :])
+        ctx.save_for_backward(*rest[: 2 * count], *((y,) if activation is not None else ()))
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        """Return the gradients: products with the gathered rows of the gradient."""
+        how, (activation, beta) = _gradient_of(ctx.how), ctx.words
+        count = len(ctx.saved_tensors) // 2
+        saved_as, saved_bs = ctx.saved_tensors[:count], ctx.saved_tensors[count : 2 * count]
+        y = ctx.saved_tensors[-1] if activation is not None else None
+        dz = dy if y is None else _before_activation(activation, dy, y)
+        factor = dz.to(saved_as[0].dtype)
+        d_as, d_bs = list[Any]([None] * count), list[Any]([None] * count)
+        of_as, of_bs = any(ctx.needs[:count]), any(ctx.needs[count : 2 * count])
+        if how.scatters and of_as and not of_bs:
+            turned = [b.mT for b in saved_bs]
+            d_as = list(
+                GatherProducts.apply(how, count, None, (None, None), factor, *turned, *[None] * (3 * count))
+            )
+            d_as = [one.sum_to_size(a.shape) for one, a in zip(d_as, saved_as, strict=True)]
+        elif of_as or of_bs:
+            whole = GatheredRows.apply(how, factor) if how.scatters else factor
+            for at, (a, b) in enumerate(zip(saved_as, saved_bs, strict=True)):
+                wanted = {"of_a": ctx.needs[at], "of_b": ctx.needs[count + at]}
+                d_as[at], d_bs[at] = _local_gradients(how, whole, a, b, **wanted)
+        return None, None, None, None, *d_as, *d_bs, *_added_gradients(how, dz, dy, beta, ctx.likes)
+
+
+def _given(activation: str | None, beta: float | None, added: Sequence[Any]) -> dict[str, Any]:
+    """The words of a call with these terms."""
+    made = {name: one for name, one in zip(ADDED, added, strict=True) if one is not None}
+    made |= {"activation": activation} if activation is not None else {}
+    return made | ({"beta": beta} if beta is not None else {})
+
+
+def _gradient_of(how: How) -> How:
+    """How ranks compute a gradient: the header names it."""
+    name = how.name if how.name.startswith("gradient of ") else f"gradient of {how.name}"
+    return replace(how, name=name)
