@@ -200,6 +200,7 @@ class Call:
         header = {"of": self.name, "call": self.number, "at": _caller()}
         if refusal is not None:
             header["refused"] = f"{type(refusal).__name__}: {refusal}"[: HEADER_BYTES // 4]
+        headers = list[dict[str, Any]]()
         try:
             headers = self._trade_headers(header | {"shared": shared, "own": own}, device)
         except RankError:
