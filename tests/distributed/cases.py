@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from threading import Thread
+from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import tilewright.distributed as td
+import tilewright.torch as tt
+from tilewright.errors import LaunchError
 
 f64 = torch.float64
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+"""Dtypes of operands; groups of three and four run the first ones."""
 
 UNITS = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 """Largest relative error of one rounding."""
@@ -49,7 +60,7 @@ def uneven(extent: int, size: int) -> list[int]:
 
 def gathers(rank: int, size: int) -> None:
     """Dtypes, batches, dimensions, uneven rows and columns, terms, and several matrices."""
-    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+    for dtype in DTYPES[: 4 if size == 2 else 2]:
         a, b, bias = (
             drawn(13, 40, dtype=dtype),
             drawn(40, 12 + rank, dtype=dtype),
@@ -72,7 +83,7 @@ def gathers(rank: int, size: int) -> None:
 
 def scatters(rank: int, size: int) -> None:
     """Dtypes, batches, dimensions, uneven rows and depths, and all terms."""
-    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+    for dtype in DTYPES[: 4 if size == 2 else 2]:
         a, b, bias = drawn(11, 50, dtype=dtype), drawn(50, 14, dtype=dtype), drawn(14, dtype=dtype)
         depths = uneven(50, size)
         ones, others = cut(a, 1, depths, rank), cut(b, 0, depths, rank)
@@ -119,4 +130,330 @@ def orders(rank: int, size: int) -> None:
     assert torch.equal(found, torch.full((3, 4), 0.25 * max(size - 2, 0)))
 
 
-CASES = [gathers, scatters, equal_bits, orders]
+def close(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
+    """In f64: sums of fewer than 500 products of numbers below 8, twice differentiated."""
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-10)
+
+
+def everywhere(rank: int, size: int, *shape: int, seed: int) -> list[torch.Tensor]:
+    """Tensors of all ranks, which each rank can draw."""
+    return [drawn(*shape, dtype=f64, seed=seed + 100 * at) for at in range(size)]
+
+
+def gradients(rank: int, size: int) -> None:
+    """Gradients and second derivatives of the sum of all ranks' losses, in f64."""
+    rows, depth, columns = uneven(9, size), 7, 5
+    shards = list(drawn(9, depth, dtype=f64).split(rows))
+    bs, biases = everywhere(rank, size, depth, columns, seed=1), everywhere(rank, size, columns, seed=2)
+    weights = everywhere(rank, size, 9, columns, seed=3)
+
+    def loss(call: Callable[..., list[torch.Tensor]], leaves: Sequence[torch.Tensor], one: int | None) -> Any:
+        ys = call(leaves)
+        chosen = range(size) if one is None else [one]
+        return sum((y * weights[at]).sum() for y, at in zip(ys, chosen, strict=True))
+
+    def like(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        whole = torch.cat(list(leaves[:size]))
+        return [
+            torch.tanh(whole @ b + bias)
+            for b, bias in zip(leaves[size : 2 * size], leaves[2 * size :], strict=True)
+        ]
+
+    leaves = [one.clone().requires_grad_() for one in (*shards, *bs, *biases)]
+    expected = torch.autograd.grad(loss(like, leaves, None), leaves, create_graph=True)
+    twice = torch.autograd.grad(sum(one.square().sum() for one in expected), leaves)
+    mine = [one.clone().requires_grad_() for one in (shards[rank], bs[rank], biases[rank])]
+    y = td.all_gather_matmul(mine[0], mine[1], bias=mine[2], activation="tanh")
+    found = torch.autograd.grad((y * weights[rank]).sum(), mine, create_graph=True)
+    again = torch.autograd.grad(sum(one.square().sum() for one in found), mine)
+    at = [rank, size + rank, 2 * size + rank]
+    close([*found, *again], [*(expected[one] for one in at), *(twice[one] for one in at)])
+
+    depths = uneven(11, size)
+    ones, others = (
+        list(drawn(9, 11, dtype=f64).split(depths, 1)),
+        list(drawn(11, columns, dtype=f64).split(depths)),
+    )
+    factor = drawn(9, columns, dtype=f64, seed=5)
+    for activation, scatters in (("sigmoid", True), ("silu", True), ("sigmoid", False)):
+        function = torch.nn.functional.silu if activation == "silu" else torch.sigmoid
+        leaves = [one.clone().requires_grad_() for one in (*ones, *others, biases[0])]
+        sums = sum(a @ b for a, b in zip(leaves[:size], leaves[size : 2 * size], strict=True))
+        total = (function(sums + leaves[-1]) * factor).sum()
+        expected = torch.autograd.grad(total, leaves, create_graph=True)
+        twice = torch.autograd.grad(sum(one.square().sum() for one in expected[:-1]), leaves[:-1])
+        mine = [one.clone().requires_grad_() for one in (ones[rank], others[rank], biases[0])]
+        if scatters:
+            y = td.matmul_reduce_scatter(*mine[:2], bias=mine[2], activation=activation, sizes=rows)
+            total = (y * factor.split(rows)[rank]).sum()
+        else:
+            y = td.matmul_all_reduce(*mine[:2], bias=mine[2], activation=activation)
+            total = (y * factor).sum()
+        found = torch.autograd.grad(total, mine, create_graph=scatters)
+        close(found[:2], [expected[rank], expected[size + rank]])
+        bias = found[2].detach().clone()
+        if scatters:
+            again = torch.autograd.grad(sum(one.square().sum() for one in found[:2]), mine[:2])
+            close(again, [twice[rank], twice[size + rank]])
+            dist.all_reduce(bias)
+        close([bias], [expected[-1]])
+
+
+def invariant(rank: int, size: int) -> None:
+    """The bits of one rank, which computes the whole problem in a group of its own."""
+    alone = [dist.new_group([one]) for one in range(size)][rank]
+    words = {"rank_invariant": True}
+    if size == 3:
+        refused(
+            LaunchError,
+            "rank_invariant=True on 3 ranks",
+            td.matmul_all_reduce,
+            torch.ones(2, 8),
+            torch.ones(8, 2),
+            **words,
+        )
+        return
+    for dtype in (torch.float32, torch.bfloat16)[: 2 if size == 2 else 1]:
+        a, b, bias = drawn(19, 100, dtype=dtype), drawn(100, 26, dtype=dtype), drawn(26, dtype=dtype)
+        depths = td.shares(100, size, rank_invariant=True)
+        mine = [cut(a, 1, depths, rank), cut(b, 0, depths, rank), bias]
+        leaves = [one.clone().requires_grad_() for one in mine]
+        y = td.matmul_reduce_scatter(*leaves[:2], bias=leaves[2], activation="relu", **words)
+        whole = [one.clone().requires_grad_() for one in (a, b, bias)]
+        z = td.matmul_reduce_scatter(*whole[:2], bias=whole[2], activation="relu", group=alone, **words)
+        rows = td.shares(19, size)
+        assert torch.equal(y, z.split(list(rows))[rank])
+        dy = drawn(19, 26, dtype=dtype, seed=9)
+        d_a, d_b, _ = torch.autograd.grad(y, leaves, cut(dy, 0, rows, rank))
+        d_whole_a, d_whole_b, _ = torch.autograd.grad(z, whole, dy)
+        assert torch.equal(d_a, cut(d_whole_a, 1, depths, rank))
+        assert torch.equal(d_b, cut(d_whole_b, 0, depths, rank))
+        with torch.no_grad():
+            assert torch.equal(
+                td.matmul_all_reduce(*mine[:2], **words), td.matmul_all_reduce(a, b, group=alone, **words)
+            )
+        columns = td.shares(26, size, rank_invariant=True)
+        leaves = [cut(a, 0, rows, rank).requires_grad_(), cut(b, 1, columns, rank).requires_grad_()]
+        y = td.all_gather_matmul(*leaves, **words)
+        z = td.all_gather_matmul(*whole[:2], group=alone, **words)
+        assert torch.equal(y, cut(z, 1, columns, rank))
+        d_a, d_b = torch.autograd.grad(y, leaves, cut(dy, 1, columns, rank))
+        d_whole_a, d_whole_b = torch.autograd.grad(z, whole[:2], dy)
+        assert torch.equal(d_a, cut(d_whole_a, 0, rows, rank))
+        assert torch.equal(d_b, cut(d_whole_b, 1, columns, rank))
+
+
+def quantised(rank: int, size: int) -> None:
+    """Codes of 8 and 4 bits with scales: rows' scales travel with their rows."""
+    a, codes = (
+        drawn(10, 64 * size),
+        torch.randint(-8, 8, (64 * size, 12), generator=torch.Generator().manual_seed(3)),
+    )
+    scales = drawn(12).abs() + 0.1
+    wide = codes.to(f64) * scales.to(f64)
+    rows, depths = td.shares(10, size), [64] * size
+    narrow = codes.to(torch.int8)
+    found = td.all_gather_matmul(cut(a, 0, rows, rank), narrow, scale_b=scales, out_dtype=torch.float32)
+    compare(found, a.to(f64) @ wide, a.to(f64).abs() @ wide.abs(), 64 * size)
+    mine = cut(a, 1, depths, rank), cut(narrow, 0, depths, rank)
+    found = td.matmul_all_reduce(*mine, scale_b=scales, bias=scales, activation="relu")
+    expected = torch.relu(a.to(f64) @ wide + scales.to(f64))
+    compare(found, expected, a.to(f64).abs() @ wide.abs() + scales.to(f64), 64 * size)
+    halves = narrow.view(torch.uint8).mT.contiguous() & 15
+    packed = (halves[:, ::2] | halves[:, 1::2] << 4).mT
+    groups = drawn(2 * size, 12).abs() + 0.1
+    wide = codes.to(f64) * groups.to(f64).repeat_interleave(32, 0)
+    b = packed.mT[:, 32 * rank : 32 * rank + 32].contiguous().mT
+    found = td.matmul_reduce_scatter(
+        mine[0], b, scale_b=groups[2 * rank : 2 * rank + 2].contiguous(), scale_group=32, packed="i4"
+    )
+    magnitudes = a.to(f64).abs() @ wide.abs()
+    # A weight is rounded once to f32, the dtype of the product.
+    compare(found, cut(a.to(f64) @ wide, 0, rows, rank), cut(magnitudes, 0, rows, rank), 64 * size + 1)
+    per_row = drawn(10).abs() + 0.1
+    eighth = torch.float8_e4m3fn
+    small, weights = a.to(eighth), drawn(64 * size, 12, seed=4).to(eighth)
+    found = td.all_gather_matmul(
+        cut(small, 0, rows, rank), weights, scale_a=cut(per_row, 0, rows, rank), out_dtype=torch.float32
+    )
+    expected = per_row.to(f64)[:, None] * (small.to(f64) @ weights.to(f64))
+    compare(
+        found, expected, per_row.to(f64)[:, None] * (small.to(f64).abs() @ weights.to(f64).abs()), 64 * size
+    )
+    leaf = mine[0].clone().requires_grad_()
+    refused(LaunchError, "no gradients", td.matmul_all_reduce, leaf, mine[1], scale_b=scales)
+
+
+def refused(kind: type[Exception], said: str, call: Callable[..., Any], *args: Any, **words: Any) -> str:
+    """The message of an error, which must be raised and contain a text."""
+    with pytest.raises(kind, match=re.escape(said)) as raised:
+        call(*args, **words)
+    return str(raised.value)
+
+
+def disagreements(rank: int, size: int) -> None:
+    """Calls that do not fit each other end on all ranks, and the group goes on."""
+    a, b = torch.ones(2, 4), torch.ones(4, 3)
+    wrong = a if rank else torch.ones(2, 4, dtype=f64)
+    refused(
+        LaunchError,
+        "the dtype of a_shard is torch.float64 on rank 0",
+        td.all_gather_matmul,
+        wrong,
+        b.to(wrong.dtype),
+    )
+    refused(LaunchError, "the shape of the product is", td.matmul_all_reduce, torch.ones(2 + rank, 4), b)
+    refused(
+        LaunchError,
+        "which operands want gradients is",
+        td.all_gather_matmul,
+        a.clone().requires_grad_(rank == 1),
+        b,
+    )
+    if rank == 1:
+        refused(LaunchError, "K is 4 in a [2, 4] and 3 in b_shard", td.matmul_all_reduce, a, b.mT)
+    else:
+        refused(td.RankError, "refused on rank 1 (cases.py:", td.matmul_all_reduce, a, b)
+    calls = (td.all_gather_matmul, td.matmul_all_reduce)
+    text = refused(td.RankError, "different operations", calls[rank % 2], a, b)
+    assert "all_gather_matmul (call " in text
+    assert "matmul_all_reduce (call " in text
+    assert "on rank 1" in text
+    refused(LaunchError, "sizes=[1] for", td.matmul_reduce_scatter, a, b, sizes=[1])
+    refused(LaunchError, "complex64", td.matmul_all_reduce, a + 0j, b + 0j)
+    refused(LaunchError, "dim=-1", td.all_gather_matmul, a, b, dim=-1)
+    assert torch.equal(td.matmul_all_reduce(a, b), torch.full((2, 3), 4.0 * size))
+    assert torch.equal(td.matmul_all_reduce(a, b, check=False), torch.full((2, 3), 4.0 * size))
+    assert torch.equal(td.all_gather_matmul(a, b, check=False), torch.full((2 * size, 3), 4.0))
+
+
+def threads(rank: int, size: int) -> None:
+    """Two groups in two threads at once, each with its own order of calls."""
+    groups = [dist.new_group(list(range(size))) for _ in range(2)]
+    found: dict[int, list[torch.Tensor]] = {0: [], 1: []}
+
+    def work(at: int) -> None:
+        for turn in range(6):
+            a = drawn(5, 8, seed=turn + at) + rank
+            found[at].append(td.matmul_all_reduce(a, torch.ones(8, 4 + at), group=groups[at]))
+
+    both = [Thread(target=work, args=(at,)) for at in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    for at in range(2):
+        for turn, one in enumerate(found[at]):
+            expected = sum(
+                (drawn(5, 8, seed=turn + at) + other).to(f64) @ torch.ones(8, 4 + at, dtype=f64)
+                for other in range(size)
+            )
+            compare(one, expected, expected.abs() + 100 * size, 8 * size)
+
+
+def placements(rank: int, size: int) -> None:
+    """`DTensor` in and out, with gradients in the placements of the operands."""
+    mesh = init_device_mesh("cpu", (size,))
+    a, b, bias = drawn(7, 12, dtype=f64), drawn(12, 10, dtype=f64), drawn(10, dtype=f64)
+    dy = drawn(7, 10, dtype=f64, seed=8)
+    leaves = [one.clone().requires_grad_() for one in (a, b, bias)]
+    y = torch.relu(leaves[0] @ leaves[1] + leaves[2])
+    expected = [y.detach(), *torch.autograd.grad(y, leaves, dy)]
+    whole = Replicate()
+    for call, of_a, of_b, of_bias, result in (
+        (td.all_gather_matmul, Shard(0), Shard(1), Shard(0), Shard(1)),
+        (td.all_gather_matmul, whole, Shard(1), Shard(0), Shard(1)),
+        (td.all_gather_matmul, Shard(0), whole, whole, Shard(1)),
+        (td.matmul_reduce_scatter, Shard(1), Shard(0), whole, Shard(0)),
+        (td.matmul_reduce_scatter, whole, Shard(0), whole, Shard(0)),
+        (td.matmul_all_reduce, Shard(1), Shard(0), whole, whole),
+    ):
+        places = (of_a, of_b, of_bias)
+        given = [
+            distribute_tensor(one, mesh, [place]).requires_grad_()
+            for one, place in zip((a, b, bias), places, strict=True)
+        ]
+        made = call(*given[:2], bias=given[2], activation="relu")
+        assert made.placements == (result,), (call, made.placements)
+        assert made.shape == y.shape
+        grads = torch.autograd.grad(made, given, distribute_tensor(dy, mesh, [result]))
+        assert [one.placements[0] for one in grads] == list(places)
+        close([made.detach().full_tensor(), *(one.full_tensor() for one in grads)], expected)
+    placed = distribute_tensor(a, mesh, [Shard(0)])
+    refused(LaunchError, "b is no DTensor", td.all_gather_matmul, placed, b)
+    refused(LaunchError, "redistribute", td.matmul_all_reduce, placed, distribute_tensor(b, mesh, [Shard(0)]))
+
+
+def modules(rank: int, size: int) -> None:
+    """Layers load the whole module's state dict, and have its results and gradients."""
+    torch.manual_seed(1)
+    plain = torch.nn.Sequential(torch.nn.Linear(12, 20), torch.nn.ReLU(), torch.nn.Linear(20, 12)).double()
+    gated = torch.nn.ModuleDict({"gate": torch.nn.Linear(12, 18), "up": torch.nn.Linear(12, 18)}).double()
+    gated["down"] = torch.nn.Linear(18, 12, dtype=f64)
+    attending = tt.Attention(12, 4, causal=True)
+
+    def of_gated(x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = gated["down"](torch.nn.functional.silu(gated["gate"](x)) * gated["up"](x))
+        return made
+
+    for is_sequence in (False, True):
+        words: dict[str, Any] = {"sequence_parallel": is_sequence}
+        first = td.ColumnParallelLinear(12, 20, activation="relu", dtype=f64, **words)
+        last = td.RowParallelLinear(20, 12, dtype=f64, **words)
+        first.load_state_dict(plain[0].state_dict())
+        last.load_state_dict(plain[2].state_dict())
+        last.load_state_dict(last.state_dict())
+        mlp = td.ParallelGatedMLP(12, 18, bias=True, dtype=f64, **words)
+        mlp.load_state_dict(gated.state_dict())
+        heads = td.ParallelAttention(12, 4, causal=True, **words)
+        heads.load_state_dict(attending.state_dict())
+        same_results(torch.nn.Sequential(first, last), plain, [(last.bias, plain[2].bias)], is_sequence)
+        same_results(mlp, of_gated, [(mlp.down.bias, gated["down"].bias)], is_sequence)
+        pair = (heads.out_proj.bias, attending.out_proj.bias)
+        same_results(heads, attending, [pair], is_sequence, dtype=torch.float32)
+
+
+def same_results(
+    made: Callable[[torch.Tensor], torch.Tensor],
+    like: Callable[[torch.Tensor], torch.Tensor],
+    pairs: Sequence[tuple[Any, Any]],
+    is_sequence: bool,
+    dtype: torch.dtype = f64,
+) -> None:
+    """Compare a layer of ranks with one of a single process: results, and gradients with and without rows."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    x, dy = drawn(2, 6, 12, dtype=dtype), drawn(2, 6, 12, dtype=dtype, seed=6)
+    rows = td.shares(6, size)
+
+    def own(one: torch.Tensor) -> torch.Tensor:
+        return cut(one, 1, rows, rank) if is_sequence else one
+
+    leaf, whole = own(x).clone().requires_grad_(), x.clone().requires_grad_()
+    y, z = made(leaf), like(whole)
+    found = torch.autograd.grad(y, [leaf, *(one for one, _ in pairs)], own(dy))
+    d_x, *expected = torch.autograd.grad(z, [whole, *(one for _, one in pairs)], dy)
+    with torch.no_grad():
+        again = made(leaf)
+    # In f32: sums of fewer than 100 products of numbers below 8.
+    near = {"rtol": 1e-11, "atol": 1e-10} if dtype == f64 else {"rtol": 1e-5, "atol": 1e-4}
+    for one, other in zip(
+        [y.detach(), again, *found], [own(z.detach()), own(z.detach()), own(d_x), *expected], strict=True
+    ):
+        torch.testing.assert_close(one, other, **near)
+
+
+CASES = [
+    gathers,
+    scatters,
+    equal_bits,
+    orders,
+    gradients,
+    invariant,
+    quantised,
+    disagreements,
+    threads,
+    placements,
+    modules,
+]
+"""The cases of every group; after each of them the group is in order."""

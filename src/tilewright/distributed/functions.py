@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any, TypeAlias
 
 import torch
+import torch.distributed as dist
 
 from tilewright.distributed.exchange import ranks_of
 from tilewright.distributed.products import (
@@ -13,6 +17,7 @@ from tilewright.distributed.products import (
     GatherProducts,
     How,
     ReduceProducts,
+    SharedParameter,
     gather_products,
     reduce_products,
 )
@@ -71,6 +76,129 @@ def _check_no_gradient(how: How, tensors: Sequence[Any]) -> None:
         )
 
 
+# ---------------------------------------------------------------- DTensor
+
+
+def _is_placed(one: Any) -> bool:
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(one, module.DTensor)
+
+
+def _local(name: str, one: Any, dim: int | None) -> torch.Tensor:
+    """This rank's part of a `DTensor` that is sharded along a dimension; None: of a whole one.
+
+    A replicated one is cut where it is, without an exchange.
+
+    Raises:
+        LaunchError: it is sharded along another dimension, or partial.
+    """
+    tensor = dist.tensor
+    wanted = tensor.Replicate() if dim is None else tensor.Shard(dim)
+    [found] = one.placements
+    if found != wanted and found != tensor.Replicate():
+        raise LaunchError(
+            f"{name} has the placement {found}; nearest legal choice: {name.rpartition(' ')[2]}.redistribute("
+            f"placements=[{wanted}])"
+        )
+    made: torch.Tensor = one.redistribute(placements=[wanted]).to_local()
+    return made
+
+
+def _placed(of_a: int | None, of_b: int, of_bias: int | None, result: int | None) -> Callable[[Any], Any]:
+    """Decorator: a function takes and returns `DTensor` too.
+
+    Args:
+        of_a: the sharded dimension of ``a``, from the end; None: ``dim``.
+        of_b: that of ``b``.
+        of_bias: that of the bias; None: it is whole.
+        result: that of the result, and of the terms; None: ``dim``; 0: the result is whole.
+    """
+
+    def decorate(function: Any) -> Any:
+        takes_dim = "dim" in inspect.signature(function).parameters
+
+        @wraps(function)
+        def call(a: Any, b: Any, **words: Any) -> Any:
+            name = function.__name__
+            arrays = {"a": a, "b": b, **{one: words[one] for one in ADDED_ALL if one in words}}
+            flat = [(key, one) for key, given in arrays.items() for one in _listed(given) if one is not None]
+            if not any(_is_placed(one) for _, one in flat):
+                return function(a, b, **words)
+            for key, one in flat:
+                if not _is_placed(one):
+                    raise LaunchError(
+                        f"{name}: {key} is no DTensor, and others are; nearest legal choice: "
+                        f"torch.distributed.tensor.distribute_tensor({key}, mesh, placements)"
+                    )
+            mesh = flat[0][1].device_mesh
+            if mesh.ndim != 1 or any(one.device_mesh != mesh for _, one in flat):
+                raise LaunchError(
+                    f"{name}: DTensors on several meshes, or on a mesh of {mesh.ndim} dimensions; nearest "
+                    "legal choice: DTensors on one mesh of one dimension, such as mesh['tp']"
+                )
+            dim = words.get("dim", -2)
+
+            def part(key: str, one: Any, at: int | None) -> Any:
+                if at is None or one.dim() < -at or one.shape[at] == 1:
+                    return _local(f"{name}: {key}", one, None)
+                return _local(f"{name}: {key}", one, one.dim() + at)
+
+            ones, others = _listed(a), _listed(b)
+            whole = [
+                (*torch.broadcast_shapes(one.shape[:-2], other.shape[:-2]), one.shape[-2], other.shape[-1])
+                for one, other in zip(ones * len(others) if len(ones) == 1 else ones, others, strict=False)
+            ]
+            given = dict(words)
+            place = dim if result is None else result or None
+            for key in ("c", "multiply", "residual"):
+                if given.get(key) is not None:
+                    given[key] = part(key, given[key], place)
+            if given.get("bias") is not None:
+                biases = [part("bias", one, of_bias) for one in _listed(given["bias"])]
+                if result is None and of_bias is None:  # each rank adds its own rows
+                    how = How(name, ranks_of(mesh), timeout=words.get("timeout"), check=words.get("check"))
+                    biases = [SharedParameter.apply(how, one) for one in biases]
+                given["bias"] = biases if isinstance(given["bias"], Sequence) else biases[0]
+            given["group"] = mesh
+            rows = dim if of_a is None else of_a
+            replicated = of_a is None and takes_dim and all(one.placements[0].is_replicate() for one in ones)
+            many = not isinstance(b, torch.Tensor)
+            right = [part("b", one, of_b) for one in others]
+            if replicated:  # its rows need not travel
+                given.pop("dim", None)
+                given.pop("sizes", None)
+                left = [one.to_local() for one in ones]
+                y = replicated_matmul(left[0], right if many else right[0], **given)
+            else:
+                left = [part("a", one, rows) for one in ones]
+                first = left if not isinstance(a, torch.Tensor) else left[0]
+                y = function(first, right if many else right[0], **given)
+            made = [_wrapped(one, mesh, shape, place) for one, shape in zip(_listed(y), whole, strict=False)]
+            return made if not isinstance(y, torch.Tensor) else made[0]
+
+        return call
+
+    return decorate
+
+
+ADDED_ALL = ("c", "bias", "multiply", "residual")
+"""Terms that are tensors."""
+
+
+def _wrapped(one: torch.Tensor, mesh: Any, shape: Sequence[int], dim: int | None) -> Any:
+    """A `DTensor` of this rank's part; None: of the whole."""
+    tensor = dist.tensor
+    placement = tensor.Replicate() if dim is None else tensor.Shard(len(shape) + dim)
+    size = torch.Size(shape)
+    stride = torch.empty(size, device="meta").stride()
+    words = {"run_check": False, "shape": size, "stride": stride}
+    return tensor.DTensor.from_local(one.contiguous(), mesh, [placement], **words)
+
+
+# ---------------------------------------------------------------- functions
+
+
+@_placed(None, -1, -1, -1)
 @torch.compiler.disable
 def all_gather_matmul(
     a_shard: torch.Tensor,
@@ -149,7 +277,100 @@ def all_gather_matmul(
         [[3.5], [3.5]]
         >>> dist.destroy_process_group()
     """
-    name = "all_gather_matmul"
+    scales = (scale_a, scale_b, zero_b, scale_group, packed)
+    exchange = {"dim": dim, "sizes": sizes, "timeout": timeout, "check": check, "invariant": rank_invariant}
+    how = _how("all_gather_matmul", group, _words(alpha, precision), scales, **exchange)
+    terms = (c, beta, bias, activation, multiply, derivative, residual, out_dtype)
+    return _multiplied(how, a_shard, b, *terms)
+
+
+@torch.compiler.disable
+def replicated_matmul(
+    a: torch.Tensor,
+    b: Tensors,
+    *,
+    group: Any = None,
+    c: torch.Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float | None = None,
+    bias: Any = None,
+    activation: str | None = None,
+    multiply: torch.Tensor | None = None,
+    derivative: str | None = None,
+    residual: torch.Tensor | None = None,
+    precision: str = "exact",
+    out_dtype: torch.dtype | None = None,
+    scale_a: torch.Tensor | float | None = None,
+    scale_b: torch.Tensor | float | None = None,
+    zero_b: torch.Tensor | None = None,
+    scale_group: int | None = None,
+    packed: str | None = None,
+    rank_invariant: bool = False,
+    timeout: float | None = None,
+    check: bool | None = None,
+) -> Any:
+    """``activation(alpha * (a @ b) + beta * c + bias) * multiply + residual``; all ranks have the same ``a``.
+
+    It exchanges nothing; the gradient of ``a`` is `matmul_all_reduce` of the result's gradient and ``bᵀ``.
+
+    Args:
+        a: tensor (..., M, K), the same on all ranks.
+        b: tensor (..., K, N), or a list of them: this rank's columns.
+        group: as in `all_gather_matmul`.
+        c: as in `all_gather_matmul`.
+        alpha: a number.
+        beta: a number; default: 1.
+        bias: as in `all_gather_matmul`.
+        activation: as in `tilewright.torch.matmul`.
+        multiply: as in `all_gather_matmul`.
+        derivative: as in `tilewright.torch.matmul`.
+        residual: as in `all_gather_matmul`.
+        precision: as in `tilewright.torch.matmul`.
+        out_dtype: dtype of the result.
+        scale_a: as in `tilewright.torch.scaled_mm`.
+        scale_b: as in `tilewright.torch.scaled_mm`.
+        zero_b: zero points, with ``scale_group``.
+        scale_group: the ``group`` of `tilewright.torch.scaled_mm`.
+        packed: as in `tilewright.torch.scaled_mm`.
+        rank_invariant: as in `all_gather_matmul`.
+        timeout: as in `all_gather_matmul`, for the gradient.
+        check: as in `all_gather_matmul`, for the gradient.
+
+    Returns:
+        A new tensor (..., M, N), or a list of them.
+
+    Raises:
+        LaunchError: shapes, dtypes or options do not fit.
+
+    Example:
+        >>> import torch.distributed as dist
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> replicated_matmul(torch.ones(2, 3), torch.ones(3, 1)).tolist()
+        [[3.0], [3.0]]
+        >>> dist.destroy_process_group()
+    """
+    scales = (scale_a, scale_b, zero_b, scale_group, packed)
+    exchange = {"timeout": timeout, "check": check, "invariant": rank_invariant, "gathers": False}
+    how = _how("replicated_matmul", group, _words(alpha, precision), scales, **exchange)
+    terms = (c, beta, bias, activation, multiply, derivative, residual, out_dtype)
+    return _multiplied(how, a, b, *terms)
+
+
+def _multiplied(
+    how: How,
+    a: Any,
+    b: Any,
+    c: Any,
+    beta: float | None,
+    bias: Any,
+    activation: str | None,
+    multiply: Any,
+    derivative: str | None,
+    residual: Any,
+    out_dtype: torch.dtype | None,
+) -> Any:
+    """Both functions that multiply by a rank's columns."""
+    name = how.name
     is_single, bs = isinstance(b, torch.Tensor), _listed(b)
     biases = [bias] if is_single else [None] * len(bs) if bias is None else _listed(bias)
     others = {"c": c, "multiply": multiply, "residual": residual}
@@ -158,33 +379,30 @@ def all_gather_matmul(
             f"{name}: {len(bs)} matrices b and {len(biases)} biases; nearest legal choice: one or more b, "
             "and a bias or None for each"
         )
-    if len(bs) > 1 and (scale_b is not None or any(one is not None for one in others.values())):
+    if len(bs) > 1 and ("scale_b" in how.scaled or any(one is not None for one in others.values())):
         raise LaunchError(
             f"{name}: {len(bs)} matrices b with c, multiply, residual or scales; nearest legal choice: a "
             "call for each b"
         )
     _check_words(name, activation, derivative, multiply)
-    scales = (scale_a, scale_b, zero_b, scale_group, packed)
-    exchange = {"dim": dim, "sizes": sizes, "timeout": timeout, "check": check, "invariant": rank_invariant}
-    how = _how(name, group, _words(alpha, precision), scales, **exchange)
-    check_no_tangents(name, [a_shard, *bs])
+    check_no_tangents(name, [a, *bs])
     if not how.scaled:
-        a_shard, *rest = _cast([a_shard, *bs, *biases, c, multiply, residual])
+        a, *rest = _cast([a, *bs, *biases, c, multiply, residual])
         bs, biases, (c, multiply, residual) = rest[: len(bs)], rest[len(bs) : 2 * len(bs)], rest[-3:]
-    tensors = [a_shard, *bs, *biases, c, multiply, residual]
+    tensors = [a, *bs, *biases, c, multiply, residual]
     if how.scaled:
         _check_no_gradient(how, tensors)
     if not wants_gradient(tensors):
         words = {"activation": activation, "derivative": derivative, "beta": beta}
         terms = [{**words, "c": c, "bias": one, "multiply": multiply, "residual": residual} for one in biases]
         given = [{key: word for key, word in one.items() if word is not None} for one in terms]
-        ys, _ = gather_products(how, a_shard, bs, given, out_dtype, [False, False])
+        ys, _ = gather_products(how, a, bs, given, out_dtype, [False, False])
         return ys[0] if is_single else ys
     is_last = _is_last(activation, multiply, residual)
     added = [[c, one, residual if is_last else None] for one in biases]
     flat = [one for three in added for one in three]
     inside = (activation if is_last else None, beta)
-    made = GatherProducts.apply(how, len(bs), out_dtype, inside, a_shard, *bs, *flat)
+    made = GatherProducts.apply(how, len(bs), out_dtype, inside, a, *bs, *flat)
     ys = list(made) if is_last else [finished(y, activation, multiply, derivative, residual) for y in made]
     return ys[0] if is_single else ys
 
@@ -237,6 +455,7 @@ def _reduced(
     return y if is_last else finished(y, activation, multiply, derivative, residual)
 
 
+@_placed(-1, -2, None, None)
 @torch.compiler.disable
 def matmul_reduce_scatter(
     a: Tensors,
@@ -320,6 +539,7 @@ def matmul_reduce_scatter(
     return _reduced(how, a, b_shard, c, beta, bias, activation, multiply, derivative, residual, out_dtype)
 
 
+@_placed(-1, -2, None, 0)
 @torch.compiler.disable
 def matmul_all_reduce(
     a: Tensors,

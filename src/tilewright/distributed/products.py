@@ -41,6 +41,7 @@ class How:
         dim: the dimension that is gathered or scattered, counted from the end.
         sizes: extents of the ranks along ``dim``; None: by the headers, or by the rule of `torch.chunk`.
         scatters: whether each rank gets its rows of the sum, and not all of them.
+        gathers: whether the rows of all ranks are multiplied, and not the same rows on each rank.
         timeout: seconds that each exchange may take.
         check: whether headers are exchanged.
         invariant: whether bits must not depend on the number of ranks.
@@ -53,6 +54,7 @@ class How:
     dim: int = -2
     sizes: tuple[int, ...] | None = None
     scatters: bool = True
+    gathers: bool = True
     timeout: float | None = None
     check: bool | None = None
     invariant: bool = False
@@ -225,6 +227,9 @@ def gather_products(
         gradients: which operands want gradients.
     """
     scale = how.scaled.get("scale_a")
+    if not how.gathers:
+        given = [{**how.scaled, **one, **_out_dtype(kind)} for one in terms]
+        return [how.multiply(a.detach(), b.detach(), **one) for b, one in zip(bs, given, strict=True)], ()
 
     def describe() -> tuple[dict[str, Any], dict[str, Any]]:
         names = ["b"] if len(bs) == 1 else [f"b[{at}]" for at in range(len(bs))]
@@ -252,7 +257,7 @@ def gather_products(
         words = dict(how.scaled)
         if isinstance(scale, torch.Tensor):
             words["scale_a"] = _gathered_scales(call, how, scale, a, sizes)
-        given: list[dict[str, Any]] = [{**words, **one, **_out_dtype(kind)} for one in terms]
+        given = [{**words, **one, **_out_dtype(kind)} for one in terms]
         is_simple = a.dim() == 2 and not how.invariant and not isinstance(scale, torch.Tensor)
         if a.is_cuda and is_simple and all(one.keys() <= {"bias", "activation"} for one in terms):
             return _products_in_ring_order(call, how, a, bs, given, sizes), sizes
@@ -640,6 +645,22 @@ def _likes(terms: Sequence[Any], needs: Sequence[bool]) -> list[Any]:
     return [(one.shape, one.dtype) if need else None for one, need in zip(terms, needs, strict=True)]
 
 
+class SharedParameter(torch.autograd.Function):
+    """A parameter that is the same on all ranks, each of which adds to its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, how: How, parameter: Any) -> Any:
+        """Return the parameter."""
+        ctx.how = how
+        return parameter.view_as(parameter)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        """Add the gradients of all ranks in their order."""
+        how = replace(_gradient_of(ctx.how), scatters=False, dim=-2, sizes=None)
+        return None, SummedRows.apply(how, dy.reshape(1, -1)).view(dy.shape)
+
+
 class GatheredRows(torch.autograd.Function):
     """The rows of all ranks; each rank's gradient is the sum of its rows over all ranks."""
 
@@ -681,7 +702,7 @@ class GatherProducts(torch.autograd.Function):
         needs = ctx.needs_input_grad[4:]
         terms = [_given(activation, beta, one) for one in added]
         ys, sizes = gather_products(how, a, bs, terms, kind, [needs[0], any(needs[1 : count + 1])])
-        ctx.how, ctx.words, ctx.needs = replace(how, sizes=sizes), words, needs
+        ctx.how, ctx.words, ctx.needs = replace(how, sizes=sizes or None), words, needs
         ctx.likes = [
             _likes(one, needs[1 + count + 3 * at : 4 + count + 3 * at]) for at, one in enumerate(added)
         ]
@@ -698,13 +719,14 @@ class GatherProducts(torch.autograd.Function):
         factors = [dz.to(a.dtype) for dz in dzs]
         d_a, d_bs = None, list[Any]([None] * count)
         if any(ctx.needs[1 : count + 1]):
-            whole = GatheredRows.apply(how, a)
+            whole = GatheredRows.apply(how, a) if how.gathers else a
             for at, (factor, b) in enumerate(zip(factors, bs, strict=True)):
                 if ctx.needs[1 + at]:
                     d_bs[at] = _local_gradients(how, factor, whole, b, of_a=False, of_b=True)[1]
         if ctx.needs[0]:
             turned = [b.mT for b in bs]
-            d_a = ReduceProducts.apply(how, count, a.dtype, (None, None), *factors, *turned, None, None, None)
+            back = replace(how, scatters=how.gathers)
+            d_a = ReduceProducts.apply(back, count, a.dtype, (None, None), *factors, *turned, *[None] * 3)
             d_a = d_a.sum_to_size(a.shape)
         d_added = list[Any]()
         for dz, dy, likes in zip(dzs, dys, ctx.likes, strict=True):

@@ -1,0 +1,67 @@
+"""Ranks that end, raise or come late: each runs on a process of its own, whose answers end with its life."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+import tilewright.distributed as td
+from tilewright.distributed import exchange
+
+LATE_S = 2.0
+"""Limit of a call that waits for a late rank, in seconds."""
+
+
+def raised(*operands: torch.Tensor, timeout: float) -> tuple[str, float]:
+    """The message of a call that must fail, and the seconds that it took."""
+    begin = time.monotonic()
+    try:
+        td.matmul_all_reduce(*operands, timeout=timeout)
+    except td.RankError as error:
+        return str(error), time.monotonic() - begin
+    return "nothing was raised", time.monotonic() - begin
+
+
+def ends_before(rank: int, size: int) -> tuple[str, float]:
+    """The last rank ends before the call."""
+    if rank == size - 1:
+        os._exit(7)
+    return raised(torch.ones(4, 3), torch.ones(3, 2), timeout=60)
+
+
+def ends_during(rank: int, size: int) -> tuple[str, float]:
+    """The last rank ends when its header has been sent, before its partial sums."""
+    if rank == size - 1:
+        exchange.Call.trade = _ends_at_second(exchange.Call.trade)  # type: ignore[method-assign]
+    return raised(torch.ones(4, 3), torch.ones(3, 2), timeout=60)
+
+
+def _ends_at_second(trade: object) -> object:
+    seen = list[str]()
+
+    def ends(call: object, outgoing: object, incoming: object, what: str) -> None:
+        seen.append(what)
+        if len(seen) > 1:
+            os._exit(8)
+        trade(call, outgoing, incoming, what)  # type: ignore[operator]
+
+    return ends
+
+
+def comes_late(rank: int, size: int) -> tuple[str, float, str]:
+    """The last rank lives, and does not call; a later call says that the group has failed."""
+    group = dist.new_group(list(range(size)))
+    if rank == size - 1:
+        time.sleep(2 * LATE_S)
+        return "late", 0.0, ""
+    begin = time.monotonic()
+    said = list[str]()
+    for _ in range(2):
+        try:
+            td.matmul_all_reduce(torch.ones(4, 3), torch.ones(3, 2), group=group, timeout=LATE_S)
+        except td.RankError as error:
+            said.append(str(error))
+    return said[0], time.monotonic() - begin, said[1]
