@@ -50,7 +50,10 @@ def dev(
 def test_it_asks_what_to_do(clone: Path) -> None:
     result = dev(clone, programs={})
     assert result.returncode == 1
-    assert "sh dev demo, sh dev test [arguments of pytest], sh dev torch, or sh dev jax" in result.stderr
+    assert (
+        "sh dev demo, sh dev test [arguments of pytest], sh dev torch, sh dev jax, or sh dev docs"
+        in result.stderr
+    )
 
 
 def test_it_names_the_python_it_needs(clone: Path) -> None:

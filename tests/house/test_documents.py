@@ -80,6 +80,7 @@ def test_ci_runs_what_the_readme_says() -> None:
         first["body"].splitlines()[1],
         "sh dev torch",
         "sh dev jax",
+        "sh dev docs",
     ]
 
 

@@ -1,0 +1,1 @@
+"""The documentation site, built by `sh dev docs`."""

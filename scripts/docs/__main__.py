@@ -1,0 +1,78 @@
+"""Build the site: `python -m scripts.docs [--out DIRECTORY]`.
+
+The pages are staged into a temporary directory; Sphinx makes the site, and each of its warnings is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from scripts.docs import pages, reference, steps
+from scripts.docs.pages import ROOT, Entry, PageError, Site
+
+
+def site() -> tuple[Site, dict[str, str]]:
+    """Return the site of this repository, and the text of its generated pages."""
+    sources = {path: (ROOT / path).read_text() for path in pages.documents()}
+    programs = ROOT.glob("docs/tutorial/step*.py")
+    sources |= {path.relative_to(ROOT).as_posix(): steps.page(path) for path in programs}
+    made = reference.pages(reference.spaces())
+    generated: dict[str, dict[str, Entry]] = {
+        "Reference": {place: entry for place, (entry, _) in made.items()},
+        "Inside": {"files/index.md": Entry("Programs and files", "files/index.md")},
+    }
+    return Site(sources, generated), {place: text for place, (_, text) in made.items()}
+
+
+def build(out: Path) -> None:
+    """Write the site into a directory.
+
+    Raises:
+        PageError: a page, a link or a name is wrong; the message lists every reason.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        staging = Path(place) / "pages"
+        whole, texts = site()
+        for path, text in texts.items():
+            whole.write(staging, path, text)
+        whole.stage(staging)
+        sphinx(staging, out)
+
+
+def sphinx(staging: Path, out: Path) -> None:
+    """Make a site from staged pages.
+
+    Raises:
+        PageError: Sphinx warned.
+    """
+    from sphinx.cmd.build import build_main
+
+    configuration = ["-c", str(Path(__file__).parent), "-d", str(out / ".doctrees")]
+    strict = ["-W", "--keep-going", "-q", "-j", "auto"]
+    failed = build_main([*configuration, *strict, str(staging), str(out)])
+    shutil.rmtree(out / ".doctrees", ignore_errors=True)
+    if failed:
+        raise PageError("Sphinx warned; the lines above say of what")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "site")
+    asked = parser.parse_args()
+    begun = time.monotonic()
+    try:
+        build(asked.out)
+    except PageError as error:
+        sys.exit(str(error))
+    print(f"{asked.out}/index.html, in {time.monotonic() - begun:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Pages of the site: all are in the navigation, their blocks are launched, every public name is described.
+
+`tests/docs` builds the site with Sphinx.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scripts.docs import pages, reference
+from scripts.docs.pages import HOME, ROOT, PageError, Site
+
+FIRST = "# First\n\n## Start\n\n- [One](one.md): the only page.\n"
+
+
+def site_of(**more: str) -> Site:
+    return Site(
+        {HOME: FIRST, "docs/one.md": "# One\n", **{f"docs/{name}.md": text for name, text in more.items()}}
+    )
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    site = Site({path: (ROOT / path).read_text() for path in pages.documents()})
+    assert site.outside() == [], f"add them to a list of {HOME}"
+
+
+def test_a_page_outside_the_navigation_is_refused(tmp_path: Path) -> None:
+    site_of().stage(tmp_path / "whole")
+    with pytest.raises(PageError, match=r"docs/two\.md: outside the navigation"):
+        site_of(two="# Two\n").stage(tmp_path / "more")
+
+
+def test_a_link_to_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PageError, match=r"docs/one\.md: docs/three\.md does not exist"):
+        site_of(one="# One\n\n[three](three.md)\n").stage(tmp_path)
+
+
+@pytest.mark.parametrize("path", pages.documents())
+def test_every_block_is_launched(path: str) -> None:
+    assert pages.unlaunched(path, (ROOT / path).read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- item\n\n  ```python\n  print()\n  ```\n",
+        "```py\nprint()\n```\n",
+        "    >>> print()\n",
+        "```\n>>> print()\n```\n",
+    ],
+    ids=["inside an item", "another language", "indented", "no language"],
+)
+def test_a_block_that_no_test_launches_is_refused(text: str, tmp_path: Path) -> None:
+    assert not pages.unlaunched("docs/one.md", "```python\nprint()\n```\n")
+    assert pages.unlaunched("benchmarks/one.md", "```python\nprint()\n```\n")
+    with pytest.raises(PageError, match=r"docs/one\.md: no test launches the block"):
+        site_of(one=f"# One\n\n{text}").stage(tmp_path)
+
+
+def test_every_public_name_is_on_a_page() -> None:
+    found = reference.spaces()
+    texts = {place: text for place, (_, text) in reference.pages(found).items()}
+    for spelled, names in found.items():
+        [place] = [
+            place for place, (entry, _) in reference.pages({spelled: names}).items() if entry.label == spelled
+        ]
+        for name in names:
+            assert f"}} {name.full}" in texts[place]
+    assert sum(map(len, found.values())) > 300
+
+
+def test_a_public_name_without_a_docstring_is_refused() -> None:
+    bare = reference.Name("tw.bare", "function", "()", "", "src/tilewright/public.py")
+    with pytest.raises(PageError, match=r"tw\.bare: a public name without a docstring"):
+        reference.pages({"tw": [bare]})
+
+
+def test_links_of_staged_pages_lead_to_places_of_the_site(tmp_path: Path) -> None:
+    text = "# One\n\n[p](../examples/00_matmul.py) [r](README.md#start)\n\n```text\n[kept](README.md)\n```\n"
+    site_of(one=text).stage(tmp_path)
+    staged = (tmp_path / "one.md").read_text()
+    assert "[p](files/examples/00_matmul.py.md) [r](index.md#start)" in staged
+    assert "[kept](README.md)" in staged
+    assert (tmp_path / "files/examples/00_matmul.py.md").exists()
+
+
+def test_texts_of_errors_are_expected_texts_of_tests() -> None:
+    text = (ROOT / "docs" / "errors.md").read_text()
+    shown = [one.partition(" -->\n```text\n") for one in text.split("<!-- ")[1:]]
+    assert len(shown) == text.count("```text\n") > 3
+    for path, _, rest in shown:
+        assert rest.partition("```\n")[0] in (ROOT / path).read_text()
