@@ -35,7 +35,7 @@ def ends_before(rank: int, size: int) -> tuple[str, float]:
 def ends_during(rank: int, size: int) -> tuple[str, float]:
     """The last rank ends when its header has been sent, before its partial sums."""
     if rank == size - 1:
-        exchange.Call.trade = _ends_at_second(exchange.Call.trade)  # type: ignore[method-assign]
+        exchange.RankCall.trade = _ends_at_second(exchange.RankCall.trade)  # type: ignore[method-assign]
     return raised(torch.ones(4, 3), torch.ones(3, 2), timeout=60)
 
 

@@ -16,6 +16,9 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 IN_TORCH = "pytorch.md"
 """The page whose code `tests/torch/test_page.py` runs."""
 
+ON_RANKS = "distributed.md"
+"""The page whose code `tests/distributed/test_example.py` runs."""
+
 IN_JAX = "jax.md"
 """The page whose code `tests/jax/test_page.py` runs."""
 
@@ -172,7 +175,7 @@ def test_an_unquoted_arrow_is_found() -> None:
 @pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     "document",
-    [page for page in DOCUMENTS if page.name not in (IN_TORCH, IN_JAX)],
+    [page for page in DOCUMENTS if page.name not in (IN_TORCH, ON_RANKS, IN_JAX)],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_python_in_documents(document: Path) -> None:

@@ -118,7 +118,7 @@ class Ranks:
     # ------------------------------------------------------------ headers
 
     @contextmanager
-    def call(self, name: str, timeout: float | None) -> Iterator[Call]:
+    def call(self, name: str, timeout: float | None) -> Iterator[RankCall]:
         """Hold the group during a call.
 
         Args:
@@ -135,10 +135,10 @@ class Ranks:
                     f"new process group, among the processes that still run. The failure was: {self.failed}"
                 )
             self.calls += 1
-            yield Call(self, name, self.calls, TIMEOUT_S if timeout is None else timeout)
+            yield RankCall(self, name, self.calls, TIMEOUT_S if timeout is None else timeout)
 
 
-class Call:
+class RankCall:
     """One call by all ranks of a group.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tilewright.distributed.exchange import Call, Ranks
+from tilewright.distributed.exchange import RankCall, Ranks
 from tilewright.distributed.sums import PARTS, add_parts
 from tilewright.errors import LaunchError
 from tilewright.ops import matmul as of_matmul
@@ -129,6 +129,17 @@ def _check_pair(how: How, a: torch.Tensor, b: torch.Tensor, names: tuple[str, st
     return (*batches, a.shape[-2], b.shape[-1])
 
 
+def _with_one_batch(a: torch.Tensor, dim: int) -> torch.Tensor:
+    """A tensor of the shape of ``a``, with one element along a batch dimension, and without memory."""
+    shape = list(a.shape)
+    shape[dim] = 1
+    return torch.empty(shape, device="meta")
+
+
+def _extent(b: torch.Tensor, dim: int) -> int:
+    return int(b.shape[dim]) if b.dim() >= -dim else 1
+
+
 def _check_dim(how: How, rank: int, what: str) -> None:
     if not -rank <= how.dim <= -2:
         raise LaunchError(
@@ -161,7 +172,7 @@ def _check_invariant(how: How) -> None:
         )
 
 
-def _gathered(call: Call, own: torch.Tensor, sizes: Sequence[int], what: str) -> torch.Tensor:
+def _gathered(call: RankCall, own: torch.Tensor, sizes: Sequence[int], what: str) -> torch.Tensor:
     """The shards of all ranks along the first dimension."""
     whole = own.new_empty((sum(sizes), *own.shape[1:]))
     slots = whole.split(list(sizes))
@@ -236,8 +247,9 @@ def gather_products(
         _check_operands(how, {"a_shard": a, **dict(zip(names, bs, strict=True))})
         _check_dim(how, a.dim(), "a_shard")
         for name, b in zip(names, bs, strict=True):
-            _check_pair(how, a, b, ("a_shard", name))
+            _check_pair(how, a if how.dim == -2 else _with_one_batch(a, how.dim), b, ("a_shard", name))
         shared, own = _of_shard(how, a, gradients)
+        own["batches of b"] = [_extent(b, how.dim) for b in bs] if how.dim < -2 else []
         if (
             isinstance(scale, torch.Tensor)
             and scale.numel() > 1
@@ -253,6 +265,12 @@ def gather_products(
     with how.ranks.call(how.name, how.timeout) as call:
         found = call.agree(a.device, describe, how.check)
         sizes = how.sizes or tuple(one["rows"] for one in found)
+        for rank, one in enumerate(found):
+            if wrong := [extent for extent in one["batches of b"] if extent not in (1, sum(sizes))]:
+                raise LaunchError(
+                    f"{how.name}: b has {wrong[0]} batches on rank {rank}, and the ranks' shards have "
+                    f"{sum(sizes)} together; nearest legal choice: {sum(sizes)} batches, or 1"
+                )
         a = a.detach()
         words = dict(how.scaled)
         if isinstance(scale, torch.Tensor):
@@ -270,7 +288,7 @@ def _out_dtype(kind: torch.dtype | None) -> dict[str, Any]:
 
 
 def _gathered_scales(
-    call: Call, how: How, scale: torch.Tensor, a: torch.Tensor, sizes: Sequence[int]
+    call: RankCall, how: How, scale: torch.Tensor, a: torch.Tensor, sizes: Sequence[int]
 ) -> torch.Tensor:
     """The scales of the rows of all ranks: a shard's single scale is that of each of its rows."""
     if scale.numel() == 1:
@@ -280,7 +298,7 @@ def _gathered_scales(
 
 
 def _products_in_ring_order(
-    call: Call,
+    call: RankCall,
     how: How,
     a: torch.Tensor,
     bs: Sequence[torch.Tensor],
@@ -408,7 +426,7 @@ def sum_rows(how: How, x: torch.Tensor, gradients: Sequence[bool] = ()) -> torch
 
 
 def _summed(
-    call: Call,
+    call: RankCall,
     how: How,
     partial: torch.Tensor,
     shape: Sequence[int],
