@@ -445,6 +445,19 @@ def test_many_rows_on_hopper_are_multiplied_after_a_pass() -> None:
     assert made.resources["spill_store_bytes"] == 0
 
 
+@ON_ALL
+@pytest.mark.parametrize("prepass", [None, False, True])
+@pytest.mark.parametrize(("k", "n"), [(0, 6), (64, 0), (0, 0)])
+def test_empty_weights(k: int, n: int, prepass: bool | None, target: str) -> None:
+    """Without K, the sums are 0, and the result is the bias; without columns it is empty."""
+    a, bias = np.ones((3, k), np.float16), np.arange(n, dtype=np.float16)
+    b = tw.packed(on(target, np.zeros((n, k // 2), np.uint8).T), tw.i4, axis=0)
+    scales = on(target, np.ones((k // 32, n), np.float16))
+    words = {"group": 32, "bias": on(target, bias), "prepass": prepass, "target": target}
+    found = back(tw.scaled_mm(on(target, a), b, scale_b=scales, **words))
+    assert np.array_equal(found, np.broadcast_to(bias, (3, n)))
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_a_gpu_decodes_weights_in_registers(arch: str) -> None:
     terms = frozenset({"scale_b", "zero_b"})

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 import tilewright.torch as tt
-from tilewright.errors import LaunchError
+from tilewright.errors import DTypeError, LaunchError
 
 functional = nn.functional
 
@@ -167,6 +167,27 @@ def test_quantised_layers(weights: str, steps: float) -> None:
         tt.QuantizedLinear(96, 10, weights="nf4", group=7)
     with pytest.raises(LaunchError, match="weights='i5'"):
         tt.QuantizedLinear(96, 10, weights="i5")
+
+
+@pytest.mark.parametrize(("weights", "_"), FORMATS)
+def test_quantised_layers_of_empty_weights(weights: str, _: float) -> None:
+    """Without features the result is the bias; without rows it is empty."""
+    made = tt.QuantizedLinear(0, 8, weights=weights, group=32)
+    made.load_state_dict({"weight": torch.empty(8, 0), "bias": torch.randn(8)})
+    assert torch.equal(made(torch.ones(3, 0)), made.bias.expand(3, 8))
+    assert made.dequantized_weight().shape == (8, 0)
+    made = tt.QuantizedLinear(64, 0, weights=weights, group=32)
+    assert made(torch.ones(3, 64)).shape == (3, 0)
+
+
+@pytest.mark.parametrize(("weights", "_"), FORMATS)
+def test_quantised_layers_stay_in_f32_if_a_model_becomes_double(weights: str, _: float) -> None:
+    layer, x = tt.QuantizedLinear.of(nn.Linear(96, 10), weights, group=32), torch.randn(5, 96)
+    before = layer(x)
+    assert torch.equal(layer.double()(x), before)
+    assert layer.scales.dtype == layer.bias.dtype == torch.float32
+    with pytest.raises(DTypeError, match="scaled_mm of f64; nearest: f32"):
+        layer(x.double())
 
 
 def test_a_layer_with_two_names_in_one_module_is_replaced_at_both() -> None:

@@ -460,4 +460,4 @@ def _multiplied(
     if shared is not None and not multiplied.is_float:
         multiplied = dtypes.f16  # in which products of two i8 are exact, and are added up in f32
     check_prepass(prepass, infos, multiplied, grouped=grouped, in_blocks=shared is not None)
-    return multiplied, widens
+    return multiplied, widens and 0 not in infos["b"].shape  # an empty operand has nothing to widen

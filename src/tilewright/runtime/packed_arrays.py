@@ -89,7 +89,12 @@ def seen_as(found: ArrayInfo, kind: DType, axis: int | None = None) -> ArrayInfo
             f"an array of {found.dtype} for packed {kind}; nearest legal choice: its bytes, as an array of u8"
         )
     if 0 in found.shape:  # the strides of an empty array mean nothing
-        found = replace(found, strides=row_major(found.shape))
+        last = axis if axis is not None and -len(found.shape) <= axis < len(found.shape) else -1
+        counts = [max(extent, 2) for extent in found.shape]  # no other stride is 1
+        counts.append(counts.pop(last))
+        *steps, one = row_major(tuple(counts))
+        steps.insert(last % len(counts), one)
+        found = replace(found, strides=tuple(steps))
     dim = packed_dim(found.strides, found.shape, in_bytes=True)
     if dim is None:
         raise LaunchError(

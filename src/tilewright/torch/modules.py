@@ -251,8 +251,8 @@ class QuantizedLinear(nn.Module):
     def _quantized(self, weight: torch.Tensor, number: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """The codes and scales of a weight (N, K); codes of 4 bits are two in a byte, along K."""
         wide = weight.detach().float()
-        if self.weights in IN_GROUPS:
-            parts = wide.unflatten(-1, (-1, self.group))
+        if self.group is not None:
+            parts = wide.unflatten(-1, (self.in_features // self.group, self.group))
             largest = 7 if self.weights == "i4" else 1
             scales = _scales(parts.abs().amax(-1), largest).to(number)
             numbers = (parts / scales.float()[..., None]).contiguous()
@@ -264,13 +264,14 @@ class QuantizedLinear(nn.Module):
             codes = codes.flatten(-2)
             return codes[:, ::2] | codes[:, 1::2] << 4, scales
         if self.weights == "i8":
-            scales = _scales(wide.abs().amax(-1), 127)
+            scales = _scales(_largest(wide), 127)
             return (wide / scales[:, None]).round().to(torch.int8), scales
         if self.weights == "f8e4m3":
-            scales = _scales(wide.abs().amax(-1), 448)
+            scales = _scales(_largest(wide), 448)
             return (wide / scales[:, None]).to(torch.float8_e4m3fn), scales
         pads = [pad for extent in reversed(wide.shape) for pad in (0, -extent % BLOCK)]
-        blocks = nn.functional.pad(wide.abs(), pads).unflatten(0, (-1, BLOCK)).unflatten(-1, (-1, BLOCK))
+        rows, columns = (-(-extent // BLOCK) for extent in wide.shape)
+        blocks = nn.functional.pad(wide.abs(), pads).view(rows, BLOCK, columns, BLOCK)
         scales = _scales(blocks.amax((1, 3)), 448)
         return (wide / _of_blocks(scales, wide)).to(torch.float8_e4m3fn), scales
 
@@ -298,7 +299,7 @@ class QuantizedLinear(nn.Module):
             numbers = (halves - 16 * (halves > 7)).float()
         else:
             numbers = torch.tensor(NF4, device=halves.device)[halves.int()]
-        return (numbers.unflatten(-1, (-1, self.group)) * scales[..., None]).flatten(-2)
+        return (numbers.unflatten(-1, (scales.shape[-1], self.group)) * scales[..., None]).flatten(-2)
 
     def dequantized(self) -> nn.Linear:
         """Return a `torch.nn.Linear` with the weight that the codes and scales stand for."""
@@ -312,12 +313,16 @@ class QuantizedLinear(nn.Module):
         return made
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
-        """Change the device, but neither the dtype of codes nor that of scales in f32, as `half` would."""
+        """Change the device, but neither the dtype of codes nor that of scales in f32, as `half` would.
+
+        Other scales and the bias become f32 by `double`, because products with codes take no f64.
+        """
         kept = {"codes": self.codes} | ({} if self.weights in IN_GROUPS else {"scales": self.scales})
 
         def changed(one: torch.Tensor) -> torch.Tensor:
             if not any(one is other for other in kept.values()):
-                return fn(one)
+                made = fn(one)
+                return made.float() if made.dtype == torch.float64 else made
             integers = torch.uint8 if one.element_size() == 1 else torch.int32
             return fn(one.view(integers)).view(one.dtype)
 
@@ -338,6 +343,11 @@ class QuantizedLinear(nn.Module):
 def _fits_bytes(in_features: int, group: int) -> bool:
     """Whether numbers of 4 bits fill whole bytes and groups along K."""
     return group > 0 and in_features % group == 0 and in_features % 2 == 0
+
+
+def _largest(wide: torch.Tensor) -> torch.Tensor:
+    """The largest magnitude of each row; 0 for empty rows."""
+    return wide.abs().amax(-1) if wide.shape[-1] else wide.new_zeros(len(wide))
 
 
 def _scales(most: torch.Tensor, largest: int) -> torch.Tensor:
