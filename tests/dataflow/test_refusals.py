@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tilewright as tw
@@ -62,3 +63,22 @@ def test_a_function_that_is_asked_for_as_a_method_is_named() -> None:
         AttributeError, match=r"'Tile' object has no attribute 'tanh'; nearest: tw\.tanh\(x\)"
     ):
         recorded(method, dict.fromkeys("XY", "M N"))
+
+    def mean(X, y):
+        for m, n in tw.tiles(X):
+            y[m] = X[m, n].mean(axis=1)
+
+    with pytest.raises(AttributeError, match=r"'mean'; nearest: x\.sum\(axis\) / x\.shape\[axis\]$"):
+        recorded(mean, {"X": "M N", "y": "M"})
+
+
+def test_the_mean_that_the_refusal_names_is_right() -> None:
+    @tw.kernel(X="M N", y="M")
+    def mean(X, y):
+        for m, n in tw.tiles(X):
+            x = X[m, n]
+            y[m] = x.sum(axis=1) / x.shape[1]
+
+    x, y = np.random.default_rng(0).standard_normal((9, 21)), np.empty(9)
+    mean(x, y, target="cpu")
+    assert np.allclose(y, x.mean(axis=1), rtol=0, atol=21 * 2.0**-52)

@@ -17,7 +17,7 @@ from tilewright.ir.fragment_ops import choice_dtype
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.ops import Copy, Elementwise, Redistribute
 from tilewright.ir.types import Value
-from tilewright.lang.numpy_functions import apply_ufunc, no_numpy_function
+from tilewright.lang.numpy_functions import apply_ufunc, no_numpy_function, replacement
 from tilewright.lang.scalars import (
     Collective,
     Condition,
@@ -67,6 +67,8 @@ class Arithmetic(Collective):
         def __getattr__(self, name: str) -> NoReturn:
             near = f"; nearest: tw.{name}(x)" if name in METHODS_ELSEWHERE else ""
             near = near or ("; tiles of arrays have it: A[m, k].matmul(B[k, n])" if name == "matmul" else "")
+            if not near and (instead := replacement(name, type(self).__name__)) is not None:
+                near = f"; nearest: {instead}"
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{near}")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:

@@ -95,13 +95,21 @@ def apply_ufunc(given: object, kinds: Any, ufunc: Any, method: str, inputs: tupl
     return apply(*(i.item() if isinstance(i, np.generic) else i for i in inputs))
 
 
+def replacement(name: str, kind: str) -> str | None:
+    """Return what to write instead of a NumPy function or method; None if nothing is known.
+
+    Args:
+        name: its name.
+        kind: the class of the traced value.
+    """
+    return (kind in ("Tile", "Accumulator") and _OF_TILES.get(name)) or _INSTEAD.get(name)
+
+
 def no_numpy_function(name: str, given: object) -> TraceError:
     """Return the error for a NumPy computation with a traced value."""
-    nearest = _INSTEAD.get(name)
+    nearest = replacement(name, type(given).__name__)
     if nearest is None and name in _OPERATORS:
         nearest = "the operator, between fragments or a fragment and a number"
-    if type(given).__name__ in ("Tile", "Accumulator"):
-        nearest = _OF_TILES.get(name, nearest)
     if nearest is not None and type(given).__name__ == "Tensor":
         nearest = f"x = tw.load(...) of a tile of it, then {nearest}"
     advice = f"nearest legal choice: {nearest}" if nearest else "see `help(tw)` for the functions of tiles"
