@@ -696,8 +696,11 @@ def test_loops_that_no_schedule_computes() -> None:
 def test_a_wider_result_than_the_tile_is_refused_at_launch() -> None:
     case = dict(cases(9))["normalised"]
     kernel = case.kernel.bind(schedule=replace(MMA, width=32))
-    with pytest.raises(tw.LaunchError, match=r"e must be at most 32: one tile of the schedule covers it"):
+    message = r"e must be at most 32: one tile .*; nearest legal choice: schedule=None, or a larger width"
+    with pytest.raises(tw.LaunchError, match=message):
         kernel(**case.arguments(), target="reference")
+    for schedule in (None, replace(MMA, width=64)):
+        run(case, "reference", case.kernel.bind(schedule=schedule))
 
 
 def test_warpgroups_cover_all_columns_of_the_result() -> None:

@@ -121,13 +121,24 @@ class FoldBlock:
         )
         covered = (whole, "tile"), (form.columns if form.covered else (), "width")
         for span, field in ((one, field) for spans, field in covered for one in spans):
-            most = self.lengths[span]
-            text = f"{span.name} must be at most {most}: one tile of the schedule covers it ({field})"
-            require(self.place.integer(span.extent) <= most, text)
+            self.require_covered(span, self.lengths[span], field)
         if schedule.fold == KEPT and not schedule.is_split:
-            most = self.lengths[form.n]
-            text = f"{form.n.name} must be at most {most}: one step of the schedule covers it (tile)"
-            require(self.place.integer(form.n.extent) <= most, text)
+            self.require_covered(form.n, self.lengths[form.n], "tile", "step")
+
+    def require_covered(self, span: Span, most: int, field: str, by: str = "tile") -> None:
+        """Refuse launches with more elements of a span than one tile, or one step, covers.
+
+        Args:
+            span: the span.
+            most: elements that it covers.
+            field: the field of the schedule that has this number.
+            by: ``"tile"`` or ``"step"``.
+        """
+        require(
+            self.place.integer(span.extent) <= most,
+            f"{span.name} must be at most {most}: one {by} of the schedule covers it ({field}); "
+            f"nearest legal choice: schedule=None, or a larger {field}",
+        )
 
     def length(self, span: Span) -> int:
         """Extent of a tile along a span; 1 along a batch."""

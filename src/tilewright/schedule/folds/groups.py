@@ -156,10 +156,7 @@ class GroupBlock(FoldBlock):
         groups = schedule.groups
         # Bulk copies store whole panels of 64 columns, so that no other block may have columns of the result.
         for span in form.columns:
-            require(
-                self.place.integer(span.extent) <= schedule.width,
-                f"{span.name} must be at most {schedule.width}: one tile of the schedule covers it (width)",
-            )
+            self.require_covered(span, schedule.width, "width")
         with made_by("stages"):
             self.done = TileValues(self.place, {})
             self.lengths[form.m] = ROWS if schedule.resident else schedule.tile[0]
