@@ -99,8 +99,21 @@ struct linear_arguments {
 
 static inline auto load_8_bf16(const bf16* from) {
   typedef float vector __attribute__((vector_size(32)));
+#if defined(__AVX2__) && !defined(__clang__)
+  typedef short halves __attribute__((vector_size(16), aligned(2), may_alias));
+  typedef short eights __attribute__((vector_size(16)));
+  return (vector)(__builtin_ia32_pmovzxwd256((eights)*(const halves*)from) << 16);
+#else
   typedef unsigned short halves __attribute__((vector_size(16), aligned(2), may_alias));
   typedef unsigned words __attribute__((vector_size(32)));
+  return (vector)(__builtin_convertvector(*(const halves*)from, words) << 16);
+#endif
+}
+
+static inline auto load_4_bf16(const bf16* from) {
+  typedef float vector __attribute__((vector_size(16)));
+  typedef unsigned short halves __attribute__((vector_size(8), aligned(2), may_alias));
+  typedef unsigned words __attribute__((vector_size(16)));
   return (vector)(__builtin_convertvector(*(const halves*)from, words) << 16);
 }
 
@@ -111,6 +124,12 @@ static inline void copy_bf16_to_f32(float* target, const bf16* source, Index cou
   if (count >= 8) {
     for (; i + 8 <= count; i += 8) *(vector8*)(target + i) = (vector8)load_8_bf16(source + i);
     if (i < count) *(vector8*)(target + count - 8) = (vector8)load_8_bf16(source + count - 8);
+    return;
+  }
+  typedef float vector4 __attribute__((vector_size(16), aligned(4)));
+  if (count >= 4) {
+    for (; i + 4 <= count; i += 4) *(vector4*)(target + i) = (vector4)load_4_bf16(source + i);
+    if (i < count) *(vector4*)(target + count - 4) = (vector4)load_4_bf16(source + count - 4);
     return;
   }
   for (; i < count; ++i) target[i] = f32_of_bf16(source[i]);
@@ -224,6 +243,15 @@ static inline void store_8_as_bf16(bf16* to, Vector value) {
   *(halves*)to = __builtin_convertvector((rounded & ~is_nan) | (nan & is_nan), halves);
 }
 
+template <typename Vector>
+static inline void store_4_as_bf16(bf16* to, Vector value) {
+  typedef unsigned short halves __attribute__((vector_size(8), aligned(2), may_alias));
+  typedef unsigned words __attribute__((vector_size(16)));
+  const words bits = (words)value, high = bits >> 16, is_nan = (words)(value != value);
+  const words rounded = (bits + 0x7fff + (high & 1)) >> 16, nan = (high & 0x8000) | 0x7fc0;
+  *(halves*)to = __builtin_convertvector((rounded & ~is_nan) | (nan & is_nan), halves);
+}
+
 // target[i] = source[i] for i < count
 static inline void copy_f32_to_bf16(bf16* target, const float* source, Index count) {
   Index i = 0;
@@ -231,6 +259,12 @@ static inline void copy_f32_to_bf16(bf16* target, const float* source, Index cou
   if (count >= 8) {
     for (; i + 8 <= count; i += 8) store_8_as_bf16(target + i, *(const vector8*)(source + i));
     if (i < count) store_8_as_bf16(target + count - 8, *(const vector8*)(source + count - 8));
+    return;
+  }
+  typedef float vector4 __attribute__((vector_size(16), aligned(4)));
+  if (count >= 4) {
+    for (; i + 4 <= count; i += 4) store_4_as_bf16(target + i, *(const vector4*)(source + i));
+    if (i < count) store_4_as_bf16(target + count - 4, *(const vector4*)(source + count - 4));
     return;
   }
   for (; i < count; ++i) target[i] = bf16_of_f32(source[i]);
