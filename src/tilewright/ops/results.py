@@ -112,7 +112,33 @@ def result_dtype(
     what = written if "out" in kinds else "out_dtype"
     check_whole_bytes(op, what, made, f"{natural}, then tw.pack to get {made}")
     if not natural.is_float and not made.is_float and not wanted.saturate:
-        _check_integers(kinds, made, natural, wanted)
+        # Refuse results too narrow for integer sums, and terms that would make fractions of these sums.
+        if made.bits < natural.bits:
+            raise DTypeError(f"a @ b is {natural}, which does not fit {made}; nearest: out_dtype={natural}")
+        for name in (*read_arrays(kinds, wanted), *({"multiply"} & kinds.keys())):
+            own = kinds[name]
+            if not own.is_float and (own.bits > made.bits or (own.bits == made.bits and own != made)):
+                raise DTypeError(
+                    f"{name} is {own}, and a result of {made} cannot hold all its values; nearest legal "
+                    f"choice: {name} as {made}, or out_dtype='f64'"
+                )
+        broken = []
+        for name in ("alpha", "beta"):
+            number = getattr(wanted, name) or 0
+            if not isinstance(number, int) and not float(number).is_integer():
+                broken.append(name)
+        broken += ["activation"] if wanted.activation not in (None, "relu") else []
+        broken += [name for name in SCALES if name in kinds]
+        broken += [name for name in read_arrays(kinds, wanted) if kinds[name].is_float]
+        if wanted.derivative is None and "multiply" in kinds and kinds["multiply"].is_float:
+            broken.append("multiply")
+        broken += ["derivative"] if wanted.derivative not in (None, "relu") else []  # that of relu is 0 or 1
+        broken += ["dropout"] if wanted.dropped.makes_fractions else []
+        if broken:
+            raise DTypeError(
+                f"{' and '.join(broken)}: the result has fractions, and {made} cannot hold them; nearest: "
+                "out_dtype='f32'"
+            )
     if made.components > 1 or (natural.is_float and not made.is_float and not wanted.saturate):
         why = "the result has no imaginary parts" if made.components > 1 else "the fractions would be lost"
         raise DTypeError(f"{what} is {made}, a @ b is {natural}: {why}; nearest legal choice: {natural}")
@@ -129,41 +155,6 @@ def _multiplied(kinds: Mapping[str, DType], op: str) -> DType:
     if a.name not in SUPPORTED:
         raise DTypeError(f"{op} of {a} is not supported; nearest: {', '.join(SUPPORTED)}")
     return a
-
-
-def _check_integers(
-    kinds: Mapping[str, DType],
-    made: DType,
-    natural: DType,
-    wanted: Wanted,
-) -> None:
-    """Refuse results too narrow for integer sums, and terms that would make fractions of these sums."""
-    if made.bits < natural.bits:
-        raise DTypeError(f"a @ b is {natural}, which does not fit {made}; nearest: out_dtype={natural}")
-    for name in (*read_arrays(kinds, wanted), *({"multiply"} & kinds.keys())):
-        own = kinds[name]
-        if not own.is_float and (own.bits > made.bits or (own.bits == made.bits and own != made)):
-            raise DTypeError(
-                f"{name} is {own}, and a result of {made} cannot hold all its values; nearest legal "
-                f"choice: {name} as {made}, or out_dtype='f64'"
-            )
-    broken = []
-    for name in ("alpha", "beta"):
-        number = getattr(wanted, name) or 0
-        if not isinstance(number, int) and not float(number).is_integer():
-            broken.append(name)
-    broken += ["activation"] if wanted.activation not in (None, "relu") else []
-    broken += [name for name in SCALES if name in kinds]
-    broken += [name for name in read_arrays(kinds, wanted) if kinds[name].is_float]
-    if wanted.derivative is None and "multiply" in kinds and kinds["multiply"].is_float:
-        broken.append("multiply")
-    broken += ["derivative"] if wanted.derivative not in (None, "relu") else []  # that of relu is 0 or 1
-    broken += ["dropout"] if wanted.dropped.makes_fractions else []
-    if broken:
-        raise DTypeError(
-            f"{' and '.join(broken)}: the result has fractions, and {made} cannot hold them; nearest: "
-            "out_dtype='f32'"
-        )
 
 
 def read_arrays(kinds: Mapping[str, DType], wanted: Wanted) -> list[str]:

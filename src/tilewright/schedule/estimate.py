@@ -265,10 +265,7 @@ class CopiesEstimate(Estimate):
         (m, n, k), (a, b) = load.question.shape, load.operands
         rows, columns = (min(tile, most) for tile, most in zip(load.schedule.tile, (m, n), strict=False))
         moved = load.tiles * (rows * a + columns * b) * k * load.question.dtype.bytes
-        return self._busiest_us(load), self._memory_us(load), moved / self.cached_bytes_per_us
-
-    def _memory_us(self, load: Load) -> float:
-        return memory_us(load.question)
+        return self._busiest_us(load), memory_us(load.question), moved / self.cached_bytes_per_us
 
     def _busiest_us(self, load: Load) -> float:
         """Time of the multiprocessor with most blocks."""

@@ -7,7 +7,7 @@ elements that it would multiply; lanes that share a row meet once, after the las
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd, lcm
 
@@ -220,7 +220,21 @@ class RowSumPlan:
             held: the part, in the map of `spread`.
             total: the sums.
         """
-        value = _of_elements(self.node.view, lambda: held)
+        # The function of the elements.
+        known: dict[int, object] = {}
+        for one in walk(self.node.view):
+            if isinstance(one, Literal):
+                known[id(one)] = one.value
+            elif isinstance(one, Map):
+                given: Sequence[object] = [known[id(argument)] for argument in one.given]
+                kind = one.dtype if one.function in ASKED else None
+                known[id(one)] = elementwise(one.function, *given, dtype=kind)
+            elif isinstance(one, Rearrange):
+                known[id(one)] = known[id(one.argument)]
+            else:
+                known[id(one)] = held
+        value = known[id(self.node.view)]
+        assert isinstance(value, Fragment), "the function depends on the elements"
         total.assign(total + reduce_sum(value, self.along, per_thread=True))
 
     def end(self, total: Fragment) -> Fragment:
@@ -253,22 +267,3 @@ def rows_of_a_are_of_c(mma: TiledMma) -> bool:
     """Whether the threads that hold a row of operand A in registers hold the same row of the accumulators."""
     rows = reduction(mma.a(mma.atom.shape[2]), 1).result
     return registers(rows, mma.c().projected((mma.tile[0], 1)), (0, 0)) is not None
-
-
-def _of_elements(node: Node, elements: Callable[[], Fragment]) -> Fragment:
-    """The value of a function of the elements of an array."""
-    known: dict[int, object] = {}
-    for one in walk(node):
-        if isinstance(one, Literal):
-            known[id(one)] = one.value
-        elif isinstance(one, Map):
-            given: Sequence[object] = [known[id(argument)] for argument in one.given]
-            kind = one.dtype if one.function in ASKED else None
-            known[id(one)] = elementwise(one.function, *given, dtype=kind)
-        elif isinstance(one, Rearrange):
-            known[id(one)] = known[id(one.argument)]
-        else:
-            known[id(one)] = elements()
-    found = known[id(node)]
-    assert isinstance(found, Fragment), "the function depends on the elements"
-    return found

@@ -236,8 +236,12 @@ def _tile(schedule: Schedule, form: FoldForm) -> Reasons:
 def shared_bytes(schedule: Schedule, form: FoldForm) -> int:
     """Bytes of shared memory of a schedule."""
     rows, run, depth = schedule.tile
-    if form.alias is not None:
-        return _scan_bytes(schedule, form)
+    if form.alias is not None:  # each step stores results
+        lengths = {form.m: rows, form.n: run, form.alias: run} | dict.fromkeys(form.columns, schedule.width)
+        held_nodes = [node for node, _ in tiles_of_scan(form)] * schedule.stages
+        sides = [node.axes for node in (*held_nodes, *copies_of_scan(schedule, form))]
+        elements = sum(prod(lengths[span] for span in axes if span is not None) for axes in sides)
+        return elements * form.element.bytes
     held = {id(transposed(side)[0]): side for one in form.scores for side in (one.a, one.b)}
     elements = 0
     for side in held.values():
@@ -269,21 +273,6 @@ def copies_of_scan(schedule: Schedule, form: FoldForm) -> list[Node]:
     sides = [one.b for one in form.products]
     sides += [one.a for one in form.products] if is_exchanged(schedule, form) else []
     return [*{id(side): side for side in sides if is_computed(side)}.values()]
-
-
-def _scan_bytes(schedule: Schedule, form: FoldForm) -> int:
-    """Bytes of shared memory of a loop whose steps store results."""
-    rows, run, _ = schedule.tile
-    lengths = {form.m: rows, form.n: run, form.alias: run} | dict.fromkeys(form.columns, schedule.width)
-    elements = sum(
-        schedule.stages * prod(lengths[span] for span in node.axes if span is not None)
-        for node, _ in tiles_of_scan(form)
-    )
-    elements += sum(
-        prod(lengths[span] for span in node.axes if span is not None)
-        for node in copies_of_scan(schedule, form)
-    )
-    return elements * form.element.bytes
 
 
 def atom_of(form: FoldForm, arch: Arch, run: int = 16) -> MmaAtom:

@@ -274,7 +274,10 @@ class RowLoops:
                 later = [node for node, scalings in found if scalings is None]
                 used += [one for node in later for one in _reduced(node).arguments]
                 if not taken:
-                    self._refuse_row(wanted[0])
+                    name = wanted[0].variable or "a value"
+                    text = f"{name} is reduced along the whole row {self.span.name} and depends on itself"
+                    near = f"a loop over tw.steps({self.span.extent})"
+                    _refuse(text, near, self.before, wanted[0])
         fold = Fold(self.span, tuple(self.cells), tuple(self.steps))
         for node, scalings in found:
             at = self.places[id(node)]
@@ -400,15 +403,6 @@ class RowLoops:
             made = term if made is None else mapped("add", made, term)
         assert made is not None, "a weight has an extreme"
         return Map(made.dtype, made.axes, function, (made,), location=node.location)
-
-    def _refuse_row(self, node: Node) -> NoReturn:
-        name = node.variable or "a value"
-        _refuse(
-            f"{name} is reduced along the whole row {self.span.name} and depends on itself",
-            f"a loop over tw.steps({self.span.extent})",
-            self.before,
-            node,
-        )
 
     # ------------------------------------------------------------ factors that are the same along the row
 
