@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from scripts.docs import pages, reference, steps
+from scripts.docs import command_line, notebooks, pages, performance, reference, steps
 from scripts.docs.pages import ROOT, Entry, PageError, Site
 
 
@@ -23,10 +23,16 @@ def site() -> tuple[Site, dict[str, str]]:
     sources |= {path.relative_to(ROOT).as_posix(): steps.page(path) for path in programs}
     made = reference.pages(reference.spaces())
     generated: dict[str, dict[str, Entry]] = {
-        "Reference": {place: entry for place, (entry, _) in made.items()},
+        "Reference": {
+            **{place: entry for place, (entry, _) in made.items()},
+            "command_line.md": Entry("Command line", "command_line.md"),
+        },
+        "Performance": {"performance.md": Entry("Plots", "performance.md")},
         "Inside": {"files/index.md": Entry("Programs and files", "files/index.md")},
     }
-    return Site(sources, generated), {place: text for place, (_, text) in made.items()}
+    texts = {place: text for place, (_, text) in made.items()}
+    texts |= {"command_line.md": command_line.page(), "performance.md": performance.page()}
+    return Site(sources, generated), texts
 
 
 def build(out: Path) -> None:
@@ -40,8 +46,25 @@ def build(out: Path) -> None:
         whole, texts = site()
         for path, text in texts.items():
             whole.write(staging, path, text)
+        for path in ROOT.glob("docs/tutorial/step*.py"):
+            whole.write(staging, f"tutorial/{path.stem}.ipynb", notebooks.notebook(path))
         whole.stage(staging)
         sphinx(staging, out)
+    check_size(out)
+
+
+LARGEST_MB = 20
+
+
+def check_size(out: Path) -> None:
+    """Refuse a site of more than `LARGEST_MB` megabytes.
+
+    Raises:
+        PageError: it is larger.
+    """
+    megabytes = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) / 1e6
+    if megabytes > LARGEST_MB:
+        raise PageError(f"the site has {megabytes:.1f} MB, more than {LARGEST_MB}")
 
 
 def sphinx(staging: Path, out: Path) -> None:

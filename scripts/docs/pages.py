@@ -212,8 +212,8 @@ class Site:
 
         def changed(found: re.Match[str]) -> str:
             target, hash_, anchor = found["target"].partition("#")
-            if not target or "://" in target:
-                return found[0]
+            if not target or "://" in target or target.endswith(".ipynb"):
+                return found[0]  # notebooks are made for the site
             return (
                 f"{found['before']}{self.place(resolve(target, page), page)}{hash_}{anchor}{found['after']}"
             )

@@ -16,7 +16,10 @@ MEASURED = ROOT / "benchmarks" / "results" / "h200_tutorial.json"
 def page(path: Path) -> str:
     """Return a program of the tutorial as a page."""
     title, prose, code = parts(path.read_text())
-    return f"# {title}\n\n{share(path.stem)}\n\n{prose}\n\n## The program\n\n{fenced(code, 'python')}"
+    book = f"[Download this page as a notebook]({path.stem}.ipynb)"
+    return (
+        f"# {title}\n\n{share(path.stem)}\n\n{book}\n\n{prose}\n\n## The program\n\n{fenced(code, 'python')}"
+    )
 
 
 def parts(text: str) -> tuple[str, str, str]:
