@@ -154,7 +154,12 @@ def _first_wait(block: Block, first: Mapping[Sym, Int], counted: Int) -> Await |
     for op in block.ops:
         if isinstance(op, Let):
             first = {**first, op.result: substitute(op.value, first)}
-        if isinstance(op, Await) and prove(substitute(less(counted, op.value), first)) is True:
+        # Other GPUs, and their copies, end waits of scope "system".
+        if (
+            isinstance(op, Await)
+            and op.scope == "gpu"
+            and prove(substitute(less(counted, op.value), first)) is True
+        ):
             return op
         # Nested operations that are certainly executed, with the known values there.
         taken, known = None, first

@@ -3,7 +3,8 @@
 A counter is 0 when a kernel starts, and the kernel must leave it at 0: the last increment wraps it, or a
 block resets it.  An increment is a release, and a wait is an acquire, at device scope: everything before the
 increment is visible after the wait.  The first thread of the block or role increments, and its first warp
-waits; a barrier before or after extends the order to the other threads.
+waits; a barrier before or after extends the order to the other threads.  A signal and a wait of scope
+``"system"`` also order blocks on different GPUs.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.dtypes import i32, u32
-from tilewright.errors import Violation
+from tilewright.errors import Violation, shown
 from tilewright.ir.op import ADDRESSED, GLOBAL, SHARED, Op, Ordering, Traits
 from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.expr import maximum
 from tilewright.symbolic.nodes import Int, bounds
+
+SCOPES = ("gpu", "system")
+"""Scopes of signals and waits: the blocks of one GPU, or of all GPUs that share the memory."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,12 @@ class Signal(Op):
     counter: Value
     value: Int = 1
     of: Int | None = None
+    scope: str = "gpu"
 
     def verify(self) -> Iterator[Violation]:
         """One u32 in global memory, a value of 1 or more."""
         yield from _verify_counter(self, self.counter)
+        yield from _verify_scope(self, self.scope)
         yield from _verify_of(self, self.of)
         if bounds(self.value)[1] < 1:
             yield self.violation("counter", f"a signal of {self.value} counts nothing up", "value=1")
@@ -83,6 +89,7 @@ class Await(Op):
     roles: ClassVar = {"counter": "reads"}
     counter: Value
     value: Int
+    scope: str = "gpu"
 
     @property
     def least(self) -> Int:
@@ -92,6 +99,7 @@ class Await(Op):
     def verify(self) -> Iterator[Violation]:
         """One u32 in global memory."""
         yield from _verify_counter(self, self.counter)
+        yield from _verify_scope(self, self.scope)
 
 
 @dataclass(frozen=True)
@@ -121,6 +129,12 @@ def _verify_counter(op: Op, counter: Value) -> Iterator[Violation]:
 def _verify_of(op: Op, of: Int | None) -> Iterator[Violation]:
     if of is not None and bounds(of)[1] < 1:
         yield op.violation("counter", f"of={of}: a counter wraps round after one signal or more", "of=1")
+
+
+def _verify_scope(op: Op, scope: str) -> Iterator[Violation]:
+    if scope not in SCOPES:
+        near = "system" if str(scope).lower().startswith("s") else "gpu"
+        yield op.violation("counter", f"scope={shown(scope)} is no scope of a counter", f'scope="{near}"')
 
 
 SIGNAL_OPS: tuple[type[Op], ...] = (Signal, Ticket, Await, Reset)

@@ -58,7 +58,12 @@ def counter(shape: Index | Sequence[Index]) -> Tensor:
 
 @verb
 def signal(
-    counter: Tensor, value: Index = 1, *, of: Index | None = None, barrier: Index | None = None
+    counter: Tensor,
+    value: Index = 1,
+    *,
+    of: Index | None = None,
+    barrier: Index | None = None,
+    scope: str = "gpu",
 ) -> None:
     """``counter += value``, ordered after all earlier operations of the block, or of the role inside one.
 
@@ -71,9 +76,12 @@ def signal(
         of: 1 or more: the counter goes from ``of - 1`` to 0 instead of ``of``, ready for the next launch.
         barrier: inside a role of several warps, the number of the barrier at which they meet; as in
             `reduce_sum`.
+        scope: ``"system"`` if a block on another GPU waits; the counter is then an array of u32 that both
+            GPUs can address.
 
     Raises:
-        LegalityError: the counter is not a single u32 in global memory, or ``value`` is not 1 with ``of``.
+        LegalityError: the counter is not a single u32 in global memory, ``value`` is not 1 with ``of``, or
+            another scope.
         TraceError: a role of several warps has no ``barrier``, or ``barrier`` is given outside of a role.
 
     Source: PTX ISA, "Memory Consistency Model: Release and Acquire Patterns"; "red".
@@ -96,7 +104,8 @@ def signal(
     """
     tracer = current()
     meeting(barrier, TOGETHER)()
-    tracer.emit(Signal, counter=counter.value, value=unwrap(value), of=None if of is None else unwrap(of))
+    end = None if of is None else unwrap(of)
+    tracer.emit(Signal, counter=counter.value, value=unwrap(value), of=end, scope=scope)
 
 
 @verb
@@ -147,7 +156,7 @@ def ticket(counter: Tensor, *, of: Index | None = None, barrier: Index | None = 
 
 
 @verb
-def await_(counter: Tensor, value: Index, *, barrier: Index | None = None) -> None:
+def await_(counter: Tensor, value: Index, *, barrier: Index | None = None, scope: str = "gpu") -> None:
     """Wait until ``counter >= value``; later operations are ordered after the signals that raised it.
 
     The first warp waits, then all threads meet at a barrier.  On a GPU every block that others wait for must
@@ -159,9 +168,10 @@ def await_(counter: Tensor, value: Index, *, barrier: Index | None = None) -> No
         counter: one element: ``ready[i]``.
         value: the value to wait for; 0 or less does not wait.
         barrier: as in `signal`.
+        scope: ``"system"`` for signals of another GPU or of its copies.
 
     Raises:
-        LegalityError: the counter is not a single u32 in global memory.
+        LegalityError: the counter is not a single u32 in global memory, or another scope.
         TraceError: as in `signal`.
 
     Source: PTX ISA, "Memory Consistency Model: Release and Acquire Patterns"; "ld".
@@ -184,7 +194,7 @@ def await_(counter: Tensor, value: Index, *, barrier: Index | None = None) -> No
         >>> hand_over(x, y, target="reference").target, float(y.sum())
         ('reference', 64.0)
     """
-    current().emit(Await, counter=counter.value, value=unwrap(value))
+    current().emit(Await, counter=counter.value, value=unwrap(value), scope=scope)
     meeting(barrier, TOGETHER)()
 
 

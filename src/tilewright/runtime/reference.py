@@ -24,7 +24,7 @@ from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.memory import overlapping
 from tilewright.targets.reference.report import Report, Sizes, SizesReport, extents
 from tilewright.targets.reference.residues import MODULO_PRIME, PRIME, Residues, Ring
-from tilewright.targets.reference.run import run
+from tilewright.targets.reference.run import Arguments, run
 from tilewright.targets.reference.signals import RESIDENT
 from tilewright.targets.reference.trial_sizes import deciding_integers, trial_sizes
 from tilewright.targets.rules import EmittedText
@@ -292,6 +292,11 @@ class PreparedReference:
 
     def inline(self, numbers: Sequence[Any]) -> None:
         """Return None: a launch always goes through Python."""
+
+    def bound_to(self, arguments: Sequence[Any]) -> Arguments:
+        """Return the kernel with these arguments, for a run together with others."""
+        arrays, numbers = self._unpacked(arguments)
+        return Arguments.of(self.executable.kernel, arrays, self.binding.sizes, numbers)
 
     def run(self, arguments: Sequence[Any]) -> Report:
         """Run on these arguments, and report."""

@@ -141,17 +141,35 @@ DEVICE void {one.function}({element}* to, {element} x) {{
 
 _COUNTER = '"l"((unsigned long long)__cvta_generic_to_global(counter))'
 
+_SCOPES = {"": "gpu", "_system": "sys"}
+"""For each suffix of the functions of counters, PTX's scope."""
+
 _COUNTERS = {
-    "signal_counter": f"""
-DEVICE void signal_counter(unsigned* counter, unsigned value) {{
-  asm volatile("red.release.gpu.global.add.u32 [%0], %1;"
+    name: text
+    for suffix, scope in _SCOPES.items()
+    for name, text in {
+        f"signal_counter{suffix}": f"""
+DEVICE void signal_counter{suffix}(unsigned* counter, unsigned value) {{
+  asm volatile("red.release.{scope}.global.add.u32 [%0], %1;"
                ::{_COUNTER}, "r"(value) : "memory");
 }}""",
-    "signal_counter_of": f"""
-DEVICE void signal_counter_of(unsigned* counter, unsigned of) {{
-  asm volatile("red.release.gpu.global.inc.u32 [%0], %1;"
+        f"signal_counter_of{suffix}": f"""
+DEVICE void signal_counter_of{suffix}(unsigned* counter, unsigned of) {{
+  asm volatile("red.release.{scope}.global.inc.u32 [%0], %1;"
                ::{_COUNTER}, "r"(of - 1) : "memory");
 }}""",
+        f"await_counter{suffix}": f"""
+DEVICE void await_counter{suffix}(const unsigned* counter, unsigned value) {{
+  for (unsigned sleep = 8;; sleep = sleep < 256 ? 2 * sleep : sleep) {{
+    unsigned seen;
+    asm volatile("ld.acquire.{scope}.global.u32 %0, [%1];"
+                 : "=r"(seen) : {_COUNTER} : "memory");
+    if (seen >= value) return;
+    asm volatile("nanosleep.u32 %0;" ::"r"(sleep));
+  }}
+}}""",
+    }.items()
+} | {
     "take_ticket": f"""
 DEVICE int take_ticket(unsigned* counter) {{
   int old;
@@ -165,16 +183,6 @@ DEVICE int take_ticket_of(unsigned* counter, unsigned of) {{
   asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
                : "=r"(old) : {_COUNTER}, "r"(of - 1) : "memory");
   return old;
-}}""",
-    "await_counter": f"""
-DEVICE void await_counter(const unsigned* counter, unsigned value) {{
-  for (unsigned sleep = 8;; sleep = sleep < 256 ? 2 * sleep : sleep) {{
-    unsigned seen;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
-                 : "=r"(seen) : {_COUNTER} : "memory");
-    if (seen >= value) return;
-    asm volatile("nanosleep.u32 %0;" ::"r"(sleep));
-  }}
 }}""",
     "reset_counter": f"""
 DEVICE void reset_counter(unsigned* counter) {{

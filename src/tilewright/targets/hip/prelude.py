@@ -277,7 +277,7 @@ _REDUCED = {
     **{(kind, dtype): kind for kind in ("min", "max", "and", "or") for dtype in ("i32", "u32", "i64", "u64")},
 }
 _SCOPES = {"global": "AGENT", "shared": "WORKGROUP"}
-_COUNTED = "__ATOMIC_{}, __HIP_MEMORY_SCOPE_AGENT"
+_COUNTED = "__ATOMIC_{}, __HIP_MEMORY_SCOPE_{}"
 
 
 _ATOMICS = {
@@ -290,29 +290,35 @@ DEVICE void {name}({element}* to, {element} x) {{
         for element in [{"f32": "float", "f64": "double"}.get(dtype) or INTEGER_TYPES[dtype]]
         for memory, scope in _SCOPES.items()
     },
-    "signal_counter": f"""
-DEVICE void signal_counter(unsigned* counter, unsigned value) {{
-  __hip_atomic_fetch_add(counter, value, {_COUNTED.format("RELEASE")});
+    **{
+        name: text
+        for suffix, scope, domain in (("", "AGENT", "agent"), ("_system", "SYSTEM", ""))
+        for name, text in {
+            f"signal_counter{suffix}": f"""
+DEVICE void signal_counter{suffix}(unsigned* counter, unsigned value) {{
+  __hip_atomic_fetch_add(counter, value, {_COUNTED.format("RELEASE", scope)});
 }}""",
-    "signal_counter_of": """
-DEVICE void signal_counter_of(unsigned* counter, unsigned of) {
-  __builtin_amdgcn_atomic_inc32(counter, of - 1, __ATOMIC_RELEASE, "agent");
-}""",
+            f"signal_counter_of{suffix}": f"""
+DEVICE void signal_counter_of{suffix}(unsigned* counter, unsigned of) {{
+  __builtin_amdgcn_atomic_inc32(counter, of - 1, __ATOMIC_RELEASE, "{domain}");
+}}""",
+            f"await_counter{suffix}": f"""
+DEVICE void await_counter{suffix}(const unsigned* counter, unsigned value) {{
+  while (__hip_atomic_load(counter, {_COUNTED.format("ACQUIRE", scope)}) < value) __builtin_amdgcn_s_sleep(1);
+}}""",
+        }.items()
+    },
     "take_ticket": f"""
 DEVICE int take_ticket(unsigned* counter) {{
-  return __hip_atomic_fetch_add(counter, 1u, {_COUNTED.format("ACQ_REL")});
+  return __hip_atomic_fetch_add(counter, 1u, {_COUNTED.format("ACQ_REL", "AGENT")});
 }}""",
     "take_ticket_of": """
 DEVICE int take_ticket_of(unsigned* counter, unsigned of) {
   return __builtin_amdgcn_atomic_inc32(counter, of - 1, __ATOMIC_ACQ_REL, "agent");
 }""",
-    "await_counter": f"""
-DEVICE void await_counter(const unsigned* counter, unsigned value) {{
-  while (__hip_atomic_load(counter, {_COUNTED.format("ACQUIRE")}) < value) __builtin_amdgcn_s_sleep(1);
-}}""",
     "reset_counter": f"""
 DEVICE void reset_counter(unsigned* counter) {{
-  __hip_atomic_store(counter, 0u, {_COUNTED.format("RELAXED")});
+  __hip_atomic_store(counter, 0u, {_COUNTED.format("RELAXED", "AGENT")});
 }}""",
 }
 

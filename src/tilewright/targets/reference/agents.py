@@ -93,6 +93,8 @@ class Actor:
         rank: the rank of its block in its cluster; None without clusters.
         group: the number of its group, of agents that share clocks.
         seen: the signals that it comes after, as bits of an integer.
+        device: the rank whose GPU it runs on; None in a run of one GPU.
+        began: the signals that come before its launch.
     """
 
     slot: int
@@ -112,6 +114,8 @@ class Actor:
     rank: int | None = None
     group: int = 0
     seen: int = 0
+    device: int | None = None
+    began: int = 0
 
     def __post_init__(self) -> None:
         self._know_itself()

@@ -13,6 +13,7 @@ from tilewright.ir.async_ops import FENCED, RoleBarrier
 from tilewright.ir.op import Op
 from tilewright.targets.reference.agents import Actor, Message, Visibility, join, learn_others, learn_time
 from tilewright.targets.reference.memory import Storage
+from tilewright.targets.reference.rank_times import Fired, RankLog, Waited
 
 FOR_BULK_COPIES = slice(1 + FENCED.index("shared"), 2 + FENCED.index("shared"))
 """The clocks of a warp that order its bulk copies into shared memory."""
@@ -232,6 +233,11 @@ class Signalled(Mark):
     told: tuple[dict[int, Array], ...]
     seen: int
 
+    def reaches(self, agent: Actor, op: Op) -> bool:
+        """Return whether it orders an agent that waits by ``op``: across GPUs, both need scope "system"."""
+        scopes = {getattr(one, "scope", "gpu") for one in (self.op, op)}
+        return self.agent.device == agent.device or scopes == {"system"}
+
 
 @dataclass(frozen=True, eq=False)
 class PassedAwait(Mark):
@@ -250,6 +256,8 @@ class Count:
     signals: list[Signalled] = field(default_factory=list)
     passed: list[PassedAwait] = field(default_factory=list)
     zeroed: Mark | None = None
+    base: int = 0
+    """Its value before the signals: 0, or what the caller's array held when the run began."""
 
     @property
     def value(self) -> int:
@@ -259,7 +267,7 @@ class Count:
     def certain(self, value: int, late: Iterable[Signalled] = ()) -> list[Signalled]:
         """Return the signals without which the others, including late ones, do not reach a value."""
         every = [*self.signals, *late]
-        return [one for one in self.signals if _without(one, every) < value]
+        return [one for one in self.signals if self.base + _without(one, every) < value]
 
     def overtaken(self, late: Signalled) -> list[PassedAwait]:
         """Return the waits that a signal could have ended too early, because it does not come after them."""
@@ -267,7 +275,7 @@ class Count:
             wait
             for wait in self.passed
             if not wait.is_before(late.seen)
-            and any(_without(one, self.signals) >= wait.value for one in wait.certain)
+            and any(self.base + _without(one, self.signals) >= wait.value for one in wait.certain)
         ]
 
     def unsignalled(self, of: int) -> list[PassedAwait]:
@@ -288,7 +296,7 @@ class Count:
         """Reset the counter."""
         self.signals.clear()
         self.passed.clear()
-        self.zeroed = mark
+        self.zeroed, self.base = mark, 0
 
 
 def _without(one: Signalled, signals: Iterable[Signalled]) -> int:
@@ -305,10 +313,13 @@ class Counts:
 
     Args:
         late: late signals that earlier executions have shown; events have the same numbers in all executions.
+        log: notes the signals and waits for a simulation of times, or None.
     """
 
-    def __init__(self, late: Late) -> None:
-        self.known: dict[tuple[int, int], Count] = {}
+    def __init__(self, late: Late, log: RankLog | None = None) -> None:
+        self.log = log
+        self.known: dict[int, Count] = {}
+        """The counters by their addresses."""
         self.late = late
         self.is_settled = True
         """Whether earlier executions had shown all late signals of this execution."""
@@ -317,8 +328,12 @@ class Counts:
         self._numbers = 0
 
     def of(self, buffer: Storage, at: int) -> Count:
-        """Return the counter at an offset."""
-        return self.known.setdefault((id(buffer), at), Count(buffer, at))
+        """Return the counter at an offset; buffers of the same memory have the same counters."""
+        elements = buffer.elements
+        address = elements.__array_interface__["data"][0] + at * elements.strides[0]
+        if address not in self.known:
+            self.known[address] = Count(buffer, at, base=int(elements[at]))
+        return self.known[address]
 
     def number(self, agent: Actor) -> int:
         """Add a bit that the agent has seen, and return its number."""
@@ -326,14 +341,20 @@ class Counts:
         agent.seen |= 1 << self._numbers
         return self._numbers
 
-    def wait(self, count: Count, agent: Actor, op: Op, value: int) -> None:
-        """Record a wait that passes.  Its warp learns the knowledge of the certain signals."""
+    def wait(self, count: Count, agent: Actor, op: Op, value: int) -> list[Signalled]:
+        """Record a wait that passes, and return the signals that it certainly comes after.
+
+        Its warp learns the knowledge of those signals that reach its GPU.
+        """
         number = self.number(agent)
         certain = count.certain(value, self.late.get(number, {}).values())
         if not certain:
             self.orderless[op] = None
-        learn(agent, certain)
+        learn(agent, [one for one in certain if one.reaches(agent, op)])
         count.passed.append(PassedAwait(number, agent, op, value, certain))
+        if self.log is not None:
+            self.log.note(agent.group, Waited(tuple(one.number for one in certain)))
+        return certain
 
     def signal(self, count: Count, agent: Actor, op: Op, value: int) -> Signalled:
         """Record a signal of a warp, which tells the knowledge of all lanes."""
@@ -343,6 +364,8 @@ class Counts:
             mine[agent.group] = agent.every[clock, Visibility.BLOCK].copy()
         made = Signalled(number, agent, op, value, told, agent.seen)
         count.signals.append(made)
+        if self.log is not None:
+            self.log.note(agent.group, Fired(number))
         for wait in count.overtaken(made):
             self.late.setdefault(wait.number, {})[number] = made
             self.is_settled = False

@@ -227,13 +227,15 @@ class Checker:
             found, reason = explain(self.events, kind, agent, former, int(event), lanes, batch.buffer.memory)
             if before.op is site.op and site.value.tensor.indices:
                 found, reason = Kind.DUPLICATE, ROW_TWICE
-            key = (found, owner, self.events.sites[event], batch.site, former.block != agent.block)
+            apart = former.block != agent.block or former.device != agent.device
+            key = (found, owner, self.events.sites[event], batch.site, apart)
             # A conflict between two warps shows better what is missing than one between lanes of a warp.
             reach = int(former.home != agent.home)
             if self.findings.is_new(key, here.count, reach):
                 earlier = Access.of(before, former, event_lanes[mine][0])
                 reason += self.remedies.remedy(reason, before.op, site.op)
-                if before.value.buffer is not owner:
+                reason += self.remedies.early((former, agent))
+                if before.value.buffer is not owner and min(former.warp, agent.warp) >= 0:
                     reason += f"; {before.value.buffer} and {owner} share memory"
                 self.findings.add(key, self._finding(found, here, earlier, reason), reach)
 
@@ -390,4 +392,4 @@ class Checker:
 
 
 def _at(agent: Actor, op: Op, action: str) -> Access:
-    return Access(action, op, agent.name, agent.block, agent.warp, None, agent.rank)
+    return Access(action, op, agent.name, agent.block, agent.warp, None, agent.rank, agent.device)

@@ -47,6 +47,8 @@ class Kind(Enum):
     COUNTER = "wrong count"
     NOT_RESET = "counter not reset"
     RESIDENT = "blocks that must run at once"
+    SCOPE = "scope too narrow"
+    ARMED = "counter left from an earlier call"
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class Access:
         warp: index of the warp in its block.
         lane: index of the lane in its warp; None if all lanes act together, or an asynchronous agent.
         rank: the rank of the block in its cluster; None without clusters.
+        device: the rank whose GPU the agent runs on; None in a run of one GPU.
     """
 
     action: str
@@ -93,13 +96,15 @@ class Access:
     warp: int
     lane: int | None
     rank: int | None = None
+    device: int | None = None
 
     @staticmethod
     def of(site: AccessSite, agent: Actor, lane: int) -> Access:
         """Return the access of a site by an agent.  Agents of the asynchronous proxy have no lanes."""
         of_lanes = agent.proxy is Proxy.GENERIC
         one = int(lane) if of_lanes and lane != WHOLE_WARP else None
-        return Access(site.action, site.op, agent.name, agent.block, agent.warp, one, agent.rank)
+        place = agent.block, agent.warp, one, agent.rank, agent.device
+        return Access(site.action, site.op, agent.name, *place)
 
     def __str__(self) -> str:
         who = "" if self.lane is None else f"lane {self.lane}"
@@ -107,7 +112,9 @@ class Access:
         block = f"block {self.block}" if self.block else ""
         if self.rank is not None:
             block += f" of rank {self.rank} in its cluster"
-        actor = ", ".join(part for part in (block, warp, who) if part)
+        parts = (block, warp, who) if self.warp >= 0 else (self.agent,)
+        device = "" if self.device is None else f"rank {self.device}"
+        actor = ", ".join(part for part in (device, *parts) if part)
         lines = [f"  {self.action}{f' by {actor}' * bool(self.agent)}, in {describe(self.op)}"]
         if self.op.location is not None:
             lines += [f"  {line}" for line in self.op.location.excerpt().splitlines()]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,6 +33,7 @@ from tilewright.targets.reference.footprint import (
 )
 from tilewright.targets.reference.memory import Storage
 from tilewright.targets.reference.numbers import NUMBERS, Numbers
+from tilewright.targets.reference.rank_times import RankLog, work_of
 from tilewright.targets.reference.reasons import Remedies
 from tilewright.targets.reference.report import BankCount, Counters, SectorCount, Trail
 from tilewright.targets.reference.standstill import explain_standstill, report_schedules, report_unfinished
@@ -51,6 +53,16 @@ Members: TypeAlias = Sequence[tuple[tuple[int, ...], Mapping[Sym, int]]]
 """The blocks of a cluster, by rank: the index of each, and the values of its symbols."""
 
 
+@dataclass
+class Ranks:
+    """The state that launches of several ranks share: the checker, the counters, the numbers of groups."""
+
+    checker: Checker
+    counts: Counts
+    groups: Iterator[int] = field(default_factory=lambda: count(1))
+    log: RankLog = field(default_factory=RankLog)
+
+
 class Simulator:
     """Executes the clusters of a kernel; without clusters, each block is one.
 
@@ -65,6 +77,7 @@ class Simulator:
         check: whether to look for hazards and to count.
         numbers: the arithmetic.
         late: late signals of earlier executions, see `Counts`.
+        ranks: the state that launches of several ranks share; None for a single launch.
     """
 
     def __init__(
@@ -77,12 +90,13 @@ class Simulator:
         check: bool,
         numbers: Numbers = NUMBERS,
         late: Late | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.kernel = kernel
         self.numbers = numbers
         self.lanes = lanes
         self.check = check
-        self.checker = Checker(Remedies(kernel))
+        self.checker = Checker(Remedies(kernel)) if ranks is None else ranks.checker
         self.footprints = Footprints(lanes, kernel.threads)
         self.spans = UnprovenSpans(kernel)
         self.gathers = Gathers(kernel)
@@ -99,8 +113,11 @@ class Simulator:
         self._scalars = scalars
         self._banks: dict[int, BankCount] = {}
         self._sectors: dict[int, SectorCount] = {}
-        self.counts = Counts({} if late is None else late)
+        self.counts = Counts({} if late is None else late) if ranks is None else ranks.counts
+        self._log = None if ranks is None else ranks.log
         self._population = Population(kernel, lanes, check, numbers)
+        if ranks is not None:
+            self._population.groups = ranks.groups
         self.agents = self._population.agents
 
     @property
@@ -115,6 +132,10 @@ class Simulator:
         cluster = self._population.cluster(members, self._buffers, self._scalars)
         self.checker.events.enter(self._population.homes)
         return cluster, {warp: self.steps(warp, self.kernel.body) for warp in cluster.barrier.warps}
+
+    def resume(self) -> None:
+        """Go on after another launch has run."""
+        self.checker.events.enter(self._population.homes)
 
     def run_cluster(self, members: Members) -> bool:
         """Execute the blocks of a cluster alone; return whether they reached their ends."""
@@ -157,6 +178,8 @@ class Simulator:
         """Execute operations, yielding at every synchronisation."""
         for op in body.ops:
             warp.executes = op
+            if self._log is not None and (work := work_of(op, warp.mates)) is not None:
+                self._log.note(warp.agent.group, work)
             rule = self._known_rules.get(id(op))
             if rule is None:
                 self.trail.ran.add(id(op))

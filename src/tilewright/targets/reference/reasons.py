@@ -25,6 +25,10 @@ NO_SIGNAL = (
     "nothing orders the two blocks here: no tw.signal after the first access of which the other block knows, "
     "by a tw.await_ that cannot return without it or the last tw.ticket, before the second"
 )
+NO_SIGNAL_OF_RANKS = (
+    'nothing orders the two ranks here: no signal of scope "system" after the first access of which the '
+    'other rank knows, by a wait of scope "system" that cannot return without it, before the second'
+)
 NO_BARRIER = "no barrier between the two accesses"
 NO_WARP_BARRIER = "no barrier or warp_barrier between these two lanes of one warp"
 NO_MATRIX_BARRIER = (
@@ -47,11 +51,27 @@ _ORDERS = {
 
 
 class Remedies:
-    """Finds the place of a missing barrier from the places of a kernel's operations."""
+    """Finds the place of a missing barrier from the places of the operations of some kernels."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
+    def __init__(self, *kernels: Kernel) -> None:
+        self._kernels = kernels
         self._paths: dict[int, tuple[PathStep, ...]] = {}
+        self._early: dict[int, tuple[Op, int]] = {}
+
+    def note_early(self, agent: Actor, wait: Op, value: int) -> None:
+        """Note a wait for a value that its counter had before the wait's launch began."""
+        self._early.setdefault(agent.group, (wait, value))
+
+    def early(self, agents: Sequence[Actor]) -> str:
+        """Return a remark about the noted waits of agents of two ranks, as the end of a sentence."""
+        if len({agent.device for agent in agents}) < 2:
+            return ""
+        found = dict(self._early[agent.group] for agent in agents if agent.group in self._early)
+        return "".join(
+            f"; the wait for {value} at {wait.location} did not wait, because an earlier call had left the "
+            "counter there: wait for a value that grows with each call"
+            for wait, value in found.items()
+        )
 
     def remedy(self, missing: str, earlier: Op, later: Op) -> str:
         """Return the place of a missing barrier as the end of a sentence; empty if there is no single place.
@@ -62,10 +82,11 @@ class Remedies:
             later: the access that ran after it.
         """
         if not self._paths:
-            self._note(self._kernel.body, (), None)
+            for kernel in self._kernels:
+                self._note(kernel.body, (), None)
         if id(earlier) not in self._paths or id(later) not in self._paths:
             return ""
-        if missing == NO_SIGNAL:
+        if missing in (NO_SIGNAL, NO_SIGNAL_OF_RANKS):
             lines = _lines(earlier, later)
             return "" if lines is None else f"; signal after {lines[0]}, await it before {lines[1]}"
         if missing == NO_BARRIER_AFTER_WAIT:  # place a barrier after the last async_wait before the access
@@ -194,6 +215,8 @@ def explain(
     # No signal could tell of a bulk copy of another group that no wait shows.
     no_signal_could = events.are_together and is_bulk and not former.shown
     if fenced and not no_signal_could and events.is_foreign(np.array([event]), agent).any():
+        if former.device != agent.device:
+            return kind, NO_SIGNAL_OF_RANKS
         return kind, NO_SIGNAL if events.are_together else NO_ORDER
     if is_bulk:
         if not former.shown or not was_waited_for:

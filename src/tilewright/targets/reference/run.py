@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from tilewright.passes.packed import copy_bytes
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference.barriers import Late
-from tilewright.targets.reference.machine import Simulator
+from tilewright.targets.reference.machine import Members, Simulator
 from tilewright.targets.reference.meaning import REFERENCE
 from tilewright.targets.reference.memory import (
     Storage,
@@ -103,39 +104,22 @@ def run(
         >>> bool((y == x + x).all())
         True
     """
-    lanes = kernel.lanes if lanes is None else lanes
-    if lanes < 1:
-        raise LaunchError(f"kernel {kernel.name}: lanes={lanes}; nearest legal choice: lanes={kernel.lanes}")
-    _verify(kernel, lanes)
     asked = None if blocks is None else list(blocks)
-    kernel = wait_for_multiplies(copy_bytes(from_lowest(kernel, arrays)))
-    env = bind_sizes(kernel, arrays, sizes or {})
-    for guard in kernel.guards:
-        if (message := guard.broken(env)) is not None:
-            raise LaunchError(f"kernel {kernel.name}: {message}")
-    extents = tuple(int(evaluate(axis.extent, env)) for axis in kernel.grid)
-    bound: dict[Value, Any] = {}
-    for value in (param.value for param in kernel.params if isinstance(param, ScalarParam)):
-        if value.name not in (scalars or {}):
-            raise LaunchError(f"kernel {kernel.name} needs the number {value.name}")
-        given = np.asarray((scalars or {})[value.name]).astype(value.dtype.numpy)
-        bound[value] = numbers.scalar(given, value.dtype)
+    launch = Arguments.of(kernel, arrays, sizes, scalars, lanes, numbers)
+    kernel, lanes, env, extents = launch.kernel, launch.lanes, launch.env, launch.extents
     again = work is not None or has_signals(kernel)
     before = {name: arrays[name].copy() for name in kernel.written_params} if again else {}
     late: Late = {}
-
-    def values_in(block: Sequence[int]) -> dict[Sym, int]:
-        """Return the values of all symbols in a block."""
-        found = {**env, **{axis.sym: at for axis, at in zip(kernel.grid, block, strict=True)}}
-        return found | {member.sym: block[member.axis] % member.extent for member in kernel.cluster}
-
     leaves_turns_out = True
     while True:
-        buffers = _bind_buffers(kernel, arrays, env, check, numbers, outputs)
-        machine = Simulator(kernel, lanes, rules, buffers, bound, check, numbers, late)
+        buffers = bind_buffers(launch, check, numbers, outputs)
+        share_histories(
+            (buffers[value] for value in kernel.tensors),
+            {value for value in kernel.tensors if value.name in kernel.written_params},
+        )
+        machine = Simulator(kernel, lanes, rules, buffers, launch.scalars, check, numbers, late)
         selection = Selection(kernel, env, extents, buffers, work, asked is not None, leaves_turns_out)
-        wanted = _clusters(kernel, extents, _grid(extents) if asked is None else asked)
-        members = ([(index, values_in(index)) for index in indices] for indices in wanted)
+        members = launch.clusters(asked)
         if has_signals(kernel):
             done, ended = run_together(machine, members, resident)
             is_settled = machine.counts.is_settled or not check
@@ -177,6 +161,69 @@ def run(
     waits = tuple(orderless(op) for op in machine.counts.orderless)
     every = found.all()
     return Report(kernel.name, every, found.omitted, counters, uncovered, done, coverage=about, waits=waits)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """A kernel with the arguments of one launch.
+
+    Args:
+        kernel: the kernel, as the machine executes it.
+        lanes: threads per warp.
+        arrays: the arrays by name.
+        env: the values of the kernel's sizes.
+        extents: blocks along each axis of the grid.
+        scalars: the caller's numbers.
+    """
+
+    kernel: Kernel
+    lanes: int
+    arrays: Mapping[str, Array]
+    env: dict[Sym, int]
+    extents: tuple[int, ...]
+    scalars: dict[Value, Any]
+
+    @staticmethod
+    def of(
+        kernel: Kernel,
+        arrays: Mapping[str, Array],
+        sizes: Mapping[str, int] | None = None,
+        scalars: Mapping[str, Any] | None = None,
+        lanes: int | None = None,
+        numbers: Numbers = NUMBERS,
+    ) -> Arguments:
+        """Check the arguments of `run`, and find the sizes."""
+        lanes = kernel.lanes if lanes is None else lanes
+        if lanes < 1:
+            raise LaunchError(
+                f"kernel {kernel.name}: lanes={lanes}; nearest legal choice: lanes={kernel.lanes}"
+            )
+        _verify(kernel, lanes)
+        kernel = wait_for_multiplies(copy_bytes(from_lowest(kernel, arrays)))
+        env = bind_sizes(kernel, arrays, sizes or {})
+        for guard in kernel.guards:
+            if (message := guard.broken(env)) is not None:
+                raise LaunchError(f"kernel {kernel.name}: {message}")
+        extents = tuple(int(evaluate(axis.extent, env)) for axis in kernel.grid)
+        bound: dict[Value, Any] = {}
+        for value in (param.value for param in kernel.params if isinstance(param, ScalarParam)):
+            if value.name not in (scalars or {}):
+                raise LaunchError(f"kernel {kernel.name} needs the number {value.name}")
+            given = np.asarray((scalars or {})[value.name]).astype(value.dtype.numpy)
+            bound[value] = numbers.scalar(given, value.dtype)
+        return Arguments(kernel, lanes, arrays, env, extents, bound)
+
+    def clusters(self, blocks: Iterable[tuple[int, ...]] | None = None) -> Iterator[Members]:
+        """Yield the clusters of some blocks, by default of all."""
+        for indices in _clusters(
+            self.kernel, self.extents, _grid(self.extents) if blocks is None else blocks
+        ):
+            yield [(index, self._values_in(index)) for index in indices]
+
+    def _values_in(self, block: Sequence[int]) -> dict[Sym, int]:
+        """Return the values of all symbols in a block."""
+        found = {**self.env, **{axis.sym: at for axis, at in zip(self.kernel.grid, block, strict=True)}}
+        return found | {member.sym: block[member.axis] % member.extent for member in self.kernel.cluster}
 
 
 def bind_sizes(kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, int]) -> dict[Sym, int]:
@@ -221,21 +268,16 @@ def _array(arrays: Mapping[str, Array], name: str) -> Array:
     return arrays[name]
 
 
-def _bind_buffers(
-    kernel: Kernel,
-    arrays: Mapping[str, Array],
-    env: Mapping[Sym, int],
-    check: bool,
-    numbers: Numbers,
-    outputs: Collection[str],
+def bind_buffers(
+    launch: Arguments, check: bool = True, numbers: Numbers = NUMBERS, outputs: Collection[str] = ()
 ) -> dict[Value, Storage]:
-    """Return the global memory of a kernel, with poison in the outputs."""
+    """Return the global memory of a launch, with poison in the outputs."""
+    kernel, arrays, env = launch.kernel, launch.arrays, launch.env
     written = kernel.written_params
     buffers = {
         value: array_buffer(value, _array(arrays, value.name), value.name in written, check, numbers)
         for value in kernel.tensors
     }
-    share_histories(buffers.values(), {value for value in buffers if value.name in written})
     for space in kernel.workspaces:
         elems = max(0, int(evaluate(space.elems, env)))
         zeroed = space.zeroed or space.resets

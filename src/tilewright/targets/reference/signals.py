@@ -15,8 +15,8 @@ from tilewright.ir.signal_ops import SIGNAL_OPS, Await, Reset, Signal, Ticket
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Int
 from tilewright.targets.reference.agents import Actor
-from tilewright.targets.reference.barriers import Count, Mark, PassedAwait, learn
-from tilewright.targets.reference.checker import Batch
+from tilewright.targets.reference.barriers import Count, Counts, Mark, PassedAwait, Signalled, learn
+from tilewright.targets.reference.checker import Batch, Checker
 from tilewright.targets.reference.findings import Kind, describe
 from tilewright.targets.reference.machine import Members, Simulator
 from tilewright.targets.reference.meaning import REFERENCE
@@ -77,7 +77,7 @@ def _count_up(machine: Simulator, warp: Warp, op: Op, counter: Value, value: int
         count.buffer.elements[count.at] = (old + value) % (1 << 32)
         return old
     if isinstance(op, Ticket):
-        learn(agent, count.signals[:-1])
+        learn(agent, heard(machine.checker, agent, op, count.signals[:-1]))
     _make_zero(machine, agent, op, count, count.unsignalled(end))
     return old
 
@@ -120,9 +120,35 @@ def _await(machine: Simulator, warp: Warp, op: Await) -> Steps:
         return f"{count.buffer.owner}[{count.at}] to be {value}; it is {count.value}{why}"
 
     yield Pause(op, lambda: count.value >= value, state, is_last=True)
-    machine.counts.wait(count, warp.agent, op, value)
+    passes(machine.checker, machine.counts, count, warp.agent, op, value)
     _in_this_round(machine, warp.agent, op, count, "wait")
     warp.agent.advance()
+
+
+def passes(checker: Checker, counts: Counts, count: Count, agent: Actor, op: Op, value: int) -> None:
+    """Record that an agent passes a wait for a counter."""
+    certain = counts.wait(count, agent, op, value)
+    if agent.device is not None:
+        heard(checker, agent, op, certain)
+        if all(one.is_before(agent.began) for one in certain):
+            checker.remedies.note_early(agent, op, value)
+
+
+def heard(checker: Checker, agent: Actor, op: Op, signals: Sequence[Signalled]) -> list[Signalled]:
+    """Return the signals whose scope and that of the wait reach each other's GPU; report the others."""
+    reached = [one for one in signals if one.reaches(agent, op)]
+    for one in signals:
+        if one in reached:
+            continue
+        narrow = one.op if getattr(one.op, "scope", "gpu") == "gpu" else op
+        what = "signal" if narrow is one.op else "wait"
+        reason = (
+            f"the {what} has the scope of one GPU, and rank {agent.device} waits for rank "
+            f"{one.agent.device}: what came before the signal may not be visible after the wait; say "
+            f'{narrow.verb}(..., scope="system")'
+        )
+        checker.waiting(Kind.SCOPE, agent, op, (one.agent, one.op), reason, "wait", "signal")
+    return reached
 
 
 @REFERENCE.rule(Reset)
@@ -152,6 +178,82 @@ def _counter(machine: Simulator, warp: Warp, op: Op, counter: Value, action: str
 # ---------------------------------------------------------------- concurrent blocks
 
 
+class RunningLaunch:
+    """The blocks of one launch that run concurrently with each other, and with other launches.
+
+    Args:
+        machine: the machine.
+        clusters: the members of each cluster, in the order in which they begin.
+        resident: number of blocks that certainly are resident at once.
+    """
+
+    def __init__(self, machine: Simulator, clusters: Iterable[Members], resident: int) -> None:
+        machine.checker.events.are_together = True
+        self.machine = machine
+        self.resident = resident
+        self.tasks: dict[Warp, Steps] = {}
+        self.open: dict[ClusterState, set[Warp]] = {}
+        self.done = 0
+        """Number of blocks that have ended."""
+        self._coming = iter(clusters)
+        self._next = next(self._coming, None)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all blocks have ended."""
+        return not self.open and self._next is None
+
+    def ready(self, *, last: bool) -> list[Warp]:
+        """Return the warps that can go on; with ``last``, only those that all others go before."""
+        return [warp for warp in self.tasks if _may_go_on(warp, last=last)]
+
+    def begin(self, *, beyond: bool = True) -> ClusterState | None:
+        """Begin the next cluster; return None if all have begun.
+
+        Args:
+            beyond: whether to begin it if more blocks than are certain to be resident then wait; the wait is
+                a finding.
+        """
+        members = self._next
+        if members is None:
+            return None
+        waiting = sum(len(cluster.blocks) for cluster in self.open)
+        needed = waiting + len(members)
+        if waiting and needed > self.resident:
+            if not beyond:
+                return None
+            if self.machine.check:
+                waits = ((one, one.waiting) for warps in self.open.values() for one in warps)
+                agent, op = next((warp.agent, wait.op) for warp, wait in waits if wait is not None)
+                reason = (
+                    f"{waiting} blocks wait for one with a higher number, so {needed} blocks must be "
+                    f"resident at once, and no more than {self.resident} are certain to be: launch "
+                    f"{self.resident} blocks, each with the work of several, or let blocks wait for lower "
+                    "numbers only"
+                )
+                self.machine.checker.waiting(Kind.RESIDENT, agent, op, None, reason)
+        cluster, more = self.machine.begin(members)
+        self._next = next(self._coming, None)
+        self.tasks.update(more)
+        self.open[cluster] = set(more)
+        return cluster
+
+    def advance(self, warp: Warp) -> tuple[bool, ClusterState | None]:
+        """Let a warp go on; return whether it could, and its cluster if this has ended."""
+        if not self.machine.advance(warp, self.tasks):
+            return False, None
+        if warp in self.tasks:
+            return True, None
+        cluster = warp.block.cluster
+        self.open[cluster].discard(warp)
+        if self.open[cluster]:
+            return True, None
+        del self.open[cluster]
+        self.machine.end(cluster)
+        self.done += len(cluster.blocks)
+        return True, cluster
+
+
 def run_together(machine: Simulator, clusters: Iterable[Members], resident: int) -> tuple[int, bool]:
     """Execute clusters concurrently: each begins when the earlier ones have ended or cannot go on.
 
@@ -163,46 +265,18 @@ def run_together(machine: Simulator, clusters: Iterable[Members], resident: int)
     Returns:
         The number of blocks that ended, and whether all did.
     """
-    machine.checker.events.are_together = True
-    coming, done = iter(clusters), 0
-    tasks: dict[Warp, Steps] = {}
-    open_: dict[ClusterState, set[Warp]] = {}
+    launch = RunningLaunch(machine, clusters, resident)
     while True:
-        ready = [warp for warp in tasks if _may_go_on(warp, last=False)]
-        ready = ready or [warp for warp in tasks if _may_go_on(warp, last=True)][:1]
-        if not ready:
-            members = next(coming, None)
-            if members is None:
-                break
-            waiting = sum(len(cluster.blocks) for cluster in open_)
-            needed = waiting + len(members)
-            if machine.check and waiting and needed > resident:
-                waits = ((one, one.waiting) for warps in open_.values() for one in warps)
-                agent, op = next((warp.agent, wait.op) for warp, wait in waits if wait is not None)
-                reason = (
-                    f"{waiting} blocks wait for one with a higher number, so {needed} blocks must be "
-                    f"resident at once, and no more than {resident} are certain to be: launch {resident} "
-                    "blocks, each with the work of several, or let blocks wait for lower numbers only"
-                )
-                machine.checker.waiting(Kind.RESIDENT, agent, op, None, reason)
-            cluster, more = machine.begin(members)
-            tasks.update(more)
-            open_[cluster] = set(more)
-            continue
+        ready = launch.ready(last=False) or launch.ready(last=True)[:1]
+        if not ready and launch.begin() is None:
+            break
         for warp in ready:
-            if not machine.advance(warp, tasks):
-                return done, False
-            if warp not in tasks:
-                cluster = warp.block.cluster
-                open_[cluster].discard(warp)
-                if not open_[cluster]:
-                    del open_[cluster]
-                    machine.end(cluster)
-                    done += len(cluster.blocks)
-    for cluster, stuck in open_.items():
-        explain_standstill(machine.checker, cluster, [warp for warp in tasks if warp in stuck])
-        return done, False
-    return done, True
+            if not launch.advance(warp)[0]:
+                return launch.done, False
+    for cluster, stuck in launch.open.items():
+        explain_standstill(machine.checker, cluster, [warp for warp in launch.tasks if warp in stuck])
+        return launch.done, False
+    return launch.done, True
 
 
 def _may_go_on(warp: Warp, *, last: bool) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -406,7 +407,9 @@ class Population:
         self._addresses = layout_shared(kernel)[0]
         self._splits = kernel.splits_cluster_barriers
         self._in_cluster = bool(kernel.cluster)
-        self._recorded = self._clusters = 0
+        self._recorded = 0
+        self.groups: Iterator[int] = count(1)
+        """Numbers for the next groups of agents."""
         one = Slots(-(-kernel.threads // lanes), sum(op.stages for op in self._mbarriers))
         self._slots = [replace(one, first=rank * one.end) for rank in range(cluster_blocks(kernel.cluster))]
 
@@ -434,7 +437,7 @@ class Population:
             scalars: the caller's numbers.
         """
         cluster = ClusterState()
-        self._clusters += 1
+        group = next(self.groups)
         for rank, (index, env) in enumerate(members):
             shared = {
                 op.result: new_buffer(
@@ -454,7 +457,8 @@ class Population:
                     told, heard = (Message.of(self.agents) for _ in range(2))
                     made.append(TransactionBarrier(*place, op.arrivals, told, heard))
                 slot += op.stages
-            block.warps += (self._warp(block, number, scalars, env) for number in range(block.slots.warps))
+            warps = range(block.slots.warps)
+            block.warps += (self._warp(block, number, group, scalars, env) for number in warps)
             block.barrier.warps += block.warps
             cluster.blocks.append(block)
             cluster.barrier.warps += block.warps
@@ -466,7 +470,12 @@ class Population:
         return cluster
 
     def _warp(
-        self, block: BlockState, number: int, scalars: Mapping[Value, Any], env: Mapping[Sym, int]
+        self,
+        block: BlockState,
+        number: int,
+        group: int,
+        scalars: Mapping[Value, Any],
+        env: Mapping[Sym, int],
     ) -> Warp:
         slots = block.slots
         every = no_clocks(self.agents)
@@ -475,7 +484,7 @@ class Population:
         order = np.zeros(self.agents, np.int64)
         slot = slots.first + number
         own = (slot, block.index, number)
-        rank, group = block.rank if self._in_cluster else None, self._clusters
+        rank = block.rank if self._in_cluster else None
         agent = Actor(slot, *own, "warp", clocks, issues=issues, every=every, order=order)
         copies = Actor(slots.copies + number, *own, "asynchronous copy", clocks)
         bulk = (*own, "TMA store", clocks, Proxy.ASYNC)

@@ -87,6 +87,7 @@ def _issue(machine: Simulator, warp: Warp, op: MmaAsync, unit: MmaUnit) -> Issue
         shown=SHOWN,
         rank=warp.agent.rank,
         group=warp.agent.group,
+        device=warp.agent.device,
     )
 
     rows, columns = (extent * repeat for extent, repeat in zip(mma.atom.shape, mma.repeats, strict=False))

@@ -135,6 +135,7 @@ def _load_into(
         missing=f"no wait for {barrier.name} phase {barrier.phase}, on which it completes, comes before",
         rank=warp.agent.rank,
         group=warp.agent.group,
+        device=warp.agent.device,
     )
     first = len(machine.checker.events.agents)
     usable = _usable(machine, agent, op, op.target, target, tile)

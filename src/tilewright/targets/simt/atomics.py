@@ -92,7 +92,7 @@ def signal(emitter: SimtEmitter, op: Signal) -> None:
     emitter.comment(op, f"signal {op.counter}{_of(emitter, op.of)}")
     place = counter_address(emitter, op.counter)
     function, value = ("signal_counter", op.value) if op.of is None else ("signal_counter_of", op.of)
-    _by(emitter, 1, Do(call(function, place, emitter.spell(value))))
+    _by(emitter, 1, Do(call(_scoped(function, op.scope), place, emitter.spell(value))))
 
 
 @SIMT_RULES.rule(Ticket)
@@ -112,7 +112,8 @@ def wait(emitter: SimtEmitter, op: Await) -> None:
     """Write acquires by the first warp, until the counter has the value."""
     emitter.comment(op, f"wait until {op.counter} is {emitter.spell(op.value)} or more")
     place = counter_address(emitter, op.counter)
-    _by(emitter, emitter.kernel.lanes, Do(call("await_counter", place, emitter.spell(op.least))))
+    function = _scoped("await_counter", op.scope)
+    _by(emitter, emitter.kernel.lanes, Do(call(function, place, emitter.spell(op.least))))
 
 
 @SIMT_RULES.rule(Reset)
@@ -120,6 +121,11 @@ def reset(emitter: SimtEmitter, op: Reset) -> None:
     """Write a store by the first thread."""
     emitter.comment(op, f"reset {op.counter} for the next launch")
     _by(emitter, 1, Do(call("reset_counter", counter_address(emitter, op.counter))))
+
+
+def _scoped(function: str, scope: str) -> str:
+    """Return the function of a scope; that of the GPU has no suffix."""
+    return function if scope == "gpu" else f"{function}_{scope}"
 
 
 def _of(emitter: SimtEmitter, of: Int | None) -> str:
