@@ -114,6 +114,7 @@ NAMES: dict[str, Any] = {
     "np": np,
     "transforms": transforms,
     "w": np.ones((8, 8), np.float32),
+    "count": np.zeros(1, np.uint32),
     "out": np.zeros((8, 8), np.float32),
     "stack": np.ones((2, 8, 8), np.float32),
     "ends": np.array([3, 8], np.int32),

@@ -38,9 +38,9 @@ def launch(kernel: Kernel | Bound, *arguments: Any, **named: Any) -> Step:
     """A launch of a kernel as a step of a rank; see `ranks`.
 
     Args:
-        kernel: the kernel, with its constants bound.
+        kernel: the kernel.
         arguments: as for a launch; arrays of the host, which `ranks` reads and writes in place.
-        named: arguments by the names of the kernel's parameters.
+        named: arguments by the names of the kernel's parameters, and constants that are not bound.
 
     Raises:
         LaunchError: the arguments do not fit the kernel.
@@ -57,7 +57,9 @@ def launch(kernel: Kernel | Bound, *arguments: Any, **named: Any) -> Step:
         >>> tw.testing.ranks([[tw.testing.launch(double, x)]]).is_clean, float(x[0])
         (True, 2.0)
     """
-    bound = kernel if isinstance(kernel, Bound) else kernel.bind()
+    bound = kernel
+    if isinstance(bound, Kernel):
+        bound, named = bound._split(named)
     given = tuple(in_order(bound.program, arguments, named, numbers=True))
     prepared = cast("PreparedReference", bound._prepare(given, REFERENCE.name).prepared)
     return KernelStep(prepared.bound_to(given), _line())
@@ -172,7 +174,7 @@ def ranks(programs: Sequence[Any], *, resident: int | None = None) -> RanksRepor
         ranks that wait for each other.  ``report.raise_if_any()`` makes findings an error.
 
     Raises:
-        LaunchError: a program is no list of steps or streams.
+        LaunchError: a program is no list of steps or streams, or ``resident`` is less than 1.
 
     Example:
         >>> import numpy as np
@@ -194,6 +196,8 @@ def ranks(programs: Sequence[Any], *, resident: int | None = None) -> RanksRepor
     """
     if not programs:
         raise LaunchError("ranks: no programs; nearest legal choice: one list of steps for each rank")
+    if resident is not None and resident < 1:
+        raise LaunchError(f"ranks: resident={resident} blocks; nearest legal choice: resident=1")
     return run_ranks([_streams(rank, program) for rank, program in enumerate(programs)], resident or RESIDENT)
 
 
