@@ -21,7 +21,7 @@ import numpy as np
 import tilewright as tw
 
 TILE = (32, 32, 16)
-MMA = tw.TiledMma(tw.atoms.fma(tw.f32), tile=TILE[:2], warps=(2, 2))
+MMA = tw.TiledMma(tw.atoms.fma(tw.f32), tile=TILE[:2], warps=(2, 1))
 
 
 def multiply(A, B, m, n, tile, mma):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.calls import layouts
@@ -26,6 +27,8 @@ from tilewright.inspect.draw.picture import (
     mixed,
 )
 from tilewright.inspect.timeline import Event, Timeline
+from tilewright.targets.reference.rank_times import Costs, overlap_of
+from tilewright.targets.reference.ranks import RanksReport
 from tilewright.targets.reference.recorder import Touch
 
 MOST_STEPS = 200
@@ -154,6 +157,71 @@ def draw_timeline(timeline: Timeline, first: int = 0, steps: int = MOST_STEPS) -
         if rows:
             shown.append((name, cut))
     return _picture(title, about, shown, first, last)
+
+
+RANK_WORDS = {"load": "copy to another rank", "mma": "tile", "wait": "wait for a shard"}
+RANK_STEPS = 120
+"""Steps of a timeline of ranks, at most."""
+
+
+@layouts
+def draw_ranks(report: RanksReport, costs: Costs | None = None) -> Picture:
+    """Draw when the ranks of a run copy, multiply and wait: a row per copy engine and per running block.
+
+    The times are simulated: the run says what waits for what, and ``costs`` how long copies and tiles take.
+
+    Args:
+        report: the report of `tw.testing.ranks`.
+        costs: rates of links, multiplies and memory; default: those of `Costs`.
+
+    Raises:
+        LaunchError: the waits never end with so few blocks at once.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> shard, inbox = np.ones(4096, np.float32), np.zeros(4096, np.float32)
+        >>> report = tw.testing.ranks([[tw.testing.send(shard, inbox)], []])
+        >>> print(tw.draw.draw_ranks(report, tw.draw.Costs(link_gbs=1.6, latency_us=0)).text)
+        Timeline of 2 ranks
+        simulated: 10.24 µs in all; the busiest rank copies for 10.24 µs and multiplies for 0 µs
+        ...
+    """
+    costs = costs or Costs()
+    spans = report.log.times(costs)
+    found = overlap_of(spans)
+    step = _round_up(max(found["all"], 1e-9) / RANK_STEPS)
+    kinds = {"copy": "load", "tile": "mma", "wait": "wait"}
+    rows: dict[tuple[int, int], list[TimelineBar]] = {}
+    for span in spans:
+        start, end = round(span.start / step), round(span.end / step)
+        lasts = f"{span.name}: {span.kind} from {span.start:.3f} to {span.end:.3f} µs"
+        bar = TimelineBar(kinds[span.kind], start, max(end, start + 1), (), lasts)
+        rows.setdefault((span.rank, span.lane), []).append(bar)
+    sections = [
+        (
+            f"rank {rank}",
+            [
+                TimelineRow("copies" if lane < 0 else f"block {lane}", tuple(bars))
+                for (own, lane), bars in sorted(rows.items())
+                if own == rank
+            ],
+        )
+        for rank in range(report.ranks)
+    ]
+    last = max((bar.end for bars in rows.values() for bar in bars), default=1)
+    busiest = f"copies for {found['copies']:.4g} µs and multiplies for {found['tiles']:.4g} µs"
+    about = [
+        f"simulated: {found['all']:.4g} µs in all; the busiest rank {busiest}",
+        f"costs: {costs}; one step is {step:g} µs",
+    ]
+    return _picture(f"Timeline of {report.ranks} ranks", about, sections, 0, last, RANK_WORDS)
+
+
+def _round_up(value: float) -> float:
+    """Return the next larger one of 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(n * power for n in (1, 2, 5, 10) if n * power >= value * (1 - 1e-9))
 
 
 # ---------------------------------------------------------------- rows
@@ -304,7 +372,12 @@ def _bar(event: Event, slots: Sequence[Slot]) -> TimelineBar:
 
 
 def _picture(
-    title: str, about: Sequence[str], sections: Sequence[tuple[str, list[TimelineRow]]], first: int, last: int
+    title: str,
+    about: Sequence[str],
+    sections: Sequence[tuple[str, list[TimelineRow]]],
+    first: int,
+    last: int,
+    words: Mapping[str, str] = WORDS,
 ) -> Picture:
     names = [row.name for _, rows in sections for row in rows] + [name for name, _ in sections]
     left = MARGIN + max(map(len, names), default=0) * TEXT * MONO_WIDTH + 10
@@ -328,12 +401,12 @@ def _picture(
         scale += [Line(x, top, x, y - 8, RULE, 0.75), Label(x, top - 9, str(at), TEXT, ink=FAINT)]
     all_rows = [row for _, rows in sections for row in rows]
     kinds = {bar.kind for row in all_rows for bar in row.bars}
-    legend = [Swatch(COLOURS[kind], text) for kind, text in WORDS.items() if kind in kinds]
+    legend = [Swatch(COLOURS[kind], text) for kind, text in words.items() if kind in kinds]
     if any(row.arrivals for row in all_rows):
         legend.append(Swatch(ARRIVAL, "arrival at a barrier"))
     if any("phase" in bar.note for row in all_rows for bar in row.bars):
         legend.append(Swatch(None, "a wait passes when the phase that it names is over"))
-    width, lines = max(right + MARGIN + 10, 640), _table(sections, first, last)
+    width, lines = max(right + MARGIN + 10, 640), _table(sections, first, last, words)
     return framed(title, [*about, ""], width, [*scale, *body], legend, y + 2, lines)
 
 
@@ -355,7 +428,7 @@ def _row(row: TimelineRow, left: float, y: float, step: float, first: int) -> It
 
 
 def _table(
-    sections: Sequence[tuple[str, list[TimelineRow]]], first: int, last: int
+    sections: Sequence[tuple[str, list[TimelineRow]]], first: int, last: int, meanings: Mapping[str, str]
 ) -> Iterator[tuple[TextSpan, ...]]:
     """Yield rows with a letter per step, and the meaning of the letters."""
     names = max((len(row.name) for _, rows in sections for row in rows), default=0)
@@ -374,5 +447,5 @@ def _table(
                 spans.append(TextSpan("".join(same), fill))
             yield (*spans, TextSpan("|"))
     yield ()
-    words = WORDS | {"copy": "copy"}
+    words = {kind: "copy" if kind == "copy" else text for kind, text in meanings.items()}
     yield (TextSpan(", ".join(f"{LETTERS[kind]} {text}" for kind, text in words.items() if kind in used)),)

@@ -54,7 +54,7 @@ Members: TypeAlias = Sequence[tuple[tuple[int, ...], Mapping[Sym, int]]]
 
 
 @dataclass
-class Ranks:
+class RankState:
     """The state that launches of several ranks share: the checker, the counters, the numbers of groups."""
 
     checker: Checker
@@ -90,7 +90,7 @@ class Simulator:
         check: bool,
         numbers: Numbers = NUMBERS,
         late: Late | None = None,
-        ranks: Ranks | None = None,
+        ranks: RankState | None = None,
     ) -> None:
         self.kernel = kernel
         self.numbers = numbers

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tilewright.calls import launches
 from tilewright.errors import LaunchError
 from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.copies import Copy
@@ -21,6 +22,7 @@ from tilewright.ir.ops import Mma
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
 
 
+@launches
 @dataclass(frozen=True)
 class Costs:
     """How long the copies and tiles of ranks take; see `tw.draw.draw_ranks`.
@@ -38,6 +40,12 @@ class Costs:
     tflops: float = 600.0
     memory_gbs: float = 3000.0
     blocks: int = 4
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value > 0 and not (name == "latency_us" and value == 0):
+                default = Costs.__dataclass_fields__[name].default
+                raise LaunchError(f"costs: {name}={value}; nearest legal choice: {name}={default}")
 
     def block_us(self, macs: float, elements: float) -> float:
         """Return the time of multiply-adds and bytes of global memory by one of the blocks."""

@@ -21,7 +21,7 @@ from tilewright.targets.reference.agents import Actor, Clocks, join, learn_other
 from tilewright.targets.reference.barriers import Count, Counts, Late
 from tilewright.targets.reference.checker import Batch, Checker
 from tilewright.targets.reference.findings import Finding, Kind
-from tilewright.targets.reference.machine import Ranks, Simulator
+from tilewright.targets.reference.machine import RankState, Simulator
 from tilewright.targets.reference.meaning import REFERENCE
 from tilewright.targets.reference.memory import Storage, array_buffer, share_histories
 from tilewright.targets.reference.rank_times import GroupWork, RankLog, RankPlace
@@ -215,7 +215,7 @@ class World:
         steps = [step for rank in streams for stream in rank for step in stream]
         kernels = [step.arguments.kernel for step in steps if isinstance(step, KernelStep)]
         log = RankLog()
-        self.shared = Ranks(
+        self.shared = RankState(
             Checker(Remedies(*{id(kernel): kernel for kernel in kernels}.values())),
             Counts(late, log),
             log=log,
