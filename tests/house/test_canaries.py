@@ -202,7 +202,7 @@ def test_nothing_takes_their_place() -> None:
             if any(alias.name == "plain" for node in imports for alias in node.names):
                 plain.add(name)
     assert plain == {"tests/gpu/test_device_array.py"}, "what is written has canaries: DeviceArray.of"
-    # Those two watch what lies around each array, but not as one buffer: it is far apart, or a list.
+    # Those two watch the memory around each array, but not as one buffer: it is far apart, or a list.
     apart = {"tests/gpu/test_far_offsets.py", "tests/gpu/test_lists.py"}
     # Results of benchmarks are PyTorch's own.
     theirs = {"tests/gpu/test_frameworks.py", "tests/benchmarks/test_benchmarks.py"}

@@ -155,7 +155,7 @@ LENGTHS = (0, 1, 64, 37, 150)
 
 
 class Padded:
-    """Batches with caches of one size, of which each has a number of keys; the others are NaN.
+    """Batches with caches of one size.  Each has its own number of keys; the others are NaN.
 
     Args:
         heads: heads of queries, heads of keys.

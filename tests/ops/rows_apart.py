@@ -34,7 +34,7 @@ ROWS = 260
 """Rows of the product whose bits all others must have."""
 
 SHAPES = ((601, 48), (600, 33), (533, 72), (515, 25))
-"""K and N. K has two periods, several blocks, the last of which is cut; N mod 16 is 0, 1, 8 and 9, and N is
+"""K and N. K has two periods of several blocks, the last one cut; N mod 16 is 0, 1, 8 and 9, and N is
 more than one micro-tile of f64 at least."""
 
 MACHINES = ("this one", "Zen 3")
@@ -124,7 +124,7 @@ CASES = {str(case): case for case in cases()}
 
 
 class Product:
-    """A product, of which single rows are computed again among other rows.
+    """A product whose single rows are computed again among other rows.
 
     Args:
         case: how it is called.

@@ -57,7 +57,7 @@ def back(array: Any) -> Array:
     ],
     ids=str,
 )
-@pytest.mark.filterwarnings("ignore::tilewright.SlowWarning")  # of f8 along N, of which nothing is multiplied
+@pytest.mark.filterwarnings("ignore::tilewright.SlowWarning")  # f8 along N is slow, but not read here
 def test_a_product_by_0_reads_no_operand(kind: str, words: dict[str, Any], target: str) -> None:
     a, b, added, bias = spoiled(kind, (M, K)), spoiled(kind, (K, N)), whole((M, N)), whole((N,))
     a, b, c, row = on(target, a, b, added, bias)

@@ -204,7 +204,7 @@ BULK = tw.Schedule(
 
 
 def least_favourable(depth: int, size: float) -> tuple[Any, Any]:
-    """Return a large product followed by small equal ones, each of which loses the most bits."""
+    """Return a large product followed by small equal ones; each of these loses the most bits."""
     row = np.full(depth, np.float32(size) * np.float32(1 + 2**-11.5), np.float32)
     row[::PERIOD] = 1
     return np.tile(row, (64, 1)), np.tile(row, (64, 1)).T

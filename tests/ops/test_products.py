@@ -178,7 +178,7 @@ def test_f32_is_rounded_to_tf32_if_that_is_enough(activation: str | None, target
     for precision, expected in (("exact", 1 + 2.0**-12), ("tf32", 1.0)):
         made = tw.matmul(a, b, precision=precision, activation=activation, target=target)
         assert (made == np.float32(expected)).all()
-    for dtype in (np.float64, np.float16):  # of which nothing is lost
+    for dtype in (np.float64, np.float16):  # dtypes that lose nothing
         x, y = (1 + drawn(1, 20, 8) / 64).astype(dtype), drawn(2, 8, 30, dtype=dtype)
         made = tw.matmul(x, y, precision="tf32", target=target)
         assert (made == tw.matmul(x, y, target=target)).all()

@@ -92,7 +92,7 @@ def refused(error: TilewrightError, schedule: Schedule | Splitting | None) -> Ou
 def misplaced(arrays: Mapping[str, Array], before: Mapping[str, Any], stored: tuple[str, ...]) -> str:
     """Return which memory was written wrongly; "" if none."""
     if touched := [name for name, made in arrays.items() if not made.is_whole_around()]:
-        return f"what lies around {', '.join(touched)} was written"
+        return f"memory around {', '.join(touched)} was written"
     read = [name for name in arrays if name not in stored]
     changed = [name for name in read if before[name].tobytes() != arrays[name].array.tobytes()]
     return f"{', '.join(changed)}, which is read alone, was written" if changed else ""

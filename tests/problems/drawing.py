@@ -174,7 +174,7 @@ def way(draw: random.Random, made: Any, target: str, *, decodes: bool = False) -
         draw: where the numbers come from.
         made: what the problems share: partition, kind, subject, padded.
         target: what runs them.
-        decodes: whether an operand is computed from what lies in memory.
+        decodes: whether an operand is computed from the elements in memory.
     """
     is_chosen = made.partition in CHOSEN and not decodes and draw.random() < 0.4
     # On the reference small products are not dealt out several at a time.

@@ -210,7 +210,7 @@ def _carried_out(number: int, target: str, kernels: dict[str, Any]) -> str:
         if one not in outputs and there[one].fetched().tobytes() != given[one].tobytes():
             return f"{about}: {one} was written"
         if not array.is_whole_around():
-            return f"{about}: what lies around {one} was written"
+            return f"{about}: memory around {one} was written"
     flow, run = kernel.flow(**given, **numbers), None
     if kernels is REDUCED:
         form = fold_form_of(flow, ran.schedule.fold)

@@ -134,7 +134,7 @@ def _decayed(rng: np.random.Generator, M: int, N: int, kind: str) -> FoldCase:
 
 
 def _argmax(rng: np.random.Generator, M: int, N: int, kind: str) -> FoldCase:
-    """Small integers, many of which are equal: the first largest one counts."""
+    """Small integers, many of them equal: the first largest one counts."""
     x, w = (rng.integers(-3, 4, shape).astype(kind) for shape in ((M, 20), (20, N)))
     s = x.astype(np.float64) @ w.astype(np.float64)
     return FoldCase(

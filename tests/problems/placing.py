@@ -14,7 +14,7 @@ from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.targets.target import CUDA
 
 ALIGNMENT = 256
-"""Of memory on a device; what lies before an array up to there is carried along."""
+"""Alignment of memory on a device; the bytes from there up to an array are carried along."""
 
 
 class Placed:
@@ -49,7 +49,7 @@ class Placed:
         made = self._view(now).copy()
         self._view(self._whole)[...] = made
         if not np.array_equal(self._whole, now):
-            raise AssertionError("what lies between the elements of the result was written")
+            raise AssertionError("memory between the elements of the result was written")
         return made
 
     def _view(self, held: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

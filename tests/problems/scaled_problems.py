@@ -36,7 +36,7 @@ def scaled_problem(number: int, target: str, *, by_blocks: bool = False) -> Scal
     # Drawn behind all else, so that the other problems are those of before.
     has_blocks = terms.integers(4) == 0 or by_blocks
     blocks = tuple(int(terms.choice((1, BLOCK))) for _ in SCALES) if has_blocks else None
-    if blocks is not None:  # of which there are to be several
+    if blocks is not None:  # several blocks are wanted
         shape = (*shape[:2], shape[2] + BLOCK)
     made = ScaledOperands.drawn(
         shape, kinds, scales=scales, bias=bias, layout=layout, blocks=blocks, seed=number

@@ -247,7 +247,7 @@ class GroupRing(CopyRing):
     its rows, panels of 64 rows are copied, otherwise panels of 64 columns.
 
     Boxes of a group's last step reach beyond its end.  What they bring may be NaN, and mixtures multiply it
-    by 0.  The warp that copies waits for these boxes, replaces what lies beyond the end by 0, and then says
+    by 0.  The warp that copies waits for these boxes, replaces elements past the end by 0, and then says
     that the stage is full.
 
     Args:
