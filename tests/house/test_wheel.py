@@ -16,6 +16,7 @@ BESIDE_PYTHON = {
     "tilewright/tables/sm_90a-nvidia-h200-132.json",
     *(f"tilewright/shipping/text/{name}.cpp" for name in ("common", "cpu", "cuda", "driver", "hip", "host")),
     *(f"tilewright/jax/text/{name}.cpp" for name in ("calls", "gpus", "processors")),
+    *(f"tilewright/torch/text/{name}.cpp" for name in ("operations", "records")),
     "tilewright/shipping/text/CMakeLists.txt",
     "tilewright/shipping/text/tilewright.h",
 }

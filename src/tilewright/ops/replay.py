@@ -321,17 +321,25 @@ def is_recorded() -> bool:
     return _recording.calls is not None
 
 
+_tables: list[Plans[Any] | Shortcuts] = []
+"""The tables by which `repeated` finds whole calls."""
+
+
 def recorded_calls(operation: Callable[..., Any], *args: Any, **kwargs: Any) -> list[RecordedCall]:
     """Plan and compile a call of an operation without a launch.
 
+    Whole calls that were kept for a replay are forgotten: a replay inside of the operation would launch.
+
     Args:
-        operation: the operation.
+        operation: the operation, or a function that calls operations.
         args: its arguments; arrays are only described.
         kwargs: its other arguments.
 
     Returns:
         The calls that launch kernels, in order.
     """
+    for table in _tables:
+        table.forget()
     before, _recording.calls = _recording.calls, []
     try:
         inspect.unwrap(operation)(*args, **kwargs)
@@ -575,6 +583,7 @@ def repeated(
         forms: dict[Hashable, CallForm] = plans.forms
         plans.names = names
         said = {} if shortcuts is None else shortcuts.said
+        _tables.extend(one for one in (plans, shortcuts) if one is not None)
 
         def shortcuts_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Shortcuts | None:
             """Return the shortcuts of calls with the same texts; None if there can be none."""

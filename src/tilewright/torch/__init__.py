@@ -13,6 +13,7 @@ from tilewright.torch.modules import (
     Replacements,
     convert,
 )
+from tilewright.torch.packaging import export_operations
 from tilewright.torch.products import linear, matmul
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "complex_matmul",
     "convert",
     "einsum",
+    "export_operations",
     "gated_matmul",
     "gemm_chain",
     "grouped_matmul",

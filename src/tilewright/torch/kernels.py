@@ -128,19 +128,23 @@ class KernelOperation:
         self._gradient = gradient
         return gradient
 
-    def _made(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
-        """New tensors for the results."""
+    def made(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+        """Return new tensors for the results.
+
+        Args:
+            arguments: as for a call.
+        """
         first, signature = tensors_of(arguments)[0], self.signature
         shapes = signature.extents([one.shape if isinstance(one, torch.Tensor) else () for one in arguments])
         kinds = (signature.dtypes.get(one.name, first.dtype) for one in signature.results)
         return [first.new_empty(shape, dtype=kind) for shape, kind in zip(shapes, kinds, strict=True)]
 
     def _fake(self, *arguments: Any) -> Any:
-        made = self._made(arguments)
+        made = self.made(arguments)
         return made[0] if len(made) == 1 else tuple(made)
 
     def _run(self, *arguments: Any) -> Any:
-        made = self._made(arguments)
+        made = self.made(arguments)
         named = dict(zip(self.signature.names, (*arguments, *made), strict=True))
         self.bound(*(named[one.name] for one in self.bound.program.parameters))
         return made[0] if len(made) == 1 else tuple(made)

@@ -26,8 +26,13 @@ from tilewright.runtime.frameworks import has_tangent
 
 FunctionType = TypeVar("FunctionType", bound=Callable[..., Any])
 
-LIBRARY = torch.library.Library("tilewright", "FRAGMENT")
+NAMESPACE = "tilewright"
 """The namespace of all operations: ``torch.ops.tilewright``."""
+
+LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
+
+OPERATIONS: dict[str, Operation] = {}
+"""All operations by name."""
 
 PLAIN = {torch.Tensor, torch.nn.Parameter}
 """Types of tensors that override nothing."""
@@ -247,6 +252,7 @@ class Operation:
         LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
         self.overload = getattr(torch.ops.tilewright, self.name).default
         declared = [(one.name, "Tensor" in str(one.type)) for one in self.overload._schema.arguments]
+        OPERATIONS[self.name] = self
         self._words = {at: name for at, (name, is_tensor) in enumerate(declared) if not is_tensor}
         for device in DEVICES:
             LIBRARY.impl(self.name, run, device)
