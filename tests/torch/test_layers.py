@@ -273,6 +273,80 @@ def test_seeds_of_dropout() -> None:
         torch.testing.assert_close(again, tt.attention(q, q, q, dropout=0.5, seed=seed))
 
 
+def batch_by_batch(
+    lengths: Sequence[int], q: Any, k: Any, v: Any, bias: Any = None, *, from_last: bool = False, **words: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of each batch to the first of its keys; a batch without keys is 0."""
+    made = []
+    for at, length in enumerate(lengths):
+        own = q[at], k[at, :, :length], v[at, :, :length], bias if bias is None else bias[..., :length]
+        if from_last:
+            words["diagonal"] = length - q.shape[-2]
+        empty = torch.full(q.shape[1:3], -math.inf, dtype=q.dtype)
+        made.append(like_attention(*own, **words) if length else (0 * q[at] @ v[at, 0].mT @ v[at, 0], empty))
+    return torch.stack([one for one, _ in made]), torch.stack([one for _, one in made])
+
+
+@pytest.mark.parametrize(
+    ("lengths", "biased", "words"),
+    [
+        ((7, 0, 19), False, {}),
+        ((19, 3, 11), True, {"soft_cap": 2.0}),
+        ((8, 19, 5), False, {"causal": True, "diagonal": "last", "window": 6}),
+    ],
+)
+def test_lengths_of_keys(lengths: Sequence[int], biased: bool, words: dict[str, Any]) -> None:
+    """Each batch sees the first of its keys, with gradients, which are 0 for the others."""
+    q, k, v = (drawn(3, *shape) for shape in ((4, 5, 16), (2, 19, 16), (2, 19, 16)))
+    given = [q, k, v, *([drawn(4, 1, 19)] if biased else [])]
+    how = {name: one for name, one in words.items() if one != "last"}
+    counts, dy = torch.tensor(lengths), drawn(3, 4, 5, 16, seed=1)
+
+    def own(*arrays: Any) -> Any:
+        bias = arrays[3] if biased else None
+        return tt.attention(*arrays[:3], bias=bias, k_lengths=counts, **words, return_lse=True)
+
+    narrow = [one.float().requires_grad_() for one in given]
+    exact = [one.clone().requires_grad_() for one in given]
+    y, lse = own(*narrow)
+    expected, logarithms = batch_by_batch(lengths, *exact, from_last="diagonal" in words, **how)
+    torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(lse.double(), logarithms, rtol=1e-5, atol=1e-5)
+    found = torch.autograd.grad(y, narrow, dy.float())
+    for one, other in zip(found, torch.autograd.grad(expected, exact, dy), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=2e-5, atol=2e-5)
+    assert not found[1][lengths.index(min(lengths)), :, min(lengths) :].any()
+    compiled = torch.compile(own, fullgraph=True, dynamic=True, backend="aot_eager")
+    with torch.no_grad():
+        assert torch.equal(compiled(*narrow)[0], own(*narrow)[0])
+
+
+def test_keys_in_pages() -> None:
+    """Pages hold the keys of the batches in any order; pages beyond a batch's keys need not exist."""
+    q, k, v = (drawn(2, *shape).float() for shape in ((4, 3, 16), (2, 32, 16), (2, 32, 16)))
+    lengths = torch.tensor([9, 27])
+    table = torch.tensor([[5, 0, 99, -7], [2, 6, 1, 4]])
+    caches = []
+    for one in (k, v):
+        cache = torch.full((7, 8, 2, 16), math.nan)
+        for batch, row in enumerate(table.tolist()):
+            for at, page in enumerate(row):
+                if 0 <= page < 7:
+                    cache[page] = one[batch, :, 8 * at : 8 * at + 8].transpose(0, 1)
+        caches.append(cache)
+    words: dict[str, Any] = {"k_lengths": lengths, "causal": True, "diagonal": "last"}
+    found = tt.attention(q, *caches, k_pages=table, **words)
+    torch.testing.assert_close(found, tt.attention(q, k, v, **words), rtol=1e-5, atol=1e-5)
+    torch.library.opcheck(
+        attending.ATTENTION.overload,
+        (q, *caches, None, None, None, None, lengths, table, True, 0, True, None, None, 0.0, 0, 0, None),
+    )
+    with pytest.raises(LaunchError, match=r"keys in pages \(k_pages\) have none; nearest legal choice"):
+        tt.attention(q.requires_grad_(), *caches, k_pages=table, **words)
+    with pytest.raises(LaunchError, match=r"k_lengths\[1\] is 33; k has 32 keys"):
+        tt.attention(q.detach(), k, v, k_lengths=torch.tensor([9, 33]))
+
+
 def test_attention_is_that_of_pytorch() -> None:
     q, k, v = (drawn(2, 3, 20, 32).float() for _ in range(3))
     like = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -68,19 +67,33 @@ def _places(rows: int, offsets: torch.Tensor) -> Places:
 
 
 def _seen(
-    rows: int, keys: int, words: Words, offsets: tuple[torch.Tensor, torch.Tensor] | None, device: Any
+    rows: int,
+    keys: int,
+    words: Words,
+    offsets: tuple[torch.Tensor, torch.Tensor] | None,
+    lengths: torch.Tensor | None,
+    device: Any,
 ) -> torch.Tensor | None:
-    """Whether each query sees each key; None: every query sees every key."""
+    """Whether each query sees each key; None: every query sees every key.
+
+    Args:
+        rows: number of queries.
+        keys: number of keys.
+        words: the masks.
+        offsets: those of packed sequences, of queries and of keys.
+        lengths: number of keys of each batch, with three more dimensions unless there is one batch.
+        device: the device of the result.
+    """
     if offsets is None:
         i, j = torch.arange(rows, device=device)[:, None], torch.arange(keys, device=device)
-        last: Any = i + (keys - rows if words.from_last else words.diagonal)
-        seen = None
+        last: Any = i + ((keys if lengths is None else lengths) - rows if words.from_last else words.diagonal)
+        seen = None if lengths is None else j < lengths
     else:
         queries, others = _places(rows, offsets[0]), _places(keys, offsets[1])
         seen = (queries.sequence[:, None] == others.sequence) & (queries.sequence >= 0)[:, None]
         j = others.number
-        lengths, of_keys = offsets[0].diff(), offsets[1].diff()
-        apart = (of_keys - lengths)[queries.sequence.clamp(min=0)] if words.from_last else words.diagonal
+        of_queries, of_keys = offsets[0].diff(), offsets[1].diff()
+        apart = (of_keys - of_queries)[queries.sequence.clamp(min=0)] if words.from_last else words.diagonal
         last = (queries.number + apart)[:, None]
     if not words.causal:
         return seen
@@ -143,28 +156,28 @@ class AttentionGradient(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         """Keep the arrays, the result and the logarithms, as PyTorch does."""
-        ctx.words = Words(*inputs[7:])
+        ctx.words = Words(*inputs[9:])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[:7], *output)
+        ctx.save_for_backward(*inputs[:8], *output)
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor | None, d_lse: torch.Tensor | None) -> Any:
         """Return the gradients.
 
         The kernels serve the result alone and up to 256 columns, and have no gradients themselves.  For
-        wider arrays, gradients of gradients, or by ``lse``, the scores are computed again and stored, and
-        products serve.  Sinks enter by the logarithms alone.
+        wider arrays, lengths of keys, gradients of gradients, or by ``lse``, the scores are computed again
+        and stored, and products serve.  Sinks enter by the logarithms alone.
         """
-        q, k, v, bias, sinks, q_offsets, k_offsets, out, lse = ctx.saved_tensors
+        q, k, v, bias, sinks, q_offsets, k_offsets, k_lengths, out, lse = ctx.saved_tensors
         words, needs, wide = ctx.words, ctx.needs_input_grad, torch.float32
         is_packed = q_offsets is not None
         dy = torch.zeros_like(out) if dy is None else dy
-        is_narrow = max(q.shape[-1], v.shape[-1]) <= MOST_OF_GRADIENTS
-        if d_lse is None and is_narrow and not torch.is_grad_enabled():
+        is_served = max(q.shape[-1], v.shape[-1]) <= MOST_OF_GRADIENTS and k_lengths is None
+        if d_lse is None and is_served and not torch.is_grad_enabled():
             given = (q, k, v, out, lse, dy.to(q.dtype), bias, sinks, q_offsets, k_offsets)
             *made, d_bias, d_sinks = ATTENTION_BACKWARD(*given, needs[3], needs[4], *words)
             made += [d_bias if needs[3] else None, d_sinks if needs[4] else None]
-            return *made, *(None,) * (2 + len(words))
+            return *made, *(None,) * (4 + len(words))
         # A row that sees nothing has the logarithm -inf, and weights of 0.
         total = lse.masked_fill(lse == -math.inf, 0)
         d_sinks = None
@@ -188,7 +201,10 @@ class AttentionGradient(torch.autograd.Function):
         if bias is not None:
             scores = scores + bias
         offsets = (q_offsets, q_offsets if k_offsets is None else k_offsets) if is_packed else None
-        seen = _seen(q.shape[-2], k.shape[-2], words, offsets, q.device)
+        lengths = k_lengths
+        if lengths is not None:
+            lengths = lengths.reshape((-1, 1, 1, 1) if q.dim() == 4 else ())
+        seen = _seen(q.shape[-2], k.shape[-2], words, offsets, lengths, q.device)
         if seen is not None:
             scores = scores.masked_fill(~seen, -math.inf)
         weights = torch.exp(scores - total[..., None])
@@ -207,7 +223,7 @@ class AttentionGradient(torch.autograd.Function):
         d_v = _shared(matmul(whole.mT, dy.to(v.dtype)), v, groups) if needs[2] else None
         if is_packed:
             d_q, d_k, d_v = (one if one is None else one.transpose(0, 1) for one in (d_q, d_k, d_v))
-        return d_q, d_k, d_v, d_bias, d_sinks, *(None,) * (2 + len(words))
+        return d_q, d_k, d_v, d_bias, d_sinks, *(None,) * (4 + len(words))
 
 
 def _shared(gradient: torch.Tensor, one: torch.Tensor, groups: int) -> torch.Tensor:
@@ -270,9 +286,19 @@ ATTENTION_BACKWARD = Operation(
 
 
 def _run_attention(
-    q: Any, k: Any, v: Any, bias: Any, sinks: Any, q_offsets: Any, k_offsets: Any, *words: Any
+    q: Any,
+    k: Any,
+    v: Any,
+    bias: Any,
+    sinks: Any,
+    q_offsets: Any,
+    k_offsets: Any,
+    k_lengths: Any,
+    k_pages: Any,
+    *words: Any,
 ) -> Any:
     given = _given(bias=bias, sinks=sinks, q_offsets=q_offsets, k_offsets=k_offsets)
+    given |= _given(k_lengths=k_lengths, k_pages=k_pages)
     if q_offsets is not None and q.dim() == v.dim() == 3:  # the kernel leaves out rows of no sequence
         given["out"] = q.new_zeros((*q.shape[:2], v.shape[2]))
         given["lse"] = q.new_full(q.shape[:2], -math.inf, dtype=torch.float32)
@@ -283,12 +309,21 @@ def _fake_attention(q: Any, k: Any, v: Any, *rest: Any) -> Any:
     return q.new_empty((*q.shape[:-1], v.shape[-1])), q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
+def _attention_with_gradient(*args: Any) -> Any:
+    if args[8] is not None:
+        raise LaunchError(
+            "tilewright.torch.attention: a gradient is wanted, and keys in pages (k_pages) have none; "
+            "nearest legal choice: the call under torch.no_grad(), or keys and values without pages"
+        )
+    return recorded(AttentionGradient, *args)
+
+
 ATTENTION = Operation(
     "attention(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? sinks, Tensor? q_offsets, Tensor? "
-    f"k_offsets, {WORDS}) -> (Tensor, Tensor)",
+    f"k_offsets, Tensor? k_lengths, Tensor? k_pages, {WORDS}) -> (Tensor, Tensor)",
     _run_attention,
     _fake_attention,
-    partial(recorded, AttentionGradient),
+    _attention_with_gradient,
     cast=range(5),
 )
 
@@ -312,6 +347,8 @@ def attention(
     sinks: torch.Tensor | None = None,
     q_offsets: torch.Tensor | None = None,
     k_offsets: torch.Tensor | None = None,
+    k_lengths: torch.Tensor | None = None,
+    k_pages: torch.Tensor | None = None,
     causal: bool = False,
     diagonal: int | str = 0,
     window: int | None = None,
@@ -325,8 +362,8 @@ def attention(
     """``dropout(softmax(scale * q @ kᵀ + bias)) @ v`` for every batch and head, with gradients.
 
     Neither the kernel nor those of its gradients store the scores.  Gradients through ``lse``, of gradients,
-    and of more than 256 columns are products with the scores, which are computed again: they take memory for
-    M x N scores of each head, or for T x U of packed sequences.
+    with lengths of keys, and of more than 256 columns are products with the scores, which are computed again:
+    they take memory for M x N scores of each head, or for T x U of packed sequences.
 
     Args:
         q: tensor (B, H, M, D) of float16, bfloat16 or float32, D at most 512; (H, M, D) or (M, D) likewise.
@@ -338,6 +375,10 @@ def attention(
             `tilewright.attention`: ``q`` is then (T, H, D), ``k`` (U, G, D), ``v`` (U, G, E). A row of no
             sequence is a row that sees no key, and has gradients of 0.
         k_offsets: likewise for ``k`` and ``v``; default: ``q_offsets``.
+        k_lengths: int32 or int64 tensor (B,): batch b has only the first ``k_lengths[b]`` keys.
+        k_pages: int32 or int64 tensor (B, T), for keys and values in pages of S rows: ``k`` is then (P, S, G,
+            D), ``v`` (P, S, G, E), and key n of batch b is ``k[k_pages[b, n // S], n % S]``.  Without
+            gradients.
         causal: whether row i sees only the keys up to ``i + diagonal``.
         diagonal: offset of the mask; with ``"last"`` the last row sees every key.
         window: number of keys that a row sees at most; needs ``causal``.
@@ -354,7 +395,7 @@ def attention(
         sequences.
 
     Raises:
-        LaunchError: shapes or devices do not fit.
+        LaunchError: shapes or devices do not fit, or a gradient is wanted with pages of keys.
         DTypeError: an unsupported dtype or mixture.
 
     Example:
@@ -387,5 +428,5 @@ def attention(
         )
     of_words = 0 if isinstance(diagonal, str) else diagonal, isinstance(diagonal, str), window, soft_cap
     words = Words(causal, *of_words, dropout, seed, offset, scale)
-    out, lse = ATTENTION(q, k, v, bias, sinks, q_offsets, k_offsets, *words)
+    out, lse = ATTENTION(q, k, v, bias, sinks, q_offsets, k_offsets, k_lengths, k_pages, *words)
     return (out, lse) if return_lse else out
