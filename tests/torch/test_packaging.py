@@ -129,7 +129,7 @@ def members() -> dict[str, Any]:
 def test_each_operation_runs_without_tilewright_on_one_thread_and_on_three(tmp_path: Path) -> None:
     expected, calls = dict[str, Any](), dict[str, Any]()
     for name, call in members().items():
-        with torch.no_grad(), packaging.Calls() as seen:
+        with torch.no_grad(), packaging.WatchedCalls() as seen:
             expected[name] = call()
         ((operation, args),) = seen.found.values()
         calls[name] = operation.name, args

@@ -124,7 +124,7 @@ def _said(one: Any) -> str:
     return f"{SCALAR_TYPES.get(one.dtype, one.dtype)}{tuple(one.shape)} of strides {one.stride()}"
 
 
-class Calls(TorchDispatchMode):
+class WatchedCalls(TorchDispatchMode):
     """Keeps the arguments of each different call of an operation of this library."""
 
     def __init__(self) -> None:
@@ -477,7 +477,7 @@ def export_operations(
         >>> export_operations(layer, [(torch.ones(2, 8),)], tempfile.mkdtemp()).name
         'liboperations.so'
     """
-    with torch.no_grad(), Calls() as seen:
+    with torch.no_grad(), WatchedCalls() as seen:
         for one in inputs:
             model(*one)
     if not seen.found:
