@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import functools
 import io
+import json
 import os
 import re
 import signal
@@ -13,10 +14,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, ParamSpec
+from typing import Annotated, Any, ParamSpec
 
 import typer
+import typer.core
 
 from tilewright.checking.compare import GemmComparison
 from tilewright.checking.flows import StoredComparison
@@ -25,6 +28,7 @@ from tilewright.dtypes import DType, f32
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import HazardError, TilewrightError, WrongResultError
 from tilewright.ops.ending import ACTIVATIONS
+from tilewright.runtime.outputs import check_output, output
 from tilewright.targets.target import MEANT, TARGETS
 from tilewright.tune.measure import QUICK, Measurement, measure, perf_line
 from tilewright.tune.rivals import Calls
@@ -60,6 +64,144 @@ def raised() -> Iterator[None]:
 def _ours(handler: Callable[..., object]) -> bool:
     main = threading.current_thread() is threading.main_thread()
     return main and signal.getsignal(signal.SIGINT) is handler
+
+
+# ---------------------------------------------------------------- answers as data
+
+
+class Answer:
+    """What a verb answers, as one JSON object: its steps, its text, its facts, and its error.
+
+    Args:
+        verb: the name of the verb.
+    """
+
+    def __init__(self, verb: str) -> None:
+        self.verb = verb
+        self.steps: list[dict[str, str]] = []
+        self.facts: dict[str, Any] = {}
+        self.error: dict[str, Any] | None = None
+
+    def record(self, status: int, text: str) -> dict[str, Any]:
+        """Return the object.
+
+        Args:
+            status: the exit status.
+            text: what the verb printed.
+        """
+        made = {"verb": self.verb, "status": status, **self.facts}
+        made |= {"error": self.error} if self.error is not None else {}
+        return made | {"steps": self.steps, "text": text.splitlines()}
+
+
+_answer: ContextVar[Answer | None] = ContextVar("the answer that is asked for as data", default=None)
+
+
+def tell(**facts: Any) -> None:
+    """Add facts to the answer, if it is asked for as data by ``--json``; they are in JSON's types."""
+    if (answer := _answer.get()) is not None:
+        answer.facts |= facts
+
+
+def step(name: str, text: str, fix: str = "") -> None:
+    """Add a step and its outcome to the answer, if it is asked for as data, with a command that mends it."""
+    if (answer := _answer.get()) is not None:
+        answer.steps.append({"step": name, "text": text} | ({"fix": fix} if fix else {}))
+
+
+class _Copied(io.StringIO):
+    """Text that is printed, and kept."""
+
+    def __init__(self, shown: Any) -> None:
+        super().__init__()
+        self.shown = shown
+
+    def write(self, text: str) -> int:
+        if self.shown is not None:
+            self.shown.write(text)
+        return super().write(text)
+
+    def flush(self) -> None:
+        if self.shown is not None:
+            self.shown.flush()
+
+
+REFUSED_WORDS: Any = typer.BadParameter.__mro__[1]
+"""The error of words that a verb does not know, which typer does not export."""
+
+
+class Answering(typer.core.TyperCommand):
+    """A verb with the option ``--json``, which gives its answer as one JSON object."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["epilog"] = (
+            "--json: answer with one JSON object, also in case of an error; --json=FILE.json writes it there."
+        )
+        super().__init__(*args, **kwargs)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take ``--json`` from the words; if the others cannot be read, the answer is that error."""
+        place, words = _place_of_answer(args)
+        ctx.meta["answer"] = place
+        if place is None:
+            return super().parse_args(ctx, words)
+        try:
+            if place != "-":
+                check_output(Path(place))
+            return super().parse_args(ctx, words)
+        except (REFUSED_WORDS, TilewrightError) as error:
+            answer = Answer(ctx.info_name or "")
+            message = error.format_message() if isinstance(error, REFUSED_WORDS) else str(error)
+            answer.error = {"type": "UsageError", "message": message}
+            complain(message)
+            _write_answer(answer, "-" if isinstance(error, TilewrightError) else place, BAD_INPUT, "")
+            raise typer.Exit(BAD_INPUT) from None
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb; with ``--json`` its text is kept, and the object is printed at its end."""
+        place = ctx.meta.get("answer")
+        if place is None:
+            return super().invoke(ctx)
+        answer, status = Answer(ctx.info_name or ""), OK
+        kept, token = _Copied(None if place == "-" else sys.stdout), _answer.set(answer)
+        try:
+            with contextlib.redirect_stdout(kept):
+                super().invoke(ctx)
+        except typer.Exit as ended:
+            status = ended.exit_code
+        finally:
+            _answer.reset(token)
+        _write_answer(answer, place, status, kept.getvalue())
+        raise typer.Exit(status)
+
+
+def _place_of_answer(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the place of the answer, ``"-"`` for the standard output, and the other words.
+
+    ``--json`` takes the next word if that is a file for it: one that ends with .json after all arguments, or
+    one below /dev.
+    """
+    rest = list(words)
+    for at, word in enumerate(rest):
+        if word == "--":
+            break
+        if word.startswith("--json="):
+            return word.removeprefix("--json=") or "-", rest[:at] + rest[at + 1 :]
+        if word == "--json":
+            following = rest[at + 1] if at + 1 < len(rest) else ""
+            if following == "-" or following.startswith("/dev/") or following.endswith(".json"):
+                return ("-" if following == "/dev/stdout" else following), rest[:at] + rest[at + 2 :]
+            return "-", rest[:at] + rest[at + 1 :]
+    return None, rest
+
+
+def _write_answer(answer: Answer, place: str, status: int, text: str) -> None:
+    made = json.dumps(answer.record(status, text), indent=1, default=str)
+    if place == "-":
+        typer.echo(made)
+        return
+    with output(Path(place)) as file:
+        file.write(f"{made}\n".encode())
 
 
 # ---------------------------------------------------------------- printing
@@ -143,12 +285,13 @@ def reports(verb: Callable[Parameters, None]) -> Callable[Parameters, None]:
             if sys.stdout is not None:
                 sys.stdout.flush()
         except (WrongResultError, HazardError) as error:
-            raise _stop(str(error), WRONG) from None
+            raise _stop(str(error), WRONG, error) from None
         except TilewrightError as error:
-            raise _stop(str(error), BAD_INPUT) from None
+            raise _stop(str(error), BAD_INPUT, error) from None
         except MemoryError as error:
             raise _stop(f"not enough memory: {error or 'the matrices are too large'}", BAD_INPUT) from None
         except OSError as error:
+            _keep_error(error, str(error))
             raise typer.Exit(refused(error)) from None
         except KeyboardInterrupt:
             raise _stop("interrupted", INTERRUPTED) from None
@@ -156,9 +299,20 @@ def reports(verb: Callable[Parameters, None]) -> Callable[Parameters, None]:
     return run
 
 
-def _stop(message: str, status: int) -> typer.Exit:
+def _stop(message: str, status: int, error: BaseException | None = None) -> typer.Exit:
+    _keep_error(error, message)
     complain(message)
     return typer.Exit(status)
+
+
+def _keep_error(error: BaseException | None, message: str) -> None:
+    """Make an error the answer, if that is asked for as data."""
+    if (answer := _answer.get()) is not None:
+        answer.error = {"type": type(error).__name__ if error is not None else "Stopped", "message": message}
+        where = getattr(error, "location", None)
+        if where is not None:
+            frame = where.frame
+            answer.error |= {"file": Path(frame.file).name, "line": frame.line}
 
 
 def complain(message: str) -> None:
@@ -211,9 +365,10 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def say(step: str, text: str) -> None:
+def say(name: str, text: str) -> None:
     """Print one step and its outcome."""
-    typer.echo(f"{step:<9} {text}")
+    step(name, text)
+    typer.echo(f"{name:<9} {text}")
     sys.stdout.flush()
 
 
@@ -309,6 +464,7 @@ def verified(compared: Callable[[], GemmComparison | StoredComparison]) -> None:
     with working("verifying"):
         found = compared()
     found.raise_if_wrong()
+    tell(verified=True)
     say("verify", str(found))
 
 
@@ -324,6 +480,7 @@ def timed(trial: FlowTrial) -> None:
 
 def told(taken: Measurement) -> float:
     """Print the time of each call and the speed of ours relative to it; returns the microseconds of ours."""
+    tell(times_us={one.name: one.us.median for one in taken.timings})
     for timing in taken.timings:
         speed = "" if timing.name == OURS else f"; {OURS} is {taken.speed(OURS, timing.name)} times as fast"
         say("time", f"{timing.name}: {duration(timing.us.median / 1e6)}{speed}")
@@ -351,6 +508,7 @@ def perf(
         begun = time.perf_counter()
         call()
         us = 1e6 * (time.perf_counter() - begun)
+    tell(us=us, tflops=flops / us / 1e6, gbytes=moved / us / 1e3, name=name)
     typer.echo(perf_line(us, flops, moved, name))
 
 

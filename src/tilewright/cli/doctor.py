@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from tilewright.checking.sample import operands
-from tilewright.cli.console import BAD_INPUT, UsageError, choose, duration, reports, size, working
+from tilewright.cli.console import BAD_INPUT, UsageError, choose, duration, reports, size, step, working
 from tilewright.cli.console import WRONG as WRONG_RESULT
 from tilewright.dtypes import f32
 from tilewright.errors import TilewrightError, ToolchainError
@@ -93,12 +93,12 @@ def doctor(
     if target is not None:
         raise UsageError("--target is for --self-test; nearest: leave it out, and every target is tried")
     for check in chain(_environment(), *(tools() for tools in TOOLS.values())):
-        typer.echo(check)
+        _show(check)
     outcome = {}
     for target in TARGETS:
         with working(f"trying target {target}"):
             outcome[target] = try_target(target)
-        typer.echo(outcome[target])
+        _show(outcome[target])
     works = any(outcome[target.name].status == OK for target in TARGETS.values() if target.machine_code)
     if not works or any(check.status == WRONG for check in outcome.values()):
         raise typer.Exit(BAD_INPUT)
@@ -113,11 +113,11 @@ def _self_test(only: str | None) -> None:
     failed, compiled = False, [name for name, target in TARGETS.items() if target.machine_code]
     for target in map(target_named, compiled if only is None else [only]):
         for check in TOOLS[target.name]():
-            typer.echo(check)
+            _show(check)
         driver = driver_for(target.name)
         if driver is not None and not driver.device_count():
             reason = driver.missing() or "no GPU here"
-            typer.echo(ToolCheck(MISSING, f"target {target.name}: nothing was tried: {reason}"))
+            _show(ToolCheck(MISSING, f"target {target.name}: nothing was tried: {reason}"))
             if only is not None:
                 raise typer.Exit(BAD_INPUT)
             continue
@@ -131,9 +131,15 @@ def _self_test(only: str | None) -> None:
                 done = STEPS[: STEPS.index(outcome.step)]
                 before = f" after {', '.join(done)}" if done else ""
                 said = f"{what}: {outcome.step} failed{before}: {outcome.reason}"
-            typer.echo(ToolCheck(OK if outcome.ok else WRONG, said))
+            _show(ToolCheck(OK if outcome.ok else WRONG, said))
     if failed:
         raise typer.Exit(WRONG_RESULT)
+
+
+def _show(check: ToolCheck) -> None:
+    """Print a line of the report, and make it a step of the answer."""
+    step(check.status, check.text, check.fix)
+    typer.echo(check)
 
 
 def _environment() -> Iterator[ToolCheck]:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.console import Constants, reports, working
+from tilewright.cli.console import Answering, Constants, reports, tell, working
 from tilewright.cli.notation import MATRICES, matrix_rows, read_layout, read_map, read_pair
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LayoutError
@@ -41,7 +41,7 @@ Output = Annotated[
 LAYOUT_HELP = "shape:stride, nested or not, then transforms: '(64,64):(64,1) | Swizzle(3,3,3)'."
 
 
-@draw.command("layout")
+@draw.command("layout", cls=Answering)
 @reports
 def layout_(layout: Annotated[str, typer.Argument(help=LAYOUT_HELP)], output: Output = None) -> None:
     """Draw the offset of every coordinate of a layout."""
@@ -50,7 +50,7 @@ def layout_(layout: Annotated[str, typer.Argument(help=LAYOUT_HELP)], output: Ou
     _give(draw_layout(made, f"Layout {layout}"), output)
 
 
-@draw.command("map")
+@draw.command("map", cls=Answering)
 @reports
 def map_(
     name: Annotated[
@@ -75,7 +75,7 @@ def map_(
     _give(draw_distribution(distribution, title), output)
 
 
-@draw.command("banks")
+@draw.command("banks", cls=Answering)
 @reports
 def banks_(
     layout: Annotated[str, typer.Argument(help=f"Of the tensor in shared memory: {LAYOUT_HELP}")],
@@ -126,7 +126,7 @@ def banks_(
     _give(draw_banks(view, spread, width, element.bytes, f"{reader}, {element}"), output)
 
 
-@draw.command("timeline")
+@draw.command("timeline", cls=Answering)
 @reports
 def timeline_(
     kernel: Annotated[
@@ -183,6 +183,7 @@ def _check(output: Path | None) -> None:
 
 def _give(picture: Picture, output: Path | None) -> None:
     """Write a picture to a file, or as text to the standard output, in colours on a terminal."""
+    tell(title=picture.title, picture=picture.text.splitlines(), file=None if output is None else str(output))
     if output is not None:
         saved = picture.save(output)
         if not is_standard_output(output):

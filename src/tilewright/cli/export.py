@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.console import Constants, UsageError, choose, reports, say, size, working
+from tilewright.cli.console import Constants, UsageError, choose, reports, say, size, tell, working
 from tilewright.cli.notation import read_schedule
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import dtype
@@ -70,6 +70,7 @@ def export(
     archs = [one.strip() for one in (arch or host_arch()).split(",")]
     with working("compiling"):
         made = export_kernel(bound, problems, archs, folder, name)
+    tell(**made, folder=str(folder))
     for one in made["kernels"]:
         say(one["target"], f"{one['arch']}, class {one['class']}: {one['schedule'] or 'explicit kernel'}")
     total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -20,6 +20,7 @@ from tilewright.cli.console import (
     file_to_write,
     reports,
     say,
+    tell,
     working,
 )
 from tilewright.cli.matrices import gather, write
@@ -135,6 +136,8 @@ def _execute(trial: Trial, made: Operands, verify: bool) -> None:
     say("", f"schedule: {trial.schedule}")
     with working("compiling"):
         executable = trial.compile()
+    tell(kernel=trial.name, schedule=repr(trial.schedule), target=executable.target, arch=executable.arch)
+    tell(resources=dict(executable.resources), notes=list(executable.notes))
     say("legality", "no rule is broken")
     if executable.path is None:
         say("compile", "nothing to compile: the reference executes the operations themselves")
@@ -154,6 +157,7 @@ def _execute(trial: Trial, made: Operands, verify: bool) -> None:
     with working("verifying"):
         found = trial.verify()
     found.raise_if_wrong()
+    tell(verified=True, error=float(found.error), bound=float(found.bound))
     m, n, _ = trial.operands.shape
     if trial.out_dtype.kind != "float":
         say("verify", f"all {m * n} elements equal the exact product")
@@ -173,6 +177,7 @@ def _time(trial: Trial) -> None:
         return
     with working("timing"):
         taken = trial.time(QUICK)
+    tell(times_us={one.name: one.us.median for one in taken.timings}, flops=trial.flops)
     for timing in taken.timings:
         us = timing.us
         median, low, high = (duration(value / 1e6) for value in (us.median, us.low, us.high))

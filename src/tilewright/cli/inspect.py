@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.console import Constants, UsageError, choose, choose_precision, duration, reports, working
+from tilewright.cli.console import (
+    Constants,
+    UsageError,
+    choose,
+    choose_precision,
+    duration,
+    reports,
+    tell,
+    working,
+)
 from tilewright.cli.notation import read_schedule
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.errors import LegalityError
@@ -182,6 +191,7 @@ def inspect(
             found = compare(subject, ncu, [kernel, "--target", target, *again])
         about = f"{found.kernel} on {found.arch}, one launch on random data, measured by Nsight Compute"
         parts.append(f"{about}\n{found}")
+    tell(kernel=kernel, target=target, parts=[part.rstrip().splitlines() for part in parts if part])
     typer.echo("\n\n".join(part.rstrip() for part in parts if part))
 
 
@@ -197,6 +207,7 @@ def _parts(subject: Subject, target: str, arch: str | None, shown: set[str], aft
     """
     parts = [subject.flow()] if "flow" in shown else []
     if shown & {"flow", "resources"} and (schedule := subject.schedule(target, arch)) is not None:
+        tell(schedule=repr(schedule))
         parts.append(f"schedule: {schedule}")
     if len(after) > 2:
         nearest = f"--after {after[0]} --after {after[-1]}"
@@ -214,8 +225,10 @@ def _parts(subject: Subject, target: str, arch: str | None, shown: set[str], aft
     if "resources" in shown:
         with working(f"compiling for {target}"):
             made = subject.compile(target, arch)
+        tell(arch=made.arch, resources=dict(made.resources), threads=made.kernel.threads)
         cached = "found in the cache" if made.cached else "made"
         parts.append(f"{made.kernel.name} {cached} in {duration(made.seconds)}\n{resources(made)}")
     if "notes" in shown and listing is not None:
+        tell(notes=list(listing.notes))
         parts.append("\n".join(f"note: {note}" for note in listing.notes))
     return parts

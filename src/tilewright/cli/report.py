@@ -22,6 +22,7 @@ from tilewright.cli.console import (
     reports,
     say,
     size,
+    tell,
     working,
 )
 from tilewright.cli.export import ARRAY
@@ -86,6 +87,7 @@ def report(
     with working("making the report"):
         made = facts.record()
         text = page_of(made)
+    tell(**made, page=str(page))
     with output(page) as file:
         file.write(text.encode())
     if not is_standard_output(page):

@@ -31,6 +31,7 @@ from tilewright.cli.console import (
     duration,
     reports,
     say,
+    tell,
 )
 from tilewright.cli.export import read_arrays
 from tilewright.cli.matrices import LAYOUTS, check_memory, chosen_dtype
@@ -42,7 +43,7 @@ from tilewright.runtime.cache import Cache
 from tilewright.runtime.drivers import driver_for
 from tilewright.runtime.environment import CACHE_DIR, usable_processors
 from tilewright.runtime.kernel import Bound
-from tilewright.runtime.outputs import check_output, is_standard_output, output
+from tilewright.runtime.outputs import check_output
 from tilewright.runtime.specimens import Specimen
 from tilewright.runtime.tables import user_table, version_of
 from tilewright.schedule.schedule import Schedule
@@ -378,12 +379,15 @@ def tune(
         table or user_table(version), version, renew=renew, say=lambda text: say("aside", text)
     )
     effort, bar = Effort(seconds=seconds, warm_up_seconds=seconds / 5, least=5), ProgressBar()
+    kept = list[dict[str, Any]]()
+    tell(tuned=kept, table=str(files.path))
     for subject in found:
         tuner = Tuner(subject, files.journal, effort, processes or usable_processors(), most, seed, bar)
         with bar.drawn():
             tuned = tuner.run()
         entry = tuned.entry
         files.add([entry])
+        kept.append({"problem": str(subject), "speed": str(tuned.speed), **entry.record()})
         took, tflops = duration(entry.us / 1e6), subject.flops / entry.us / 1e6
         say("tuned", f"{subject}: {took}, {tflops:.4g} TFlops, {entry.schedule}")
         say("", f"{tuned.speed} times as fast as the untuned choice; verified again on other numbers")
@@ -422,9 +426,6 @@ def profile(
     ] = 0.2,
     most: MostCandidates = None,
     processes: Processes = None,
-    json_: Annotated[
-        Path | None, typer.Option("--json", help="Write all of it to this file; may be /dev/stdout.")
-    ] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw the roofline: .png, .svg or .pdf.")
     ] = None,
@@ -449,20 +450,17 @@ def profile(
     found = subjects(operation, *given, defaults, target, PROFILE_EXAMPLE)
     if len(found) != 1:
         raise UsageError(f"{len(found)} products; profile takes one, tilewright tune takes several")
-    for path in filter(None, (json_, plot)):
-        check_output(path)
+    if plot is not None:
+        check_output(plot)
     bar, (subject,) = ProgressBar(), found
     if why or arch is not None:
         if not why:
             raise UsageError(
                 f"--arch {arch} without --why: candidates are measured on this machine; nearest: --why"
             )
-        _explain(subject, arch, json_)
+        _explain(subject, arch)
         return
-    streams = contextlib.ExitStack()
-    if json_ is not None and is_standard_output(json_):  # a reader expects the record alone
-        streams.enter_context(contextlib.redirect_stdout(sys.stderr))
-    with streams, read_clocks(target) as readings:
+    with read_clocks(target) as readings:
         with bar.drawn():
             made = profiled(
                 subject,
@@ -478,10 +476,7 @@ def profile(
         assert question is not None, "what was profiled has a flow"
         roof = roofs(about, question.arch, *subject.multiplies)
         _show(made, roof)
-    if json_ is not None:
-        record: dict[str, Any] = {"benchmark": "profile", "machine": about.record(), "roofs": roof.record()}
-        with output(json_) as file:
-            file.write(f"{json.dumps(record | made.record(), indent=1)}\n".encode())
+    tell(benchmark="profile", machine=about.record(), roofs=roof.record(), **made.record())
     if plot is not None:
         rates = {timing.name: made.result.tflops(timing.name) for timing in made.result.taken.timings}
         best, title = "", f"{subject}: nothing measured"
@@ -494,20 +489,15 @@ def profile(
         raise typer.Exit(1)
 
 
-def _explain(subject: TuningSubject, arch: str | None, json_: Path | None) -> None:
-    """Print, or write, the parts of the estimated times of the choice and of the runner-up."""
+def _explain(subject: TuningSubject, arch: str | None) -> None:
+    """Print the parts of the estimated times of the choice and of the runner-up."""
     from rich.console import Console
     from rich.table import Table
 
     found, source = reasons_of(subject, arch), constants_source(subject, arch)
     names = ("choice", "runner-up")
-    if json_ is not None:
-        record: dict[str, Any] = {"benchmark": "why", "problem": str(subject), "constants": source}
-        record |= {name: one.record() for name, one in zip(names, found, strict=False)}
-        with output(json_) as file:
-            file.write(f"{json.dumps(record, indent=1)}\n".encode())
-        if is_standard_output(json_):
-            return
+    tell(benchmark="why", problem=str(subject), constants=source)
+    tell(**{name: one.record() for name, one in zip(names, found, strict=False)})
     table = Table("part", *(f"{name}, us" for name in names[: len(found)]))
     records = [one.record() for one in found]
     for part in records[0]["parts_us"]:

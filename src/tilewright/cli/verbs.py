@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import console
-from tilewright.cli.console import choose, reports, say, size
+from tilewright.cli.console import Answering, choose, reports, say, size, tell
 from tilewright.cli.contractions import complex_numbers, einsum, scaled
 from tilewright.cli.doctor import doctor
 from tilewright.cli.draw import draw
@@ -44,8 +44,10 @@ def cache(
         say("not used", f"{kept.root}: {reason}; set {CACHE_DIR} to a directory of yours")
     if action == "clear":
         count = kept.clear()
+        tell(cleared=count, bytes=held.bytes)
         say("cleared", f"{count} kernel{'s' * (count != 1)}, {size(held.bytes)}")
         return
+    tell(directory=str(held.root), kernels=held.entries, bytes=held.bytes, limit_bytes=held.capacity_bytes)
     say("directory", f"{held.root} (set {CACHE_DIR} to keep it elsewhere)")
     say("kernels", f"{held.entries}, {size(held.bytes)}")
     say("limit", f"{size(held.capacity_bytes)} (set {CACHE_BYTES}, e.g. to 256MiB)")
@@ -81,8 +83,8 @@ verbs = (
     cache,
 )
 for verb in verbs:
-    app.command()(verb)
-app.command("complex")(complex_numbers)
+    app.command(cls=Answering)(verb)
+app.command("complex", cls=Answering)(complex_numbers)
 app.add_typer(draw, name="draw")
 
 
