@@ -157,7 +157,7 @@ def _execute(trial: Trial, made: Operands, verify: bool) -> None:
     with working("verifying"):
         found = trial.verify()
     found.raise_if_wrong()
-    tell(verified=True, error=float(found.error), bound=float(found.bound))
+    tell(verified=True, largest_error=float(found.error), allowed=float(found.bound))
     m, n, _ = trial.operands.shape
     if trial.out_dtype.kind != "float":
         say("verify", f"all {m * n} elements equal the exact product")
