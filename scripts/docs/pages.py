@@ -71,7 +71,7 @@ def unlaunched(path: str, text: str) -> list[str]:
         if token.type not in ("fence", "code_block"):
             continue
         language, body = token.info.strip(), token.content.strip()
-        code = language not in OUTPUT and not (language == "sh" and path.startswith(("docs/", "README")))
+        code = language not in OUTPUT and not (language == "sh" and launched(path))
         if (code or body.startswith(">>>")) and body not in known:
             first = body.partition("\n")[0]
             found.append(f"{path}: no test launches the block that begins with {first!r}")
