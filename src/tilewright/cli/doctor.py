@@ -29,7 +29,7 @@ from tilewright.runtime.native import find_toolchains, host_arch, processor_name
 from tilewright.runtime.nvrtc import PACKAGE, PROGRAM, find_nvdisasm, version_of
 from tilewright.targets.target import CPU, CUDA, HIP, REFERENCE, TARGETS, target_named
 from tilewright.tune.machine import version
-from tilewright.tune.self_test import STEPS
+from tilewright.tune.self_test import STEPS, SelfTestOutcome
 from tilewright.tune.self_test import self_test as tried_on
 from tilewright.tune.trial import PlannedTrial
 
@@ -122,18 +122,20 @@ def _self_test(only: str | None) -> None:
                 raise typer.Exit(BAD_INPUT)
             continue
         for outcome in tried_on(target.name):
+            _show(_said(target.name, outcome))
             failed = failed or not outcome.ok
-            what = f"target {target.name}: {outcome.name}"
-            if outcome.ok:
-                by = f" by {outcome.said}" if outcome.said else ""
-                said = f"{what}{by}: all {len(STEPS)} steps, {duration(outcome.seconds)}"
-            else:
-                done = STEPS[: STEPS.index(outcome.step)]
-                before = f" after {', '.join(done)}" if done else ""
-                said = f"{what}: {outcome.step} failed{before}: {outcome.reason}"
-            _show(ToolCheck(OK if outcome.ok else WRONG, said))
     if failed:
         raise typer.Exit(WRONG_RESULT)
+
+
+def _said(target: str, outcome: SelfTestOutcome) -> ToolCheck:
+    what = f"target {target}: {outcome.name}"
+    if outcome.ok:
+        by = f" by {outcome.said}" if outcome.said else ""
+        return ToolCheck(OK, f"{what}{by}: all {len(STEPS)} steps, {duration(outcome.seconds)}")
+    done = STEPS[: STEPS.index(outcome.step)]
+    before = f" after {', '.join(done)}" if done else ""
+    return ToolCheck(WRONG, f"{what}: {outcome.step} failed{before}: {outcome.reason}")
 
 
 def _show(check: ToolCheck) -> None:
