@@ -69,7 +69,7 @@ def _ours(handler: Callable[..., object]) -> bool:
 # ---------------------------------------------------------------- answers as data
 
 
-class Answer:
+class VerbAnswer:
     """What a verb answers, as one JSON object: its steps, its text, its facts, and its error.
 
     Args:
@@ -94,7 +94,7 @@ class Answer:
         return made | {"steps": self.steps, "text": text.splitlines()}
 
 
-_answer: ContextVar[Answer | None] = ContextVar("the answer that is asked for as data", default=None)
+_answer: ContextVar[VerbAnswer | None] = ContextVar("the answer that is asked for as data", default=None)
 
 
 def tell(**facts: Any) -> None:
@@ -150,7 +150,7 @@ class Answering(typer.core.TyperCommand):
                 check_output(Path(place))
             return super().parse_args(ctx, words)
         except (REFUSED_WORDS, TilewrightError) as error:
-            answer = Answer(ctx.info_name or "")
+            answer = VerbAnswer(ctx.info_name or "")
             message = error.format_message() if isinstance(error, REFUSED_WORDS) else str(error)
             answer.error = {"type": "UsageError", "message": message}
             complain(message)
@@ -162,7 +162,7 @@ class Answering(typer.core.TyperCommand):
         place = ctx.meta.get("answer")
         if place is None:
             return super().invoke(ctx)
-        answer, status = Answer(ctx.info_name or ""), OK
+        answer, status = VerbAnswer(ctx.info_name or ""), OK
         kept, token = _Copied(None if place == "-" else sys.stdout), _answer.set(answer)
         try:
             with contextlib.redirect_stdout(kept):
@@ -195,7 +195,7 @@ def _place_of_answer(words: Sequence[str]) -> tuple[str | None, list[str]]:
     return None, rest
 
 
-def _write_answer(answer: Answer, place: str, status: int, text: str) -> None:
+def _write_answer(answer: VerbAnswer, place: str, status: int, text: str) -> None:
     made = json.dumps(answer.record(status, text), indent=1, default=str)
     if place == "-":
         typer.echo(made)
