@@ -163,7 +163,7 @@ class Answering(typer.core.TyperCommand):
         if place is None:
             return super().invoke(ctx)
         answer, status = VerbAnswer(ctx.info_name or ""), OK
-        kept, token = _Copied(None if place == "-" else sys.stdout), _answer.set(answer)
+        kept, token = _Copied(sys.stderr if place == "-" else sys.stdout), _answer.set(answer)
         try:
             with contextlib.redirect_stdout(kept):
                 super().invoke(ctx)
