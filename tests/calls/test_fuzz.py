@@ -140,7 +140,7 @@ def test_what_is_wrong_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         "def endless(self):\n    while True: pass\n"
         "def change(self, given):\n    given.append(1)\n"
         "def mumble(self):\n    raise LayoutError('no')\n",
-        tw.tracebacks.PACKAGE + "made_up.py",
+        tw.calls.PACKAGE + "made_up.py",
         "exec",
     )
     made = {"LayoutError": tw.LayoutError}

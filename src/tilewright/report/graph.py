@@ -46,13 +46,16 @@ def graph_of(flow: Flow) -> dict[str, Any]:
         ``edges``, pairs of ids.  Plain numbers are part of the label of the value that they enter.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> @tw.kernel(X="M N", Y="M N")
         ... def doubled(X, Y):
         ...     for m, n in tw.tiles(Y):
         ...         Y[m, n] = X[m, n] * 2.0
-        >>> flow = doubled.flow(tw.like("f32", 64, 64), tw.like("f32", 64, 64))
-        >>> graph = graph_of(flow)
+        >>> x, y = np.ones((64, 64), np.float32), np.empty((64, 64), np.float32)
+        >>> doubled(x, y).target, float(y.min())
+        ('cpu', 2.0)
+        >>> graph = graph_of(doubled.flow(x, y))
         >>> [node["label"] for node in graph["nodes"]], graph["edges"]
         (['X[m, n]', 'mul(·, 2.0)', 'Y[m, n]'], [[0, 1], [1, 2]])
     """
