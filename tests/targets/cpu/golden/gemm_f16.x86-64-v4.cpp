@@ -83,11 +83,11 @@ struct gemm_arguments {
 
 static inline auto load_16_f16(const f16* from) {
   typedef float vector __attribute__((vector_size(64)));
-#if defined(__F16C__) && !defined(__clang__)
+#if defined(__AVX512F__) && !defined(__clang__)
   typedef short halves __attribute__((vector_size(32), aligned(2), may_alias));
   typedef short eights __attribute__((vector_size(32)));
   return (vector)__builtin_ia32_vcvtph2ps512_mask((eights)*(const halves*)from, vector{}, -1, 4);
-#elif defined(__F16C__)
+#elif defined(__F16C__) && defined(__clang__)
   typedef _Float16 halves __attribute__((vector_size(32), aligned(2), may_alias));
   return __builtin_convertvector(*(const halves*)from, vector);
 #else
@@ -103,12 +103,29 @@ static inline auto load_8_f16(const f16* from) {
   typedef short halves __attribute__((vector_size(16), aligned(2), may_alias));
   typedef short eights __attribute__((vector_size(16)));
   return (vector)__builtin_ia32_vcvtph2ps256((eights)*(const halves*)from);
-#elif defined(__F16C__)
+#elif defined(__F16C__) && defined(__clang__)
   typedef _Float16 halves __attribute__((vector_size(16), aligned(2), may_alias));
   return __builtin_convertvector(*(const halves*)from, vector);
 #else
   vector wide;
   for (Index l = 0; l < 8; ++l) wide[l] = f32_of_f16(from[l]);
+  return wide;
+#endif
+}
+
+static inline auto load_4_f16(const f16* from) {
+  typedef float vector __attribute__((vector_size(16)));
+#if defined(__F16C__) && !defined(__clang__)
+  typedef short halves __attribute__((vector_size(8), aligned(2), may_alias));
+  typedef short eights __attribute__((vector_size(16)));
+  const halves from4 = *(const halves*)from;
+  return (vector)__builtin_ia32_vcvtph2ps(eights{from4[0], from4[1], from4[2], from4[3]});
+#elif defined(__F16C__) && defined(__clang__)
+  typedef _Float16 halves __attribute__((vector_size(8), aligned(2), may_alias));
+  return __builtin_convertvector(*(const halves*)from, vector);
+#else
+  vector wide;
+  for (Index l = 0; l < 4; ++l) wide[l] = f32_of_f16(from[l]);
   return wide;
 #endif
 }
@@ -126,6 +143,12 @@ static inline void copy_f16_to_f32(float* target, const f16* source, Index count
   if (count >= 8) {
     for (; i + 8 <= count; i += 8) *(vector8*)(target + i) = (vector8)load_8_f16(source + i);
     if (i < count) *(vector8*)(target + count - 8) = (vector8)load_8_f16(source + count - 8);
+    return;
+  }
+  typedef float vector4 __attribute__((vector_size(16), aligned(4)));
+  if (count >= 4) {
+    for (; i + 4 <= count; i += 4) *(vector4*)(target + i) = (vector4)load_4_f16(source + i);
+    if (i < count) *(vector4*)(target + count - 4) = (vector4)load_4_f16(source + count - 4);
     return;
   }
   for (; i < count; ++i) target[i] = f32_of_f16(source[i]);
