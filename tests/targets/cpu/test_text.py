@@ -161,7 +161,9 @@ def test_micro_kernels_are_vector_code_without_spills(toolchain: native.Toolchai
     fused = len(re.findall(widest.get(arch, r"mulps"), body[2]))
     assert fused >= rows * vectors
     assert fused % (rows * vectors) == 0, "an unrolled loop has each of them as often as the others"
-    spilled = re.findall(r"vmov[ua]ps\s+-?\d*\(%r[sb]p\)", body[2])
+    # Without a frame, rbp is a register like any other, such as the address of a panel.
+    stack = "%r[sb]p" if re.search(r"movq\s+%rsp, %rbp", body[2]) else "%rsp"
+    spilled = re.findall(rf"vmov[ua]ps[^\n]*\({stack}\)", body[2])
     assert not spilled
 
 
