@@ -447,7 +447,7 @@ def test_many_rows_on_hopper_are_multiplied_after_a_pass() -> None:
 
 @ON_ALL
 @pytest.mark.parametrize("prepass", [None, False, True])
-@pytest.mark.parametrize(("k", "n"), [(0, 6), (64, 0), (0, 0)])
+@pytest.mark.parametrize(("k", "n"), [(0, 6), (0, 5), (0, 1), (64, 0), (0, 0)])
 def test_empty_weights(k: int, n: int, prepass: bool | None, target: str) -> None:
     """Without K, the sums are 0, and the result is the bias; without columns it is empty."""
     a, bias = np.ones((3, k), np.float16), np.arange(n, dtype=np.float16)

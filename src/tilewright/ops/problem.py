@@ -246,13 +246,13 @@ def _matrix(one: Matrices, missing: int | None) -> Matrices:
 
 
 def expanded(one: Matrices, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of an array that is broadcast to a shape; 0 where there is one element, whatever it was.
+    """The strides of an array that is broadcast to a shape; 0 along dimensions of one element.
 
     So a single row or column is contiguous along K, and no stride that is never taken keeps bulk copies away.
     """
     missing = len(shape) - len(one.shape)
     known = zip(one.shape, one.strides, shape[missing:], strict=True)
-    return (*(0,) * missing, *(step if n == extent > 1 else 0 for n, step, extent in known))
+    return (*(0,) * missing, *(step if n == extent != 1 else 0 for n, step, extent in known))
 
 
 def check_broadcast(name: str, own: tuple[int, ...], shape: tuple[int, ...]) -> None:

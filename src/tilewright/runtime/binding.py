@@ -78,10 +78,12 @@ def spec_of(info: ArrayInfo, name: str = "array") -> TensorSpec:
         )
     empty = 0 in info.shape
     # The contiguous dimension: the last of stride 1 and extent above 1, else the last of stride 1. The
-    # strides of an empty array mean nothing; it counts as row-major.
+    # strides of an empty array mean nothing, unless elements share bytes; it counts as row-major.
     units = [dim for dim, stride in enumerate(info.strides) if stride == 1]
     likely = [dim for dim in units if info.shape[dim] > 1] or units
-    unit = len(info.shape) - 1 if empty else likely[-1] if likely else None
+    unit = likely[-1] if likely else None
+    if empty and (unit is None or not info.dtype.is_packed):
+        unit = len(info.shape) - 1
     # The largest number in the addressing of an array: an offset, or a stride, which may be never taken.
     steps = [abs(stride) for stride in info.strides]
     pairs = zip(info.shape, steps, strict=True)
