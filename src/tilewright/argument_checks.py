@@ -1,16 +1,20 @@
-"""Legal values of arguments, read from annotations: a description in words, and a test.
+"""Legal values of arguments: rules read from annotations, and words of a command line.
 
-A package registers its own annotations with `legal`; a class means its instances.
+A rule is a description in words, and a test.  A package registers its own annotations with `legal`; a class
+means its instances.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import GenericAlias, UnionType
 from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
+
+from tilewright.errors import LaunchError
 
 MOST = 1 << 63
 """Bound of integers: offsets, extents and strides have 64 bits."""
@@ -345,3 +349,36 @@ def is_whole(value: Any) -> bool:
         (True, True, False, False)
     """
     return type(value) is int or (isinstance(value, int | np.integer) and not isinstance(value, bool))
+
+
+# ---------------------------------------------------------------- words of a command line
+
+
+MOST_TYPED = 2**31 - 1
+"""The largest whole number of a command line."""
+
+
+def read_whole(what: str, text: str, example: str) -> int:
+    """Read a whole number of at most 31 bits.
+
+    Raises:
+        LaunchError: the text is no such number; ends with the example.
+
+    Example:
+        >>> read_whole("M", "0512", "")
+        512
+    """
+    if not (text.isascii() and text.isdigit()):
+        raise LaunchError(f"{what} is {text!r}, which is not a whole number; e.g. {example}")
+    digits = text.lstrip("0") or "0"
+    if len(digits) > len(str(MOST_TYPED)) or int(digits) > MOST_TYPED:
+        shown = digits if len(digits) < 30 else f"a number of {len(digits)} digits"
+        raise LaunchError(f"{what} is {shown}; nearest legal choice: {MOST_TYPED}")
+    return int(digits)
+
+
+def nearest_word(text: str, known: Iterable[str]) -> str:
+    """Return ``"; nearest: …"`` with a similar known word, or ""."""
+    by_folded = {name.casefold(): name for name in known}
+    close = difflib.get_close_matches(text.casefold(), by_folded, 1, 0.4)
+    return f"; nearest: {by_folded[close[0]]}" if close else ""

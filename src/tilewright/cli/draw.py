@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from tilewright.argument_checks import read_whole
 from tilewright.cli.console import Answering, Constants, reports, tell, working
 from tilewright.cli.notation import MATRICES, matrix_rows, read_layout, read_map, read_pair
 from tilewright.dtypes import dtype as dtype_named
@@ -19,7 +20,6 @@ from tilewright.inspect.draw.picture import check_suffix
 from tilewright.inspect.draw.timelines import MOST_STEPS
 from tilewright.inspect.from_files import from_file
 from tilewright.inspect.subject import library_gemm
-from tilewright.inspect.typed import whole
 from tilewright.ir.types import Memory, TensorType
 from tilewright.lang.sharing import by_number, thread_map
 from tilewright.layout.layout import Layout
@@ -107,7 +107,7 @@ def banks_(
     element = dtype_named(dtype)
     if access == "copy":
         if threads.isdecimal():
-            count = whole("a count of threads", threads, "256")
+            count = read_whole("a count of threads", threads, "256")
             spread = by_number([TensorType(Memory.SHARED, element, view)], count)
         else:
             spread = thread_map(view.shape, _threads(threads))
@@ -162,7 +162,7 @@ def timeline_(
 
 def _threads(text: str) -> Layout | tuple[int, ...]:
     if re.fullmatch(r"\d+(x\d+)*", text):
-        return tuple(whole("a count of threads", part, "32x4") for part in text.split("x"))
+        return tuple(read_whole("a count of threads", part, "32x4") for part in text.split("x"))
     made = read_layout(text)
     if not isinstance(made, Layout):
         raise LayoutError(f"threads {text!r}: give counts such as 32x4, or a layout without transforms")
@@ -172,7 +172,7 @@ def _threads(text: str) -> Layout | tuple[int, ...]:
 def _indices(option: str, text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d+(,\d+)*", text):
         raise LayoutError(f"--{option} {text!r} means nothing; give e.g. --{option} 0,0")
-    return tuple(whole(f"--{option}", part, f"--{option} 0,0") for part in text.split(","))
+    return tuple(read_whole(f"--{option}", part, f"--{option} 0,0") for part in text.split(","))
 
 
 def _check(output: Path | None) -> None:

@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
+from tilewright.argument_checks import read_whole
 from tilewright.cli.console import Constants, UsageError, choose, reports, say, size, tell, working
 from tilewright.cli.notation import read_schedule
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import dtype
 from tilewright.errors import LaunchError
 from tilewright.inspect.from_files import bound_in_file
-from tilewright.inspect.typed import whole
 from tilewright.lang.program import Parameter
 from tilewright.ops.products import output_dtype, plain
 from tilewright.runtime.kernel import Bound
@@ -91,7 +91,7 @@ def read_array(text: str) -> tuple[str, Specimen]:
     if found is None:
         raise UsageError(f"array {text!r} means nothing; nearest legal choice: {EXAMPLE}")
     called, extents, kind, strides = found.groups(default="")
-    shape = tuple(whole("an extent", one, EXAMPLE) for one in extents.split("x"))
+    shape = tuple(read_whole("an extent", one, EXAMPLE) for one in extents.split("x"))
     if strides in ("C", "F", ""):
         return called, like(dtype(kind), shape, order="F" if strides == "F" else "C")
     steps = tuple(int(one) for one in strides.split("x"))

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.argument_checks import read_whole
 from tilewright.checking.sample import INITS, Operands, operands
 from tilewright.cli.console import UsageError, choose, size
 from tilewright.dtypes import DType, dtype, f8e5m2
 from tilewright.errors import DTypeError
-from tilewright.inspect.typed import whole
 from tilewright.runtime.outputs import output
 from tilewright.schedule.question import SUPPORTED
 from tilewright.targets.target import TARGETS
@@ -222,7 +222,7 @@ def extents_of(given: list[str], verb: str) -> tuple[int, int, int]:
             f"or MxNxK{files}, or nothing"
         )
     example = f"tilewright {verb} 512 512 512"
-    found = [whole(name, text, example) for name, text in zip("MNK", texts, strict=True)]
+    found = [read_whole(name, text, example) for name, text in zip("MNK", texts, strict=True)]
     for name, extent in zip("MNK", found, strict=True):
         if extent == 0:
             raise UsageError(f"{name} is 0; the extents M N K must be positive")

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from tilewright.argument_checks import nearest_word, read_whole
 from tilewright.dtypes import f64
 from tilewright.errors import LaunchError, LayoutError, TilewrightError
-from tilewright.inspect.typed import nearest, whole
 from tilewright.ir.mma import REGISTERS, MmaAtom, TiledMma
 from tilewright.layout.layout import Layout
 from tilewright.schedule.schedule import Schedule
@@ -168,13 +168,15 @@ def read_pair(what: str, text: str) -> tuple[int, int]:
     found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
     if not found:
         raise LayoutError(f"{what} {text!r} means nothing; give two counts, along M and N, e.g. 2x2")
-    return whole(what, found[1], "2x2"), whole(what, found[2], "2x2")
+    return read_whole(what, found[1], "2x2"), read_whole(what, found[2], "2x2")
 
 
 def _matrices(name: str) -> tuple[int, tuple[Mode, ...]]:
     found = MATRICES.fullmatch(name)
     if not found:
-        raise LayoutError(f"unknown {name!r}{nearest(name, MATRIX_NAMES)}; one of {', '.join(MATRIX_NAMES)}")
+        raise LayoutError(
+            f"unknown {name!r}{nearest_word(name, MATRIX_NAMES)}; one of {', '.join(MATRIX_NAMES)}"
+        )
     count = int(found[1])
     return count, (Mode(2, 0, 8), Mode(2, 1, 8))[: count.bit_length() - 1]
 
@@ -211,7 +213,7 @@ def _transform(text: str) -> Any:
         raise LayoutError(f"transform {text!r} means nothing; write e.g. Swizzle(3,3,3)") from None
     if name not in known:
         raise LayoutError(
-            f"unknown transform {name!r}{nearest(name, known)}; choose one of {', '.join(sorted(known))}"
+            f"unknown transform {name!r}{nearest_word(name, known)}; choose one of {', '.join(sorted(known))}"
         )
     try:
         return known[name](*given, **named)
@@ -222,14 +224,14 @@ def _transform(text: str) -> Any:
 
 def _atom(text: str) -> MmaAtom:
     if found := WGMMA.fullmatch(text):
-        columns = whole("n", found[1], text)
+        columns = read_whole("n", found[1], text)
         for row in atoms.WGMMA:
             atom = atoms.wgmma(row.a, columns, row.b, row.c)
             if atom.name == text or atom.name.startswith(f"{text}."):
                 return atom
     if found := FMA.fullmatch(text):
         acc, element, *counts = found.groups(default="1")
-        lanes_m, lanes_n, m, n = (whole("a count of lanes or elements", count, text) for count in counts)
+        lanes_m, lanes_n, m, n = (read_whole("a count of lanes or elements", count, text) for count in counts)
         return atoms.fma(element, acc, (lanes_m, lanes_n), (m, n))
     fitting = [atom for name, atom in ATOMS.items() if name == text or name.startswith(f"{text}.")]
     # f64 has its own maps. They are chosen only if f64 is named, or if no other atom has this shape.
@@ -240,7 +242,7 @@ def _atom(text: str) -> MmaAtom:
     known: Sequence[str] = [*ATOMS, "wgmma.m64n128k16.f32.f16", "fma.f32.f32.4x8", *MATRIX_NAMES]
     meant = [name for name in known if "f64" in text or "f64" not in name]
     raise LayoutError(
-        f"unknown map {text!r}{nearest(text, meant)}; choose one of {', '.join(known[: len(ATOMS)])}, "
+        f"unknown map {text!r}{nearest_word(text, meant)}; choose one of {', '.join(known[: len(ATOMS)])}, "
         "wgmma.m64n8k16 to n256, fma.<accumulator>.<dtype>.<lanes> such as fma.f32.f16.4x8, ldmatrix.x1 to "
         ".x4 (.trans), stmatrix likewise, or a Python expression such as tw.blocked((8, 16), (4, 8), (1, 0))"
     )

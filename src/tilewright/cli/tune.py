@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tilewright.argument_checks import read_whole
 from tilewright.cli.console import (
     Constants,
     Element,
@@ -38,7 +39,6 @@ from tilewright.cli.matrices import LAYOUTS, check_memory, chosen_dtype
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.errors import LaunchError
 from tilewright.inspect.from_files import bound_in_file, read_constants
-from tilewright.inspect.typed import whole
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.drivers import driver_for
 from tilewright.runtime.environment import CACHE_DIR, usable_processors
@@ -227,7 +227,7 @@ def products(given: Sequence[str], defaults: Mapping[str, str], target: str, exa
         raise UsageError(
             f"{len(numbers)} extents ({' '.join(numbers)}); give three for each product, e.g. {example}"
         )
-    extents = [whole("an extent", text, example) for text in numbers]
+    extents = [read_whole("an extent", text, example) for text in numbers]
     found += [{"shape": extents[at : at + 3]} for at in range(0, len(extents), 3)]
     made: dict[Gemm, None] = {}  # without duplicates, in their order
     for product in found:

@@ -12,12 +12,12 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.argument_checks import read_whole
 from tilewright.checking.sample import normal
 from tilewright.dataflow.printer import print_flow
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError, LegalityError, Location, TilewrightError, TraceError
 from tilewright.inspect.timeline import Timeline, timeline
-from tilewright.inspect.typed import whole
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.ir.printer import print_kernel
 from tilewright.ir.verify import violations
@@ -356,7 +356,7 @@ def read_shape(text: str) -> dict[str, int]:
         pairs = [(name, extent) for name, extent in (part.split("=") for part in text.split(","))]
     else:
         raise LaunchError(f"shape {text!r} means nothing; give e.g. 512x512x512, or M=512,N=512,K=512")
-    found = {name: whole(name, extent, "512x512x512") for name, extent in pairs}
+    found = {name: read_whole(name, extent, "512x512x512") for name, extent in pairs}
     if 0 in found.values():
         raise LaunchError(f"shape {text!r} has an extent of 0; extents must be positive")
     return found
