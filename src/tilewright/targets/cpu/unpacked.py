@@ -98,6 +98,8 @@ class Unpacked:
             steps = (layout.row_stride, found.line_step), (layout.k_stride, found.k_step)
             if (len(firsts) == 1 and (1, 1) not in steps) or needed.rows not in (None, found.bound):
                 return []
+            if made and found.bound != made[0].bound:  # the text has one number of panels for all
+                return []
             made.append(found)
         return made
 
