@@ -139,12 +139,8 @@ def _attention(words: AttentionOptions) -> Callable[..., Array]:
             return jax.vjp(partial(_with_scores, words), *arrays)[1](dy)
 
         *found, d_dy = jax.vjp(gradients_with_scores, *given, dy)[1](dys)
-        return (
-            *found,
-            zeros_like(out),
-            zeros_like(lse),
-            d_dy,
-        )  # `out` and `lse` follow from the other arguments
+        # `out` and `lse` follow from the other arguments.
+        return *found, zeros_like(out), zeros_like(lse), d_dy
 
     by_kernels.defvjp(forward_again, backward_again)
     attend.defvjp(forward, lambda kept, dys: by_kernels(*kept, dys[0]))

@@ -168,7 +168,7 @@ def _copied(one: Any) -> Any:
     if one.dtype not in SCALAR_TYPES or one.dim() > MOST_RANK:
         raise LaunchError(
             f"{HERE}: a call has a tensor of {one.dtype} with {one.dim()} dimensions; nearest "
-            f" legal choice: at most {MOST_RANK} dimensions, of {', '.join(map(str, SCALAR_TYPES))}"
+            f"legal choice: at most {MOST_RANK} dimensions, of {', '.join(map(str, SCALAR_TYPES))}"
         )
     one = one.detach().resolve_conj().resolve_neg()
     size, extents = one.element_size(), zip(one.shape, one.stride(), strict=True)
