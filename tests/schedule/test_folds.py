@@ -717,8 +717,12 @@ def test_warpgroups_cover_all_columns_of_the_result() -> None:
 def test_depth_beyond_a_resident_tile_is_refused_at_launch() -> None:
     case = dict(cases(9))["cross entropy, f2, K = 300"]
     kernel = case.kernel.bind(schedule=replace(MMA, width=0))
-    with pytest.raises(tw.LaunchError, match=r"k must be at most 32"):
+    with pytest.raises(
+        tw.LaunchError, match=r"k must be at most 32.*choice: schedule=None, or a larger tile"
+    ):
         kernel(**case.arguments(), target="cpu")
+    for schedule in (None, replace(MMA, tile=(32, 16, 304), width=0)):
+        run(case, "cpu", case.kernel.bind(schedule=schedule))
 
 
 def test_the_comparison_rejects_wrong_results() -> None:
