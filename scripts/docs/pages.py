@@ -220,7 +220,7 @@ class Site:
 
         parts, end = [], 0
         for fence in FENCE.finditer(text):
-            parts += [LINK.sub(changed, text[end : fence.start()]), fence[0]]
+            parts += [LINK.sub(changed, text[end : fence.start()]), console(fence)]
             end = fence.end()
         return "".join([*parts, LINK.sub(changed, text[end:])])
 
@@ -279,6 +279,18 @@ def fenced(text: str, language: str) -> str:
     longest = max((len(run) for run in re.findall(r"^`{3,}", text, re.MULTILINE)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}\n"
+
+
+def console(fence: re.Match[str]) -> str:
+    """Return a code block; a session of Python is highlighted as one, without the empty line at its end.
+
+    Example:
+        >>> console(FENCE.match("```python\\n>>> 1 + 1\\n2\\n\\n```\\n"))
+        '```pycon\\n>>> 1 + 1\\n2\\n```'
+    """
+    if not fence["body"].startswith(">>>"):
+        return fence[0]
+    return f"```pycon\n{fence['body'].rstrip()}\n```"
 
 
 def toctree(caption: str, lines: list[str]) -> str:

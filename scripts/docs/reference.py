@@ -84,10 +84,9 @@ def members_of(kind: type) -> Iterator[tuple[str, Any]]:
 
 def _constant(name: str, what: Any, space: Any) -> str:
     """Return what a constant is: the docstring after its assignment, or its class and value."""
-    shown = repr(what)
     kind = type(what).__name__
-    said = next((doc for doc in (_after_assignment(name, space),) if doc), "")
-    return said or f"{'A' if kind[0] not in 'AEIO' else 'An'} `{kind}`: ``{shown}``."
+    article = "An" if kind[0] in "AEIO" else "A"
+    return _after_assignment(name, space) or f"{article} `{kind}`: ``{what!r}``."
 
 
 def _after_assignment(name: str, space: Any) -> str:
