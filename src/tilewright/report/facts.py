@@ -203,7 +203,7 @@ class KernelFacts:
         return {
             "report": 1,
             "kernel": program.name,
-            "about": (inspect.getdoc(program.function) or "").partition("\n")[0],
+            "about": (inspect.getdoc(program.function) or "").partition("\n")[0].replace("``", ""),
             "note": self.note,
             "target": self.target,
             "arch": self.machine,

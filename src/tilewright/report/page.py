@@ -166,6 +166,12 @@ class _Page:
         candidates = section["candidates"]
         yield from self._parts(candidates) if candidates[0]["parts_us"] else self._estimates(candidates)
         yield f'<p class="about">Constants of the estimate: {escape(section["constants"])}.</p>'
+        times = [one["total_us"] or one["estimate"] for one in candidates]
+        if None not in times and min(times) < times[0]:
+            yield (
+                '<p class="about">The choice does not have the smallest estimate: the rules propose '
+                "schedules in an order of their own. <code>tilewright tune</code> measures all of them.</p>"
+            )
         rows = [[one["name"], one["schedule"], one["rule"], one["limit"]] for one in candidates]
         yield _table(["", "schedule", "rule", "limited by"], rows)
 
