@@ -15,7 +15,7 @@ from scripts.docs.pages import ROOT, Entry, PageError, fenced
 
 from tilewright.namespaces import SPELLED
 
-FRAMEWORKS = {"tilewright.torch": "tilewright.torch", "tilewright.jax": "tilewright.jax"}
+FRAMEWORKS = {name: name for name in ("tilewright.torch", "tilewright.distributed", "tilewright.jax")}
 """Namespaces that need a framework, which is absent here: their source is read, not imported."""
 
 SECTION = re.compile(r"^(Args|Returns|Raises|Warns|Yields|Example|Source):$", re.MULTILINE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from threading import Thread
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import tilewright.distributed as td
 import tilewright.torch as tt
+from tilewright.distributed import exchange
 from tilewright.errors import LaunchError
 
 f64 = torch.float64
@@ -328,6 +330,60 @@ def disagreements(rank: int, size: int) -> None:
     assert torch.equal(td.all_gather_matmul(a, b, check=False), torch.full((2 * size, 3), 4.0))
 
 
+def alone_refused(rank: int, size: int) -> None:
+    """One rank refuses its terms: the others are told, nothing is computed, and the group goes on."""
+    a, b = torch.ones(2, 4), torch.ones(4, 3)
+    is_wrong = rank == size - 1
+    for call, words, kind, said in (
+        (td.matmul_all_reduce, {"activation": "relux"}, Exception, "activation='relux'"),
+        (td.matmul_reduce_scatter, {"bias": torch.ones(2)}, LaunchError, "bias has shape [2]"),
+        (td.matmul_all_reduce, {"residual": torch.ones(3, 3)}, LaunchError, "residual has shape [3, 3]"),
+        (td.all_gather_matmul, {"bias": torch.ones(4)}, LaunchError, "bias of b has shape [4]"),
+        (td.all_gather_matmul, {"derivative": "relu"}, LaunchError, "derivative"),
+    ):
+        if is_wrong:
+            refused(kind, said, call, a, b, **words)
+        else:
+            text = refused(td.RankError, f"refused on rank {size - 1} (cases.py:", call, a, b)
+            assert said in text
+    refused(LaunchError, "beta is", td.matmul_all_reduce, a, b, c=a.new_ones(3), beta=float(rank))
+    whole = torch.ones(2, 4, dtype=torch.int32)
+    refused(LaunchError, "sums of integers", td.matmul_all_reduce, whole, whole.mT, activation="relu")
+    assert torch.equal(td.matmul_all_reduce(a, b_shard=b), torch.full((2, 3), 4.0 * size))
+
+
+def decisions(rank: int, size: int) -> None:
+    """On GPUs ranks decide alike whether they exchange headers, whatever a rank's own entry is.
+
+    Without an exchange a rank gets its own entry for all of them.
+    """
+    ranks = exchange.ranks_of(dist.new_group(list(range(size))))
+
+    def agree(own: int, *, is_uneven: bool, shared: int = 0) -> list[int]:
+        with ranks.call("gather", 20.0) as call:
+            call._check_device = lambda device: None  # type: ignore[method-assign]
+            found = call.agree(
+                torch.device("cuda"), lambda: ({"x": shared}, {"own": own}), None, is_uneven=is_uneven
+            )
+        return [one["own"] for one in found]
+
+    for turn in (0, 1, 1, 2):  # rank 0 always has the same shard
+        assert agree(rank * turn, is_uneven=True) == [other * turn for other in range(size)]
+    assert agree(rank, is_uneven=False, shared=1) == list(range(size))
+    assert agree(5 * rank, is_uneven=False, shared=1) == [5 * rank] * size
+    assert agree(rank, is_uneven=False, shared=2) == list(range(size))
+    with ranks.call("gather", 20.0) as call:
+        refused(
+            LaunchError,
+            "tensors on meta, and the process group takes those on c",
+            call.agree,
+            torch.device("meta"),
+            lambda: ({}, {}),
+            None,
+            is_uneven=True,
+        )
+
+
 def threads(rank: int, size: int) -> None:
     """Two groups in two threads at once, each with its own order of calls."""
     groups = [dist.new_group(list(range(size))) for _ in range(2)]
@@ -380,6 +436,25 @@ def placements(rank: int, size: int) -> None:
         grads = torch.autograd.grad(made, given, distribute_tensor(dy, mesh, [result]))
         assert [one.placements[0] for one in grads] == list(places)
         close([made.detach().full_tensor(), *(one.full_tensor() for one in grads)], expected)
+    row = drawn(1, 10, dtype=f64).requires_grad_()
+    y = a[:, :1] @ b[:1] + row
+    expected = [y.detach(), *torch.autograd.grad(y, [row], dy)]
+    for call, result in (
+        (td.matmul_reduce_scatter, Shard(0)),
+        (td.matmul_all_reduce, whole),
+        (td.all_gather_matmul, Shard(1)),
+    ):  # one column of K, and a term that is broadcast to all rows
+        given = [distribute_tensor(one.detach(), mesh, [whole]) for one in (a[:, :1], b[:1], row)]
+        given[2].requires_grad_()
+        made = call(*given[:2], c=given[2])
+        [grad] = torch.autograd.grad(made, given[2:], distribute_tensor(dy, mesh, [result]))
+        assert made.to_local().shape == distribute_tensor(dy, mesh, [result]).to_local().shape
+        close([made.detach().full_tensor(), grad.full_tensor()], expected)
+    narrow = [distribute_tensor(one, mesh, [place]) for one, place in ((a[:1], Shard(0)), (b[:, :1], whole))]
+    made = td.all_gather_matmul(*narrow)
+    assert list(made.to_local().shape) == [1, 0 if rank else 1]
+    close([made.full_tensor()], [a[:1] @ b[:, :1]])
+    refused(LaunchError, "sizes=[7] with DTensors", td.matmul_reduce_scatter, *given[:2], sizes=[7])
     placed = distribute_tensor(a, mesh, [Shard(0)])
     refused(LaunchError, "b is no DTensor", td.all_gather_matmul, placed, b)
     refused(LaunchError, "redistribute", td.matmul_all_reduce, placed, distribute_tensor(b, mesh, [Shard(0)]))
@@ -397,6 +472,8 @@ def modules(rank: int, size: int) -> None:
         made: torch.Tensor = gated["down"](torch.nn.functional.silu(gated["gate"](x)) * gated["up"](x))
         return made
 
+    refused(LaunchError, "rank_invarient=True", td.RowParallelLinear, 12, 20, rank_invarient=True)
+    refused(LaunchError, "rank_invariant=True", td.ParallelAttention, 12, 4, rank_invariant=True)
     for is_sequence in (False, True):
         words: dict[str, Any] = {"sequence_parallel": is_sequence}
         first = td.ColumnParallelLinear(12, 20, activation="relu", dtype=f64, **words)
@@ -406,6 +483,7 @@ def modules(rank: int, size: int) -> None:
         last.load_state_dict(last.state_dict())
         mlp = td.ParallelGatedMLP(12, 18, bias=True, dtype=f64, **words)
         mlp.load_state_dict(gated.state_dict())
+        mlp = deepcopy(mlp)
         heads = td.ParallelAttention(12, 4, causal=True, **words)
         heads.load_state_dict(attending.state_dict())
         same_results(torch.nn.Sequential(first, last), plain, [(last.bias, plain[2].bias)], is_sequence)
@@ -452,6 +530,8 @@ CASES = [
     invariant,
     quantised,
     disagreements,
+    alone_refused,
+    decisions,
     threads,
     placements,
     modules,

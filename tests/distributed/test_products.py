@@ -11,7 +11,16 @@ from tests.distributed.ranks import failures, run_ranks
 
 CASES = {
     2: cases.CASES,
-    3: [cases.gathers, cases.scatters, cases.orders, cases.gradients, cases.disagreements, comes_late],
+    3: [
+        cases.gathers,
+        cases.scatters,
+        cases.orders,
+        cases.gradients,
+        cases.disagreements,
+        cases.alone_refused,
+        cases.decisions,
+        comes_late,
+    ],
     4: [cases.gathers, cases.scatters, cases.equal_bits, cases.invariant, cases.threads],
 }
 """Two ranks run every case; others run those in which the number of ranks matters most."""

@@ -30,6 +30,9 @@ TIMEOUT_S = 120.0
 HEADER_BYTES = 2048
 """Bytes of a header, a JSON text padded with zeros."""
 
+MOST_AGREED = 4096
+"""Largest number of headers that a rank remembers as compared."""
+
 _OTHERS_S = 0.02
 """Seconds that a rank whose wait has failed still gives each other rank, to name all that are missing."""
 
@@ -87,7 +90,7 @@ def ranks_of(group: Any) -> Ranks:
 
 
 class Ranks:
-    """The ranks of one process group, seen by one of them.
+    """The ranks of one process group, seen by one of them; a copy is the same object.
 
     A thread that calls holds the group until the call's messages have arrived; threads with different groups
     do not wait for each other.
@@ -103,7 +106,10 @@ class Ranks:
         self.calls = 0
         self.failed = ""
         self._lock = RLock()
-        self._agreed: dict[str, list[dict[str, Any]]] = {}
+        self.agreed: set[str] = set()
+
+    def __deepcopy__(self, memo: Any) -> Ranks:
+        return self
 
     @property
     def group(self) -> dist.ProcessGroup | None:
@@ -114,8 +120,6 @@ class Ranks:
     def others(self) -> list[int]:
         """The other ranks, beginning with the next one."""
         return [(self.rank + step) % self.size for step in range(1, self.size)]
-
-    # ------------------------------------------------------------ headers
 
     @contextmanager
     def call(self, name: str, timeout: float | None) -> Iterator[RankCall]:
@@ -162,18 +166,24 @@ class RankCall:
         device: torch.device,
         describe: Callable[[], tuple[Mapping[str, Any], Mapping[str, Any]]],
         check: bool | None,
+        *,
+        is_uneven: bool,
     ) -> list[dict[str, Any]]:
         """Exchange headers and compare them.
+
+        All ranks of a legal call decide alike whether they exchange headers: by values that are the same on
+        all ranks, never by the entries of one.
 
         Args:
             device: where the call's tensors lie.
             describe: checks this rank's arguments; returns the entries that all ranks must share, and the
                 entries of this rank alone.
-            check: whether to exchange headers; None: always on processors, and on GPUs if this rank has not
-                made such a call yet.
+            check: whether to exchange headers; None: always on processors; on GPUs if ``is_uneven``, or if
+                no earlier call had these shared entries.
+            is_uneven: whether the messages have extents that only the header of another rank tells.
 
         Returns:
-            The own entries of each rank; without an exchange those of this rank for all of them.
+            The entries of each rank alone; without an exchange those of this rank for all of them.
 
         Raises:
             RankError: ranks called other operations, or one of them refused its arguments.
@@ -183,55 +193,63 @@ class RankCall:
         shared: Mapping[str, Any] = {}
         own: Mapping[str, Any] = {}
         try:
+            self._check_device(device)
             shared, own = describe()
-        except (TilewrightError, RuntimeError, TypeError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 raised below, when the other ranks know
             refusal = error
         ranks = self.ranks
-        if ranks.size == 1 or check is False:
+        key = json.dumps([self.name, shared], default=str)
+        if check is None:
+            is_new = refusal is None and key not in ranks.agreed
+            check = device.type == "cpu" or is_uneven or is_new
+        if ranks.size == 1 or not check:
             if refusal is not None:
                 raise refusal
             return [dict(own)] * ranks.size
-        key = json.dumps([self.name, shared, own])
-        if check is None and device.type != "cpu":
-            if refusal is not None:  # the others may exchange no headers
-                raise refusal
-            if key in ranks._agreed:
-                return ranks._agreed[key]
         header = {"of": self.name, "call": self.number, "at": _caller()}
+        text = json.dumps(header | {"shared": shared, "own": own}, default=str)
+        if len(text) > HEADER_BYTES and refusal is None:
+            refusal = LaunchError(
+                f"{self.name}: the shapes and options need {len(text)} bytes as text, and a header has "
+                f"{HEADER_BYTES}; nearest legal choice: check=False on all ranks"
+            )
         if refusal is not None:
-            header["refused"] = f"{type(refusal).__name__}: {refusal}"[: HEADER_BYTES // 4]
+            said = f"{type(refusal).__name__}: {refusal}".encode("ascii", "replace").decode()
+            text = json.dumps(header | {"refused": said[: HEADER_BYTES // 4]})
         headers = list[dict[str, Any]]()
         try:
-            headers = self._trade_headers(header | {"shared": shared, "own": own}, device)
+            headers = self._trade_headers(text, device)
         except RankError:
             if refusal is None:
                 raise
         if refusal is not None:
             raise refusal
         self._compare(headers)
-        found = [one["own"] for one in headers]
-        if device.type != "cpu":
-            ranks._agreed[key] = found
-        return found
+        if len(ranks.agreed) >= MOST_AGREED:
+            ranks.agreed.clear()  # on all ranks at the same call
+        ranks.agreed.add(key)
+        return [one["own"] for one in headers]
 
-    def _trade_headers(self, header: dict[str, Any], device: torch.device) -> list[dict[str, Any]]:
-        text = json.dumps(header).encode()
-        if len(text) > HEADER_BYTES:
+    def _check_device(self, device: torch.device) -> None:
+        """Refuse tensors that the group's transport cannot take."""
+        if device.type not in (kinds := sorted(one.type for one in self._process_group()._device_types)):
             raise LaunchError(
-                f"{self.name}: the shapes and options need {len(text)} bytes as text, and a header has "
-                f"{HEADER_BYTES}; nearest legal choice: check=False"
+                f"{self.name}: tensors on {device}, and the process group takes those on "
+                f"{' and '.join(kinds)}; nearest legal choice: tensors on {kinds[0]}"
             )
-        there = device if device.type != "cpu" and not self._has_processors() else torch.device("cpu")
-        mine = torch.frombuffer(bytearray(text.ljust(HEADER_BYTES, b"\0")), dtype=torch.uint8).to(there)
+
+    def _trade_headers(self, text: str, device: torch.device) -> list[dict[str, Any]]:
+        """Send a header to each other rank; return the headers of all ranks."""
+        kinds = {one.type for one in self._process_group()._device_types}
+        there = torch.device("cpu") if "cpu" in kinds or device.type not in kinds else device
+        padded = bytearray(text.encode().ljust(HEADER_BYTES, b"\0"))
+        mine = torch.frombuffer(padded, dtype=torch.uint8).to(there)
         others = self.ranks.others
         received = {rank: torch.empty_like(mine) for rank in others}
         self.trade(dict.fromkeys(others, mine), received, "its header")
         received[self.ranks.rank] = mine
         texts = [bytes(received[rank].cpu().numpy()) for rank in range(self.ranks.size)]
         return [json.loads(one.rstrip(b"\0")) for one in texts]
-
-    def _has_processors(self) -> bool:
-        return torch.device("cpu") in self._process_group()._device_types
 
     def _process_group(self) -> dist.ProcessGroup:
         group = self.ranks.group
@@ -312,18 +330,21 @@ class RankCall:
     def _waited(
         self, posted: Sequence[tuple[int, Sequence[tuple[int, Any]]]], what: str, begin: float
     ) -> Iterator[int]:
-        for at, (rank, works) in enumerate(posted):
-            for peer, work in works:
-                try:
-                    self._wait(work, begin + self.timeout)
-                except RuntimeError as error:
-                    late = [peer, *self._also_missing(posted[at + 1 :])]
-                    raise self._failure(late, what, begin, error) from error
-            yield rank
-
-    def _wait(self, work: Any, end: float) -> None:
-        left = max(end - time.monotonic(), 0.001)
-        work.wait(timedelta(seconds=left))
+        have_all = False
+        try:
+            for at, (rank, works) in enumerate(posted):
+                for peer, work in works:
+                    left = max(begin + self.timeout - time.monotonic(), 0.001)
+                    try:
+                        work.wait(timedelta(seconds=left))
+                    except RuntimeError as error:
+                        late = [peer, *self._also_missing(posted[at + 1 :])]
+                        raise self._failure(late, what, begin, error) from error
+                have_all = at + 1 == len(posted)
+                yield rank
+        finally:
+            if posted and not have_all and not self.ranks.failed:
+                self.ranks.failed = f"{self} ended on rank {self.ranks.rank} while {what} were under way"
 
     def _also_missing(self, waiting: Sequence[tuple[int, Sequence[tuple[int, Any]]]]) -> list[int]:
         """Other ranks whose messages have not arrived either."""
@@ -354,7 +375,7 @@ class RankCall:
 
 def _as_bytes(one: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor as bytes: transports do not know all dtypes."""
-    return one.detach().reshape(-1).view(torch.uint8)
+    return one.detach().view(-1).view(torch.uint8)
 
 
 def _shown(value: Any) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeAlias
 
@@ -47,18 +48,37 @@ def _cast(tensors: Sequence[Any]) -> list[Any]:
 def _how(name: str, group: Any, words: Mapping[str, Any], scales: Sequence[Any], **more: Any) -> How:
     """How ranks compute a call, from its arguments."""
     given = {one: word for one, word in zip(SCALED, scales, strict=True) if word is not None}
-    if given and words:
-        raise LaunchError(
-            f"{name}: quantised numbers with {' and '.join(words)}; nearest legal choice: a number scale_a "
-            "instead of alpha, and no precision"
-        )
     if more.get("sizes") is not None:
         more["sizes"] = tuple(int(one) for one in more["sizes"])
     return How(name, ranks_of(group), words=words, scaled=given, **more)
 
 
-def _check_words(name: str, activation: str | None, derivative: str | None, multiply: Any) -> None:
-    check_derivative(name, derivative, multiplies=multiply is not None)
+@contextmanager
+def _refusals(how: How, tensors: Sequence[Any], *, is_uneven: bool) -> Iterator[None]:
+    """Tell the other ranks if a check refuses the arguments of this rank."""
+    try:
+        yield
+    except Exception as refusal:
+        if how.ranks.size == 1 or not how.gathers:
+            raise
+        tensor = next((one for one in tensors if isinstance(one, torch.Tensor)), None)
+        device = torch.device("cpu") if tensor is None else tensor.device
+        raised = refusal
+
+        def describe() -> Any:
+            raise raised
+
+        with how.ranks.call(how.name, how.timeout) as call:
+            call.agree(device, describe, how.check, is_uneven=is_uneven)
+
+
+def _check_words(how: How, activation: str | None, derivative: str | None, multiply: Any) -> None:
+    if how.scaled and how.words:
+        raise LaunchError(
+            f"{how.name}: quantised numbers with {' and '.join(how.words)}; nearest legal choice: a number "
+            "scale_a instead of alpha, and no precision"
+        )
+    check_derivative(how.name, derivative, multiplies=multiply is not None)
     if activation is not None:
         check_words(Wanted(activation=activation))
 
@@ -84,8 +104,8 @@ def _is_placed(one: Any) -> bool:
     return module is not None and isinstance(one, module.DTensor)
 
 
-def _local(name: str, one: Any, dim: int | None) -> torch.Tensor:
-    """This rank's part of a `DTensor` that is sharded along a dimension; None: of a whole one.
+def _local(name: str, one: Any, at: int | None) -> torch.Tensor:
+    """Return this rank's part of a `DTensor` along a dimension, counted from the end; None: the whole.
 
     A replicated one is cut where it is, without an exchange.
 
@@ -93,7 +113,7 @@ def _local(name: str, one: Any, dim: int | None) -> torch.Tensor:
         LaunchError: it is sharded along another dimension, or partial.
     """
     tensor = dist.tensor
-    wanted = tensor.Replicate() if dim is None else tensor.Shard(dim)
+    wanted = tensor.Replicate() if at is None else tensor.Shard(one.dim() + at)
     [found] = one.placements
     if found != wanted and found != tensor.Replicate():
         raise LaunchError(
@@ -110,79 +130,102 @@ def _placed(of_a: int | None, of_b: int, of_bias: int | None, result: int | None
     Args:
         of_a: the sharded dimension of ``a``, from the end; None: ``dim``.
         of_b: that of ``b``.
-        of_bias: that of the bias; None: it is whole.
-        result: that of the result, and of the terms; None: ``dim``; 0: the result is whole.
+        of_bias: that of the bias; None: ranks share it.
+        result: that of the result, and of the other terms; None: ``dim``; 0: the result is whole.
     """
 
     def decorate(function: Any) -> Any:
-        takes_dim = "dim" in inspect.signature(function).parameters
+        parameters = inspect.signature(function).parameters
+        of_operands = list(parameters)[:2]
 
         @wraps(function)
-        def call(a: Any, b: Any, **words: Any) -> Any:
-            name = function.__name__
-            arrays = {"a": a, "b": b, **{one: words[one] for one in ADDED_ALL if one in words}}
-            flat = [(key, one) for key, given in arrays.items() for one in _listed(given) if one is not None]
-            if not any(_is_placed(one) for _, one in flat):
-                return function(a, b, **words)
-            for key, one in flat:
-                if not _is_placed(one):
-                    raise LaunchError(
-                        f"{name}: {key} is no DTensor, and others are; nearest legal choice: "
-                        f"torch.distributed.tensor.distribute_tensor({key}, mesh, placements)"
-                    )
-            mesh = flat[0][1].device_mesh
-            if mesh.ndim != 1 or any(one.device_mesh != mesh for _, one in flat):
-                raise LaunchError(
-                    f"{name}: DTensors on several meshes, or on a mesh of {mesh.ndim} dimensions; nearest "
-                    "legal choice: DTensors on one mesh of one dimension, such as mesh['tp']"
-                )
-            dim = words.get("dim", -2)
-
-            def part(key: str, one: Any, at: int | None) -> Any:
-                if at is None or one.dim() < -at or one.shape[at] == 1:
-                    return _local(f"{name}: {key}", one, None)
-                return _local(f"{name}: {key}", one, one.dim() + at)
-
+        def call(*operands: Any, **words: Any) -> Any:
+            named = [name for name in of_operands[len(operands) :] if name in words]
+            operands = (*operands, *(words.pop(name) for name in named))
+            terms = {name: words[name] for name in ARRAYS if words.get(name) is not None}
+            arrays = {**dict(zip(of_operands, operands, strict=False)), **terms}
+            flat = [
+                (name, one) for name, given in arrays.items() for one in _listed(given) if one is not None
+            ]
+            if len(operands) != 2 or not any(_is_placed(one) for _, one in flat):
+                return function(*operands, **words)
+            mesh = _mesh_of(function.__name__, flat, words)
+            a, b = operands
             ones, others = _listed(a), _listed(b)
-            whole = [
+            dim = words.get("dim", -2)
+            place = dim if result is None else result or None
+            shapes = [
                 (*torch.broadcast_shapes(one.shape[:-2], other.shape[:-2]), one.shape[-2], other.shape[-1])
                 for one, other in zip(ones * len(others) if len(ones) == 1 else ones, others, strict=False)
             ]
-            given = dict(words)
-            place = dim if result is None else result or None
-            for key in ("c", "multiply", "residual"):
-                if given.get(key) is not None:
-                    given[key] = part(key, given[key], place)
-            if given.get("bias") is not None:
-                biases = [part("bias", one, of_bias) for one in _listed(given["bias"])]
-                if result is None and of_bias is None:  # each rank adds its own rows
-                    how = How(name, ranks_of(mesh), timeout=words.get("timeout"), check=words.get("check"))
-                    biases = [SharedParameter.apply(how, one) for one in biases]
-                given["bias"] = biases if isinstance(given["bias"], Sequence) else biases[0]
-            given["group"] = mesh
-            rows = dim if of_a is None else of_a
-            replicated = of_a is None and takes_dim and all(one.placements[0].is_replicate() for one in ones)
-            many = not isinstance(b, torch.Tensor)
-            right = [part("b", one, of_b) for one in others]
-            if replicated:  # its rows need not travel
-                given.pop("dim", None)
-                given.pop("sizes", None)
-                left = [one.to_local() for one in ones]
-                y = replicated_matmul(left[0], right if many else right[0], **given)
+            how = How(
+                f"{function.__name__} of a DTensor",
+                ranks_of(mesh),
+                timeout=words.get("timeout"),
+                check=words.get("check"),
+            )
+
+            def part(name: str, one: Any, at: int | None) -> torch.Tensor:
+                return _local(f"{function.__name__}: {name}", one, at)
+
+            def part_of_term(name: str, one: Any) -> torch.Tensor:
+                """A term's part; if ranks share the whole, all of them add to its gradient."""
+                at = of_bias if name == "bias" else place
+                is_repeated = at is not None and name != "bias" and _is_repeated(one, at, shapes[0])
+                made = part(name, one, None if is_repeated else at)
+                shared = is_repeated or (at is None and place is not None)
+                return SharedParameter.apply(how, made) if shared else made
+
+            given = {**words, "group": mesh}
+            for name, term in terms.items():
+                parts = [None if one is None else part_of_term(name, one) for one in _listed(term)]
+                given[name] = parts[0] if isinstance(term, torch.Tensor) else parts
+            right = [part(of_operands[1], one, of_b) for one in others]
+            second = right[0] if isinstance(b, torch.Tensor) else right
+            # Rows of a replicated operand need not travel.
+            if of_a is None and all(one.placements[0].is_replicate() for one in ones):
+                given = {name: word for name, word in given.items() if name not in ("dim", "sizes")}
+                y = replicated_matmul(ones[0].to_local(), second, **given)
             else:
-                left = [part("a", one, rows) for one in ones]
-                first = left if not isinstance(a, torch.Tensor) else left[0]
-                y = function(first, right if many else right[0], **given)
-            made = [_wrapped(one, mesh, shape, place) for one, shape in zip(_listed(y), whole, strict=False)]
-            return made if not isinstance(y, torch.Tensor) else made[0]
+                left = [part(of_operands[0], one, dim if of_a is None else of_a) for one in ones]
+                y = function(left[0] if isinstance(a, torch.Tensor) else left, second, **given)
+            made = [_wrapped(one, mesh, shape, place) for one, shape in zip(_listed(y), shapes, strict=False)]
+            return made[0] if isinstance(y, torch.Tensor) else made
 
         return call
 
     return decorate
 
 
-ADDED_ALL = ("c", "bias", "multiply", "residual")
+ARRAYS = ("c", "bias", "multiply", "residual")
 """Terms that are tensors."""
+
+
+def _mesh_of(name: str, tensors: Sequence[tuple[str, Any]], words: Mapping[str, Any]) -> Any:
+    """Return the mesh of all tensors; refuse calls that mix them with others."""
+    for key, one in tensors:
+        if not _is_placed(one):
+            raise LaunchError(
+                f"{name}: {key} is no DTensor, and others are; nearest legal choice: "
+                f"torch.distributed.tensor.distribute_tensor({key}, mesh, placements)"
+            )
+    mesh = tensors[0][1].device_mesh
+    if mesh.ndim != 1 or any(one.device_mesh != mesh for _, one in tensors):
+        raise LaunchError(
+            f"{name}: DTensors on several meshes, or on a mesh of {mesh.ndim} dimensions; nearest "
+            "legal choice: DTensors on one mesh of one dimension, such as mesh['tp']"
+        )
+    if words.get("sizes") is not None:
+        raise LaunchError(
+            f"{name}: sizes={list(words['sizes'])} with DTensors, whose shards have the extents of "
+            "torch.chunk; nearest legal choice: sizes=None"
+        )
+    return mesh
+
+
+def _is_repeated(one: Any, at: int, shape: Sequence[int]) -> bool:
+    """Whether a term is broadcast along the sharded dimension of the result."""
+    return one.dim() < -at or (one.shape[at] == 1 and shape[at] != 1)
 
 
 def _wrapped(one: torch.Tensor, mesh: Any, shape: Sequence[int], dim: int | None) -> Any:
@@ -259,9 +302,10 @@ def all_gather_matmul(
         packed: as in `tilewright.torch.scaled_mm`.
         rank_invariant: whether bits must not depend on the number of ranks, which is then 1, 2, 4 or 8.
         timeout: seconds that a rank waits for the others in each exchange; default: 120.
-        check: whether ranks exchange headers and compare them; default: at each call on processors, at the
-            first call with these shapes and options on GPUs. Without it, shards have the extents of the own
-            one unless ``sizes`` says otherwise.
+        check: whether ranks exchange headers and compare them, the same on all ranks; default: at each call
+            on processors; on GPUs at each call without ``sizes``, and else at the first call with these
+            shapes and options. Without headers, shards have the extents of the own one unless ``sizes`` says
+            otherwise.
 
     Returns:
         A new tensor (..., M, N), or a list of them.
@@ -369,29 +413,30 @@ def _multiplied(
     residual: Any,
     out_dtype: torch.dtype | None,
 ) -> Any:
-    """Both functions that multiply by a rank's columns."""
+    """Compute `all_gather_matmul` or `replicated_matmul`."""
     name = how.name
     is_single, bs = isinstance(b, torch.Tensor), _listed(b)
     biases = [bias] if is_single else [None] * len(bs) if bias is None else _listed(bias)
     others = {"c": c, "multiply": multiply, "residual": residual}
-    if not bs or len(biases) != len(bs):
-        raise LaunchError(
-            f"{name}: {len(bs)} matrices b and {len(biases)} biases; nearest legal choice: one or more b, "
-            "and a bias or None for each"
-        )
-    if len(bs) > 1 and ("scale_b" in how.scaled or any(one is not None for one in others.values())):
-        raise LaunchError(
-            f"{name}: {len(bs)} matrices b with c, multiply, residual or scales; nearest legal choice: a "
-            "call for each b"
-        )
-    _check_words(name, activation, derivative, multiply)
-    check_no_tangents(name, [a, *bs])
+    with _refusals(how, [a, *bs], is_uneven=how.sizes is None):
+        if not bs or len(biases) != len(bs):
+            raise LaunchError(
+                f"{name}: {len(bs)} matrices b and {len(biases)} biases; nearest legal choice: one or more "
+                "b, and a bias or None for each"
+            )
+        if len(bs) > 1 and ("scale_b" in how.scaled or any(one is not None for one in others.values())):
+            raise LaunchError(
+                f"{name}: {len(bs)} matrices b with c, multiply, residual or scales; nearest legal choice: a "
+                "call for each b"
+            )
+        _check_words(how, activation, derivative, multiply)
+        check_no_tangents(name, [a, *bs])
+        if how.scaled:
+            _check_no_gradient(how, [a, *bs, *biases, *others.values()])
     if not how.scaled:
         a, *rest = _cast([a, *bs, *biases, c, multiply, residual])
         bs, biases, (c, multiply, residual) = rest[: len(bs)], rest[len(bs) : 2 * len(bs)], rest[-3:]
     tensors = [a, *bs, *biases, c, multiply, residual]
-    if how.scaled:
-        _check_no_gradient(how, tensors)
     if not wants_gradient(tensors):
         words = {"activation": activation, "derivative": derivative, "beta": beta}
         terms = [{**words, "c": c, "bias": one, "multiply": multiply, "residual": residual} for one in biases]
@@ -408,7 +453,7 @@ def _multiplied(
 
 
 def _is_last(activation: str | None, multiply: Any, residual: Any) -> bool:
-    """Whether a kernel computes all terms in training: the slope then follows from the result."""
+    """Whether one kernel computes all terms in training: the activation's slope follows from the result."""
     return multiply is None and (activation is None or (activation in FROM_RESULT and residual is None))
 
 
@@ -425,24 +470,27 @@ def _reduced(
     residual: Any,
     out_dtype: torch.dtype | None,
 ) -> Any:
-    """Both functions that add over ranks."""
-    _check_words(how.name, activation, derivative, multiply)
+    """Compute `matmul_reduce_scatter` or `matmul_all_reduce`."""
     ones, bs = _listed(a), _listed(b)
-    if not ones or len(ones) != len(bs):
-        raise LaunchError(
-            f"{how.name}: {len(ones)} operands a and {len(bs)} operands b; nearest legal choice: as many of "
-            "both, one or more"
-        )
-    if how.scaled and len(ones) > 1:
-        raise LaunchError(f"{how.name}: {len(ones)} products with scales; nearest legal choice: one product")
-    check_no_tangents(how.name, [*ones, *bs])
+    with _refusals(how, [*ones, *bs], is_uneven=how.invariant):
+        _check_words(how, activation, derivative, multiply)
+        if not ones or len(ones) != len(bs):
+            raise LaunchError(
+                f"{how.name}: {len(ones)} operands a and {len(bs)} operands b; nearest legal choice: as many "
+                "of both, one or more"
+            )
+        if how.scaled and len(ones) > 1:
+            raise LaunchError(
+                f"{how.name}: {len(ones)} products with scales; nearest legal choice: one product"
+            )
+        check_no_tangents(how.name, [*ones, *bs])
+        if how.scaled:
+            _check_no_gradient(how, [*ones, *bs, c, bias, multiply, residual])
     count = len(ones)
     if not how.scaled:
         made = _cast([*ones, *bs, c, bias, multiply, residual])
         ones, bs, (c, bias, multiply, residual) = made[:count], made[count : 2 * count], made[2 * count :]
     tensors = [*ones, *bs, c, bias, multiply, residual]
-    if how.scaled:
-        _check_no_gradient(how, tensors)
     if not wants_gradient(tensors):
         words = {"activation": activation, "derivative": derivative, "beta": beta}
         terms = {**words, "c": c, "bias": bias, "multiply": multiply, "residual": residual}
@@ -517,7 +565,9 @@ def matmul_reduce_scatter(
             cut into eight parts, whose sums are added as a tree. Each rank's K must be its share of the
             parts of `torch.chunk`.
         timeout: as in `all_gather_matmul`.
-        check: as in `all_gather_matmul`.
+        check: whether ranks exchange headers and compare them, the same on all ranks; default: at each call
+            on processors; on GPUs at each call with ``rank_invariant``, and else at the first call with these
+            shapes and options.
 
     Returns:
         A new tensor (..., M of this rank, N).
@@ -594,7 +644,7 @@ def matmul_all_reduce(
         packed: as in `tilewright.torch.scaled_mm`.
         rank_invariant: as in `matmul_reduce_scatter`.
         timeout: as in `all_gather_matmul`.
-        check: as in `all_gather_matmul`.
+        check: as in `matmul_reduce_scatter`.
 
     Returns:
         A new tensor (..., M, N), the same on all ranks.

@@ -1,13 +1,16 @@
 """Modules whose weights are spread over the ranks of a group; their state dicts load whole and in shards.
 
-A layer that is column parallel has rows of its weight, which are columns of ``weightᵀ``, and one that is row
-parallel has columns.  Two of them in a row exchange once: before or after them.
+A column-parallel layer holds rows of its weight, which are columns of ``weightᵀ``; a row-parallel layer holds
+columns.  A pair of them exchanges rows before the first layer, sums after the second, and nothing between.
+
+A module draws its initial parameters as `torch.nn.Linear` does: seed all ranks alike, or load one state dict,
+because biases after a sum must be the same on all ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -55,14 +58,29 @@ class _Parallel(nn.Module):
         group: as in `all_gather_matmul`.
         sequence_parallel: whether ranks hold different rows of tensors outside of the module.
         words: ``rank_invariant``, ``timeout``, ``check`` and ``precision`` of its calls.
+
+    Raises:
+        LaunchError: ``words`` has another name.
     """
+
+    takes: ClassVar[tuple[str, ...]] = ("precision", "rank_invariant", "timeout", "check")
+    """Names of ``words``."""
 
     def __init__(self, group: Any, sequence_parallel: bool, words: dict[str, Any]) -> None:
         super().__init__()
+        if wrong := [name for name in words if name not in self.takes]:
+            raise LaunchError(
+                f"{type(self).__name__}: {wrong[0]}={words[wrong[0]]!r}; nearest legal choice: one of "
+                f"{', '.join(self.takes)}"
+            )
         self.ranks = ranks_of(group)
-        self.group = group
         self.sequence_parallel = sequence_parallel
         self.words = words
+
+    @property
+    def group(self) -> Any:
+        """The process group."""
+        return self.ranks.group
 
     def _own(self, extent: int) -> Rows:
         """This rank's part of a dimension."""
@@ -266,7 +284,8 @@ class ParallelGatedMLP(_Parallel):
         """Return the layer of a tensor (..., features)."""
         gate, up = self.gate, self.up
         wanted = torch.is_grad_enabled() and any(one.requires_grad for one in (x, *self.parameters()))
-        if not wanted and not self.sequence_parallel and not self.words.get("rank_invariant"):
+        is_plain = not self.words.get("rank_invariant") and self.words.get("precision", "exact") == "exact"
+        if is_plain and not wanted and not self.sequence_parallel:
             words: dict[str, Any] = {"bias_b": gate.bias, "bias_c": up.bias, "activation": self.activation}
             return self.down(gated_matmul(x, gate.weight.mT, up.weight.mT, **words))
         biases = None if gate.bias is None else [gate.bias, up.bias]
@@ -303,6 +322,8 @@ class ParallelAttention(_Parallel):
         torch.Size([2, 10, 64])
         >>> dist.destroy_process_group()
     """
+
+    takes: ClassVar[tuple[str, ...]] = ("precision", "timeout", "check")
 
     def __init__(
         self,

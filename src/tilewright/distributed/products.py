@@ -87,13 +87,13 @@ def _shapes(tensors: Sequence[torch.Tensor]) -> str:
     return ", ".join(f"{list(one.shape)} {str(one.dtype).removeprefix('torch.')}" for one in tensors)
 
 
-def _check_operands(how: How, tensors: Mapping[str, Any]) -> None:
+def _check_operands(how: How, operands: Mapping[str, Any], terms: Mapping[str, Any] = {}) -> None:
     """Refuse tensors that the exchange or the kernels could not take."""
     first: torch.Tensor | None = None
-    for name, one in tensors.items():
+    for name, one in {**operands, **terms}.items():
         if not isinstance(one, torch.Tensor):
             raise LaunchError(f"{how.name}: {name} is a {type(one).__name__}; nearest legal choice: a tensor")
-        if name[0] in "ab" and "bias" not in name and one.dim() < 2:
+        if name in operands and one.dim() < 2:
             raise LaunchError(
                 f"{how.name}: {name} has shape {list(one.shape)}; nearest legal choice: a matrix, or one "
                 f"with batches, such as {name}[None]"
@@ -127,6 +127,16 @@ def _check_pair(how: How, a: torch.Tensor, b: torch.Tensor, names: tuple[str, st
     except RuntimeError as error:
         raise LaunchError(f"{how.name}: batches of {names[0]} and {names[1]} differ: {error}") from None
     return (*batches, a.shape[-2], b.shape[-1])
+
+
+def _check_term(how: How, name: str, one: torch.Tensor, shape: Sequence[int]) -> None:
+    """Refuse a term that cannot be broadcast to a shape; a bias must have it."""
+    pairs = zip(reversed(one.shape), reversed(shape), strict=False)
+    fits = one.dim() <= len(shape) and all(extent in (1, wanted) for extent, wanted in pairs)
+    if not fits or (name.startswith("bias") and list(one.shape) != list(shape)):
+        raise LaunchError(
+            f"{how.name}: {name} has shape {list(one.shape)}; nearest legal choice: shape {list(shape)}"
+        )
 
 
 def _with_one_batch(a: torch.Tensor, dim: int) -> torch.Tensor:
@@ -192,9 +202,10 @@ def gather(how: How, x: torch.Tensor, gradients: Sequence[bool] = ()) -> torch.T
         return _of_shard(how, x, gradients)
 
     with how.ranks.call(how.name, how.timeout) as call:
-        found = call.agree(x.device, describe, how.check)
+        found = call.agree(x.device, describe, how.check, is_uneven=how.sizes is None)
         moved = x.detach().movedim(how.dim, 0)
-        return _gathered(call, moved, [one["rows"] for one in found], "a shard").movedim(0, how.dim)
+        sizes = how.sizes or [one["rows"] for one in found]
+        return _gathered(call, moved, sizes, "a shard").movedim(0, how.dim)
 
 
 def _of_shard(how: How, a: torch.Tensor, gradients: Sequence[bool]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -244,10 +255,15 @@ def gather_products(
 
     def describe() -> tuple[dict[str, Any], dict[str, Any]]:
         names = ["b"] if len(bs) == 1 else [f"b[{at}]" for at in range(len(bs))]
-        _check_operands(how, {"a_shard": a, **dict(zip(names, bs, strict=True))})
+        biases = {
+            f"bias of {name}": one["bias"] for name, one in zip(names, terms, strict=True) if "bias" in one
+        }
+        _check_operands(how, {"a_shard": a, **dict(zip(names, bs, strict=True))}, biases)
         _check_dim(how, a.dim(), "a_shard")
         for name, b in zip(names, bs, strict=True):
             _check_pair(how, a if how.dim == -2 else _with_one_batch(a, how.dim), b, ("a_shard", name))
+            if f"bias of {name}" in biases:
+                _check_term(how, f"bias of {name}", biases[f"bias of {name}"], b.shape[-1:])
         shared, own = _of_shard(how, a, gradients)
         own["batches of b"] = [_extent(b, how.dim) for b in bs] if how.dim < -2 else []
         if (
@@ -259,11 +275,14 @@ def gather_products(
                 f"{how.name}: scale_a has shape {list(scale.shape)} for a_shard {list(a.shape)}; nearest "
                 f"legal choice: a scale for each row, of shape {list(a.shape[:-1])}"
             )
-        shared["scales of rows"] = scale if isinstance(scale, float | int) else scale is not None
+        shared["scales of rows"] = scale
+        if isinstance(scale, torch.Tensor):
+            each = scale.shape[-1] if scale.dim() == a.dim() and scale.numel() != 1 else 1
+            shared["scales of rows"] = f"{each} of {scale.dtype} for each row"
         return shared, own
 
     with how.ranks.call(how.name, how.timeout) as call:
-        found = call.agree(a.device, describe, how.check)
+        found = call.agree(a.device, describe, how.check, is_uneven=how.sizes is None)
         sizes = how.sizes or tuple(one["rows"] for one in found)
         for rank, one in enumerate(found):
             if wrong := [extent for extent in one["batches of b"] if extent not in (1, sum(sizes))]:
@@ -376,6 +395,18 @@ def reduce_products(
         _check_dim(how, len(shape), "a result")
         _check_sizes(how, shape[how.dim])
         _check_invariant(how)
+        rows = list(shape)
+        if how.scatters:
+            rows[how.dim] = (how.sizes or chunks(shape[how.dim], how.ranks.size))[how.ranks.rank]
+        arrays = {name: terms[name] for name in (*ADDED, "multiply") if terms.get(name) is not None}
+        _check_operands(how, {"a": pairs[0][0]}, arrays)
+        for name, one in arrays.items():
+            _check_term(how, name, one, rows[-1:] if name == "bias" else rows)
+        if not _sums_dtype(how, pairs).is_floating_point and (arrays or terms.get("activation") is not None):
+            raise LaunchError(
+                f"{how.name}: sums of integers over ranks take no terms; nearest legal choice: the terms "
+                "after the call, by PyTorch"
+            )
         a, b = pairs[0]
         made = _result_dtype(how, kind, a, b, terms)
         shared = {
@@ -386,13 +417,16 @@ def reduce_products(
             "sizes": how.sizes,
             "terms": sorted(name for name, one in terms.items() if one is not None),
             "the activation": terms.get("activation"),
+            "the derivative": terms.get("derivative"),
+            "beta": terms.get("beta"),
+            "alpha and precision": dict(how.words),
             "which operands want gradients": list(gradients),
             "rank_invariant": how.invariant,
         }
         return shared, {"depths": [int(a.shape[-1]) for a, _ in pairs]}
 
     with how.ranks.call(how.name, how.timeout) as call:
-        found = call.agree(pairs[0][0].device, describe, how.check)
+        found = call.agree(pairs[0][0].device, describe, how.check, is_uneven=how.invariant)
         cuts = [_cuts(how, [one["depths"][at] for one in found]) for at in range(len(pairs))]
         return _summed(call, how, _partial_sums(how, pairs, cuts, shape), shape, made, terms)
 
@@ -420,7 +454,7 @@ def sum_rows(how: How, x: torch.Tensor, gradients: Sequence[bool] = ()) -> torch
         return shared, {}
 
     with how.ranks.call(how.name, how.timeout) as call:
-        call.agree(x.device, describe, how.check)
+        call.agree(x.device, describe, how.check, is_uneven=False)
         partial = x.detach().movedim(how.dim, 0).contiguous()
         return _summed(call, how, partial, x.shape, x.dtype, {})
 
@@ -700,7 +734,7 @@ class SummedRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, how: How, x: Any) -> Any:
         """Exchange and add."""
-        ctx.how = how
+        ctx.how = _with_sizes(how, x.shape[how.dim])
         return sum_rows(how, x, ctx.needs_input_grad[1:])
 
     @staticmethod
@@ -763,7 +797,7 @@ class ReduceProducts(torch.autograd.Function):
         pairs, added = list(zip(rest[:count], rest[count : 2 * count], strict=True)), rest[2 * count :]
         wanted = [any(needs[:count]), any(needs[count : 2 * count])]
         y = reduce_products(how, pairs, _given(activation, beta, added), kind, wanted)
-        ctx.how, ctx.words, ctx.needs = how, words, needs
+        ctx.how, ctx.words, ctx.needs = _with_sizes(how, _scattered_extent(how, *pairs[0])), words, needs
         ctx.likes = _likes(added, needs[2 * count :])
         ctx.save_for_backward(*rest[: 2 * count], *((y,) if activation is not None else ()))
         return y
@@ -804,3 +838,15 @@ def _gradient_of(how: How) -> How:
     """How ranks compute a gradient: the header names it."""
     name = how.name if how.name.startswith("gradient of ") else f"gradient of {how.name}"
     return replace(how, name=name)
+
+
+def _with_sizes(how: How, extent: int) -> How:
+    """Name the extents of all ranks, so that a gradient that gathers rows need not ask for them."""
+    return replace(how, sizes=how.sizes or chunks(extent, how.ranks.size)) if how.scatters else how
+
+
+def _scattered_extent(how: How, a: torch.Tensor, b: torch.Tensor) -> int:
+    """The extent of a product along the dimension that is scattered."""
+    if how.dim == -2:
+        return int(a.shape[-2])
+    return int(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])[how.dim + 2])

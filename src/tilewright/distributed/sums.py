@@ -63,7 +63,7 @@ def _adding(
     sums: DType,
     kind: DType,
 ) -> Kernel:
-    """The kernel that adds so many parts and applies terms."""
+    """Return the kernel that adds ``count`` parts and applies terms."""
     add: Callable[[Sequence[Any]], Any] = as_tree if is_tree else in_order
     declared: dict[str, Any] = {"S": "R M N", **{one: TERMS[one] for one in terms}, "Y": "M N"}
     if "c" in terms:
@@ -110,10 +110,11 @@ def add_parts(
         activation: as in `matmul`.
         derivative: as in `matmul`.
         beta: factor of ``c``; default: 1.
-        terms: tensors of the result's shape, ``bias`` of shape (N,), by the names of `TERMS`.
+        terms: tensors of the result's shape, ``bias`` of shape (N,), by the names of `TERMS`; sums of
+            integers take none.
 
     Raises:
-        LaunchError: integers with terms; or a tree of a number of parts that is no power of 2.
+        LaunchError: a tree of a number of parts that is no power of 2.
 
     Example:
         >>> out = torch.empty(1, 2)
@@ -125,11 +126,6 @@ def add_parts(
     if is_tree and count & (count - 1):
         raise LaunchError(
             f"a tree of {count} parts; nearest legal choice: {1 << count.bit_length() - 1} parts"
-        )
-    if not parts.is_floating_point() and (terms or activation is not None):
-        raise LaunchError(
-            "sums of integers over ranks take no terms; nearest legal choice: the terms after the call, by "
-            "PyTorch"
         )
     if not out.numel():
         return
