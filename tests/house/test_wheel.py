@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BESIDE_PYTHON = {
     "tilewright/py.typed",
+    "tilewright/report/page.html",
     "tilewright/tables/sm_90a-nvidia-h200-132.json",
     *(f"tilewright/shipping/text/{name}.cpp" for name in ("common", "cpu", "cuda", "driver", "hip", "host")),
     *(f"tilewright/jax/text/{name}.cpp" for name in ("calls", "gpus", "processors")),

@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 from tilewright.errors import LaunchError, TilewrightError
+from tilewright.targets.target import HOST
 
 TIMEOUT_S = 120.0
 """Seconds that a rank waits for the others in one exchange, if the caller does not say otherwise."""
@@ -201,7 +202,7 @@ class RankCall:
         key = json.dumps([self.name, shared], default=str)
         if check is None:
             is_new = refusal is None and key not in ranks.agreed
-            check = device.type == "cpu" or is_uneven or is_new
+            check = device.type == HOST or is_uneven or is_new
         if ranks.size == 1 or not check:
             if refusal is not None:
                 raise refusal
@@ -241,7 +242,7 @@ class RankCall:
     def _trade_headers(self, text: str, device: torch.device) -> list[dict[str, Any]]:
         """Send a header to each other rank; return the headers of all ranks."""
         kinds = {one.type for one in self._process_group()._device_types}
-        there = torch.device("cpu") if "cpu" in kinds or device.type not in kinds else device
+        there = torch.device(HOST) if HOST in kinds or device.type not in kinds else device
         padded = bytearray(text.encode().ljust(HEADER_BYTES, b"\0"))
         mine = torch.frombuffer(padded, dtype=torch.uint8).to(there)
         others = self.ranks.others

@@ -24,6 +24,7 @@ from tilewright.distributed.products import (
 )
 from tilewright.errors import LaunchError
 from tilewright.ops.wanted import Wanted, check_derivative, check_words
+from tilewright.targets.target import HOST
 from tilewright.torch.registry import NARROWED, check_no_tangents, wants_gradient
 from tilewright.torch.terms import FROM_RESULT, finished
 
@@ -62,7 +63,7 @@ def _refusals(how: How, tensors: Sequence[Any], *, is_uneven: bool) -> Iterator[
         if how.ranks.size == 1 or not how.gathers:
             raise
         tensor = next((one for one in tensors if isinstance(one, torch.Tensor)), None)
-        device = torch.device("cpu") if tensor is None else tensor.device
+        device = torch.device(HOST) if tensor is None else tensor.device
         raised = refusal
 
         def describe() -> Any:

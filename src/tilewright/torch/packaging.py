@@ -160,7 +160,7 @@ def _copied(one: Any) -> Any:
     """A copy of a tensor with the same strides, in its own memory, and with the same small alignment."""
     if not isinstance(one, torch.Tensor):
         return one
-    if one.device.type != "cpu":
+    if not one.is_cpu:
         raise LaunchError(
             f"{HERE}: a call has a tensor on {one.device}, and libraries run on "
             "processors; nearest legal choice: the model and its inputs on the CPU"

@@ -33,6 +33,11 @@ class Costs:
         tflops: rate of all multiprocessors of a rank, in 10^12 operations per second.
         memory_gbs: rate of a rank's memory, in 10^9 bytes per second.
         blocks: number of blocks that a rank runs at once.
+
+    Example:
+        >>> import tilewright as tw
+        >>> print(tw.draw.Costs(link_gbs=200, blocks=132))
+        copies 200 GB/s and 1 µs, multiplies 600 TFLOPS, memory 3000 GB/s, 132 blocks at once
     """
 
     link_gbs: float = 400.0
