@@ -90,7 +90,7 @@ def send(source: Any, target: Any, counter: Any = None, value: int = 1) -> Step:
         >>> tw.testing.ranks([[step]]).is_clean, inbox[1].tolist(), int(ready[0])
         (True, [1.0, 1.0, 1.0, 1.0], 1)
     """
-    one, other = describe(source), describe(target)
+    one, other = _described("send", "source", source), _described("send", "target", target)
     if one.dtype != other.dtype or one.shape != other.shape:
         raise LaunchError(
             f"send: the source is {one.dtype} of shape {one.shape}, the target {other.dtype} of shape "
@@ -219,7 +219,7 @@ def _streams(rank: int, program: Any) -> list[list[Step]]:
 
 def _counted(kind: Any, verb: str, counter: Any, value: int, line: Location) -> tuple[Any, Any]:
     """Return an operation on a counter, and the counter's array."""
-    info = describe(counter)
+    info = _described(verb, "counter", counter)
     if info.dtype != u32 or any(extent != 1 for extent in info.shape) or info.readonly:
         raise LaunchError(
             f"{verb}: the counter is {info.dtype} of shape {info.shape}; nearest legal choice: an array of "
@@ -228,6 +228,13 @@ def _counted(kind: Any, verb: str, counter: Any, value: int, line: Location) -> 
     if not (is_integer(value) and 0 < value < 1 << 32):
         raise LaunchError(f"{verb}: value={shown(value)} of a u32 counter; nearest legal choice: value=1")
     return kind(_value("counter", info), int(value), location=line), host_array(info)
+
+
+def _described(verb: str, name: str, array: Any) -> ArrayInfo:
+    try:
+        return describe(array)
+    except LaunchError as refusal:
+        raise LaunchError(f"{verb}: {name}={shown(array)}: {refusal}") from None
 
 
 def _value(name: str, info: ArrayInfo) -> Value:
