@@ -194,8 +194,10 @@ def ranks(programs: Sequence[Any], *, resident: int | None = None) -> RanksRepor
         >>> float(y[0])
         6.0
     """
-    if not programs:
-        raise LaunchError("ranks: no programs; nearest legal choice: one list of steps for each rank")
+    if not is_sequence(programs) or len(programs) == 0:
+        raise LaunchError(
+            f"ranks: programs={shown(programs)}; nearest legal choice: a list of steps for each rank"
+        )
     if resident is not None and resident < 1:
         raise LaunchError(f"ranks: resident={resident} blocks; nearest legal choice: resident=1")
     return run_ranks([_streams(rank, program) for rank, program in enumerate(programs)], resident or RESIDENT)
