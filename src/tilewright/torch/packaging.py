@@ -151,7 +151,7 @@ def _identity(one: Any) -> Any:
 
 
 def _alignment(one: torch.Tensor) -> int:
-    """Bytes of which the address is a multiple, at most `ALIGN`."""
+    """The largest power of two up to `ALIGN` that divides the address, in bytes."""
     address = one.data_ptr() | ALIGN
     return address & -address
 

@@ -191,7 +191,7 @@ class Engine:
 
 @dataclass(eq=False)
 class RankStream:
-    """A stream of a rank: the steps that have not begun, the present one, and what comes before it."""
+    """A stream of a rank: its running step, the steps to come, and the knowledge that earlier steps left."""
 
     rank: int
     number: int

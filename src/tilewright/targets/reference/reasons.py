@@ -26,8 +26,8 @@ NO_SIGNAL = (
     "by a tw.await_ that cannot return without it or the last tw.ticket, before the second"
 )
 NO_SIGNAL_OF_RANKS = (
-    'nothing orders the two ranks here: no signal of scope "system" after the first access of which the '
-    'other rank knows, by a wait of scope "system" that cannot return without it, before the second'
+    'nothing orders the two ranks here: between the two accesses one rank must signal with scope "system", '
+    'and the other must wait for that signal with scope "system"'
 )
 NO_BARRIER = "no barrier between the two accesses"
 NO_WARP_BARRIER = "no barrier or warp_barrier between these two lanes of one warp"
