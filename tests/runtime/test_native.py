@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib.util
 import os
 import struct
 import subprocess
 import sys
 import threading
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -182,6 +185,37 @@ def test_several_threads_work_on_a_long_launch(library: Library, monkeypatch: py
         assert len(used) > 1
     finally:
         pool.close()
+
+
+def test_a_worker_that_comes_after_the_pool_was_closed_finds_its_memory(library: Library) -> None:
+    """A starved thread enters its seat when nobody else refers to the pool any more."""
+    turn = threading.Event()
+
+    class Starved:
+        address = library.address
+
+        def function(self, name: str) -> Any:
+            found = library.function(name)
+            if name != "tilewright_serve":
+                return found
+            return lambda *given: turn.wait(60) and found(*given)
+
+    late: Any = Starved()
+    pool = workers.Pool(late, 2)
+    threads, memory, code = pool._threads, weakref.ref(pool._memory), weakref.ref(late)
+    for thread in threads:
+        thread.join = lambda seconds: None  # type: ignore[method-assign, assignment, misc]
+    pool.close()
+    del pool, late, thread
+    gc.collect()
+    assert memory() is not None
+    assert code() is not None
+    turn.set()
+    for thread in threads:
+        threading.Thread.join(thread, 60)
+        assert not thread.is_alive()
+    assert memory() is None
+    assert code() is None
 
 
 def test_an_interrupted_launch_leaves_the_pool_to_the_next(

@@ -76,7 +76,7 @@ class Pool:
     """
 
     def __init__(self, library: Library, threads: int) -> None:
-        self._library = library  # stays loaded while the threads run its code
+        self._library = library
         cpus: Sequence[int] = ()
         if threads == usable_processors() and hasattr(os, "sched_setaffinity"):
             cpus = sorted(os.sched_getaffinity(0))
@@ -89,12 +89,11 @@ class Pool:
         self._scratch: list[Scratch] = []
         self._addresses = (ctypes.c_void_p * (self.workers + 1))()
         library.function("tilewright_open")(self._pool, self.workers, (ctypes.c_int * self.workers)(*bound))
-        serve = library.function("tilewright_serve")
         self._threads: list[threading.Thread] = []
         for worker, cpu in enumerate(bound):
             thread = threading.Thread(
                 target=_serve,
-                args=(serve, self._pool, worker, cpu),
+                args=(library, self._memory, worker, cpu),
                 name=f"tilewright-{worker}",
                 daemon=True,
             )
@@ -129,17 +128,18 @@ class Pool:
         return int(self._run(self._pool, entry, arguments, self._addresses, blocks))
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads; one that has not ended after a second keeps the memory and the library."""
         self._library.function("tilewright_close")(self._pool)
         for thread in self._threads:
             thread.join(1.0)
 
 
-def _serve(serve: ctypes._NamedFuncPointer, pool: ctypes.c_void_p, worker: int, cpu: int) -> None:
+def _serve(library: Library, memory: Scratch, worker: int, cpu: int) -> None:
+    """Run a worker; the frame refers to what it uses until it ends, even if the interpreter ends first."""
     if cpu >= 0:
         with contextlib.suppress(OSError):  # the processor is no longer ours; run anywhere
             os.sched_setaffinity(0, {cpu})  # of this thread
-    serve(pool, worker)
+    library.function("tilewright_serve")(memory.address, worker)
 
 
 class _Bench:
