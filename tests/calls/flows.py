@@ -35,6 +35,12 @@ for m, n in tw.tiles(C):
     for k in tw.steps(K): acc -= (alpha * A[m, k]).matmul(B[k, n], precision="exact")
     C[m, n] = acc
 
+for m, n in tw.tiles(C):
+    tw.arrives(A, ready, n0, first=3)
+    acc = tw.zeros()
+    for k in tw.steps(K): acc += A[m, k] @ B[k, n]
+    C[m, n] = acc
+
 for m in tw.tiles(v):
     top = tw.full((m,), 0, tw.f32)
     for k in tw.steps(K): top.assign(tw.maximum(top, A[m, k].max(axis=1)))

@@ -288,16 +288,17 @@ def _inside(call: Call) -> None:
     tw.ir.print_kernel(kernel)
 
 
-@tw.kernel(A="N N", B="N N", C="N N", u="N", v="N", ends="G", alpha=tw.f32, n0=int)
-def recorded(A, B, C, u, v, ends, alpha, n0, *, code):
+@tw.kernel(A="N N", B="N N", C="N N", u="N", v="N", ends="G", ready="R", alpha=tw.f32, n0=int)
+def recorded(A, B, C, u, v, ends, ready, alpha, n0, *, code):
     names = {"A": A, "B": B, "C": C, "u": u, "v": v, "alpha": alpha, "n0": n0, "K": A.shape[1]}
-    names["groups"] = ends
+    names |= {"groups": ends, "ready": ready}
     exec(code, NAMES | names)
 
 
 VECTOR = tw.TensorSpec("f32", 1, 0, (32,), (1,), 16, False)
 SQUARE = dict.fromkeys("ABC", SPECS[0]) | dict.fromkeys("uv", VECTOR)
 SQUARE["ends"] = tw.TensorSpec("i32", 1, 0, (32,), (1,), 16, False)
+SQUARE["ready"] = tw.TensorSpec("u32", 1, 0, (4,), (1,), 16, False)
 
 
 def _recorded(call: Call) -> None:

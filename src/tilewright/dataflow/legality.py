@@ -14,6 +14,7 @@ from tilewright.dataflow.nodes import (
     PRECISIONS,
     STEPS,
     ArrayPart,
+    Arrival,
     Axis,
     Cell,
     Flow,
@@ -83,6 +84,9 @@ def misfit_of_flow(flow: Flow) -> str:
     if len(numbering) > 1 or not {*numbering} <= {*flow.tiles}:
         names = " and ".join(span.name for span in numbering)
         return f"groups are numbered by {names}; a flow has one batch that numbers groups"
+    for one in flow.arrivals:
+        if wrong := arrival_misfit(flow, one):
+            return wrong[0]
     for store in flow.stores:
         name = store.operand.name
         if carried[id(store.value)]:
@@ -91,6 +95,24 @@ def misfit_of_flow(flow: Flow) -> str:
             if span.kind == BATCH and span not in store.at and span != index:
                 return f"{name} is stored to without an index along the batch {span.name}"
     return ""
+
+
+def arrival_misfit(flow: Flow, made: Arrival) -> tuple[str, ...]:
+    """Return the error in an array that arrives in shards and the nearest choice; empty if it is valid."""
+    name, what = made.operand.name, f"{made.operand.name} arrives in shards of its first dimension"
+    parts = [one for one in flow.walk() if isinstance(one, ArrayPart) and one.operand.name == name]
+    if name in {store.operand.name for store in flow.stores}:
+        return f"{what}, and is stored", "another array for the result"
+    if not parts:
+        return f"{what}, and no tile reads it", "omit tw.arrives"
+    for part in parts:
+        if part.operand.transforms:
+            return f"{what}, and a view of it is read", f"{name} itself, indexed by spans"
+        if part.at[0] not in flow.tiles:
+            names = " or ".join(span.name for span in flow.tiles)
+            text = f"{what}, which {part.at[0].name} indexes, a span of a loop"
+            return text, f"an array whose first dimension is {names}"
+    return ()
 
 
 def fits(axes: Sequence[Axis], into: Sequence[Axis]) -> bool:
@@ -112,6 +134,16 @@ def _operand(made: Operand) -> str:
 
 def _no_dtype(kind: object) -> str:
     return "" if isinstance(kind, DType) else f"{kind!r} is not a dtype"
+
+
+def _arrival(made: Arrival) -> str:
+    array, counters = made.operand, made.counters
+    if array.transforms or not array.shape:
+        return f"{array.name} arrives in shards, and is a view or has no dimension"
+    if counters.transforms or len(counters.shape) != 1 or counters.dtype.name != "u32":
+        found = "a view" if counters.transforms else f"of rank {len(counters.shape)} and {counters.dtype}"
+        return f"counters of shards are an array of u32 with one dimension, and {counters.name} is {found}"
+    return ""
 
 
 def index_misfit(index: Operand) -> str:
@@ -362,6 +394,7 @@ def _folded(node: Folded) -> str:
 
 _RULES: dict[type, Callable[[Any], str]] = {
     Operand: _operand,
+    Arrival: _arrival,
     NumberParam: lambda made: "",
     Span: _span,
     Store: _store,

@@ -401,6 +401,26 @@ class Store:
     location: Location | None = field(default=None, compare=False, kw_only=True)
 
 
+@layouts.made(IN_FLOWS)
+@dataclass(frozen=True, eq=False)
+class Arrival:
+    """Shards of an array that arrive while the kernel runs: equal runs of its first dimension.
+
+    Args:
+        operand: the array.
+        counters: an array of u32 with a counter for each shard.
+        value: the value of a counter once its shard has arrived.
+        first: the shard whose tiles are computed first; those of the next shards follow, in a circle.
+        location: the author's line.
+    """
+
+    operand: Operand
+    counters: Operand
+    value: Int
+    first: Int
+    location: Location | None = field(default=None, compare=False, kw_only=True)
+
+
 @layouts.made("the flow of a compiled kernel, kernel.compile(...).flow, is one")
 @dataclass(frozen=True, eq=False)
 class Flow:
@@ -413,6 +433,7 @@ class Flow:
         stores: the stores, in the author's order.
         requirements: conditions on the sizes; a launch with sizes that violate one is refused.
         waits_for_prior_grid: whether the kernel may start before the previous kernel ends, and waits for it.
+        arrivals: the arrays that arrive in shards while the kernel runs.
 
     Example:
         >>> import numpy as np
@@ -436,6 +457,7 @@ class Flow:
     stores: tuple[Store, ...]
     requirements: tuple[Guard, ...] = ()
     waits_for_prior_grid: bool = False
+    arrivals: tuple[Arrival, ...] = ()
 
     def walk(self) -> Iterator[Node]:
         """Yield every node once, arguments before the nodes that use them."""
@@ -447,6 +469,13 @@ class Flow:
     def sums(self) -> tuple[Sum, ...]:
         """The accumulation plan: every sum."""
         return tuple(node for node in self.walk() if isinstance(node, Sum))
+
+    @property
+    def round(self) -> Span | None:
+        """The span of the tiles that begins with a local shard and goes round; None if nothing arrives."""
+        names = {one.operand.name for one in self.arrivals[:1]}
+        parts = (one for one in self.walk() if isinstance(one, ArrayPart) and one.operand.name in names)
+        return min((part.at[0] for part in parts), key=self.tiles.index, default=None)
 
     @property
     def grouped(self) -> Span | None:
@@ -480,6 +509,7 @@ class Flow:
             tuple(nodes),
             self.requirements,
             self.waits_for_prior_grid,
+            tuple(_key(one, places) for one in self.arrivals),
         )
 
     def __eq__(self, other: object) -> bool:
@@ -533,7 +563,7 @@ def _key(value: Any, places: dict[int, int]) -> Any:
     """Return a field of a node with nodes replaced by their numbers."""
     if isinstance(value, Node) and id(value) in places:
         return places[id(value)]
-    if isinstance(value, Node | Store | Fold | CellMerge):
+    if isinstance(value, Node | Store | Fold | CellMerge | Arrival):
         compared = (getattr(value, one.name) for one in fields(value) if one.compare)
         return type(value).__name__, *(_key(one, places) for one in compared)
     if isinstance(value, tuple):

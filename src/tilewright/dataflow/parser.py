@@ -14,6 +14,7 @@ from tilewright.dataflow.nodes import (
     TILE,
     TURN,
     ArrayPart,
+    Arrival,
     Axis,
     Cell,
     CellMerge,
@@ -84,6 +85,7 @@ class _FlowParser(TextReader):
         self.stores: list[Store] = []
         self.requirements: list[Guard] = []
         self.waits_for_prior_grid = False
+        self.arrivals: list[Arrival] = []
         self.line = 2
 
     def legal(self, record: Record, wrong: str = "") -> Record:
@@ -103,9 +105,8 @@ class _FlowParser(TextReader):
                 for statement in found[1:]:
                     self.guarded(self.statement, statement)
                 parameters, tiles, stores = tuple(self.parameters), tuple(self.tiles), tuple(self.stores)
-                flow = Flow(
-                    name, parameters, tiles, stores, tuple(self.requirements), self.waits_for_prior_grid
-                )
+                more = tuple(self.requirements), self.waits_for_prior_grid, tuple(self.arrivals)
+                flow = Flow(name, parameters, tiles, stores, *more)
                 return self.legal(flow, misfit_of_flow(flow))
         raise ParseError("line 2: expected flow(name)")
 
@@ -132,6 +133,8 @@ class _FlowParser(TextReader):
                 self.requirements.append(Guard(self.cond(condition), said, named))
             case ast.Expr(value=ast.Call(func=ast.Name(id="prior_grid_wait"), args=[])):
                 self.waits_for_prior_grid = True
+            case ast.Expr(value=ast.Call(func=ast.Name(id="arrives"), args=given)) if len(given) == 4:
+                self.arrivals.append(self.legal(Arrival(*map(self.value, given))))
             case _:
                 raise ParseError(f"line {node.lineno}: not a line of a flow: {ast.unparse(node)}")
 

@@ -133,6 +133,9 @@ class _FlowPrinter:
             yield "prior_grid_wait()"
         for span in self.flow.tiles:
             yield from self.span(span)
+        for one in self.flow.arrivals:
+            given = one.operand.name, one.counters.name, self.show(one.value), self.show(one.first)
+            yield f"arrives({', '.join(given)}){self.note(one)}"
         self.name_all()
         seen: set[int] = set()
         for store in self.flow.stores:

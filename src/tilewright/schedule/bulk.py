@@ -218,6 +218,10 @@ class Producer(Agent):
             for matrix in matrices:
                 acquire_map(matrix)
 
+    def arrived(self) -> None:
+        """Make the writes of other GPUs visible to bulk copies."""
+        fence_async("global")
+
     def verbs(self, work: Work, sums: None) -> list[Verb]:
         """Wait until a stage is empty, announce its bytes, copy."""
         ring = self.ring
@@ -255,6 +259,7 @@ class Consumer(Agent):
     """Groups of warps that multiply."""
 
     accumulation: TileAccumulation
+    loads = False
 
     def __init__(self, ring: BulkStaging) -> None:
         self.ring = ring

@@ -28,7 +28,7 @@ from tilewright.schedule.resources import EPILOGUE_CLASSES, partition_of, reduct
 from tilewright.schedule.rings import Agent
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sources import sources_of, with_numbers
-from tilewright.schedule.work import Work
+from tilewright.schedule.work import Shards, Work
 
 # ---------------------------------------------------------------- extents that are whole tiles
 
@@ -209,6 +209,8 @@ def _run(
         for work in each_made_by("blocks", partition.items(agent.each, group), store):
             with made_by("atom"):
                 sums = agent.begin(work)
+            if agent.loads and partition.problem is not None:
+                _await_shards(agent, partition.problem.shards, work)
             with made_by("tile"):
                 values = epilogue.slices(work) if stores else ()
 
@@ -238,6 +240,15 @@ def _run(
         if stores:
             with made_by("epilogue", store):
                 epilogue.drain()
+
+
+def _await_shards(agent: Agent, shards: Sequence[Shards], work: Work) -> None:
+    """Wait for the shards of a tile, at the lines at which the author says that they arrive."""
+    for one in shards:
+        with made_by("staging", one.made):
+            one.wait(work)
+    if shards:
+        agent.arrived()
 
 
 def _pieces(partition: Partition, work: Work) -> list[Work]:

@@ -249,6 +249,24 @@ def form_of(flow: Flow) -> Form:
             where,
         )
     plan = plan_of(flow, m, n)
+    for one in flow.arrivals:
+        if flow.grouped is not None or max(stored.values()) > 1:
+            name, why = one.operand.name, "has groups" if flow.grouped is not None else "is stored twice"
+            raise TraceError(
+                f"{name} arrives in shards, and the result {why}, which decides the order of tiles too; "
+                f"nearest legal choice: batches in place of groups, or one store; or {EXPLICIT}",
+                one.location,
+            )
+    factors = {id(one.part) for one in (*plan.rows_m, *plan.rows_n)}
+    for one in flow.arrivals:
+        parts = (part for part in flow.walk() if isinstance(part, ArrayPart))
+        if any(part.operand == one.operand and id(part) not in factors for part in parts):
+            name = one.operand.name
+            raise TraceError(
+                f"{name} arrives in shards, and is read by more than products, whose loads wait for it; "
+                f"nearest legal choice: {name} as a factor of a product alone, or {EXPLICIT}",
+                one.location,
+            )
     bounded = next((span for span in plan.depths if span.groups is not None), None)
     if bounded is not None and (len(plan.depths) > 1 or flow.grouped is not None):
         other = next((span.name for span in plan.depths if span != bounded), f"groups of {m.name}")

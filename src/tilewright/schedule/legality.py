@@ -452,6 +452,36 @@ def mirrored(case: ScheduleOnMachine) -> Reasons:
         yield "tile", text, f"tile={(side // across, side // beside, schedule.tile[2])}", second[0]
 
 
+# ---------------------------------------------------------------- operands that arrive in shards
+
+
+def arriving(case: ScheduleOnMachine) -> Reasons:
+    """One block or one warp waits for shards, and the tiles of a shard follow each other."""
+    schedule, form = case.schedule, case.form
+    for one in form.flow.arrivals[:1]:
+        what, along = f"{one.operand.name} arrives in shards", form.flow.round
+        if case.target.machine_code and not case.target.warps:
+            text = f"{what}; blocks of {case.arch.name} wait only for blocks of the same launch"
+            yield "staging", text, 'a GPU, or target="reference"', one
+        for dim, name in enumerate("mn"):
+            other = f"group_{'nm'[dim]}"
+            if along == (form.m, form.n)[dim] and getattr(schedule, other):
+                text = f"{other}={getattr(schedule, other)}; {what} along {name}, and bands along {'nm'[dim]}"
+                yield other, f"{text} need all of them at once", f"{other}=0, or group_{name}=8", one
+        if schedule.balanced:
+            text = f"balanced=True; {what}, whose tiles come in their order, and shares in that of the grid"
+            yield "balanced", text, "balanced=False", one
+        if schedule.batches > 1:
+            text = f"batches={schedule.batches}; {what}, and a block waits for those of one item"
+            yield "batches", text, "batches=1", one
+        if schedule.alternates or schedule.along_k > 1:
+            text = f"groups={schedule.groups}; {what}, and groups that load have no barrier for that"
+            yield "groups", text, 'groups=1 with roles="none"', one
+        if schedule.staging_class.copies_too:
+            text = f'staging="{schedule.staging}"; {what}, and four warps that copy would have to meet'
+            yield "staging", text, 'staging="cp_async"', one
+
+
 OF_KERNELS: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (
     whole_atoms,
     operands,
@@ -491,6 +521,7 @@ OF_MEANING: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (
     shared_by_clusters,
     sums_beside,
     mirrored,
+    arriving,
 )
 """Rules without which the expanded kernel would be legal and wrong."""
 

@@ -10,17 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilewright.dataflow.nodes import Reduce
+from tilewright.dataflow.nodes import Arrival, Reduce
 from tilewright.lang.control import let
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import batch_index, block_index, cluster_index, derived
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.facts import Reasons, ScheduleFacts
-from tilewright.schedule.form import Form, extent_of
+from tilewright.schedule.form import Form, extent_of, integer_in
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.skipping import NeededTiles, Skips
-from tilewright.schedule.work import RowGroups, Segment, Work, natural
+from tilewright.schedule.work import RowGroups, Segment, Shards, Work, natural
 
 MOST_SPLITS = 4096
 """Parts of K."""
@@ -44,6 +44,7 @@ class TiledProblem:
         least: smallest number of steps along K; missing steps add zeros.
         skips: the tiles and steps that masks leave out; None: all tiles take all steps.
         mirrored: whether tiles below the diagonal are stored above it too.
+        shards: the shards of each operand that arrives; the order of tiles follows the first.
     """
 
     batch: tuple[Index, ...]
@@ -56,6 +57,7 @@ class TiledProblem:
     least: int = 0
     skips: Skips | None = None
     mirrored: bool = False
+    shards: tuple[Shards, ...] = ()
 
     @staticmethod
     def of(form: Form, schedule: Schedule, arguments: Mapping[str, Any]) -> TiledProblem:
@@ -89,7 +91,11 @@ class TiledProblem:
         if form.bounded is not None and (cut := form.bounded.groups) is not None:
             bounds = RowGroups.of(cut, arguments, 2, depths[0], schedule.tile[2])
             along_k = bounds, form.batch.index(cut.index)
-        return TiledProblem(batch, m, n, depths, schedule.tile, groups, along_k, least, skips, mirrored)
+        arrivals = (_shards(form, schedule, arguments, one) for one in form.flow.arrivals)
+        shards = tuple(one for several in arrivals for one in several)
+        return TiledProblem(
+            batch, m, n, depths, schedule.tile, groups, along_k, least, skips, mirrored, shards
+        )
 
     @property
     def tiles(self) -> tuple[Index, Index]:
@@ -139,6 +145,18 @@ class TiledProblem:
         return maximum(steps, self.least) if self.least else steps
 
 
+def _shards(form: Form, schedule: Schedule, arguments: Mapping[str, Any], made: Arrival) -> Iterator[Shards]:
+    """The shards of an operand in the kernel that is written, for each dimension of tiles that reads it."""
+    counters, extent = arguments[made.counters.name], arguments[made.operand.name].shape[0]
+    value, local = (integer_in(form.flow, arguments, one) for one in (made.value, made.first))
+    rows = derived(maximum(ceil_div(extent, maximum(counters.shape[0], 1)), 1))
+    places = [one.part.at[0] for one in form.factors if one.part.operand == made.operand]
+    for along in sorted(dict.fromkeys(places), key=form.flow.tiles.index):
+        dim = (form.m, form.n, *form.batch).index(along)
+        tile = schedule.tile[dim] if dim < 2 else 1
+        yield Shards(counters, value, dim, rows, tile, extent, local, made)
+
+
 @dataclass(frozen=True)
 class TileOrder:
     """The order of tiles: bands of them follow each other, so that neighbours share operands.
@@ -152,8 +170,12 @@ class TileOrder:
     along: str = "m"
 
     @staticmethod
-    def of(schedule: Schedule) -> TileOrder:
-        """The order of a schedule."""
+    def of(schedule: Schedule, shards: Shards | None = None) -> TileOrder:
+        """The order of a schedule; bands divide the rows of an operand that arrives in shards."""
+        if shards is not None and shards.dim == 0:
+            return TileOrder(schedule.group_m or 1, "m")
+        if shards is not None and shards.dim == 1:
+            return TileOrder(schedule.group_n or 1, "n")
         return TileOrder(schedule.group_n, "n") if schedule.group_n else TileOrder(schedule.group_m or 1, "m")
 
     def place(self, index: Index, tiles_m: Index, tiles_n: Index) -> tuple[Index, Index]:
@@ -278,6 +300,9 @@ class TilePartition(Partition):
 
     def __init__(self, problem: TiledProblem, schedule: Schedule) -> None:
         self.problem, self.schedule = problem, schedule
+        self.shards = problem.shards[0] if problem.shards else None
+        """The shards that decide the order of tiles."""
+
         self.cluster = schedule.cluster if self.in_clusters else (1, 1)
         self.steps = problem.steps
         tiles = problem.tiles
@@ -310,7 +335,9 @@ class TilePartition(Partition):
         band, tiles = (order.group, order.along == "n"), (self.tiles_m, self.tiles_n)
         if self.problem.mirrored:
             return NeededTiles.below_diagonal(tile, tiles, band)
-        return None if skips is None else NeededTiles.of(skips.form, skips.arguments, tile, tiles, band)
+        if skips is None or self.shards is not None:
+            return None
+        return NeededTiles.of(skips.form, skips.arguments, tile, tiles, band)
 
     def _declare(self, count: Index) -> Index:
         """The number of this block's cluster among ``count``."""
@@ -327,10 +354,21 @@ class TilePartition(Partition):
         if self.kept is not None:
             m, n = self.kept.place(let(index), self.needed)
         else:
-            m, n = TileOrder.of(self.schedule).place(index, self.tiles_m, self.tiles_n)
+            m, n = TileOrder.of(self.schedule, self.shards).place(index, self.tiles_m, self.tiles_n)
+        if self.shards is not None and self.shards.dim == 0:
+            m = self.shards.turned(m, self.tiles_m, self.cluster[0])
+        if self.shards is not None and self.shards.dim == 1:
+            n = self.shards.turned(n, self.tiles_n, self.cluster[1])
         if self.cluster == (1, 1):
             return m, n
         return m * self.cluster[0] + self.rank[0], n * self.cluster[1] + self.rank[1]
+
+    def _turned(self, batch: tuple[Index, ...]) -> tuple[Index, ...]:
+        """The index along each leading dimension, if those of the local shard come first."""
+        if self.shards is None or self.shards.dim < 2:
+            return batch
+        at = self.shards.dim - 2
+        return (*batch[:at], self.shards.turned(batch[at], self.problem.batch[at]), *batch[at + 1 :])
 
     def _steps_of(self, m: Index, n: Index) -> tuple[Index, Index]:
         """The first step of a tile that masks do not leave out, and the number of such steps.
@@ -431,7 +469,8 @@ class DataParallel(TilePartition):
         parts = split_parts(problem, schedule) if parts is None else parts
         self.parts: Index = 1 if parts is None else parts
         self.segment = Segment()
-        if schedule.group_m or schedule.group_n or self.cluster != (1, 1) or self.kept is not None:
+        is_banded = bool(schedule.group_m or schedule.group_n or problem.shards)
+        if is_banded or self.cluster != (1, 1) or self.kept is not None:
             index = self._declare(self.count * self.parts)
             part = self._part(index, 0)
             m, n = self._tile(index if part is None else let(index // self.parts))
@@ -466,7 +505,7 @@ class DataParallel(TilePartition):
     def _batch(self) -> tuple[Index, ...]:
         """The block's index along each leading dimension."""
         extents = self.problem.batch
-        return unflattened(batch_index(self.problem.batches), extents) if extents else ()
+        return self._turned(unflattened(batch_index(self.problem.batches), extents)) if extents else ()
 
     def _part(self, index: Index, axis: int) -> Index | None:
         """The number of this block's part of K; neighbouring blocks compute the parts of a tile.

@@ -85,7 +85,7 @@ class Persistent(TilePartition):
         batch: tuple[Index, ...] = ()
         if self.problem.batch:
             index = let(index)
-            batch = unflattened(let(index // self.count), self.problem.batch)
+            batch = self._turned(unflattened(let(index // self.count), self.problem.batch))
             index = index % self.count
         m, n = self._tile(index)
         return batch, m, n

@@ -189,6 +189,9 @@ class Agent:
     accumulation: Any = None
     """Its accumulation plan; None if it only copies."""
 
+    loads = True
+    """Whether it loads operands from global memory."""
+
     def role(self, *, again: bool = False) -> AbstractContextManager[Index]:
         """Record operations of these warps only; yields the number of their group.
 
@@ -200,6 +203,9 @@ class Agent:
     def begin(self, work: Work) -> Any:
         """Prepare a tile; returns its sums."""
         raise NotImplementedError
+
+    def arrived(self) -> None:
+        """Continue after the shards of a tile have arrived, before it is loaded."""
 
     def verbs(self, work: Work, sums: Any) -> list[Verb]:
         """The verbs of the main loop for a tile."""

@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.dataflow.nodes import Groups, Operand
+from tilewright.dataflow.nodes import Arrival, Groups, Operand
 from tilewright.lang.control import index, let, var
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import derived
 from tilewright.lang.scalars import Condition, Index, ceil_div, maximum, minimum
+from tilewright.lang.signals import await_
 from tilewright.lang.tensors import Tensor
 
 MOST = 2**31 - 1
@@ -171,6 +172,51 @@ class RowGroups:
         if self.block == 1:
             return minimum(natural(bound), self.extent)
         return minimum(natural(bound), ceil_div(self.extent, self.block)) * self.block
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Shards of an operand that arrive while the kernel runs: equal runs of its first dimension.
+
+    Args:
+        counters: a counter for each shard.
+        value: the value of a counter once its shard is there.
+        dim: the part of a tile's place that numbers its rows: 0 for ``m``, 1 for ``n``; after these, the
+            leading dimensions.
+        rows: rows of a shard.
+        tile: rows of a tile.
+        extent: rows of all shards.
+        local: the shard whose tiles come first.
+        made: the arrival in the graph, with the author's line.
+    """
+
+    counters: Tensor
+    value: Index
+    dim: int
+    rows: Index
+    tile: Index
+    extent: Index
+    local: Index
+    made: Arrival
+
+    def wait(self, work: Work) -> None:
+        """Wait for the shards of a tile."""
+        row = (work.m, work.n, *work.batch)[self.dim] * self.tile
+        first = let(row // self.rows)
+        last = (minimum(row + self.tile, self.extent) - 1) // self.rows
+        for number in traced_range(natural(last + 1 - first)):
+            await_(self.counters[first + number], self.value, scope="system")
+
+    def turned(self, number: Index, count: Index, unit: int = 1) -> Index:
+        """The number of a tile along the rows, if those of the local shard come first.
+
+        Args:
+            number: the number in the order of the blocks.
+            count: tiles along the rows.
+            unit: tiles that count as one, those of a cluster.
+        """
+        begin = derived(natural(self.local * self.rows // (self.tile * unit)))
+        return let((number + begin) % maximum(count, 1))
 
 
 def last_not_after(number: Index, count: Index, first_of: Callable[[Index], Index]) -> Index:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tilewright.dataflow.legality import fits, index_misfit
+from tilewright.dataflow.legality import fits, index_misfit, misfit
 from tilewright.dataflow.nodes import (
     BATCH,
     STEPS,
     TILE,
     ArrayPart,
+    Arrival,
     Axis,
     Node,
     Operand,
@@ -30,7 +31,7 @@ from tilewright.lang.dataflow.recorder import Recorder
 from tilewright.lang.dataflow.rows import are_equal
 from tilewright.lang.dataflow.tiles import SpanIndex, Tile, spelled, tile_name
 from tilewright.lang.fragments import number
-from tilewright.lang.scalars import Scalar
+from tilewright.lang.scalars import Index, Scalar, unwrap
 from tilewright.lang.source import here, result_names
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current, verb
@@ -444,6 +445,68 @@ def positions(span: Any, axis: int = -1) -> Tile:
     span.check()
     own = () if span.span.kind == BATCH else (span.span,)
     return Tile(flow, flow.make(Position, i32, own, span.span), {span.home})
+
+
+@verb
+def arrives(array: Tensor, counters: Tensor, value: Index, *, first: Index = 0) -> None:
+    """The shards of an array arrive while the kernel runs; each tile waits for its own before it loads them.
+
+    ``array`` consists of ``R = counters.shape[0]`` shards: equal runs of ``ceil(array.shape[0] / R)`` indices
+    of its first dimension, the last ones shorter or empty.  Shard ``r`` is there once ``counters[r]`` is
+    ``value`` or more.  A tile whose rows lie in several shards waits for each of them.  The waits have the
+    scope of the system.  The tiles of shard ``first`` are computed first, then those of the shards that
+    follow it, in a circle.
+
+    Args:
+        array: an operand of a product; a variable of `tiles` indexes its first dimension.
+        counters: an array of u32 that only counts up, with a counter for each shard.
+        value: the value to wait for: a larger one in each call.
+        first: the shard that is there already, for instance the number of the rank.
+
+    Raises:
+        TraceError: the call is outside of a loop over `tiles`, the array or the counters are views or have
+            other dtypes or dimensions, or the array is not read in the way described above.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(A="M K", B="K N", C="M N", READY="R", rank=int, epoch=int)
+        ... def all_gather_matmul(A, B, C, READY, rank, epoch):
+        ...     for m, n in tw.tiles(C):
+        ...         tw.arrives(A, READY, epoch, first=rank)
+        ...         acc = tw.zeros()
+        ...         for k in tw.steps(A.shape[1]):
+        ...             acc += A[m, k] @ B[k, n]
+        ...         C[m, n] = acc
+        >>> shards = np.ones((2, 3, 4), np.float32)
+        >>> a, ready = np.zeros((6, 4), np.float32), np.zeros(2, np.uint32)
+        >>> b, c = np.ones((4, 5), np.float32), np.zeros((6, 5), np.float32)
+        >>> a[:3] = shards[0]  # the shard of rank 0; a copy engine brings that of rank 1
+        >>> report = tw.testing.ranks([
+        ...     [tw.testing.post(ready[:1], 1), tw.testing.launch(all_gather_matmul, a, b, c, ready, 0, 1)],
+        ...     [tw.testing.send(shards[1], a[3:], ready[1:], 1)],
+        ... ])
+        >>> report.is_clean, bool((c == 4).all())
+        (True, True)
+    """
+    flow: Any = current().flow
+    if flow is None or not flow.home.is_open:
+        raise TraceError(
+            "tw.arrives belongs in a loop over tiles; nearest legal choice: its first line, or tw.await_ in "
+            "an explicit kernel",
+            here(),
+        )
+    bounds = unwrap(value), unwrap(first)
+    made = Arrival(operand_of(flow, array), operand_of(flow, counters), *bounds, location=here())
+    if wrong := misfit(made):
+        raise TraceError(
+            f"tw.arrives: {wrong}; nearest legal choice: whole arrays, as in READY='R' of dtype u32", here()
+        )
+    if made.operand in [one.operand for one in flow.arrivals]:
+        raise TraceError(
+            f"{made.operand.name} arrives twice; nearest legal choice: one call of tw.arrives", here()
+        )
+    flow.arrivals.append(made)
 
 
 @verb

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from tilewright.argument_checks import is_number
+from tilewright.dataflow.legality import arrival_misfit
 from tilewright.dataflow.nodes import (
     BATCH,
     EXACT,
@@ -656,9 +657,12 @@ class FlowRecorder(Recorder):
             elif isinstance(param, Sym):
                 parameters.append(Integer(i64, (), param))
         guards = tuple(self.tracer.guards)
-        return Flow(
-            name, tuple(parameters), self.tiles, tuple(self.stores), guards, self.waits_for_prior_grid
-        )
+        more = guards, self.waits_for_prior_grid, tuple(self.arrivals)
+        flow = Flow(name, tuple(parameters), self.tiles, tuple(self.stores), *more)
+        for one in flow.arrivals:
+            if wrong := arrival_misfit(flow, one):
+                raise TraceError("; nearest legal choice: ".join(wrong), one.location)
+        return flow
 
 
 def explicit_error(what: str) -> TraceError:

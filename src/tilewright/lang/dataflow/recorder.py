@@ -7,7 +7,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tilewright.dataflow.nodes import STEPS, Axis, Integer, Literal, Map, Node, NumberParam, Span, Store
+from tilewright.dataflow.nodes import (
+    STEPS,
+    Arrival,
+    Axis,
+    Integer,
+    Literal,
+    Map,
+    Node,
+    NumberParam,
+    Span,
+    Store,
+)
 from tilewright.dtypes import ALL, DType, boolean, f32, f64, i32, i64, u64
 from tilewright.errors import DTypeError, TraceError
 from tilewright.functions.table import ASKED, CONVERSION, TAKE
@@ -228,6 +239,7 @@ class Recorder(TileRecorder):
         self.loops: list[Any] = []
         self.stores: list[Store] = []
         self.waits_for_prior_grid = False
+        self.arrivals: list[Arrival] = []
         self.rows = WholeRows(tracer, home)
         self._made: dict[Any, Node] = {}
 
