@@ -1,95 +1,162 @@
 """Open every page of the site in a headless browser, in both themes and at the width of a phone.
 
-    python scripts/see_site.py build/site --axe node_modules/axe-core/axe.min.js --json seen.json
+    python scripts/see_site.py build/site --axe node_modules/axe-core/axe.min.js --json docs/site_seen.json
 
 It needs `pip install playwright`, a Chromium, and the package `axe-core` of npm, which checks contrast,
 titles and alternative texts.  It lists errors of the console, requests to other places, pages that scroll
 sideways, and what `axe-core` finds, and exits with 1 if there is any.
+
+Each page is loaded once and seen in all views.  The file of `--json` is written after each page.  A later
+call with `--resume` skips the pages in it that have not changed since and had no findings.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import hashlib
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 375, "height": 720}
 VIEWS = {"light": ("light", WIDE), "dark": ("dark", WIDE), "phone": ("light", PHONE)}
-WAIT_MS = 180_000
-RULES = {"runOnly": ["wcag2a", "wcag2aa", "best-practice"]}
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "best-practice"], "resultTypes": ["violations"], "preload": False}
+IN_DARK = {**RULES, "runOnly": {"type": "rule", "values": ["color-contrast"]}}
+"""Themes differ only in colours, so the other rules need not run a second time at the same width."""
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+SIDEWAYS = """() => {
+  const root = document.documentElement, excess = root.scrollWidth - root.clientWidth;
+  if (excess <= 0) return null;
+  const far = [...document.querySelectorAll("body *")].filter(
+    (one) => one.getBoundingClientRect().right > root.clientWidth + 1);
+  return [excess, far.length ? far[far.length - 1].outerHTML.slice(0, 160) : ""];
+}"""
 
 
-def findings(page: Any, address: str, view: str, axe: str, shot: Path | None) -> list[str]:
-    """Return what is wrong with a page in one view."""
-    theme, size = VIEWS[view]
-    wrong: list[str] = []
+async def findings(page: Any, address: str, axe: str, shots: str | None) -> dict[str, list[str]]:
+    """Return what is wrong with a page, by view; what its console says is in the first."""
+    wrong: dict[str, list[str]] = {view: [] for view in VIEWS}
+    said = wrong[next(iter(VIEWS))]
+    page.on(
+        "request",
+        lambda one: (
+            None if one.url.startswith(("file:", "data:", "blob:")) else said.append(f"asks for {one.url}")
+        ),
+    )
+    page.on(
+        "console",
+        lambda one: said.append(f"console: {one.text}") if one.type in ("error", "warning") else None,
+    )
+    page.on("pageerror", lambda error: said.append(f"script: {error}"))
+    await page.goto(address)
+    await page.evaluate(axe)
+    for view, (theme, size) in VIEWS.items():
+        await page.set_viewport_size(size)
+        await page.emulate_media(color_scheme=theme)
+        if excess := await page.evaluate(SIDEWAYS):
+            wrong[view].append("scrolls sideways by {} pixels: {}".format(*excess))
+        rules = IN_DARK if view == "dark" else RULES
+        for one in (await page.evaluate("rules => axe.run(document, rules)", rules))["violations"]:
+            nodes = "".join(
+                f"\n    {node['html'][:160]}; {node['failureSummary'][:200]}" for node in one["nodes"][:3]
+            )
+            wrong[view].append(f"{one['id']}, {len(one['nodes'])} times:{nodes}")
+        if shots:
+            await page.screenshot(path=f"{shots}_{view}.png")
+    return {view: list(dict.fromkeys(found)) for view, found in wrong.items() if found}
 
-    def requested(request: Any) -> None:
-        if not request.url.startswith(("file:", "data:", "blob:")):
-            wrong.append(f"asks for {request.url}")
 
-    def said(message: Any) -> None:
-        if message.type in ("error", "warning"):
-            wrong.append(f"console: {message.text}")
+async def walk(asked: argparse.Namespace, seen: dict[str, Any], todo: list[str]) -> str:
+    """See the pages ``todo``, some at a time, and note what is wrong; return the browser's version."""
+    from playwright.async_api import Error, async_playwright
 
-    page.on("request", requested)
-    page.on("console", said)
-    page.on("pageerror", lambda error: wrong.append(f"script: {error}"))
-    page.set_viewport_size(size)
-    page.emulate_media(color_scheme=theme)
-    page.set_default_timeout(WAIT_MS)
-    page.goto(address, timeout=WAIT_MS)
-    excess = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-    if excess > 0:
-        wrong.append(f"scrolls sideways by {excess} pixels")
-    page.evaluate(axe)
-    for one in page.evaluate("rules => axe.run(document, rules)", RULES)["violations"]:
-        node = one["nodes"][0]
-        wrong.append(
-            f"{one['id']}, {len(one['nodes'])} times: {node['html'][:160]}; {node['failureSummary'][:200]}"
-        )
-    if shot is not None:
-        page.screenshot(path=str(shot))
-    return wrong
+    axe, queue = asked.axe.read_text(), list(reversed(todo))
+    async with async_playwright() as driver:
+        browser = await driver.chromium.launch(executable_path=asked.browser, args=FLAGS)
+
+        async def see() -> None:
+            while queue:
+                name = queue.pop()
+                page = await browser.new_page()
+                page.set_default_timeout(asked.seconds * 1000)
+                shots = asked.shots and str(asked.shots / name.replace("/", "_").removesuffix(".html"))
+                try:
+                    address = (asked.site / name).as_uri()
+                    found = await asyncio.wait_for(findings(page, address, axe, shots), asked.seconds)
+                except (Error, TimeoutError) as error:
+                    found = {
+                        "light": [f"not seen in {asked.seconds} s: {type(error).__name__} {error}"[:300]]
+                    }
+                await page.close()
+                seen[name] = {"hash": digest(asked.site / name), "findings": found}
+                for view, wrong in found.items():
+                    print(f"{name}, {view}", *wrong, sep="\n  ", flush=True)
+                if asked.json:
+                    asked.json.write_text(record(browser.version, seen))
+
+        await asyncio.gather(*[see() for _ in range(asked.at_once)])
+        version = browser.version
+        await browser.close()
+    return str(version)
+
+
+def digest(path: Path) -> str:
+    """Return a short hash of a page."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+def record(version: str, seen: dict[str, Any]) -> str:
+    """Return the text of the file of results."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
+    with_findings = sum(bool(one["findings"]) for one in seen.values())
+    head = {"commit": commit.strip(), "browser": f"Chromium {version}", "views": [*VIEWS]}
+    counts = {"pages": len(seen), "with_findings": with_findings}
+    return json.dumps({**head, **counts, "seen": dict(sorted(seen.items()))}, indent=1) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("site", type=Path)
+    parser.add_argument("site", type=lambda text: Path(text).resolve())
     parser.add_argument("--axe", type=Path, required=True)
     parser.add_argument("--browser", default="/usr/bin/chromium")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--seconds", type=float, default=300, help="the time limit of each page")
+    parser.add_argument("--at-once", type=int, default=2, help="number of pages that are open at once")
     parser.add_argument("--shots", type=Path, help="a folder for a picture of each page and view")
     parser.add_argument("--pages", nargs="*", help="only these, relative to the site")
     asked = parser.parse_args()
-    from playwright.sync_api import sync_playwright
-
-    site = asked.site.resolve()
-    names = asked.pages or sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
-    axe = asked.axe.read_text()
-    found: dict[str, dict[str, list[str]]] = {}
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=asked.browser, args=["--no-sandbox"])
-        for name in names:
-            for view in VIEWS:
-                page = browser.new_page()
-                shot = asked.shots and asked.shots / f"{name.replace('/', '_')}_{view}.png"
-                wrong = findings(page, (site / name).as_uri(), view, axe, shot)
-                page.close()
-                if wrong:
-                    found.setdefault(name, {})[view] = wrong
-                    print(f"{name}, {view}", *wrong, sep="\n  ", flush=True)
-        version = browser.version
-        browser.close()
-    print(f"Chromium {version}: {len(names)} pages in {len(VIEWS)} views, {len(found)} with findings")
+    names = asked.pages or sorted(
+        path.relative_to(asked.site).as_posix() for path in asked.site.rglob("*.html")
+    )
+    seen: dict[str, Any] = {}
+    if asked.resume and asked.json and asked.json.exists():
+        before = json.loads(asked.json.read_text())["seen"]
+        seen = {
+            name: one
+            for name, one in before.items()
+            if name in names and not one["findings"] and one["hash"] == digest(asked.site / name)
+        }
+    version = asyncio.run(walk(asked, seen, [name for name in names if name not in seen]))
     if asked.json:
-        result = {"browser": version, "views": [*VIEWS], "pages": len(names), "findings": found}
-        asked.json.write_text(json.dumps(result, indent=1) + "\n")
-    sys.exit(bool(found))
+        asked.json.write_text(record(version, seen))
+    wrong = sum(bool(one["findings"]) for one in seen.values())
+    print(f"Chromium {version}: {len(seen)} pages in {len(VIEWS)} views, {wrong} with findings")
+    sys.exit(bool(wrong))
 
 
 if __name__ == "__main__":

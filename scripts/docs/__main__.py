@@ -6,6 +6,7 @@ The pages are staged into a temporary directory; Sphinx makes the site, and each
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import tempfile
@@ -50,7 +51,27 @@ def build(out: Path) -> None:
             whole.write(staging, f"tutorial/{path.stem}.ipynb", notebooks.notebook(path))
         whole.stage(staging)
         sphinx(staging, out)
+    for path in out.rglob("*.html"):
+        path.write_text(tidy(path.read_text()))
     check_size(out)
+
+
+SPANS = re.compile(r'<span class="(?:pre|w|p)">([^<]*)</span>')
+PARAMETERS = re.compile(r"<dl>\n<dd>.*?</dl>", re.DOTALL)
+
+
+def tidy(text: str) -> str:
+    """Return a page of Sphinx with less markup, and without what screen readers cannot read.
+
+    Spaces, punctuation and words of literals lose their spans, whose colour is that of the text. A list of
+    parameters in a signature has descriptions without terms, and a table may have an empty heading.
+
+    Example:
+        >>> tidy('<dl>\\n<dd>a,</dd>\\n</dl><th class="head"><p></p></th><span class="w"> </span>')
+        '<div>\\n<div>a,</div>\\n</div><td></td> '
+    """
+    text = SPANS.sub(r"\1", text.replace('<th class="head"><p></p></th>', "<td></td>"))
+    return PARAMETERS.sub(lambda found: re.sub(r"(</?)d[ld]\b", r"\1div", found[0]), text)
 
 
 LARGEST_MB = 20

@@ -19,7 +19,8 @@ suppress_warnings = []
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
-html_js_files = ["plots.js"]
+html_js_files = ["plots.js", "boxes.js"]
+templates_path = ["templates"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
@@ -35,11 +36,16 @@ nitpicky = False
 
 
 def setup(app: Any) -> None:
-    """Show only the open part of the navigation below each page, so that pages stay small."""
+    """Show only the open part of the navigation below each page, so that pages stay small.
+
+    Its captions have the role of headings; they get a level, which the role needs.
+    """
 
     def collapse(app: Any, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
         whole = context.get("toctree")
         if whole is not None:
-            context["toctree"] = lambda **options: whole(**{**options, "collapse": True})
+            context["toctree"] = lambda **options: whole(**{**options, "collapse": True}).replace(
+                'role="heading"', 'role="heading" aria-level="2"'
+            )
 
     app.connect("html-page-context", collapse, priority=100)

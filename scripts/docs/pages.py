@@ -7,6 +7,7 @@ section, each item of a list begins with a link to a page.  The README of anothe
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -46,32 +47,60 @@ def documents() -> list[str]:
     return sorted(path.relative_to(ROOT).as_posix() for path in found)
 
 
-def python_blocks(text: str) -> list[str]:
-    """Return the Python blocks of a page, which the tests launch."""
-    return [fence["body"] for fence in FENCE.finditer(text) if fence["language"] == "python"]
-
-
 def launched(path: str) -> bool:
     """Return whether tests launch the Python blocks of a page."""
     return "/" not in path or path.startswith("docs/")
 
 
+UNLAUNCHED = {
+    r"sh dev (demo|test)": "CI runs the second, and scripts/fresh_clone.py both",
+    r"git clone .*": "needs a network",
+    r"pip install .*": "installs packages",
+    r"for name in .*; do|    python examples/work/.*|done": "tests/house/test_work.py runs these programs",
+    r"tilewright (profile|tune) gemm (?!.*--why).*--target cuda.*": "measures on an NVIDIA GPU",
+    r"tilewright tune kernels\.py:.*": "measures a kernel of the reader's file on a GPU",
+    r"tilewright profile (attention|einsum) .*": "measures every candidate, for minutes",
+}
+"""Lines of shell blocks that tests do not launch, each with the reason."""
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """Return the code blocks of a page in a language, which begin at the left margin."""
+    return [fence["body"] for fence in FENCE.finditer(text) if fence["language"] == language]
+
+
+def commands(block: str) -> list[str]:
+    """Return the lines of a shell block that tests launch: all but those in `UNLAUNCHED`.
+
+    Example:
+        >>> commands("pip install .\\ntilewright cache\\n")
+        ['tilewright cache']
+    """
+    lines = [line for line in block.splitlines() if line.strip()]
+    return [line for line in lines if not any(re.fullmatch(one, line) for one in UNLAUNCHED)]
+
+
 def unlaunched(path: str, text: str) -> list[str]:
     """Return a sentence for each code block of a page that no test launches.
 
-    Tests launch blocks that begin with three backticks and `python` at the left margin.
+    Tests launch blocks that begin with three backticks and `python` at the left margin, and the commands of
+    `tilewright` in blocks of `sh`.
 
     Example:
-        >>> unlaunched("docs/page.md", "1. Do\n\n   ```python\n   print()\n   ```\n")
+        >>> unlaunched("docs/page.md", "1. Do\\n\\n   ```python\\n   print()\\n   ```\\n")
         ["docs/page.md: no test launches the block that begins with 'print()'"]
     """
     found = []
-    known = {block.strip() for block in python_blocks(text)} if launched(path) else set()
+    known = set()
+    if launched(path):
+        shell = blocks(text, "sh")
+        foreign = {one for one in shell for line in commands(one) if not line.startswith("tilewright ")}
+        known = {block.strip() for block in {*blocks(text, "python"), *shell} - foreign}
     for token in MarkdownIt().parse(text):
         if token.type not in ("fence", "code_block"):
             continue
         language, body = token.info.strip(), token.content.strip()
-        code = language not in OUTPUT and not (language == "sh" and launched(path))
+        code = language not in OUTPUT
         if (code or body.startswith(">>>")) and body not in known:
             first = body.partition("\n")[0]
             found.append(f"{path}: no test launches the block that begins with {first!r}")
@@ -266,7 +295,10 @@ class Site:
     def copy(out: Path, path: str) -> None:
         place = out / "files" / path
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes((ROOT / path).read_bytes())
+        found = (ROOT / path).read_bytes()
+        if path.endswith(".json"):  # without the spaces, which are a quarter of it
+            found = json.dumps(json.loads(found), separators=(",", ":"), ensure_ascii=False).encode()
+        place.write_bytes(found)
 
 
 def title(text: str) -> str:

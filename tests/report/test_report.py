@@ -188,6 +188,7 @@ def test_every_element_names_its_holder(on_hopper: dict[str, Any]) -> None:
 
 def test_lines_and_names_are_marked_everywhere(on_hopper: dict[str, Any], page: str) -> None:
     place = "step1_eight_lines.py:40"
+    assert "The author's lines step1_eight_lines.py. Point" in section(page, "lines")
     texts = [line["text"] for line in on_hopper["lines"]["lines"] if line["at"] == place]
     assert texts == ["            acc += A[m, k] @ B[n, k].T"]
     for name in ("lines", "flow", "passes", "source", "machine_code"):
@@ -255,6 +256,7 @@ def test_an_operation_is_planned_here_and_scheduled_for_another_machine(tmp_path
     assert ended.exit_code == 0, ended.output
     page = target.read_text()
     assert not read(page).wrong
+    assert "The library wrote the kernel of this operation, in tilewright/ops/" in section(page, "lines")
     assert "MFMA" in section(page, "schedule")
     assert "mfma" in section(page, "machine_code")
     assert "left out, as asked" in section(page, "check")

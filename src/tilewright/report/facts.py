@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -230,13 +230,16 @@ class KernelFacts:
             texts, first = inspect.getsourcelines(function)
         except (OSError, TypeError):
             return {"missing": "the author's file is not there"}
-        name = PurePath(inspect.getsourcefile(function) or "").name
+        file = Path(inspect.getsourcefile(function) or "")
+        name, library = file.name, Path(__file__).parents[1]
+        ours = file.is_relative_to(library)
         dedented = textwrap.dedent("".join(texts)).splitlines()
         lines = [
             {"at": f"{name}:{number}", "number": number, "text": text}
             for number, text in enumerate(dedented, first)
         ]
-        return {"file": name, "lines": lines}
+        where = file.relative_to(library.parent).as_posix() if ours else name
+        return {"file": where, "of_the_library": ours, "lines": lines}
 
     def _flow(self) -> dict[str, Any]:
         if self.question is None:

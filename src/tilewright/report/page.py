@@ -138,6 +138,8 @@ class _Page:
             yield f'<p class="missing">{escape(section["missing"])}</p>'
             return
         file = escape(section["file"])
+        if section["of_the_library"]:
+            file = f"The library wrote the kernel of this operation, in <code>{file}</code>"
         yield f'<p class="about">{file}. Point at a line or a name: see it everywhere.</p>'
         yield self.code(section["lines"], numbered=True)
 
