@@ -1,4 +1,4 @@
-"""Random flows without products: elementwise, and reduced along rows or columns."""
+"""Random flows without products: elementwise, reduced along rows or columns, and prefix sums along them."""
 
 from __future__ import annotations
 
@@ -137,6 +137,64 @@ def total(x, y):
         y[i] = acc / (1 + abs(top))
 
 
+@tw.kernel(A="M N", C="M N", y="M")
+def scan(A, C, y):
+    """In place, next to a sum of rows."""
+    for m, n in tw.tiles(C):
+        c = C[m, n].to(tw.f32)
+        y[m] = c.sum(axis=1)
+        C[m, n] = (c * A[m, n].to(tw.f32)).cumsum(axis=1)
+
+
+@tw.kernel(A="L M N", b="L N", C="L N M")
+def scan_of_columns(A, b, C):
+    for i, m, n in tw.tiles(A):
+        a = A[i, m, n].to(tw.f32)
+        C[i, n, m] = (a.cumsum(axis=0) + b[i, n].to(tw.f32)).T
+
+
+@tw.kernel(x="N", y="N", z="N")
+def scan_of_a_line(x, y, z):
+    for n in tw.tiles(y):
+        once = x[n].to(tw.f32).cumsum(axis=0)
+        y[n] = once
+        z[n] = once.cumsum(axis=0) * 0.01
+
+
+@tw.kernel(A="M N", C="M N", D="N M", y="M")
+def masses(A, C, D, y):
+    for m in tw.tiles(y):
+        p = tw.softmax(A[m].to(tw.f32))
+        mass = p.cumsum(axis=1)
+        C[m] = mass
+        D[:, m] = (mass - p).T
+        y[m] = p.max(axis=1)
+
+
+@tw.kernel(A="T N", rows="M", b="G N", ends="G", C="M N")
+def ranks(A, rows, b, ends, C):
+    """The number of an element among the positive ones of its row, of chosen rows in groups."""
+    for g, m, n in tw.tiles(C, groups=ends):
+        a = A.rows(rows, padded=True)[m, n].to(tw.f32) + b[g, n].to(tw.f32)
+        C[m, n] = tw.where(a > 0, (a > 0).cumsum(axis=1), -1).to(tw.f32)
+
+
+@tw.kernel(A="M N", C="N M", D="M N", y="M", z="M")
+def by_a_loop(A, C, D, y, z):
+    """A loop of an author, whose state is stored, too."""
+    for m in tw.tiles(y):
+        total, top = tw.full((m,), 1, tw.f32), tw.full((m,), -float("inf"), tw.f32)
+        for n in tw.steps(A.shape[1]):
+            a = A[m, n].to(tw.f32)
+            C[n, m] = (total[:, None] + a.cumsum(axis=1)).T
+            D[m, n] = a * tw.positions(n).to(tw.f32)
+            total.assign(total + a.sum(axis=1))
+            top.assign(tw.maximum(top, a.max(axis=1)))
+        y[m] = total
+        z[m] = top
+
+
+SCANNED = {one.__name__: one for one in (scan, scan_of_columns, scan_of_a_line, masses, ranks, by_a_loop)}
 REDUCED = {one.__name__: one for one in (of_rows, of_columns, normalised, softmax, softmax_of_columns, total)}
 KERNELS = {
     one.__name__: one for one in (scaled, turned, several, batched, chosen, dropped, line, gathered, grouped)
@@ -148,10 +206,17 @@ OUTPUTS = {
     "of_columns": ("y",),
     "softmax": ("C", "y"),
     "total": ("y",),
+    "scan": ("C", "y"),
+    "scan_of_a_line": ("y", "z"),
+    "masses": ("C", "D", "y"),
+    "by_a_loop": ("C", "D", "y", "z"),
 }
 """Results of the kernels that have not only C."""
 
-IN_PLACE = {"several": "C", "dropped": "C", "line": "y"}
+LONG = ("line", "total", "normalised", "softmax", "scan", "scan_of_a_line", "masses")
+"""Kernels whose rows may be long."""
+
+IN_PLACE = {"several": "C", "dropped": "C", "line": "y", "scan": "C"}
 """Results whose old values are read."""
 
 
@@ -163,6 +228,11 @@ def carried_out(number: int, target: str) -> str:
 def reduced(number: int, target: str) -> str:
     """Reduce rows or columns; see `_carried_out`."""
     return _carried_out(number, target, REDUCED)
+
+
+def scanned(number: int, target: str) -> str:
+    """Sum prefixes of rows or columns; see `_carried_out`."""
+    return _carried_out(number, target, SCANNED)
 
 
 def _carried_out(number: int, target: str, kernels: dict[str, Any]) -> str:
@@ -180,7 +250,7 @@ def _carried_out(number: int, target: str, kernels: dict[str, Any]) -> str:
     draw, name = random.Random(int(terms.integers(1 << 30))), str(terms.choice([*kernels]))
     kernel, outputs = kernels[name], OUTPUTS.get(name, ("C",))
     M, N = extents(terms, rng, LARGEST[target], 2)
-    N = N * int(terms.choice((1, 20))) if name in ("line", "total", "normalised", "softmax") else N
+    N = N * int(terms.choice((1, 20))) if name in LONG else N
     sizes = {"M": M, "N": N, "L": int(rng.integers(1, 4)), "T": int(rng.integers(1, 40)), "G": 3}
     layout = draw.choice("nnt"), draw.random() < 0.5, draw.random() < 0.3
     held: dict[str, Array] = {}
@@ -212,7 +282,7 @@ def _carried_out(number: int, target: str, kernels: dict[str, Any]) -> str:
         if not array.is_whole_around():
             return f"{about}: memory around {one} was written"
     flow, run = kernel.flow(**given, **numbers), None
-    if kernels is REDUCED:
+    if kernels is not KERNELS:
         form = fold_form_of(flow, ran.schedule.fold)
         flow, run = form.flow, max(ran.schedule.tile[1] // (2 if ran.schedule.is_split else 1), 1)
     found = compare_flow(flow, stored, given, numbers, run=run)

@@ -20,7 +20,20 @@ from tilewright.checking.compare import Accumulation, ElementComparison, gemm_bo
 from tilewright.checking.composed_products import halves_bound
 from tilewright.dataflow import wide
 from tilewright.dataflow.evaluate import Evaluation, FlowArguments
-from tilewright.dataflow.nodes import Flow, Fold, Folded, Map, Node, Rearrange, Reduce, Span, Store, Sum, walk
+from tilewright.dataflow.nodes import (
+    Flow,
+    Fold,
+    Folded,
+    Map,
+    Node,
+    Rearrange,
+    Reduce,
+    Scan,
+    Span,
+    Store,
+    Sum,
+    walk,
+)
 from tilewright.dtypes import DType, f32, f64
 from tilewright.functions.conversions import Array, keep_fraction
 from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
@@ -355,7 +368,7 @@ class _Bounded(Evaluation):
                 self.radius[id(node)] = self.radius[id(node.fold.cells[node.index])]
             else:  # those of the steps follow each other
                 steps = self.gathered[id(node.fold.results[node.index - count])]
-                along = next(at for at, axis in enumerate(node.axes) if axis is not None and axis.of)
+                [along] = node.fold.places(node.axes)
                 self.radius[id(node)] = np.concatenate(steps, axis=len(self.batches) + along)
             return centre
         radii = [self.radius[id(one)] for one in node.arguments]
@@ -414,6 +427,11 @@ class _Bounded(Evaluation):
                 axis = len(self.batches) + node.axis
                 rounding = values.shape[axis] * node.dtype.unit_roundoff
                 return np.asarray((radius + rounding * np.abs(values)).sum(axis=axis))
+            case Scan():
+                values, radius = (self.whole(node.argument, one) for one in (given[0], radii[0]))
+                axis = len(self.batches) + node.axis
+                rounding = values.shape[axis] * node.dtype.unit_roundoff
+                return np.asarray((radius + rounding * np.abs(values)).cumsum(axis=axis))
             case Reduce():
                 radius = self.whole(node.argument, radii[0])
                 return np.asarray(radius.max(axis=len(self.batches) + node.axis, initial=0))

@@ -32,6 +32,7 @@ from tilewright.dataflow.nodes import (
     Position,
     Rearrange,
     Reduce,
+    Scan,
     Span,
     Store,
     Sum,
@@ -349,6 +350,9 @@ class Evaluation:
             case Reduce():
                 place = len(self.batches) + node.axis
                 return wide.reduced(node.combine, self.whole(node.argument, given[0]), place, node.dtype)
+            case Scan():
+                place = len(self.batches) + node.axis
+                return wide.scanned(self.whole(node.argument, given[0]), place, node.dtype)
             case Folded(index=index):
                 return given[index]
         raise AssertionError(f"no value: {type(node).__name__}")
@@ -474,7 +478,7 @@ class Evaluation:
         if place is not None:  # a step of another loop along the span reads the result
             self.runs[fold.span] = place
         for found, one in zip(results, fold.results, strict=True):
-            along = next(at for at, axis in enumerate(one.axes) if axis is not None and axis.of == fold.span)
+            [along] = fold.places(one.axes)
             shape = tuple(map(self.length, one.axes))
             now.append(
                 np.concatenate(found, axis=len(self.batches) + along)

@@ -29,6 +29,7 @@ from tilewright.dataflow.nodes import (
     Position,
     Rearrange,
     Reduce,
+    Scan,
     Span,
     Store,
     Sum,
@@ -191,7 +192,8 @@ def _places(operand: Operand, at: Sequence[Span]) -> str:
 
 def _store(made: Store) -> str:
     own = [span for span in made.at if span.kind != BATCH]
-    if any(span.kind == STEPS and span.of is None for span in own):
+    loop = made.value.fold.span if isinstance(made.value, Folded) else None
+    if any(span.kind == STEPS and span.of is None and span != loop for span in own):
         return "a store inside of a loop over steps"
     if not fits(made.value.axes, own):
         return f"the axes of the value differ from the indices of {made.operand.name}"
@@ -298,6 +300,17 @@ def _reduce(node: Reduce) -> str:
     )
 
 
+def _scan(node: Scan) -> str:
+    axes = node.argument.axes
+    if not 0 <= node.axis < len(axes) or axes[node.axis] is None:
+        return f"a scan along axis {node.axis} of a value with {len(axes)} axes"
+    if node.axes != axes:
+        return "the axes of a scan are not those of its argument"
+    if node.dtype != node.argument.dtype or node.dtype.kind == "bool" or node.dtype.components > 1:
+        return f"a scan of {node.argument.dtype} to {node.dtype}"
+    return ""
+
+
 def _sum(node: Sum) -> str:
     a, b = node.a, node.b
     if not {len(a.axes), len(b.axes)} <= {1, 2} or a.axes[-1] != node.span or b.axes[0] != node.span:
@@ -334,8 +347,8 @@ def _fold(made: Fold) -> str:
         if any(axis is not None and made.span in (axis, axis.of) for axis in step.axes):
             return f"a step of {cell.name} varies along {made.span.name}"
     for one in made.results:
-        if sum(axis is not None and axis.of == made.span for axis in one.axes) != 1:
-            return f"a result of the steps varies along one alias of {made.span.name}"
+        if len(made.places(one.axes)) != 1:
+            return f"a result of the steps varies once along {made.span.name}, or along an alias of it"
     if made.results and (made.turns or made.span.groups is not None or not made.cells):
         return "a loop whose steps give results carries a value, and has neither turns nor groups"
     return _merges(made) if made.merges else ""
@@ -405,6 +418,7 @@ _RULES: dict[type, Callable[[Any], str]] = {
     Rearrange: _rearrange,
     Map: _map,
     Reduce: _reduce,
+    Scan: _scan,
     Sum: _sum,
     Cell: _cell,
     Fold: _fold,

@@ -266,6 +266,32 @@ class Reduce(Node):
 
 @layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
+class Scan(Node):
+    """Prefix sums along an axis: ``value[..., j] = sum of argument[..., i] for i <= j``.
+
+    Inside a loop over the span of the axis, these are prefix sums of the elements of one step.
+
+    Args:
+        argument: the value to sum.
+        axis: the axis.
+    """
+
+    argument: Node
+    axis: int
+
+    @property
+    def span(self) -> Axis:
+        """The span of the axis."""
+        return self.argument.axes[self.axis]
+
+    @property
+    def arguments(self) -> tuple[Node, ...]:
+        """The values that it is computed from."""
+        return (self.argument,)
+
+
+@layouts.made(IN_FLOWS)
+@dataclass(frozen=True, eq=False)
 class Sum(Node):
     """``sum over span of a @ b``: ``value[m, n] = sum_k a[m, k] * b[k, n]``, the case of `Fold` with +.
 
@@ -347,7 +373,7 @@ class Fold:
         turns: spans of kind `BATCH` around it: the loop runs once for each of their indices, in order.
         merges: for each cell how two parts merge, or None if the author does not state it; empty if none is
             stated.
-        results: values that each step gives, which vary along an alias of the span.  Those of all steps
+        results: values that each step gives, which vary along the span or an alias of it.  Those of all steps
             follow each other along this axis.
     """
 
@@ -362,6 +388,10 @@ class Fold:
     def given(self) -> tuple[Node, ...]:
         """The values of a `Folded` by its index: the next value of each cell, then the results of steps."""
         return (*self.steps, *self.results)
+
+    def places(self, axes: Sequence[Axis]) -> list[int]:
+        """The places of the span and of its aliases among some axes."""
+        return [place for place, axis in enumerate(axes) if axis is not None and self.span in (axis, axis.of)]
 
 
 @layouts.made(IN_FLOWS)

@@ -32,6 +32,7 @@ from tilewright.dataflow.nodes import (
     Rearrange,
     Reduce,
     Rows,
+    Scan,
     Span,
     Store,
     Sum,
@@ -230,6 +231,9 @@ class _FlowParser(TextReader):
                 return Reduce(
                     dtype, axes, self.value(args[0]), self.node(args[1], dtype), axis, variable=name
                 )
+            case "scan":
+                axis = self.value(node.keywords[0].value)
+                return Scan(dtype, axes, self.node(args[0], dtype), axis, variable=name)
             case "sum":
                 a, b = (self.node(one, dtype) for one in args[1:])
                 named = {str(word.arg): self.value(word.value) for word in node.keywords}

@@ -28,6 +28,7 @@ from tilewright.dataflow.nodes import (
     Position,
     Rearrange,
     Reduce,
+    Scan,
     Span,
     Sum,
     walk,
@@ -261,6 +262,8 @@ class _FlowPrinter:
                 return (
                     f"reduce({node.combine!r}, {self.argument(node.argument, node.dtype)}, axis={node.axis})"
                 )
+            case Scan():
+                return f"scan({self.argument(node.argument, node.dtype)}, axis={node.axis})"
             case Sum():
                 a, b = self.argument(node.a, node.dtype), self.argument(node.b, node.dtype)
                 words = [] if node.precision == EXACT else [f"precision={node.precision!r}"]

@@ -163,6 +163,12 @@ def as_tf32(values: Array, kind: DType) -> Array:
     return keep_fraction(values, 10).astype(values.dtype) if kind == f32 else values
 
 
+def scanned(values: Array, axis: int, kind: DType) -> Array:
+    """Return the prefix sums along an axis."""
+    with np.errstate(all="ignore"):
+        return to_dtype(np.add.accumulate(values, axis=axis, dtype=values.dtype), kind)
+
+
 def reduced(combine: str, values: Array, axis: int, kind: DType) -> Array:
     """Reduce an axis by ``"sum"``, ``"max"`` or ``"min"``; an axis of extent 0 gives the neutral element."""
     with np.errstate(all="ignore"):

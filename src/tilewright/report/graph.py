@@ -22,6 +22,7 @@ from tilewright.dataflow.nodes import (
     Position,
     Rearrange,
     Reduce,
+    Scan,
     Store,
     Sum,
 )
@@ -102,7 +103,7 @@ def _stored(store: Store, number: int) -> dict[str, Any]:
 
 
 def _kind(node: Node) -> str:
-    return {Sum: "sum", Reduce: "sum", Cell: "state", Folded: "state"}.get(type(node), "map")
+    return {Sum: "sum", Reduce: "sum", Scan: "sum", Cell: "state", Folded: "state"}.get(type(node), "map")
 
 
 def _label(node: Node) -> str:
@@ -114,6 +115,8 @@ def _label(node: Node) -> str:
         case Reduce():
             axis = node.argument.axes[node.axis]
             return f"{node.combine} over {'1' if axis is None else axis.name}"
+        case Scan(span=axis):
+            return f"prefix sums along {'1' if axis is None else axis.name}"
         case Map():
             shown = ", ".join(_given(one) for one in node.given)
             return str(node.dtype) if node.function == "convert" else f"{node.function}({shown})"

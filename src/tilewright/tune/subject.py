@@ -23,6 +23,7 @@ from tilewright.dataflow.nodes import (
     Operand,
     Reduce,
     Rows,
+    Scan,
     Span,
     Sum,
 )
@@ -359,7 +360,9 @@ class SubjectArrays:
         if self.subject.flops <= most or flow.cut or is_added or not inner:
             return
         m, inside = inner[0], [*flow.walk()]
-        is_reduced = any(isinstance(one, Reduce) and one.argument.axes[one.axis] == m for one in inside)
+        is_reduced = any(
+            isinstance(one, Reduce | Scan) and one.argument.axes[one.axis] == m for one in inside
+        )
         shape = [self.subject.extent(span) for span in batch]
         rows, items = self.subject.extent(m), prod(shape)
         count = min(max(most * rows * items // max(self.subject.flops, 1), 2), rows * items)

@@ -97,7 +97,7 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
     name, places = operand.name, ", ".join(span.name for span in at)
     along = [span for span in at if span.kind == STEPS]
     loop = flow.loops[0] if len(flow.loops) == 1 else None
-    is_of_step = loop is not None and [span.of for span in along] == [loop.span]
+    is_of_step = loop is not None and [span.of or span for span in along] == [loop.span]
     if (flow.loops or along) and not is_of_step:
         raise TraceError(
             f"{name} is stored inside of a loop over tw.steps, where sums are incomplete; nearest legal "

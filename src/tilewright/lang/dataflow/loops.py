@@ -40,7 +40,7 @@ from tilewright.lang.dataflow import folds, indexing
 from tilewright.lang.dataflow.folds import Steps, close
 from tilewright.lang.dataflow.indexing import check_in_place, operand_of
 from tilewright.lang.dataflow.recorder import Recorder, product_axes, scale_axes, sum_dtype
-from tilewright.lang.dataflow.rows import whole
+from tilewright.lang.dataflow.rows import place_of, scanned, whole
 from tilewright.lang.dataflow.tiles import Accumulator, SpanIndex, SpanLoop, Tile, no_tile_error, tile_name
 from tilewright.lang.fragments import element_type, number
 from tilewright.lang.scalars import Index, Scalar, as_tuple, constant, unwrap
@@ -600,17 +600,13 @@ class FlowRecorder(Recorder):
 
     def reduced(self, tile: Tile, combine: str, axis: int) -> Tile:
         """Record ``combine`` over a whole axis."""
-        node = tile.node
-        rank = len(node.axes)
-        if not -rank <= axis < rank:
-            raise TraceError(
-                f".{combine}(axis={axis!r}) of {tile_name(tile)}, which has {rank} axes; nearest legal "
-                f"choice: axis={min(max(axis, -rank), rank - 1)}",
-                here(),
-            )
-        place = axis % rank
+        node, place = tile.node, place_of(tile, combine, axis)
         axes = (*node.axes[:place], *node.axes[place + 1 :])
         return self.tile(self.make(Reduce, node.dtype, axes, combine, node, place), tile)
+
+    def scanned(self, tile: Tile, axis: int) -> Tile:
+        """Record prefix sums along an axis."""
+        return scanned(self, tile, axis)
 
     def refuse(self, what: str) -> NoReturn:
         """Refuse a call that belongs to explicit kernels."""

@@ -21,10 +21,11 @@ from tilewright.dataflow.nodes import (
     Position,
     Rearrange,
     Reduce,
+    Scan,
     Span,
     Sum,
 )
-from tilewright.dtypes import f32, limits
+from tilewright.dtypes import f32, i32, limits
 from tilewright.errors import TraceError
 from tilewright.ir.ops import Reshape
 from tilewright.lang.dataflow.tiles import SpanIndex, SpanLoop, Tile, TileRecorder, spelled, tile_name
@@ -140,7 +141,7 @@ def along(node: Node, moved: Mapping[Span, Span], known: dict[int, Node]) -> Nod
             made = replace(node, axes=axes, at=tuple(moved.get(span, span) for span in at))
         case Position(span=span):
             made = replace(node, axes=axes, span=moved[span])
-        case Rearrange(argument=argument) | Reduce(argument=argument):
+        case Rearrange(argument=argument) | Reduce(argument=argument) | Scan(argument=argument):
             made = replace(node, axes=axes, argument=again(argument))
         case Map(given=given):
             made = replace(node, axes=axes, given=tuple(map(again, given)))
@@ -188,6 +189,47 @@ def whole(flow: Any, tensor: Tensor, first: Axis = None) -> Tile:
 
 
 # ---------------------------------------------------------------- functions of rows
+
+
+def place_of(tile: Tile, what: str, axis: int) -> int:
+    """Return the place of an axis of a tile.
+
+    Raises:
+        TraceError: the tile has no such axis.
+    """
+    rank = len(tile.node.axes)
+    if not -rank <= axis < rank:
+        raise TraceError(
+            f".{what}(axis={axis!r}) of {tile_name(tile)}, which has {rank} axes; nearest legal "
+            f"choice: axis={min(max(axis, -rank), rank - 1)}",
+            here(),
+        )
+    return axis % rank
+
+
+def scanned(flow: Any, tile: Tile, axis: int) -> Tile:
+    """Record prefix sums along an axis.
+
+    Raises:
+        TraceError: the axis has no span of its own, or the numbers are complex.
+    """
+    place, kind = place_of(tile, "cumsum", axis), tile.dtype
+    span, what = tile.node.axes[place], f".cumsum(axis={axis!r}) of {tile_name(tile)}"
+    if span is None:
+        raise TraceError(f"{what} along a new axis; nearest legal choice: the axis of a span", here())
+    if span.of is not None:
+        raise TraceError(
+            f"{what} along {span.name}, another name of {span.of.name}; nearest legal choice: {span.of.name} "
+            f"in place of {span.name}",
+            here(),
+        )
+    if kind.components > 1:
+        near = "a kernel for views of the real and of the imaginary part"
+        raise TraceError(f"{what}, which is of {kind}; nearest legal choice: {near}", here())
+    if kind.bits < 32 or kind.kind == "bool":
+        tile = tile.to(f32 if kind.is_float else i32)
+    made: Tile = flow.tile(flow.make(Scan, tile.dtype, tile.node.axes, tile.node, place), tile)
+    return made
 
 
 def lifted(flow: TileRecorder, tile: Tile, place: int, rank: int) -> Tile:

@@ -114,6 +114,9 @@ class TileRecorder(Protocol):
     def reduced(self, tile: Tile, combine: str, axis: int) -> Tile:
         """Record ``combine`` over an axis."""
 
+    def scanned(self, tile: Tile, axis: int) -> Tile:
+        """Record prefix sums along an axis."""
+
     def literal(self, value: float | int, element: DType, variable: str | None = None) -> Node:
         """Record a constant number."""
 
@@ -366,6 +369,33 @@ class Tile(Arithmetic):
             [0.0, 3.0]
         """
         return self.flow.reduced(self, "min", axis)
+
+    @verb
+    def cumsum(self, axis: int) -> Tile:
+        """``y[i, j] = sum of x[i, k] for k <= j`` for ``axis=1``: prefix sums along a whole axis.
+
+        In f32 for narrower floats, in i32 for narrower integers and truth values; integers wrap.  A row that
+        is longer than a tile is summed by a loop, which carries the sum so far.  In a loop over `steps` of
+        the axis itself, these are the prefix sums of one step, and the author adds what the loop carries.
+
+        Args:
+            axis: the axis; a negative number counts from the last.
+
+        Raises:
+            TraceError: the tile has no such axis, the axis is a new one, or the numbers are complex.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N", Y="M N")
+            ... def scan(X, Y):
+            ...     for m, n in tw.tiles(Y):
+            ...         Y[m, n] = X[m, n].cumsum(axis=1)
+            >>> x, y = np.arange(6, dtype="f4").reshape(2, 3), np.empty((2, 3), np.float32)
+            >>> scan(x, y, target="reference").target, y.tolist()
+            ('reference', [[0.0, 1.0, 3.0], [3.0, 7.0, 12.0]])
+        """
+        return self.flow.scanned(self, axis)
 
     added: tuple[Any, Any] | None = None
     """The rows chosen by integers, and the value that ``+=`` added to them."""

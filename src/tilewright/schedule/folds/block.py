@@ -11,6 +11,7 @@ import functools
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from math import lcm, prod
 from typing import Any
 
@@ -94,7 +95,7 @@ class FoldBlock:
         self.place = StepPlace(self)
         nodes = {id(one): one for one in (*form.flow.walk(), *form.inside())}.values()
         uses = Counter(id(argument) for one in nodes for argument in one.arguments)
-        found = () if form.alias else masks_of(form)  # the steps of such loops are all stored
+        found = () if form.fold.results else masks_of(form)  # the steps of such loops are all stored
         self.masks = {id(one.node): one for one in found if uses[id(one.value)] == 1}
         """The masks that change their value in place, by the `id` of the choice."""
 
@@ -102,6 +103,9 @@ class FoldBlock:
         is_tried = not form.earlier and schedule.fold != KEPT
         self.hiding = [one for one in found if is_tried and self.trials.leaves_state(one)]
         """The masks whose hidden steps are skipped."""
+
+        self.exchanges: dict[tuple[tuple[int, ...], DType], Tensor] = {}
+        """Shared memory through which threads exchange a tile, by its shape and dtype."""
 
         self.cuts: dict[Span, slice] = {}
         """The block's group along each span with groups."""
@@ -309,7 +313,7 @@ class FoldBlock:
         for at, fold in enumerate(form.earlier):
             cells = self.starts(fold)
             self.fold(fold, cells)
-            self.done = self.after(fold, cells, form.folds[at + 1].steps)
+            self.done = self.after(fold, cells, form.folds[at + 1].given)
             self.empty_rings()
         cells = self.starts(form.fold)
         with made_by("reduction"):
@@ -372,7 +376,7 @@ class FoldBlock:
     def products_of(self, fold: Fold) -> tuple[list[Sum], list[Sum]]:
         """The products inside of a step of a loop, and those along the loop."""
         known, form = set(self.done.known), self.form
-        sums = [one for step in fold.steps for one in walk(step, known) if isinstance(one, Sum)]
+        sums = [one for value in fold.given for one in walk(value, known) if isinstance(one, Sum)]
         return [one for one in form.scores if one in sums], [one for one in form.mixtures if one in sums]
 
     def combine(self, fold: Fold, cells: Sequence[Fragment], at: Index) -> TileValues:
@@ -387,7 +391,8 @@ class FoldBlock:
         known = {**self.done.known, **dict(zip(map(id, fold.cells), cells, strict=True))}
         self.score(known, at, scores)
         values = TileValues(self.step_place(at), known)
-        self.store_rows(values)
+        if fold.results:
+            self.store_rows(values)
         late: list[tuple[Fragment, Sum]] = []
         made: list[Any] = []
         for cell, held, new in zip(fold.cells, cells, fold.steps, strict=True):
@@ -410,7 +415,16 @@ class FoldBlock:
         return StepPlace(self, at)
 
     def store_rows(self, values: TileValues) -> None:
-        """Store the results of a step, if it has any."""
+        """Store the results of a step, before the state changes."""
+        for one in self.form.fold.results:
+            self.store_one(replace(self.form.kept[id(one)], value=one), values)
+
+    def exchange_memory(self, tile: Fragment) -> Tensor:
+        """Shared memory with the shape and the dtype of a tile, for one exchange at a time."""
+        key = tile.shape, tile.dtype
+        if key not in self.exchanges:
+            self.exchanges[key] = tw.shared(tile.shape, tile.dtype, name="prefixes")
+        return self.exchanges[key]
 
     def only_step(self, cells: Sequence[Fragment]) -> TileValues:
         """Compute the only step of the block; return its values."""
@@ -463,8 +477,9 @@ class FoldBlock:
         """Compute what follows the loop, and store it."""
         form = self.form
         done = self.after(form.fold, cells, [store.value for store in form.passing])
+        by_steps = form.kept.values()
         for store in form.flow.stores:
-            if store not in form.passing:
+            if store not in form.passing and store not in by_steps:
                 self.store_one(store, done)
         if form.passing:
             self.pass_again(done)

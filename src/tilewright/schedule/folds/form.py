@@ -33,6 +33,7 @@ from tilewright.dataflow.nodes import (
     Position,
     Rearrange,
     Reduce,
+    Scan,
     Span,
     Store,
     Sum,
@@ -41,7 +42,7 @@ from tilewright.dataflow.nodes import (
 from tilewright.dtypes import DType, f32
 from tilewright.errors import Location, TraceError
 from tilewright.schedule.factors import EXPLICIT
-from tilewright.schedule.folds.rows import ONLINE, in_loops, rows_of, with_reduced_tiles
+from tilewright.schedule.folds.rows import ONLINE, in_loops, named, rows_of, with_reduced_tiles
 from tilewright.schedule.row_sums import with_row_sums
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
@@ -116,7 +117,7 @@ class FoldForm:
 
     @cached_property
     def alias(self) -> Span | None:
-        """The rows of a step, if each step stores results along them; None: the loop stores at its end."""
+        """The rows of a step, if each step stores results along a second name of its elements."""
         axes = (axis for one in self.fold.results for axis in one.axes)
         return next((axis for axis in axes if axis is not None and axis.of == self.n), None)
 
@@ -124,7 +125,11 @@ class FoldForm:
     def kept(self) -> Mapping[int, Store]:
         """The stores of each step, by the `id` of the result of the step."""
         made = ((store, store.value) for store in self.flow.stores if isinstance(store.value, Folded))
-        return {id(value.fold.given[value.index]): store for store, value in made if value.fold.results}
+        return {
+            id(value.fold.given[value.index]): store
+            for store, value in made
+            if value.index >= len(value.fold.cells)
+        }
 
     @property
     def e(self) -> Span | None:
@@ -144,7 +149,8 @@ class FoldForm:
     @cached_property
     def passing(self) -> tuple[Store, ...]:
         """The results along the loop's span: a second pass over the span computes its values again."""
-        return tuple(store for store in self.flow.stores if self.n in store.at)
+        by_steps = {id(store) for store in self.kept.values()}
+        return tuple(store for store in self.flow.stores if self.n in store.at and id(store) not in by_steps)
 
     @property
     def products(self) -> tuple[Sum, ...]:
@@ -242,10 +248,11 @@ def _strides_of_window(operand: Operand, row: int, turn: int) -> tuple[int, int]
 
 
 def folds_of(flow: Flow) -> list[Fold]:
-    """The loops of a flow that carry a state, without those that a step repeats."""
+    """Loops of a flow that carry a state, without those that a step repeats; one that stores comes last."""
     found = {id(node.fold): node.fold for node in flow.walk() if isinstance(node, Folded)}
     repeated = [one for one in found.values() if is_repeated(one)]
-    return [one for one in found.values() if one not in repeated or len(found) == 1]
+    loops = [one for one in found.values() if one not in repeated or len(found) == 1]
+    return sorted(loops, key=lambda one: bool(one.results))
 
 
 def is_repeated(fold: Fold) -> bool:
@@ -262,12 +269,13 @@ def is_folded(flow: Flow) -> bool:
     if not flow.sums:
         return True
     flow = with_row_sums(flow)
-    return bool(folds_of(flow)) or bool(_outer(flow)) or bool(rows_of(flow))
+    is_scanned = any(isinstance(node, Scan) for node in flow.walk())
+    return is_scanned or bool(folds_of(flow)) or bool(_outer(flow)) or bool(rows_of(flow))
 
 
 def is_elementwise(flow: Flow) -> bool:
     """Whether each element of a result depends on elements of arrays at its own place alone."""
-    return not any(isinstance(node, Sum | Folded | Reduce) for node in flow.walk())
+    return not any(isinstance(node, Sum | Folded | Reduce | Scan) for node in flow.walk())
 
 
 def _outer(flow: Flow) -> list[Sum]:
@@ -296,7 +304,8 @@ def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
         )
     if is_elementwise(flow):
         return _without_loop(flow)
-    flow = in_loops(flow if flow.sums else with_reduced_tiles(flow), how)
+    is_scanned = any(isinstance(node, Scan) for node in flow.walk())
+    flow = in_loops(flow if flow.sums and not is_scanned else with_reduced_tiles(flow), how)
     folds = folds_of(flow)
     first = {id(fold): sum(len(one.cells) for one in folds[:at]) for at, fold in enumerate(folds)}
     results = {
@@ -316,16 +325,18 @@ def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
         names = " and ".join(one.span.name for one in folds)
         _refuse(f"the loops over {names} carry a state, and a schedule has one loop", ONE_LOOP, where)
     *earlier, fold = folds
-    if fold.results:
+    if any(axis is not None and axis.of == fold.span for one in fold.results for axis in one.axes):
         return _scan(flow, fold, results)
     if not earlier:
         fold, results = _with_sums(flow, fold, results)
     inner = tuple(span for span in flow.tiles if span.kind != BATCH)
     carried = f"the loop over {fold.span.name} carries {fold.cells[0].name}"
+    if not inner and fold.results:  # a single row
+        inner = (Span("one", 1, TILE),)
     if not inner:
         _refuse(f"{carried}, and the tiles have no rows", "tw.tiles with another dimension", where)
     batch = tuple(span for span in flow.tiles if span.kind == BATCH)
-    steps = [step for one in (*earlier, fold) for step in one.steps]
+    steps = [step for one in (*earlier, fold) for step in one.given]
     sums = [node for step in steps for node in walk(step) if isinstance(node, Sum)]
     sums = [*{id(one): one for one in sums}.values()]
     scores = tuple(one for one in sums if one.span != fold.span)
@@ -435,12 +446,14 @@ def _cells(form: FoldForm) -> None:
     """A loop carries numbers for each row of the results, or for each element of one."""
     m = form.m
     legal = ((m,), *((m, e) for e in form.columns))
+    legal = legal if m in form.flow.tiles else ((),)  # a single row
     for cell in (one for fold in form.folds for one in fold.cells):
         if cell.axes not in legal:
             axes = " or ".join(map(_named, legal))
+            rows = ", or the rows of a step: i = tw.alias(n), and O[i, e] = ..." if form.fold.results else ""
             _refuse(
                 f"{cell.name} has the axes {_named(cell.axes)}; a loop carries values with the axes {axes}",
-                f"{cell.name} = tw.zeros({_named((m,))}, tw.{cell.dtype})",
+                f"{cell.name} = tw.zeros({_named((m,))}, tw.{cell.dtype}){rows}",
                 cell.location or form.flow.stores[0].location,
             )
 
@@ -480,8 +493,8 @@ def _values(form: FoldForm) -> None:
             name = node.variable or (node.operand.name if isinstance(node, ArrayPart) else "a value")
             text = f"{name} has the axes {_named(node.axes)}, not rows {m.name} and columns"
             _refuse(text, f"axes in the order {_named((m, n))}", node.location)
-        if isinstance(node, Reduce) and node.argument.axes[node.axis] == m:
-            text = f"{node.combine} along {m.name}, the rows of the result"
+        if isinstance(node, Reduce | Scan) and node.argument.axes[node.axis] == m:
+            text = f"{named(node)} along {m.name}, the rows of the result"
             near = (
                 f"axis=1, with {m.name} as the columns of an array; or a kernel for rows and one for columns"
             )
@@ -571,8 +584,8 @@ def _scan_values(form: FoldForm) -> None:
             if before != spans:
                 text = f"a computed tile with the axes {_named(before)} is transposed"
                 _refuse(text, "compute it with its axes in the other order", node.location)
-        if isinstance(node, Reduce) and node.argument.axes[node.axis] in rows:
-            text = f"{node.combine} along {_named(rows)}, the rows of a tile"
+        if isinstance(node, Reduce | Scan) and node.argument.axes[node.axis] in rows:
+            text = f"{named(node)} along {_named(rows)}, the rows of a tile"
             _refuse(text, "axis=1", node.location)
     for one in form.fold.results:
         if one.axes != (form.alias, *form.columns):

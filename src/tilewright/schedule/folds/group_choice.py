@@ -396,8 +396,9 @@ def against_form(form: FoldForm) -> Iterator[str]:
     if form.earlier:
         yield f"{len(form.folds)} loops follow each other; warpgroups compute one"
         return
-    if form.alias is not None:
-        yield f"each step stores rows {form.alias.name}; warpgroups store after the loop"
+    if form.fold.results:
+        stored = f"rows {form.alias.name}" if form.alias else f"results along {form.n.name}"
+        yield f"each step stores {stored}; warpgroups store after the loop"
         return
     if form.repeats:
         yield f"a step repeats a computation for each {form.repeats[0].turns[0].name}"

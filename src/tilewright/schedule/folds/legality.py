@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import lcm, prod
 
 from tilewright.arch import Arch
-from tilewright.dataflow.nodes import SUMMED, TF32, ArrayPart, Node, Span
+from tilewright.dataflow.nodes import SUMMED, TF32, ArrayPart, Node, Scan, Span
 from tilewright.errors import Location, Origin, ScheduleError, Violation
 from tilewright.ir.mma import MmaAtom
 from tilewright.lang.specs import TensorSpec
@@ -140,7 +140,7 @@ def _split(schedule: Schedule, form: FoldForm, arch: Arch) -> Reasons:
 
 def against_parts(form: FoldForm) -> str:
     """Why a loop cannot be split into parts; empty if it can."""
-    if form.alias is not None:
+    if form.fold.results:
         return f"each step stores results that depend on all steps along {form.n.name} before it"
     if form.earlier:
         return f"{len(form.folds)} loops along {form.n.name} follow each other, and parts have one"
@@ -241,7 +241,7 @@ def shared_bytes(schedule: Schedule, form: FoldForm) -> int:
         held_nodes = [node for node, _ in tiles_of_scan(form)] * schedule.stages
         sides = [node.axes for node in (*held_nodes, *copies_of_scan(schedule, form))]
         elements = sum(prod(lengths[span] for span in axes if span is not None) for axes in sides)
-        return elements * form.element.bytes
+        return elements * form.element.bytes + _exchanged_bytes(form, lengths)
     held = {id(transposed(side)[0]): side for one in form.scores for side in (one.a, one.b)}
     elements = 0
     for side in held.values():
@@ -253,7 +253,18 @@ def shared_bytes(schedule: Schedule, form: FoldForm) -> int:
     if is_exchanged(schedule, form):
         elements += rows * run
     rounds = WorkspaceSums.rounds(schedule) if schedule.is_split else 0
-    return elements * form.element.bytes + rounds * tickets(1).align
+    lengths = {form.m: rows, form.n: run} | dict.fromkeys(form.columns, schedule.width)
+    return elements * form.element.bytes + rounds * tickets(1).align + _exchanged_bytes(form, lengths)
+
+
+def _exchanged_bytes(form: FoldForm, lengths: Mapping[Span, int]) -> int:
+    """Bytes of shared memory through which threads exchange prefix sums."""
+    tiles = {
+        (tuple(lengths[axis] for axis in one.axes if axis is not None), one.dtype.bytes)
+        for one in form.inside()
+        if isinstance(one, Scan)
+    }
+    return sum(prod(shape) * size for shape, size in tiles)
 
 
 def tile_key(node: Node, along: Span) -> tuple[int, Span | None]:

@@ -176,7 +176,8 @@ class Trials:
         Returns:
             The numbers, by the `id` of the values.
         """
-        if self.form.earlier or self.form.repeats or self.form.alias:  # a trial has one loop, and no rows
+        form = self.form
+        if form.earlier or form.repeats or form.fold.results:  # a trial has one loop, and no rows
             return {}
         found = self.constants(node, number)
         settled = _settled(self.form, node, number, found)

@@ -70,6 +70,9 @@ class LoopBlock(Protocol):
     def mix(self, node: Sum, values: TileValues, step: Index, total: Fragment) -> None:
         """Add a product along the loop's span to sums."""
 
+    def exchange_memory(self, tile: Fragment) -> Tensor:
+        """Shared memory with the shape and the dtype of a tile, for one exchange at a time."""
+
 
 class StepPlace:
     """The tile of a block at a step of its loop.
@@ -158,6 +161,10 @@ class StepPlace:
         """Axes of a value in the order of a tile: rows, then columns."""
         m = self.block.form.m
         return (m, *(axis for axis in axes if axis != m)) if m in axes else axes
+
+    def exchange_memory(self, tile: Fragment) -> Tensor:
+        """Shared memory with the shape and the dtype of a tile, for one exchange at a time."""
+        return self.block.exchange_memory(tile)
 
     @property
     def loop(self) -> Span:

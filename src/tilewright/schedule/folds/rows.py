@@ -30,6 +30,7 @@ from tilewright.dataflow.nodes import (
     Node,
     Rearrange,
     Reduce,
+    Scan,
     Span,
     Sum,
     unified,
@@ -56,7 +57,7 @@ def rows_of(flow: Flow) -> list[Span]:
     for node in flow.walk():
         if isinstance(node, Folded):
             return []
-        if isinstance(node, Reduce):
+        if isinstance(node, Reduce | Scan):
             span = node.argument.axes[node.axis]
             if span is not None and span.kind == STEPS:
                 found[span] = None
@@ -72,6 +73,8 @@ def with_rows(flow: Flow) -> Flow:
     if last.kind == BATCH:
         return flow
     row = Span(f"{last.name}_row", last.extent, STEPS)
+    met = {axis for node in flow.walk() if last in node.axes for axis in node.axes}
+    row = next((one for one in rows_of(flow) if one.extent == last.extent and one not in met), row)
     known: dict[int, Node] = {}
 
     def again(node: Node) -> Node:
@@ -81,7 +84,7 @@ def with_rows(flow: Flow) -> Flow:
             match node:
                 case Map(given=given):
                     made = replace(node, given=tuple(map(again, given)))
-                case Rearrange(argument=argument) | Reduce(argument=argument):
+                case Rearrange(argument=argument) | Reduce(argument=argument) | Scan(argument=argument):
                     made = replace(node, argument=again(argument))
                 case Sum(a=a, b=b):
                     made = replace(node, a=again(a), b=again(b))
@@ -90,11 +93,18 @@ def with_rows(flow: Flow) -> Flow:
             known[id(node)] = made
         return known[id(node)]
 
-    if not any(isinstance(one, Reduce) and one.argument.axes[one.axis] == last for one in flow.walk()):
+    nodes = [
+        one for one in flow.walk() if isinstance(one, Reduce | Scan) and one.argument.axes[one.axis] == last
+    ]
+    if not nodes:
         return flow
-    values = unified([again(store.value) for store in flow.stores])
-    stores = (replace(store, value=value) for store, value in zip(flow.stores, values, strict=True))
-    return replace(flow, stores=tuple(stores))
+    values = [again(store.value) for store in flow.stores]
+    if not any(isinstance(one, Scan) for one in nodes):
+        stores = (
+            replace(store, value=value) for store, value in zip(flow.stores, unified(values), strict=True)
+        )
+        return replace(flow, stores=tuple(stores))
+    return _stored_along(replace(flow, tiles=flow.tiles[:-1]), values, last, row)
 
 
 def with_reduced_tiles(flow: Flow) -> Flow:
@@ -106,11 +116,11 @@ def with_reduced_tiles(flow: Flow) -> Flow:
         TraceError: rows of a group are reduced.
     """
     inner = [span for span in flow.tiles if span.kind != BATCH]
-    found = [node for node in flow.walk() if isinstance(node, Reduce)]
+    found = [node for node in flow.walk() if isinstance(node, Reduce | Scan)]
     for node in found:
         span = node.argument.axes[node.axis]
         if span in inner and span.groups is not None:
-            text = f"{node.combine} along {span.name}, which has rows of groups"
+            text = f"{named(node)} along {span.name}, which has rows of groups"
             _refuse(text, "a kernel with one group", flow, node)
     if not any(node.argument.axes[node.axis] in inner for node in found):
         return flow
@@ -119,7 +129,8 @@ def with_reduced_tiles(flow: Flow) -> Flow:
         tiles = (*tiles[:-2], *reversed(inner))
     made = with_rows(replace(flow, tiles=tiles))
     is_stored = any(tiles[-1] in store.at for store in made.stores)
-    return made if is_stored or len(inner) < 2 else replace(made, tiles=tiles[:-1])
+    is_cut = len(made.tiles) < len(tiles)  # steps store the results along the row
+    return made if is_cut or is_stored or len(inner) < 2 else replace(made, tiles=tiles[:-1])
 
 
 def in_loops(flow: Flow, how: str = ONLINE) -> Flow:
@@ -141,7 +152,13 @@ def in_loops(flow: Flow, how: str = ONLINE) -> Flow:
         _refuse(
             f"the whole rows {names} are reduced, and a schedule has one loop", "one kernel for each", flow
         )
-    return RowLoops(flow, spans[0], how).flow
+    for node in (one for one in flow.walk() if isinstance(one, Reduce | Sum)):
+        before = [one for one in walk(node) if isinstance(one, Scan)]
+        if before:
+            what = node.combine if isinstance(node, Reduce) else "a product"
+            text = f"{what} of prefix sums along {_axis_name(before[0])}"
+            _refuse(text, "a kernel that stores the prefix sums; the second kernel reads them", flow, node)
+    return _with_scans(RowLoops(flow, spans[0], how).flow, spans[0])
 
 
 def _refuse(what: str, nearest: str, flow: Flow, node: Node | None = None) -> NoReturn:
@@ -155,6 +172,8 @@ def _with_row_stored(flow: Flow, spans: Sequence[Span]) -> Flow:
     ``O[m, n] = softmax(X[m] @ W)`` stores a value for each element of such a row.  The tiles of the result
     are then whole rows, and a second pass over the row computes its scores again.
     """
+    if len(flow.tiles) < 2:
+        return flow
     last = flow.tiles[-1]
     rows = [span for span in spans if span.extent == last.extent]
     is_reduced = any(
@@ -163,15 +182,83 @@ def _with_row_stored(flow: Flow, spans: Sequence[Span]) -> Flow:
         for node in flow.walk()
     )
     stored = [last in store.at for store in flow.stores]
-    if len(rows) != 1 or len(flow.tiles) < 2 or last.kind == BATCH or is_reduced or not any(stored):
+    if len(rows) != 1 or last.kind == BATCH or is_reduced or not any(stored):
         return flow
-    known: dict[int, Node] = {}
-    values = unified([along(store.value, {last: rows[0]}, known) for store in flow.stores])
-    stores = tuple(
-        replace(store, value=value, at=tuple(rows[0] if span == last else span for span in store.at))
-        for store, value in zip(flow.stores, values, strict=True)
+    return _stored_along(
+        replace(flow, tiles=flow.tiles[:-1]), [store.value for store in flow.stores], last, rows[0]
     )
-    return replace(flow, stores=stores, tiles=flow.tiles[:-1])
+
+
+def _stored_along(flow: Flow, values: Sequence[Node], last: Span, row: Span) -> Flow:
+    """The flow with other values of its results, and with a row in place of a span of tiles."""
+    known: dict[int, Node] = {}
+    made = unified([along(value, {last: row}, known) for value in values])
+    stores = tuple(
+        replace(store, value=value, at=tuple(row if span == last else span for span in store.at))
+        for store, value in zip(flow.stores, made, strict=True)
+    )
+    return replace(flow, stores=stores)
+
+
+def named(node: Reduce | Scan) -> str:
+    """What a reduction, or prefix sums, are called in messages."""
+    return node.combine if isinstance(node, Reduce) else "cumsum"
+
+
+def _axis_name(node: Scan) -> str:
+    """The name of the span along which prefixes are summed."""
+    return "1" if node.span is None else node.span.name
+
+
+def _with_scans(flow: Flow, span: Span) -> Flow:
+    """The flow with a last loop for prefix sums along a row: it carries the sums so far, and stores results.
+
+    Args:
+        flow: the flow, in which everything that is reduced along the row is known after a loop.
+        span: the row.
+    """
+    scans = [node for node in flow.walk() if isinstance(node, Scan) and node.span == span]
+    if not scans:
+        return flow
+    cells: list[Cell] = []
+    steps: list[Node] = []
+    known: dict[int, Node] = {}
+
+    def again(node: Node) -> Node:
+        """The value in a step, with the prefix sums of the step and those before it."""
+        if id(node) in known:
+            return known[id(node)]
+        made = node
+        match node:
+            case Map(given=given):
+                made = replace(node, given=tuple(map(again, given)))
+            case Rearrange(argument=argument):
+                made = replace(node, argument=again(argument))
+            case Scan(argument=argument, axis=axis) if node.span == span:
+                kind, where = node.dtype, node.location
+                inner = again(argument)
+                axes = tuple(one for one in node.axes if one != span)
+                start = Literal(kind, (), 0, location=where)
+                name = f"before_{len(cells)}" if cells else "before"
+                cell = Cell(kind, axes, name, start, variable=name, location=where)
+                total = Reduce(kind, axes, "sum", inner, axis, location=where)
+                cells.append(cell)
+                steps.append(Map(kind, axes, "add", (cell, total), location=where))
+                column = (*node.axes[:axis], None, *node.axes[axis + 1 :])
+                own = replace(node, argument=inner)
+                made = Map(kind, node.axes, "add", (Rearrange(kind, column, cell), own), location=where)
+        known[id(node)] = made
+        return made
+
+    stored = [store for store in flow.stores if span in store.value.axes]
+    results = tuple(again(store.value) for store in stored)
+    fold = Fold(span, tuple(cells), tuple(steps), results=results)
+    new = {
+        id(store): Folded(value.dtype, value.axes, fold, at, location=store.location)
+        for at, (store, value) in enumerate(zip(stored, results, strict=True), len(cells))
+    }
+    stores = (replace(store, value=new.get(id(store), store.value)) for store in flow.stores)
+    return replace(flow, stores=tuple(stores))
 
 
 Scaling = tuple[str, Node]
@@ -520,7 +607,7 @@ class RowLoops:
         match node:
             case Map(given=given):
                 made = self._again(node, tuple(self._rebuilt(one, known) for one in given))
-            case Rearrange(argument=argument) | Reduce(argument=argument):
+            case Rearrange(argument=argument) | Reduce(argument=argument) | Scan(argument=argument):
                 inner = self._rebuilt(argument, known)
                 made = node if inner is argument else replace(node, argument=inner)
             case Sum(a=a, b=b):

@@ -29,6 +29,7 @@ from tilewright.dataflow.nodes import (
     Operand,
     Position,
     Reduce,
+    Scan,
     Sum,
     walk,
 )
@@ -291,4 +292,6 @@ def _is_algebraic(node: Node) -> bool:
             return function in RATIONAL or function in POWERS
         case Reduce(combine=combine):
             return combine == "sum"
+        case Scan():
+            return False
     return True

@@ -27,6 +27,7 @@ from tilewright.dataflow.nodes import (
     Position,
     Rearrange,
     Reduce,
+    Scan,
     Span,
     Sum,
     walk,
@@ -40,7 +41,7 @@ from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment, elementwise, of_integer
 from tilewright.lang.scalars import Condition, Index, Scalar, minimum, unwrap
 from tilewright.lang.tensors import Tensor
-from tilewright.lang.tile_arithmetic import coordinates, reduce_max, reduce_min, reduce_sum
+from tilewright.lang.tile_arithmetic import coordinates, prefix_sum, reduce_max, reduce_min, reduce_sum
 from tilewright.schedule.epilogue.values import repeated
 from tilewright.schedule.provenance import made_by
 from tilewright.symbolic.expr import add
@@ -111,6 +112,9 @@ class Place(Protocol):
 
     def mask(self, node: Map) -> PositionMask | None:
         """The mask of a choice that may change its value in place; None for other choices."""
+
+    def exchange_memory(self, tile: Fragment) -> Tensor:
+        """Shared memory with the shape and the dtype of a tile, for one exchange at a time."""
 
     @property
     def loop(self) -> Span:
@@ -251,6 +255,9 @@ class TileValues:
                 return self._end(span, combine)
             case Reduce(combine=combine, argument=argument):
                 return REDUCTIONS[combine](self.hidden(argument, neutral_of(combine, argument.dtype)), 1)
+            case Scan(argument=argument):
+                tile = self.tile(argument)
+                return prefix_sum(tile, 1, scratch=place.exchange_memory(tile))
             case Folded(fold=fold, index=index):
                 if id(fold) not in self.known:
                     self.known[id(fold)] = self._repeated(fold)

@@ -1,0 +1,199 @@
+"""Prefix sums of tiles, of rows longer than a tile, and in loops of an author that carry the sum so far."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.problems.elementwise_problems import scan
+
+import tilewright as tw
+from tilewright.checking.flows import compare_flow
+from tilewright.lang import tile_arithmetic
+from tilewright.schedule.folds.form import fold_form_of
+
+U = tw.f32.unit_roundoff
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def of_products(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(dtype=tw.f32)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc.cumsum(axis=1)
+
+
+@tw.kernel(X="M N", C="M N")
+def whole(X, C):
+    for m in tw.tiles(C.shape[0]):
+        C[m] = X[m].cumsum(axis=1)
+
+
+@tw.kernel(X="N M", C="N M")
+def by_a_loop(X, C):
+    """Prefix sums along columns, whose factor decays: ``c_i = sum_j 2^(j - i) x_j`` for j up to i."""
+    for m in tw.tiles(C.shape[1]):
+        total = tw.zeros((m,), tw.f32)
+        for n in tw.steps(X.shape[0]):
+            place = tw.positions(n)
+            behind = (place - place.min(axis=0)).to(tw.f32)
+            grown = X[n, m] * tw.exp2(behind)[:, None]
+            C[n, m] = (total + grown.cumsum(axis=0)) * tw.exp2(-behind)[:, None]
+            length = (place.max(axis=0) - place.min(axis=0) + 1).to(tw.f32)
+            total.assign((total + grown.sum(axis=0)) * tw.exp2(-length))
+
+
+def fma(
+    lanes: tuple[int, int], each: tuple[int, int], *tile: int, warps: int = 1, **more: Any
+) -> tw.Schedule:
+    return tw.Schedule(tw.atoms.fma("f32", lanes=lanes, each=each), tile, (warps, 1), **more)
+
+
+WAYS = {
+    "a lane has neighbours": fma((2, 16), (1, 4), 4, 64, 1),
+    "two warps": fma((4, 8), (1, 1), 16, 8, 1, warps=2),
+    "one step covers the row": fma((1, 32), (1, 2), 3, 192, 1),
+    "lanes along rows": fma((32, 1), (1, 1), 32, 3, 1),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_form_of_schedule(way: str) -> None:
+    """Each element is within the bound of a sum of its prefix in any order."""
+    rng = np.random.default_rng(0)
+    x, c = rng.standard_normal((21, 190), np.float32), np.full((21, 197), 777, np.float32)
+    ran = whole.bind(schedule=WAYS[way])(x, c[:, :190], target="reference")
+    assert (ran.target, ran.schedule) == ("reference", WAYS[way])
+    wide = x.astype(np.float64)
+    room = np.arange(190) * U * np.abs(wide).cumsum(axis=1)
+    assert (np.abs(c[:, :190] - wide.cumsum(axis=1)) <= room).all()
+    assert (c[:, 190:] == 777).all()
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_integers_and_truth_values_are_counted_exactly(target: str) -> None:
+    rng = np.random.default_rng(1)
+    for kind, made in (("i1", "i4"), ("u8", "u8"), ("f8", "f8")):
+        x = rng.integers(0, 100, (9, 150)).astype(kind)
+        c = np.full((9, 150), 77, made)
+        assert whole(x, c, target=target).target == target
+        assert (c == x.cumsum(axis=1, dtype=made)).all()
+    for shape in ((0, 4), (4, 0), (1, 1)):
+        x, c = np.ones(shape, np.float32), np.full(shape, np.nan, np.float32)
+        assert whole(x, c, target=target).target == target
+        assert (c == 1).all()
+
+
+def test_results_are_the_same_bits_in_every_run() -> None:
+    rng = np.random.default_rng(2)
+    x, made = rng.standard_normal((300, 700), np.float32), []
+    for _ in range(2):
+        made.append(np.full((300, 700), np.nan, np.float32))
+        assert whole(x, made[-1], target="cpu").target == "cpu"
+    assert made[0].tobytes() == made[1].tobytes()
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_a_loop_of_an_author_and_products(target: str) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((100, 17), np.float32)
+    c = np.full((17, 100), np.nan, np.float32).T
+    ran = by_a_loop.bind(schedule=fma((1, 1), (1, 4), 8, 16, 1))(x, c, target=target)
+    assert ran.target == target
+    found = compare_flow(ran.flow, {"C": c}, {"X": x, "C": c}, run=ran.schedule.tile[1])
+    assert found.ok, found
+    far = np.subtract.outer(np.arange(100.0), np.arange(100.0))
+    right = np.where(far >= 0, 0.5 ** np.maximum(far, 0), 0) @ x.astype(np.float64)
+    assert (np.abs(c - right) <= 200 * U * np.abs(x).max()).all()
+    a, b, c = (rng.standard_normal(shape, np.float32) for shape in ((33, 20), (150, 20), (33, 150)))
+    ran = of_products(a, b, c, target=target)
+    assert ran.target == target
+    assert compare_flow(ran.flow, {"C": c}, {"A": a, "B": b, "C": c}).ok
+
+
+@pytest.mark.parametrize("run", [1, 7, 64])
+def test_steps_of_any_length_have_one_meaning(run: int) -> None:
+    """The flow prints, parses back, and its loops do not depend on the length of a step."""
+    rng = np.random.default_rng(4)
+    given = {name: rng.integers(-9, 9, (11, 50)).astype("f4") for name in "AC"} | {"y": np.empty(11, "f4")}
+    flow = scan.flow(**given)
+    looped = fold_form_of(flow).flow
+    for one in (flow, looped):
+        assert tw.ir.parse_flow(tw.ir.print_flow(one)) == one
+    right = (given["A"] * given["C"]).cumsum(axis=1)
+    for found in (tw.ir.evaluate(flow, given), tw.ir.evaluate(looped, given, run=run)):
+        assert (found["C"] == right).all()
+        assert (found["y"] == given["C"].sum(axis=1)).all()
+
+
+# ---------------------------------------------------------------- hazards
+
+
+def test_the_checker_has_no_findings_and_misses_no_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warps that do not await the elements of others are a finding."""
+    rng = np.random.default_rng(5)
+    x, c = rng.standard_normal((20, 70), np.float32), np.empty((20, 70), np.float32)
+    kernel = whole.bind(schedule=fma((1, 32), (1, 1), 4, 64, 1, warps=2))
+    assert not kernel.check(x, c, outputs=("C",)).findings
+    assert not of_products.check(x, x.copy(), np.empty((20, 20), "f4"), outputs=("C",)).findings
+    monkeypatch.setattr(tile_arithmetic, "meeting", lambda barrier, scope: lambda: None)
+    kernel.forget()
+    try:
+        assert kernel.check(x, c, outputs=("C",)).findings
+    finally:
+        kernel.forget()
+
+
+@pytest.mark.parametrize(("target", "arch"), [("cuda", "sm_90a"), ("hip", "gfx942")])
+def test_gpus_compile_without_spills(target: str, arch: str) -> None:
+    made = whole.compile(tw.like("f16", 512, 256), tw.like("f32", 512, 256), target=target, arch=arch)
+    used = made.resources
+    assert used.get("spill_store_bytes", 0) + used.get("spilled_registers", 0) == 0
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def test_what_is_refused() -> None:
+    x = np.ones((6, 5), np.float32)
+
+    @tw.kernel(X="M N", Y="M N")
+    def of_no_axis(X, Y):
+        for m, n in tw.tiles(Y):
+            Y[m, n] = X[m, n].cumsum(axis=2)
+
+    @tw.kernel(X="M N", Y="M N")
+    def of_a_new_axis(X, Y):
+        for m, n in tw.tiles(Y):
+            Y[m, n] = X[m, n] + X[m, n].sum(axis=1)[:, None].cumsum(axis=1)
+
+    @tw.kernel(X="M N", Y="M N")
+    def both(X, Y):
+        for m, n in tw.tiles(Y):
+            Y[m, n] = X[m, n].cumsum(axis=0) + X[m, n].cumsum(axis=1)
+
+    @tw.kernel(X="M N", Y="M")
+    def reduced(X, Y):
+        for m in tw.tiles(Y):
+            Y[m] = X[m].cumsum(axis=1).max(axis=1)
+
+    @tw.kernel(X="M N", Y="M N")
+    def of_groups(X, Y, ends):
+        for _, m, n in tw.tiles(Y, groups=ends):
+            Y[m, n] = X[m, n].cumsum(axis=0)
+
+    for kernel, result, message in (
+        (of_no_axis, x.copy(), r"\.cumsum\(axis=2\) of .* has 2 axes; nearest legal choice: axis=1"),
+        (of_a_new_axis, x.copy(), r"along a new axis; nearest legal choice: the axis of a span"),
+        (both, x.copy(), "cumsum along m, the rows of the result; nearest .* a kernel for rows and one for"),
+        (reduced, x[:, 0].copy(), "max of prefix sums along n; nearest .* the second kernel reads them"),
+    ):
+        with pytest.raises(tw.TraceError, match=f"(?s){message}"):
+            kernel(x, result, target="reference")
+    with pytest.raises(tw.TraceError, match="cumsum along m, which has rows of groups; nearest"):
+        of_groups(x, x.copy(), np.int32([6]), target="reference")
+    split = fma((1, 32), (1, 1), 1, 32, 1, split_k=2)
+    with pytest.raises(tw.ScheduleError, match=r"(?s)each step stores results .* before it.*split_k=1"):
+        whole.bind(schedule=split)(x, x.copy(), target="reference")
