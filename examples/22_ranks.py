@@ -21,55 +21,40 @@ import numpy as np
 import tilewright as tw
 
 TILE = (32, 32, 16)
-MMA = tw.TiledMma(tw.atoms.fma(tw.f32), tile=TILE[:2], warps=(2, 1))
+SCHEDULE = tw.Schedule(tw.atoms.fma(tw.f32), TILE, warps=(2, 1))
 
 
-def multiply(A, B, m, n, tile, mma):
-    """The sums of the tile (m, n) of A B."""
-    tile_m, tile_n, tile_k = tile
-    sA, sB = tw.shared((tile_m, tile_k), A.dtype), tw.shared((tile_k, tile_n), B.dtype)
-    acc = tw.accumulator(mma)
-    for k in tw.range(tw.ceil_div(A.shape[1], tile_k), provenance="mainloop"):
-        tw.copy(A.tile((tile_m, tile_k), (m, k)), sA)
-        tw.copy(B.tile((tile_k, tile_n), (k, n)), sB)
-        tw.barrier()
-        tw.mma(sA, sB.permute(1, 0), acc)
-        tw.barrier()
-    return acc
+@tw.kernel(A="M K", B="K N", C="M N", READY="R", rank=int, epoch=int)
+def all_gather_matmul(A, B, C, READY, rank, epoch):
+    """C = A B; the shard p of the rows of A is there once READY[p] is epoch."""
+    for m, n in tw.tiles(C):
+        tw.arrives(A, READY, epoch, first=rank)  # the local shard first
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+        C[m, n] = acc
 
 
-@tw.kernel(A="R S K", B="K N", C="R S N", READY="R", rank=int, epoch=int)
-def all_gather_matmul(A, B, C, READY, rank, epoch, *, tile, mma):
-    """C[p] = A[p] B; the shard p of A is there once READY[p] is epoch."""
-    ranks, rows, n = C.shape
-    n, m, turn = tw.block_index((tw.ceil_div(n, tile[1]), tw.ceil_div(rows, tile[0]), ranks))
-    shard = (rank + turn) % ranks  # the local shard first
-    tw.await_(READY[shard], epoch, scope="system")
-    tw.copy(multiply(A[shard], B, m, n, tile, mma), C[shard].tile(tile[:2], (m, n)))
+@tw.kernel(A="P S K", B="K N", PARTS="P S N", SENT="P", rank=int)
+def matmul_scatter(A, B, PARTS, SENT, rank):
+    """PARTS[p] = A[p] B in the memory of rank p, which counts SENT[p]."""
+    for p, m, n in tw.tiles(PARTS):
+        tw.leaves(PARTS, SENT, first=rank + 1)  # the local part last: it needs no wire
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[2]):
+            acc += A[p, m, k] @ B[k, n]
+        PARTS[p, m, n] = acc
 
 
-@tw.kernel(A="R S K", B="K N", PARTS="R Q S N", ARRIVED="R Q T", rank=int)
-def matmul_scatter(A, B, PARTS, ARRIVED, rank, *, tile, mma):
-    """PARTS[p, rank] = A[p] B in the memory of rank p; each tile counts ARRIVED[p, rank, its number]."""
-    ranks, rows, columns = A.shape[0], A.shape[1], B.shape[1]
-    along_n = tw.ceil_div(columns, tile[1])
-    n, m, turn = tw.block_index((along_n, tw.ceil_div(rows, tile[0]), ranks))
-    owner = (rank + 1 + turn) % ranks  # the local tiles last: they need no wire
-    tw.copy(multiply(A[owner], B, m, n, tile, mma), PARTS[owner, rank].tile(tile[:2], (m, n)))
-    tw.signal(ARRIVED[owner, rank, m * along_n + n], scope="system")
-
-
-@tw.kernel(PARTS="Q S N", ARRIVED="Q T", C="S N", epoch=int)
-def add_parts(PARTS, ARRIVED, C, epoch, *, tile, mma):
-    """C = PARTS[0] + PARTS[1] + ... in the order of the ranks, each tile as soon as it has arrived."""
-    rows, columns = C.shape
-    along_n = tw.ceil_div(columns, tile[1])
-    n, m = tw.block_index((along_n, tw.ceil_div(rows, tile[0])))
-    acc = tw.accumulator(mma)
-    for rank in tw.range(PARTS.shape[0]):
-        tw.await_(ARRIVED[rank, m * along_n + n], epoch, scope="system")
-        acc += tw.load(PARTS[rank].tile(tile[:2], (m, n)), acc)
-    tw.copy(acc, C.tile(tile[:2], (m, n)))
+@tw.kernel(PARTS="Q S N", SENT="Q", C="S N", epoch=int)
+def add_parts(PARTS, SENT, C, epoch, *, ranks):
+    """C = PARTS[0] + PARTS[1] + ... in the order of the ranks, once all have arrived."""
+    for m, n in tw.tiles(C):
+        tw.arrives(PARTS, SENT, epoch)
+        total = PARTS[0][m, n]
+        for rank in range(1, ranks):
+            total = total + PARTS[rank][m, n]
+        C[m, n] = total
 
 
 class AllGather:
@@ -90,7 +75,8 @@ class AllGather:
     def program(self, rank: int, epochs: int) -> list[list[object]]:
         """The streams of a rank: the copy engine, and the kernels."""
         copies, kernels = [], []
-        bound = all_gather_matmul.bind(tile=TILE, mma=MMA)
+        bound = all_gather_matmul.bind(schedule=SCHEDULE)
+        a, c = (array[rank].reshape(-1, array.shape[-1]) for array in (self.gathered, self.c))
         for epoch in range(1, epochs + 1):
             copies.append(tw.testing.post(self.ready[rank, rank : rank + 1], epoch))
             for turn in range(1, self.ranks):
@@ -101,7 +87,7 @@ class AllGather:
                 copies.append(
                     tw.testing.send(self.gathered[rank, rank], self.gathered[to, rank], ready, epoch)
                 )
-            given = self.gathered[rank], self.b[rank], self.c[rank], self.ready[rank], rank, epoch
+            given = a, self.b[rank], c, self.ready[rank], rank, epoch
             kernels.append(tw.testing.launch(bound, *given))
             kernels += [tw.testing.post(self.free[rank, p : p + 1], epoch) for p in range(self.ranks)]
         return [copies, kernels]
@@ -121,23 +107,22 @@ class ReduceScatter:
         self.a = [np.zeros((ranks * self.rows, one.shape[1]), np.float32) for one in a]
         for padded, one in zip(self.a, a, strict=True):
             padded[:m] = one
-        tiles = -(-self.rows // TILE[0]) * -(-n // TILE[1])
         self.parts = np.full((ranks, ranks, self.rows, n), np.nan, np.float32)
-        self.arrived = np.zeros((ranks, ranks, tiles), np.uint32)
-        self.free = np.zeros((ranks, ranks), np.uint32)
+        self.sent, self.free = (np.zeros((ranks, ranks), np.uint32) for _ in range(2))
         self.c = np.full((ranks, self.rows, n), np.nan, np.float32)
 
     def program(self, rank: int, epochs: int) -> list[object]:
         """The steps of a rank."""
         steps = []
-        scatter, add = (kernel.bind(tile=TILE, mma=MMA) for kernel in (matmul_scatter, add_parts))
-        a = self.a[rank].reshape(self.ranks, self.rows, -1)
+        scatter, add = matmul_scatter.bind(schedule=SCHEDULE), add_parts.bind(ranks=self.ranks)
+        a = self.a[rank].reshape(self.ranks, self.rows, self.a[rank].shape[1])
+        parts, sent = self.parts[:, rank], self.sent[:, rank]  # in the memory of each rank
         for epoch in range(1, epochs + 1):
             if epoch > 1:
                 own = range(self.ranks)
                 steps += [tw.testing.hold(self.free[p, rank : rank + 1], epoch - 1) for p in own]
-            steps.append(tw.testing.launch(scatter, a, self.b[rank], self.parts, self.arrived, rank))
-            steps.append(tw.testing.launch(add, self.parts[rank], self.arrived[rank], self.c[rank], epoch))
+            steps.append(tw.testing.launch(scatter, a, self.b[rank], parts, sent, rank))
+            steps.append(tw.testing.launch(add, self.parts[rank], self.sent[rank], self.c[rank], epoch))
             steps += [tw.testing.post(self.free[rank, p : p + 1], epoch) for p in range(self.ranks)]
         return steps
 

@@ -48,7 +48,7 @@ from tilewright.errors import (
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.lang import exact_functions, functions
 from tilewright.lang.control import MutableIndex, index, let, otherwise, range, unroll, var, when  # noqa: A004
-from tilewright.lang.dataflow.indexing import alias, arrives, positions
+from tilewright.lang.dataflow.indexing import alias, arrives, leaves, positions
 from tilewright.lang.dataflow.loops import full, steps, tiles, zeros
 from tilewright.lang.dataflow.rows import softmax
 from tilewright.lang.dataflow.tiles import Tile
@@ -220,6 +220,7 @@ __all__ = [
     "im2col",
     "index",
     "kernel",
+    "leaves",
     "let",
     "like",
     "load",

@@ -41,6 +41,12 @@ for m, n in tw.tiles(C):
     for k in tw.steps(K): acc += A[m, k] @ B[k, n]
     C[m, n] = acc
 
+for p, n in tw.tiles(C, batch=1):
+    tw.leaves(C, ready, first=n0)
+    acc = tw.zeros()
+    for k in tw.steps(K): acc += A[p, k] @ B[k, n]
+    C[p, n] = acc
+
 for m in tw.tiles(v):
     top = tw.full((m,), 0, tw.f32)
     for k in tw.steps(K): top.assign(tw.maximum(top, A[m, k].max(axis=1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import tilewright as tw
 from tilewright.inspect.draw import Costs
 from tilewright.schedule.bulk import Producer
+from tilewright.schedule.work import SentShards
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.ranks import RanksReport
 
@@ -267,6 +269,100 @@ def test_bulk_copies_need_the_fence_after_the_wait(monkeypatch: pytest.MonkeyPat
     assert line_of("the operand is read") in str(found[0])
 
 
+# ---------------------------------------------------------------- results that leave
+
+
+@tw.kernel(A="P S K", B="K N", PARTS="P S N", SENT="P", rank=int)
+def scattered(A, B, PARTS, SENT, rank):
+    for p, m, n in tw.tiles(PARTS):
+        tw.leaves(PARTS, SENT, first=rank + 1)
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[2]):
+            acc += A[p, m, k] @ B[k, n]
+        PARTS[p, m, n] = acc
+
+
+@tw.kernel(PARTS="Q S N", SENT="Q", C="S N", epoch=int)
+def added(PARTS, SENT, C, epoch, *, ranks, waits=True):
+    """``C = PARTS[0] + PARTS[1] + ...`` in the order of the ranks."""
+    for m, n in tw.tiles(C):
+        if waits:
+            tw.arrives(PARTS, SENT, epoch)  # the parts arrive
+        total = PARTS[0][m, n]  # the first part
+        for rank in range(1, ranks):
+            total = total + PARTS[rank][m, n]
+        C[m, n] = total
+
+
+def scatter(
+    ranks: int, schedule: Any, shape: tuple[int, int, int], calls: int = 1, *, waits: bool = True
+) -> Any:
+    """A product whose K is cut into one part for each rank; returns the report, and the results of all."""
+    (m, n, k), rng = shape, np.random.default_rng(ranks)
+    kind = np.float16 if schedule is not None and schedule.atom.a_dtype == tw.f16 else np.float32
+    rows, cuts = -(-m // ranks), [k * rank // ranks for rank in range(ranks + 1)]
+    a, b = np.zeros((ranks * rows, k), kind), rng.standard_normal((k, n)).astype(kind)
+    a[:m] = rng.standard_normal((m, k))
+    parts = np.full((ranks, ranks, rows, n), np.nan, np.float32)
+    sent, free = (np.zeros((ranks, ranks), np.uint32) for _ in range(2))
+    c = np.full((ranks, rows, n), np.nan, np.float32)
+    programs = []
+    for rank in range(ranks):
+        own, steps = slice(cuts[rank], cuts[rank + 1]), []
+        given = (
+            np.ascontiguousarray(a[:, own]).reshape(ranks, rows, -1),
+            b[own],
+            parts[:, rank],
+            sent[:, rank],
+        )
+        sums = added.bind(ranks=ranks, waits=waits)
+        for call in range(1, calls + 1):
+            steps += [tw.testing.hold(free[p, rank : rank + 1], call - 1) for p in range(ranks) if call > 1]
+            steps.append(tw.testing.launch(scattered.bind(schedule=schedule), *given, rank))
+            steps.append(tw.testing.launch(sums, parts[rank], sent[rank], c[rank], call))
+            steps += [tw.testing.post(free[rank, p : p + 1], call) for p in range(ranks)]
+        programs.append(steps)
+    report = tw.testing.ranks(programs)
+    if report.is_clean:
+        tw.testing.compare_gemm(a[:m], b, c.reshape(ranks * rows, n)[:m]).raise_if_wrong()
+        assert (sent == calls).all()  # each part is counted once in each call
+    return report, c
+
+
+LEAVING = {
+    "two calls": (2, None, (70, 40, 24), 2),
+    "a persistent grid": (3, tw.Schedule(FMA, (16, 32, 16), blocks=4, group_n=2), (40, 40, 25), 1),
+    "ping-pong": (2, replace(BULK, roles="ping-pong", groups=2, blocks=2), (130, 72, 128), 1),
+    "groups share a tile": (2, replace(BULK, tile=(128, 64, 64), groups=2), (130, 72, 128), 1),
+}
+
+
+@pytest.mark.parametrize("name", LEAVING)
+def test_a_complete_part_is_counted_where_it_is_awaited(name: str) -> None:
+    report, c = scatter(*LEAVING[name])
+    report.raise_if_any()
+    if name == "two calls":
+        _, again = scatter(*LEAVING[name])
+        assert c.tobytes() == again.tobytes()
+
+
+def test_parts_that_are_not_awaited_are_found_at_their_line() -> None:
+    report, _ = scatter(2, None, (40, 33, 16), waits=False)
+    assert any(line_of("the first part") in str(one) for one in report.findings)
+    assert {one.kind for one in report.findings} <= {Kind.WRITE_READ, Kind.READ_WRITE}
+
+
+def test_a_part_that_is_told_before_its_last_tile_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SentShards, "count", told_at_once)
+    report, _ = scatter(2, tw.Schedule(FMA, (16, 32, 8)), (40, 33, 16))
+    assert any(one.kind in (Kind.WRITE_READ, Kind.READ_WRITE) for one in report.findings)
+
+
+def told_at_once(shards: SentShards, work: Any) -> None:
+    """Tell the rank that waits after each tile, in place of the last one."""
+    tw.signal(shards.counters[work.batch[0]], scope="system")
+
+
 # ---------------------------------------------------------------- refusals
 
 
@@ -300,8 +396,8 @@ REFUSED = {
     "twice": "A arrives twice; nearest legal choice: one call",
     "counters": "counters of shards are an array of u32 with one dimension, and READY is a view",
     "dtype": "counters of shards are an array of u32 with one dimension, and B is a view",
-    "view": "A arrives in shards, and is a view",
-    "steps": "which k indexes, a span of a loop; nearest legal choice: an array whose first dimension is m",
+    "view": "A consists of shards, and is a view",
+    "steps": "B arrives in shards of its first dimension, which k indexes, a span of a loop; nearest legal",
     "stored": "C arrives in shards of its first dimension, and is stored; nearest legal choice: another",
 }
 
@@ -344,17 +440,49 @@ def test_other_reads_of_the_operand_are_refused() -> None:
         squared.bind(more=True).schedule_for(*given, target="reference")
 
 
-@tw.kernel(A="M N", C="M N", READY="R", epoch=int)
-def doubled(A, C, READY, epoch):
-    for m, n in tw.tiles(C):
-        tw.arrives(A, READY, epoch)
-        C[m, n] = 2 * A[m, n]
+@tw.kernel(A="P M K", B="K N", C="P M N", D="P M N", SENT="P", READY="P")
+def cannot_leave(A, B, C, D, SENT, READY, *, wrong):
+    for p, m, n in tw.tiles(C):
+        tw.leaves(D if wrong == "other" else C, SENT)
+        if wrong == "twice":
+            tw.leaves(C, SENT)
+        if wrong == "arrives":
+            tw.arrives(A, READY, 1)
+        if wrong == "no product":
+            C[p, m, n] = D[p, m, n] * 2.0
+            continue
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[2]):
+            acc += A[p, m, k] @ B[k, n]
+        C[p, m, n] = acc
 
 
-def test_loops_without_a_product_are_refused() -> None:
-    given = [tw.like("f32", 8, 8), tw.like("f32", 8, 8), tw.like("u32", 2), 1]
-    with pytest.raises(tw.TraceError, match="only the loads of products wait for them; nearest legal choice"):
-        doubled.bind().schedule_for(*given, target="reference")
+LEFT = {
+    "other": "D leaves in shards of its first dimension, and is not stored; nearest legal choice: the",
+    "twice": "C leaves already; nearest legal choice: one call of tw.leaves",
+    "arrives": "C leaves in shards of its first dimension, and A arrives; both order tiles",
+    "no product": "C leaves in shards, and only products count them; nearest legal choice",
+}
+
+
+@pytest.mark.parametrize("wrong", LEFT)
+def test_what_cannot_leave_is_refused(wrong: str) -> None:
+    arrays = [tw.like("f32", 2, 8, 8), tw.like("f32", 8, 8), *[tw.like("f32", 2, 8, 8)] * 2]
+    with pytest.raises(tw.TraceError) as caught:
+        cannot_leave.bind(wrong=wrong).schedule_for(*arrays, *[tw.like("u32", 2)] * 2, target="reference")
+    assert LEFT[wrong] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "near"), [({"epilogue": "staged"}, 'epilogue="direct"'), ({"split_k": 2}, "split_k=1")]
+)
+def test_schedules_that_do_not_store_whole_tiles_are_refused(change: dict[str, Any], near: str) -> None:
+    given = tw.like("f32", 2, 32, 32), tw.like("f32", 32, 32), tw.like("f32", 2, 32, 32), tw.like("u32", 2), 0
+    with pytest.raises(
+        tw.ScheduleError, match="PARTS leaves in shards, and the threads that store"
+    ) as caught:
+        scattered.bind(schedule=replace(PLAIN, **change)).compile(*given, target="reference")
+    assert near in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -406,6 +534,19 @@ def test_chosen_schedules_compile_and_spill_nothing(arch: str) -> None:
     assert "A +" not in made.source[:waits]
     assert loads > waits
     assert made.source.count("await_counter_system(READY") == 1
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "gfx942"])
+def test_kernels_whose_results_leave_compile_and_spill_nothing(arch: str) -> None:
+    given = tw.like("bf16", 8, 1024, 4096), tw.like("bf16", 4096, 4096), tw.like("f32", 8, 1024, 4096)
+    target = "hip" if "gfx" in arch else "cuda"
+    made = scattered.bind().compile(*given, tw.like("u32", 8), 0, target=target, arch=arch)
+    assert {made.resources[name] for name in made.resources if "spill" in name or "stack" in name} == {0}
+    ticket, told = (
+        made.source.index("take_ticket_of(sent_tiles"),
+        made.source.index("signal_counter_system(SENT"),
+    )
+    assert ticket < told
 
 
 def test_the_flow_reads_and_prints_its_arrivals() -> None:

@@ -17,6 +17,7 @@ from tilewright.dataflow.nodes import (
     Arrival,
     Axis,
     Cell,
+    Departure,
     Flow,
     Fold,
     Folded,
@@ -85,8 +86,8 @@ def misfit_of_flow(flow: Flow) -> str:
     if len(numbering) > 1 or not {*numbering} <= {*flow.tiles}:
         names = " and ".join(span.name for span in numbering)
         return f"groups are numbered by {names}; a flow has one batch that numbers groups"
-    for one in flow.arrivals:
-        if wrong := arrival_misfit(flow, one):
+    for one in flow.moved:
+        if wrong := moved_misfit(flow, one):
             return wrong[0]
     for store in flow.stores:
         name = store.operand.name
@@ -98,21 +99,29 @@ def misfit_of_flow(flow: Flow) -> str:
     return ""
 
 
-def arrival_misfit(flow: Flow, made: Arrival) -> tuple[str, ...]:
-    """Return the error in an array that arrives in shards and the nearest choice; empty if it is valid."""
-    name, what = made.operand.name, f"{made.operand.name} arrives in shards of its first dimension"
-    parts = [one for one in flow.walk() if isinstance(one, ArrayPart) and one.operand.name == name]
-    if name in {store.operand.name for store in flow.stores}:
+def moved_misfit(flow: Flow, made: Arrival | Departure) -> tuple[str, ...]:
+    """Return the error in an array whose shards arrive or leave, and the nearest choice; empty if valid."""
+    name, stores = made.operand.name, [one for one in flow.stores if one.operand.name == made.operand.name]
+    if isinstance(made, Departure):
+        what = f"{name} leaves in shards of its first dimension"
+        if not stores:
+            return f"{what}, and is not stored", "the array that is stored"
+        if any(one.added or one.operand.transforms or one.at[0] != flow.tiles[0] for one in stores):
+            text = f"{what}, a batch of tw.tiles by which it is stored at once"
+            return text, f"for p, m, n in tw.tiles({name}), and {name}[p, m, n] = ..."
+        if flow.tiles[0].kind != BATCH:
+            return (
+                f"{what}, and {flow.tiles[0].name} is no batch",
+                "tw.tiles(..., batch=1)",
+            )
+        if flow.arrivals:
+            return f"{what}, and {flow.arrivals[0].operand.name} arrives; both order tiles", "two kernels"
+        return ()
+    what = f"{name} arrives in shards of its first dimension"
+    if stores:
         return f"{what}, and is stored", "another array for the result"
-    if not parts:
+    if not any(isinstance(one, ArrayPart) and one.operand.name == name for one in flow.walk()):
         return f"{what}, and no tile reads it", "omit tw.arrives"
-    for part in parts:
-        if part.operand.transforms:
-            return f"{what}, and a view of it is read", f"{name} itself, indexed by spans"
-        if part.at[0] not in flow.tiles:
-            names = " or ".join(span.name for span in flow.tiles)
-            text = f"{what}, which {part.at[0].name} indexes, a span of a loop"
-            return text, f"an array whose first dimension is {names}"
     return ()
 
 
@@ -137,10 +146,10 @@ def _no_dtype(kind: object) -> str:
     return "" if isinstance(kind, DType) else f"{kind!r} is not a dtype"
 
 
-def _arrival(made: Arrival) -> str:
+def _moved(made: Arrival | Departure) -> str:
     array, counters = made.operand, made.counters
     if array.transforms or not array.shape:
-        return f"{array.name} arrives in shards, and is a view or has no dimension"
+        return f"{array.name} consists of shards, and is a view or has no dimension"
     if counters.transforms or len(counters.shape) != 1 or counters.dtype.name != "u32":
         found = "a view" if counters.transforms else f"of rank {len(counters.shape)} and {counters.dtype}"
         return f"counters of shards are an array of u32 with one dimension, and {counters.name} is {found}"
@@ -407,7 +416,8 @@ def _folded(node: Folded) -> str:
 
 _RULES: dict[type, Callable[[Any], str]] = {
     Operand: _operand,
-    Arrival: _arrival,
+    Arrival: _moved,
+    Departure: _moved,
     NumberParam: lambda made: "",
     Span: _span,
     Store: _store,

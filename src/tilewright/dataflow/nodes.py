@@ -451,6 +451,24 @@ class Arrival:
     location: Location | None = field(default=None, compare=False, kw_only=True)
 
 
+@layouts.made(IN_FLOWS)
+@dataclass(frozen=True, eq=False)
+class Departure:
+    """Shards of a result that other ranks wait for: one for each index of its first dimension, a batch.
+
+    Args:
+        operand: the array that is stored.
+        counters: an array of u32 with a counter for each shard, which counts up once the shard is complete.
+        first: the shard whose tiles are computed first; those of the next shards follow, in a circle.
+        location: the author's line.
+    """
+
+    operand: Operand
+    counters: Operand
+    first: Int
+    location: Location | None = field(default=None, compare=False, kw_only=True)
+
+
 @layouts.made("the flow of a compiled kernel, kernel.compile(...).flow, is one")
 @dataclass(frozen=True, eq=False)
 class Flow:
@@ -464,6 +482,7 @@ class Flow:
         requirements: conditions on the sizes; a launch with sizes that violate one is refused.
         waits_for_prior_grid: whether the kernel may start before the previous kernel ends, and waits for it.
         arrivals: the arrays that arrive in shards while the kernel runs.
+        departure: the result whose shards are counted when they are complete.
 
     Example:
         >>> import numpy as np
@@ -488,6 +507,7 @@ class Flow:
     requirements: tuple[Guard, ...] = ()
     waits_for_prior_grid: bool = False
     arrivals: tuple[Arrival, ...] = ()
+    departure: Departure | None = None
 
     def walk(self) -> Iterator[Node]:
         """Yield every node once, arguments before the nodes that use them."""
@@ -501,8 +521,15 @@ class Flow:
         return tuple(node for node in self.walk() if isinstance(node, Sum))
 
     @property
+    def moved(self) -> tuple[Arrival | Departure, ...]:
+        """The arrays whose shards arrive or leave."""
+        return self.arrivals if self.departure is None else (*self.arrivals, self.departure)
+
+    @property
     def round(self) -> Span | None:
-        """The span of the tiles that begins with a local shard and goes round; None if nothing arrives."""
+        """The span of the tiles that begins with a chosen shard and goes round; None without shards."""
+        if self.departure is not None:
+            return self.tiles[0]
         names = {one.operand.name for one in self.arrivals[:1]}
         parts = (one for one in self.walk() if isinstance(one, ArrayPart) and one.operand.name in names)
         return min((part.at[0] for part in parts), key=self.tiles.index, default=None)
@@ -539,7 +566,7 @@ class Flow:
             tuple(nodes),
             self.requirements,
             self.waits_for_prior_grid,
-            tuple(_key(one, places) for one in self.arrivals),
+            _key((*self.arrivals, self.departure), places),
         )
 
     def __eq__(self, other: object) -> bool:
@@ -593,7 +620,7 @@ def _key(value: Any, places: dict[int, int]) -> Any:
     """Return a field of a node with nodes replaced by their numbers."""
     if isinstance(value, Node) and id(value) in places:
         return places[id(value)]
-    if isinstance(value, Node | Store | Fold | CellMerge | Arrival):
+    if isinstance(value, Node | Store | Fold | CellMerge | Arrival | Departure):
         compared = (getattr(value, one.name) for one in fields(value) if one.compare)
         return type(value).__name__, *(_key(one, places) for one in compared)
     if isinstance(value, tuple):

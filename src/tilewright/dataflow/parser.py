@@ -18,6 +18,7 @@ from tilewright.dataflow.nodes import (
     Axis,
     Cell,
     CellMerge,
+    Departure,
     Flow,
     Fold,
     Folded,
@@ -87,6 +88,7 @@ class _FlowParser(TextReader):
         self.requirements: list[Guard] = []
         self.waits_for_prior_grid = False
         self.arrivals: list[Arrival] = []
+        self.departure: Departure | None = None
         self.line = 2
 
     def legal(self, record: Record, wrong: str = "") -> Record:
@@ -107,7 +109,7 @@ class _FlowParser(TextReader):
                     self.guarded(self.statement, statement)
                 parameters, tiles, stores = tuple(self.parameters), tuple(self.tiles), tuple(self.stores)
                 more = tuple(self.requirements), self.waits_for_prior_grid, tuple(self.arrivals)
-                flow = Flow(name, parameters, tiles, stores, *more)
+                flow = Flow(name, parameters, tiles, stores, *more, self.departure)
                 return self.legal(flow, misfit_of_flow(flow))
         raise ParseError("line 2: expected flow(name)")
 
@@ -136,6 +138,8 @@ class _FlowParser(TextReader):
                 self.waits_for_prior_grid = True
             case ast.Expr(value=ast.Call(func=ast.Name(id="arrives"), args=given)) if len(given) == 4:
                 self.arrivals.append(self.legal(Arrival(*map(self.value, given))))
+            case ast.Expr(value=ast.Call(func=ast.Name(id="leaves"), args=given)) if len(given) == 3:
+                self.departure = self.legal(Departure(*map(self.value, given)))
             case _:
                 raise ParseError(f"line {node.lineno}: not a line of a flow: {ast.unparse(node)}")
 

@@ -137,6 +137,9 @@ class _FlowPrinter:
         for one in self.flow.arrivals:
             given = one.operand.name, one.counters.name, self.show(one.value), self.show(one.first)
             yield f"arrives({', '.join(given)}){self.note(one)}"
+        if (made := self.flow.departure) is not None:
+            names = made.operand.name, made.counters.name
+            yield f"leaves({', '.join(names)}, {self.show(made.first)}){self.note(made)}"
         self.name_all()
         seen: set[int] = set()
         for store in self.flow.stores:

@@ -62,7 +62,7 @@ def launch(kernel: Kernel | Bound, *arguments: Any, **named: Any) -> Step:
         bound, named = bound._split(named)
     given = tuple(in_order(bound.program, arguments, named, numbers=True))
     prepared = cast("PreparedReference", bound._prepare(given, REFERENCE.name).prepared)
-    return KernelStep(prepared.bound_to(given), _line())
+    return KernelStep(prepared.bound_to(given), _line(), given)
 
 
 @launches
@@ -106,7 +106,7 @@ def send(source: Any, target: Any, counter: Any = None, value: int = 1) -> Step:
         op, array = _counted(Post, "send", counter, value, line)
         ops.append(op)
         arrays[op.counter] = array
-    return EngineStep(tuple(ops), arrays)
+    return EngineStep(tuple(ops), arrays, (source, target, counter))
 
 
 @launches
@@ -128,7 +128,7 @@ def post(counter: Any, value: int) -> Step:
         (True, [0, 3])
     """
     op, array = _counted(Post, "post", counter, value, _line())
-    return EngineStep((op,), {op.counter: array})
+    return EngineStep((op,), {op.counter: array}, (counter,))
 
 
 @launches
@@ -152,7 +152,7 @@ def hold(counter: Any, value: int) -> Step:
         (True, 4.0)
     """
     op, array = _counted(Hold, "hold", counter, value, _line())
-    return EngineStep((op,), {op.counter: array})
+    return EngineStep((op,), {op.counter: array}, (counter,))
 
 
 @launches

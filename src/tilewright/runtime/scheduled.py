@@ -77,7 +77,7 @@ class RecordedFlow:
     def texts(self) -> tuple[str, ...]:
         """All that its schedules and explicit kernels depend on: the graph, its lines, the parameters."""
         program, flow = self.program, self.flow
-        locations = (repr(one.location) for some in (flow.walk(), flow.stores, flow.arrivals) for one in some)
+        locations = (repr(one.location) for some in (flow.walk(), flow.stores, flow.moved) for one in some)
         return program.name, repr(program.parameters), part(PRINTER)(flow), *locations
 
 

@@ -118,8 +118,8 @@ def proposals(question: Question) -> Iterator[Candidate]:
         changes.append(partial(_mirrored, question))
     elif is_masked(question.form):
         changes.append(partial(_masked, question))
-    if question.form.flow.arrivals:
-        changes.append(partial(_arriving, question))
+    if question.form.flow.moved:
+        changes.append(partial(_in_shards, question))
     if question.form.row_sums:
         changes.append(partial(_with_row_sums, question))
     if len(question.form.loops) > 1:
@@ -210,13 +210,15 @@ def _mirrored(question: Question, made: Schedule) -> Schedule | None:
     return next((one for one in fewer if not reasons(with_fallback(one, *asked)[0], *asked)), None)
 
 
-def _arriving(question: Question, schedule: Schedule) -> Schedule | None:
-    """A schedule whose bands of tiles follow the shards of an operand, or None."""
+def _in_shards(question: Question, schedule: Schedule) -> Schedule | None:
+    """A schedule whose bands of tiles follow the shards of an array, or None."""
     if schedule.alternates or schedule.along_k > 1:
         return None
     form, made = question.form, replace(schedule, balanced=False, batches=1)
     m, n = (form.n, form.m) if made.swap_ab else (form.m, form.n)
     band = made.group_m or made.group_n
+    if form.flow.departure is not None:  # threads store whole tiles
+        made = replace(made, epilogue="direct", split_k=1, reduction="workspace", across=False)
     if form.flow.round == m:
         return replace(made, group_m=band, group_n=0)
     return replace(made, group_m=0, group_n=band) if form.flow.round == n else made

@@ -11,8 +11,9 @@ from tilewright.arch import REFERENCE, Arch
 from tilewright.dataflow.nodes import ArrayPart, Flow
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.asynchrony import begin_early
-from tilewright.lang.launch import require
+from tilewright.lang.launch import derived, require
 from tilewright.lang.program import EXPLICIT, Parameter, Program
+from tilewright.lang.signals import counter
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tracer import current
 from tilewright.schedule.epilogue.direct import Helper
@@ -28,7 +29,7 @@ from tilewright.schedule.resources import EPILOGUE_CLASSES, partition_of, reduct
 from tilewright.schedule.rings import Agent
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sources import sources_of, with_numbers
-from tilewright.schedule.work import Shards, Work
+from tilewright.schedule.work import SentShards, Shards, Work
 
 # ---------------------------------------------------------------- extents that are whole tiles
 
@@ -162,6 +163,8 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
         epilogue = EPILOGUE_CLASSES[schedule.epilogue](form, schedule, arguments, partition)
     with made_by("reduction"):
         reduction = reduction_of(schedule).of(schedule, partition.split, len(form.totals))
+    with made_by("epilogue", form.stores[0]):
+        sent = _sent(form, schedule, arguments, partition)
     with made_by("stages"):
         for one in rings:
             one.begin_block(partition.rank)
@@ -169,7 +172,7 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     agents = ring.agents()
     scales = {one: with_numbers(form, arguments, one.scale) for one in form.rescales}
     for several in zip(agents, *(one.agents() for one in rings[1:]), strict=True):
-        _run(several, partition, reduction, epilogue, form, scales)
+        _run(several, partition, reduction, epilogue, form, scales, sent)
     multiplying = [agent for agent in agents if agent.accumulation is not None]
     reduction.end_block([(agent, partial(partition.items, agent.each)) for agent in multiplying], epilogue)
     ring.end_block()
@@ -191,6 +194,7 @@ def _run(
     epilogue: Any,
     form: Form,
     scales: Mapping[Rescale, Any],
+    sent: SentShards | None,
 ) -> None:
     """Write the loop of one agent over its tiles, each with one main loop after the other.
 
@@ -201,6 +205,7 @@ def _run(
         epilogue: how results are stored.
         form: the form of the computation.
         scales: the numbers by which totals are multiplied after a loop.
+        sent: the shards of the result that are counted; None: nobody waits for the result.
     """
     agent = loops[0]
     store, multiplies = form.stores[0], agent.accumulation is not None
@@ -237,9 +242,27 @@ def _run(
                 with made_by("promote"):
                     totals = loops[-1].accumulation.end(sums, last.steps)
                 reduction.end_tile(work, totals, values, epilogue, store)
+                if sent is not None:
+                    with made_by("epilogue", sent.made):
+                        sent.count(work)
         if stores:
             with made_by("epilogue", store):
                 epilogue.drain()
+
+
+def _sent(
+    form: Form, schedule: Schedule, arguments: Mapping[str, Any], partition: Partition
+) -> SentShards | None:
+    """The shards of the result that other ranks wait for."""
+    made, problem = form.flow.departure, partition.problem
+    if made is None or problem is None:
+        return None
+    across, beside = schedule.cluster
+    parts = derived(partition.tiles_m * across * partition.tiles_n * beside * schedule.cooperating)
+    for extent in problem.batch[1:]:
+        parts = derived(parts * extent)
+    sent_tiles = counter(problem.batch[0])
+    return SentShards(arguments[made.counters.name], sent_tiles, parts, schedule.roles != "none", made)
 
 
 def _await_shards(agent: Agent, shards: Sequence[Shards], work: Work) -> None:

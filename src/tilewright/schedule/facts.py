@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from tilewright.arch import Arch
-from tilewright.dataflow.nodes import Arrival, Node, Store
+from tilewright.dataflow.nodes import Arrival, Departure, Node, Store
 from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.bulk_views import against_tiles
@@ -18,7 +18,7 @@ from tilewright.schedule.sides import OperandSide, OperandTile, common_run, lane
 from tilewright.schedule.stages import MOST_ROWS
 from tilewright.targets.target import Target, owner
 
-Reasons: TypeAlias = Iterator[tuple[str, str, str, Node | Store | Arrival]]
+Reasons: TypeAlias = Iterator[tuple[str, str, str, Node | Store | Arrival | Departure]]
 """Reasons to refuse a schedule: field, sentence with value and limit, nearest legal choice, and node."""
 
 

@@ -249,24 +249,28 @@ def form_of(flow: Flow) -> Form:
             where,
         )
     plan = plan_of(flow, m, n)
-    for one in flow.arrivals:
+    for one in flow.moved:
         if flow.grouped is not None or max(stored.values()) > 1:
             name, why = one.operand.name, "has groups" if flow.grouped is not None else "is stored twice"
             raise TraceError(
-                f"{name} arrives in shards, and the result {why}, which decides the order of tiles too; "
+                f"{name} consists of shards, and the result {why}, which decides the order of tiles too; "
                 f"nearest legal choice: batches in place of groups, or one store; or {EXPLICIT}",
                 one.location,
             )
     factors = {id(one.part) for one in (*plan.rows_m, *plan.rows_n)}
     for one in flow.arrivals:
-        parts = (part for part in flow.walk() if isinstance(part, ArrayPart))
-        if any(part.operand == one.operand and id(part) not in factors for part in parts):
-            name = one.operand.name
-            raise TraceError(
-                f"{name} arrives in shards, and is read by more than products, whose loads wait for it; "
-                f"nearest legal choice: {name} as a factor of a product alone, or {EXPLICIT}",
-                one.location,
-            )
+        name, parts = one.operand.name, [part for part in flow.walk() if isinstance(part, ArrayPart)]
+        for part in (part for part in parts if part.operand.name == name):
+            what, near = f"{name} arrives in shards", f"{name} itself as a factor of a product, with m or n"
+            if part.operand.transforms:
+                wrong = f"{what}, and a view of it is read"
+            elif part.at[0] not in flow.tiles:
+                wrong = f"{what} of its first dimension, which {part.at[0].name} indexes, a span of a loop"
+            elif id(part) not in factors:
+                wrong = f"{what}, and is read by more than products, whose loads wait for it"
+            else:
+                continue
+            raise TraceError(f"{wrong}; nearest legal choice: {near}; or {EXPLICIT}", one.location)
     bounded = next((span for span in plan.depths if span.groups is not None), None)
     if bounded is not None and (len(plan.depths) > 1 or flow.grouped is not None):
         other = next((span.name for span in plan.depths if span != bounded), f"groups of {m.name}")

@@ -452,11 +452,11 @@ def mirrored(case: ScheduleOnMachine) -> Reasons:
         yield "tile", text, f"tile={(side // across, side // beside, schedule.tile[2])}", second[0]
 
 
-# ---------------------------------------------------------------- operands that arrive in shards
+# ---------------------------------------------------------------- arrays in shards
 
 
-def arriving(case: ScheduleOnMachine) -> Reasons:
-    """One block or one warp waits for shards, and the tiles of a shard follow each other."""
+def in_shards(case: ScheduleOnMachine) -> Reasons:
+    """One block or one warp waits for shards; blocks store whole tiles, and count them."""
     schedule, form = case.schedule, case.form
     for one in form.flow.arrivals[:1]:
         what, along = f"{one.operand.name} arrives in shards", form.flow.round
@@ -471,15 +471,26 @@ def arriving(case: ScheduleOnMachine) -> Reasons:
         if schedule.balanced:
             text = f"balanced=True; {what}, whose tiles come in their order, and shares in that of the grid"
             yield "balanced", text, "balanced=False", one
-        if schedule.batches > 1:
-            text = f"batches={schedule.batches}; {what}, and a block waits for those of one item"
-            yield "batches", text, "batches=1", one
-        if schedule.alternates or schedule.along_k > 1:
-            text = f"groups={schedule.groups}; {what}, and groups that load have no barrier for that"
-            yield "groups", text, 'groups=1 with roles="none"', one
         if schedule.staging_class.copies_too:
             text = f'staging="{schedule.staging}"; {what}, and four warps that copy would have to meet'
             yield "staging", text, 'staging="cp_async"', one
+    for moved in form.flow.moved[:1]:
+        what = f"{moved.operand.name} consists of shards"
+        if schedule.batches > 1:
+            text = f"batches={schedule.batches}; {what}, and a block takes tiles of one item"
+            yield "batches", text, "batches=1", moved
+        if schedule.alternates or schedule.along_k > 1:
+            text = f"groups={schedule.groups}; {what}, and groups that load have no barrier for that"
+            yield "groups", text, 'groups=1 with roles="none"', moved
+    if (sent := form.flow.departure) is not None:
+        what = f"{sent.operand.name} leaves in shards, and the threads that store a tile count it"
+        if schedule.is_split:
+            text = f"split_k={schedule.split_k!r}; {what}, once all of K is added"
+            yield "split_k", text, "split_k=1", sent
+        if schedule.epilogue != "direct":
+            yield "epilogue", f'epilogue="{schedule.epilogue}"; {what}', 'epilogue="direct"', sent
+        if schedule.across:
+            yield "across", f"across=True; {what}", "across=False", sent
 
 
 OF_KERNELS: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (
@@ -521,7 +532,7 @@ OF_MEANING: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (
     shared_by_clusters,
     sums_beside,
     mirrored,
-    arriving,
+    in_shards,
 )
 """Rules without which the expanded kernel would be legal and wrong."""
 

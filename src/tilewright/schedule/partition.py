@@ -20,7 +20,7 @@ from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.form import Form, extent_of, integer_in
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.skipping import NeededTiles, Skips
-from tilewright.schedule.work import RowGroups, Segment, Shards, Work, natural
+from tilewright.schedule.work import RowGroups, Segment, ShardOrder, Shards, Work, natural
 
 MOST_SPLITS = 4096
 """Parts of K."""
@@ -44,7 +44,8 @@ class TiledProblem:
         least: smallest number of steps along K; missing steps add zeros.
         skips: the tiles and steps that masks leave out; None: all tiles take all steps.
         mirrored: whether tiles below the diagonal are stored above it too.
-        shards: the shards of each operand that arrives; the order of tiles follows the first.
+        shards: the shards of each operand that arrives.
+        order: the order of tiles by the shards of an array; None: that of the schedule.
     """
 
     batch: tuple[Index, ...]
@@ -58,6 +59,7 @@ class TiledProblem:
     skips: Skips | None = None
     mirrored: bool = False
     shards: tuple[Shards, ...] = ()
+    order: ShardOrder | None = None
 
     @staticmethod
     def of(form: Form, schedule: Schedule, arguments: Mapping[str, Any]) -> TiledProblem:
@@ -93,9 +95,11 @@ class TiledProblem:
             along_k = bounds, form.batch.index(cut.index)
         arrivals = (_shards(form, schedule, arguments, one) for one in form.flow.arrivals)
         shards = tuple(one for several in arrivals for one in several)
-        return TiledProblem(
-            batch, m, n, depths, schedule.tile, groups, along_k, least, skips, mirrored, shards
-        )
+        order = shards[0].order if shards else None
+        if (made := form.flow.departure) is not None:
+            order = ShardOrder(2, 1, 1, integer_in(form.flow, arguments, made.first))
+        cuts = groups, along_k, least, skips, mirrored, shards, order
+        return TiledProblem(batch, m, n, depths, schedule.tile, *cuts)
 
     @property
     def tiles(self) -> tuple[Index, Index]:
@@ -148,13 +152,13 @@ class TiledProblem:
 def _shards(form: Form, schedule: Schedule, arguments: Mapping[str, Any], made: Arrival) -> Iterator[Shards]:
     """The shards of an operand in the kernel that is written, for each dimension of tiles that reads it."""
     counters, extent = arguments[made.counters.name], arguments[made.operand.name].shape[0]
-    value, local = (integer_in(form.flow, arguments, one) for one in (made.value, made.first))
+    value, first = (integer_in(form.flow, arguments, one) for one in (made.value, made.first))
     rows = derived(maximum(ceil_div(extent, maximum(counters.shape[0], 1)), 1))
     places = [one.part.at[0] for one in form.factors if one.part.operand == made.operand]
     for along in sorted(dict.fromkeys(places), key=form.flow.tiles.index):
         dim = (form.m, form.n, *form.batch).index(along)
-        tile = schedule.tile[dim] if dim < 2 else 1
-        yield Shards(counters, value, dim, rows, tile, extent, local, made)
+        order = ShardOrder(dim, rows, schedule.tile[dim] if dim < 2 else 1, first)
+        yield Shards(order, counters, value, extent, made)
 
 
 @dataclass(frozen=True)
@@ -170,7 +174,7 @@ class TileOrder:
     along: str = "m"
 
     @staticmethod
-    def of(schedule: Schedule, shards: Shards | None = None) -> TileOrder:
+    def of(schedule: Schedule, shards: ShardOrder | None = None) -> TileOrder:
         """The order of a schedule; bands divide the rows of an operand that arrives in shards."""
         if shards is not None and shards.dim == 0:
             return TileOrder(schedule.group_m or 1, "m")
@@ -300,9 +304,6 @@ class TilePartition(Partition):
 
     def __init__(self, problem: TiledProblem, schedule: Schedule) -> None:
         self.problem, self.schedule = problem, schedule
-        self.shards = problem.shards[0] if problem.shards else None
-        """The shards that decide the order of tiles."""
-
         self.cluster = schedule.cluster if self.in_clusters else (1, 1)
         self.steps = problem.steps
         tiles = problem.tiles
@@ -335,7 +336,7 @@ class TilePartition(Partition):
         band, tiles = (order.group, order.along == "n"), (self.tiles_m, self.tiles_n)
         if self.problem.mirrored:
             return NeededTiles.below_diagonal(tile, tiles, band)
-        if skips is None or self.shards is not None:
+        if skips is None or self.problem.order is not None:
             return None
         return NeededTiles.of(skips.form, skips.arguments, tile, tiles, band)
 
@@ -351,24 +352,25 @@ class TilePartition(Partition):
 
     def _tile(self, index: Index) -> tuple[Index, Index]:
         """The tile of a block, given the number of its cluster's tile."""
+        order = self.problem.order
         if self.kept is not None:
             m, n = self.kept.place(let(index), self.needed)
         else:
-            m, n = TileOrder.of(self.schedule, self.shards).place(index, self.tiles_m, self.tiles_n)
-        if self.shards is not None and self.shards.dim == 0:
-            m = self.shards.turned(m, self.tiles_m, self.cluster[0])
-        if self.shards is not None and self.shards.dim == 1:
-            n = self.shards.turned(n, self.tiles_n, self.cluster[1])
+            m, n = TileOrder.of(self.schedule, order).place(index, self.tiles_m, self.tiles_n)
+        if order is not None and order.dim == 0:
+            m = order.turned(m, self.tiles_m, self.cluster[0])
+        if order is not None and order.dim == 1:
+            n = order.turned(n, self.tiles_n, self.cluster[1])
         if self.cluster == (1, 1):
             return m, n
         return m * self.cluster[0] + self.rank[0], n * self.cluster[1] + self.rank[1]
 
     def _turned(self, batch: tuple[Index, ...]) -> tuple[Index, ...]:
-        """The index along each leading dimension, if those of the local shard come first."""
-        if self.shards is None or self.shards.dim < 2:
+        """The index along each leading dimension, if those of a chosen shard come first."""
+        if (order := self.problem.order) is None or order.dim < 2:
             return batch
-        at = self.shards.dim - 2
-        return (*batch[:at], self.shards.turned(batch[at], self.problem.batch[at]), *batch[at + 1 :])
+        at = order.dim - 2
+        return (*batch[:at], order.turned(batch[at], self.problem.batch[at]), *batch[at + 1 :])
 
     def _steps_of(self, m: Index, n: Index) -> tuple[Index, Index]:
         """The first step of a tile that masks do not leave out, and the number of such steps.
@@ -469,7 +471,7 @@ class DataParallel(TilePartition):
         parts = split_parts(problem, schedule) if parts is None else parts
         self.parts: Index = 1 if parts is None else parts
         self.segment = Segment()
-        is_banded = bool(schedule.group_m or schedule.group_n or problem.shards)
+        is_banded = bool(schedule.group_m or schedule.group_n or problem.order)
         if is_banded or self.cluster != (1, 1) or self.kept is not None:
             index = self._declare(self.count * self.parts)
             part = self._part(index, 0)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from tilewright.dataflow.nodes import Arrival, Node, Store
+from tilewright.dataflow.nodes import Arrival, Departure, Node, Store
 from tilewright.errors import Origin
 from tilewright.lang.source import made_from, origin
 from tilewright.schedule.schedule import Schedule
@@ -51,7 +51,9 @@ def expanding(schedule: Schedule, node: Node | Store) -> Iterator[None]:
 
 
 @contextmanager
-def made_by(field: str | None = None, node: Node | Store | Arrival | None = None) -> Iterator[None]:
+def made_by(
+    field: str | None = None, node: Node | Store | Arrival | Departure | None = None
+) -> Iterator[None]:
     """Attribute the operations of the with block to a field of the schedule and to a value of the graph.
 
     Args:

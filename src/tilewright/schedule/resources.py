@@ -36,6 +36,7 @@ from tilewright.schedule.needs import (
     Needs,
     shared_by_loops,
     shared_of,
+    tickets,
 )
 from tilewright.schedule.panels_ring import PanelStaging
 from tilewright.schedule.partition import Batches, DataParallel, Partition, Shares
@@ -193,7 +194,11 @@ class ScheduleOnMachine(ScheduleFacts):
     @cached_property
     def shared(self) -> Sequence[Buffer]:
         """Everything in shared memory, in order."""
-        return shared_of(self.staging_needs, self.epilogue_needs, self.reduction.needs(self))
+        needs = self.reduction.needs(self)
+        if self.form.flow.departure is not None:  # groups that store take a ticket for each tile
+            count = self.schedule.groups if self.is_bulk else 1
+            needs = replace(needs, tickets=(*needs.tickets, tickets(count)))
+        return shared_of(self.staging_needs, self.epilogue_needs, needs)
 
     @property
     def shared_bytes(self) -> int:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.dataflow.nodes import Arrival, Groups, Operand
-from tilewright.lang.control import index, let, var
+from tilewright.dataflow.nodes import Arrival, Departure, Groups, Operand
+from tilewright.lang.control import index, let, var, when
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import derived
 from tilewright.lang.scalars import Condition, Index, ceil_div, maximum, minimum
-from tilewright.lang.signals import await_
+from tilewright.lang.signals import await_, signal, ticket
 from tilewright.lang.tensors import Tensor
 
 MOST = 2**31 - 1
@@ -175,48 +175,86 @@ class RowGroups:
 
 
 @dataclass(frozen=True)
-class Shards:
-    """Shards of an operand that arrive while the kernel runs: equal runs of its first dimension.
+class ShardOrder:
+    """The order of tiles by the shards of an array, which begins with a chosen shard and goes round.
 
     Args:
-        counters: a counter for each shard.
-        value: the value of a counter once its shard is there.
         dim: the part of a tile's place that numbers its rows: 0 for ``m``, 1 for ``n``; after these, the
             leading dimensions.
         rows: rows of a shard.
         tile: rows of a tile.
-        extent: rows of all shards.
-        local: the shard whose tiles come first.
-        made: the arrival in the graph, with the author's line.
+        first: the shard whose tiles come first.
     """
 
-    counters: Tensor
-    value: Index
     dim: int
     rows: Index
     tile: Index
-    extent: Index
-    local: Index
-    made: Arrival
-
-    def wait(self, work: Work) -> None:
-        """Wait for the shards of a tile."""
-        row = (work.m, work.n, *work.batch)[self.dim] * self.tile
-        first = let(row // self.rows)
-        last = (minimum(row + self.tile, self.extent) - 1) // self.rows
-        for number in traced_range(natural(last + 1 - first)):
-            await_(self.counters[first + number], self.value, scope="system")
+    first: Index
 
     def turned(self, number: Index, count: Index, unit: int = 1) -> Index:
-        """The number of a tile along the rows, if those of the local shard come first.
+        """The number of a tile along the rows.
 
         Args:
             number: the number in the order of the blocks.
             count: tiles along the rows.
             unit: tiles that count as one, those of a cluster.
         """
-        begin = derived(natural(self.local * self.rows // (self.tile * unit)))
+        begin = derived(natural(self.first * self.rows // (self.tile * unit)))
         return let((number + begin) % maximum(count, 1))
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Shards of an operand that arrive while the kernel runs: equal runs of its first dimension.
+
+    Args:
+        order: the rows of a shard and of a tile.
+        counters: a counter for each shard.
+        value: the value of a counter once its shard is there.
+        extent: rows of all shards.
+        made: the arrival in the graph, with the author's line.
+    """
+
+    order: ShardOrder
+    counters: Tensor
+    value: Index
+    extent: Index
+    made: Arrival
+
+    def wait(self, work: Work) -> None:
+        """Wait for the shards of a tile."""
+        tile, rows = self.order.tile, self.order.rows
+        row = (work.m, work.n, *work.batch)[self.order.dim] * tile
+        first = let(row // rows)
+        last = (minimum(row + tile, self.extent) - 1) // rows
+        for number in traced_range(natural(last + 1 - first)):
+            await_(self.counters[first + number], self.value, scope="system")
+
+
+@dataclass(frozen=True)
+class SentShards:
+    """Shards of a result that other ranks wait for, one for each index of the first batch.
+
+    Args:
+        counters: a counter for each shard, in the memory of the rank that waits.
+        done: the number of complete parts of each shard, which blocks count up by tickets.
+        parts: the parts of a shard: its tiles, for each group of warps that stores a share of a tile.
+        has_roles: whether groups of warps store, each with a barrier of its own.
+        made: the departure in the graph, with the author's line.
+    """
+
+    counters: Tensor
+    done: Tensor
+    parts: Index
+    has_roles: bool
+    made: Departure
+
+    def count(self, work: Work) -> None:
+        """Count a stored tile; the last one of a shard is told to the rank that waits."""
+        barrier = 1 + work.group if self.has_roles else None
+        last = ticket(self.done[work.batch[0]], of=self.parts, barrier=barrier) == self.parts - 1
+        with when(last):
+            signal(self.counters[work.batch[0]], scope="system", barrier=barrier)
 
 
 def last_not_after(number: Index, count: Index, first_of: Callable[[Index], Index]) -> Index:

@@ -13,6 +13,7 @@ from tilewright.dataflow.nodes import (
     ArrayPart,
     Arrival,
     Axis,
+    Departure,
     Node,
     Operand,
     Position,
@@ -489,24 +490,73 @@ def arrives(array: Tensor, counters: Tensor, value: Index, *, first: Index = 0) 
         >>> report.is_clean, bool((c == 4).all())
         (True, True)
     """
-    flow: Any = current().flow
-    if flow is None or not flow.home.is_open:
-        raise TraceError(
-            "tw.arrives belongs in a loop over tiles; nearest legal choice: its first line, or tw.await_ in "
-            "an explicit kernel",
-            here(),
-        )
+    flow = _flow_of("tw.arrives", "tw.await_")
     bounds = unwrap(value), unwrap(first)
     made = Arrival(operand_of(flow, array), operand_of(flow, counters), *bounds, location=here())
-    if wrong := misfit(made):
-        raise TraceError(
-            f"tw.arrives: {wrong}; nearest legal choice: whole arrays, as in READY='R' of dtype u32", here()
-        )
     if made.operand in [one.operand for one in flow.arrivals]:
-        raise TraceError(
-            f"{made.operand.name} arrives twice; nearest legal choice: one call of tw.arrives", here()
-        )
-    flow.arrivals.append(made)
+        name = made.operand.name
+        raise TraceError(f"{name} arrives twice; nearest legal choice: one call of tw.arrives", here())
+    flow.arrivals.append(_fit("tw.arrives", made))
+
+
+@verb
+def leaves(array: Tensor, counters: Tensor, *, first: Index = 0) -> None:
+    """``counters[p] += 1`` once all tiles of ``array[p]`` are stored, for other ranks that wait for it.
+
+    ``array`` lies in the memory of other ranks: ``array[p]`` in that of rank ``p``, and ``counters[p]`` too.
+    Both may have any strides.  The increment is a release of the scope of the system, so a rank that has
+    waited for the counter sees all elements.  The tiles of shard ``first`` are computed first, then those of
+    the shards that follow it, in a circle.
+
+    Args:
+        array: the stored array; its first dimension is a batch of `tiles`.
+        counters: an array of u32 with a counter for each index of that dimension.
+        first: the shard whose tiles come first, for instance that of the next rank: ``rank + 1``.
+
+    Raises:
+        TraceError: the call is outside of a loop over `tiles` or the second one, the array or the counters
+            are views or have other dtypes or dimensions, or the array is not stored as described above.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(A="P S K", B="K N", PARTS="P S N", SENT="P", rank=int)
+        ... def matmul_scatter(A, B, PARTS, SENT, rank):
+        ...     for p, m, n in tw.tiles(PARTS):
+        ...         tw.leaves(PARTS, SENT, first=rank + 1)
+        ...         acc = tw.zeros()
+        ...         for k in tw.steps(A.shape[2]):
+        ...             acc += A[p, m, k] @ B[k, n]
+        ...         PARTS[p, m, n] = acc
+        >>> a, b = np.ones((2, 3, 4), np.float32), np.ones((4, 5), np.float32)
+        >>> parts, sent = np.zeros((2, 2, 3, 5), np.float32), np.zeros((2, 2), np.uint32)
+        >>> _ = matmul_scatter(a, b, parts[:, 1], sent[:, 1], 1, target="reference")  # as rank 1
+        >>> sent.tolist(), bool((parts[:, 1] == 4).all())
+        ([[0, 1], [0, 1]], True)
+    """
+    flow = _flow_of("tw.leaves", "tw.signal")
+    if flow.departure is not None:
+        name = flow.departure.operand.name
+        raise TraceError(f"{name} leaves already; nearest legal choice: one call of tw.leaves", here())
+    arrays = operand_of(flow, array), operand_of(flow, counters)
+    flow.departure = _fit("tw.leaves", Departure(*arrays, unwrap(first), location=here()))
+
+
+def _flow_of(call: str, explicit: str) -> Any:
+    """Return the recorder of the loop over tiles that is open."""
+    flow: Any = current().flow
+    if flow is None or not flow.home.is_open:
+        near = f"its first line, or {explicit} in an explicit kernel"
+        raise TraceError(f"{call} belongs in a loop over tiles; nearest legal choice: {near}", here())
+    return flow
+
+
+def _fit(call: str, made: Any) -> Any:
+    """Return the shards of an array if they are valid."""
+    if wrong := misfit(made):
+        near = "whole arrays, as in READY='R' of dtype u32"
+        raise TraceError(f"{call}: {wrong}; nearest legal choice: {near}", here())
+    return made
 
 
 @verb

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from tilewright.argument_checks import is_number
-from tilewright.dataflow.legality import arrival_misfit
+from tilewright.dataflow.legality import moved_misfit
 from tilewright.dataflow.nodes import (
     BATCH,
     EXACT,
@@ -653,10 +653,10 @@ class FlowRecorder(Recorder):
             elif isinstance(param, Sym):
                 parameters.append(Integer(i64, (), param))
         guards = tuple(self.tracer.guards)
-        more = guards, self.waits_for_prior_grid, tuple(self.arrivals)
+        more = guards, self.waits_for_prior_grid, tuple(self.arrivals), self.departure
         flow = Flow(name, tuple(parameters), self.tiles, tuple(self.stores), *more)
-        for one in flow.arrivals:
-            if wrong := arrival_misfit(flow, one):
+        for one in flow.moved:
+            if wrong := moved_misfit(flow, one):
                 raise TraceError("; nearest legal choice: ".join(wrong), one.location)
         return flow
 

@@ -11,6 +11,7 @@ from tilewright.dataflow.nodes import (
     STEPS,
     Arrival,
     Axis,
+    Departure,
     Integer,
     Literal,
     Map,
@@ -240,6 +241,7 @@ class Recorder(TileRecorder):
         self.stores: list[Store] = []
         self.waits_for_prior_grid = False
         self.arrivals: list[Arrival] = []
+        self.departure: Departure | None = None
         self.rows = WholeRows(tracer, home)
         self._made: dict[Any, Node] = {}
 

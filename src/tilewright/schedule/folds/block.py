@@ -30,11 +30,13 @@ from tilewright.dataflow.nodes import (
 from tilewright.dtypes import DType
 from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
-from tilewright.lang.asynchrony import begin_early
+from tilewright.lang.asynchrony import begin_early, fence_async
 from tilewright.lang.control import index, let, when
+from tilewright.lang.control import range as traced_range
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import block_index, derived, require
 from tilewright.lang.scalars import Condition, Index, Scalar, ceil_div, maximum, minimum
+from tilewright.lang.signals import await_
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import redistribute
 from tilewright.lang.tracer import current
@@ -46,6 +48,7 @@ from tilewright.schedule.folds.operands import HeldOperand, StepPlace, is_exchan
 from tilewright.schedule.folds.parts import MergedStates, StateMerge
 from tilewright.schedule.folds.rows import KEPT
 from tilewright.schedule.folds.values import TileValues, tile_of
+from tilewright.schedule.form import integer_in
 from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
 from tilewright.schedule.pipeline import LoopStep, Verb, main_loop
 from tilewright.schedule.provenance import made_by
@@ -78,6 +81,7 @@ class FoldBlock:
         if form.flow.waits_for_prior_grid:
             with made_by("blocks"):
                 begin_early()
+        self._await_shards()
         self.loop_turns: dict[Span, Index] = {}
         """The spans of the loop's turns, with their extents, if its steps are numbered."""
 
@@ -155,6 +159,17 @@ class FoldBlock:
         return TiledMma(
             atom, (down, across), (self.schedule.tile[0] // rows // down, columns // wide // across)
         )
+
+    def _await_shards(self) -> None:
+        """Wait for all shards of operands that arrive: a tile may read any of them."""
+        for one in self.form.flow.arrivals:
+            counters = self.arguments[one.counters.name]
+            value = integer_in(self.form.flow, self.arguments, one.value)
+            with made_by("blocks", one):
+                for number in traced_range(counters.shape[0]):
+                    await_(counters[number], value, scope="system")
+                if self.schedule.by_bulk:
+                    fence_async("global")
 
     def _number(self) -> dict[Span, Index]:
         """Return the index of the block's tile along each span of the result."""

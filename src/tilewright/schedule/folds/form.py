@@ -297,11 +297,9 @@ def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
     Raises:
         TraceError: no schedule can compute the flow; the message has the nearest legal choice.
     """
-    for one in flow.arrivals:
-        what = f"{one.operand.name} arrives in shards, and only the loads of products wait for them"
-        _refuse(
-            what, "a loop of acc += A[m, k] @ B[k, n] alone, or tw.await_ in an explicit kernel", one.location
-        )
+    if (made := flow.departure) is not None:
+        what = f"{made.operand.name} leaves in shards, and only products count them"
+        _refuse(what, "a loop of acc += A[p, m, k] @ B[k, n] alone, or tw.signal", made.location)
     if is_elementwise(flow):
         return _without_loop(flow)
     is_scanned = any(isinstance(node, Scan) for node in flow.walk())

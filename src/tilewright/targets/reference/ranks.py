@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -75,18 +75,20 @@ class Hold(Op):
 
 @dataclass(frozen=True)
 class KernelStep:
-    """A launch: the kernel with its arguments, and the author's line of the launch."""
+    """A launch: the kernel with its arguments, the author's line, and the caller's arrays, to keep them."""
 
     arguments: Arguments
     location: Location
+    given: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
 class EngineStep:
-    """Operations of a copy engine, in order, with the array of each of their values."""
+    """Operations of a copy engine, with the array of each of their values, and the caller's, to keep them."""
 
     ops: tuple[Op, ...]
     arrays: Mapping[Value, Array]
+    given: tuple[Any, ...] = ()
 
 
 Step: TypeAlias = KernelStep | EngineStep
