@@ -40,6 +40,7 @@ class Executable:
         handle: the loaded code; its type depends on the backend.
         assembly: the compiler's listing of the machine code; empty for most targets.
         launches: the prepared launches that are still alive.
+        holders: the objects that keep the executable, or launches of it, for later calls.
         schedule: the schedule of a dataflow kernel; None for an explicit kernel.
         flow: the graph of a dataflow kernel; None for an explicit kernel.
         specs: the class of each array that it was traced for, by parameter.
@@ -56,6 +57,7 @@ class Executable:
     handle: Any = field(default=None, repr=False)
     assembly: str = field(default="", repr=False)
     launches: weakref.WeakSet[Prepared] = field(default_factory=weakref.WeakSet, repr=False)
+    holders: weakref.WeakSet[Holder] = field(default_factory=weakref.WeakSet, repr=False)
     schedule: Schedule | None = None
     flow: Flow | None = field(default=None, repr=False)
     specs: Mapping[str, TensorSpec] = field(default_factory=dict, repr=False)
@@ -77,6 +79,13 @@ class Executable:
 
     def __repr__(self) -> str:
         return f"<{self.kernel.name} for {self.target} {self.arch}>"
+
+
+class Holder(Protocol):
+    """An object that keeps executables, or launches of them, for later calls."""
+
+    def forget(self, executable: Executable) -> None:
+        """Drop an executable and everything that holds it."""
 
 
 class Prepared(Protocol):

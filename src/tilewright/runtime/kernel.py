@@ -45,7 +45,7 @@ from tilewright.runtime.binding import (
 from tilewright.runtime.checks import BoundChecks, KernelChecks
 from tilewright.runtime.plans import Plan, Plans
 from tilewright.runtime.reads import exact as exactly
-from tilewright.runtime.recent import Recent, remembers
+from tilewright.runtime.recent import Recent
 from tilewright.runtime.scheduled import TraceRequest, without_schedule
 from tilewright.runtime.specialise import Builds, Surroundings
 from tilewright.runtime.specimens import Specimen, in_order, like
@@ -193,7 +193,6 @@ class Bound(BoundChecks):
         self._kinds = tuple(parameter.kind for parameter in program.parameters)
         self._only_tensors = all(kind == "tensor" for kind in self._kinds)
         self._builds.around.users.add(self)
-        remembers(self)
 
     def __repr__(self) -> str:
         names = ", ".join(parameter.name for parameter in self.program.parameters)
@@ -486,7 +485,9 @@ class Bound(BoundChecks):
         specs = specs_of(self.program, given)
         backend = compiling(self.program, given, target)
         self._builds.keep_up()
-        return self._builds.executable(specs, backend, arch, shapes=shapes_of(self.program, given))
+        executable = self._builds.executable(specs, backend, arch, shapes=shapes_of(self.program, given))
+        executable.holders.add(self)
+        return executable
 
     def as_text(self, *arguments: Any, target: str, arch: str, name: str) -> Executable:
         """Return the kernel for a class of arrays with its text; no compiler runs.
@@ -525,6 +526,7 @@ class Bound(BoundChecks):
             made.append((bind(launched, found, numbers), check_apart(flow, found)))
 
         executable = self._builds.executable(specs, backend, None, check, written_for, shapes)
+        executable.holders.add(self)
         kernel = executable.kernel
         if not made:  # `check` sees new executables only
             check(kernel, executable.listing, executable.flow)

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.runtime.arrays import AliasPair, ArrayInfo, reach
 from tilewright.runtime.executable import Executable, Prepared
-from tilewright.runtime.recent import Recent, last_launch, remembers
+from tilewright.runtime.recent import Recent, last_launch
 
 KEPT = 1024
 """Launches that one place keeps. The least recently used is dropped first."""
@@ -83,10 +83,21 @@ class Plans(Generic[KeptType]):
         self.names: Sequence[str] = ()
         """The argument of each array of a call."""
         self.find: Callable[[Hashable], KeptType | None] = self._plans.find
-        self.keep = self._plans.keep
         self.find_call: Callable[[Hashable], Any] = self._calls.find
-        self.keep_call = self._calls.keep
-        remembers(self)
+
+    def keep(self, key: Hashable, kept: KeptType) -> None:
+        """Keep a record."""
+        self._hold(kept)
+        self._plans.keep(key, kept)
+
+    def keep_call(self, key: Hashable, kept: Any) -> None:
+        """Keep a whole call."""
+        self._hold(kept)
+        self._calls.keep(key, kept)
+
+    def _hold(self, kept: Kept) -> None:
+        for launch in kept.prepared_launches:
+            launch.executable.holders.add(self)
 
     def forget(self, executable: Executable | None = None) -> None:
         """Drop the records that launch an executable, or all records."""
@@ -138,7 +149,6 @@ class Shortcuts:
         """The shortcuts of calls that also pass texts: by the names of arguments, and by the texts."""
         self._table: Any = None
         self._refused = False
-        remembers(self)
 
     def keep(
         self,
@@ -170,6 +180,7 @@ class Shortcuts:
             self._table = launch.table()
             self._refused = self._table is None
         if self._table is not None:
+            prepared.executable.holders.add(self)
             self._table.add(launch, arrays, addresses, fresh)
             self.call = self._table.call
 

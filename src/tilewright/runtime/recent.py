@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Hashable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from tilewright.runtime.executable import Executable, Prepared
 
@@ -104,28 +104,15 @@ class Recent(Generic[Key, Kept]):
 # ---------------------------------------------------------------- compiled code
 #
 # Bound kernels and plans keep launches, which hold executables, which hold machine code. When there are too
-# many executables, all holders drop the least recently launched one. A launch that the caller holds still
-# works: code is unloaded when its last holder is gone.
+# many executables, the holders of the least recently launched one drop it. A launch that the caller holds
+# still works: code is unloaded when its last holder is gone.
 
 
 MOST_EXECUTABLES = 256
 """Executables that one process keeps, over all kernels, constants and classes of arrays."""
 
 
-class Rememberer(Protocol):
-    """An object that keeps executables, or launches of them, for later calls."""
-
-    def forget(self, executable: Executable) -> None:
-        """Drop an executable and everything that holds it."""
-
-
-_rememberers: weakref.WeakSet[Rememberer] = weakref.WeakSet()
 _numbers = itertools.count()
-
-
-def remembers(who: Rememberer) -> None:
-    """Register an object whose `forget` is called for dropped executables, as long as it lives."""
-    _rememberers.add(who)
 
 
 def enter(executable: Executable) -> None:
@@ -154,8 +141,8 @@ def _used(known: weakref.ref[Executable]) -> int:
 def _let_go(known: weakref.ref[Executable]) -> None:
     executable = known()
     if executable is not None:
-        for who in list(_rememberers):
-            who.forget(executable)
+        for holder in list(executable.holders):
+            holder.forget(executable)
 
 
 _entered: Recent[int, weakref.ref[Executable]] = Recent(MOST_EXECUTABLES, _used, _let_go)
