@@ -123,7 +123,16 @@ def substitute(value: Any, mapping: Mapping[Sym, Int]) -> Any:
         >>> substitute(i * 4 + 1, {i: 2})
         9
     """
-    return rewrite(value, lambda sym: mapping.get(sym, sym), mapping.keys()) if mapping else value
+    if not isinstance(value, Expr | Cond) or _symbols(value).isdisjoint(mapping):
+        return value
+    return _substituted(value, tuple(mapping.items()))
+
+
+@lru_cache(maxsize=16384)
+def _substituted(value: Any, pairs: tuple[tuple[Sym, Int], ...]) -> Any:
+    """`substitute`, cached: the emission of a kernel asks for most substitutions several times."""
+    mapping = dict(pairs)
+    return rewrite(value, lambda sym: mapping.get(sym, sym), mapping.keys())
 
 
 def elements(value: Any) -> tuple[Element, ...]:
