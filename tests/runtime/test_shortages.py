@@ -233,6 +233,7 @@ def test_without_threads_one_works(given: int, monkeypatch: pytest.MonkeyPatch) 
     shared = workers._Shared()
     monkeypatch.setattr(workers, "_shared", shared)
     monkeypatch.setenv("TILEWRIGHT_THREADS", "4")
+    monkeypatch.setattr(workers, "INLINE_NS", 0)  # no launch is short
     monkeypatch.setattr(threading.Thread, "start", start)
     product = Product(3, 300, 300, 100)
     assert product.wrong(4) == 0
