@@ -59,6 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
         bytecode = TemporaryDirectory(prefix="bytecode-of-tests-", ignore_cleanup_errors=True)
         config.add_cleanup(bytecode.cleanup)
         os.environ["PYTHONPYCACHEPREFIX"] = bytecode.name
+    if (minutes := config.getoption("--minutes")) is not None:
+        config.pluginmanager.register(import_module("tests.turns").Deadline(minutes), "deadline")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,6 +72,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--every-case",
         action="store_true",
         help="run all cases of tests marked `in_turns`",
+    )
+    parser.addoption(
+        "--minutes",
+        type=float,
+        help="cases that begin later run only if the seed draws them; the summary counts the others",
     )
     parser.addoption(
         "--fuzz-seed",
@@ -222,10 +229,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker in filter(None, map(_framework_of, item.path.parents)):
             item.add_marker(marker)
             item.add_marker(pytest.mark.filterwarnings(f"ignore::DeprecationWarning:{marker}"))
-    if not _runs_every_case(config):
-        waiting = import_module("tests.turns").left_out(items, _fuzz_seed(config), runs_on_gpu)
-        items[:] = [item for item in items if id(item) not in waiting]
-        config.hook.pytest_deselected(items=[*waiting.values()])
+    deadline, every = config.pluginmanager.get_plugin("deadline"), _runs_every_case(config)
+    if every and deadline is None:
+        return
+    waiting = import_module("tests.turns").left_out(items, _fuzz_seed(config), runs_on_gpu)
+    if every:
+        deadline.waiting = waiting
+        return
+    items[:] = [item for item in items if id(item) not in waiting]
+    config.hook.pytest_deselected(items=[*waiting.values()])
 
 
 def pytest_collection_finish() -> None:

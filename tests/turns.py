@@ -8,7 +8,7 @@ Mutants: one mutant in `SHARE` of a large family is tried.  ``pytest --every-mut
 the results into `every_mutant.txt`, a line for each family.  `--update-golden` also tries all of them.
 
 The draw depends only on the commit, so a failure can be repeated; ``--fuzz-seed`` repeats the draw of
-another commit.  CI runs everything (`dev`).
+another commit.  CI runs everything (`dev`), but ends in time on a slow machine: `Deadline`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ from __future__ import annotations
 import fcntl
 import re
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from zlib import crc32
+
+import pytest
+from _pytest.runner import runtestprotocol
 
 SHARE = 6
 """The number of parts into which a family of mutants is divided."""
@@ -124,6 +128,54 @@ def left_out(items: Iterable[Any], seed: int, needs_gpu: Callable[[Any], bool]) 
         first = seed % min(parts, len(family))
         found.update({id(item): item for n, item in enumerate(family) if n < first or (n - first) % parts})
     return found
+
+
+class Deadline:
+    """A plugin of pytest: cases that the seed does not draw run only if they begin in time.
+
+    The summary says how many cases were left out; these are not among the tests that passed.
+
+    Args:
+        minutes: the time for all cases, from now.
+    """
+
+    def __init__(self, minutes: float) -> None:
+        self.minutes = minutes
+        self.until = time.monotonic() + 60 * minutes
+        self.waiting: dict[int, Any] = {}
+        """The cases that the seed does not draw, by their `id`."""
+        self.left_out = 0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: Any, nextitem: Any) -> bool | None:
+        """Take a late case's turn without a call of the test and without a report."""
+        if id(item) not in self.waiting or time.monotonic() < self.until:
+            return None
+        item.runtest = lambda: None
+        runtestprotocol(
+            item, log=False, nextitem=nextitem
+        )  # fixtures that the next case does not need end here
+        self.left_out += 1
+        return True
+
+    def pytest_sessionfinish(self, session: Any) -> None:
+        """A worker of pytest-xdist tells its number of cases."""
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["left_out"] = self.left_out
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Add the number of a worker, which lacks if the worker crashed."""
+        self.left_out += getattr(node, "workeroutput", {}).get("left_out", 0)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Say what did not run."""
+        if self.left_out:
+            terminalreporter.section("left out")
+            terminalreporter.line(
+                f"{self.left_out} cases that the seed does not draw did not begin within "
+                f"{self.minutes:g} minutes, and did not run"
+            )
 
 
 def recorded(golden: Path) -> dict[str, str]:

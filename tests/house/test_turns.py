@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,6 +88,45 @@ def test_the_number_comes_from_the_commit(tmp_path: Path) -> None:
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
     hash_ = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
     assert commit_number(tmp_path) == int(hash_[:7], 16)
+
+
+@pytest.mark.parametrize(("minutes", "late"), [("60", 0), ("0", 12)])
+def test_late_cases_that_are_not_drawn_are_left_out_and_counted(
+    minutes: str, late: int, tmp_path: Path
+) -> None:
+    """Of 18 cases, which share a fixture, a third is drawn; two processes run them."""
+    (tmp_path / "test_cases.py").write_text(CASES_IN_TURNS)
+    options = ["--every-case", "--fuzz-seed=27", f"--minutes={minutes}", "-n", "2", "-p", "no:cacheprovider"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-c",
+        TESTS.parent / "pyproject.toml",
+        f"--rootdir={TESTS.parent}",
+    ]
+    command += ["-p", "conftest", *options, tmp_path / "test_cases.py"]
+    said = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=False).stdout
+    assert re.search(rf"=+ {18 - late} passed in", said), said
+    assert (f"{late} cases that the seed does not draw did not begin within {minutes} minutes" in said) == (
+        late > 0
+    )
+
+
+CASES_IN_TURNS = """
+import pytest
+
+@pytest.fixture(scope="module")
+def ended():
+    events = []
+    yield events
+    assert events
+
+@pytest.mark.in_turns(3)
+@pytest.mark.parametrize("number", range(18))
+def test_case(number, ended):
+    ended.append(number)
+"""
 
 
 def test_no_test_draws_by_the_date_or_twice_by_the_seed() -> None:
