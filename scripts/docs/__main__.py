@@ -6,23 +6,22 @@ The pages are staged into a temporary directory; Sphinx makes the site, and each
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from scripts.docs import command_line, notebooks, pages, performance, reference, steps
+from scripts.docs import built, command_line, notebooks, pages, performance, reference, steps
 from scripts.docs.pages import ROOT, Entry, PageError, Site
 
 
-def site() -> tuple[Site, dict[str, str]]:
-    """Return the site of this repository, and the text of its generated pages."""
+def site(names: dict[str, list[reference.Name]]) -> tuple[Site, dict[str, str]]:
+    """Return the site of this repository, and the text of its generated pages, given all public names."""
     sources = {path: (ROOT / path).read_text() for path in pages.documents()}
     programs = ROOT.glob("docs/tutorial/step*.py")
     sources |= {path.relative_to(ROOT).as_posix(): steps.page(path) for path in programs}
-    made = reference.pages(reference.spaces())
+    made = reference.pages(names)
     generated: dict[str, dict[str, Entry]] = {
         "Reference": {
             **{place: entry for place, (entry, _) in made.items()},
@@ -42,50 +41,17 @@ def build(out: Path) -> None:
     Raises:
         PageError: a page, a link or a name is wrong; the message lists every reason.
     """
+    names = reference.spaces()
     with tempfile.TemporaryDirectory() as place:
         staging = Path(place) / "pages"
-        whole, texts = site()
+        whole, texts = site(names)
         for path, text in texts.items():
             whole.write(staging, path, text)
         for path in ROOT.glob("docs/tutorial/step*.py"):
             whole.write(staging, f"tutorial/{path.stem}.ipynb", notebooks.notebook(path))
         whole.stage(staging)
         sphinx(staging, out)
-    for path in out.rglob("*.html"):
-        path.write_text(tidy(path.read_text()))
-    check_size(out)
-
-
-SPANS = re.compile(r'<span class="(?:pre|w|p)">([^<]*)</span>')
-PARAMETERS = re.compile(r"<dl>\n<dd>.*?</dl>", re.DOTALL)
-
-
-def tidy(text: str) -> str:
-    """Return a page of Sphinx with less markup, and without what screen readers cannot read.
-
-    Spaces, punctuation and words of literals lose their spans, whose colour is that of the text. A list of
-    parameters in a signature has descriptions without terms, and a table may have an empty heading.
-
-    Example:
-        >>> tidy('<dl>\\n<dd>a,</dd>\\n</dl><th class="head"><p></p></th><span class="w"> </span>')
-        '<div>\\n<div>a,</div>\\n</div><td></td> '
-    """
-    text = SPANS.sub(r"\1", text.replace('<th class="head"><p></p></th>', "<td></td>"))
-    return PARAMETERS.sub(lambda found: re.sub(r"(</?)d[ld]\b", r"\1div", found[0]), text)
-
-
-LARGEST_MB = 20
-
-
-def check_size(out: Path) -> None:
-    """Refuse a site of more than `LARGEST_MB` megabytes.
-
-    Raises:
-        PageError: it is larger.
-    """
-    megabytes = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) / 1e6
-    if megabytes > LARGEST_MB:
-        raise PageError(f"the site has {megabytes:.1f} MB, more than {LARGEST_MB}")
+    built.finish(out, names)
 
 
 def sphinx(staging: Path, out: Path) -> None:

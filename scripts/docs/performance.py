@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import sys
 from typing import Any
@@ -17,8 +18,37 @@ INTRO = """# Plots of the measurements
 Each point is one problem: our speed relative to the fastest other library. Above 1 we are faster. A
 line through a point is its 95 % interval. Point at a row, or move to it with the Tab key, to see
 the times, the limit of the hardware, the schedule, and the machine. [Notes](benchmarks/NOTES.md)
-describe how the problems were drawn and timed.
+describe how the problems were drawn and timed. Choose an operation and a kind of shape, or type a part of a
+problem, such as 4096.
 """
+
+
+EXTENTS = re.compile(r"\d+(?:[×x]\d+){2,}|\((?:\d+, )+\d+\)")
+ATTENTION = 6
+"""Number of extents of attention: batch, heads, heads of keys, queries, keys, width of a head."""
+
+
+def kind(problem: str) -> str:
+    """Return the kind of a problem's shape, by which the plots can be filtered.
+
+    Example:
+        >>> [kind(text) for text in ("bf16 nt 16×4096×4096", "f16 2048³", "attention f16 2×8×1×1×9088×128")]
+        ['at most 64 rows or columns', 'many rows and columns', 'one query']
+    """
+    cube, listed = re.search(r"(\d+)³", problem), EXTENTS.search(problem)
+    extents = (
+        [int(cube[1])] * 3 if cube else [int(one) for one in re.findall(r"\d+", listed[0])] if listed else []
+    )
+    if len(extents) == ATTENTION:
+        return "one query" if extents[3] == 1 else "many queries"
+    if len(extents) != 3:
+        return "other"
+    fewest, most, deep = min(extents[:2]), max(extents[:2]), extents[2]
+    if fewest == 1:
+        return "one row or column"
+    if fewest <= 64:
+        return "at most 64 rows or columns"
+    return "deep K" if deep >= 4 * most else "many rows and columns"
 
 
 def survey(name: str) -> dict[str, Any]:
@@ -31,6 +61,7 @@ def survey(name: str) -> dict[str, Any]:
             "part": row["group"],
             "dtype": row["call"]["dtype"],
             "problem": row["problem"],
+            "shape": kind(row["problem"]),
             "speed": row["speed"],
             "peer": row["peer"],
             "us": row["us"],
@@ -56,6 +87,7 @@ def members() -> dict[str, Any]:
             "part": work.peer,
             "dtype": one.problem.split()[0],
             "problem": one.problem,
+            "shape": kind(one.problem),
             "speed": [one.value],
             "peer": work.peer,
             "file": work.file,

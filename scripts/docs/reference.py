@@ -262,7 +262,8 @@ def entry(name: Name, spelled: str, known: dict[str, str], depth: int = 0) -> st
     """Return the directive that describes a name, its members inside it."""
     inner = "\n".join(entry(member, spelled, known, depth + 1) for member in name.members)
     body = prose(name.doc, spelled, known)
-    where = f"\n\n{{.source}}\nSource: `{name.file}`\n" if name.file and depth == 0 else ""
+    there = f'<a href="../source/{name.file}.html#{name.full}">{name.file}</a>'
+    where = f"\n\n{{.source}}\nSource: {there}\n" if name.file and depth == 0 else ""
     fence = ":" * (8 - depth)
     signature = _with_places(re.sub(r"\s+", " ", name.signature), spelled, known)
     return f"{fence}{{py:{name.kind}}} {name.full}{signature}\n{body}{where}\n\n{inner}\n{fence}\n"

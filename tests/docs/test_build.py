@@ -73,6 +73,9 @@ def test_a_page_has_its_own_data_and_asks_no_network(tmp_path: Path) -> None:
     text = (made / "one.html").read_text()
     data = json.loads(text.partition('id="measured">')[2].partition("</script>")[0])
     assert {len(part["rows"]) > 50 for part in data.values()} == {True}
+    kinds = [{row["shape"] for row in part["rows"]} for part in data.values()]
+    assert all(len(one) > 3 for one in kinds)
+    assert {"deep K", "one query", "one row or column"} <= set.union(*kinds)
     assert not re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="(?:https?:)?//[^"]*"', text)
 
 

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
-from scripts.docs import pages, reference
+from scripts import life
+from scripts.docs import built, pages, reference
 from scripts.docs.pages import HOME, ROOT, PageError, Site
 
 FIRST = "# First\n\n## Start\n\n- [One](one.md): the only page.\n"
@@ -83,6 +85,47 @@ def test_links_of_staged_pages_lead_to_places_of_the_site(tmp_path: Path) -> Non
     assert "[p](files/examples/00_matmul.py.md) [r](index.md#start)" in staged
     assert "[kept](README.md)" in staged
     assert (tmp_path / "files/examples/00_matmul.py.md").exists()
+
+
+def page_with(*links: str) -> str:
+    return "".join(f'<a class="reference" href="{link}">x</a>' for link in links)
+
+
+def test_a_name_that_is_too_many_clicks_away_is_refused(tmp_path: Path) -> None:
+    """A heading's link to itself counts for nothing, and a link must lead somewhere."""
+    (tmp_path / "index.html").write_text(page_with("one.html", "https://far.html"))
+    (tmp_path / "one.html").write_text(page_with("index.html", "two.html"))
+    (tmp_path / "two.html").write_text(page_with("#near", "three.html"))
+    (tmp_path / "three.html").write_text(page_with("#far") + '<a class="headerlink" href="#self">x</a>')
+    assert built.clicks(tmp_path)["two.html#near"] == 3
+    built.check_clicks(tmp_path, ["two.html#near", "three.html"])
+    with pytest.raises(PageError, match=r"three\.html#far: 4 clicks from the first page, more than 3"):
+        built.check_clicks(tmp_path, ["three.html#far"])
+    with pytest.raises(PageError, match=r"three\.html#self: no way"):
+        built.check_clicks(tmp_path, ["three.html#self"])
+    (tmp_path / "two.html").unlink()
+    with pytest.raises(PageError, match=r"two\.html: a link of the site leads there"):
+        built.clicks(tmp_path)
+
+
+def test_a_page_of_source_has_an_anchor_for_each_name(tmp_path: Path) -> None:
+    names = [name for space in reference.spaces().values() for name in space if name.file]
+    built.write_sources(tmp_path, names)
+    without = [
+        name.full
+        for name in names
+        if f'<b id="{name.full}">' not in (tmp_path / "source" / f"{name.file}.html").read_text()
+    ]
+    assert without == []
+
+
+def test_the_life_of_a_kernel_names_what_is_there() -> None:
+    assert life.PICTURE.read_text() == life.drawn(), "python scripts/life.py"
+    for step in (*life.STEPS, *life.ASIDE.values()):
+        tree = ast.parse((ROOT / "src" / "tilewright" / step.file).read_text())
+        defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        assert step.name in defined, step
+    assert {*life.ASIDE} <= {step.verb for step in life.STEPS}
 
 
 def test_texts_of_errors_are_expected_texts_of_tests() -> None:

@@ -35,8 +35,16 @@
   const [setBox, set] = choice("Measurement", Object.keys(data), () => fill());
   const [opBox, op] = choice("Operation", [], () => draw());
   const [partBox, part] = choice("Part or peer", [], () => draw());
+  const [shapeBox, shape] = choice("Shape", [], () => draw());
+  const findBox = document.createElement("label");
+  findBox.textContent = "Problem contains ";
+  const find = document.createElement("input");
+  find.type = "search";
+  find.size = 8;
+  find.addEventListener("input", () => draw());
+  findBox.append(find);
   const [orderBox, order] = choice("Order", ["by speed", "as recorded"], () => draw());
-  controls.append(setBox, opBox, partBox, orderBox);
+  controls.append(setBox, opBox, shapeBox, partBox, findBox, orderBox);
 
   const options = (select, rows, key) => {
     select.replaceChildren(new Option("all", "all"));
@@ -46,6 +54,7 @@
   function fill() {
     const rows = data[set.value].rows;
     options(op, rows, "op");
+    options(shape, rows, "shape");
     options(part, rows, "part");
     draw();
   }
@@ -65,14 +74,18 @@
 
   function draw() {
     const found = data[set.value];
+    const plain = (text) => text.replaceAll("×", "x").toLowerCase();
+    const chosen = { op, shape, part };
     const rows = found.rows.filter(
-      (row) => (op.value === "all" || row.op === op.value) && (part.value === "all" || row.part === part.value),
+      (row) =>
+        Object.entries(chosen).every(([key, select]) => select.value === "all" || row[key] === select.value) &&
+        plain(row.problem).includes(plain(find.value)),
     );
     if (order.value === "by speed") rows.sort((one, other) => one.speed[0] - other.speed[0]);
     figure.replaceChildren();
     told.textContent = "";
     if (!rows.length) {
-      summary.textContent = "No problem has both.";
+      summary.textContent = "No problem has all of this.";
       return;
     }
     const values = rows.map((row) => row.speed[0]);

@@ -1,0 +1,149 @@
+"""What becomes of the site after Sphinx: smaller markup, pages of source, and a count of clicks."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from html import escape
+from pathlib import Path
+from urllib.parse import unquote
+
+from scripts.docs.pages import ROOT, PageError
+from scripts.docs.reference import Name
+
+MOST_CLICKS = 3
+LARGEST_MB = 20
+
+SPANS = re.compile(r'<span class="(?:pre|w|p)">([^<]*)</span>')
+PARAMETERS = re.compile(r"<dl>\n<dd>.*?</dl>", re.DOTALL)
+LINK = re.compile(r"<a\s[^>]*>")
+HREF = re.compile(r'href="([^"]*)"')
+
+SOURCE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{path} - tilewright</title>
+<style>:root {{ color-scheme: light dark }}
+body {{ margin: 1rem; font-family: sans-serif; overflow-wrap: anywhere }}
+pre {{ overflow-x: auto; font-size: 0.8rem }} pre :target {{ outline: 2px solid }}</style></head>
+<body><main><h1>{path}</h1><p><a href="{home}">tilewright</a></p>
+<pre tabindex="0">{text}</pre></main></body></html>
+"""
+
+
+def finish(out: Path, names: dict[str, list[Name]]) -> None:
+    """Complete the site that Sphinx wrote.
+
+    Raises:
+        PageError: a link leads nowhere, a public name is too many clicks away, or the site is too large.
+    """
+    for path in out.rglob("*.html"):
+        path.write_text(tidy(path.read_text()))
+    write_sources(out, [name for space in names.values() for name in space])
+    addresses = {
+        f"reference/{spelled.replace('tilewright.', '').replace('tw.', '')}.html#{one.full}"
+        for spelled, space in names.items()
+        for name in space
+        for one in (name, *name.members)
+    }
+    check_clicks(out, addresses)
+    check_size(out)
+
+
+def tidy(text: str) -> str:
+    """Return a page of Sphinx with less markup, and without what screen readers cannot read.
+
+    Spaces, punctuation and words of literals lose their spans, whose colour is that of the text. A list of
+    parameters in a signature has descriptions without terms, and a table may have an empty heading.
+
+    Example:
+        >>> tidy('<dl>\\n<dd>a,</dd>\\n</dl><th class="head"><p></p></th><span class="w"> </span>')
+        '<div>\\n<div>a,</div>\\n</div><td></td> '
+    """
+    text = SPANS.sub(r"\1", text.replace('<th class="head"><p></p></th>', "<td></td>"))
+    return PARAMETERS.sub(lambda found: re.sub(r"(</?)d[ld]\b", r"\1div", found[0]), text)
+
+
+def write_sources(out: Path, names: Iterable[Name]) -> None:
+    """Write a page for each file that defines public names, with an anchor at each definition."""
+    of_files: dict[str, list[str]] = {}
+    for name in names:
+        if name.file:
+            of_files.setdefault(name.file, []).append(name.full)
+    for path, defined in of_files.items():
+        text = escape((ROOT / path).read_text(), quote=False)
+        for full in defined:
+            line = rf"^(?:def|class) {re.escape(full.rpartition('.')[2])}\b"
+            text = re.sub(
+                line, lambda found, full=full: f'<b id="{full}">{found[0]}</b>', text, count=1, flags=re.M
+            )
+        place = out / "source" / f"{path}.html"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        home = os.path.relpath(out / "index.html", place.parent)
+        place.write_text(SOURCE.format(path=path, text=text, home=home))
+
+
+def links(site: Path, page: str) -> Iterator[str]:
+    """Yield the addresses that a page links to, relative to the site; a heading's link to itself is none."""
+    for tag in LINK.findall((site / page).read_text()):
+        found = HREF.search(tag)
+        if found is None or "headerlink" in tag or ":" in found[1].partition("#")[0]:
+            continue
+        target, hash_, anchor = found[1].partition("#")
+        to = os.path.normpath(Path(page).parent / unquote(target)).replace(os.sep, "/") if target else page
+        yield f"{to}{hash_}{unquote(anchor)}" if anchor else to
+
+
+def clicks(site: Path) -> dict[str, int]:
+    """Return for each address how many clicks a reader needs from the first page.
+
+    Raises:
+        PageError: links lead nowhere.
+    """
+    found, level, opened, count = {"index.html": 0}, ["index.html"], set[str](), 0
+    while level:
+        count += 1
+        opened |= {*level}
+        following = dict[str, None]()
+        for page in level:
+            for address in links(site, page):
+                to = address.partition("#")[0]
+                found.setdefault(to, count)
+                found.setdefault(address, count)
+                if to.endswith(".html") and to not in opened and (site / to).exists():
+                    following[to] = None
+        level = [*following]
+    missing = sorted({address.partition("#")[0] for address in found})
+    if absent := [one for one in missing if not (site / one).exists()]:
+        raise PageError(
+            "\n".join(f"{one}: a link of the site leads there, and it is not there" for one in absent)
+        )
+    return found
+
+
+def check_clicks(site: Path, addresses: Iterable[str]) -> None:
+    """Refuse a site on which an address is more than `MOST_CLICKS` clicks from the first page.
+
+    Raises:
+        PageError: one is, or no link leads to it.
+    """
+    needed = clicks(site)
+    far = [
+        f"{one}: {needed.get(one, 'no way')} clicks from the first page, more than {MOST_CLICKS}"
+        for one in sorted(addresses)
+        if needed.get(one, MOST_CLICKS + 1) > MOST_CLICKS
+    ]
+    if far:
+        raise PageError("\n".join(far))
+
+
+def check_size(out: Path) -> None:
+    """Refuse a site of more than `LARGEST_MB` megabytes.
+
+    Raises:
+        PageError: it is larger.
+    """
+    megabytes = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) / 1e6
+    if megabytes > LARGEST_MB:
+        raise PageError(f"the site has {megabytes:.1f} MB, more than {LARGEST_MB}")
