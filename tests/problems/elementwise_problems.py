@@ -1,4 +1,4 @@
-"""Random flows without products: elementwise, reduced along rows or columns, and prefix sums along them."""
+"""Random flows without products: elementwise, sums and prefix sums of rows or columns, sums by lists."""
 
 from __future__ import annotations
 
@@ -194,6 +194,25 @@ def by_a_loop(A, C, D, y, z):
         z[m] = top
 
 
+@tw.kernel(A="P N", order="P", begins="T", ends="T", weight="P", C="T N")
+def added_in_order(A, order, begins, ends, weight, C):
+    """Contributions to rows, in the order of a list that is sorted by row; a row may have none."""
+    for t, n in tw.tiles(C, batch=1):
+        total = tw.zeros((n,), tw.f32)
+        for p in tw.steps(order.shape[0], begin=begins[t], end=ends[t]):
+            more = A.rows(order, padded=True)[p, n].to(tw.f32)
+            total.assign(total + (more * weight.rows(order, padded=True)[p][:, None]).sum(axis=0))
+        C[t, n] = C[t, n].to(tw.f32) + total
+
+
+@tw.kernel(A="M N", y="M")
+def added_to_a_vector(A, y):
+    """Sums in place: several lanes hold the old value of an element."""
+    for m in tw.tiles(y):
+        y[m] = y[m].to(tw.f32) + abs(A[m].to(tw.f32)).sum(axis=1)
+
+
+IN_ORDER = {one.__name__: one for one in (added_in_order, added_to_a_vector)}
 SCANNED = {one.__name__: one for one in (scan, scan_of_columns, scan_of_a_line, masses, ranks, by_a_loop)}
 REDUCED = {one.__name__: one for one in (of_rows, of_columns, normalised, softmax, softmax_of_columns, total)}
 KERNELS = {
@@ -210,13 +229,21 @@ OUTPUTS = {
     "scan_of_a_line": ("y", "z"),
     "masses": ("C", "D", "y"),
     "by_a_loop": ("C", "D", "y", "z"),
+    "added_to_a_vector": ("y",),
 }
 """Results of the kernels that have not only C."""
 
 LONG = ("line", "total", "normalised", "softmax", "scan", "scan_of_a_line", "masses")
 """Kernels whose rows may be long."""
 
-IN_PLACE = {"several": "C", "dropped": "C", "line": "y", "scan": "C"}
+IN_PLACE = {
+    "several": "C",
+    "dropped": "C",
+    "line": "y",
+    "scan": "C",
+    "added_in_order": "C",
+    "added_to_a_vector": "y",
+}
 """Results whose old values are read."""
 
 
@@ -235,6 +262,11 @@ def scanned(number: int, target: str) -> str:
     return _carried_out(number, target, SCANNED)
 
 
+def in_order(number: int, target: str) -> str:
+    """Add to rows in the order of a list; see `_carried_out`."""
+    return _carried_out(number, target, IN_ORDER)
+
+
 def _carried_out(number: int, target: str, kernels: dict[str, Any]) -> str:
     """Compute a problem, and compare every element and the memory between elements.
 
@@ -251,7 +283,7 @@ def _carried_out(number: int, target: str, kernels: dict[str, Any]) -> str:
     kernel, outputs = kernels[name], OUTPUTS.get(name, ("C",))
     M, N = extents(terms, rng, LARGEST[target], 2)
     N = N * int(terms.choice((1, 20))) if name in LONG else N
-    sizes = {"M": M, "N": N, "L": int(rng.integers(1, 4)), "T": int(rng.integers(1, 40)), "G": 3}
+    sizes = {"M": M, "N": N, "P": M, "L": int(rng.integers(1, 4)), "T": int(rng.integers(1, 40)), "G": 3}
     layout = draw.choice("nnt"), draw.random() < 0.5, draw.random() < 0.3
     held: dict[str, Array] = {}
     kinds = {}
@@ -269,6 +301,13 @@ def _carried_out(number: int, target: str, kernels: dict[str, Any]) -> str:
     numbers: dict[str, Any] = {"alpha": 0.75, "shift": int(rng.integers(-M, N)), "seed": number % 1000}
     known = {parameter.name for parameter in kernel.program.parameters}
     numbers = {one: value for one, value in numbers.items() if one in known}
+    if "order" in held:
+        counts = np.bincount(rng.integers(0, sizes["T"], M), minlength=sizes["T"])
+        held["ends"].array[...] = np.cumsum(counts)
+        held["begins"].array[...] = np.cumsum(counts) - counts
+        held["order"].array[...] = rng.permutation(M)
+        if M > 1:
+            held["order"].array[0] = -1
     given = {one: array.array.copy() for one, array in held.items()}
     there = {one: Placed(array.array, target) for one, array in held.items()}
     about = f"{name}, {kinds}, {sizes}, {layout}"

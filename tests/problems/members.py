@@ -58,6 +58,7 @@ MEMBERS: dict[str, Callable[[int, str], str]] = {
     "flows without a product": elementwise_problems.carried_out,
     "reductions without a product": elementwise_problems.reduced,
     "prefix sums": elementwise_problems.scanned,
+    "rows added in order": elementwise_problems.in_order,
     "products that wait for shards": rank_problems.ranks,
 }
 """What carries out a problem of each, given its number and a target, and says what is wrong with it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .elementwise_problems import carried_out as without_product
-from .elementwise_problems import reduced, scanned
+from .elementwise_problems import in_order, reduced, scanned
 from .flow_problems import row_sums, several_loops
 from .group_problems import added, carried_out
 from .window_problems import carried_out as of_windows
@@ -47,6 +47,11 @@ def test_random_flows_without_a_product(target: str, numbers: tuple[int, ...]) -
 @pytest.mark.parametrize(("target", "numbers"), [("reference", (0, 2, 3, 4, 5, 18)), ("cpu", (3, 4))])
 def test_random_prefix_sums(target: str, numbers: tuple[int, ...]) -> None:
     assert [wrong for number in numbers if (wrong := scanned(number, target))] == []
+
+
+@pytest.mark.parametrize(("target", "count"), [("reference", 6), ("cpu", 2)])
+def test_random_rows_that_are_added_in_order(target: str, count: int) -> None:
+    assert [wrong for number in range(count) if (wrong := in_order(number, target))] == []
 
 
 @pytest.mark.parametrize(("target", "numbers"), [("reference", (0, 2, 3, 4, 5, 18)), ("cpu", (2, 18))])

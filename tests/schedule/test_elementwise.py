@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.problems.elementwise_problems import KERNELS, line, scaled
+from tests.problems.elementwise_problems import KERNELS, added_in_order, added_to_a_vector, line, scaled
 
 import tilewright as tw
 from tilewright.checking.flows import compare_flow
+from tilewright.schedule.folds import block
 
 F16 = {"A": ("f16", 512, 1024), "b": ("f32", 1024), "r": ("f32", 512), "C": ("f16", 512, 1024)}
 
@@ -196,3 +197,40 @@ def test_a_vector_is_normalised_as_a_view_with_one_row() -> None:
     softmax_of_a_row(x, y, target="cpu")
     power = np.exp(x.astype(np.float64))
     assert np.allclose(y, power / power.sum(), rtol=1e-5, atol=0)
+
+
+def test_rows_that_are_added_in_order_have_the_same_bits_in_every_run() -> None:
+    rng = np.random.default_rng(0)
+    counts = np.bincount(rng.integers(0, 40, 900), minlength=40)
+    given = {"A": rng.standard_normal((900, 130), np.float32), "weight": rng.standard_normal(900, np.float32)}
+    given |= {"order": rng.permutation(900), "begins": np.cumsum(counts) - counts, "ends": np.cumsum(counts)}
+    old, made = rng.standard_normal((40, 130), np.float32), []
+    for _ in range(2):
+        made.append(old.copy())
+        assert added_in_order(**given, C=made[-1], target="cpu").target == "cpu"
+    assert made[0].tobytes() == made[1].tobytes()
+    terms = given["A"].astype(np.float64) * given["weight"][:, None]
+    right, sizes, rows = old.astype(np.float64), np.abs(old), np.repeat(np.arange(40), counts)
+    np.add.at(right, rows, terms[given["order"]])
+    np.add.at(sizes, rows, np.abs(terms[given["order"]]))
+    assert (np.abs(made[0] - right) <= (counts.max() + 2) * tw.f32.unit_roundoff * sizes).all()
+
+
+def test_the_checker_finds_a_lane_that_stores_before_others_have_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a, y = np.ones((20, 70), np.float32), np.ones(20, np.float32)
+    kernel = added_to_a_vector.bind()
+    assert not kernel.check(a, y.copy()).findings
+
+    class Without:
+        def __getattr__(self, name: str) -> Any:
+            return (lambda: None) if name == "warp_barrier" else getattr(operations, name)
+
+    operations = block.tw
+    monkeypatch.setattr(block, "tw", Without())
+    kernel.forget()
+    try:
+        assert kernel.check(a, y.copy()).findings
+    finally:
+        kernel.forget()

@@ -17,6 +17,7 @@ from typing import Any
 
 from tilewright.dataflow.nodes import (
     BATCH,
+    ArrayPart,
     Cell,
     Fold,
     Map,
@@ -493,11 +494,28 @@ class FoldBlock:
         form = self.form
         done = self.after(form.fold, cells, [store.value for store in form.passing])
         by_steps = form.kept.values()
-        for store in form.flow.stores:
-            if store not in form.passing and store not in by_steps:
-                self.store_one(store, done)
+        stores = [one for one in form.flow.stores if one not in form.passing and one not in by_steps]
+        self.read_stored(stores, done)
+        for store in stores:
+            self.store_one(store, done)
         if form.passing:
             self.pass_again(done)
+
+    def read_stored(self, stores: Sequence[Store], done: TileValues) -> None:
+        """Read the old values of results that several lanes hold, before one of these lanes stores.
+
+        Args:
+            stores: the results.
+            done: the values after the loop.
+        """
+        names, seen = {store.operand.name for store in stores}, set(done.known)
+        nodes = [node for store in stores for node in walk(store.value, seen)]
+        nodes = [one for one in nodes if isinstance(one, ArrayPart) and one.operand.name in names]
+        if shared := [one for one in nodes if len(one.axes) < 2]:
+            with made_by("epilogue", shared[0]):
+                for one in shared:
+                    done.value(one)
+                tw.warp_barrier()
 
     def pass_again(self, done: TileValues) -> None:
         """Compute the values of each step again, from what is known after the loop, and store them.

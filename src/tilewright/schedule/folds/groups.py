@@ -314,6 +314,7 @@ class GroupBlock(FoldBlock):
         if form.passing:
             main_loop(products.second_pass(done), again)
         stores = [store for store in form.flow.stores if store not in form.passing]
+        self.read_stored(stores, done)
         stores = sorted(stores, key=lambda one: not self._is_bulk(one))
         for number, store in enumerate(stores):
             if self._is_bulk(store):
