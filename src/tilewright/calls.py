@@ -198,6 +198,8 @@ class Signature:
             return f"{what}; {self.called} is made by the library: {self.made_by}"
         near = kind.near(value)
         nearest = kind.nearest if near is None or kind.holds(near) is False else f"{name}={near}"
+        own = getattr(type(value), "_instead_of", {})  # a tile has methods in place of functions of fragments
+        nearest = own.get(self.called, nearest) if isinstance(own, Mapping) else nearest
         return what + (f"; nearest legal choice: {nearest}" if nearest else "")
 
     def unknown(self, kwargs: Iterable[str]) -> str | None:

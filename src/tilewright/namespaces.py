@@ -46,6 +46,13 @@ ELSEWHERE = {
 }
 """Names of functions of ``tw`` in other libraries."""
 
+METHODS = {
+    **{name: (f"x.{name}(axis)", f"tw.reduce_{name}") for name in ("sum", "max", "min")},
+    "cumsum": ("x.cumsum(axis)", "tw.prefix_sum"),
+    "mean": ("x.sum(axis) / x.shape[axis]", "tw.reduce_sum"),
+}
+"""Functions of other libraries that are methods of tiles here, and functions of fragments."""
+
 
 def namespace(
     module: str, names: list[str], find: Callable[[str], Any] | None = None
@@ -232,6 +239,9 @@ def missing(module: str, name: str) -> AttributeError:
     names = {other: list(import_module(other).__all__) for other in SPELLED}
     if places := [SPELLED[other] for other in SPELLED if other != module and name in names[other]]:
         advice = f"; it is {places[0]}.{name}"
+    elif name in METHODS and module == "tilewright":
+        of_tiles, of_fragments = METHODS[name]
+        advice = f"; write {of_tiles} for a tile of a kernel with tw.tiles, {of_fragments} in an explicit one"
     elif name in ELSEWHERE:
         advice = f"; did you mean tw.{ELSEWHERE[name]}?"
     else:

@@ -432,3 +432,15 @@ def zeros_in_the_old_order(A, B, bias, index, C, alpha):
 def full_in_the_old_order(A, B, bias, index, C, alpha):
     for m, n in tw.tiles(C):
         C[m, n] = tw.full(0.0, tw.f32, (m, n))
+
+
+@case
+def function_of_fragments(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        bias[n] = tw.reduce_sum(product(A, B, m, n), 0)
+
+
+@case
+def array_with_a_new_axis(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = product(A, B, m, n) + bias[None, :]

@@ -54,6 +54,10 @@ def test_a_star_import_brings_the_same() -> None:
         (tw.layouts, "coalesced", "; did you mean tw.layouts.coalesce?"),
         (tw, "mm", "; did you mean tw.matmul?"),
         (tw, "cdiv", "; did you mean tw.ceil_div?"),
+        (
+            *(tw, "cumsum"),
+            "; write x.cumsum(axis) for a tile of a kernel with tw.tiles, tw.prefix_sum in an explicit one",
+        ),
         (tw, "xyzzy", ""),
         (tw.atoms, "__wrapped__", ""),
     ],

@@ -135,6 +135,83 @@ def test_amd_looks_up_what_the_reference_does() -> None:
         assert np.array_equal(y, wanted(entries(19), codes, kind))
 
 
+@tw.kernel(table="E", A="M K", codes="N K", other="M N", scale="N", C="M N", D="N M")
+def from_memory(table, A, codes, other, scale, C, D):
+    """A table in memory: an operand that is decoded and scaled, and elements after the sum."""
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(dtype=tw.f32)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ (tw.take(table, codes[n, k], tw.f32) * scale[n][:, None]).T
+        C[m, n] = acc + tw.take(table, other[m, n])
+        D[n, m] = tw.take(table, other[m, n].T, tw.f16)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", [tw.u8, tw.i32], ids=str)
+def test_tables_in_memory_give_0_outside(target: str, kind: DType) -> None:
+    """Codes of any stride choose elements of a view; sums are within their bound, the rest is equal."""
+    count = 300 if kind == tw.i32 else 19
+    table = np.random.default_rng(count).standard_normal(2 * count).astype(np.float32)[::2]
+    codes, other = drawn(kind, count).T, drawn(kind, count)[:, ::-1][:, :37].T
+    codes, other = codes[:21], other[:, :21]
+    a, scale = RNG.standard_normal((37, 37)).astype(np.float32), RNG.standard_normal(21).astype(np.float32)
+    place = Placed(target)
+    held = [place(one, tw.f32) for one in (table, a)] + [place(one, kind) for one in (codes, other)]
+    found = place(np.full((37, 21), np.nan), tw.f32), place(np.full((21, 37), np.nan), tw.f16)
+    place.run(from_memory, *held, place(scale, tw.f32), *found)
+    entries_of = tuple(table.tolist())
+    weights = wanted(entries_of, codes, tw.f32).astype(np.float64) * scale[:, None]
+    more = wanted(entries_of, other, tw.f32)
+    exact, size = a @ weights.T + more, np.abs(a) @ np.abs(weights.T) + np.abs(more)
+    assert (np.abs(place.read(found[0]) - exact) <= (37 + 4) * 2.0**-24 * size).all()
+    assert np.array_equal(place.read(found[1]), more.T.astype(np.float16))
+
+
+def test_gpus_compile_tables_in_memory() -> None:
+    """Any dtype that a product takes; the table has no limit of 256 entries."""
+    for target, arch in (("cuda", "sm_90a"), ("hip", "gfx942")):
+        made = from_memory.compile(
+            *(tw.like("f32", 1000), tw.like("f32", 64, 64), tw.like("u16", 64, 64), tw.like("i64", 64, 64)),
+            *(tw.like("f32", 64), tw.like("f32", 64, 64), tw.like("f32", 64, 64)),
+            target=target,
+            arch=arch,
+        )
+        assert made.target == target
+
+
+def test_tables_in_memory_that_are_refused() -> None:
+    @tw.kernel(T="E", codes="M N", C="M N")
+    def computed(T, codes, C):
+        for m, n in tw.tiles(C):
+            C[m, n] = tw.take(T, codes[m, n] + 1)
+
+    @tw.kernel(T="E", codes="M N", C="M N")
+    def of_rows(T, codes, C):
+        for m, n in tw.tiles(C):
+            C[m, n] = tw.take(C, codes[m, n])
+
+    @tw.kernel(T="E", codes="N M", C="M N")
+    def of_a_view(T, codes, C):
+        for m, n in tw.tiles(C):
+            C[m, n] = tw.take(T, codes.permute(1, 0)[m, n])
+
+    @tw.kernel(T="E", codes="E", C="E")
+    def of_itself(T, codes, C):
+        for n in tw.tiles(C):
+            C[n] = tw.take(codes, codes[n])
+
+    codes, c = np.zeros((4, 4), np.int32), np.zeros((4, 4), np.float32)
+    for kernel, given, message in (
+        (computed, (c[0], codes, c), r"take from T.*: computed codes; nearest .* codes\[m, n\], or numbers"),
+        (of_rows, (c[0], codes, c), "take from C.*; nearest legal choice: an array of one dimension"),
+        (of_a_view, (c[0], codes, c), "by a view of codes; nearest .* elements of a whole array"),
+        (computed, (c[0], c, c), "computed codes"),
+        (of_itself, (c[0], codes[0], c[1]), "codes has the codes, and is the table"),
+    ):
+        with pytest.raises(tw.TraceError, match=f"(?s){message}"):
+            kernel(*given, target="reference")
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [

@@ -14,7 +14,7 @@ from tilewright.functions.table import MOST_ENTRIES, TAKE
 from tilewright.ir.legality import literal_obstacle
 from tilewright.lang.dataflow.tiles import Tile
 from tilewright.lang.fragments import Fragment, Number, Operand, element_type, elementwise, number, of_integer
-from tilewright.lang.scalars import Condition, Scalar
+from tilewright.lang.scalars import Condition, InMemory, Scalar
 from tilewright.lang.scalars import maximum as integer_maximum
 from tilewright.lang.scalars import minimum as integer_minimum
 from tilewright.lang.source import here
@@ -242,13 +242,15 @@ def take(table: Any, codes: Fragment | Tile | Number, dtype: DType | str | None 
 
     Args:
         table: 1 to 256 numbers: a tuple, a list, or a NumPy array of one dimension.  They are constants of
-            the kernel, rounded to ``dtype``.
-        codes: integers.  Packed numbers of `u4` are looked up as they are unpacked.
-        dtype: the dtype of the result; default: f32.
+            the kernel, rounded to ``dtype``.  In a kernel with `tiles` also an array of one dimension that
+            the kernel is given, of any length.
+        codes: integers.  Packed numbers of `u4` are looked up as they are unpacked.  For an array as the
+            table, they are elements of an array of integers, such as ``codes[m, n]``.
+        dtype: the dtype of the result; default: f32, or that of the array.
 
     Raises:
         TraceError: the table is empty or too long, has more than one dimension, or has entries that are not
-            finite, or that the dtype does not hold; codes are not integers.
+            finite, or that the dtype does not hold; codes are not integers, or are computed for an array.
 
     Example:
         >>> import numpy as np
@@ -263,7 +265,21 @@ def take(table: Any, codes: Fragment | Tile | Number, dtype: DType | str | None 
         >>> a, codes, c = np.float32([[1, 2]]), np.uint8([[3, 0], [2, 4]]), np.empty((1, 2), np.float32)
         >>> linear(a, codes, c, target="reference").target, c.tolist()
         ('reference', [[2.0, 0.5]])
+
+        A table in memory:
+
+        >>> @tw.kernel(table="E", codes="M N", C="M N")
+        ... def decode(table, codes, C):
+        ...     for m, n in tw.tiles(C):
+        ...         C[m, n] = tw.take(table, codes[m, n])
+        >>> table, codes = np.float32([-1, 0.5, 4]), np.uint8([[2, 0], [9, 1]])
+        >>> c = np.empty((2, 2), np.float32)
+        >>> decode(table, codes, c, target="reference").target, c.tolist()
+        ('reference', [[4.0, -1.0], [0.0, 0.5]])
     """
+    if isinstance(table, InMemory) and isinstance(codes, Tile):
+        made = codes.flow.taken(table, codes)
+        return made if dtype is None else made.to(dtype)
     kind = f32 if dtype is None else element_type(dtype)
     return elementwise(TAKE, codes, *_entries(table, kind), dtype=kind)
 

@@ -53,6 +53,8 @@ _INSTEAD = {
     "logical_not": "~x",
     "where": "tw.where(condition, x, y)",
     "clip": "tw.minimum(tw.maximum(x, low), high)",
+    "clamp": "tw.minimum(tw.maximum(x, low), high)",
+    "astype": "x.to(tw.f16)",
     "sum": "tw.reduce_sum(x, dim)",
     "mean": "tw.reduce_sum(x, dim) / x.shape[dim]",
     **dict.fromkeys(("max", "amax"), "tw.reduce_max(x, dim)"),
@@ -64,7 +66,26 @@ _INSTEAD = {
 }
 """Replacements of NumPy functions."""
 
+_FIRST_LARGEST = "tw.where(x == x.max(axis=1)[:, None], tw.positions(n), x.shape[1]).min(axis=1)"
+
+_BEFORE = "a view of the array before it is indexed, such as A.unmerge(0, (A.shape[0] // 4, 4))[i, j]"
+
+OF_FRAGMENTS = {
+    **{f"reduce_{name}": f"x.{name}(axis=1)" for name in ("sum", "max", "min")},
+    "prefix_sum": "x.cumsum(axis=1)",
+    "argmax": _FIRST_LARGEST,
+    "coordinates": "tw.positions(n)",
+    "causal_mask": "tw.where(tw.positions(n) <= tw.positions(m)[:, None], x, -math.inf)",
+}
+"""Replacements of functions of fragments in dataflow kernels."""
+
 _OF_TILES = {
+    "cumsum": "x.cumsum(axis)",
+    "softmax": "tw.softmax(x)",
+    "argmax": _FIRST_LARGEST,
+    **dict.fromkeys(("var", "std"), "moments, x.sum(axis) and (x * x).sum(axis)"),
+    **dict.fromkeys(("reshape", "view", "ravel", "flatten"), _BEFORE),
+    **dict.fromkeys(("unsqueeze", "expand_dims"), "x[:, None]"),
     **{name: f"x.{name}(axis)" for name in ("sum", "max", "min")},
     **{f"a{name}": f"x.{name}(axis)" for name in ("max", "min")},
     "mean": "x.sum(axis) / x.shape[axis]",

@@ -273,7 +273,9 @@ class Tensor(Rearranged):
         shape = self.value.tensor.shape
         parts = _whole_index(index, len(shape))
         if len(parts) > len(shape):
-            raise TraceError(f"{len(parts)} indices for a tensor of rank {len(shape)}", here())
+            text = f"{len(parts)} indices for a tensor of rank {len(shape)}"
+            near = "; nearest legal choice: a span among the indices, as in x[n][:, None]"
+            raise TraceError(text + near * (flow is not None and None in parts), here())
         if any(isinstance(part, Tensor) for part in parts):
             return self._chosen(parts)
         at: list[Int | tuple[Int, Int]] = []

@@ -53,6 +53,16 @@ class IndexedPlace(NamedTuple):
 def part(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> Tile:
     """``tensor[index]`` along some spans; None adds an axis."""
     operand, at, axes = _place(flow, tensor, index)
+    _check_unstored(flow, operand)
+    own = tuple(axis for axis in axes if axis is not None)
+    node = flow.make(ArrayPart, operand.dtype, own, operand, at)
+    if len(own) < len(axes):
+        node = flow.make(Rearrange, operand.dtype, axes, node)
+    return Tile(flow, node, {one.home for one in index if isinstance(one, SpanIndex)})
+
+
+def _check_unstored(flow: Recorder, operand: Operand) -> None:
+    """Refuse to read an array after it is stored."""
     for store in (*flow.stores, *(one for loop in flow.loops for one in loop.stores)):
         if store.operand.name == operand.name:
             raise TraceError(
@@ -60,11 +70,36 @@ def part(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> Tile:
                 "value in a variable",
                 here(),
             )
-    own = tuple(axis for axis in axes if axis is not None)
-    node = flow.make(ArrayPart, operand.dtype, own, operand, at)
-    if len(own) < len(axes):
-        node = flow.make(Rearrange, operand.dtype, axes, node)
-    return Tile(flow, node, {one.home for one in index if isinstance(one, SpanIndex)})
+
+
+def taken(flow: Recorder, table: Tensor, codes: Tile) -> Tile:
+    """``table[codes]``: the elements of an array of one dimension, as rows that integers in memory choose.
+
+    Raises:
+        TraceError: the table has more dimensions, or the codes are no elements of a whole array of integers.
+    """
+    node = codes.node
+    if isinstance(node, Rearrange):
+        inner = taken(flow, table, Tile(flow, node.argument, codes.needs)).node
+        return Tile(flow, flow.make(Rearrange, inner.dtype, node.axes, inner), codes.needs)
+    source, what = operand_of(flow, table), f"take from {table.value}, a table in memory"
+    if len(source.shape) != 1:
+        raise TraceError(f"{what}; nearest legal choice: an array of one dimension", here())
+    wrong = "computed codes" if not isinstance(node, ArrayPart) else index_misfit(node.operand)
+    names = [source.name, *(one.name for one in source.indices)]
+    if not wrong and isinstance(node, ArrayPart) and node.operand.name in names:
+        wrong = f"{node.operand.name} has the codes, and is the table"
+    if wrong:
+        raise TraceError(
+            f"{what}: {wrong}; nearest legal choice: codes that are elements of a whole array of integers of "
+            "8 bits or more, codes[m, n], or numbers as the table, (0.0, 0.5, 1.0)",
+            here(),
+        )
+    assert isinstance(node, ArrayPart), "other codes are refused"
+    _check_unstored(flow, source)
+    rows = Rows(0, node.operand, padded=True)
+    operand = replace(source, shape=node.operand.shape, transforms=(*source.transforms, rows))
+    return Tile(flow, flow.make(ArrayPart, operand.dtype, node.axes, operand, node.at), codes.needs)
 
 
 def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) -> None:

@@ -608,6 +608,10 @@ class FlowRecorder(Recorder):
         """Record prefix sums along an axis."""
         return scanned(self, tile, axis)
 
+    def taken(self, table: Tensor, codes: Tile) -> Tile:
+        """Record the elements of an array that codes choose."""
+        return indexing.taken(self, table, codes)
+
     def refuse(self, what: str) -> NoReturn:
         """Refuse a call that belongs to explicit kernels."""
         raise explicit_error(what)

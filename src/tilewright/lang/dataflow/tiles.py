@@ -10,6 +10,7 @@ from tilewright.dataflow.nodes import ArrayPart, Literal, Node, Span
 from tilewright.dtypes import DType, f32
 from tilewright.errors import Location, TraceError, shown
 from tilewright.lang.fragments import Arithmetic
+from tilewright.lang.numpy_functions import OF_FRAGMENTS
 from tilewright.lang.scalars import InMemory, as_tuple, wrap
 from tilewright.lang.source import here
 from tilewright.lang.tracer import inline, open_region, verb
@@ -117,6 +118,9 @@ class TileRecorder(Protocol):
     def scanned(self, tile: Tile, axis: int) -> Tile:
         """Record prefix sums along an axis."""
 
+    def taken(self, table: Any, codes: Tile) -> Tile:
+        """Record the elements of an array that codes choose."""
+
     def literal(self, value: float | int, element: DType, variable: str | None = None) -> Node:
         """Record a constant number."""
 
@@ -143,6 +147,8 @@ class Tile(Arithmetic):
     >>> def shifted(x: tw.Tile) -> tw.Tile:
     ...     return tw.relu(x - 1)
     """
+
+    _instead_of = OF_FRAGMENTS
 
     def __init__(self, flow: TileRecorder, node: Node, needs: Iterable[SpanLoop] = ()) -> None:
         self.flow = flow
@@ -428,7 +434,11 @@ class Tile(Arithmetic):
         )
 
     def __iter__(self) -> NoReturn:
-        raise TraceError(f"{tile_name(self)} cannot be iterated over: it is computed as a whole", here())
+        raise TraceError(
+            f"{tile_name(self)} cannot be iterated over: it is computed as a whole; nearest legal choice: "
+            "x.sum(axis) for a sum, x.max(axis) for an extreme",
+            here(),
+        )
 
     def __repr__(self) -> str:
         return f"{self._node.variable or 'tile'}: {self._node.dtype}{spelled(self._node)}"
