@@ -25,6 +25,13 @@ for m, n in tw.tiles(C): C[m, n] = tw.clamp(A[m, n], -1, 1).to("f16", saturate=T
 
 for m, n in tw.tiles(C): C[m, n] = tw.fma(A[m, n], v[n], 1.0) / alpha
 
+for m, n in tw.tiles(C): C[m, n] = A[m, n].cumsum(axis=1)
+
+for m in tw.tiles(v):
+    s = tw.zeros((m,), tw.f32)
+    for k in tw.steps(groups.shape[0]): s.assign(s + tw.take(u, groups[k], tw.f32).sum(axis=0))
+    v[m] = s
+
 for m, n in tw.tiles(C):
     acc = tw.zeros(dtype=tw.f32)
     for k in tw.steps(K): acc += A[m, k] @ B[n, k].T
