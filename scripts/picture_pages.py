@@ -18,7 +18,7 @@ from scripts.see_site import FLAGS, PHONE, WIDE
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
-COLOURS = 48
+COLOURS = 64
 STEP = "docs/tutorial/step1_eight_lines.py:linear"
 SQUARE = "A=4096x4096:bf16,B=4096x4096:bf16,C=4096x4096:bf16"
 WGMMA = (
@@ -84,9 +84,8 @@ def shot(browser: Any, address: str, picture: Picture) -> bytes:
     found = page.screenshot()
     page.close()
     made = io.BytesIO()
-    Image.open(io.BytesIO(found)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(
-        made, "PNG", optimize=True
-    )
+    few = Image.open(io.BytesIO(found)).convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
+    few.save(made, "PNG", optimize=True)
     return made.getvalue()
 
 
