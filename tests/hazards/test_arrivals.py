@@ -212,6 +212,58 @@ def test_columns_of_the_result_arrive() -> None:
     tw.testing.compare_gemm(a.T, b.T, c).raise_if_wrong()
 
 
+@tw.kernel(A="M K", B="N K", C="M N", ROWS="R", COLUMNS="Q")
+def lower(A, B, C, ROWS, COLUMNS):
+    for m, n in tw.tiles(C):
+        tw.arrives(A, ROWS, 1, first=1)
+        tw.arrives(B, COLUMNS, 2)
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = tw.where(tw.positions(m)[:, None] >= tw.positions(n), acc, 0)
+
+
+@tw.kernel(A="M K", y="M", ROWS="R")
+def largest(A, y, ROWS):
+    for m in tw.tiles(y):
+        tw.arrives(A, ROWS, 1)
+        y[m] = A[m].max(axis=1)
+
+
+def sends(source: Any, target: Any, counters: Any, value: int) -> list[Any]:
+    """Copies of equal shards, one for each counter."""
+    rows, tell = -(-len(source) // len(counters)), tw.testing.send
+    cuts = [slice(rank * rows, (rank + 1) * rows) for rank in range(len(counters))]
+    return [tell(source[cut], target[cut], counters[at : at + 1], value) for at, cut in enumerate(cuts)]
+
+
+def test_two_operands_arrive_and_masks_leave_out_tiles() -> None:
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal((rows, 20), np.float32) for rows in (90, 70))
+    inboxes, ready = (
+        [np.full_like(one, np.nan) for one in (a, b)],
+        [np.zeros(count, np.uint32) for count in (3, 2)],
+    )
+    c = np.full((90, 70), np.nan, np.float32)
+    schedule = tw.Schedule(FMA, (16, 16, 8), blocks=3, group_m=2)
+    launch = tw.testing.launch(lower.bind(schedule=schedule), *inboxes, c, *ready)
+    copies = sends(a, inboxes[0], ready[0], 1) + sends(b, inboxes[1], ready[1], 2)
+    tw.testing.ranks([[launch], copies]).raise_if_any()
+    below = np.tri(90, 70) > 0
+    assert (c[~below] == 0).all()
+    exact = a.astype(np.float64) @ b.T.astype(np.float64)
+    bound = 21 * 2.0**-24 * (abs(a).astype(np.float64) @ abs(b).T)
+    assert (abs(c - exact) <= bound)[below].all()
+
+
+def test_a_loop_without_a_product_waits_for_all_shards() -> None:
+    a = np.random.default_rng(4).standard_normal((45, 20), np.float32)
+    inbox, y, ready = np.full_like(a, np.nan), np.full(45, np.nan, np.float32), np.zeros(3, np.uint32)
+    launch = tw.testing.launch(largest, inbox, y, ready)
+    tw.testing.ranks([[launch], sends(a, inbox, ready, 1)]).raise_if_any()
+    assert np.array_equal(y, a.max(axis=1))
+
+
 # ---------------------------------------------------------------- wrong twins
 
 
