@@ -325,6 +325,13 @@ def disagreements(rank: int, size: int) -> None:
     refused(LaunchError, "sizes=[1] for", td.matmul_reduce_scatter, a, b, sizes=[1])
     refused(LaunchError, "complex64", td.matmul_all_reduce, a + 0j, b + 0j)
     refused(LaunchError, "dim=-1", td.all_gather_matmul, a, b, dim=-1)
+    leaf, several = a.clone().requires_grad_(), [b, b.expand(5, 4, 3)]
+    for call in (td.all_gather_matmul, td.replicated_matmul):
+        refused(LaunchError, "b[1] has shape [5, 4, 3], and b[0] [4, 3]", call, leaf, several)
+    one, other = td.all_gather_matmul(a, several)
+    assert torch.equal(one.expand(5, -1, -1), other)
+    one, other = td.all_gather_matmul(leaf[None], [b, b.expand(size, 4, 3)], dim=-3)
+    assert torch.equal(torch.autograd.grad((one + other).sum(), leaf)[0], torch.full((2, 4), 6.0 * size))
     assert torch.equal(td.matmul_all_reduce(a, b), torch.full((2, 3), 4.0 * size))
     assert torch.equal(td.matmul_all_reduce(a, b, check=False), torch.full((2, 3), 4.0 * size))
     assert torch.equal(td.all_gather_matmul(a, b, check=False), torch.full((2 * size, 3), 4.0))
@@ -457,6 +464,8 @@ def placements(rank: int, size: int) -> None:
     refused(LaunchError, "sizes=[7] with DTensors", td.matmul_reduce_scatter, *given[:2], sizes=[7])
     placed = distribute_tensor(a, mesh, [Shard(0)])
     refused(LaunchError, "b is no DTensor", td.all_gather_matmul, placed, b)
+    for name in ("scale_a", "scale_b", "zero_b"):
+        refused(LaunchError, f"{name} is a DTensor", td.all_gather_matmul, a, b, **{name: placed})
     refused(LaunchError, "redistribute", td.matmul_all_reduce, placed, distribute_tensor(b, mesh, [Shard(0)]))
 
 

@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright.errors import ScheduleError
 from tilewright.ops.products import scaled_in_groups
-from tilewright.schedule.adding import add_parts
+from tilewright.schedule.fixup import add_parts
 from tilewright.schedule.resources import ScheduleOnMachine
 
 GROUP = 128

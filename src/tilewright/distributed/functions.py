@@ -13,15 +13,8 @@ import torch
 import torch.distributed as dist
 
 from tilewright.distributed.exchange import ranks_of
-from tilewright.distributed.products import (
-    SCALED,
-    GatherProducts,
-    How,
-    ReduceProducts,
-    SharedParameter,
-    gather_products,
-    reduce_products,
-)
+from tilewright.distributed.gradients import GatherProducts, ReduceProducts, SharedParameter
+from tilewright.distributed.products import SCALED, How, gather_products, reduce_products
 from tilewright.errors import LaunchError
 from tilewright.ops.wanted import Wanted, check_derivative, check_words
 from tilewright.targets.target import HOST
@@ -105,8 +98,8 @@ def _is_placed(one: Any) -> bool:
     return module is not None and isinstance(one, module.DTensor)
 
 
-def _local(name: str, one: Any, at: int | None) -> torch.Tensor:
-    """Return this rank's part of a `DTensor` along a dimension, counted from the end; None: the whole.
+def _local(of: str, name: str, one: Any, at: int | None) -> torch.Tensor:
+    """Return this rank's part of an argument along a dimension, counted from the end; None: the whole.
 
     A replicated one is cut where it is, without an exchange.
 
@@ -118,7 +111,7 @@ def _local(name: str, one: Any, at: int | None) -> torch.Tensor:
     [found] = one.placements
     if found != wanted and found != tensor.Replicate():
         raise LaunchError(
-            f"{name} has the placement {found}; nearest legal choice: {name.rpartition(' ')[2]}.redistribute("
+            f"{of}: {name} has the placement {found}; nearest legal choice: {name}.redistribute("
             f"placements=[{wanted}])"
         )
     made: torch.Tensor = one.redistribute(placements=[wanted]).to_local()
@@ -136,13 +129,18 @@ def _placed(of_a: int | None, of_b: int, of_bias: int | None, result: int | None
     """
 
     def decorate(function: Any) -> Any:
-        parameters = inspect.signature(function).parameters
-        of_operands = list(parameters)[:2]
+        of, of_operands = function.__name__, list(inspect.signature(function).parameters)[:2]
 
         @wraps(function)
         def call(*operands: Any, **words: Any) -> Any:
             named = [name for name in of_operands[len(operands) :] if name in words]
             operands = (*operands, *(words.pop(name) for name in named))
+            for name in SCALED:
+                if _is_placed(words.get(name)):
+                    raise LaunchError(
+                        f"{of}: {name} is a DTensor; nearest legal choice: {name}.to_local(), if it has the "
+                        "scales of this rank's part of the operand"
+                    )
             terms = {name: words[name] for name in ARRAYS if words.get(name) is not None}
             arrays = {**dict(zip(of_operands, operands, strict=False)), **terms}
             flat = [
@@ -150,7 +148,7 @@ def _placed(of_a: int | None, of_b: int, of_bias: int | None, result: int | None
             ]
             if len(operands) != 2 or not any(_is_placed(one) for _, one in flat):
                 return function(*operands, **words)
-            mesh = _mesh_of(function.__name__, flat, words)
+            mesh = _mesh_of(of, flat, words)
             a, b = operands
             ones, others = _listed(a), _listed(b)
             dim = words.get("dim", -2)
@@ -159,21 +157,18 @@ def _placed(of_a: int | None, of_b: int, of_bias: int | None, result: int | None
                 (*torch.broadcast_shapes(one.shape[:-2], other.shape[:-2]), one.shape[-2], other.shape[-1])
                 for one, other in zip(ones * len(others) if len(ones) == 1 else ones, others, strict=False)
             ]
-            how = How(
-                f"{function.__name__} of a DTensor",
-                ranks_of(mesh),
-                timeout=words.get("timeout"),
-                check=words.get("check"),
-            )
-
-            def part(name: str, one: Any, at: int | None) -> torch.Tensor:
-                return _local(f"{function.__name__}: {name}", one, at)
+            limit, check = words.get("timeout"), words.get("check")
+            how = How(f"{of} of a DTensor", ranks_of(mesh), timeout=limit, check=check)
 
             def part_of_term(name: str, one: Any) -> torch.Tensor:
                 """A term's part; if ranks share the whole, all of them add to its gradient."""
                 at = of_bias if name == "bias" else place
-                is_repeated = at is not None and name != "bias" and _is_repeated(one, at, shapes[0])
-                made = part(name, one, None if is_repeated else at)
+                is_repeated = (
+                    at is not None
+                    and name != "bias"
+                    and (one.dim() < -at or (one.shape[at] == 1 and shapes[0][at] != 1))
+                )
+                made = _local(of, name, one, None if is_repeated else at)
                 shared = is_repeated or (at is None and place is not None)
                 return SharedParameter.apply(how, made) if shared else made
 
@@ -181,14 +176,14 @@ def _placed(of_a: int | None, of_b: int, of_bias: int | None, result: int | None
             for name, term in terms.items():
                 parts = [None if one is None else part_of_term(name, one) for one in _listed(term)]
                 given[name] = parts[0] if isinstance(term, torch.Tensor) else parts
-            right = [part(of_operands[1], one, of_b) for one in others]
+            right = [_local(of, of_operands[1], one, of_b) for one in others]
             second = right[0] if isinstance(b, torch.Tensor) else right
             # Rows of a replicated operand need not travel.
             if of_a is None and all(one.placements[0].is_replicate() for one in ones):
                 given = {name: word for name, word in given.items() if name not in ("dim", "sizes")}
                 y = replicated_matmul(ones[0].to_local(), second, **given)
             else:
-                left = [part(of_operands[0], one, dim if of_a is None else of_a) for one in ones]
+                left = [_local(of, of_operands[0], one, dim if of_a is None else of_a) for one in ones]
                 y = function(left[0] if isinstance(a, torch.Tensor) else left, second, **given)
             made = [_wrapped(one, mesh, shape, place) for one, shape in zip(_listed(y), shapes, strict=False)]
             return made[0] if isinstance(y, torch.Tensor) else made
@@ -222,11 +217,6 @@ def _mesh_of(name: str, tensors: Sequence[tuple[str, Any]], words: Mapping[str, 
             "torch.chunk; nearest legal choice: sizes=None"
         )
     return mesh
-
-
-def _is_repeated(one: Any, at: int, shape: Sequence[int]) -> bool:
-    """Whether a term is broadcast along the sharded dimension of the result."""
-    return one.dim() < -at or (one.shape[at] == 1 and shape[at] != 1)
 
 
 def _wrapped(one: torch.Tensor, mesh: Any, shape: Sequence[int], dim: int | None) -> Any:

@@ -22,7 +22,8 @@ from tilewright.distributed.functions import (
     matmul_reduce_scatter,
     replicated_matmul,
 )
-from tilewright.distributed.products import How, SharedParameter, chunks
+from tilewright.distributed.gradients import SharedParameter
+from tilewright.distributed.products import How, chunks
 from tilewright.distributed.sums import PARTS
 from tilewright.errors import LaunchError
 from tilewright.torch.attending import attention

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -18,8 +18,7 @@ from tilewright.distributed.sums import PARTS, add_parts
 from tilewright.errors import LaunchError
 from tilewright.ops import matmul as of_matmul
 from tilewright.torch.layers import scaled_by_kernels
-from tilewright.torch.products import column_sums, gradient_of_a, gradient_of_b
-from tilewright.torch.terms import FROM_RESULT, own_dtype, result_like, scaled_like
+from tilewright.torch.terms import own_dtype, result_like, scaled_like
 
 ADDED = ("c", "bias", "residual")
 """Terms whose gradients are sums of the result's gradient."""
@@ -83,10 +82,6 @@ def chunks(extent: int, count: int) -> tuple[int, ...]:
 # ---------------------------------------------------------------- forward
 
 
-def _shapes(tensors: Sequence[torch.Tensor]) -> str:
-    return ", ".join(f"{list(one.shape)} {str(one.dtype).removeprefix('torch.')}" for one in tensors)
-
-
 def _check_operands(how: How, operands: Mapping[str, Any], terms: Mapping[str, Any] = {}) -> None:
     """Refuse tensors that the exchange or the kernels could not take."""
     first: torch.Tensor | None = None
@@ -111,22 +106,41 @@ def _check_operands(how: How, operands: Mapping[str, Any], terms: Mapping[str, A
             )
 
 
-def _depth(how: How, b: torch.Tensor) -> int:
-    return int(b.shape[-2]) * (2 if how.scaled.get("packed") else 1)
-
-
-def _check_pair(how: How, a: torch.Tensor, b: torch.Tensor, names: tuple[str, str]) -> tuple[int, ...]:
-    """The shape of a product; refuses operands that do not fit each other."""
-    if a.shape[-1] != _depth(how, b):
+def _check_pair(how: How, a: Sequence[int], b: Sequence[int], names: tuple[str, str]) -> tuple[int, ...]:
+    """The shape of the product of operands of two shapes; refuses operands that do not fit each other."""
+    depth = b[-2] * (2 if how.scaled.get("packed") else 1)
+    if a[-1] != depth:
         raise LaunchError(
-            f"{how.name}: K is {a.shape[-1]} in {names[0]} {list(a.shape)} and {_depth(how, b)} in "
-            f"{names[1]} {list(b.shape)}; nearest legal choice: operands of the same K"
+            f"{how.name}: K is {a[-1]} in {names[0]} {list(a)} and {depth} in {names[1]} {list(b)}; nearest "
+            "legal choice: operands of the same K"
         )
     try:
-        batches = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        batches = torch.broadcast_shapes(tuple(a[:-2]), tuple(b[:-2]))
     except RuntimeError as error:
         raise LaunchError(f"{how.name}: batches of {names[0]} and {names[1]} differ: {error}") from None
-    return (*batches, a.shape[-2], b.shape[-1])
+    return (*batches, a[-2], b[-1])
+
+
+def _check_products(
+    how: How, a: torch.Tensor, bs: Mapping[str, torch.Tensor], gradients: Sequence[bool]
+) -> None:
+    """Refuse operands of `gather_products` that do not fit each other, or whose gradients cannot be added."""
+    shape = list(a.shape)
+    if how.gathers and how.dim < -2:  # other ranks have more batches
+        shape[how.dim] = 1
+    made = dict[str, tuple[int, ...]]()
+    for name, b in bs.items():
+        product = list(_check_pair(how, shape, b.shape, ("a_shard" if how.gathers else "a", name)))
+        if how.gathers:
+            product[how.dim] = 0
+        made[name] = tuple(product[:-1])
+    first = next(iter(made.values()))
+    if any(gradients[:1]) and (wrong := [name for name in made if made[name] != first]):
+        raise LaunchError(
+            f"{how.name}: {wrong[0]} has shape {list(bs[wrong[0]].shape)}, and {next(iter(bs))} "
+            f"{list(next(iter(bs.values())).shape)}: the gradient adds products of one shape; nearest legal "
+            "choice: matrices b of the same batches, or a call for each b"
+        )
 
 
 def _check_term(how: How, name: str, one: torch.Tensor, shape: Sequence[int]) -> None:
@@ -137,17 +151,6 @@ def _check_term(how: How, name: str, one: torch.Tensor, shape: Sequence[int]) ->
         raise LaunchError(
             f"{how.name}: {name} has shape {list(one.shape)}; nearest legal choice: shape {list(shape)}"
         )
-
-
-def _with_one_batch(a: torch.Tensor, dim: int) -> torch.Tensor:
-    """A tensor of the shape of ``a``, with one element along a batch dimension, and without memory."""
-    shape = list(a.shape)
-    shape[dim] = 1
-    return torch.empty(shape, device="meta")
-
-
-def _extent(b: torch.Tensor, dim: int) -> int:
-    return int(b.shape[dim]) if b.dim() >= -dim else 1
 
 
 def _check_dim(how: How, rank: int, what: str) -> None:
@@ -249,23 +252,28 @@ def gather_products(
         gradients: which operands want gradients.
     """
     scale = how.scaled.get("scale_a")
+    names = ["b"] if len(bs) == 1 else [f"b[{at}]" for at in range(len(bs))]
+    named = dict(zip(names, bs, strict=True))
     if not how.gathers:
+        if any(gradients[:1]):
+            _check_operands(how, {"a": a, **named})
+            _check_products(how, a, named, gradients)
         given = [{**how.scaled, **one, **_out_dtype(kind)} for one in terms]
         return [how.multiply(a.detach(), b.detach(), **one) for b, one in zip(bs, given, strict=True)], ()
 
     def describe() -> tuple[dict[str, Any], dict[str, Any]]:
-        names = ["b"] if len(bs) == 1 else [f"b[{at}]" for at in range(len(bs))]
         biases = {
             f"bias of {name}": one["bias"] for name, one in zip(names, terms, strict=True) if "bias" in one
         }
-        _check_operands(how, {"a_shard": a, **dict(zip(names, bs, strict=True))}, biases)
+        _check_operands(how, {"a_shard": a, **named}, biases)
         _check_dim(how, a.dim(), "a_shard")
-        for name, b in zip(names, bs, strict=True):
-            _check_pair(how, a if how.dim == -2 else _with_one_batch(a, how.dim), b, ("a_shard", name))
+        _check_products(how, a, named, gradients)
+        for name, b in named.items():
             if f"bias of {name}" in biases:
                 _check_term(how, f"bias of {name}", biases[f"bias of {name}"], b.shape[-1:])
         shared, own = _of_shard(how, a, gradients)
-        own["batches of b"] = [_extent(b, how.dim) for b in bs] if how.dim < -2 else []
+        batched = [b for b in bs if how.dim < -2 and b.dim() >= -how.dim]
+        own["batches of b"] = [int(b.shape[how.dim]) for b in batched]
         if (
             isinstance(scale, torch.Tensor)
             and scale.numel() > 1
@@ -293,7 +301,11 @@ def gather_products(
         a = a.detach()
         words = dict(how.scaled)
         if isinstance(scale, torch.Tensor):
-            words["scale_a"] = _gathered_scales(call, how, scale, a, sizes)
+            if scale.numel() == 1:  # that of each of a shard's rows
+                scale = scale.reshape(()).expand(a.shape[:-1])
+            rows = a.dim() + how.dim
+            moved = scale.detach().movedim(rows, 0)
+            words["scale_a"] = _gathered(call, moved, sizes, "scales").movedim(0, rows)
         given = [{**words, **one, **_out_dtype(kind)} for one in terms]
         is_simple = a.dim() == 2 and not how.invariant and not isinstance(scale, torch.Tensor)
         if a.is_cuda and is_simple and all(one.keys() <= {"bias", "activation"} for one in terms):
@@ -304,16 +316,6 @@ def gather_products(
 
 def _out_dtype(kind: torch.dtype | None) -> dict[str, Any]:
     return {} if kind is None else {"out_dtype": own_dtype(kind)}
-
-
-def _gathered_scales(
-    call: RankCall, how: How, scale: torch.Tensor, a: torch.Tensor, sizes: Sequence[int]
-) -> torch.Tensor:
-    """The scales of the rows of all ranks: a shard's single scale is that of each of its rows."""
-    if scale.numel() == 1:
-        scale = scale.reshape(()).expand(a.shape[:-1])
-    rows = a.dim() + how.dim
-    return _gathered(call, scale.detach().movedim(rows, 0), sizes, "scales").movedim(0, rows)
 
 
 def _products_in_ring_order(
@@ -385,7 +387,7 @@ def reduce_products(
         names = [(f"a{one}", f"b_shard{one}") for one in at]
         for both, pair in zip(names, pairs, strict=True):
             _check_operands(how, dict(zip(both, pair, strict=True)))
-            found = _check_pair(how, *pair, both)
+            found = _check_pair(how, pair[0].shape, pair[1].shape, both)
             if shape and found != shape:
                 raise LaunchError(
                     f"{how.name}: {both[0]} @ {both[1]} has shape {list(found)}, and the first product "
@@ -411,7 +413,7 @@ def reduce_products(
         made = _result_dtype(how, kind, a, b, terms)
         shared = {
             "the shape of the product": list(shape),
-            "the dtype of the operands": _dtypes(pairs),
+            "the dtype of the operands": [str(one.dtype) for pair in pairs for one in pair],
             "the dtype of the result": str(made),
             "the dimension of the rows": how.dim,
             "sizes": how.sizes,
@@ -489,10 +491,6 @@ def _summed(
     _finish(how, parts, mine, terms, shape, sum(sizes[: ranks.rank]))
     call.trade(dict.fromkeys(others, mine), {rank: places[rank] for rank in others}, "sums")
     return whole.view(*shape)
-
-
-def _dtypes(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[str]:
-    return [str(one.dtype) for pair in pairs for one in pair]
 
 
 def _cuts(how: How, depths: Sequence[int]) -> list[tuple[int, int]]:
@@ -625,228 +623,3 @@ def _finish(
         beta=terms.get("beta"),
         terms=given,
     )
-
-
-# ---------------------------------------------------------------- gradients
-
-
-class InvariantProduct(torch.autograd.Function):
-    """``alpha * (a @ b)`` in an order of sums that depends on K alone; so have its gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Any, b: Any, words: Any) -> Any:
-        """Compute the product in one kernel."""
-        ctx.words = words
-        ctx.save_for_backward(a, b)
-        return of_matmul.matmul(a.detach(), b.detach(), batch_invariant=True, **words)
-
-    @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> Any:
-        """Return the gradients, by products of the same kind."""
-        a, b = ctx.saved_tensors
-        of_a, of_b, _ = ctx.needs_input_grad
-        d_a = InvariantProduct.apply(dy, b.mT, ctx.words).sum_to_size(a.shape) if of_a else None
-        return d_a, invariant_gradient_of_b(dy, a, b, ctx.words) if of_b else None, None
-
-
-def invariant_gradient_of_b(dy: torch.Tensor, a: torch.Tensor, b: torch.Tensor, words: Any) -> torch.Tensor:
-    """Return ``dB = Aᵀ dY``; if ``b`` has no batches, their rows are those of one matrix."""
-    if b.dim() == 2 and a.shape[:-1] == dy.shape[:-1]:
-        a, dy = a.flatten(0, -2), dy.flatten(0, -2)
-    made: torch.Tensor = InvariantProduct.apply(a.mT, dy, words)
-    return made.sum_to_size(b.shape)
-
-
-def _local_gradients(
-    how: How, dy: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, of_a: bool, of_b: bool
-) -> tuple[Any, Any]:
-    """The gradients of a product that one rank computes alone."""
-    words = dict(how.words)
-    if not how.invariant:
-        d_a = gradient_of_a(dy, a, b, **words) if of_a else None
-        return d_a, gradient_of_b(dy, a, b, **words) if of_b else None
-    d_a = InvariantProduct.apply(dy, b.mT, words).sum_to_size(a.shape) if of_a else None
-    return d_a, invariant_gradient_of_b(dy, a, b, words) if of_b else None
-
-
-def _sums_of_columns(how: How, dz: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
-    if not how.invariant:
-        return column_sums(dz).to(kind)
-    flat = dz.flatten(0, -2)
-    made: torch.Tensor = InvariantProduct.apply(flat.new_ones((1, flat.shape[0])), flat, {})
-    return made[0].to(kind)
-
-
-def _before_activation(activation: str | None, dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return dy if activation is None else FROM_RESULT[activation](dy, y)
-
-
-def _added_gradients(
-    how: How, dz: torch.Tensor, dy: torch.Tensor, beta: float | None, likes: Sequence[Any]
-) -> list[Any]:
-    """The gradients of the terms in `ADDED`, of which those wanted have a shape and a dtype."""
-    c, bias, residual = likes
-    return [
-        None if c is None else (dz if beta is None else beta * dz).sum_to_size(c[0]).to(c[1]),
-        None if bias is None else _sums_of_columns(how, dz, bias[1]),
-        None if residual is None else dy.sum_to_size(residual[0]).to(residual[1]),
-    ]
-
-
-def _likes(terms: Sequence[Any], needs: Sequence[bool]) -> list[Any]:
-    return [(one.shape, one.dtype) if need else None for one, need in zip(terms, needs, strict=True)]
-
-
-class SharedParameter(torch.autograd.Function):
-    """A parameter that is the same on all ranks, each of which adds to its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, how: How, parameter: Any) -> Any:
-        """Return the parameter."""
-        ctx.how = how
-        return parameter.view_as(parameter)
-
-    @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> Any:
-        """Add the gradients of all ranks in their order."""
-        how = replace(_gradient_of(ctx.how), scatters=False, dim=-2, sizes=None)
-        return None, SummedRows.apply(how, dy.reshape(1, -1)).view(dy.shape)
-
-
-class GatheredRows(torch.autograd.Function):
-    """The rows of all ranks; each rank's gradient is the sum of its rows over all ranks."""
-
-    @staticmethod
-    def forward(ctx: Any, how: How, x: Any) -> Any:
-        """Gather the rows."""
-        ctx.how, ctx.rows = how, x.shape[how.dim]
-        return gather(how, x, ctx.needs_input_grad[1:])
-
-    @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> Any:
-        """Add the gradients of all ranks in their order."""
-        return None, SummedRows.apply(_gradient_of(ctx.how), dy)
-
-
-class SummedRows(torch.autograd.Function):
-    """A rank's rows of the sum of a tensor over ranks, or all rows."""
-
-    @staticmethod
-    def forward(ctx: Any, how: How, x: Any) -> Any:
-        """Exchange and add."""
-        ctx.how = _with_sizes(how, x.shape[how.dim])
-        return sum_rows(how, x, ctx.needs_input_grad[1:])
-
-    @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> Any:
-        """Gather the rows of the gradient."""
-        return None, GatheredRows.apply(_gradient_of(ctx.how), dy) if ctx.how.scatters else dy
-
-
-class GatherProducts(torch.autograd.Function):
-    """``y = activation(gathered a @ b + beta * c + bias) + residual`` for each ``b``."""
-
-    @staticmethod
-    def forward(ctx: Any, how: How, count: int, kind: Any, words: Any, a: Any, *rest: Any) -> Any:
-        """Gather once, and multiply by each ``b``."""
-        activation, beta = words
-        bs, added = rest[:count], [rest[count + 3 * at : count + 3 * at + 3] for at in range(count)]
-        needs = ctx.needs_input_grad[4:]
-        terms = [_given(activation, beta, one) for one in added]
-        ys, sizes = gather_products(how, a, bs, terms, kind, [needs[0], any(needs[1 : count + 1])])
-        ctx.how, ctx.words, ctx.needs = replace(how, sizes=sizes or None), words, needs
-        ctx.likes = [
-            _likes(one, needs[1 + count + 3 * at : 4 + count + 3 * at]) for at, one in enumerate(added)
-        ]
-        ctx.save_for_backward(a, *bs, *(ys if activation is not None else ()))
-        return tuple(ys)
-
-    @staticmethod
-    def backward(ctx: Any, *dys: torch.Tensor) -> Any:
-        """Return the gradients: sums over ranks for ``a``, and products with the gathered rows for each b."""
-        how, (activation, beta), count = _gradient_of(ctx.how), ctx.words, len(dys)
-        a, *rest = ctx.saved_tensors
-        bs, ys = rest[:count], rest[count:] or [None] * count
-        dzs = [_before_activation(activation, dy, y) for dy, y in zip(dys, ys, strict=True)]
-        factors = [dz.to(a.dtype) for dz in dzs]
-        d_a, d_bs = None, list[Any]([None] * count)
-        if any(ctx.needs[1 : count + 1]):
-            whole = GatheredRows.apply(how, a) if how.gathers else a
-            for at, (factor, b) in enumerate(zip(factors, bs, strict=True)):
-                if ctx.needs[1 + at]:
-                    d_bs[at] = _local_gradients(how, factor, whole, b, of_a=False, of_b=True)[1]
-        if ctx.needs[0]:
-            turned = [b.mT for b in bs]
-            back = replace(how, scatters=how.gathers)
-            d_a = ReduceProducts.apply(back, count, a.dtype, (None, None), *factors, *turned, *[None] * 3)
-            d_a = d_a.sum_to_size(a.shape)
-        d_added = list[Any]()
-        for dz, dy, likes in zip(dzs, dys, ctx.likes, strict=True):
-            d_added += _added_gradients(how, dz, dy, beta, likes)
-        return None, None, None, None, d_a, *d_bs, *d_added
-
-
-class ReduceProducts(torch.autograd.Function):
-    """``y = activation(sum over ranks and pairs of a @ b + beta * c + bias) + residual``."""
-
-    @staticmethod
-    def forward(ctx: Any, how: How, count: int, kind: Any, words: Any, *rest: Any) -> Any:
-        """Multiply, exchange partial sums, and add."""
-        activation, beta = words
-        needs = ctx.needs_input_grad[4:]
-        pairs, added = list(zip(rest[:count], rest[count : 2 * count], strict=True)), rest[2 * count :]
-        wanted = [any(needs[:count]), any(needs[count : 2 * count])]
-        y = reduce_products(how, pairs, _given(activation, beta, added), kind, wanted)
-        ctx.how, ctx.words, ctx.needs = _with_sizes(how, _scattered_extent(how, *pairs[0])), words, needs
-        ctx.likes = _likes(added, needs[2 * count :])
-        ctx.save_for_backward(*rest[: 2 * count], *((y,) if activation is not None else ()))
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> Any:
-        """Return the gradients: products with the gathered rows of the gradient."""
-        how, (activation, beta) = _gradient_of(ctx.how), ctx.words
-        count = len(ctx.saved_tensors) // 2
-        saved_as, saved_bs = ctx.saved_tensors[:count], ctx.saved_tensors[count : 2 * count]
-        y = ctx.saved_tensors[-1] if activation is not None else None
-        dz = dy if y is None else _before_activation(activation, dy, y)
-        factor = dz.to(saved_as[0].dtype)
-        d_as, d_bs = list[Any]([None] * count), list[Any]([None] * count)
-        of_as, of_bs = any(ctx.needs[:count]), any(ctx.needs[count : 2 * count])
-        if how.scatters and of_as and not of_bs:
-            turned = [b.mT for b in saved_bs]
-            d_as = list(
-                GatherProducts.apply(how, count, None, (None, None), factor, *turned, *[None] * (3 * count))
-            )
-            d_as = [one.sum_to_size(a.shape) for one, a in zip(d_as, saved_as, strict=True)]
-        elif of_as or of_bs:
-            whole = GatheredRows.apply(how, factor) if how.scatters else factor
-            for at, (a, b) in enumerate(zip(saved_as, saved_bs, strict=True)):
-                wanted = {"of_a": ctx.needs[at], "of_b": ctx.needs[count + at]}
-                d_as[at], d_bs[at] = _local_gradients(how, whole, a, b, **wanted)
-        return None, None, None, None, *d_as, *d_bs, *_added_gradients(how, dz, dy, beta, ctx.likes)
-
-
-def _given(activation: str | None, beta: float | None, added: Sequence[Any]) -> dict[str, Any]:
-    """The words of a call with these terms."""
-    made = {name: one for name, one in zip(ADDED, added, strict=True) if one is not None}
-    made |= {"activation": activation} if activation is not None else {}
-    return made | ({"beta": beta} if beta is not None else {})
-
-
-def _gradient_of(how: How) -> How:
-    """How ranks compute a gradient: the header names it."""
-    name = how.name if how.name.startswith("gradient of ") else f"gradient of {how.name}"
-    return replace(how, name=name)
-
-
-def _with_sizes(how: How, extent: int) -> How:
-    """Name the extents of all ranks, so that a gradient that gathers rows need not ask for them."""
-    return replace(how, sizes=how.sizes or chunks(extent, how.ranks.size)) if how.scatters else how
-
-
-def _scattered_extent(how: How, a: torch.Tensor, b: torch.Tensor) -> int:
-    """The extent of a product along the dimension that is scattered."""
-    if how.dim == -2:
-        return int(a.shape[-2])
-    return int(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])[how.dim + 2])

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from math import inf, log2, prod
 
 from tilewright.schedule.factors import pair_of
-from tilewright.schedule.fixup import FAN, LEAST_SHARE
+from tilewright.schedule.fixup import FAN, LEAST_SHARE, REGISTER_BYTES
 from tilewright.schedule.form import has_slices
-from tilewright.schedule.load import REGISTER_BYTES, VECTOR, Load, memory_us, resident_blocks, thread_values
+from tilewright.schedule.load import VECTOR, Load, memory_us, resident_blocks, thread_values
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.sides import width
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tilewright.arch import Arch
 from tilewright.ir.mma import TiledMma
 from tilewright.schedule.factors import Factor
-from tilewright.schedule.fixup import FAN
+from tilewright.schedule.fixup import FAN, REGISTER_BYTES
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
 from tilewright.schedule.question import Question
@@ -44,8 +44,6 @@ those of other parts; and for everything else."""
 
 LOOP_REGISTERS = 40
 """Registers of a thread besides sums and operands, if the next tile waits in registers."""
-
-REGISTER_BYTES = 4
 
 PARTITIONS = 8
 """Partitions (GPCs) of the multiprocessors of a Hopper GPU, at most."""

@@ -10,6 +10,7 @@ from math import lcm, prod
 from tilewright.arch import Arch
 from tilewright.dataflow.nodes import TF32, ArrayPart, Map, Span
 from tilewright.lang.specs import TensorSpec
+from tilewright.schedule.fixup import REGISTER_BYTES
 from tilewright.schedule.folds import elementwise, group_choice
 from tilewright.schedule.folds.form import FoldForm
 from tilewright.schedule.folds.group_choice import ROWS_OF_A_WARP
@@ -17,7 +18,6 @@ from tilewright.schedule.folds.group_rings import ROWS
 from tilewright.schedule.folds.kept import against_kept
 from tilewright.schedule.folds.legality import AUTO, against_parts, atom_of, reasons, shared_bytes
 from tilewright.schedule.folds.rows import KEPT
-from tilewright.schedule.load import REGISTER_BYTES
 from tilewright.schedule.partition import parts_of_k
 from tilewright.schedule.question import Candidate, LoopQuestion
 from tilewright.schedule.schedule import Schedule

@@ -37,8 +37,14 @@ from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment, elementwise
 from tilewright.lang.launch import launcher_memory
 from tilewright.lang.scalars import Index, ceil_div, minimum
-from tilewright.schedule.adding import IN_FLIGHT, REGISTER_BYTES, in_order_of_threads, parts_at_once
-from tilewright.schedule.fixup import FAN, WorkspaceSums
+from tilewright.schedule.fixup import (
+    FAN,
+    IN_FLIGHT,
+    REGISTER_BYTES,
+    WorkspaceSums,
+    in_order_of_threads,
+    parts_at_once,
+)
 from tilewright.schedule.folds.form import FoldForm
 from tilewright.schedule.folds.powers import NEW, OLD, PLAIN, POWERS, ZERO, Powers, in_order, times
 from tilewright.schedule.folds.values import TileValues
