@@ -37,6 +37,9 @@ MOST_AGREED = 4096
 _OTHERS_S = 0.02
 """Seconds that a rank whose wait has failed still gives each other rank, to name all that are missing."""
 
+BYTES = torch.uint8
+"""The dtype as which all tensors travel: transports do not know the others."""
+
 _TAG = 7433
 """Tag of the library's messages, which keeps them apart from the user's own."""
 
@@ -316,7 +319,7 @@ class RankCall:
                 to = (2 * me - rank) % size  # as many places back as `rank` is on
                 given = [(dist.isend, outgoing.get(to), to), (dist.irecv, incoming.get(rank), rank)]
                 ops = [
-                    dist.P2POp(op, _as_bytes(one), group=group, tag=_TAG, group_peer=peer)
+                    dist.P2POp(op, one.detach().view(-1).view(BYTES), group=group, tag=_TAG, group_peer=peer)
                     for op, one, peer in given
                     if one is not None and one.numel()
                 ]
@@ -372,11 +375,6 @@ class RankCall:
         )
         self.ranks.failed = said
         return RankError(f"{said}. The transport said: {text.splitlines()[0][:200]}")
-
-
-def _as_bytes(one: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor as bytes: transports do not know all dtypes."""
-    return one.detach().view(-1).view(torch.uint8)
 
 
 def _shown(value: Any) -> str:

@@ -19,7 +19,7 @@ from tilewright.errors import LaunchError
 from tilewright.ops.wanted import Wanted, check_derivative, check_words
 from tilewright.targets.target import HOST
 from tilewright.torch.registry import NARROWED, check_no_tangents, wants_gradient
-from tilewright.torch.terms import FROM_RESULT, finished
+from tilewright.torch.terms import finished, is_last, present
 
 Tensors: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
 
@@ -430,22 +430,16 @@ def _multiplied(
     tensors = [a, *bs, *biases, c, multiply, residual]
     if not wants_gradient(tensors):
         words = {"activation": activation, "derivative": derivative, "beta": beta}
-        terms = [{**words, "c": c, "bias": one, "multiply": multiply, "residual": residual} for one in biases]
-        given = [{key: word for key, word in one.items() if word is not None} for one in terms]
+        given = [present(**words, c=c, bias=one, multiply=multiply, residual=residual) for one in biases]
         ys, _ = gather_products(how, a, bs, given, out_dtype, [False, False])
         return ys[0] if is_single else ys
-    is_last = _is_last(activation, multiply, residual)
-    added = [[c, one, residual if is_last else None] for one in biases]
+    ends = is_last(activation, multiply, residual)
+    added = [[c, one, residual if ends else None] for one in biases]
     flat = [one for three in added for one in three]
-    inside = (activation if is_last else None, beta)
+    inside = (activation if ends else None, beta)
     made = GatherProducts.apply(how, len(bs), out_dtype, inside, a, *bs, *flat)
-    ys = list(made) if is_last else [finished(y, activation, multiply, derivative, residual) for y in made]
+    ys = list(made) if ends else [finished(y, activation, multiply, derivative, residual) for y in made]
     return ys[0] if is_single else ys
-
-
-def _is_last(activation: str | None, multiply: Any, residual: Any) -> bool:
-    """Whether one kernel computes all terms in training: the activation's slope follows from the result."""
-    return multiply is None and (activation is None or (activation in FROM_RESULT and residual is None))
 
 
 def _reduced(
@@ -484,14 +478,13 @@ def _reduced(
     tensors = [*ones, *bs, c, bias, multiply, residual]
     if not wants_gradient(tensors):
         words = {"activation": activation, "derivative": derivative, "beta": beta}
-        terms = {**words, "c": c, "bias": bias, "multiply": multiply, "residual": residual}
-        given = {name: one for name, one in terms.items() if one is not None}
+        given = present(**words, c=c, bias=bias, multiply=multiply, residual=residual)
         return reduce_products(how, list(zip(ones, bs, strict=True)), given, out_dtype, [False, False])
-    is_last = _is_last(activation, multiply, residual)
-    added = [c, bias, residual if is_last else None]
-    inside = (activation if is_last else None, beta)
+    ends = is_last(activation, multiply, residual)
+    added = [c, bias, residual if ends else None]
+    inside = (activation if ends else None, beta)
     y = ReduceProducts.apply(how, count, out_dtype, inside, *ones, *bs, *added)
-    return y if is_last else finished(y, activation, multiply, derivative, residual)
+    return y if ends else finished(y, activation, multiply, derivative, residual)
 
 
 @_placed(-1, -2, None, None)

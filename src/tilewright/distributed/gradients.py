@@ -23,7 +23,7 @@ from tilewright.distributed.products import (
 )
 from tilewright.ops import matmul as of_matmul
 from tilewright.torch.products import column_sums, gradient_of_a, gradient_of_b
-from tilewright.torch.terms import FROM_RESULT
+from tilewright.torch.terms import FROM_RESULT, present
 
 
 class InvariantProduct(torch.autograd.Function):
@@ -224,9 +224,7 @@ class ReduceProducts(torch.autograd.Function):
 
 def _given(activation: str | None, beta: float | None, added: Sequence[Any]) -> dict[str, Any]:
     """The words of a call with these terms."""
-    made = {name: one for name, one in zip(ADDED, added, strict=True) if one is not None}
-    made |= {"activation": activation} if activation is not None else {}
-    return made | ({"beta": beta} if beta is not None else {})
+    return present(activation=activation, beta=beta, **dict(zip(ADDED, added, strict=True)))
 
 
 def _gradient_of(how: How) -> How:

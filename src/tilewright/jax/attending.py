@@ -147,15 +147,20 @@ def _attention(words: AttentionOptions) -> Callable[..., Array]:
     return lambda *args: attend(*args)[0]
 
 
+def _scores(words: AttentionOptions, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+    """The scores before bias and masks, and the values of each head of queries, in f32."""
+    groups = q.shape[-3] // k.shape[-3] if q.ndim > 2 else 1
+    q, k, v = (one.astype(jnp.float32) for one in (q, k, v))
+    keys, values = (jnp.repeat(one, groups, -3) if groups > 1 else one for one in (k, v))
+    factor = 1 / math.sqrt(q.shape[-1]) if words.scale is None else words.scale
+    scores = factor * jnp.matmul(q, keys.swapaxes(-1, -2), precision="highest")
+    return scores if words.soft_cap is None else words.soft_cap * jnp.tanh(scores / words.soft_cap), values
+
+
 def _with_scores(words: AttentionOptions, q: Array, k: Array, v: Array, terms: dict[str, Array]) -> Array:
     """Attention without dropout that stores the scores, by JAX in f32."""
     wide = jnp.float32
-    groups = q.shape[-3] // k.shape[-3] if q.ndim > 2 else 1
-    keys, values = (jnp.repeat(one, groups, -3) if groups > 1 else one for one in (k, v))
-    factor = 1 / math.sqrt(q.shape[-1]) if words.scale is None else words.scale
-    scores = factor * jnp.matmul(q.astype(wide), keys.astype(wide).swapaxes(-1, -2), precision="highest")
-    if words.soft_cap is not None:
-        scores = words.soft_cap * jnp.tanh(scores / words.soft_cap)
+    scores, values = _scores(words, q, k, v)
     if "bias" in terms:
         scores = scores + terms["bias"].astype(wide)
     seen = jnp.isfinite(scores) & _seen(words, q.shape[-2], k.shape[-2])
@@ -168,7 +173,7 @@ def _with_scores(words: AttentionOptions, q: Array, k: Array, v: Array, terms: d
         sinks = terms["sinks"].astype(wide)
         total = total + jnp.exp((sinks[:, None, None] if q.ndim > 2 else sinks) - shift)
     weights = weights / jnp.where(total == 0, 1, total)
-    return jnp.matmul(weights, values.astype(wide), precision="highest").astype(q.dtype)
+    return jnp.matmul(weights, values, precision="highest").astype(q.dtype)
 
 
 def _seen(words: AttentionOptions, rows: int, keys: int) -> Array:
@@ -185,17 +190,11 @@ def _gradient_of_bias(
     words: AttentionOptions, q: Array, k: Array, v: Array, bias: Array, lse: Array, dy: Array, delta: Array
 ) -> Array:
     """The gradient of a bias, with stored scores; a program that does not use it does not compute it."""
-    wide = jnp.float32
-    groups = q.shape[-3] // k.shape[-3] if q.ndim > 2 else 1
-    keys, values = (jnp.repeat(one, groups, -3) if groups > 1 else one for one in (k, v))
-    factor = 1 / math.sqrt(q.shape[-1]) if words.scale is None else words.scale
-    scores = factor * jnp.matmul(q.astype(wide), keys.astype(wide).swapaxes(-1, -2), precision="highest")
-    if words.soft_cap is not None:
-        scores = words.soft_cap * jnp.tanh(scores / words.soft_cap)
+    scores, values = _scores(words, q, k, v)
     weights = jnp.exp(scores + bias - jnp.where(lse == -jnp.inf, 0, lse)[..., None])
     if words.causal:
         weights = jnp.where(_seen(words, q.shape[-2], k.shape[-2]), weights, 0)
-    d_weights = jnp.matmul(dy.astype(wide), values.astype(wide).swapaxes(-1, -2), precision="highest")
+    d_weights = jnp.matmul(dy.astype(jnp.float32), values.swapaxes(-1, -2), precision="highest")
     d_scores = jnp.where(weights == 0, 0, weights * (d_weights - delta[..., None]))
     return reduced_to(d_scores, bias.shape, bias.dtype)
 

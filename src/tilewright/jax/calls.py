@@ -248,7 +248,11 @@ def compiled(text: str, target: str) -> tuple[int, int, int, int, Sequence[Step]
         if target == CPU.name:
             made = aligned(shape, kind)
             return made if axes is None else made.transpose(axes)
-        return _gpu_array((len(arrays) + 1) * APART + UNIT, shape, kind, axes)
+        steps = [int(np.prod(shape[at + 1 :], dtype=np.int64)) for at in range(len(shape))]
+        order = range(len(shape)) if axes is None else axes
+        extents, strides = (tuple(numbers[axis] for axis in order) for numbers in (shape, steps))
+        address = (len(arrays) + 1) * APART + UNIT  # on the first GPU, without memory
+        return Strided(None, ArrayInfo(address, extents, strides, dtype(kind), (GPU, 0), False, None))
 
     for name, shape, kind, axes, bits in described["operands"]:
         arrays.append(seen := array(shape, kind, axes))
@@ -266,7 +270,12 @@ def compiled(text: str, target: str) -> tuple[int, int, int, int, Sequence[Step]
                 scratch = max(scratch, one.record.scratch_bytes)
                 steps += _steps(one, arrays)
     elif op in KERNELS:
-        steps = [_step_of_kernel(KERNELS[op], given | words, arrays, target)]
+        bound, named = KERNELS[op], given | words
+        parameters = bound.program.parameters
+        arguments = tuple(named[one.name] for one in parameters)
+        plan, _ = bound.planned(arguments, target)
+        places = [_place(arrays, named[one.name]) for one in parameters if one.kind == "tensor"]
+        steps = [_step(plan.prepared, arguments, places)]
     else:
         known = ", ".join((*OPERATIONS, *KERNELS))
         raise LaunchError(
@@ -283,14 +292,6 @@ def aligned(shape: Sequence[int], kind: str) -> np.ndarray[Any, Any]:
     memory = np.zeros(size + 2 * PAGE, np.uint8)
     start = -memory.ctypes.data % PAGE + UNIT
     return memory[start : start + size].view(element).reshape(shape)
-
-
-def _gpu_array(address: int, shape: Sequence[int], kind: str, axes: Sequence[int] | None) -> Strided:
-    """An array on the first GPU that has an address, but no memory."""
-    steps = [int(np.prod(shape[at + 1 :], dtype=np.int64)) for at in range(len(shape))]
-    order = range(len(shape)) if axes is None else axes
-    extents, strides = (tuple(numbers[axis] for axis in order) for numbers in (shape, steps))
-    return Strided(None, ArrayInfo(address, extents, strides, dtype(kind), (GPU, 0), False, None))
 
 
 def _steps(one: RecordedCall, arrays: Sequence[Any]) -> list[Step]:
@@ -316,12 +317,3 @@ def _step(
 
 def _place(arrays: Sequence[Any], one: Any) -> int:
     return next(at for at, other in enumerate(arrays) if other is one)
-
-
-def _step_of_kernel(bound: Bound, given: Mapping[str, Any], arrays: Sequence[Any], target: str) -> Step:
-    """The launch of a kernel of the user's."""
-    parameters = bound.program.parameters
-    arguments = tuple(given[one.name] for one in parameters)
-    plan, _ = bound.planned(arguments, target)
-    places = [_place(arrays, given[one.name]) for one in parameters if one.kind == "tensor"]
-    return _step(plan.prepared, arguments, places)

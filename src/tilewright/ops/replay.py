@@ -238,7 +238,7 @@ def called(
         first: checks, plans and launches a new call; takes the arrays' keys and addresses, or nothing.
         picked: selects the result among the arrays of the call.
     """
-    if (recording := _recording.calls) is not None:
+    if (recording := _of_thread.recorded) is not None:
         done = first(())
         if not done.passed_on:
             recording.append(RecordedCall(done.plan, done.record, arrays, numbers))
@@ -264,13 +264,13 @@ def called(
             found = known.run(arrays, at, numbers, stream)
             if found is not None:
                 repeats, known.last_numbers = known.last_numbers == numbers, numbers
-                if _waiting.notes is not None and type(known) is Replay:  # lists have their own record
+                if _of_thread.notes is not None and type(known) is Replay:  # lists have their own record
                     noted = Replayed(known, found, keys[2:], numbers, picked, repeats, plans.names)
-                    _waiting.notes[:] = [noted]
+                    _of_thread.notes[:] = [noted]
                 return picked(found)
     result, record, passed_on, _ = first([*zip(keys[2:], at, strict=True)] if key is not None else ())
-    if _waiting.notes and not passed_on:
-        _waiting.notes.clear()  # an inner call was replayed
+    if _of_thread.notes and not passed_on:
+        _of_thread.notes.clear()  # an inner call was replayed
     if key is not None and record is not None:
         record.last_numbers = numbers
         plans.keep(key, record)
@@ -307,18 +307,22 @@ class RecordedCall(NamedTuple):
         return *(None,) * len(launch.places), *launch.own, *numbers
 
 
-class _Recording(threading.local):
-    """The calls recorded so far in this thread; None: calls are launched."""
+class _OfThread(threading.local):
+    """What this thread does with its calls."""
 
-    calls: list[RecordedCall] | None = None
+    recorded: list[RecordedCall] | None = None
+    """The calls recorded so far; None: calls are launched."""
+
+    notes: list[Replayed] | None = None
+    """A list for the call that `called` replays next, or None."""
 
 
-_recording = _Recording()
+_of_thread = _OfThread()
 
 
 def is_recorded() -> bool:
     """Whether calls of this thread are recorded, and not launched."""
-    return _recording.calls is not None
+    return _of_thread.recorded is not None
 
 
 _tables: list[Plans[Any] | Shortcuts] = []
@@ -340,12 +344,12 @@ def recorded_calls(operation: Callable[..., Any], *args: Any, **kwargs: Any) -> 
     """
     for table in _tables:
         table.forget()
-    before, _recording.calls = _recording.calls, []
+    before, _of_thread.recorded = _of_thread.recorded, []
     try:
         inspect.unwrap(operation)(*args, **kwargs)
-        return _recording.calls
+        return _of_thread.recorded
     finally:
-        _recording.calls = before
+        _of_thread.recorded = before
 
 
 # ---------------------------------------------------------------- whole calls
@@ -375,14 +379,6 @@ class Replayed(NamedTuple):
     repeats: bool
     names: Sequence[str]
 
-
-class _Waiting(threading.local):
-    """A list for the call that `called` replays next in this thread, or None."""
-
-    notes: list[Replayed] | None = None
-
-
-_waiting = _Waiting()
 
 MOST_CHANGES = 128
 """Calls of one form with new numbers that wait for their repetition; one more, and no call of it is kept."""
@@ -501,11 +497,7 @@ class WholeCall(NamedTuple):
 
     @staticmethod
     def of(
-        form: CallForm,
-        done: Replayed,
-        key: Sequence[Any],
-        values: Sequence[Any],
-        result: Any,
+        form: CallForm, done: Replayed, key: Sequence[Any], values: Sequence[Any], result: Any
     ) -> WholeCall | None:
         """Make the replay of a call; None if its arrays or its result are not those of the arguments.
 
@@ -673,11 +665,11 @@ def repeated(
                             remember(known.shortcuts, known.replay, found)
                         return known.result(found)
                 notes: list[Replayed] | None = [] if form is None or form.is_kept else None
-                before, _waiting.notes = _waiting.notes, notes
+                before, _of_thread.notes = _of_thread.notes, notes
                 try:
                     result = function(*args, **kwargs)
                 finally:
-                    _waiting.notes = before
+                    _of_thread.notes = before
                 if notes:
                     keep(notes[0], kinds, args, kwargs, result)
                 return result

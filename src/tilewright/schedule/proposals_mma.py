@@ -343,7 +343,10 @@ def small_tiles(question: Question, large: Schedule | None = None) -> Iterator[C
     found = sorted(times, key=lambda one: times[one])
     if large is not None:
         large_us = FMA.time_us(Load(question, large))
-        if _is_ragged(question):
+        form = question.form
+        arrays = (*(one.part.operand for one in form.factors), *(store.operand for store in form.stores))
+        # Whether threads cannot copy or store 16 bytes of each array at once.
+        if min(width(form.spec(array, question.classes)) for array in arrays) < WIDEST_BYTES:
             most = ALIKE * min(large_us, times[found[0]])
             alike = [one for one, us in {large: large_us, **times}.items() if us <= most]
             first = min(alike, key=_rareness)
@@ -361,13 +364,6 @@ def small_tiles(question: Question, large: Schedule | None = None) -> Iterator[C
         rule += f", {rule_of(load)}" if schedule.is_split else ""
         rule += ", results in whole rows" if schedule.epilogue_class.is_buffered else ""
         yield Candidate(schedule, FMA.time_us(load), rule)
-
-
-def _is_ragged(question: Question) -> bool:
-    """Whether threads cannot copy or store 16 bytes of each array at once."""
-    form = question.form
-    arrays = (*(factor.part.operand for factor in form.factors), *(store.operand for store in form.stores))
-    return min(width(form.spec(array, question.classes)) for array in arrays) < WIDEST_BYTES
 
 
 def _rareness(schedule: Schedule) -> tuple[bool, int, float, int]:

@@ -16,7 +16,7 @@ from tilewright.ops.wanted import Dropout
 from tilewright.targets.target import HOST
 from tilewright.torch.products import matmul
 from tilewright.torch.registry import Operation, direct, recorded
-from tilewright.torch.terms import reduced_to
+from tilewright.torch.terms import present, reduced_to
 
 LARGEST_SEED = 2**63 - 1
 """Largest seed and offset: integers of PyTorch's operations have 64 bits with a sign."""
@@ -237,10 +237,6 @@ def _shared(gradient: torch.Tensor, one: torch.Tensor, groups: int) -> torch.Ten
 # ---------------------------------------------------------------- operations
 
 
-def _given(**arrays: torch.Tensor | None) -> dict[str, torch.Tensor]:
-    return {name: one for name, one in arrays.items() if one is not None}
-
-
 def _run_attention_backward(
     q: Any,
     k: Any,
@@ -256,7 +252,7 @@ def _run_attention_backward(
     of_sinks: bool,
     *words: Any,
 ) -> Any:
-    given = _given(bias=bias, sinks=sinks, q_offsets=q_offsets, k_offsets=k_offsets)
+    given = present(bias=bias, sinks=sinks, q_offsets=q_offsets, k_offsets=k_offsets)
     if q_offsets is not None:  # the kernels leave out rows of no sequence
         given |= {f"d{name}": torch.zeros_like(one) for name, one in (("q", q), ("k", k), ("v", v))}
     wanted: dict[str, Any] = {"return_dbias": of_bias, "return_dsinks": of_sinks}
@@ -297,16 +293,12 @@ def _run_attention(
     k_pages: Any,
     *words: Any,
 ) -> Any:
-    given = _given(bias=bias, sinks=sinks, q_offsets=q_offsets, k_offsets=k_offsets)
-    given |= _given(k_lengths=k_lengths, k_pages=k_pages)
+    given = present(bias=bias, sinks=sinks, q_offsets=q_offsets, k_offsets=k_offsets)
+    given |= present(k_lengths=k_lengths, k_pages=k_pages)
     if q_offsets is not None and q.dim() == v.dim() == 3:  # the kernel leaves out rows of no sequence
         given["out"] = q.new_zeros((*q.shape[:2], v.shape[2]))
         given["lse"] = q.new_full(q.shape[:2], -math.inf, dtype=torch.float32)
     return of_attention.attention(q, k, v, return_lse=True, **given, **Words(*words).named)
-
-
-def _fake_attention(q: Any, k: Any, v: Any, *rest: Any) -> Any:
-    return q.new_empty((*q.shape[:-1], v.shape[-1])), q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
 def _attention_with_gradient(*args: Any) -> Any:
@@ -322,7 +314,10 @@ ATTENTION = Operation(
     "attention(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? sinks, Tensor? q_offsets, Tensor? "
     f"k_offsets, Tensor? k_lengths, Tensor? k_pages, {WORDS}) -> (Tensor, Tensor)",
     _run_attention,
-    _fake_attention,
+    lambda q, k, v, *rest: (
+        q.new_empty((*q.shape[:-1], v.shape[-1])),
+        q.new_empty(q.shape[:-1], dtype=torch.float32),
+    ),
     _attention_with_gradient,
     cast=range(5),
 )

@@ -100,28 +100,6 @@ def _gradient_of_factor(
     return found
 
 
-def _run_einsum(
-    subscripts: str,
-    a: Any,
-    b: Any,
-    alpha: complex,
-    conjugate_a: bool,
-    conjugate_b: bool,
-    precision: str,
-    out_dtype: torch.dtype | None,
-) -> Any:
-    return of_einsum.einsum(
-        subscripts,
-        a,
-        b,
-        alpha=alpha,
-        conjugate_a=conjugate_a,
-        conjugate_b=conjugate_b,
-        precision=precision,
-        out_dtype=own_dtype(out_dtype),
-    )
-
-
 def _extents(named: Subscripts, a: torch.Tensor, b: torch.Tensor) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for labels, one in ((named.a, a), (named.b, b)):
@@ -165,7 +143,16 @@ def _batched_einsum(size: int, dims: Sequence[Any], subscripts: str, a: Any, b: 
 EINSUM = Operation(
     "einsum(str subscripts, Tensor a, Tensor b, Scalar alpha, bool conjugate_a, bool conjugate_b, str "
     "precision, ScalarType? out_dtype) -> Tensor",
-    _run_einsum,
+    lambda subscripts, a, b, alpha, conjugate_a, conjugate_b, precision, out_dtype: of_einsum.einsum(
+        subscripts,
+        a,
+        b,
+        alpha=alpha,
+        conjugate_a=conjugate_a,
+        conjugate_b=conjugate_b,
+        precision=precision,
+        out_dtype=own_dtype(out_dtype),
+    ),
     _fake_einsum,
     partial(recorded, EinsumGradient),
     _batched_einsum,
@@ -326,18 +313,10 @@ class ComplexGradient(torch.autograd.Function):
         return d_a, d_b, d_c, None, None, None, None, None, None
 
 
-def _run_complex(
-    a: Any,
-    b: Any,
-    c: Any,
-    alpha: complex,
-    beta: complex | None,
-    conjugate_a: bool,
-    conjugate_b: bool,
-    precision: str,
-    out_dtype: torch.dtype | None,
-) -> Any:
-    return of_complex.complex_matmul(
+COMPLEX_MATMUL = Operation(
+    "complex_matmul(Tensor a, Tensor b, Tensor? c, Scalar alpha, Scalar? beta, bool conjugate_a, bool "
+    "conjugate_b, str precision, ScalarType? out_dtype) -> Tensor",
+    lambda a, b, c, alpha, beta, conjugate_a, conjugate_b, precision, out_dtype: of_complex.complex_matmul(
         a,
         b,
         c,
@@ -347,18 +326,8 @@ def _run_complex(
         conjugate_b=conjugate_b,
         precision=precision,
         out_dtype=own_dtype(out_dtype),
-    )
-
-
-def _fake_complex(a: Any, b: Any, c: Any, *words: Any) -> torch.Tensor:
-    return torch.Tensor.new_empty(a, product_shape(a, b), dtype=words[-1] or a.dtype)
-
-
-COMPLEX_MATMUL = Operation(
-    "complex_matmul(Tensor a, Tensor b, Tensor? c, Scalar alpha, Scalar? beta, bool conjugate_a, bool "
-    "conjugate_b, str precision, ScalarType? out_dtype) -> Tensor",
-    _run_complex,
-    _fake_complex,
+    ),
+    lambda a, b, c, *words: torch.Tensor.new_empty(a, product_shape(a, b), dtype=words[-1] or a.dtype),
     partial(recorded, ComplexGradient),
 )
 

@@ -17,7 +17,15 @@ from tilewright.packing import NF4
 from tilewright.runtime.packed_arrays import packed as packed_array
 from tilewright.torch.products import column_sums, gradient_of_a, gradient_of_b, matmul
 from tilewright.torch.registry import Operation, direct, recorded
-from tilewright.torch.terms import activated, own_dtype, product_shape, result_like, scaled_like
+from tilewright.torch.terms import (
+    activated,
+    finished,
+    own_dtype,
+    present,
+    product_shape,
+    result_like,
+    scaled_like,
+)
 
 # ---------------------------------------------------------------- two products in a row
 
@@ -55,18 +63,12 @@ class ChainGradient(torch.autograd.Function):
         return d_a, d_b, d_c, d_bias_b, column_sums(dy) if needs[4] else None, None, None
 
 
-def _run_chain(
-    a: Any, b: Any, c: Any, bias_b: Any, bias_c: Any, activation: str | None, precision: str
-) -> Any:
-    terms = {"bias_b": bias_b, "bias_c": bias_c}
-    given = {name: one for name, one in terms.items() if one is not None}
-    return of_chain.gemm_chain(a, b, c, activation=activation, precision=precision, **given)
-
-
 GEMM_CHAIN = Operation(
     "gemm_chain(Tensor a, Tensor b, Tensor c, Tensor? bias_b, Tensor? bias_c, str? activation, str "
     "precision) -> Tensor",
-    _run_chain,
+    lambda a, b, c, bias_b, bias_c, activation, precision: of_chain.gemm_chain(
+        a, b, c, activation=activation, precision=precision, **present(bias_b=bias_b, bias_c=bias_c)
+    ),
     lambda a, b, c, *words: a.new_empty((*product_shape(a, b)[:-1], c.shape[-1])),
     partial(recorded, ChainGradient),
     cast=range(5),
@@ -111,26 +113,18 @@ def gemm_chain(
     return GEMM_CHAIN(a, b, c, bias_b, bias_c, activation, precision)
 
 
-def _gates_with_gradient(a: Any, b: Any, c: Any, bias_b: Any, bias_c: Any, activation: str) -> Any:
-    return matmul(a, b, bias=bias_b, activation=activation) * matmul(a, c, bias=bias_c)
-
-
-def _run_gates(a: Any, b: Any, c: Any, bias_b: Any, bias_c: Any, activation: str) -> Any:
-    terms = {"bias_b": bias_b, "bias_c": bias_c}
-    given = {name: one for name, one in terms.items() if one is not None}
-    return of_gates.gated_matmul(a, b, c, activation=activation, **given)
-
-
-def _fake_gates(a: Any, b: Any, *rest: Any) -> Any:
-    kind = a.dtype if a.dtype == torch.float64 else scaled_like("gated_matmul", None, a, b)
-    return a.new_empty(product_shape(a, b), dtype=kind)
-
-
 GATED_MATMUL = Operation(
     "gated_matmul(Tensor a, Tensor b, Tensor c, Tensor? bias_b, Tensor? bias_c, str activation) -> Tensor",
-    _run_gates,
-    _fake_gates,
-    _gates_with_gradient,
+    lambda a, b, c, bias_b, bias_c, activation: of_gates.gated_matmul(
+        a, b, c, activation=activation, **present(bias_b=bias_b, bias_c=bias_c)
+    ),
+    lambda a, b, *rest: a.new_empty(
+        product_shape(a, b),
+        dtype=a.dtype if a.dtype == torch.float64 else scaled_like("gated_matmul", None, a, b),
+    ),
+    lambda a, b, c, bias_b, bias_c, activation: (
+        matmul(a, b, bias=bias_b, activation=activation) * matmul(a, c, bias=bias_c)
+    ),
     cast=range(5),
 )
 
@@ -232,34 +226,22 @@ class GroupSumsGradient(torch.autograd.Function):
         return d_a, _rows_of_groups(a, dy, ends) if ctx.needs_input_grad[1] else None, None
 
 
-def _run_groups(a: Any, b: Any, ends: Any, bias: Any, activation: str | None) -> Any:
-    given = {} if bias is None else {"bias": bias}
-    return of_groups.grouped_matmul(a, b, ends, activation=activation, **given)
-
-
-def _groups_with_gradient(a: Any, b: Any, ends: Any, bias: Any, activation: str | None) -> Any:
-    sums = recorded(GroupedGradient, a, b, ends, bias)
-    return sums if activation is None else activated(activation, sums)
-
-
 GROUPED_MATMUL = Operation(
     "grouped_matmul(Tensor a, Tensor b, Tensor ends, Tensor? bias, str? activation) -> Tensor",
-    _run_groups,
+    lambda a, b, ends, bias, activation: of_groups.grouped_matmul(
+        a, b, ends, activation=activation, **present(bias=bias)
+    ),
     lambda a, b, ends, *words: a.new_empty(
         (a.shape[0], b.shape[-1]), dtype=result_like("matmul", None, a=a, b=b)
     ),
-    _groups_with_gradient,
+    lambda *arrays: finished(recorded(GroupedGradient, *arrays[:4]), arrays[4], None, None, None),
     cast=(0, 1, 3),
 )
 
 
-def _run_grouped_gradient(a: Any, dy: Any, ends: Any) -> Any:
-    return of_groups.grouped_matmul(a.mT, dy, ends)
-
-
 GROUPED_GRADIENT = Operation(
     "grouped_gradient(Tensor a, Tensor dy, Tensor ends) -> Tensor",
-    _run_grouped_gradient,
+    lambda a, dy, ends: of_groups.grouped_matmul(a.mT, dy, ends),
     lambda a, dy, ends: a.new_empty((ends.shape[0], a.shape[1], dy.shape[1])),
     partial(recorded, GroupSumsGradient),
 )
@@ -339,8 +321,7 @@ def _run_scaled(
     activation: str | None,
     out_dtype: torch.dtype | None,
 ) -> Any:
-    given: dict[str, Any] = {"scale_b": scale_b, "zero_b": zero_b, "bias": bias, "residual": residual}
-    given = {name: one for name, one in given.items() if one is not None}
+    given = present(scale_b=scale_b, zero_b=zero_b, bias=bias, residual=residual)
     given["scale_a"] = scale_a if scale_a is not None else factor if factor != 1 else None
     words: dict[str, Any] = {
         "group": group,
@@ -454,23 +435,18 @@ class Col2imGradient(torch.autograd.Function):
         return columns.reshape(ctx.of_columns), None, None, None, None, None
 
 
-def _run_col2im(
-    columns: Any,
-    shape: Sequence[int],
-    taps: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    padding: Sequence[int],
-) -> Any:
-    where = tuple(range(1, len(shape) - 1))
-    how: dict[str, Any] = {"stride": tuple(stride), "dilation": tuple(dilation), "padding": tuple(padding)}
-    return of_col2im.col2im(columns, tuple(shape), spatial=where, filter=tuple(taps), **how)
-
-
 COL2IM = Operation(
     "col2im(Tensor columns, SymInt[] shape, SymInt[] filter, SymInt[] stride, SymInt[] dilation, SymInt[] "
     "padding) -> Tensor",
-    _run_col2im,
+    lambda columns, shape, taps, stride, dilation, padding: of_col2im.col2im(
+        columns,
+        tuple(shape),
+        spatial=tuple(range(1, len(shape) - 1)),
+        filter=tuple(taps),
+        stride=tuple(stride),
+        dilation=tuple(dilation),
+        padding=tuple(padding),
+    ),
     lambda columns, shape, *words: columns.new_empty(
         shape, dtype=columns.dtype if columns.is_floating_point() else torch.int32
     ),

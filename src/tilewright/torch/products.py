@@ -19,7 +19,14 @@ from tilewright.ops import matmul as of_matmul
 from tilewright.ops.wanted import check_derivative
 from tilewright.torch.contractions import as_matrices, complex_matmul, summed_product
 from tilewright.torch.registry import Operation, batch_first, direct, is_observed, recorded
-from tilewright.torch.terms import FROM_RESULT, finished, own_dtype, product_shape, result_like
+from tilewright.torch.terms import (
+    FROM_RESULT,
+    finished,
+    is_last,
+    own_dtype,
+    product_shape,
+    result_like,
+)
 
 # ---------------------------------------------------------------- gradients
 
@@ -215,13 +222,6 @@ def _run_matmul(
     return of_matmul.matmul(a, b, **given)
 
 
-def _fake_matmul(
-    a: Any, b: Any, c: Any, bias: Any, multiply: Any, residual: Any, *words: Any
-) -> torch.Tensor:
-    kind = result_like("matmul", words[-1], a=a, b=b, c=c, bias=bias, multiply=multiply, residual=residual)
-    return torch.Tensor.new_empty(a, product_shape(a, b), dtype=kind)
-
-
 def _matmul_with_gradient(
     a: Any,
     b: Any,
@@ -240,8 +240,7 @@ def _matmul_with_gradient(
     words = (precision, out_dtype)
     apply = partial(recorded, MatmulGradient, True) if observed else partial(_apply_directly, False)
     check_derivative("matmul", derivative, multiplies=multiply is not None)
-    is_last = multiply is None and (activation is None or (activation in FROM_RESULT and residual is None))
-    if is_last:
+    if is_last(activation, multiply, residual):
         return apply(a, b, c, bias, residual, alpha, beta, activation, *words)
     sums = apply(a, b, c, bias, None, alpha, beta, None, *words)
     return finished(sums, activation, multiply, derivative, residual)
@@ -310,7 +309,13 @@ MATMUL = Operation(
     "matmul(Tensor a, Tensor b, Tensor? c, Tensor? bias, Tensor? multiply, Tensor? residual, float alpha, "
     "float? beta, str? activation, str? derivative, str precision, ScalarType? out_dtype) -> Tensor",
     _run_matmul,
-    _fake_matmul,
+    lambda a, b, c, bias, multiply, residual, *words: torch.Tensor.new_empty(
+        a,
+        product_shape(a, b),
+        dtype=result_like(
+            "matmul", words[-1], a=a, b=b, c=c, bias=bias, multiply=multiply, residual=residual
+        ),
+    ),
     _matmul_with_gradient,
     _batched_matmul,
     cast=range(6),

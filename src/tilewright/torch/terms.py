@@ -84,6 +84,21 @@ def finished(
     return made.to(y.dtype)
 
 
+def is_last(activation: str | None, multiply: Any, residual: Any) -> bool:
+    """Return whether one kernel computes all terms in training: its result tells the activation's slope.
+
+    Args:
+        activation: as in `matmul`.
+        multiply: as in `matmul`.
+        residual: as in `matmul`.
+
+    Example:
+        >>> is_last("relu", None, None), is_last("silu", None, None)
+        (True, False)
+    """
+    return multiply is None and (activation is None or (activation in FROM_RESULT and residual is None))
+
+
 def own_dtype(dtype: torch.dtype | None) -> DType | None:
     """Return the library's record of a dtype, or None for None.
 
@@ -138,6 +153,16 @@ def scaled_like(
     """
     kinds = {"a": dtype_of(a.dtype), "b": dtype_of(b.dtype) if packed is None else dtype_named(packed)}
     return torch_dtype(scaled_dtype(kinds, Wanted(out_dtype=own_dtype(out_dtype)), op))
+
+
+def present(**arrays: Any) -> dict[str, Any]:
+    """Return the arrays that are not None, by name.
+
+    Example:
+        >>> present(bias=None, residual=1)
+        {'residual': 1}
+    """
+    return {name: one for name, one in arrays.items() if one is not None}
 
 
 def product_shape(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, ...]:

@@ -190,7 +190,9 @@ def draw_ranks(report: RanksReport, costs: Costs | None = None) -> Picture:
     costs = costs or Costs()
     spans = report.log.times(costs)
     found = overlap_of(spans)
-    step = _round_up(max(found["all"], 1e-9) / RANK_STEPS)
+    least = max(found["all"], 1e-9) / RANK_STEPS
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(n * power for n in (1, 2, 5, 10) if n * power >= least * (1 - 1e-9))
     kinds = {"copy": "load", "tile": "mma", "wait": "wait"}
     rows: dict[tuple[int, int], list[TimelineBar]] = {}
     for span in spans:
@@ -216,12 +218,6 @@ def draw_ranks(report: RanksReport, costs: Costs | None = None) -> Picture:
         f"costs: {costs}; one step is {step:g} µs",
     ]
     return _picture(f"Timeline of {report.ranks} ranks", about, sections, 0, last, RANK_WORDS)
-
-
-def _round_up(value: float) -> float:
-    """Return the next larger one of 1, 2 or 5 times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(n * power for n in (1, 2, 5, 10) if n * power >= value * (1 - 1e-9))
 
 
 # ---------------------------------------------------------------- rows

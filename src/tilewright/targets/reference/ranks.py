@@ -7,7 +7,7 @@ stream, and after the signals of scope "system" that it has waited for.  Nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
@@ -30,7 +30,7 @@ from tilewright.targets.reference.report import place
 from tilewright.targets.reference.run import Arguments, bind_buffers
 from tilewright.targets.reference.signals import COUNTED, RunningLaunch, orderless, passes, report_counters
 from tilewright.targets.reference.standstill import explain_standstill
-from tilewright.targets.reference.state import ClusterState, Pause, Steps, Warp
+from tilewright.targets.reference.state import Pause, Steps, Warp
 
 ALWAYS = np.iinfo(np.int64).max
 """A time after all accesses of an agent."""
@@ -311,7 +311,8 @@ class World:
                     if not moved:
                         return False
                     if ended is not None:
-                        self._take(stream, ended)
+                        for one in ended.barrier.warps:
+                            stream.knows.take(one.agent)
                 if present.is_over:
                     self._end(stream)
             if moved and last:
@@ -321,11 +322,6 @@ class World:
     def _place(self, stream: RankStream, group: int, name: str, *, is_engine: bool) -> None:
         place = RankPlace(stream.rank, stream.number, stream.begun, name, is_engine)
         self.shared.log.places[group] = place
-
-    @staticmethod
-    def _take(stream: RankStream, cluster: ClusterState) -> None:
-        for warp in cluster.barrier.warps:
-            stream.knows.take(warp.agent)
 
     def _begin_blocks(self) -> bool:
         """Begin the next blocks of a launch; beyond those that are certain to be resident only if it must."""
@@ -469,14 +465,9 @@ def _name_engine_buffers(steps: Sequence[Step], buffers: Mapping[int, dict[Value
             around = next((a for a in arrays if a.bounds[0] <= low and high <= a.bounds[1]), None)
             if around is not None:
                 first = (low - around.address) // around.owner.dtype.bytes
-                buffer.locate = _shifted(around.locate, first)
+                locate = around.locate
+                buffer.locate = lambda offset, locate=locate, first=first: locate(first + offset)
                 buffer.owner = around.owner
-
-
-def _shifted(
-    locate: Callable[[int], tuple[int, ...] | None], first: int
-) -> Callable[[int], tuple[int, ...] | None]:
-    return lambda offset: locate(first + offset)
 
 
 def _written(steps: Sequence[Step]) -> set[Value]:

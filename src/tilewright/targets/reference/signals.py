@@ -205,7 +205,8 @@ class RunningLaunch:
 
     def ready(self, *, last: bool) -> list[Warp]:
         """Return the warps that can go on; with ``last``, only those that all others go before."""
-        return [warp for warp in self.tasks if _may_go_on(warp, last=last)]
+        waits = [(warp, warp.waiting) for warp in self.tasks]
+        return [warp for warp, wait in waits if wait is None or (wait.is_last == last and wait.ready())]
 
     def begin(self, *, beyond: bool = True) -> ClusterState | None:
         """Begin the next cluster; return None if all have begun.
@@ -277,11 +278,6 @@ def run_together(machine: Simulator, clusters: Iterable[Members], resident: int)
         explain_standstill(machine.checker, cluster, [warp for warp in launch.tasks if warp in stuck])
         return launch.done, False
     return launch.done, True
-
-
-def _may_go_on(warp: Warp, *, last: bool) -> bool:
-    wait = warp.waiting
-    return wait is None or (wait.is_last == last and wait.ready())
 
 
 def orderless(op: Op) -> str:
