@@ -7,7 +7,7 @@ stream, and after the signals of scope "system" that it has waited for.  Nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
@@ -465,9 +465,14 @@ def _name_engine_buffers(steps: Sequence[Step], buffers: Mapping[int, dict[Value
             around = next((a for a in arrays if a.bounds[0] <= low and high <= a.bounds[1]), None)
             if around is not None:
                 first = (low - around.address) // around.owner.dtype.bytes
-                locate = around.locate
-                buffer.locate = lambda offset, locate=locate, first=first: locate(first + offset)
+                buffer.locate = _shifted(around.locate, first)
                 buffer.owner = around.owner
+
+
+def _shifted(
+    locate: Callable[[int], tuple[int, ...] | None], first: int
+) -> Callable[[int], tuple[int, ...] | None]:
+    return lambda offset: locate(first + offset)
 
 
 def _written(steps: Sequence[Step]) -> set[Value]:
