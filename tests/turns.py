@@ -165,7 +165,7 @@ class Deadline:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Add the number of a worker, which lacks if the worker crashed."""
+        """Add the number of a worker, which is missing if the worker crashed."""
         self.left_out += getattr(node, "workeroutput", {}).get("left_out", 0)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

@@ -142,5 +142,5 @@ def test_ci_runs_every_case(clone: Path, variable: str, whole: bool) -> None:
     result = dev(clone, "test", "tests/some.py", programs={}, environment={"CI": variable})
     assert result.returncode == 0, result.stderr
     [line] = [line for line in result.stdout.splitlines() if line.startswith("ran pytest")]
-    options = "--every-case --every-mutant --every-compiler --fuzz-seed=27 --minutes=45 --durations=60 "
+    options = "--every-case --every-mutant --every-compiler --fuzz-seed=27 --minutes=40 --durations=60 "
     assert line == f"ran pytest {options if whole else ''}tests/some.py"
