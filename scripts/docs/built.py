@@ -24,8 +24,9 @@ SOURCE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{path} - tilewright</title>
-<style>:root {{ color-scheme: light dark }}
-body {{ margin: 1rem; font-family: sans-serif; overflow-wrap: anywhere }}
+<style>:root {{ color-scheme: light dark }} a {{ color: light-dark(#0a4bd0, #8ab4ff) }}
+body {{ margin: 1rem; font-family: sans-serif; overflow-wrap: anywhere;
+color: light-dark(#000000, #e0e0e0); background: light-dark(#ffffff, #131416) }}
 pre {{ overflow-x: auto; font-size: 0.8rem }} pre :target {{ outline: 2px solid }}</style></head>
 <body><main><h1>{path}</h1><p><a href="{home}">tilewright</a></p>
 <pre tabindex="0">{text}</pre></main></body></html>
