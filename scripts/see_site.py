@@ -118,8 +118,9 @@ def digest(path: Path) -> str:
 
 
 def record(version: str, seen: dict[str, Any]) -> str:
-    """Return the text of the file of results."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
+    """Return the text of the file of results; its commit is the last one of `main` that was seen."""
+    asked = ["git", "merge-base", "HEAD", "main"]
+    commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
     with_findings = sum(bool(one["findings"]) for one in seen.values())
     head = {"commit": commit.strip(), "browser": f"Chromium {version}", "views": [*VIEWS]}
     counts = {"pages": len(seen), "with_findings": with_findings}

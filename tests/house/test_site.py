@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,14 @@ def test_the_life_of_a_kernel_names_what_is_there() -> None:
         defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
         assert step.name in defined, step
     assert {*life.ASIDE} <= {step.verb for step in life.STEPS}
+
+
+def test_the_whole_site_was_seen_without_findings() -> None:
+    found = json.loads((ROOT / "docs" / "site_seen.json").read_text())
+    assert found["views"] == ["light", "dark", "phone"]
+    assert len(found["seen"]) == found["pages"] > 250
+    assert found["with_findings"] == 0 == sum(bool(one["findings"]) for one in found["seen"].values())
+    assert len(found["commit"]) == 40
 
 
 def test_texts_of_errors_are_expected_texts_of_tests() -> None:
