@@ -307,3 +307,23 @@ def test_integers_divide_by_zero_without_a_trap(machine: Machine) -> None:
     z = np.ones_like(x)
     machine(arithmetic.trace(x, y, z, function=lambda a, b: a / b), {"X": x, "Y": y, "Z": z})
     assert z[2] == 0
+
+
+@tw.kernel(X="M N", Y="M N", T="M L")
+def changed_between(X, Y, T):
+    x = tw.load(X.tile((8, 32), (0, 0)).partition((1, 1)))
+    kept, made = x + 1.0, tw.fragment(x, fill=0.0)
+    made.assign(kept * 2.0)
+    top = tw.reduce_max(made, 1)
+    made.assign(made * 3.0)
+    again = made + kept
+    tw.copy(again, Y.tile((8, 32), (0, 0)))
+    tw.copy(top, T.tile((8, 1), (0, 0)))
+
+
+def test_operations_of_one_loop_stay_behind_what_reads_the_old_elements(machine: Machine) -> None:
+    x = np.random.default_rng(3).integers(-9, 9, (8, 32)).astype(np.float32)
+    y, t = np.full_like(x, np.nan), np.full((8, 1), np.nan, np.float32)
+    machine(changed_between.trace(x, y, t), {"X": x, "Y": y, "T": t})
+    assert np.array_equal(t, (2 * (x + 1)).max(axis=1, keepdims=True))
+    assert np.array_equal(y, 7 * (x + 1))

@@ -17,11 +17,13 @@ from tilewright.schedule.folds.group_choice import ROWS_OF_A_WARP
 from tilewright.schedule.folds.group_rings import ROWS
 from tilewright.schedule.folds.kept import against_kept
 from tilewright.schedule.folds.legality import AUTO, against_parts, atom_of, reasons, shared_bytes
+from tilewright.schedule.folds.masks import masks_of
 from tilewright.schedule.folds.rows import KEPT
 from tilewright.schedule.partition import parts_of_k
 from tilewright.schedule.question import Candidate, LoopQuestion
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import dots, fma, wgmma
+from tilewright.targets.cpu.arch import LEAST_SUMS, micro_tile
 from tilewright.targets.target import CUDA, owner
 
 MOST_RESIDENT = 256
@@ -51,6 +53,16 @@ LOADING_WARPS = 32
 FEW_ROWS, LONG_STEP = 8, 256
 """Rows up to which processors read the keys of scores in place, as dot products along K; and elements of the
 loop in one step then: a step does much work, and its operands fit the second-level cache."""
+
+TALL_ROWS, TILE_START = (48, 64, 96, 128, 144), 8
+"""Rows of a tile on processors; and the time that a tile takes besides them, in rows: operands are packed.
+
+Measured on a Zen 5, like the next ones, with 1024 rows and keys of f32, depth 64: tiles of 48 rows take 1.08
+times as long as those of 96."""
+
+LONG_STEPS, STEP_START = (32, 64, 128, 256), 9
+"""Elements of the loop in one step on processors; and the time that a step takes besides its elements, in
+elements: results are rescaled, and vectors added up.  Steps of 256, 128, 64: 7.05, 7.29, 7.78 ms."""
 
 LOADED_BYTES, ACROSS, MOST_SUMS = 16, 16, 64
 """Loops without products on GPUs: bytes that a lane loads at once, lanes along columns, sums of a lane."""
@@ -118,6 +130,8 @@ def proposals(
     sizes = _sizes(form, held, extents[form.m])
     if arch.shared_bytes and form.element.bytes <= 2 and not form.mixtures:
         sizes = chain(((64, 128, 4),), sizes)  # each row of the scores is reduced once for more columns
+    if arch.vector_registers and form.products:
+        sizes = chain(_on_processors(form, extents, arch), sizes)
     for rows, run, warps in sizes:
         atom = atom_of(form, arch, run)
         m, n, k = atom.shape
@@ -373,6 +387,29 @@ def _sizes(form: FoldForm, columns: int, rows: int) -> Iterator[tuple[int, int, 
         yield from ((128, 32, 4), (64, 32, 4), (32, 16, 2))
     else:
         yield from ((128, 32, 8), (64, 32, 4), (32, 16, 2))
+
+
+def _on_processors(form: FoldForm, extents: Mapping[Span, int], arch: Arch) -> Iterator[tuple[int, int, int]]:
+    """Rows and elements of a step for processors: the rows, and then the steps, that take the least time.
+
+    Rows are those whose micro-tiles have enough sums.  Behind a mask a row sees half of the loop on average,
+    and half a step that is hidden.
+    """
+    down, along = max(extents[form.m], 1), max(extents[form.n], 1)
+    is_masked = bool(masks_of(form))
+
+    def sums(rows: int) -> int:
+        tile = micro_tile(arch, rows, LONG_STEPS[0], form.total.computed.bytes)
+        return tile.rows * tile.vectors
+
+    def time(run: int) -> float:
+        steps = along / 2 / run + 0.5 if is_masked else -(-along // run)
+        return steps * (run + STEP_START)
+
+    enough = min(max(map(sums, TALL_ROWS)), LEAST_SUMS)
+    high = [rows for rows in TALL_ROWS if sums(rows) >= enough]
+    rows = min(high, key=lambda rows: (-(-down // rows) * (rows + TILE_START), -rows))
+    yield from ((rows, run, 1) for run in sorted(LONG_STEPS, key=lambda run: (time(run), -run)))
 
 
 def choose(

@@ -299,5 +299,7 @@ def atom_of(form: FoldForm, arch: Arch, run: int = 16) -> MmaAtom:
         found = nearest(element, total, arch.features, most=(16, 16)) or TENSOR_CORE.get(element.name)
         if found is not None and not _unfit(found, form, arch):
             return found
+    if arch.vector_registers:  # a block of a processor is one thread
+        return fma(element, total, lanes=(1, 1), each=(1, min(run, 16)))
     each = 2 if total.bytes <= 4 else 1
     return fma(element, total, lanes=(max(arch.lanes // 8, 1), 8), each=(each, min(max(run // 8, 1), each)))

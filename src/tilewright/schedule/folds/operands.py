@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from math import gcd
+from math import gcd, prod
 from typing import Any, Protocol
 
 from tilewright.dataflow.nodes import (
@@ -41,7 +41,7 @@ from tilewright.threads.distribution import Distribution, blocked
 def is_exchanged(schedule: Schedule, form: FoldForm) -> bool:
     """Whether left operands pass through shared memory, because sums lie in other threads than operands."""
     in_place = schedule.atom.instruction == "mma.sync" and form.element.bytes == 2
-    return bool(form.mixtures) and not in_place
+    return bool(form.mixtures) and not in_place and schedule.atom.lanes * prod(schedule.warps) > 1
 
 
 class LoopBlock(Protocol):

@@ -35,6 +35,19 @@ def slowest_first(view: View) -> tuple[int, ...] | None:
     return tuple(sorted(range(view.rank), key=lambda dim: -sizes[dim]))
 
 
+def linear(view: View) -> tuple[int, tuple[int, ...]] | None:
+    """Return the first offset of a view and its step along each dimension; None if they are not constants.
+
+    Example:
+        >>> linear(View.strided((4, 8), (16, 1)))
+        (0, (16, 1))
+    """
+    offset = expand(view.offset)
+    first = substitute(offset, dict.fromkeys(view.coords, 0))
+    steps = tuple(step for coord in view.coords if isinstance(step := slope(offset, coord), int))
+    return (first, steps) if isinstance(first, int) and len(steps) == view.rank else None
+
+
 def split_points(
     values: Iterable[Int | Cond], coords: tuple[Sym, ...], extents: tuple[int, ...]
 ) -> dict[Sym, list[int]]:

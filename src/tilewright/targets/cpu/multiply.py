@@ -18,10 +18,10 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, Copy, Elementwise, Fill, For, FragmentOp, If, Mma, Op, Reshape, Shared
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
 from tilewright.symbolic.expr import add, all_of, equal, less, less_equal, mul, prove
-from tilewright.symbolic.nodes import FALSE, TRUE, Cond
+from tilewright.symbolic.nodes import FALSE, TRUE, Cond, Expr
 from tilewright.targets.cpu.arch import adds_groups
 from tilewright.targets.cpu.decoding import Decoding, decoding_of
-from tilewright.targets.cpu.linear import distinct, panels, place_of, same_place
+from tilewright.targets.cpu.linear import distinct, linear, panels, place_of, same_place
 from tilewright.targets.cpu.live import NeededExtents
 from tilewright.threads.distribution import Distribution
 
@@ -426,7 +426,7 @@ def fuse(block: Block) -> Block:
 
 def _fused(block: Block, readers: Counter[Value]) -> Block:
     ops: list[Op] = []
-    for group in _groups(block):
+    for group in _groups(_gathered_early(block)):
         spread = _distribution(group[0])
         if spread is None:
             ops.append(group[0].with_regions(lambda region: _fused(region, readers)))
@@ -440,6 +440,54 @@ def _fused(block: Block, readers: Counter[Value]) -> Block:
     return Block(tuple(ops))
 
 
+def _gathered_early(block: Block) -> Block:
+    """Move elementwise operations up to the one that makes what they read, past operations on other values.
+
+    Then one loop computes both, and an element does not go through memory in between.
+    """
+    ops: list[Op] = []
+    for op in block.ops:
+        at = len(ops)
+        depends = any(
+            isinstance(value, Expr) for value in op.operands
+        )  # e.g. on an index that is defined late
+        if not depends and (_distribution(op) is not None or _is_operand(op)):
+            at = _earliest(op, ops)
+        ops.insert(at, op)
+    return Block(tuple(ops))
+
+
+def _earliest(op: Op, before: Sequence[Op]) -> int:
+    """The place behind the last operation that makes what an operation reads; the end if that is not free."""
+    spread = op.read[0].fragment.distribution if _is_operand(op) else _distribution(op)
+    for at in range(len(before), 0, -1):
+        last = before[at - 1]
+        if _distribution(last) == spread and made_by(last) in op.read:
+            while at < len(before) and (_is_operand(before[at]) or _distribution(before[at]) == spread):
+                at += 1  # in program order behind others of the same loop
+            return at
+        if _meet(last, op):
+            break
+    return len(before)
+
+
+def _meet(first: Op, second: Op) -> bool:
+    """Whether two operations must keep their order, because one writes what the other one uses."""
+    for one, other in ((first, second), (second, first)):
+        parts, others = [*Block((one,)).walk()], [*Block((other,)).walk()]
+        made = {value.buffer for part in parts for value in _changed(part)}
+        if any(value.buffer in made for part in others for value in (*part.read, *part.written)):
+            return True
+    return False
+
+
+def _changed(op: Op) -> Iterator[Value]:
+    """The values to which an operation gives contents; memory and views are declared before all others."""
+    yield from op.written
+    if not isinstance(op, Shared | Reshape) and not (isinstance(op, FragmentOp) and op.fill is None):
+        yield from (value for value in op.results if isinstance(value, Value))
+
+
 def _groups(block: Block) -> Iterator[tuple[Op, ...]]:
     run: list[Op] = []
     for op in block.ops:
@@ -447,6 +495,9 @@ def _groups(block: Block) -> Iterator[tuple[Op, ...]]:
             yield (op,)  # it only declares, so it may come before the run
             continue
         spread = _distribution(op)
+        if _is_operand(op) and any(made_by(one) is op.read[0] for one in run):
+            run.append(op)
+            continue
         if run and (spread is None or spread != _distribution(run[0])):
             yield tuple(run)
             run = []
@@ -456,3 +507,12 @@ def _groups(block: Block) -> Iterator[tuple[Op, ...]]:
             run.append(op)
     if run:
         yield tuple(run)
+
+
+def _is_operand(op: Op) -> bool:
+    """Whether an operation copies a fragment to shared memory whose offsets are linear, as rows of A are."""
+    if not isinstance(op, Copy) or not op.source.is_fragment or not op.target.is_tensor:
+        return False
+    kind = op.target.tensor
+    is_plain = op.reduction is None and kind.memory is Memory.SHARED and kind.view.valid == TRUE
+    return is_plain and kind.shape == op.source.fragment.shape and linear(kind.view) is not None

@@ -23,6 +23,7 @@ from tilewright.symbolic.nodes import Expr, Int
 from tilewright.targets.cpu import functions
 from tilewright.targets.cpu.conversions import STORAGE, computes_in
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter, literal
+from tilewright.targets.cpu.linear import linear
 from tilewright.targets.cpu.multiply import Pointwise, made_by
 from tilewright.targets.statements import Assign, Code, Do, Statement, call, code, joined, named, names_in
 from tilewright.threads.distribution import Distribution
@@ -45,9 +46,17 @@ class Loops:
     def __init__(self, emitter: CpuEmitter, op: Pointwise) -> None:
         self.emitter = emitter
         self.spread = op.distribution
+        self.first: dict[Value, int] = {}
         spread = op.distribution
-        self.steps: dict[Distribution | int, list[int]] = {spread: _weights(spread)}
+        self.steps: dict[Distribution | int | Value, list[int]] = {spread: _weights(spread)}
         for one in op.ops:
+            if (target := made_by(one)).is_tensor:
+                found = linear(target.tensor.view)
+                assert found is not None, "only such tensors are filled here"
+                self.first[target], steps = found
+                self.steps[target] = [
+                    0 if mode.dim is None else steps[mode.dim] * mode.step for mode in spread.values
+                ]
             for value in one.read:
                 if value.is_fragment:
                     self.steps.setdefault(value.fragment.distribution, self._broadcast(value))
@@ -129,10 +138,14 @@ class Loops:
         """Return the element of a fragment in this iteration."""
         if value in self._held:
             return self._held[value]
+        if value.is_tensor:
+            place = self.index(value)
+            place = code("{} + {}", self.first[value], place) if self.first[value] else place
+            return code("{}[{}]", self.emitter.name(value.buffer), place)
         return code("{}[{}]", self.emitter.name(value), self.index(value.fragment.distribution))
 
-    def index(self, side: Distribution | int) -> Code:
-        """Return the index into a fragment of a distribution, or the coordinate along a dimension."""
+    def index(self, side: Distribution | int | Value) -> Code:
+        """Return the index into a fragment of a distribution, or a tensor, or a dimension's coordinate."""
         return sum_of(self.names, self.steps.get(side, self.steps[self.spread]))
 
 
@@ -163,11 +176,15 @@ def emit_pointwise(emitter: CpuEmitter, op: Pointwise) -> None:
         for at, one in enumerate(op.ops):
             target = made_by(one)
             text = _value(emitter, one, present, loops)
+            if target.is_tensor:
+                emitter.assign(loops.element(target), text)
+                continue
             again = f"_{at}" if target in present else ""
             present[target] = emitter.local(f"{emitter.name(target)}_e{again}")
             emitter.constant(STORAGE[target.dtype.name], present[target], text)
         for value in op.stored:
-            emitter.assign(loops.element(value), present[value])
+            if value.is_fragment:
+                emitter.assign(loops.element(value), present[value])
 
 
 def emit_scalar(emitter: CpuEmitter, op: Elementwise) -> None:

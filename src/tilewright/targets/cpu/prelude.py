@@ -155,6 +155,7 @@ static bool await_counter(const unsigned* counter, unsigned value, long long* bo
 
 SNIPPETS = Pieces(
     {
+        "fused": _FUSED,
         **conversions.SNIPPETS,
         **functions.SNIPPETS,
         **INTEGERS,
@@ -162,7 +163,6 @@ SNIPPETS = Pieces(
         "await_counter": _AWAIT_COUNTER,
         "keep": _KEEP,
         "cut": _CUT,
-        "fused": _FUSED,
         "fused_lanes": _fused_lanes(),
         "clamp": _CLAMP,
     }

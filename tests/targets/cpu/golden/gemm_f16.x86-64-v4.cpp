@@ -16,6 +16,17 @@
 
 typedef long long Index;
 
+// a * b + c. If the processor has the instruction, it rounds once; otherwise the product is rounded too.
+template <typename Real>
+static inline Real fused(Real a, Real b, Real c) {
+#if defined(__FMA__) || defined(__AVX512F__) || defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMAF)
+  if constexpr (sizeof(Real) == sizeof(float)) return __builtin_fmaf(a, b, c);
+  else return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
 typedef unsigned short f16;
 
 static inline unsigned bits_of_f32(float x) { return __builtin_bit_cast(unsigned, x); }
@@ -32,17 +43,6 @@ static inline float f32_of_f16(f16 x) {
 static inline Index min_int(Index a, Index b) { return a < b ? a : b; }
 
 static inline Index within(Index x, Index most) { return x < 0 ? 0 : x < most ? x : most; }
-
-// a * b + c. If the processor has the instruction, it rounds once; otherwise the product is rounded too.
-template <typename Real>
-static inline Real fused(Real a, Real b, Real c) {
-#if defined(__FMA__) || defined(__AVX512F__) || defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMAF)
-  if constexpr (sizeof(Real) == sizeof(float)) return __builtin_fmaf(a, b, c);
-  else return __builtin_fma(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
 
 // SIGN * a[l] * b[l] + c[l] for each lane l, by one instruction.
 template <int SIGN, typename Vector>

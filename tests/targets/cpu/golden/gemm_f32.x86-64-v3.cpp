@@ -14,10 +14,6 @@
 
 typedef long long Index;
 
-static inline Index min_int(Index a, Index b) { return a < b ? a : b; }
-
-static inline Index within(Index x, Index most) { return x < 0 ? 0 : x < most ? x : most; }
-
 // a * b + c. If the processor has the instruction, it rounds once; otherwise the product is rounded too.
 template <typename Real>
 static inline Real fused(Real a, Real b, Real c) {
@@ -28,6 +24,10 @@ static inline Real fused(Real a, Real b, Real c) {
   return a * b + c;
 #endif
 }
+
+static inline Index min_int(Index a, Index b) { return a < b ? a : b; }
+
+static inline Index within(Index x, Index most) { return x < 0 ? 0 : x < most ? x : most; }
 
 // SIGN * a[l] * b[l] + c[l] for each lane l, by one instruction.
 template <int SIGN, typename Vector>
