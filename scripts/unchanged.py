@@ -694,7 +694,8 @@ def _proposed(line: str, extents: Mapping[str, int], arch: str) -> list[str]:
 
     def done(self: Bound, arguments: Any) -> tuple[Plan, list[int]]:
         silent = SimpleNamespace(walk=tuple)  # a kernel without operations has no slow one
-        executable = SimpleNamespace(target=arch, arch=arch, flow=None, kernel=silent, launches=WeakSet())
+        sets = {"launches": WeakSet[Any](), "holders": WeakSet[Any]()}
+        executable = SimpleNamespace(target=arch, arch=arch, flow=None, kernel=silent, **sets)
         prepared: Any = Silent(executable, None, ())
         pairs = zip(self.program.parameters, arguments, strict=True)
         return Plan(prepared, ()), [describe(a).pointer for p, a in pairs if p.kind == "tensor"]
