@@ -774,7 +774,7 @@ Record = dict[str, dict[str, list[str]]]
 def produced(
     parts: Sequence[str], share: tuple[int, int] = (1, 1), only: str = ""
 ) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield part, name and texts of the requested entries.
+    """Yield part, name and texts of the requested entries, without the folder of the repository.
 
     Args:
         parts: the parts to produce.
@@ -796,7 +796,7 @@ def produced(
                 spent[part if part == "proposals" else f"{part}, {name.partition(':')[0]}"] += (
                     time.perf_counter() - begin
                 )
-                yield part, name, made
+                yield part, name, [piece.replace(str(ROOT), "") for piece in made]
     for what, seconds in spent.items():
         print(f"{seconds:8.1f} s  {what}")
 

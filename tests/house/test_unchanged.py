@@ -173,3 +173,10 @@ def test_every_member_is_called_with_every_option() -> None:
         words -= {"target", "stream", "schedule"}
         missing += [f"{name}: {word}" for word in words if not any(f"{word}=" in line for line in called)]
     assert not missing
+
+
+def test_two_trees_have_the_same_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths of the repository's files do not count, because another tree lies elsewhere."""
+    entry = ("one", lambda: [f"Frame({ROOT}/src/tilewright/ops/matmul.py)"])
+    monkeypatch.setattr(UNCHANGED, "PARTS", {"fake": lambda: iter([entry])})
+    assert [*UNCHANGED.produced(["fake"])] == [("fake", "one", ["Frame(/src/tilewright/ops/matmul.py)"])]
