@@ -120,6 +120,25 @@ def test_right_programs_are_clean(ranks: int) -> None:
     assert pushed(ranks) == ()
 
 
+def test_steps_after_launches_without_blocks_run() -> None:
+    """Such launches end as they begin, whatever else the ranks have to do."""
+
+    @tw.kernel(X="M N", Y="M N")
+    def copied(X, Y):
+        for m, n in tw.tiles(Y):
+            Y[m, n] = X[m, n]
+
+    x, y, none = np.ones((3, 6), np.float32), np.full((3, 6), np.nan, np.float32), np.empty((0, 6), "f4")
+    nothing = tw.testing.launch(copied, none, none.copy())
+    report = tw.testing.ranks([[nothing, nothing, tw.testing.launch(copied, x, y), nothing], []])
+    assert (report.is_clean, report.launches) == (True, 4)
+    assert (y == 1).all()
+    counter = np.zeros(1, np.uint32)
+    waits = [tw.testing.hold(counter, 1), nothing, nothing]
+    report = tw.testing.ranks([[nothing, tw.testing.post(counter, 1)], waits])
+    assert (report.is_clean, report.launches, counter[0]) == (True, 3, 1)
+
+
 def test_a_missing_wait_for_a_shard_is_found_at_both_lines() -> None:
     found = gathered(2, waits=False)
     assert {one.kind for one in found} <= {Kind.WRITE_READ, Kind.READ_WRITE}

@@ -509,7 +509,10 @@ def _scores(form: FoldForm) -> None:
                 f"a product over {one.span.name} in the loop over {n.name} has the axes {_named(one.axes)}; "
                 "a step multiplies parts of arrays"
             )
-            _refuse(text, f"a product with the axes {_named((m, n))}", one.location)
+            near = f"a product with the axes {_named((m, n))}"
+            if one.axes == (n, m):
+                near = f"the transposed product, with the axes {_named((m, n))}, and axis=1"
+            _refuse(text, near, one.location)
         if one.span.groups is not None:
             text = f"a product over {one.span.name}, whose bounds lie in memory, in the loop over {n.name}"
             _refuse(text, f"tw.steps over all of {one.span.name}", one.location)

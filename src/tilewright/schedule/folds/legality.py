@@ -260,11 +260,11 @@ def shared_bytes(schedule: Schedule, form: FoldForm) -> int:
 def _exchanged_bytes(form: FoldForm, lengths: Mapping[Span, int]) -> int:
     """Bytes of shared memory through which threads exchange prefix sums."""
     tiles = {
-        (tuple(lengths[axis] for axis in one.axes if axis is not None), one.dtype.bytes)
+        (tuple(lengths[axis] for axis in one.axes if axis is not None), one.dtype)
         for one in form.inside()
         if isinstance(one, Scan)
     }
-    return sum(prod(shape) * size for shape, size in tiles)
+    return sum(prod(shape) * kind.bytes for shape, kind in tiles)
 
 
 def tile_key(node: Node, along: Span) -> tuple[int, Span | None]:

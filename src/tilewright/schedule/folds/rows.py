@@ -50,6 +50,8 @@ ONLINE, TWO_PASSES, KEPT = "online", "two passes", "kept"
 NOTHING_BELOW = 2.0**32
 """From such an exponent on, the power of the next f32 below it is 0."""
 
+SUMS_FIRST = "a kernel that stores the prefix sums; the second kernel reads them"
+
 
 def rows_of(flow: Flow) -> list[Span]:
     """The whole rows of a flow along which computed values are reduced, outside of loops."""
@@ -72,7 +74,13 @@ def with_rows(flow: Flow) -> Flow:
     last = flow.tiles[-1]
     if last.kind == BATCH:
         return flow
-    row = Span(f"{last.name}_row", last.extent, STEPS)
+    nodes = [
+        one for one in flow.walk() if isinstance(one, Reduce | Scan) and one.argument.axes[one.axis] == last
+    ]
+    if not nodes:
+        return flow
+    is_scanned = any(isinstance(one, Scan) for one in nodes)  # then the row takes the place of the tiles
+    row = Span(last.name if is_scanned else f"{last.name}_row", last.extent, STEPS)
     met = {axis for node in flow.walk() if last in node.axes for axis in node.axes}
     row = next((one for one in rows_of(flow) if one.extent == last.extent and one not in met), row)
     known: dict[int, Node] = {}
@@ -93,13 +101,8 @@ def with_rows(flow: Flow) -> Flow:
             known[id(node)] = made
         return known[id(node)]
 
-    nodes = [
-        one for one in flow.walk() if isinstance(one, Reduce | Scan) and one.argument.axes[one.axis] == last
-    ]
-    if not nodes:
-        return flow
     values = [again(store.value) for store in flow.stores]
-    if not any(isinstance(one, Scan) for one in nodes):
+    if not is_scanned:
         stores = (
             replace(store, value=value) for store, value in zip(flow.stores, unified(values), strict=True)
         )
@@ -152,12 +155,13 @@ def in_loops(flow: Flow, how: str = ONLINE) -> Flow:
         _refuse(
             f"the whole rows {names} are reduced, and a schedule has one loop", "one kernel for each", flow
         )
-    for node in (one for one in flow.walk() if isinstance(one, Reduce | Sum)):
-        before = [one for one in walk(node) if isinstance(one, Scan)]
-        if before:
-            what = node.combine if isinstance(node, Reduce) else "a product"
-            text = f"{what} of prefix sums along {_axis_name(before[0])}"
-            _refuse(text, "a kernel that stores the prefix sums; the second kernel reads them", flow, node)
+    for node in (one for one in flow.walk() if isinstance(one, Reduce | Scan | Sum)):
+        for before in (one for one in walk(node) if isinstance(one, Scan)):
+            along_row = before.argument.axes[before.axis]
+            if along_row is not None and not (isinstance(node, Scan) and node.span == along_row):
+                what = "a product" if isinstance(node, Sum) else named(node)
+                text = f"{what} of prefix sums along {along_row.name}"
+                _refuse(text, SUMS_FIRST, flow, node)
     return _with_scans(RowLoops(flow, spans[0], how).flow, spans[0])
 
 
@@ -205,21 +209,23 @@ def named(node: Reduce | Scan) -> str:
     return node.combine if isinstance(node, Reduce) else "cumsum"
 
 
-def _axis_name(node: Scan) -> str:
-    """The name of the span along which prefixes are summed."""
-    return "1" if node.span is None else node.span.name
-
-
 def _with_scans(flow: Flow, span: Span) -> Flow:
     """The flow with a last loop for prefix sums along a row: it carries the sums so far, and stores results.
 
     Args:
         flow: the flow, in which everything that is reduced along the row is known after a loop.
         span: the row.
+
+    Raises:
+        TraceError: prefix sums are the same in all rows of the results.
     """
     scans = [node for node in flow.walk() if isinstance(node, Scan) and node.span == span]
     if not scans:
         return flow
+    rows = [one for one in flow.tiles if one.kind != BATCH][:1]
+    for node, m in ((node, m) for node in scans for m in rows if m not in node.axes):
+        text = f"prefix sums along {span.name} that are the same for each {m.name}, and a loop carries a sum"
+        _refuse(f"{text} for each {m.name}", SUMS_FIRST, flow, node)
     cells: list[Cell] = []
     steps: list[Node] = []
     known: dict[int, Node] = {}

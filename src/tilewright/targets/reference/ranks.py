@@ -245,7 +245,8 @@ class World:
         """Execute all steps; return whether all ended."""
         while True:
             for stream in self.streams:
-                self._begin(stream)
+                while stream.present is None and stream.coming:  # a launch without blocks ends at once
+                    self._begin(stream)
             if not (self._advance(last=False) or self._advance(last=True) or self._begin_blocks()):
                 break
         if any(stream.present is not None for stream in self.streams):
@@ -256,9 +257,7 @@ class World:
         return True
 
     def _begin(self, stream: RankStream) -> None:
-        """Begin the next step of a stream if the former has ended."""
-        if stream.present is not None or not stream.coming:
-            return
+        """Begin the next step of a stream."""
         step = stream.coming.pop(0)
         stream.begun += 1
         if isinstance(step, KernelStep):
