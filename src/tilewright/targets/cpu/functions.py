@@ -82,7 +82,7 @@ static inline float exp2_f32(float x) {{
   const float low = x < -151.0f ? 0.0f : made;
   return x > 129.0f ? __builtin_inff() : low;
 }}"""
-"""The formula of `FORMULAS` with fewer terms and fused products, and with half of its instructions.
+"""The formula of `FORMULAS` with fewer terms and fused products.
 
 Results are chosen at the end: if x were clamped, GCC would compute both factors for each end as well.
 """
