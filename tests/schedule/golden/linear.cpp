@@ -14,6 +14,17 @@
 
 typedef long long Index;
 
+// a * b + c. If the processor has the instruction, it rounds once; otherwise the product is rounded too.
+template <typename Real>
+static inline Real fused(Real a, Real b, Real c) {
+#if defined(__FMA__) || defined(__AVX512F__) || defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMAF)
+  if constexpr (sizeof(Real) == sizeof(float)) return __builtin_fmaf(a, b, c);
+  else return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
 typedef unsigned short bf16;
 
 static inline unsigned bits_of_f32(float x) { return __builtin_bit_cast(unsigned, x); }
@@ -27,16 +38,15 @@ static inline bf16 bf16_of_f32(float x) {
 }
 
 static inline float exp2_f32(float x) {
-  x = x < -151.0f ? -151.0f : x > 129.0f ? 129.0f : x;
-  // x = n + r / ln 2; adding 1.5 * 2**fraction leaves round(x) in the last bits.
-  const float shifted = x + 12582912.0f, n = shifted - 12582912.0f;
-  const float r = (x - n) * 0.6931471805599453f;
-  const float near = 1.0f + (r + r * r * (0.5f + r * (0.16666666666666666f + r * (0.041666666666666664f + r * (0.008333333333333333f + r * (0.001388888888888889f + r * (0.0001984126984126984f)))))));
+  // x = n + r / ln 2; adding 1.5 * 2**23 leaves round(x) in the last bits.
+  const float shifted = x + 12582912.0f, r = (x - (shifted - 12582912.0f)) * 0.6931471805599453f;
+  const float near = 1.0f + fused(r * r, fused(r, fused(r, fused(r, fused(r, 0.0013933652080595493f, 0.008363181725144386f), 0.04166646674275398f), 0.16666576266288757f), 0.5f), r);
   // Two factors: 2**n alone may be no normal number.
   const int whole = bits_of_f32(shifted) - bits_of_f32(12582912.0f);
   const int half = whole >> 1, rest = whole - half;
-  return near * f32_of_bits((half + 127) << 23) *
-         f32_of_bits((rest + 127) << 23);
+  const float made = near * f32_of_bits((half + 127) << 23) * f32_of_bits((rest + 127) << 23);
+  const float low = x < -151.0f ? 0.0f : made;
+  return x > 129.0f ? __builtin_inff() : low;
 }
 
 static inline float silu_f32(float x) {
@@ -47,17 +57,6 @@ static inline float silu_f32(float x) {
 static inline Index min_int(Index a, Index b) { return a < b ? a : b; }
 
 static inline Index within(Index x, Index most) { return x < 0 ? 0 : x < most ? x : most; }
-
-// a * b + c. If the processor has the instruction, it rounds once; otherwise the product is rounded too.
-template <typename Real>
-static inline Real fused(Real a, Real b, Real c) {
-#if defined(__FMA__) || defined(__AVX512F__) || defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMAF)
-  if constexpr (sizeof(Real) == sizeof(float)) return __builtin_fmaf(a, b, c);
-  else return __builtin_fma(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
 
 // SIGN * a[l] * b[l] + c[l] for each lane l, by one instruction.
 template <int SIGN, typename Vector>
