@@ -44,7 +44,7 @@ from tilewright.symbolic.nodes import (
     bounds,
     divisor,
 )
-from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
+from tilewright.symbolic.rebuilding import _substituted, evaluate, substitute, symbols
 from tilewright.views.transforms import Swizzle
 
 pytestmark = pytest.mark.in_turns(3)
@@ -279,6 +279,16 @@ def test_symbols_and_substitution() -> None:
     assert symbols(7) == symbols((i, j)) == set()
     assert substitute(value, {i: 2, W: 5, x: 23}) == 4
     assert substitute(i + j, {i: j, j: i}) == i + j
+
+
+def test_symbols_that_a_value_lacks_do_not_matter_to_the_cache() -> None:
+    made = substitute(x // 7 + i, {x: 23, W: 5})
+    before = _substituted.cache_info()
+    assert substitute(x // 7 + i, {x: 23, W: 6, j: 1}) is made
+    after = _substituted.cache_info()
+    assert (after.hits, after.misses) == (before.hits + 1, before.misses)
+    assert substitute(x // 7 + i, {x: 24}) == 3 + i
+    assert substitute(W, {x: 23}) is W
 
 
 @pytest.mark.parametrize("misuse", [lambda: bool(i + 1), lambda: bool(less(i, 3)), lambda: not i])

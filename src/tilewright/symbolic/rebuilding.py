@@ -123,9 +123,11 @@ def substitute(value: Any, mapping: Mapping[Sym, Int]) -> Any:
         >>> substitute(i * 4 + 1, {i: 2})
         9
     """
-    if not isinstance(value, Expr | Cond) or _symbols(value).isdisjoint(mapping):
+    if not isinstance(value, Expr | Cond):
         return value
-    return _substituted(value, tuple(mapping.items()))
+    own = _symbols(value)
+    pairs = tuple((sym, new) for sym, new in mapping.items() if sym in own)
+    return _substituted(value, pairs) if pairs else value
 
 
 @lru_cache(maxsize=16384)
