@@ -288,7 +288,7 @@ def _inside(call: Call) -> None:
     tw.ir.print_kernel(kernel)
 
 
-@tw.kernel(A="N N", B="N N", C="N N", u="N", v="N", ends="G", ready="R", alpha=tw.f32, n0=int)
+@tw.kernel(A="N N", B="N N", C="N N", u="N", v="N", ends="G", ready="N", alpha=tw.f32, n0=int)
 def recorded(A, B, C, u, v, ends, ready, alpha, n0, *, code):
     names = {"A": A, "B": B, "C": C, "u": u, "v": v, "alpha": alpha, "n0": n0, "K": A.shape[1]}
     names |= {"groups": ends, "ready": ready}

@@ -106,21 +106,26 @@ def moved_misfit(flow: Flow, made: Arrival | Departure) -> tuple[str, ...]:
         what = f"{name} leaves in shards of its first dimension"
         if not stores:
             return f"{what}, and is not stored", "the array that is stored"
-        if any(one.added or one.operand.transforms or one.at[0] != flow.tiles[0] for one in stores):
-            text = f"{what}, a batch of tw.tiles by which it is stored at once"
+        first = flow.tiles[0]
+        if first.kind != BATCH:
+            return f"{what}, and {first.name} is no batch", "tw.tiles(..., batch=1)"
+        if any(one.added or one.operand.transforms or one.at[0] != first for one in stores):
+            text = f"{what}; its stores must set the whole array, and begin with the batch {first.name}"
             return text, f"for p, m, n in tw.tiles({name}), and {name}[p, m, n] = ..."
-        if flow.tiles[0].kind != BATCH:
-            return (
-                f"{what}, and {flow.tiles[0].name} is no batch",
-                "tw.tiles(..., batch=1)",
-            )
         if flow.arrivals:
             return f"{what}, and {flow.arrivals[0].operand.name} arrives; both order tiles", "two kernels"
         return ()
     what = f"{name} arrives in shards of its first dimension"
     if stores:
         return f"{what}, and is stored", "another array for the result"
-    if not any(isinstance(one, ArrayPart) and one.operand.name == name for one in flow.walk()):
+    parts = [one for one in flow.walk() if isinstance(one, ArrayPart)]
+    operands = [*(one.operand for one in parts), *(store.operand for store in flow.stores)]
+    choosing = [index for one in operands for index in one.indices]
+    bounds = [one for span in flow.cut if span.groups is not None for one in span.groups.bounds]
+    if name in {one.name for one in (*choosing, *bounds)}:
+        text = f"{what}, and its integers choose rows, which are read before a tile waits"
+        return text, "a wait in an earlier kernel, or an explicit kernel with tw.await_"
+    if not any(one.operand.name == name for one in parts):
         return f"{what}, and no tile reads it", "omit tw.arrives"
     return ()
 

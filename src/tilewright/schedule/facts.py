@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from tilewright.arch import Arch
-from tilewright.dataflow.nodes import Arrival, Departure, Node, Store
+from tilewright.dataflow.nodes import Arrival, Departure, Flow, Node, Store
 from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.bulk_views import against_tiles
@@ -20,6 +20,15 @@ from tilewright.targets.target import Target, owner
 
 Reasons: TypeAlias = Iterator[tuple[str, str, str, Node | Store | Arrival | Departure]]
 """Reasons to refuse a schedule: field, sentence with value and limit, nearest legal choice, and node."""
+
+
+def against_waits(flow: Flow, arch: Arch) -> Reasons:
+    """Reasons to refuse operands that arrive: a processor does not wait for other processes."""
+    target = owner(arch.name)
+    if flow.arrivals and target.machine_code and not target.warps:
+        first, text = flow.arrivals[0], f"blocks of {arch.name} wait only for blocks of the same launch"
+        text = f"{first.operand.name} arrives in shards; {text}"
+        yield "staging", text, 'a GPU, or target="reference"', first
 
 
 @dataclass(frozen=True)

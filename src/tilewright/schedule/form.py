@@ -262,10 +262,11 @@ def form_of(flow: Flow) -> Form:
         name, parts = one.operand.name, [part for part in flow.walk() if isinstance(part, ArrayPart)]
         for part in (part for part in parts if part.operand.name == name):
             what, near = f"{name} arrives in shards", f"{name} itself as a factor of a product, with m or n"
-            if part.operand.transforms:
-                wrong = f"{what}, and a view of it is read"
-            elif part.at[0] not in flow.tiles:
+            is_whole = all(isinstance(one, Broadcast) for one in part.operand.transforms)  # those of a vector
+            if is_whole and part.at[0] not in flow.tiles:
                 wrong = f"{what} of its first dimension, which {part.at[0].name} indexes, a span of a loop"
+            elif part.operand.transforms:
+                wrong = f"{what}, and a view of it is read"
             elif id(part) not in factors:
                 wrong = f"{what}, and is read by more than products, whose loads wait for it"
             else:

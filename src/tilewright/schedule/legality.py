@@ -16,7 +16,7 @@ from tilewright.dataflow.nodes import SUMMED, TF32, Reduce
 from tilewright.errors import Location, Origin, ScheduleError, Violation
 from tilewright.ir.op import REGISTERS
 from tilewright.lang.specs import TensorSpec
-from tilewright.schedule.facts import Reasons
+from tilewright.schedule.facts import Reasons, against_waits
 from tilewright.schedule.form import Form, reduced_in_parts
 from tilewright.schedule.machine_rules import (
     against_groups,
@@ -458,11 +458,9 @@ def mirrored(case: ScheduleOnMachine) -> Reasons:
 def in_shards(case: ScheduleOnMachine) -> Reasons:
     """One block or one warp waits for shards; blocks store whole tiles, and count them."""
     schedule, form = case.schedule, case.form
+    yield from against_waits(form.flow, case.arch)
     for one in form.flow.arrivals[:1]:
         what, along = f"{one.operand.name} arrives in shards", form.flow.round
-        if case.target.machine_code and not case.target.warps:
-            text = f"{what}; blocks of {case.arch.name} wait only for blocks of the same launch"
-            yield "staging", text, 'a GPU, or target="reference"', one
         for dim, name in enumerate("mn"):
             other = f"group_{'nm'[dim]}"
             if along == (form.m, form.n)[dim] and getattr(schedule, other):
@@ -472,7 +470,7 @@ def in_shards(case: ScheduleOnMachine) -> Reasons:
             text = f"balanced=True; {what}, whose tiles come in their order, and shares in that of the grid"
             yield "balanced", text, "balanced=False", one
         if schedule.staging_class.copies_too:
-            text = f'staging="{schedule.staging}"; {what}, and four warps that copy would have to meet'
+            text = f'staging="{schedule.staging}"; {what}: one warp waits for them, and four warps copy'
             yield "staging", text, 'staging="cp_async"', one
     for moved in form.flow.moved[:1]:
         what = f"{moved.operand.name} consists of shards"
@@ -480,17 +478,18 @@ def in_shards(case: ScheduleOnMachine) -> Reasons:
             text = f"batches={schedule.batches}; {what}, and a block takes tiles of one item"
             yield "batches", text, "batches=1", moved
         if schedule.alternates or schedule.along_k > 1:
-            text = f"groups={schedule.groups}; {what}, and groups that load have no barrier for that"
-            yield "groups", text, 'groups=1 with roles="none"', moved
+            text = f"groups={schedule.groups}; {what}: warps that wait meet at a barrier"
+            yield "groups", f"{text}, and such groups have none", 'groups=1 with roles="none"', moved
     if (sent := form.flow.departure) is not None:
-        what = f"{sent.operand.name} leaves in shards, and the threads that store a tile count it"
+        what = f"{sent.operand.name} leaves in shards, and a block counts each tile that it stores"
         if schedule.is_split:
-            text = f"split_k={schedule.split_k!r}; {what}, once all of K is added"
+            text = f"split_k={schedule.split_k!r}; {what}: here several blocks compute a tile"
             yield "split_k", text, "split_k=1", sent
         if schedule.epilogue != "direct":
-            yield "epilogue", f'epilogue="{schedule.epilogue}"; {what}', 'epilogue="direct"', sent
+            text = f'epilogue="{schedule.epilogue}"; {what}: only epilogue="direct" stores it at once'
+            yield "epilogue", text, 'epilogue="direct"', sent
         if schedule.across:
-            yield "across", f"across=True; {what}", "across=False", sent
+            yield "across", f"across=True; {what}: here several blocks share rows", "across=False", sent
 
 
 OF_KERNELS: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (

@@ -32,6 +32,7 @@ from tilewright.lang.dataflow.recorder import Recorder
 from tilewright.lang.dataflow.rows import are_equal
 from tilewright.lang.dataflow.tiles import SpanIndex, Tile, spelled, tile_name
 from tilewright.lang.fragments import number
+from tilewright.lang.launch import require
 from tilewright.lang.scalars import Index, Scalar, unwrap
 from tilewright.lang.source import here, result_names
 from tilewright.lang.tensors import Tensor
@@ -496,12 +497,14 @@ def arrives(array: Tensor, counters: Tensor, value: Index, *, first: Index = 0) 
     Args:
         array: an operand of a product; a variable of `tiles` indexes its first dimension.
         counters: an array of u32 that only counts up, with a counter for each shard.
-        value: the value to wait for: a larger one in each call.
+        value: the value to wait for: 1 or more, and a larger one in each call.
         first: the shard that is there already, for instance the number of the rank.
 
     Raises:
         TraceError: the call is outside of a loop over `tiles`, the array or the counters are views or have
-            other dtypes or dimensions, or the array is not read in the way described above.
+            other dtypes or dimensions, the array is not read in the way described above, or the value is a
+            constant that no counter has: less than 1, or more than 2^32 - 1.
+        LaunchError: the value is less than 1, or there are no counters.
 
     Example:
         >>> import numpy as np
@@ -532,6 +535,15 @@ def arrives(array: Tensor, counters: Tensor, value: Index, *, first: Index = 0) 
         name = made.operand.name
         raise TraceError(f"{name} arrives twice; nearest legal choice: one call of tw.arrives", here())
     flow.arrivals.append(_fit("tw.arrives", made))
+    what = f"tw.arrives({made.operand.name}, {made.counters.name}, ...)"
+    if isinstance(made.value, int) and not 1 <= made.value < 1 << 32:
+        raise TraceError(
+            f"{what} waits for {made.value}; counters of shards are u32 that begin with 0 and count up; "
+            f"nearest legal choice: {min(max(made.value, 1), (1 << 32) - 1)}",
+            here(),
+        )
+    require(value >= 1, f"{what}: the value to wait for must be 1 or more, because counters begin with 0")
+    require(counters.shape[0] >= 1, f"{what}: {made.counters.name} must have 1 or more counters")
 
 
 @verb
@@ -550,7 +562,9 @@ def leaves(array: Tensor, counters: Tensor, *, first: Index = 0) -> None:
 
     Raises:
         TraceError: the call is outside of a loop over `tiles` or the second one, the array or the counters
-            are views or have other dtypes or dimensions, or the array is not stored as described above.
+            are views or have other dtypes or dimensions, there are more or fewer counters than shards, or the
+            array is not stored as described above.
+        LaunchError: the shards have no elements.  No tile would count them.
 
     Example:
         >>> import numpy as np
@@ -574,7 +588,18 @@ def leaves(array: Tensor, counters: Tensor, *, first: Index = 0) -> None:
         name = flow.departure.operand.name
         raise TraceError(f"{name} leaves already; nearest legal choice: one call of tw.leaves", here())
     arrays = operand_of(flow, array), operand_of(flow, counters)
-    flow.departure = _fit("tw.leaves", Departure(*arrays, unwrap(first), location=here()))
+    made = flow.departure = _fit("tw.leaves", Departure(*arrays, unwrap(first), location=here()))
+    shards, (count,) = made.operand.shape[0], made.counters.shape
+    if not are_equal(flow.tracer, shards, count):
+        raise TraceError(
+            f"{made.operand.name} has {shards} shards, and {made.counters.name} has {count} counters; "
+            "nearest legal choice: one name for both dimensions in @tw.kernel, or tw.require that they are "
+            "equal",
+            here(),
+        )
+    for dim in range(1, len(made.operand.shape)):
+        text = "must be 1 or more: no tile counts a shard without elements; nearest legal choice: tw.signal"
+        require(array.shape[dim] >= 1, f"tw.leaves: {made.operand.name}.shape[{dim}] {text}")
 
 
 def _flow_of(call: str, explicit: str) -> Any:

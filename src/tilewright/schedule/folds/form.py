@@ -298,7 +298,7 @@ def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
         TraceError: no schedule can compute the flow; the message has the nearest legal choice.
     """
     if (made := flow.departure) is not None:
-        what = f"{made.operand.name} leaves in shards, and only products count them"
+        what = f"{made.operand.name} leaves in shards, which only products of arrays count"
         _refuse(what, "a loop of acc += A[p, m, k] @ B[k, n] alone, or tw.signal", made.location)
     if is_elementwise(flow):
         return _without_loop(flow)

@@ -11,7 +11,7 @@ from tilewright.dataflow.nodes import SUMMED, TF32, ArrayPart, Node, Scan, Span
 from tilewright.errors import Location, Origin, ScheduleError, Violation
 from tilewright.ir.mma import MmaAtom
 from tilewright.lang.specs import TensorSpec
-from tilewright.schedule.facts import Reasons
+from tilewright.schedule.facts import Reasons, against_waits
 from tilewright.schedule.fixup import WorkspaceSums
 from tilewright.schedule.folds import elementwise, group_choice
 from tilewright.schedule.folds.form import FoldForm, is_computed, transposed
@@ -66,6 +66,7 @@ def check(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], a
 
 
 def _reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], arch: Arch) -> Reasons:
+    yield from against_waits(form.flow, arch)
     if form.is_elementwise:
         yield from elementwise.reasons(schedule, form, arch)
         return
