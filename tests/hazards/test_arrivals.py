@@ -386,6 +386,8 @@ def refused(A, B, C, READY, epoch, *, wrong):
             tw.arrives(C, READY, epoch)
         if wrong in ("-3", "4294967296"):
             tw.arrives(A, READY, int(wrong))
+        if wrong == "2^22 in each call":
+            tw.arrives(A, READY, epoch * (1 << 22))
         acc = tw.zeros()
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[k, n]
@@ -423,13 +425,14 @@ def test_what_cannot_arrive_is_refused_at_the_line(wrong: str) -> None:
         (0, 1, "READY must have 1 or more counters"),
         (2, 0, "the value to wait for must be 1 or more"),
         (2, -1, "the value to wait for must be 1 or more"),
+        (2, 1 << 10, "the value to wait for must be less than 2\\^32"),
     ],
 )
-def test_waits_that_end_at_once_are_refused(counters: int, epoch: int, message: str) -> None:
+def test_waits_that_end_at_once_or_never_are_refused(counters: int, epoch: int, message: str) -> None:
     a, c = np.ones((4, 4), np.float32), np.full((4, 4), np.nan, np.float32)
     ready = np.zeros(counters, np.uint32)
     with pytest.raises(tw.LaunchError, match=message):
-        gathered(a, a.copy(), c, ready, 0, epoch, target="reference")
+        refused.bind(wrong="2^22 in each call")(a, a.copy(), c, ready, epoch, target="reference")
     assert np.isnan(c).all()
     if not counters:
         with pytest.raises(tw.LaunchError, match="ROWS must have 1 or more counters"):

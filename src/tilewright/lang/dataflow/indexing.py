@@ -504,7 +504,7 @@ def arrives(array: Tensor, counters: Tensor, value: Index, *, first: Index = 0) 
         TraceError: the call is outside of a loop over `tiles`, the array or the counters are views or have
             other dtypes or dimensions, the array is not read in the way described above, or the value is a
             constant that no counter has: less than 1, or more than 2^32 - 1.
-        LaunchError: the value is less than 1, or there are no counters.
+        LaunchError: the value is less than 1 or more than 2^32 - 1, or there are no counters.
 
     Example:
         >>> import numpy as np
@@ -543,6 +543,7 @@ def arrives(array: Tensor, counters: Tensor, value: Index, *, first: Index = 0) 
             here(),
         )
     require(value >= 1, f"{what}: the value to wait for must be 1 or more, because counters begin with 0")
+    require(value < 1 << 32, f"{what}: the value to wait for must be less than 2^32: counters are u32")
     require(counters.shape[0] >= 1, f"{what}: {made.counters.name} must have 1 or more counters")
 
 
