@@ -44,7 +44,7 @@ def drawn(kind: DType, count: int) -> np.ndarray:
     """Codes inside and outside of a table, with the ends of the dtype."""
     info = np.iinfo(kind.numpy)
     codes = RNG.integers(-3, count + 4, (37, 45)).clip(info.min, info.max).astype(kind.numpy)
-    codes[0, :4] = info.min, info.max, 0, min(count, info.max)
+    codes[0, :5] = info.min, info.max, 0, min(count, info.max), min(2**32 + 1, info.max)
     return codes
 
 
@@ -147,7 +147,7 @@ def from_memory(table, A, codes, other, scale, C, D):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("kind", [tw.u8, tw.i32], ids=str)
+@pytest.mark.parametrize("kind", [tw.u8, tw.i32, tw.u64, tw.i64], ids=str)
 def test_tables_in_memory_give_0_outside(target: str, kind: DType) -> None:
     """Codes of any stride choose elements of a view; sums are within their bound, the rest is equal."""
     count = 300 if kind == tw.i32 else 19

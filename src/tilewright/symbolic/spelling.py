@@ -42,6 +42,7 @@ class Speller:
     true: str = "True"
     false: str = "False"
     name: Callable[[Sym], str] = field(default=lambda sym: sym.name)
+    element: Callable[[str, Element], str] = field(default=lambda text, _: text)
 
     def int(self, value: Int, tight: bool = False) -> str:
         """Spell an integer; ``tight`` asks for parentheses around anything but a name or a call."""
@@ -61,7 +62,7 @@ class Speller:
             case Min() | Max():
                 return self.call(type(value).__name__.lower(), self.int(value.left), self.int(value.right))
             case Element():
-                return f"{self.name(value.table)}[{self.int(value.at)}]"
+                return self.element(f"{self.name(value.table)}[{self.int(value.at)}]", value)
             case Select():
                 return self.select(self.cond(value.cond), self.int(value.left), self.int(value.right))
             case _:

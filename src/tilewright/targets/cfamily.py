@@ -62,6 +62,8 @@ C_SPELLER = Speller(
     negation="!",
     true="true",
     false="false",
+    # With an unsigned integer of 64 bits, C would compare and add unsigned.
+    element=lambda text, element: f"(long long){text}" if element.low == -(1 << 63) else text,
 )
 """C's spelling of integers and conditions; an emitter adds names, calls and divisions."""
 

@@ -327,3 +327,27 @@ def test_operations_of_one_loop_stay_behind_what_reads_the_old_elements(machine:
     machine(changed_between.trace(x, y, t), {"X": x, "Y": y, "T": t})
     assert np.array_equal(t, (2 * (x + 1)).max(axis=1, keepdims=True))
     assert np.array_equal(y, 7 * (x + 1))
+
+
+@tw.kernel(X="M N", Y="M N", Z="P N")
+def stored_twice(X, Y, Z):
+    """One buffer is stored through two views: the transposed one, and one that is a row lower."""
+    square, tall = tw.shared((16, 16), X.dtype), tw.shared((17, 16), X.dtype)
+    upper, lower = tall[:16], tall[1:]
+    x = tw.load(X.tile((16, 16), (0, 0)).partition((1, 1)))
+    tw.copy(x * 2.0, square)
+    tw.copy(x * 0.0, upper)
+    tw.barrier()
+    tw.copy(x + 1.0, square.permute(1, 0))
+    tw.copy(x + 1.0, lower)
+    tw.barrier()
+    tw.copy(square, Y.tile((16, 16), (0, 0)))
+    tw.copy(tall, Z.tile((17, 16), (0, 0)))
+
+
+def test_the_later_store_of_a_buffer_is_the_last(machine: Machine) -> None:
+    x = np.random.default_rng(3).integers(1, 9, (16, 16)).astype(np.float32)
+    y, z = np.full_like(x, np.nan), np.full((17, 16), np.nan, np.float32)
+    machine(stored_twice.trace(x, y, z), {"X": x, "Y": y, "Z": z})
+    assert np.array_equal(y, (x + 1).T)
+    assert np.array_equal(z, np.concatenate([0 * x[:1], x + 1]))
