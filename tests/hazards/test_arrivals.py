@@ -537,7 +537,7 @@ def test_a_processor_does_not_wait_for_other_processes() -> None:
             tw.ScheduleError, match=r"blocks of .* wait only for blocks of the same launch"
         ) as caught:
             kernel.compile(*given, target="cpu")
-        assert 'a GPU, or the reference' in str(caught.value)
+        assert "a GPU, or the reference" in str(caught.value)
 
 
 # ---------------------------------------------------------------- texts

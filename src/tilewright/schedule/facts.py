@@ -28,7 +28,7 @@ def against_waits(flow: Flow, arch: Arch) -> Reasons:
     if flow.arrivals and target.machine_code and not target.warps:
         first, text = flow.arrivals[0], f"blocks of {arch.name} wait only for blocks of the same launch"
         text = f"{first.operand.name} arrives in shards; {text}"
-        yield "staging", text, 'a GPU, or the reference', first
+        yield "staging", text, "a GPU, or the reference", first
 
 
 @dataclass(frozen=True)
