@@ -40,7 +40,7 @@ def finish(out: Path, names: dict[str, list[Name]]) -> None:
         PageError: a link leads nowhere, a public name is too many clicks away, or the site is too large.
     """
     for path in out.rglob("*.html"):
-        path.write_text(tidy(path.read_text()))
+        path.write_text(tidy(path.read_text(encoding="utf-8")), encoding="utf-8")
     write_sources(out, [name for space in names.values() for name in space])
     addresses = {
         f"reference/{spelled.replace('tilewright.', '').replace('tw.', '')}.html#{one.full}"
@@ -73,7 +73,7 @@ def write_sources(out: Path, names: Iterable[Name]) -> None:
         if name.file:
             of_files.setdefault(name.file, []).append(name.full)
     for path, defined in of_files.items():
-        text = escape((ROOT / path).read_text(), quote=False)
+        text = escape((ROOT / path).read_text(encoding="utf-8"), quote=False)
         for full in defined:
             line = rf"^(?:def|class) {re.escape(full.rpartition('.')[2])}\b"
             text = re.sub(
@@ -82,12 +82,12 @@ def write_sources(out: Path, names: Iterable[Name]) -> None:
         place = out / "source" / f"{path}.html"
         place.parent.mkdir(parents=True, exist_ok=True)
         home = os.path.relpath(out / "index.html", place.parent)
-        place.write_text(SOURCE.format(path=path, text=text, home=home))
+        place.write_text(SOURCE.format(path=path, text=text, home=home), encoding="utf-8")
 
 
 def links(site: Path, page: str) -> Iterator[str]:
     """Yield the addresses that a page links to, relative to the site; a heading's link to itself is none."""
-    for tag in LINK.findall((site / page).read_text()):
+    for tag in LINK.findall((site / page).read_text(encoding="utf-8")):
         found = HREF.search(tag)
         if found is None or "headerlink" in tag or ":" in found[1].partition("#")[0]:
             continue

@@ -106,8 +106,11 @@ def run(command: str) -> Run:
     """Run a command in a new folder with the files that it names; paths of the machine are shortened."""
     with tempfile.TemporaryDirectory() as place, chdir(place):
         Path("docs").symlink_to(ROOT / "docs")
-        Path("instance.py").write_text(blocks((ROOT / "docs" / "instances.md").read_text(), "python")[0])
-        Path("calls.jsonl").write_text(json.dumps(CALL) + "\n")
+        Path("instance.py").write_text(
+            blocks((ROOT / "docs" / "instances.md").read_text(encoding="utf-8"), "python")[0],
+            encoding="utf-8",
+        )
+        Path("calls.jsonl").write_text(json.dumps(CALL) + "\n", encoding="utf-8")
         variables = {"COLUMNS": "100", "TILEWRIGHT_CACHE_DIR": f"{place}/cache"}
         ended = CliRunner().invoke(app, shlex.split(command), prog_name="tilewright", env=variables)
         text = ended.output
@@ -119,7 +122,7 @@ def run(command: str) -> Run:
 
 def recorded() -> dict[str, list[Run]]:
     """Return the recorded runs of each verb."""
-    found = json.loads(RECORDED.read_text())
+    found = json.loads(RECORDED.read_text(encoding="utf-8"))
     return {verb: [Run(**one) for one in runs] for verb, runs in found.items()}
 
 
@@ -152,7 +155,7 @@ def page() -> str:
 
 def main() -> None:
     runs = {verb: [run(command)._asdict() for command in commands] for verb, commands in RUNS.items()}
-    RECORDED.write_text(json.dumps(runs, indent=1, ensure_ascii=False) + "\n")
+    RECORDED.write_text(json.dumps(runs, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def notebook(path: Path) -> str:
     import nbformat
 
     book = nbformat.v4.new_notebook()
-    title_and_prose, *program = cells(path.read_text())
+    title_and_prose, *program = cells(path.read_text(encoding="utf-8"))
     told = title_and_prose[1].replace("\n\n", f"\n\n{share(path.stem)}\n\n", 1)
     book.cells = [nbformat.v4.new_markdown_cell(told)]
     book.cells += [nbformat.v4.new_code_cell(text) for _, text in program]

@@ -215,7 +215,7 @@ class Site:
     @staticmethod
     def write(out: Path, place: str, text: str) -> None:
         (out / place).parent.mkdir(parents=True, exist_ok=True)
-        (out / place).write_text(text)
+        (out / place).write_text(text, encoding="utf-8")
 
     def below(self, page: str) -> str:
         """Return the table of contents at the end of a page."""
@@ -281,7 +281,7 @@ class Site:
                     self.copy(out, f"{path}/{one.name}")
             elif self.shown(path):
                 language = SHOWN[source.suffix]
-                text = source.read_text()
+                text = source.read_text(encoding="utf-8")
                 self.write(out, staged(path), f"# {path}\n\n{fenced(text, language)}")
             else:
                 self.copy(out, path)

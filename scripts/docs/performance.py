@@ -53,7 +53,7 @@ def kind(problem: str) -> str:
 
 def survey(name: str) -> dict[str, Any]:
     """Return the timed problems of a survey, and where they were measured."""
-    found = json.loads((RESULTS / name).read_text())
+    found = json.loads((RESULTS / name).read_text(encoding="utf-8"))
     machine = found["machine"]
     rows = [
         {

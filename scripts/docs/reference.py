@@ -149,7 +149,7 @@ def _default(value: Any) -> str:
 def _read(module: str, spelled: str) -> Iterator[Name]:
     """Yield the public names of a namespace from its source, without importing it."""
     package = ROOT / "src" / Path(*module.split("."))
-    tree = ast.parse((package / "__init__.py").read_text())
+    tree = ast.parse((package / "__init__.py").read_text(encoding="utf-8"))
     places = {
         alias.asname or alias.name: str(node.module)
         for node in ast.walk(tree)
@@ -163,7 +163,7 @@ def _read(module: str, spelled: str) -> Iterator[Name]:
     ]
     for name in names:
         file = ROOT / "src" / (places.get(name, f"{module}.__init__").replace(".", "/") + ".py")
-        body = ast.parse(file.read_text()).body
+        body = ast.parse(file.read_text(encoding="utf-8")).body
         yield _of_source(name, spelled, body, file.relative_to(ROOT).as_posix())
 
 
@@ -230,7 +230,7 @@ def _page(spelled: str, names: list[Name], known: dict[str, str]) -> str:
     module = {spelled: module for module, spelled in {**SPELLED, **FRAMEWORKS}.items()}[spelled]
     if module in FRAMEWORKS:
         doc = ast.get_docstring(
-            ast.parse((ROOT / "src" / Path(*module.split(".")) / "__init__.py").read_text())
+            ast.parse((ROOT / "src" / Path(*module.split(".")) / "__init__.py").read_text(encoding="utf-8"))
         )
     else:
         doc = inspect.getdoc(importlib.import_module(module))

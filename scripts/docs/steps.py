@@ -15,7 +15,7 @@ MEASURED = ROOT / "benchmarks" / "results" / "h200_tutorial.json"
 
 def page(path: Path) -> str:
     """Return a program of the tutorial as a page."""
-    title, prose, code = parts(path.read_text())
+    title, prose, code = parts(path.read_text(encoding="utf-8"))
     book = f"[Download this page as a notebook]({path.stem}.ipynb)"
     return (
         f"# {title}\n\n{share(path.stem)}\n\n{book}\n\n{prose}\n\n## The program\n\n{fenced(code, 'python')}"
@@ -35,7 +35,7 @@ def parts(text: str) -> tuple[str, str, str]:
 
 def share(stem: str) -> str:
     """Return the sentence about a program's measured share of cuBLAS."""
-    found = json.loads(MEASURED.read_text())
+    found = json.loads(MEASURED.read_text(encoding="utf-8"))
     rows: list[dict[str, Any]] = [row for row in found["rows"] if row["step"] == stem]
     machine = found["machine"]
     shares = ", ".join(

@@ -10,7 +10,8 @@ import json
 from pathlib import Path
 
 import pytest
-from scripts import life
+from scripts import life, see_site
+from scripts.docs import __main__ as docs
 from scripts.docs import built, pages, reference
 from scripts.docs.pages import HOME, ROOT, PageError, Site
 
@@ -130,11 +131,67 @@ def test_the_life_of_a_kernel_names_what_is_there() -> None:
 
 
 def test_the_whole_site_was_seen_without_findings() -> None:
-    found = json.loads((ROOT / "docs" / "site_seen.json").read_text())
-    assert found["views"] == ["light", "dark", "phone"]
-    assert len(found["seen"]) == found["pages"] > 250
-    assert found["with_findings"] == 0 == sum(bool(one["findings"]) for one in found["seen"].values())
-    assert len(found["commit"]) == 40
+    text = (ROOT / "docs" / "site_seen.json").read_text()
+    found = json.loads(text)
+    assert text == see_site.record(found["browser"].removeprefix("Chromium "), found["seen"])
+    assert [name for name, one in found["seen"].items() if one["findings"]] == []
+
+
+def test_every_page_of_the_site_was_seen(tmp_path: Path) -> None:
+    """See new and renamed pages with `scripts/see_site.py`; CONTRIBUTING.md says how."""
+    names = reference.spaces()
+    docs.stage(tmp_path, names)
+    built.write_sources(tmp_path, [name for space in names.values() for name in space])
+    there = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.suffix in (".md", ".html")}
+    there |= {Path("genindex.html"), Path("search.html")}  # which Sphinx adds
+    seen = json.loads((ROOT / "docs" / "site_seen.json").read_text())["seen"]
+    assert {*seen} ^ {path.with_suffix(".html").as_posix() for path in there} == set()
+
+
+def test_pages_that_are_not_seen_again_keep_what_was_found(tmp_path: Path) -> None:
+    there = ["bad.html", "changed.html", "same.html"]
+    for name in there:
+        (tmp_path / name).write_text(name)
+    before = {name: {"hash": see_site.digest(tmp_path / name), "findings": {}} for name in there}
+    before["bad.html"]["findings"] = {"dark": ["color-contrast"]}
+    before["renamed.html"] = before["same.html"]
+    (tmp_path / "changed.html").write_text("otherwise")
+    assert list(see_site.kept(tmp_path, before, there, there)) == ["same.html"]
+    assert list(see_site.kept(tmp_path, before, ["changed.html"], there)) == ["bad.html", "same.html"]
+
+
+def test_an_earlier_site_is_removed_and_files_of_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise PageError("no names")
+
+    monkeypatch.setattr(reference, "spaces", fail)
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    theirs.mkdir()
+    (theirs / "index.html").write_text("theirs")
+    with pytest.raises(PageError, match=r"theirs: not empty, and not a site of this script; nearest: a new"):
+        docs.build(theirs)
+    assert (theirs / "index.html").read_text() == "theirs"
+    for _ in range(2):
+        with pytest.raises(PageError, match="no names"):
+            docs.build(ours)
+        assert [one.name for one in ours.iterdir()] == [docs.MARK]
+        (ours / "source").mkdir()
+        (ours / "source" / "old.html").write_text("old")
+        (ours / "link").symlink_to(theirs)
+    assert (theirs / "index.html").exists()
+
+
+def test_scripts_of_the_site_name_the_encoding_of_each_file() -> None:
+    calls = [
+        (f"{path.name}:{node.lineno}", {one.arg: ast.unparse(one.value) for one in node.keywords})
+        for path in sorted(Path(docs.__file__).parent.glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".read_text", ".write_text"))
+    ]
+    assert len(calls) > 10
+    assert [where for where, words in calls if words.get("encoding") != "'utf-8'"] == []
 
 
 def test_texts_of_errors_are_expected_texts_of_tests() -> None:

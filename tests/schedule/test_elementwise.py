@@ -11,6 +11,7 @@ from tests.problems.elementwise_problems import KERNELS, added_in_order, added_t
 
 import tilewright as tw
 from tilewright.checking.flows import compare_flow
+from tilewright.runtime import workers
 from tilewright.schedule.folds import block
 
 F16 = {"A": ("f16", 512, 1024), "b": ("f32", 1024), "r": ("f32", 512), "C": ("f16", 512, 1024)}
@@ -199,21 +200,53 @@ def test_a_vector_is_normalised_as_a_view_with_one_row() -> None:
     assert np.allclose(y, power / power.sum(), rtol=1e-5, atol=0)
 
 
-def test_rows_that_are_added_in_order_have_the_same_bits_in_every_run() -> None:
+def test_rows_that_are_added_in_order_have_the_same_bits_among_other_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And with other numbers of threads, wherever the list has their contributions."""
     rng = np.random.default_rng(0)
-    counts = np.bincount(rng.integers(0, 40, 900), minlength=40)
+    counts = np.bincount(rng.integers(0, 40, 890), minlength=40)
     given = {"A": rng.standard_normal((900, 130), np.float32), "weight": rng.standard_normal(900, np.float32)}
     given |= {"order": rng.permutation(900), "begins": np.cumsum(counts) - counts, "ends": np.cumsum(counts)}
     old, made = rng.standard_normal((40, 130), np.float32), []
-    for _ in range(2):
-        made.append(old.copy())
-        assert added_in_order(**given, C=made[-1], target="cpu").target == "cpu"
-    assert made[0].tobytes() == made[1].tobytes()
+    for threads, shift, turn in ((1, 0, 1), (3, 0, 1), (2, 5, -1)):
+        with monkeypatch.context() as patch:
+            pool = workers._Shared()
+            patch.setenv("TILEWRIGHT_THREADS", str(threads))
+            patch.setattr(workers, "_shared", pool)
+            patch.setattr(workers, "INLINE_NS", 0)  # even a short launch asks for the threads
+            order = np.roll(given["order"], shift)  # whose last 10 elements are added to no row
+            moved = {name: (given[name] + shift)[::turn].copy() for name in ("begins", "ends")}
+            made.append(old[::turn].copy())
+            ran = added_in_order(**{**given, **moved, "order": order}, C=made[-1], target="cpu")
+            assert (ran.target, pool.threads) == ("cpu", threads)
+            pool.close()
+    assert made[0].tobytes() == made[1].tobytes() == made[2][::-1].tobytes()
     terms = given["A"].astype(np.float64) * given["weight"][:, None]
     right, sizes, rows = old.astype(np.float64), np.abs(old), np.repeat(np.arange(40), counts)
-    np.add.at(right, rows, terms[given["order"]])
-    np.add.at(sizes, rows, np.abs(terms[given["order"]]))
+    np.add.at(right, rows, terms[given["order"][:890]])
+    np.add.at(sizes, rows, np.abs(terms[given["order"][:890]]))
     assert (np.abs(made[0] - right) <= (counts.max() + 2) * tw.f32.unit_roundoff * sizes).all()
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_bad_bounds_of_a_list_are_those_of_a_slice_without_negative_numbers(target: str) -> None:
+    """Bounds beyond the list are cut, and a row whose begin is not before its end has no contributions."""
+    rng, far = np.random.default_rng(1), 2**63 - 1
+    begins = np.array([7, -3, 4, 2, 5, 12, -9, 1, -far, far, 0])
+    ends = np.array([9, 2, 1, 2, 99, 15, -2, far, 3, -far, 0])
+    A, weight = rng.standard_normal((9, 37), np.float32), rng.standard_normal(9, np.float32)
+    order, C = rng.permutation(9), rng.standard_normal((11, 37), np.float32)
+    exact = C.astype(np.float64)
+    for t, part in enumerate(map(slice, begins.clip(0, 9), ends.clip(0, 9))):
+        exact[t] += weight[order[part]].astype(np.float64) @ A[order[part]]
+    assert added_in_order(A, order, begins, ends, weight, C, target=target).target == target
+    sizes = abs(exact) + abs(C) + np.abs(weight) @ np.abs(A)
+    assert (np.abs(C - exact) <= 11 * tw.f32.unit_roundoff * sizes).all()
+    with pytest.raises(
+        tw.errors.TraceError, match="and begins is u64; nearest legal choice: a whole array of i32"
+    ):
+        added_in_order(A, order, begins.astype(np.uint64), ends, weight, C, target=target)
 
 
 def test_the_checker_finds_a_lane_that_stores_before_others_have_read(
