@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from tilewright.ir.fragment_ops import Coordinates
-from tilewright.ir.kernel import Kernel
+from tilewright.ir.kernel import Kernel, op_symbols
 from tilewright.ir.ops import Block, Copy, Elementwise, Fill, For, FragmentOp, If, Mma, Op, Reshape, Shared
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
 from tilewright.symbolic.expr import add, all_of, equal, less, less_equal, mul, prove
-from tilewright.symbolic.nodes import FALSE, TRUE, Cond, Expr
+from tilewright.symbolic.nodes import FALSE, TRUE, Cond
 from tilewright.targets.cpu.arch import adds_groups
 from tilewright.targets.cpu.decoding import Decoding, decoding_of
 from tilewright.targets.cpu.linear import distinct, linear, panels, place_of, same_place
@@ -447,13 +447,8 @@ def _gathered_early(block: Block) -> Block:
     """
     ops: list[Op] = []
     for op in block.ops:
-        at = len(ops)
-        depends = any(
-            isinstance(value, Expr) for value in op.operands
-        )  # e.g. on an index that is defined late
-        if not depends and (_distribution(op) is not None or _is_operand(op)):
-            at = _earliest(op, ops)
-        ops.insert(at, op)
+        is_elementwise = _distribution(op) is not None or _is_operand(op)
+        ops.insert(_earliest(op, ops) if is_elementwise else len(ops), op)
     return Block(tuple(ops))
 
 
@@ -466,7 +461,7 @@ def _earliest(op: Op, before: Sequence[Op]) -> int:
             while at < len(before) and (_is_operand(before[at]) or _distribution(before[at]) == spread):
                 at += 1  # in program order behind others of the same loop
             return at
-        if _meet(last, op):
+        if _meet(last, op) or not op_symbols(op).isdisjoint(last.results):
             break
     return len(before)
 
