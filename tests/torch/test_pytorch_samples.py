@@ -39,7 +39,7 @@ CALLS: dict[str, tuple[Operation, tuple[Any, ...]]] = {
     "einsum": (contractions.EINSUM, ("ij,jk->ki", *MATRICES, 2.0, False, False, "exact", None)),
     "attention": (
         attending.ATTENTION,
-        (*QKV, None, drawn(2).float(), None, None, True, 0, True, None, None, 0.5, 3, 1, None),
+        (*QKV, None, drawn(2).float(), *(None,) * 4, True, 0, True, None, None, 0.5, 3, 1, None),
     ),
     "attention_backward": (
         attending.ATTENTION_BACKWARD,
