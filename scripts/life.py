@@ -17,7 +17,7 @@ PICTURE = ROOT / "docs" / "pictures" / "life.svg"
 
 
 class Step(NamedTuple):
-    """A step: what it is called, what comes out, and the function or class of a file that does it."""
+    """A step in the life of a kernel: its name, its result, and the function or class that performs it."""
 
     verb: str
     result: str
