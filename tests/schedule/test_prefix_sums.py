@@ -129,6 +129,45 @@ def test_steps_of_any_length_have_one_meaning(run: int) -> None:
         assert (found["y"] == given["C"].sum(axis=1)).all()
 
 
+def running(carried: str, state: str) -> tw.Kernel:
+    """A loop that stores the running sums of rows: its step stores ``carried``, and keeps ``state``."""
+
+    @tw.kernel(X="M N", C="M N")
+    def of_steps(X, C):
+        for m in tw.tiles(C.shape[0]):
+            total = tw.zeros((m,), tw.f32)
+            for n in tw.steps(X.shape[1]):
+                x = X[m, n]
+                C[m, n] = {
+                    "all": lambda: total[:, None] + x.cumsum(axis=1),
+                    "own": lambda: x.cumsum(axis=1),
+                    "means": lambda: (total + x.sum(axis=1))[:, None] / (1 + tw.positions(n)).to(tw.f32),
+                    "mass": lambda: x / x.sum(axis=1)[:, None],
+                }[carried]()
+                total.assign({"sum": total + x.sum(axis=1), "last": x.sum(axis=1)}[state])
+
+    return of_steps
+
+
+@pytest.mark.parametrize(
+    "carried, state, is_right",
+    [
+        ("all", "sum", True),
+        ("own", "sum", False),  # the state is not added
+        ("all", "last", False),  # right for two steps
+        ("means", "sum", False),  # elements of a step that follow are added
+        ("mass", "sum", False),
+    ],
+)
+def test_check_finds_results_that_depend_on_the_length_of_a_step(
+    carried: str, state: str, is_right: bool
+) -> None:
+    x, c = np.random.default_rng(8).standard_normal((6, 29), np.float32), np.zeros((6, 29), np.float32)
+    kinds = {finding.kind.value for finding in running(carried, state).check(x, c).findings}
+    assert kinds == (set() if is_right else {"result that depends on the length of a step"})
+    assert not by_a_loop.check(x.T.copy(), c.T.copy()).findings
+
+
 def test_scans_of_two_dtypes_have_memory_for_each() -> None:
     """The bytes of shared memory that legality counts are those of the kernel."""
 

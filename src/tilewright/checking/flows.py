@@ -121,6 +121,61 @@ def compare_flow(
     return FlowBounds(flow, {**stored, **arrays}, numbers, how, halves, run).compare(stored)
 
 
+MOST_COMPARED = 1 << 18
+"""Elements of all arrays of a kernel, at most, whose loops are evaluated at two lengths of a step."""
+
+
+@dataclass(frozen=True)
+class StepDependence:
+    """Elements that a loop stores in its steps, and that depend on the length of a step.
+
+    Args:
+        store: the store with the first of these elements.
+        index: the place of the element.
+        count: number of elements.
+        lengths: two lengths of a step.
+        values: the element with steps of each length.
+    """
+
+    store: Store
+    index: tuple[int, ...]
+    count: int
+    lengths: tuple[int, int]
+    values: tuple[float, float]
+
+    @staticmethod
+    def of(
+        flow: Flow, arrays: Mapping[str, Array], numbers: Mapping[str, float]
+    ) -> StepDependence | None:
+        """Evaluate loops whose steps store with one step, and with at least three; None if results agree.
+
+        A correct kernel stores a number within the bounds of both.  Returns None, too, for large arrays and
+        for flows without such loops.
+
+        Args:
+            flow: the flow of the kernel.
+            arrays: its arguments before the launch, by parameter.
+            numbers: the numbers and integers of the call, by parameter.
+        """
+        folds = [node.fold for node in flow.walk() if isinstance(node, Folded) and node.fold.results]
+        if not folds or sum(array.size for array in arrays.values()) > MOST_COMPARED:
+            return None
+        given = FlowArguments(flow, arrays, numbers)
+        extents = [given.integer(fold.span.extent) for fold in folds]
+        lengths = max(extents), max(max(extents) // 3, 1)
+        whole, cut = (FlowBounds(flow, arrays, numbers, run=run)._stores for run in lengths)
+        found: list[StepDependence] = []
+        for one, other in zip(whole, cut, strict=True):
+            apart = ((one.low > other.high) | (other.low > one.high)) & one.valid
+            if not apart.any():
+                continue
+            index = tuple(int(i) for i in np.argwhere(apart)[0])
+            place = tuple(i + (part.start or 0) for i, part in zip(index, one.at, strict=False))
+            values = float(one.low[index]), float(other.low[index])
+            found.append(StepDependence(one.store, place, int(apart.sum()), lengths, values))
+        return max(found, key=lambda one: one.count, default=None)
+
+
 Part = Mapping[Span, tuple[int, int]]
 """Elements of some spans, from a first one to one past the last; of other spans all."""
 

@@ -7,12 +7,13 @@ import time
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from tilewright.argument_checks import is_integer, is_sequence
+from tilewright.checking.flows import StepDependence
 from tilewright.errors import LaunchError, LegalityError, Violation, shown
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Parameter, Program, dim_names
@@ -20,7 +21,7 @@ from tilewright.runtime.arrays import ArrayInfo, describe, elements
 from tilewright.runtime.binding import Binding, check_no_stream, integer, number
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.specimens import like
-from tilewright.targets.reference.findings import Kind
+from tilewright.targets.reference.findings import Access, Finding, Kind
 from tilewright.targets.reference.memory import overlapping
 from tilewright.targets.reference.report import Report, Sizes, SizesReport, extents
 from tilewright.targets.reference.residues import MODULO_PRIME, PRIME, Residues, Ring
@@ -322,8 +323,9 @@ class PreparedReference:
         kernel = self.executable.kernel
         check_lanes(kernel, lanes)
         arrays, numbers = self._unpacked(arguments)
+        given = arrays
         arrays = dict(zip(arrays, copied(list(arrays.values())), strict=True))
-        return run(
+        report = run(
             kernel,
             arrays,
             self.binding.sizes,
@@ -335,6 +337,12 @@ class PreparedReference:
             work=WORK if blocks is None else None,
             resident=resident or RESIDENT,
         )
+        flow = self.executable.flow
+        sizes = {one.name: self.binding.sizes[one.name] for one in self.parameters if one.kind == "index"}
+        found = None if flow is None else StepDependence.of(flow, given, {**sizes, **numbers})
+        if found is None:
+            return report
+        return replace(report, findings=(*report.findings, _of_steps(found, kernel)))
 
     def residues(
         self, arguments: Sequence[Any], seed: int, given: Mapping[str, Any], ring: Ring
@@ -357,6 +365,20 @@ class PreparedReference:
             elif parameter.kind == "scalar":
                 numbers[parameter.name] = number(parameter.name, parameter.dtype, argument)
         return arrays, numbers
+
+
+def _of_steps(found: StepDependence, kernel: Kernel) -> Finding:
+    """Return the finding of a result that depends on the length of a step."""
+    name, (whole, cut), (one, other) = found.store.operand.name, found.lengths, found.values
+    index = ", ".join(map(str, found.index))
+    writers = (op for op in kernel.walk() if any(value.buffer.name == name for value in op.written))
+    op = replace(next(writers), location=found.store.location)
+    reason = (
+        f"{name}[{index}] is {one:.9g} in steps of {whole} elements, and {other:.9g} in steps of {cut}: what "
+        "a step stores must follow from its elements and from a state that has those of all earlier steps"
+    )
+    access = Access("write", op, "", (), -1, None)
+    return Finding(Kind.STEPS, name, "global", found.index, 0, access, None, reason, found.count)
 
 
 def _written(what: str, names: str | Sequence[str], kernel: Kernel) -> frozenset[str]:

@@ -44,6 +44,7 @@ class Kind(Enum):
     BEGUN = "reaches a block that may not have begun"
     ENDED = "reaches a block that may have ended"
     UNCOVERED = "elements never written"
+    STEPS = "result that depends on the length of a step"
     COUNTER = "wrong count"
     NOT_RESET = "counter not reset"
     RESIDENT = "blocks that must run at once"
