@@ -144,9 +144,7 @@ class StepDependence:
     values: tuple[float, float]
 
     @staticmethod
-    def of(
-        flow: Flow, arrays: Mapping[str, Array], numbers: Mapping[str, float]
-    ) -> StepDependence | None:
+    def of(flow: Flow, arrays: Mapping[str, Array], numbers: Mapping[str, float]) -> StepDependence | None:
         """Evaluate loops whose steps store with one step, and with at least three; None if results agree.
 
         A correct kernel stores a number within the bounds of both.  Returns None, too, for large arrays and
