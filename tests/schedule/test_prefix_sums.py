@@ -138,19 +138,21 @@ def running(carried: str, state: str) -> tw.Kernel:
             total = tw.zeros((m,), tw.f32)
             for n in tw.steps(X.shape[1]):
                 x = X[m, n]
-                C[m, n] = {
-                    "all": lambda: total[:, None] + x.cumsum(axis=1),
-                    "own": lambda: x.cumsum(axis=1),
-                    "means": lambda: (total + x.sum(axis=1))[:, None] / (1 + tw.positions(n)).to(tw.f32),
-                    "mass": lambda: x / x.sum(axis=1)[:, None],
-                }[carried]()
-                total.assign({"sum": total + x.sum(axis=1), "last": x.sum(axis=1)}[state])
+                seen = total + x.sum(axis=1)
+                stored = {
+                    "all": total[:, None] + x.cumsum(axis=1),
+                    "own": x.cumsum(axis=1),
+                    "means": seen[:, None] / (1 + tw.positions(n)).to(tw.f32),
+                    "mass": x / x.sum(axis=1)[:, None],
+                }
+                C[m, n] = stored[carried]
+                total.assign({"sum": seen, "last": x.sum(axis=1)}[state])
 
     return of_steps
 
 
 @pytest.mark.parametrize(
-    "carried, state, is_right",
+    ("carried", "state", "is_right"),
     [
         ("all", "sum", True),
         ("own", "sum", False),  # the state is not added

@@ -249,6 +249,14 @@ def test_the_checker_has_no_findings() -> None:
     assert not kernel.check(**wide.arguments(), outputs=("O",)).findings
 
 
+def test_check_finds_a_result_that_depends_on_the_length_of_a_step() -> None:
+    rng = np.random.default_rng(3)
+    x, a = rng.standard_normal((40, 7), np.float32), 1 + rng.random((40, 5), np.float32)
+    kernel = of_the_step_before.bind(schedule=STEPS_OF_16)
+    [finding] = kernel.check(x, a, poison("f4", 40, 7)).findings
+    assert (finding.kind.value, finding.tensor) == ("result that depends on the length of a step", "Y")
+
+
 def test_the_checker_finds_a_state_that_nobody_awaits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A product that reads the state before all warps have copied it is a finding."""
 

@@ -161,7 +161,9 @@ class StepDependence:
         given = FlowArguments(flow, arrays, numbers)
         extents = [given.integer(fold.span.extent) for fold in folds]
         lengths = max(extents), max(max(extents) // 3, 1)
-        whole, cut = (FlowBounds(flow, arrays, numbers, run=run)._stores for run in lengths)
+        whole, cut = (
+            FlowBounds(flow, arrays, numbers, run=run, rounded_apart=True)._stores for run in lengths
+        )
         found: list[StepDependence] = []
         for one, other in zip(whole, cut, strict=True):
             apart = ((one.low > other.high) | (other.low > one.high)) & one.valid
@@ -242,6 +244,7 @@ class FlowBounds:
         halves: number of halves of f32 operands.
         run: number of elements of a step of a loop.
         parts: the elements to compute, for flows without groups; default: all.
+        rounded_apart: whether values narrower than f32 may be rounded in other steps than those of ``run``.
 
     Raises:
         LaunchError: arrays or numbers do not fit the flow.
@@ -256,8 +259,11 @@ class FlowBounds:
         halves: int = 0,
         run: int | None = None,
         parts: Sequence[Part] = (),
+        *,
+        rounded_apart: bool = False,
     ) -> None:
         evaluation = _Bounded(FlowArguments(flow, arrays, numbers or {}), how, halves, run, parts)
+        evaluation.rounded_apart = rounded_apart
         self._stores: list[_StoreBounds] = []
         totals = {store.operand.name: _Total.of(evaluation, store) for store in flow.stores if store.added}
         for place in evaluation.groups():
@@ -390,6 +396,7 @@ class _Bounded(Evaluation):
     ) -> None:
         super().__init__(given, run)
         self.how, self.halves, self.parts = how, halves, parts
+        self.rounded_apart = False
         self.gathered: dict[int, list[Array]] = {}
         """The largest errors of the results of each step, by the `id` of the result."""
 
@@ -426,7 +433,11 @@ class _Bounded(Evaluation):
             return centre
         radii = [self.radius[id(one)] for one in node.arguments]
         with np.errstate(all="ignore"):
-            self.radius[id(node)] = self._radius(node, given, radii, centre)
+            radius = self._radius(node, given, radii, centre)
+            if self.rounded_apart and isinstance(node, Map) and node.dtype.is_float and node.dtype.bits < 32:
+                off = 2 * node.dtype.unit_roundoff * _finite(np.abs(centre).astype(np.float64))
+                radius = radius + off + float(wide.smallest(node.dtype))
+            self.radius[id(node)] = radius
         return centre
 
     def begun(self, fold: Fold) -> None:
