@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.problems.placing import Placed
 from tests.schedule.test_folds import FMA, GROUPS, MMA
 from tests.turns import calls_on
 
@@ -33,7 +34,7 @@ from tilewright.ops.wanted import UNDROPPED
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.schedule.folds.form import fold_form_of
 from tilewright.schedule.folds.masks import Trials, masks_of
-from tilewright.testing import device_get, device_put
+from tilewright.testing import device_put
 
 from .attending import beyond
 from .test_attention import strided
@@ -189,15 +190,14 @@ class Backward:
         bits = []
         for _ in calls_on(target):
             held = {name: np.full((*self.padded(name),), np.nan, self.element.numpy) for name in NAMES}
-            whole = {name: device_put(one, target) for name, one in held.items()}
-            results = {name: one[..., 3:-5] for name, one in whole.items()}
+            placed = {name: Placed(one[..., 3:-5], target) for name, one in held.items()}
+            results = {name: one.there for name, one in placed.items()}
             found = tw.attention_backward(**there, **results, **self.words, target=target)
             assert all(one is results[name] for one, name in zip(found, NAMES, strict=True))
-            back = {name: device_get(one) for name, one in whole.items()}
-            for one in back.values():
+            bits.append({name: one.fetched() for name, one in placed.items()})
+            for one in held.values():
                 assert np.isnan(one[..., :3].astype(np.float32)).all()
                 assert np.isnan(one[..., -5:].astype(np.float32)).all()
-            bits.append({name: one[..., 3:-5] for name, one in back.items()})
         assert all((bits[0][name] == bits[-1][name]).all() for name in NAMES)
         return bits[0]
 

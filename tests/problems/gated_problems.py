@@ -12,6 +12,7 @@ from tilewright.ops.ending import ACTIVATIONS
 from tilewright.ops.scales import NARROW, OPERANDS, WIDE
 from tilewright.testing import device_get, device_put
 
+from .placing import Placed
 from .sets import generators
 
 EXTENTS = (1, 2, 5, 16, 33, 64, 130, 257, 300)
@@ -91,12 +92,11 @@ def carried_out(number: int, target: str, like: str = "") -> str:
         if len(found) == 0:  # and once into an array with gaps, between elements that must stay
             shape, kind = made.shape, tw.dtype(made.dtype).numpy
             around = np.full((*shape[:-1], shape[-1] + 8), POISON).astype(kind)
-            held = device_put(around, target)
-            tw.gated_matmul(**there, **words, out=held[..., : shape[-1]], target=target)
-            back = np.array(device_get(held))
-            if (back[..., shape[-1] :] != around[..., shape[-1] :]).any():
+            into = Placed(around[..., : shape[-1]], target)
+            tw.gated_matmul(**there, **words, out=into.there, target=target)
+            found.append(np.ascontiguousarray(into.fetched()))
+            if (around[..., shape[-1] :] != np.full(8, POISON).astype(kind)).any():
                 return f"{about}: something else was written"
-            found.append(np.ascontiguousarray(back[..., : shape[-1]]))
         found.append(np.array(device_get(made)))
     scaling = {name: one for name, one in (arrays | words).items() if name.startswith(("scale", "bias"))}
     is_fp8 = target == "cuda" and all(name.startswith("f8") for name in (kinds["a"], kinds["b"]))

@@ -63,6 +63,9 @@ MEMBERS: dict[str, Callable[[int, str], str]] = {
 }
 """What carries out a problem of each, given its number and a target, and says what is wrong with it."""
 
+ON_REFERENCE = {"products that wait for shards"}
+"""Members that only the reference computes: it runs several ranks in one process."""
+
 TOGETHER = 20
 """Problems of the reference that one process carries out one after the other."""
 
