@@ -10,6 +10,7 @@ from numpy.lib.stride_tricks import as_strided
 
 import tilewright as tw
 from tilewright.checking.flows import compare_flow
+from tilewright.runtime.backends import backend_named
 
 TARGETS = ("reference", "cpu")
 SHAPE = (70, 45, 33)
@@ -150,6 +151,6 @@ def test_nothing_is_compiled_for_what_is_refused(monkeypatch: pytest.MonkeyPatch
     def compiled(*arguments: Any) -> Any:
         raise AssertionError("it was compiled")
 
-    monkeypatch.setattr("tilewright.runtime.specialise._compile", compiled)
+    monkeypatch.setattr(type(backend_named("cpu")), "compile", compiled)
     with pytest.raises(tw.LaunchError, match="D and A share memory"):
         layer.bind()(*(square | {"D": square["A"]}).values(), target="cpu")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from operator import attrgetter
 
 import numpy as np
 
@@ -378,9 +379,7 @@ def _verify_spread(op: Copy, spread: Distribution, shape: tuple[Int, ...]) -> It
                 yield from _verify_access(op, value, dim, vector, nearest)
 
 
-@lru_cache(maxsize=1024)
-def _flaw(spread: Distribution) -> str:
-    return spread.flaw
+_flaw = lru_cache(maxsize=1024)(attrgetter("flaw"))
 
 
 def _nearest_spread(spread: Distribution, shape: tuple[Int, ...]) -> str:

@@ -81,7 +81,27 @@ def parts_of(
         DTypeError: real numbers, or a pair of two dtypes.
     """
     if isinstance(given, tuple | list):
-        return _planar(op, name, given, located)
+        if len(given) != 2:
+            raise LaunchError(
+                f"{op}: {name} is a tuple of {len(given)} arrays; nearest legal choice: two arrays, the real "
+                "and the imaginary parts"
+            )
+        read = (located.get(name), located.get(name + IMAGINARY))
+        labels = (f"{op}, argument {name}[{at}]" for at in range(2))
+        found = [describe(one, label, 0, at) for one, label, at in zip(given, labels, read, strict=True)]
+        first, second = (Strided(one, info) for one, info in zip(given, found, strict=True))
+        kind = first.info.dtype
+        if kind != second.info.dtype or kind.components != 1 or not kind.is_float or kind.is_packed:
+            raise DTypeError(
+                f"{op}: {name} is a pair of {kind} and {second.info.dtype}; nearest legal choice: two "
+                "arrays of f64, of f32, of f16 or of bf16"
+            )
+        if first.info.shape != second.info.shape:
+            raise LaunchError(
+                f"{op}: the real parts of {name} have shape {first.info.shape}, the imaginary parts "
+                f"{second.info.shape}; nearest legal choice: the same shape for both"
+            )
+        return Parts(given, first, second)
     lazy = getattr(given, "is_conj", None)
     is_conjugate = bool(lazy()) if callable(lazy) else False
     label = f"{op}, argument {name}"
@@ -98,30 +118,6 @@ def parts_of(
     re = replace(info, strides=steps, dtype=element)
     im = replace(re, pointer=info.pointer + element.bytes if info.pointer else 0)
     return Parts(given, Strided(given, re), Strided(given, im), is_conjugate)
-
-
-def _planar(op: str, name: str, given: Any, located: Mapping[str, tuple[Any, Any]]) -> Parts:
-    if len(given) != 2:
-        raise LaunchError(
-            f"{op}: {name} is a tuple of {len(given)} arrays; nearest legal choice: two arrays, the real "
-            "and the imaginary parts"
-        )
-    read = (located.get(name), located.get(name + IMAGINARY))
-    labels = (f"{op}, argument {name}[{at}]" for at in range(2))
-    found = [describe(one, label, 0, at) for one, label, at in zip(given, labels, read, strict=True)]
-    re, im = (Strided(one, info) for one, info in zip(given, found, strict=True))
-    kind = re.info.dtype
-    if kind != im.info.dtype or kind.components != 1 or not kind.is_float or kind.is_packed:
-        raise DTypeError(
-            f"{op}: {name} is a pair of {kind} and {im.info.dtype}; nearest legal choice: two "
-            "arrays of f64, of f32, of f16 or of bf16"
-        )
-    if re.info.shape != im.info.shape:
-        raise LaunchError(
-            f"{op}: the real parts of {name} have shape {re.info.shape}, the imaginary parts "
-            f"{im.info.shape}; nearest legal choice: the same shape for both"
-        )
-    return Parts(given, re, im)
 
 
 def interleaved(element: DType) -> DType:

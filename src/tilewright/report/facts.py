@@ -521,22 +521,22 @@ class KernelFacts:
             "predicted": f"limited by {limit}" if limit else f"no rates are known of {self.machine}",
             "measured_us": None,
         }
-        return found | self._measured()
-
-    def _measured(self) -> dict[str, Any]:
+        missing = ""
         if not self.measured:
-            return {"measured": "left out, as asked"}
-        if not TARGETS[self.target].machine_code:
-            return {"measured": f"the time of {self.target} says nothing about a machine"}
-        if not runs_here(self.target, self.machine):
-            return {"measured": f"no {self.machine} in this machine"}
-        if self.subject.flops > MEASURED_FLOPS and self.target == CPU.name:
-            return {"measured": f"left out: {self.subject.flops:.3g} operations would take long here"}
+            missing = "left out, as asked"
+        elif not TARGETS[self.target].machine_code:
+            missing = f"the time of {self.target} says nothing about a machine"
+        elif not runs_here(self.target, self.machine):
+            missing = f"no {self.machine} in this machine"
+        elif self.subject.flops > MEASURED_FLOPS and self.target == CPU.name:
+            missing = f"left out: {self.subject.flops:.3g} operations would take long here"
+        if missing:
+            return found | {"measured": missing}
         (arrays,) = SubjectArrays(self.subject, 0, 1).sets
         call = self.subject.bound().prepare(*arrays, target=self.target)
         taken = measure({"kernel": call}, self.target, effort=QUICK)
         us = taken["kernel"].us
-        return {
+        return found | {
             "measured": f"median of {len(taken['kernel'].samples_us)} samples; {taken.how}",
             "measured_us": round(us.median, 3),
             "interval_us": [round(us.low, 3), round(us.high, 3)],
@@ -590,7 +590,9 @@ def _shared(op: Shared) -> dict[str, Any]:
     made |= {"shape": shape, "view": str(view)}
     if len(shape) != view.rank:
         return made | {"missing": "its extents are known only at a launch"}
-    first = _first_tile(shape)
+    lead = max(len(shape) - 2, 0)
+    most = [0] * lead + [*SHOWN][-len(shape) :]
+    first = tuple(0 if dim < lead else (0, min(extent, most[dim])) for dim, extent in enumerate(shape))
     shown: View = Slice(first).apply(view)
     try:
         extents, offsets = offsets_of(shown)
@@ -602,13 +604,6 @@ def _shared(op: Shared) -> dict[str, Any]:
         "element_bytes": op.dtype.bytes,
         "about": "the first rows: offset of element (i, j) in elements; banks are 4 bytes wide",
     }
-
-
-def _first_tile(shape: Sequence[int]) -> tuple[Any, ...]:
-    """Return the slice of at most `SHOWN` along the last two dimensions, at index 0 of the others."""
-    lead = max(len(shape) - 2, 0)
-    most = [0] * lead + [*SHOWN][-len(shape) :]
-    return tuple(0 if dim < lead else (0, min(extent, most[dim])) for dim, extent in enumerate(shape))
 
 
 def _fragment(distribution: Distribution, names: Sequence[str], lanes: int) -> dict[str, Any]:

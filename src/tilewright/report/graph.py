@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
@@ -269,21 +269,16 @@ def _spread(row: Sequence[PlacedNode], wanted: Mapping[int, float]) -> None:
 
 
 def _edge(source: int, target: int, path: Sequence[PlacedNode]) -> str:
-    points = list(_points(path))
+    points = list[tuple[float, float]]()
+    for at, box in enumerate(path):
+        points += [(box.x, box.y)] * (at > 0)
+        points += [(box.x, box.y + HIGH)] * (at < len(path) - 1)
     start = points[0]
     curve = f"M{start[0]:.1f} {start[1]:.1f}"
     for (x0, y0), (x1, y1) in pairwise(points):
         middle = (y0 + y1) / 2
         curve += f" C{x0:.1f} {middle:.1f} {x1:.1f} {middle:.1f} {x1:.1f} {y1:.1f}"
     return f'<path class="edge" data-from="{source}" data-to="{target}" d="{curve}"/>'
-
-
-def _points(path: Sequence[PlacedNode]) -> Iterator[tuple[float, float]]:
-    for at, box in enumerate(path):
-        if at:
-            yield box.x, box.y
-        if at < len(path) - 1:
-            yield box.x, box.y + HIGH
 
 
 def _node(node: Mapping[str, Any], box: PlacedNode) -> str:

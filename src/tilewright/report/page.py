@@ -166,7 +166,12 @@ class _Page:
             rows = [[name, str(value)] for name, value in row.items()]
             yield _table(["measured row", ""], rows)
         candidates = section["candidates"]
-        yield from self._parts(candidates) if candidates[0]["parts_us"] else self._estimates(candidates)
+        if candidates[0]["parts_us"]:
+            yield from self._parts(candidates)
+        elif known := [one for one in candidates if one["estimate"] is not None]:
+            least = known[0]["estimate"] or 1.0
+            rows = [[one["name"], f"{one['estimate'] / least:.3f}"] for one in known]
+            yield _table(["", "estimated time, relative to the first row"], rows)
         yield f'<p class="about">Constants of the estimate: {escape(section["constants"])}.</p>'
         times = [one["total_us"] or one["estimate"] for one in candidates]
         if None not in times and min(times) < times[0]:
@@ -199,14 +204,6 @@ class _Page:
             '<p class="about">Multiplication, shared memory, latency and memory overlap, so that the parts '
             "do not add up to the total.</p>"
         )
-
-    def _estimates(self, candidates: Sequence[Record]) -> Iterator[str]:
-        known = [one for one in candidates if one["estimate"] is not None]
-        if not known:
-            return
-        first = known[0]["estimate"] or 1.0
-        rows = [[one["name"], f"{one['estimate'] / first:.3f}"] for one in known]
-        yield _table(["", "estimated time, relative to the first row"], rows)
 
     def passes(self, section: Sequence[Record]) -> Iterator[str]:
         """Yield the kernel after each pass, as differences, and the first and the last one whole."""

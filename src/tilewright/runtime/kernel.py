@@ -23,7 +23,6 @@ from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.arrays import LOCATORS, AliasPair, check_apart, locate, locate_new, watch
 from tilewright.runtime.backends import (
-    Backend,
     Executable,
     Prepared,
     arch_named,
@@ -483,7 +482,14 @@ class Bound(BoundChecks):
         """
         given = in_order(self.program, arguments, named)
         specs = specs_of(self.program, given)
-        backend = compiling(self.program, given, target)
+        if target is not None:
+            backend = backend_named(target)
+        else:
+            tensors = (a for a, kind in zip(given, self._kinds, strict=True) if kind == "tensor")
+            if all(isinstance(one, TensorSpec | Specimen) for one in tensors):
+                raise LaunchError(f"kernel {self.program.name}: pass target= to compile without arrays")
+            found = arrays_of(self.program, given, classes=True)
+            backend = backend_for(self.program.name, [*found.items()], None)
         self._builds.keep_up()
         executable = self._builds.executable(specs, backend, arch, shapes=shapes_of(self.program, given))
         executable.holders.add(self)
@@ -534,20 +540,6 @@ class Bound(BoundChecks):
         for name in kernel.written_params:
             check_output(f"kernel {kernel.name}", name, found[name])
         return Plan.of(backend.prepare(executable, binding, self.program.parameters), found.values(), apart)
-
-
-def compiling(program: Program, arguments: Sequence[Any], target: str | None) -> Backend:
-    """Return the backend that compiles for arrays, specimens or classes.
-
-    Raises:
-        LaunchError: there are no arrays, and no target was given.
-    """
-    if target is not None:
-        return backend_named(target)
-    pairs = zip(program.parameters, arguments, strict=True)
-    if all(isinstance(a, TensorSpec | Specimen) for p, a in pairs if p.kind == "tensor"):
-        raise LaunchError(f"kernel {program.name}: pass target= to compile without arrays")
-    return backend_for(program.name, [*arrays_of(program, arguments, classes=True).items()], None)
 
 
 # ---------------------------------------------------------------- prepared launches

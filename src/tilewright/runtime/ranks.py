@@ -200,23 +200,20 @@ def ranks(programs: Sequence[Any], *, resident: int | None = None) -> RanksRepor
         )
     if resident is not None and resident < 1:
         raise LaunchError(f"ranks: resident={resident} blocks; nearest legal choice: resident=1")
-    return run_ranks([_streams(rank, program) for rank, program in enumerate(programs)], resident or RESIDENT)
-
-
-def _streams(rank: int, program: Any) -> list[list[Step]]:
-    """Return the streams of a rank's program."""
-    steps: list[Any] = list(program) if is_sequence(program) else [None]
-    nested = bool(steps) and all(map(is_sequence, steps))
-    streams: list[list[Step]] = [list(stream) for stream in steps] if nested else [steps]
-    for stream in streams:
-        for step in stream:
+    streams = []
+    for rank, program in enumerate(programs):
+        steps: list[Any] = list(program) if is_sequence(program) else [None]
+        nested = bool(steps) and all(map(is_sequence, steps))
+        own: list[list[Step]] = [list(stream) for stream in steps] if nested else [steps]
+        for step in (one for stream in own for one in stream):
             if not isinstance(step, KernelStep | EngineStep):
                 raise LaunchError(
                     f"ranks: the program of rank {rank} has {shown(program if step is None else step)} as a "
                     "step; nearest legal choice: a list of tw.testing.launch(...), send(...), post(...) and "
                     "hold(...), or a list of such lists"
                 )
-    return streams
+        streams.append(own)
+    return run_ranks(streams, resident or RESIDENT)
 
 
 def _counted(kind: Any, verb: str, counter: Any, value: int, line: Location) -> tuple[Any, Any]:

@@ -151,7 +151,13 @@ class Builds:
         if found is None:
             with COLLECTOR_PAUSE:
                 kernel, listing = self._lowered(made, traced_for, backend, arch, check)
-            compiled = _compile(backend, kernel, arch, listing)
+            try:
+                compiled = backend.compile(kernel, arch, listing)
+            except OSError as problem:
+                reason = f"{problem.strerror or problem}; {way_out(problem)}"
+                raise ToolchainError(
+                    f"cannot compile {kernel.name} for {backend.name}: {reason}"
+                ) from problem
             found = replace(compiled, schedule=made.schedule, flow=made.flow, specs=made.specs)
             self._executables.keep(key, found)
             recent.enter(found)
@@ -217,11 +223,3 @@ class Builds:
             self._traces.keep((made.schedule, traced_for, *made.specs.items()), found[0])
             check(*found, made.flow)
         return found
-
-
-def _compile(backend: Backend, kernel: Kernel, arch: str | None, listing: EmittedText | None) -> Executable:
-    try:
-        return backend.compile(kernel, arch, listing)
-    except OSError as problem:
-        reason = f"{problem.strerror or problem}; {way_out(problem)}"
-        raise ToolchainError(f"cannot compile {kernel.name} for {backend.name}: {reason}") from problem

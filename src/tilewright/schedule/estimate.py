@@ -333,7 +333,15 @@ class FmaEstimate(CopiesEstimate):
         rounds, rest = divmod(load.blocks, at_once)
         step = rounds * self._step_cycles(load, at_once) + (self._step_cycles(load, rest) if rest else 0.0)
         tiles = load.blocks if load.is_stream else load.blocks / load.parts
-        cycles = load.block_steps * step + tiles * self._store_accesses(load) * self.storing
+        question, form = load.question, load.question.form
+        specs = [form.spec(store.operand, question.classes) for store in form.stores]
+        rows, columns = (side.inside for side in load.sides)
+        in_rows = load.schedule.epilogue_class.is_buffered
+        each = [WIDEST_BYTES if in_rows else min(width(spec), WIDEST_BYTES) for spec in specs]
+        stored = sum(spec.dtype.bytes / at_once for spec, at_once in zip(specs, each, strict=True))
+        # Accesses of warps that store a tile; whole rows count as accesses of 16 bytes a lane.
+        accesses = rows * columns * stored * (self.in_rows if in_rows else 1.0) / question.arch.lanes
+        cycles = load.block_steps * step + tiles * accesses * self.storing
         return cycles / rates.boards[0].clock_mhz + self.block_us
 
     def _step_cycles(self, load: Load, blocks: int) -> float:
@@ -359,16 +367,6 @@ class FmaEstimate(CopiesEstimate):
                 )
         arriving = self.arrival_us * rates.boards[0].clock_mhz / max(schedule.stages - 1, 1)
         return max(float(blocks * (multiply + reading + copying)), arriving)
-
-    def _store_accesses(self, load: Load) -> float:
-        """Accesses of warps that store a tile; whole rows count as accesses of 16 bytes a lane."""
-        question, form = load.question, load.question.form
-        specs = [form.spec(store.operand, question.classes) for store in form.stores]
-        rows, columns = (side.inside for side in load.sides)
-        in_rows = load.schedule.epilogue_class.is_buffered
-        each = [WIDEST_BYTES if in_rows else min(width(spec), WIDEST_BYTES) for spec in specs]
-        stored = sum(spec.dtype.bytes / at_once for spec, at_once in zip(specs, each, strict=True))
-        return rows * columns * stored * (self.in_rows if in_rows else 1.0) / question.arch.lanes
 
 
 FMA = FmaEstimate(

@@ -480,7 +480,10 @@ def _of_one_wave(question: Question) -> Iterator[Candidate]:
         beside = question.processors // (across * question.items)
         columns = -(-n // max(beside, 1) // unit) * unit
         if form.mirrored:  # few tiles of a symmetric result are computed
-            columns = _columns_of_symmetric_wave(question, rows, unit)
+            squares = (n for n in range(unit, WAVE_COLUMNS[1] + 1, unit) if square((rows, n)))
+            tried = ((n, Schedule(wgmma(question.dtype, n), (rows, n, unit))) for n in squares)
+            loads = ((n, Load(question, one)) for n, one in tried)
+            columns = next((n for n, load in loads if load.tiles <= question.processors), 0)
         elif not beside:
             continue
         most = WAVE_SUMS * groups // rows
@@ -501,16 +504,6 @@ def _of_one_wave(question: Question) -> Iterator[Candidate]:
                 shared = "" if cluster == (1, 1) else f", in clusters of {cluster[0]} x {cluster[1]}"
                 rule = f"one wave: tiles of {rows} x {columns}{shared}"
                 yield Candidate(made, _bulk_us(question, made), rule)
-
-
-def _columns_of_symmetric_wave(question: Question, rows: int, unit: int) -> int:
-    """The fewest columns with which all computed tiles of a symmetric result run at once; 0 if none fit."""
-    for columns in range(unit, WAVE_COLUMNS[1] + 1, unit):
-        if square((rows, columns)):
-            tried = Schedule(wgmma(question.dtype, columns), (rows, columns, unit))
-            if Load(question, tried).tiles <= question.processors:
-                return columns
-    return 0
 
 
 def _doubted_us(one: Candidate) -> float:

@@ -82,10 +82,14 @@ def accumulate(flow: Recorder, acc: Accumulator, other: Any, sign: str) -> Accum
             here(),
         )
     terms = [*_terms(other.node, span, sign == "-")]
-    if not terms and _is_row_sum(other.node, span):
-        acc.choose_dtype(other.dtype)
-        return change(flow, acc, "assign", acc + other if sign == "+" else acc - other)
     if not terms:
+        node = other.node
+        while isinstance(node, Map) and node.function == "convert":
+            (node,) = node.given
+        # Steps of any depth add up to a sum along the span.
+        if isinstance(node, Reduce) and node.combine == "sum" and node.argument.axes[node.axis] == span:
+            acc.choose_dtype(other.dtype)
+            return change(flow, acc, "assign", acc + other if sign == "+" else acc - other)
         raise TraceError(
             f"{tile_name(acc)} {sign}= {tile_name(other)}: the result would depend on the depth of the "
             f"steps along {span.name}; nearest legal choice: acc += a @ b of operands, "
@@ -95,13 +99,6 @@ def accumulate(flow: Recorder, acc: Accumulator, other: Any, sign: str) -> Accum
     for term, negative in terms:
         _add(flow, acc, term, negative, other)
     return acc
-
-
-def _is_row_sum(node: Node, span: Span) -> bool:
-    """Return whether a value is a sum along the span of a loop, so that steps of any depth add up to it."""
-    while isinstance(node, Map) and node.function == "convert":
-        (node,) = node.given
-    return isinstance(node, Reduce) and node.combine == "sum" and node.argument.axes[node.axis] == span
 
 
 def _add(flow: Recorder, acc: Accumulator, term: Sum, negative: bool, source: Tile) -> None:

@@ -115,21 +115,16 @@ def tiles(
             f"batch={single} for {len(extents)} dimensions; nearest legal choice: {len(extents) - 1}", here()
         )
     if groups is not None:
-        for one in groups if isinstance(groups, tuple) and len(groups) == 2 else (groups,):
-            _check_groups(one)
+        several: tuple[Any, ...] = groups if isinstance(groups, tuple) and len(groups) == 2 else (groups,)
+        for one in several:
+            if not (isinstance(one, Tensor) and len(one.shape) == 1 and one.dtype.name in ("i32", "i64")):
+                raise TraceError(
+                    f"groups={shown(one)}; nearest legal choice: an array parameter of i32 or i64 with one "
+                    "dimension; element g is the index of the last row of group g, plus 1",
+                    here(),
+                )
     loop = _TilesLoop(text, here(), extents, single, groups)
     return LoopStatement(lambda: loop)
-
-
-def _check_groups(groups: Any) -> None:
-    """Require groups to be an array of integers."""
-    is_fit = isinstance(groups, Tensor) and len(groups.shape) == 1 and groups.dtype.name in ("i32", "i64")
-    if not is_fit:
-        raise TraceError(
-            f"groups={shown(groups)}; nearest legal choice: an array parameter of i32 or i64 with one "
-            "dimension; element g is the index of the last row of group g, plus 1",
-            here(),
-        )
 
 
 @verb

@@ -107,34 +107,24 @@ def most_tiles(form: FoldForm, *, late: bool, kept: bool = False) -> float:
     passes = [(*lefts.values(), *form.fold.steps), tuple(store.value for store in form.passing)]
     if kept:
         passes = [(*form.fold.steps, *kept_results(form))]
-    return max(_most_tiles(form, values, lefts, late=late) for values in passes if values)
-
-
-def _most_tiles(form: FoldForm, values: Sequence[Node], lefts: Mapping[int, Node], *, late: bool) -> float:
-    """Return the number of tiles of scores that a thread holds at most in one pass; see `most_tiles`.
-
-    Args:
-        form: the form.
-        values: the values of a step, in order.
-        lefts: those that are left operands of mixtures, by their `id`.
-        late: whether the left operands of the last step are held, too.
-    """
-    seen = set(form.results)
-    found = [node for one in values for node in walk(one, seen)]
-    order = [node for node in found if id(node) in lefts or id(unconverted(node)) not in lefts]
-    ends = {id(argument): at for at, node in enumerate(order) for argument in node.arguments}
-    if late:  # they are converted after all values
-        ends.update(dict.fromkeys(lefts, len(order)))
-    live = {id(one) for one in form.scores}
-    converted = 0.5 * len(lefts) * late
-    most = len(live) + converted
-    for at, node in enumerate(order):
-        live = {one for one in live if ends.get(one, -1) > at or one == id(node)}
-        is_made = id(node) in lefts or any(isinstance(one, Sum) for one in walk(node))
-        is_tile = is_made and {form.m, form.n} <= set(node.axes)
-        live |= {id(node)} if is_tile else set()
+    most = 0.0
+    for values in filter(None, passes):
+        seen = set(form.results)
+        found = [node for one in values for node in walk(one, seen)]
+        order = [node for node in found if id(node) in lefts or id(unconverted(node)) not in lefts]
+        ends = {id(argument): at for at, node in enumerate(order) for argument in node.arguments}
+        if late:  # left operands are converted after all values
+            ends.update(dict.fromkeys(lefts, len(order)))
+        live = {id(one) for one in form.scores}
+        converted = 0.5 * len(lefts) * late
         most = max(most, len(live) + converted)
-        converted += 0.5 if id(node) in lefts and not late else 0
+        for at, node in enumerate(order):
+            live = {one for one in live if ends.get(one, -1) > at or one == id(node)}
+            is_made = id(node) in lefts or any(isinstance(one, Sum) for one in walk(node))
+            is_tile = is_made and {form.m, form.n} <= set(node.axes)
+            live |= {id(node)} if is_tile else set()
+            most = max(most, len(live) + converted)
+            converted += 0.5 if id(node) in lefts and not late else 0
     return most
 
 

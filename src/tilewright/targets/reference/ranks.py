@@ -7,7 +7,7 @@ stream, and after the signals of scope "system" that it has waited for.  Nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
@@ -412,23 +412,20 @@ class World:
             f"\n    rank {rank} waits at {place(op)} for {state}"
             for (rank, op, state) in list(stuck)[:MOST_LINES]
         ]
-        lines += self._later_posts()
+        for stream in self.streams:
+            coming = [step for step in stream.coming if isinstance(step, EngineStep)]
+            for at, post in ((id(one), op) for one in coming for op in one.ops if isinstance(op, Post)):
+                buffer = self._buffers[at][post.counter]
+                name = f"{buffer.owner}{_index(buffer)}"
+                lines.append(
+                    f"\n    rank {stream.rank} sets {name} to {post.value} only later, at {place(post)}"
+                )
         (_, op, _), agent = next(iter(stuck.items()))
         others = ((actor, other) for (rank, other, _), actor in stuck.items() if rank != agent.device)
         reason = "deadlock: no rank can go on" + "".join(lines)
         self.shared.checker.waiting(
             Kind.DEADLOCK, agent, op, next(((a, o) for a, o in others if o is not op), None), reason
         )
-
-    def _later_posts(self) -> Iterator[str]:
-        """Describe the posts that would come after the waits."""
-        for stream in self.streams:
-            for step in stream.coming:
-                for op in step.ops if isinstance(step, EngineStep) else ():
-                    if isinstance(op, Post):
-                        buffer = self._buffers[id(step)][op.counter]
-                        name = f"{buffer.owner}{_index(buffer)}"
-                        yield f"\n    rank {stream.rank} sets {name} to {op.value} only later, at {place(op)}"
 
 
 MOST_LINES = 8

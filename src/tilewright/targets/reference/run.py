@@ -218,12 +218,12 @@ class Arguments:
         for indices in _clusters(
             self.kernel, self.extents, _grid(self.extents) if blocks is None else blocks
         ):
-            yield [(index, self._values_in(index)) for index in indices]
-
-    def _values_in(self, block: Sequence[int]) -> dict[Sym, int]:
-        """Return the values of all symbols in a block."""
-        found = {**self.env, **{axis.sym: at for axis, at in zip(self.kernel.grid, block, strict=True)}}
-        return found | {member.sym: block[member.axis] % member.extent for member in self.kernel.cluster}
+            members = list[tuple[tuple[int, ...], dict[Sym, int]]]()
+            for block in indices:
+                axes = {axis.sym: at for axis, at in zip(self.kernel.grid, block, strict=True)}
+                own = {member.sym: block[member.axis] % member.extent for member in self.kernel.cluster}
+                members.append((block, {**self.env, **axes, **own}))
+            yield members
 
 
 def bind_sizes(kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, int]) -> dict[Sym, int]:
