@@ -7,8 +7,7 @@ means its instances.
 from __future__ import annotations
 
 import ast
-import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import GenericAlias, UnionType
 from typing import Any, NamedTuple, TypeAlias, get_args
 
@@ -375,10 +374,3 @@ def read_whole(what: str, text: str, example: str) -> int:
         shown = digits if len(digits) < 30 else f"a number of {len(digits)} digits"
         raise LaunchError(f"{what} is {shown}; nearest legal choice: {MOST_TYPED}")
     return int(digits)
-
-
-def nearest_word(text: str, known: Iterable[str]) -> str:
-    """Return ``"; nearest: …"`` with a similar known word, or ""."""
-    by_folded = {name.casefold(): name for name in known}
-    close = difflib.get_close_matches(text.casefold(), by_folded, 1, 0.4)
-    return f"; nearest: {by_folded[close[0]]}" if close else ""

@@ -9,7 +9,6 @@ targets generate their conversions from the encoding.
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +20,7 @@ import numpy.typing as npt
 
 from tilewright.argument_checks import is_integer
 from tilewright.calls import Calls
-from tilewright.errors import DTypeError, shown
+from tilewright.errors import DTypeError, nearest_name, shown
 
 
 @Calls(DTypeError)
@@ -350,7 +349,6 @@ def dtype(value: object) -> DType:
     except Exception:  # noqa: BLE001 NumPy and a user's type may raise anything
         pass
     lowered = name.lower()
-    close = [_MEANT[lowered]] if lowered in _MEANT else []
-    close = close or difflib.get_close_matches(lowered, [*ALL, *_ALIASES], 1)
-    nearest = f"nearest: {close[0]}; " if close else ""
+    near = _MEANT.get(lowered) or nearest_name(lowered, [*ALL, *_ALIASES], 0.6)
+    nearest = f"nearest: {near}; " if near else ""
     raise DTypeError(f"unknown dtype {shown(value)}; {nearest}known: {', '.join(ALL)}")

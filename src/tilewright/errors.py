@@ -39,9 +39,25 @@ def shown(value: object) -> str:
 CLOSE = 0.7
 """Least similarity of a name to suggest it; ``f64`` and ``f16`` have 0.67."""
 
+LOOSELY_CLOSE = 0.4
+"""Likewise, for long names with several parts, such as those of MMA atoms."""
 
-def close_to(name: object, names: Iterable[str]) -> str:
-    """Return ``"; did you mean ...?"`` for a name similar to a known one, in any case; else an empty text.
+
+def nearest_name(name: object, names: Iterable[str], least: float = CLOSE) -> str:
+    """Return the known name that is most similar to a name, in any case; empty if none is similar.
+
+    Args:
+        name: what was given.
+        names: the known names.
+        least: the least similarity of the two, from 0 to 1.
+    """
+    folded = {one.casefold(): one for one in names}
+    close = difflib.get_close_matches(name.casefold(), folded, 1, least) if isinstance(name, str) else []
+    return folded[close[0]] if close else ""
+
+
+def close_to(name: object, names: Iterable[str], least: float = CLOSE) -> str:
+    """Return ``"; did you mean ...?"`` with the `nearest_name`; an empty text if there is none.
 
     Example:
         >>> close_to("cdua", ["cpu", "cuda"]), close_to("x", ["cpu", "cuda"])
@@ -49,9 +65,8 @@ def close_to(name: object, names: Iterable[str]) -> str:
         >>> close_to("Gelu", ["relu", "gelu"]), close_to("f64", ["f32", "f16"])
         ("; did you mean 'gelu'?", '')
     """
-    folded = {one.casefold(): one for one in names}
-    close = difflib.get_close_matches(name.casefold(), folded, 1, CLOSE) if isinstance(name, str) else []
-    return f"; did you mean {folded[close[0]]!r}?" if close else ""
+    near = nearest_name(name, names, least)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 @dataclass(frozen=True, slots=True)

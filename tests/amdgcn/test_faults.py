@@ -314,7 +314,7 @@ def test_waves_that_wait_in_a_loop_starve_no_others() -> None:
 
 
 def test_what_is_unknown_is_refused_with_its_line_and_the_nearest_known() -> None:
-    with pytest.raises(UnknownInstructionError, match=r"'v_add_u33'.*nearest known: 'v_add_u32'") as found:
+    with pytest.raises(UnknownInstructionError, match=r"'v_add_u33'.*did you mean 'v_add_u32'") as found:
         old("v_add_u33 v1, v2, v3")
     assert (found.value.line, found.value.text) == (FIRST_LINE + 2, "v_add_u33 v1, v2, v3")
     with pytest.raises(UnknownInstructionError, match="'v_wmma_f32_16x16x16_f16' on gfx9"):

@@ -177,7 +177,7 @@ def test_arguments_that_are_not_the_kernels() -> None:
         run("gfx942", "axpy", [x, x], 1, 64)
     with pytest.raises(ListingError, match="argument 4 takes 4 bytes, not 8"):
         run("gfx942", "axpy", [x, x, x, 1.0, np.int64(3)], 1, 64)
-    with pytest.raises(ListingError, match=r"'axpi'.*nearest known: 'axpy'"):
+    with pytest.raises(ListingError, match=r"'axpi'.*did you mean 'axpy'"):
         run("gfx942", "axpi", [x, x], 1, 64)
 
 

@@ -92,7 +92,7 @@ def test_files(tmp_path: Path, suffix: str) -> None:
         (("layout", "(4,4)", "-o", "a.jpg"), "nearest: a.svg"),
         (("layout", "(4,4)", "-o", "no/such/directory/a.svg"), "there is no directory no/such/directory"),
         (("layout", "(512,512)"), "nearest: Slice("),
-        (("map", "mma.m16n8k17"), "nearest: mma.m16n8k16.f32.f16"),
+        (("map", "mma.m16n8k17"), "did you mean 'mma.m16n8k16.f32.f16'"),
         (("map", "mma.m16n8k16", "--warps", "2"), "e.g. 2x2"),
         (("map", "mma.m16n8k16", "--operand", "A", "--depth", "24"), "nearest legal choice: K = 16"),
         (("banks", "(64,64):(64,1)", "--threads", "48x1"), "nearest legal choice: threads=(32, 1)"),

@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.amdgcn.decode_memory import memory_step
 from tilewright.amdgcn.decode_vector import SPECIAL, VECTOR, packed_step, vector_step
-from tilewright.amdgcn.faults import ListingError, UnknownInstructionError, nearest
+from tilewright.amdgcn.faults import ListingError, UnknownInstructionError
 from tilewright.amdgcn.floats import COMPARISONS
 from tilewright.amdgcn.machine_rules import require_instruction, require_registers, require_wait_states
 from tilewright.amdgcn.matrix import Mfma, Wmma, mfma_shape, of_arch, wmma_shape
@@ -18,6 +18,7 @@ from tilewright.amdgcn.scalars import SAVING, SCALAR_FLOATS, SCALARS, scalar_ste
 from tilewright.amdgcn.state import GFX9, GFX11, Array, InstructionSet, Waves, waited
 from tilewright.amdgcn.steps import Compute1, DecodedStep, Dual
 from tilewright.amdgcn.text import Instruction, KernelListing
+from tilewright.errors import close_to
 
 # ---------------------------------------------------------------- branches, barriers and waits
 
@@ -172,7 +173,7 @@ def family_of(arch: str) -> InstructionSet:
         UnknownInstructionError: the architecture is not known.
     """
     if arch not in FAMILIES:
-        raise UnknownInstructionError(f"the instructions of {arch!r} are not known{nearest(arch, FAMILIES)}")
+        raise UnknownInstructionError(f"the instructions of {arch!r} are not known{close_to(arch, FAMILIES)}")
     return replace(FAMILIES[arch], arch=arch)
 
 
@@ -216,7 +217,7 @@ def step_of(
     if step is None:
         raise UnknownInstructionError(
             f"no meaning is known for {instruction.mnemonic!r} on {family.name}"
-            f"{nearest(instruction.mnemonic, known_mnemonics())}",
+            f"{close_to(instruction.mnemonic, known_mnemonics())}",
             *instruction.position,
         )
     return step
@@ -245,7 +246,7 @@ def _step(instruction: Instruction, family: InstructionSet, labels: dict[str, in
     if name in BRANCHES:
         label = instruction.operands[0].text
         if label not in labels:
-            raise UnknownInstructionError(f"there is no label {label!r}{nearest(label, labels)}")
+            raise UnknownInstructionError(f"there is no label {label!r}{close_to(label, labels)}")
         return Jump(instruction, labels[label], family.lanes // 32)
     if (shape := wmma_shape(name)) and family.lanes == 32:
         return Wmma(instruction, shape)

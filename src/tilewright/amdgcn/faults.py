@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-
 from tilewright.errors import TilewrightError
 
 
@@ -74,9 +71,3 @@ class MissedBarrierError(ListingError):
 
 class DeadlockError(ListingError):
     """Waves wait for each other, or exceed the limit of instructions."""
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """``"; nearest known: 'x'"``, or nothing if no known name is similar."""
-    close = difflib.get_close_matches(name, list(known), 1, 0.5)
-    return f"; nearest known: {close[0]!r}" if close else ""

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tilewright.amdgcn.faults import ListingParseError, nearest
+from tilewright.amdgcn.faults import ListingParseError
 from tilewright.amdgcn.operands import ListingOperand, operand
+from tilewright.errors import close_to
 
 # ----------------------------------------------------------------
 #
@@ -297,9 +298,8 @@ class Listing:
         if not name and len(self.kernels) == 1:
             return next(iter(self.kernels.values()))
         if name not in self.kernels:
-            raise ListingParseError(
-                f"the listing has no kernel {name!r}, but {sorted(self.kernels)}{nearest(name, self.kernels)}"
-            )
+            near = close_to(name, self.kernels)
+            raise ListingParseError(f"the listing has no kernel {name!r}, but {sorted(self.kernels)}{near}")
         return self.kernels[name]
 
 

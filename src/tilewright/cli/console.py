@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import io
 import json
@@ -26,7 +25,7 @@ from tilewright.checking.flows import StoredComparison
 from tilewright.cli import INTERRUPTED
 from tilewright.dtypes import DType, f32
 from tilewright.dtypes import dtype as dtype_named
-from tilewright.errors import HazardError, TilewrightError, WrongResultError
+from tilewright.errors import HazardError, TilewrightError, WrongResultError, nearest_name
 from tilewright.ops.ending import ACTIVATIONS
 from tilewright.runtime.outputs import check_output, output
 from tilewright.targets.target import MEANT, TARGETS
@@ -240,8 +239,8 @@ def choose(what: str, given: str, known: Sequence[str]) -> None:
         UsageError: another word was given; lists the known words, and the nearest one.
     """
     if given not in known:
-        close = [MEANT[given]] if MEANT.get(given) in known else difflib.get_close_matches(given, known, 1)
-        nearest = f"nearest: {close[0]}; " if close else ""
+        near = MEANT[given] if MEANT.get(given) in known else nearest_name(given, known, 0.6)
+        nearest = f"nearest: {near}; " if near else ""
         raise UsageError(f"unknown {what} {given!r}; {nearest}choose one of {', '.join(known)}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import math
 import os
@@ -19,7 +18,7 @@ from tilewright.argument_checks import read_whole
 from tilewright.checking.sample import INITS, Operands, operands
 from tilewright.cli.console import UsageError, choose, size
 from tilewright.dtypes import DType, dtype, f8e5m2
-from tilewright.errors import DTypeError
+from tilewright.errors import LOOSELY_CLOSE, DTypeError, nearest_name
 from tilewright.runtime.outputs import output
 from tilewright.schedule.question import SUPPORTED
 from tilewright.targets.target import TARGETS
@@ -139,9 +138,9 @@ def chosen_dtype(name: str) -> DType:
     try:
         found = dtype(name)
     except DTypeError:
-        close = difflib.get_close_matches(name, SUPPORTED, 1, 0.4) or [SUPPORTED[1]]
+        near = nearest_name(name, SUPPORTED, LOOSELY_CLOSE) or SUPPORTED[1]
         raise UsageError(
-            f"unknown dtype {name!r}; nearest: {close[0]}; choose one of {', '.join(SUPPORTED)}"
+            f"unknown dtype {name!r}; nearest: {near}; choose one of {', '.join(SUPPORTED)}"
         ) from None
     return _multiplied(found)
 

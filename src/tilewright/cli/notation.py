@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from tilewright.argument_checks import nearest_word, read_whole
+from tilewright.argument_checks import read_whole
 from tilewright.dtypes import f64
-from tilewright.errors import LaunchError, LayoutError, TilewrightError
+from tilewright.errors import LOOSELY_CLOSE, LaunchError, LayoutError, TilewrightError, close_to
 from tilewright.ir.mma import REGISTERS, MmaAtom, TiledMma
 from tilewright.layout.layout import Layout
 from tilewright.schedule.schedule import Schedule
@@ -175,7 +175,7 @@ def _matrices(name: str) -> tuple[int, tuple[Mode, ...]]:
     found = MATRICES.fullmatch(name)
     if not found:
         raise LayoutError(
-            f"unknown {name!r}{nearest_word(name, MATRIX_NAMES)}; one of {', '.join(MATRIX_NAMES)}"
+            f"unknown {name!r}; one of {', '.join(MATRIX_NAMES)}{close_to(name, MATRIX_NAMES, LOOSELY_CLOSE)}"
         )
     count = int(found[1])
     return count, (Mode(2, 0, 8), Mode(2, 1, 8))[: count.bit_length() - 1]
@@ -212,9 +212,8 @@ def _transform(text: str) -> Any:
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         raise LayoutError(f"transform {text!r} means nothing; write e.g. Swizzle(3,3,3)") from None
     if name not in known:
-        raise LayoutError(
-            f"unknown transform {name!r}{nearest_word(name, known)}; choose one of {', '.join(sorted(known))}"
-        )
+        near = close_to(name, known, LOOSELY_CLOSE)
+        raise LayoutError(f"unknown transform {name!r}; choose one of {', '.join(sorted(known))}{near}")
     try:
         return known[name](*given, **named)
     except TypeError as error:
@@ -242,9 +241,10 @@ def _atom(text: str) -> MmaAtom:
     known: Sequence[str] = [*ATOMS, "wgmma.m64n128k16.f32.f16", "fma.f32.f32.4x8", *MATRIX_NAMES]
     meant = [name for name in known if "f64" in text or "f64" not in name]
     raise LayoutError(
-        f"unknown map {text!r}{nearest_word(text, meant)}; choose one of {', '.join(known[: len(ATOMS)])}, "
+        f"unknown map {text!r}; choose one of {', '.join(known[: len(ATOMS)])}, "
         "wgmma.m64n8k16 to n256, fma.<accumulator>.<dtype>.<lanes> such as fma.f32.f16.4x8, ldmatrix.x1 to "
         ".x4 (.trans), stmatrix likewise, or a Python expression such as tw.blocked((8, 16), (4, 8), (1, 0))"
+        f"{close_to(text, meant, LOOSELY_CLOSE)}"
     )
 
 

@@ -197,7 +197,12 @@ class RankCall:
         shared: Mapping[str, Any] = {}
         own: Mapping[str, Any] = {}
         try:
-            self._check_device(device)
+            kinds = sorted(one.type for one in self._process_group()._device_types)
+            if device.type not in kinds:
+                raise LaunchError(
+                    f"{self.name}: tensors on {device}, and the process group takes those on "
+                    f"{' and '.join(kinds)}; nearest legal choice: tensors on {kinds[0]}"
+                )
             shared, own = describe()
         except Exception as error:  # noqa: BLE001 raised below, when the other ranks know
             refusal = error
@@ -233,14 +238,6 @@ class RankCall:
             ranks.agreed.clear()  # on all ranks at the same call
         ranks.agreed.add(key)
         return [one["own"] for one in headers]
-
-    def _check_device(self, device: torch.device) -> None:
-        """Refuse tensors that the group's transport cannot take."""
-        if device.type not in (kinds := sorted(one.type for one in self._process_group()._device_types)):
-            raise LaunchError(
-                f"{self.name}: tensors on {device}, and the process group takes those on "
-                f"{' and '.join(kinds)}; nearest legal choice: tensors on {kinds[0]}"
-            )
 
     def _trade_headers(self, text: str, device: torch.device) -> list[dict[str, Any]]:
         """Send a header to each other rank; return the headers of all ranks."""

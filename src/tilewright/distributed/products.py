@@ -505,7 +505,13 @@ def _cuts(how: How, depths: Sequence[int]) -> list[tuple[int, int]]:
             f"{how.name}: rank_invariant=True, and K is {list(depths)} on the ranks, which are no eighths of "
             f"{sum(depths)}; nearest legal choice: {[sum(one) for one in shares]}"
         )
-    step = _granule(how)
+    # K of quantised numbers can be cut at multiples of a group, of a byte, and of a block.
+    group, packed = how.scaled.get("group"), how.scaled.get("packed")
+    has_blocks = group is None and any(
+        isinstance(one, torch.Tensor) and one.dim() > 1 and one.shape[at] > 1
+        for one, at in ((how.scaled.get("scale_b"), -2), (how.scaled.get("scale_a"), -1))
+    )
+    step = math.lcm(group or 1, 2 if packed else 1, BLOCK if has_blocks else 1)
     if each > 1 and parts[0] % step:
         raise LaunchError(
             f"{how.name}: rank_invariant=True cuts K at {parts[0]}, within a group of {step}; nearest legal "
@@ -513,16 +519,6 @@ def _cuts(how: How, depths: Sequence[int]) -> list[tuple[int, int]]:
         )
     ends = [sum(shares[how.ranks.rank][: at + 1]) for at in range(each)]
     return list(zip([0, *ends[:-1]], ends, strict=True))
-
-
-def _granule(how: How) -> int:
-    """The multiple of places at which K of quantised numbers can be cut."""
-    group, packed = how.scaled.get("group"), how.scaled.get("packed")
-    has_blocks = group is None and any(
-        isinstance(one, torch.Tensor) and one.dim() > 1 and one.shape[at] > 1
-        for one, at in ((how.scaled.get("scale_b"), -2), (how.scaled.get("scale_a"), -1))
-    )
-    return math.lcm(group or 1, 2 if packed else 1, BLOCK if has_blocks else 1)
 
 
 def _partial_sums(

@@ -372,32 +372,27 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(np.where(x < 0, small, 1.0) / (1.0 + small))
 
 
-def _finite_below(x: Array) -> Array:
-    """Return ``maximum(x, LOWEST)``; NaN stays NaN."""
-    return np.asarray(np.maximum(x, np.finfo(x.dtype).min))
+def _activation(compute: Callable[[Array, Array], Array]) -> Callable[..., Array]:
+    """Return the function that calls ``compute`` with ``maximum(x, LOWEST)`` and with x; NaN stays NaN."""
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def function(x: Array) -> Array:
+        return np.asarray(compute(np.asarray(np.maximum(x, np.finfo(x.dtype).min)), x))
+
+    return _through_f64(function)
 
 
-@np.errstate(over="ignore", invalid="ignore")
-def _gelu_tanh(x: Array) -> Array:
-    linear, cubic = GELU_TANH
-    return np.asarray(_finite_below(x) / (1.0 + np.exp2(x * (linear + cubic * (x * x)))))
-
-
-@np.errstate(invalid="ignore")
-def _gelu(x: Array) -> Array:
-    return np.asarray(_finite_below(x) * (0.5 + 0.5 * erf(x * math.sqrt(0.5))))
-
-
-@np.errstate(invalid="ignore")
-def _silu(x: Array) -> Array:
-    return np.asarray(_finite_below(x) * _sigmoid(x))
-
+_SILU = _activation(lambda finite, x: finite * _sigmoid(x))
+_GELU = _activation(lambda finite, x: finite * (0.5 + 0.5 * erf(x * math.sqrt(0.5))))
+_GELU_TANH = _activation(
+    lambda finite, x: finite / (1.0 + np.exp2(x * (GELU_TANH[0] + GELU_TANH[1] * (x * x))))
+)
 
 ACTIVATIONS = (
     Function("sigmoid", 1, floats, _through_f64(_sigmoid), ulp=5.0, non_negative=True),
-    Function("silu", 1, floats, _through_f64(_silu), ulp=4.0, of_operand=True, keeps_sign=all),
-    Function("gelu", 1, floats, _through_f64(_gelu), ulp=4.0, of_operand=True, keeps_sign=all),
-    Function("gelu_tanh", 1, floats, _through_f64(_gelu_tanh), ulp=4.0, of_operand=True, keeps_sign=all),
+    Function("silu", 1, floats, _SILU, ulp=4.0, of_operand=True, keeps_sign=all),
+    Function("gelu", 1, floats, _GELU, ulp=4.0, of_operand=True, keeps_sign=all),
+    Function("gelu_tanh", 1, floats, _GELU_TANH, ulp=4.0, of_operand=True, keeps_sign=all),
 )
 
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tilewright.argument_checks import nearest_word
 from tilewright.dtypes import DType, dtype
-from tilewright.errors import LaunchError
+from tilewright.errors import LOOSELY_CLOSE, LaunchError, close_to
 from tilewright.inspect.subject import Subject, read_shape, require_extents, told
 from tilewright.lang.program import Parameter, Program
 from tilewright.runtime.kernel import Bound, Kernel
@@ -61,9 +60,8 @@ def bound_in_file(where: str, constants: Sequence[str], other: str = "gemm") -> 
     found = kernels.get(name)
     if found is None:
         what = f"no kernel {name!r}" if name else "no kernel of the empty name"
-        raise LaunchError(
-            f"{path} has {what}; it has {', '.join(kernels) or 'none'}{nearest_word(name, kernels)}"
-        )
+        near = close_to(name, kernels, LOOSELY_CLOSE)
+        raise LaunchError(f"{path} has {what}; it has {', '.join(kernels) or 'none'}{near}")
     given = read_constants(constants, module)
     for parameter in found.program.parameters:
         if parameter.name not in given:

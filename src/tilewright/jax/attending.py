@@ -31,14 +31,6 @@ class AttentionOptions(NamedTuple):
     scale: float | None
 
 
-def _whole_batch(size: int, one: Array, is_batched: bool, rank: int) -> Array:
-    """An array with a new batch and its own batch, heads and matrices, the first two of them joined."""
-    if not is_batched:
-        one = jnp.broadcast_to(one, (size, *one.shape))
-    one = one.reshape(size, *(1,) * (rank + 1 - one.ndim), *one.shape[1:])
-    return one.reshape(size * one.shape[1], *one.shape[2:])
-
-
 def _batched(
     function: Callable[..., tuple[Array, ...]], size: int, are: Any, arrays: tuple[Array, ...], terms: Any
 ) -> tuple[tuple[Array, ...], tuple[bool, ...]]:
@@ -51,11 +43,12 @@ def _batched(
             return found, (True,) * len(found)
     # `lse` has a row fewer of dimensions; every other array has four with its heads.
     ranks = [4 - (rank - (one.ndim - is_batched)) for one, is_batched in zip(arrays, are[0], strict=True)]
-    given = tuple(
-        _whole_batch(size, one, is_batched, own)
-        for one, is_batched, own in zip(arrays, are[0], ranks, strict=True)
-    )
-    found = function(given, terms)
+    given = []  # arrays with the new batch and their own one joined, heads and matrices
+    for one, is_batched, own in zip(arrays, are[0], ranks, strict=True):
+        whole = one if is_batched else jnp.broadcast_to(one, (size, *one.shape))
+        whole = whole.reshape(size, *(1,) * (own + 1 - whole.ndim), *whole.shape[1:])
+        given.append(whole.reshape(size * whole.shape[1], *whole.shape[2:]))
+    found = function(tuple(given), terms)
     shapes = (one.shape[1:] if rank == 4 else one.shape[4 - rank :] for one in found)
     own = (given[0].shape[0] // size,) if rank == 4 else ()
     made = tuple(one.reshape(size, *own, *shape) for one, shape in zip(found, shapes, strict=True))

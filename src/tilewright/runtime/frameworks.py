@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -460,21 +460,22 @@ def _torch_stream(tensor: Any, index: int) -> Callable[[], int | None]:
 TORCH = ArrayReader(_describe_torch, _locate_torch, _watch_torch, _torch_stream)
 
 
-def _torch_base(tensor: Any) -> AsBase:
-    base = base_of(type(tensor), "torch", "Tensor")
-    assert base is not None
-    return AsBase(tensor, base)
+Found = TypeVar("Found")
 
 
-def _describe_torch_subclass(tensor: Any, stream: int) -> ArrayInfo:
-    # A subclass may also override PyTorch's own functions.
-    with sys.modules["torch"]._C.DisableTorchFunctionSubclass():
-        return replace(_describe_torch(_torch_base(tensor), stream), owner=tensor)
+def _of_base(read: Callable[[Any, int], Found]) -> Callable[[Any, int], Found]:
+    """Let a function read a tensor of a subclass, which may also override PyTorch's own functions."""
+
+    def function(tensor: Any, number: int) -> Found:
+        with sys.modules["torch"]._C.DisableTorchFunctionSubclass():
+            base = base_of(type(tensor), "torch", "Tensor")
+            assert base is not None
+            return read(AsBase(tensor, base), number)
+
+    return function
 
 
-def _torch_subclass_stream(tensor: Any, index: int) -> Callable[[], int | None]:
-    with sys.modules["torch"]._C.DisableTorchFunctionSubclass():
-        return _torch_stream(_torch_base(tensor), index)
-
-
-TORCH_SUBCLASS = reader_by_description(_describe_torch_subclass, _torch_subclass_stream)
+_describe_base = _of_base(_describe_torch)
+TORCH_SUBCLASS = reader_by_description(
+    lambda tensor, stream: replace(_describe_base(tensor, stream), owner=tensor), _of_base(_torch_stream)
+)

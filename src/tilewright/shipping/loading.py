@@ -166,7 +166,15 @@ class LoadedKernel:
             WrongResultError: the check before the first use found a wrong result.
         """
         try:
-            given = self._in_order(arguments, named)
+            names = [one["name"] for one in self._parameters]
+            by_name = dict(zip(names, arguments, strict=False))
+            unknown = [name for name in named if name not in names or name in by_name]
+            count = len(by_name) + len(named)
+            if len(arguments) > len(names) or unknown or count < len(names):
+                what = f"{unknown[0]}=" if unknown else f"{count} arguments"
+                raise LaunchError(f"{self.name} takes ({', '.join(names)}), and was given {what}")
+            by_name |= named
+            given = [by_name[name] for name in names]
             infos = {
                 one["name"]: self._described(one["name"], value)
                 for one, value in zip(self._parameters, given, strict=True)
@@ -245,16 +253,6 @@ class LoadedKernel:
                 f"{self.name}, class {number} on {target}, computes a small problem wrong: {wrong}; exported "
                 f"with {versions}; nearest: export again with another compiler, and report both versions"
             )
-
-    def _in_order(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
-        names = [one["name"] for one in self._parameters]
-        given = dict(zip(names, arguments, strict=False))
-        unknown = [name for name in named if name not in names or name in given]
-        if len(arguments) > len(names) or unknown or len(given) + len(named) < len(names):
-            what = f"{unknown[0]}=" if unknown else f"{len(given) + len(named)} arguments"
-            raise LaunchError(f"{self.name} takes ({', '.join(names)}), and was given {what}")
-        given |= named
-        return [given[name] for name in names]
 
     def _described(self, name: str, value: Any) -> ArrayInfo:
         info = describe(value, f"{self.name}, argument {name}")

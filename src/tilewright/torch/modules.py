@@ -418,14 +418,6 @@ class Replacements(dict[str, str]):
         self.left = left
 
 
-def _with_class(layer: nn.Module, new: Any, **words: Any) -> nn.Module:
-    """A layer of another class with the same parameters, hooks and mode."""
-    made: nn.Module = new.__new__(new)
-    nn.Module.__init__(made)
-    made.__dict__.update(layer.__dict__, **words)
-    return made
-
-
 QUANTIZED_FROM = (torch.float32, torch.float16, torch.bfloat16)
 """Dtypes of the weights that `convert` quantises: products with codes have no others."""
 
@@ -447,13 +439,6 @@ def _refusal(layer: nn.Module, weights: str, group: int) -> str:
     if weights in IN_GROUPS and not _fits_bytes(depth, group):
         return f"its {depth} inputs are no even multiple of group={group}"
     return ""
-
-
-def _as_quantized(layer: nn.Module, weights: str, group: int) -> QuantizedLinear:
-    made = QuantizedLinear.of(layer, weights, group).train(layer.training)
-    for name in HOOKS:
-        setattr(made, name, getattr(layer, name))
-    return made
 
 
 def convert(
@@ -522,10 +507,14 @@ def convert(
                 continue
             if layer not in made:
                 if weights is not None:
-                    made[layer] = _as_quantized(layer, weights, group)
-                else:
+                    made[layer] = QuantizedLinear.of(layer, weights, group).train(layer.training)
+                    for hook in HOOKS:
+                        setattr(made[layer], hook, getattr(layer, hook))
+                else:  # the same parameters, hooks and mode
                     words = {"activation": None, "precision": "exact"} if new is Linear else {}
-                    made[layer] = _with_class(layer, new, **words)
+                    made[layer] = object.__new__(new)
+                    nn.Module.__init__(made[layer])
+                    made[layer].__dict__.update(layer.__dict__, **words)
             setattr(parent, name, made[layer])
             done[whole] = type(made[layer]).__name__
             if isinstance(parent, nn.TransformerEncoderLayer):

@@ -425,8 +425,14 @@ def fuse(block: Block) -> Block:
 
 
 def _fused(block: Block, readers: Counter[Value]) -> Block:
+    # Elementwise operations move up to the one that makes what they read, past operations on other values:
+    # then one loop computes both, and an element does not go through memory in between.
+    gathered: list[Op] = []
+    for op in block.ops:
+        is_elementwise = _distribution(op) is not None or _is_operand(op)
+        gathered.insert(_earliest(op, gathered) if is_elementwise else len(gathered), op)
     ops: list[Op] = []
-    for group in _groups(_gathered_early(block)):
+    for group in _groups(gathered):
         spread = _distribution(group[0])
         if spread is None:
             ops.append(group[0].with_regions(lambda region: _fused(region, readers)))
@@ -437,18 +443,6 @@ def _fused(block: Block, readers: Counter[Value]) -> Block:
         # A loop's next iteration may read a fragment that the group does not define, only writes.
         stored = tuple(v for v in made if v not in own or readers[v] > inside[v])
         ops.append(Pointwise(group, spread, stored, location=group[0].location))
-    return Block(tuple(ops))
-
-
-def _gathered_early(block: Block) -> Block:
-    """Move elementwise operations up to the one that makes what they read, past operations on other values.
-
-    Then one loop computes both, and an element does not go through memory in between.
-    """
-    ops: list[Op] = []
-    for op in block.ops:
-        is_elementwise = _distribution(op) is not None or _is_operand(op)
-        ops.insert(_earliest(op, ops) if is_elementwise else len(ops), op)
     return Block(tuple(ops))
 
 
@@ -483,9 +477,9 @@ def _changed(op: Op) -> Iterator[Value]:
         yield from (value for value in op.results if isinstance(value, Value))
 
 
-def _groups(block: Block) -> Iterator[tuple[Op, ...]]:
+def _groups(ops: Sequence[Op]) -> Iterator[tuple[Op, ...]]:
     run: list[Op] = []
-    for op in block.ops:
+    for op in ops:
         if isinstance(op, FragmentOp) and op.fill is None:
             yield (op,)  # it only declares, so it may come before the run
             continue

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,8 @@ ROW_BYTES = 128
 
 MOST_KEPT = 512
 """Number of cached footprints in global memory: later blocks use the same tiles of an operand again."""
+
+Found = TypeVar("Found")
 
 
 def lanes_of(which: Array) -> Array:
@@ -84,10 +86,26 @@ class WarpFootprint:
         """Return defects of accesses of ``vector`` elements: reasons, and the (lane, value) they concern."""
         if vector == 1:
             return []
-        found: list[tuple[str, Array]] = self._once(
-            self._find_defects, vector, address, dtype.bytes, vector * dtype.bytes
-        )
-        return found
+        size, width = dtype.bytes, vector * dtype.bytes
+
+        def find(address: int) -> list[tuple[str, Array]]:
+            lanes, values = self.offsets.shape
+            groups = self.offsets.reshape(lanes, values // vector, vector)
+            valid = self.valid.reshape(groups.shape)
+            some, every = valid.any(axis=-1), valid.all(axis=-1)
+            scattered = (groups != groups[..., :1] + np.arange(vector)).any(axis=-1)
+            crooked = (address + groups[..., 0] * size) % width != 0
+            found = [
+                (f"an edge cuts a vector of {vector} elements", some & ~every),
+                (f"the {vector} elements of a vector are not contiguous", every & scattered),
+                (
+                    f"a vector of {width} bytes starts at an address that {width} does not divide",
+                    every & crooked,
+                ),
+            ]
+            return [(text, np.repeat(bad, vector, axis=-1)) for text, bad in found if np.count_nonzero(bad)]
+
+        return self._once("defects", find, vector, address, size, width)
 
     @cached_property
     def repeats(self) -> Array | None:
@@ -117,33 +135,21 @@ class WarpFootprint:
         """The offsets relative to the first element, and which elements exist."""
         return (self.offsets - self.bounds[0]).tobytes(), self.valid.tobytes()
 
-    def _once(self, find: Any, vector: int, address: int, size: int, unit: int) -> Any:
-        """Return the result of ``find(vector, address, size)``, which depends on addresses modulo ``unit``.
+    def _once(
+        self, what: str, find: Callable[[int], Found], vector: int, address: int, size: int, unit: int
+    ) -> Found:
+        """Return the result of ``find(address)``, which depends on addresses modulo ``unit``.
 
         Footprints of one pattern share it if their addresses are equal modulo ``unit``.
         """
         begin = address + self.bounds[0] * size
         if begin < 0:
-            return find(vector, address, size)
-        key = (find.__name__, vector, size, begin % unit, self.offsets.shape, *self._pattern)
+            return find(address)
+        key = (what, vector, size, begin % unit, self.offsets.shape, *self._pattern)
         if key not in self.alike:
-            self.alike[key] = find(vector, address, size)
-        return self.alike[key]
-
-    def _find_defects(self, vector: int, address: int, size: int) -> list[tuple[str, Array]]:
-        lanes, values = self.offsets.shape
-        groups = self.offsets.reshape(lanes, values // vector, vector)
-        valid = self.valid.reshape(groups.shape)
-        some, every = valid.any(axis=-1), valid.all(axis=-1)
-        scattered = (groups != groups[..., :1] + np.arange(vector)).any(axis=-1)
-        width = vector * size
-        crooked = (address + groups[..., 0] * size) % width != 0
-        found = [
-            (f"an edge cuts a vector of {vector} elements", some & ~every),
-            (f"the {vector} elements of a vector are not contiguous", every & scattered),
-            (f"a vector of {width} bytes starts at an address that {width} does not divide", every & crooked),
-        ]
-        return [(text, np.repeat(bad, vector, axis=-1)) for text, bad in found if np.count_nonzero(bad)]
+            self.alike[key] = find(address)
+        known: Found = self.alike[key]
+        return known
 
     def bank_conflicts(self, vector: int, address: int, dtype: DType) -> tuple[int, int, int]:
         """Return the number of requests to shared memory, and the sum and maximum of their conflict degrees.
@@ -151,29 +157,31 @@ class WarpFootprint:
         A request serves as many neighbouring lanes as fit 128 bytes, at most 32; its degree is the largest
         number of different 4-byte words that it needs from one of the 32 banks.
         """
-        made: tuple[int, int, int] = self._once(self._bank_conflicts, vector, address, dtype.bytes, ROW_BYTES)
-        return made
+        size = dtype.bytes
+
+        def find(address: int) -> tuple[int, int, int]:
+            lanes = len(self.offsets)
+            first = self.offsets[:, ::vector] * size + address
+            starts = np.where(self.valid[:, ::vector], first, ABSENT)
+            served = served_together(starts.T, lanes_together(vector * size, lanes=lanes), lanes)
+            degrees = bank_passes(served, vector * size)
+            return int((degrees > 0).sum()), int(degrees.sum()), int(degrees.max(initial=0))
+
+        return self._once("bank conflicts", find, vector, address, size, ROW_BYTES)
 
     def sectors(self, vector: int, dtype: DType) -> tuple[int, int]:
         """Return the 32-byte sectors that requests to global memory touch, and the fewest possible."""
-        made: tuple[int, int] = self._once(self._sectors, vector, 0, dtype.bytes, SECTOR_BYTES)
-        return made
+        size = dtype.bytes
 
-    def _sectors(self, vector: int, address: int, size: int) -> tuple[int, int]:
-        starts = np.where(self.valid, self.offsets, -1)[:, ::vector].T * size + address
-        starts.sort(axis=1)
-        pieces = np.count_nonzero(_first_of_equals(starts), axis=1)
-        fewest = -(-pieces * vector * size // SECTOR_BYTES)
-        touched = _first_of_equals(starts // SECTOR_BYTES)
-        return int(np.count_nonzero(touched)), int(fewest.sum())
+        def find(address: int) -> tuple[int, int]:
+            starts = np.where(self.valid, self.offsets, -1)[:, ::vector].T * size + address
+            starts.sort(axis=1)
+            pieces = np.count_nonzero(_first_of_equals(starts), axis=1)
+            fewest = -(-pieces * vector * size // SECTOR_BYTES)
+            touched = _first_of_equals(starts // SECTOR_BYTES)
+            return int(np.count_nonzero(touched)), int(fewest.sum())
 
-    def _bank_conflicts(self, vector: int, address: int, size: int) -> tuple[int, int, int]:
-        lanes = len(self.offsets)
-        first = self.offsets[:, ::vector] * size + address
-        starts = np.where(self.valid[:, ::vector], first, ABSENT)
-        served = served_together(starts.T, lanes_together(vector * size, lanes=lanes), lanes)
-        degrees = bank_passes(served, vector * size)
-        return int((degrees > 0).sum()), int(degrees.sum()), int(degrees.max(initial=0))
+        return self._once("sectors", find, vector, 0, size, SECTOR_BYTES)
 
 
 def _first_of_equals(ordered: Array) -> Array:
